@@ -394,10 +394,6 @@ class BatchReader:
     @property
     def num_records(self) -> int:
         """Of the whole file set, or of all stages, or the positions of the mixture."""
-    def records_before(self, position: int) -> list[float]:
-        """Of each file, how many of its records the order of the pass has before this position, over all
-        ranks. Of files that are read at random together, and of which some records lie before it, as many
-        of each as is to be expected; none of a file that nothing was read of yet."""
     @property
     def num_batches(self) -> int:
         """That this rank is given in all, those before `start` and those left to others included."""

@@ -273,7 +273,7 @@ class Manifest:
     pinned: bool
     ranks: int  # processes that share the lease
     place: int  # the least place of all streams when the lease was granted
-    window: int | None  # shuffle window in bytes; None: the whole set
+    window: int | None = None  # shuffle window in bytes; None: the whole set
     schema: dict[str, Any] = field(default_factory=dict)
 
 

@@ -432,8 +432,6 @@ void BindReader(nb::module_& module) {
       .def_prop_ro("position", &PyReader::position)
       .def("__iter__", [](nb::handle self) { return Pass(nb::borrow(self)); })
       .def("next", &PyReader::Next)
-      .def("records_before",
-           [](const PyReader& self, uint64_t position) { return self.reader().Before(position); })
       .def("restart", &PyReader::Restart, nb::arg("start") = 0, nb::arg("seed") = nb::none(),
            nb::arg("augment") = nb::none())
       .def("close", &PyReader::Close);

@@ -42,7 +42,7 @@ void CheckSlice(const Slice& slice, const std::vector<FileExtent>& files) {
 
 RecordOrder::RecordOrder(const std::vector<FileExtent>& files, const std::vector<Stage>& stages,
                          bool shuffle, uint64_t seed, uint64_t window)
-    : shuffle_(shuffle), num_files_(files.size()), starts_{0} {
+    : shuffle_(shuffle), starts_{0} {
   for (size_t i = 0; i < stages.size(); ++i) {
     for (const Slice& slice : stages[i]) CheckSlice(slice, files);
     AddStage(files, stages[i], StageSeed(seed, i), window);
@@ -149,31 +149,6 @@ std::vector<uint32_t> RecordOrder::Files(size_t block) const {
     files.push_back(slices_[i].file);
   }
   return files;
-}
-
-std::vector<double> RecordOrder::Before(uint64_t position) const {
-  const auto share = [position](uint64_t begin, uint64_t end) {
-    if (position >= end) return 1.0;
-    return position <= begin
-               ? 0.0
-               : static_cast<double>(position - begin) / static_cast<double>(end - begin);
-  };
-  std::vector<double> records(num_files_);
-  for (size_t number = 0; number < blocks_.size(); ++number) {
-    const Block& block = blocks_[number];
-    // Its first part is read in its own stretch; the rest in that of the next block of its stage.
-    const uint64_t middle = block.stretch + block.across.size();
-    const bool has_next = number + 1 < blocks_.size() && blocks_[number + 1].stretch < block.end;
-    const uint64_t end = has_next ? middle + blocks_[number + 1].across.size() : block.end;
-    const double first = share(block.stretch, middle) * static_cast<double>(middle - block.begin);
-    const double rest = share(middle, end) * static_cast<double>(block.end - middle);
-    const double of_block = (first + rest) / static_cast<double>(block.end - block.begin);
-    for (size_t i = block.first_slice; i < block.end_slice; ++i) {
-      records[slices_[i].file] += static_cast<double>(slices_[i].count) *
-                                  (shuffle_ ? of_block : share(starts_[i], starts_[i + 1]));
-    }
-  }
-  return records;
 }
 
 size_t RecordOrder::LastBlock(uint64_t position) const {

@@ -91,10 +91,6 @@ class RecordOrder {
   // The file of each of the block's slices, as numbered by the caller.
   std::vector<uint32_t> Files(size_t block) const;
 
-  // How many records of each file lie before `position`: of a block of which some do,
-  // of each file as many as is to be expected.
-  std::vector<double> Before(uint64_t position) const;
-
   // The last block that positions up to this one are read from.
   size_t LastBlock(uint64_t position) const;
 
@@ -123,7 +119,6 @@ class RecordOrder {
   void AddBlock(const Span& stage, size_t first_slice, size_t end_slice);
 
   const bool shuffle_;
-  const size_t num_files_;
   uint64_t num_bytes_ = 0;
   std::vector<Slice> slices_;     // in the order of their blocks
   std::vector<uint64_t> starts_;  // starts_[i]: records before slices_[i]; and the total

@@ -57,8 +57,6 @@ class BatchReader {
   ~BatchReader();
 
   uint64_t num_records() const { return records_->num_records(); }
-  // How many records of each file lie before `position`; see RecordOrder.
-  std::vector<double> Before(uint64_t position) const { return records_->Before(position); }
   // Of this rank in all, those before `start` and those left to others included.
   uint64_t num_batches() const { return division_.steps(); }
   // The batch that is delivered after this one; num_batches() if none is.

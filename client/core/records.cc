@@ -53,18 +53,6 @@ uint64_t RecordSource::num_records() const {
   return draws_ ? draws_->num_positions() : orders_[0].num_records();
 }
 
-std::vector<double> RecordSource::Before(uint64_t position) const {
-  if (!draws_) return orders_[0].Before(position);
-  const std::vector<uint64_t> drawn = draws_->At(position).before;
-  std::vector<double> records;
-  for (size_t i = 0; i < orders_.size(); ++i) {
-    const std::vector<double> own = orders_[i].Before(drawn[i]);
-    records.resize(own.size());
-    for (size_t file = 0; file < own.size(); ++file) records[file] += own[file];
-  }
-  return records;
-}
-
 RecordSource::Place RecordSource::At(uint64_t position, Pins* pins) const {
   const uint64_t global = Global(position);
   if (!draws_) return {0, global};

@@ -43,9 +43,6 @@ class RecordSource {
   // Of all ranks.
   uint64_t num_records() const;
 
-  // See RecordOrder.
-  std::vector<double> Before(uint64_t position) const;
-
   // Keeps files open for one thread, and where it is among the draws.
   class Pins {
    public:

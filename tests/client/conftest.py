@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import json
 import os
@@ -23,6 +24,7 @@ from cachecd_client.protocol import Done, Granted, Manifest, Reply, Request, Sta
 from cachecd_client.session import Cache, connect
 from tests.client.records import examples, schema, write, write_set
 
+GENERATION = "0123456789abcdef"
 FLOCK = struct.Struct("hhqqi0q")
 LAUNCHERS = [
     *("CACHECD_DIR", "CACHECD_ENDPOINT", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"),
@@ -41,44 +43,59 @@ def no_launcher(monkeypatch):
 
 @dataclass
 class CacheDir:
-    """A cache directory with sealed shards and manifests, written as docs/formats.md says."""
+    """A cache directory with sealed shards and manifests, written as docs/formats.md says.
+
+    Two streams have made the shards by turns: the shards 1, 2, 3 have the numbers 0, 1, 3.
+    """
 
     root: Path
     per_shard: int = 10
     dataset: str = "train"
     first: int = 0
 
-    def shard(self, number: int) -> Path:
-        """Shard `number` (from 1): records first + per_shard * (number - 1) and on."""
-        path = self.root / f"shards/{self.dataset}/{number:010d}.tfrecord"
+    @staticmethod
+    def number(shard: int) -> int:
+        """The number of a shard, from 1."""
+        j, stream = divmod(shard - 1, 2)
+        return 3 * j + stream
+
+    def shard(self, shard: int, version: int = 0) -> Path:
+        """A shard, from 1: records first + per_shard * (shard - 1) and on."""
+        name = f"{self.number(shard):010d}{f'.{version}' if version else ''}.tfrecord"
+        path = self.root / "datasets" / self.dataset / GENERATION / "shards" / name
         if not path.exists():
-            first = self.first + self.per_shard * (number - 1)
+            first = self.first + self.per_shard * (shard - 1)
             write(path, examples(range(first, first + self.per_shard)))
         return path
 
     def manifest(self, lease: str = "lease-0", shards: int = 4, **changes: Any) -> Path:
         """Writes a manifest over the shards 1 .. `shards`; its path."""
-        size = sum(self.shard(number).stat().st_size for number in range(1, shards + 1))
+        size = sum(self.shard(shard).stat().st_size for shard in range(1, shards + 1))
+        of_streams = [(shards + 1) // 2, shards // 2]
         fields = {
-            "version": 1,
+            "version": protocol.MANIFEST_VERSION,
             "lease": lease,
             "dataset": self.dataset,
+            "generation": GENERATION,
             "job": "job",
             "epoch": 0,
-            "generation": "1-abc",
-            "shards": [[1, shards]] if shards else [],
+            "streams": 2,
+            "intervals": [[stream, 0, n - 1] for stream, n in enumerate(of_streams) if n],
+            "versions": [],
             "num_records": shards * self.per_shard,
             "num_bytes": size,
-            "seed": 17,
-            "window": None,
-            "pinned": False,
             "fingerprint": f"fingerprint of {shards}",
+            "seed": 17,
+            "sampling_seed": 5,
+            "pinned": False,
+            "ranks": 1,
+            "place": 100 * shards,
+            "window": None,
             "schema": schema().to_json(),
         }
-        manifest = Manifest(**{**fields, **changes})
         path = self.root / f"leases/{lease}.json"
         path.parent.mkdir(exist_ok=True)
-        path.write_bytes(protocol.encode_manifest(manifest))
+        path.write_text(json.dumps(dataclasses.asdict(Manifest(**{**fields, **changes}))))
         return path
 
 

@@ -17,7 +17,7 @@ from cachecd_client.leased import LeasedSet
 from cachecd_client.protocol import ReportCorrupt
 from cachecd_client.session import connect
 from cachecd_client.transport import Transport
-from tests.client.conftest import locked
+from tests.client.conftest import GENERATION, locked
 from tests.client.records import labels
 from tests.core.processes import in_child
 from tests.core.shards import flip
@@ -89,8 +89,8 @@ def test_a_trainer_with_less_memory_than_the_leases_window_says_so_once(
 
 def test_ids_name_the_shard_by_its_number(leased):
     for batch in leased.numpy(batch_size=10, ids=True):
-        # Shard n holds the records 10 * (n - 1) and on.
-        assert ((batch["_shard"] - 1) * 10 + batch["_record"]).tolist() == batch["label"].tolist()
+        # The shards 0 and 1 hold the records 0 to 9 and 10 to 19.
+        assert (batch["_shard"] * 10 + batch["_record"]).tolist() == batch["label"].tolist()
 
 
 def test_a_state_continues_in_the_same_lease_and_in_no_other(by_hand):
@@ -131,7 +131,10 @@ def test_each_corrupt_record_is_reported_once_and_training_goes_on(leased, grant
         assert len(found) == 20
         assert set(found) == set(range(20)) - {13, 14}
     reports = granting.of(ReportCorrupt)
-    assert {(r.dataset, r.shard, r.offset) for r in reports} == {("train", 2, o) for o in offsets}
+    assert {(r.dataset, r.generation, r.shard, r.version) for r in reports} == {
+        ("train", GENERATION, 1, 0)
+    }
+    assert {r.offset for r in reports} == offsets
     assert len(reports) == 2
     assert all("CRC" in report.why for report in reports)
 

@@ -11,7 +11,7 @@ from cachecd_client import reads, telemetry
 from cachecd_client.errors import CallerError
 from cachecd_client.loader import Loader
 from cachecd_client.protocol import Acquire, Granted, Waiting
-from cachecd_client.report import line
+from cachecd_client.report import Waited, advice, line
 from cachecd_client.session import Cache, connect
 from tests.client.test_epoch import corrupt
 from tests.core.processes import in_child
@@ -175,14 +175,18 @@ def test_growth_is_against_the_jobs_set_before(cache):
     assert cache.acquire("train", job="another").report()["growth"] is None
 
 
-def test_a_set_that_is_repeated_is_as_large_as_before(granting):
-    with connect(granting.endpoint, timeout=1.0) as cache:
-        run = cache.epochs("train", 2)
-        next(run)
-        granting.kill()
-        repeated = next(run).report()
-        assert (repeated["epoch"], repeated["growth"]) == (1, 1.0)
-        assert repeated["seconds_leasing"] > 0.1  # nobody answered for so long
+def test_a_repeated_set_is_blamed_on_the_daemon_and_nothing_else(hasty_cache, granting, caplog):
+    caplog.set_level(logging.INFO, "cachecd")
+    run = hasty_cache.epochs("train", 2)
+    assert not next(run).report()["repeated"]
+    granting.kill()
+    repeated = next(run)
+    report = repeated.report()
+    assert (report["epoch"], report["growth"], report["repeated"]) == (1, 1.0, True)
+    assert advice(report | {"seconds_leasing": 100.0}, Waited(), 2) == ""
+    run.close()
+    line = "no daemon answered, so it repeats the set before: start the daemon again"
+    assert caplog.messages[-1].endswith(line)
 
 
 def test_the_wait_for_the_set_is_told(granting):

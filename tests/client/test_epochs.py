@@ -1,6 +1,7 @@
 """cache.epochs: what is held at each step, without a daemon too, and how a run ends."""
 
 import gc
+import time
 
 import pytest
 
@@ -9,7 +10,6 @@ from cachecd_client.protocol import (
     VERSION_FRAME,
     Acquire,
     AskStatus,
-    Delivered,
     Held,
     Refused,
     Released,
@@ -27,48 +27,16 @@ def test_the_next_set_is_acquired_before_the_last_is_released(cache, granting, m
     assert held == [[True], [False, True], [False, False, True]]
     assert not locked(manifest(2))
     told = [
-        (type(request).__name__, getattr(request, "lease", getattr(request, "epoch", None)))
+        (type(request).__name__, getattr(request, "epoch", getattr(request, "lease", None)))
         for request in granting.requests
         if not isinstance(request, AskStatus)
     ]
     assert told == [
-        ("Acquire", 0), ("Held", "train-0"), ("Delivered", "train-0"),
-        ("Acquire", 1), ("Held", "train-1"), ("Released", "train-0"), ("Delivered", "train-1"),
-        ("Acquire", 2), ("Held", "train-2"), ("Released", "train-1"), ("Delivered", "train-2"),
+        ("Acquire", 0), ("Held", "train-0"),
+        ("Acquire", 1), ("Held", "train-1"), ("Released", "train-0"),
+        ("Acquire", 2), ("Held", "train-2"), ("Released", "train-1"),
         ("Released", "train-2"),
     ]  # fmt: skip
-
-
-def test_what_the_daemon_could_not_be_told_it_is_told_at_the_release(granting, monkeypatch):
-    monkeypatch.setattr("cachecd_client.leased._REPORT_TIMEOUT", 0.2)
-    with connect(granting.endpoint) as cache:
-        epoch = cache.acquire("train")
-        next(iter(epoch.numpy(batch_size=10)))
-        granting.kill()
-        epoch.tell_delivered()
-        granting.start()
-        epoch.release()
-    said = [(request.shards, request.shares) for request in granting.of(Delivered)]
-    assert said == [([[1, 2]], [500])]
-
-
-def test_what_the_daemon_answers_too_late_is_said_in_the_same_bytes_again(granting, monkeypatch):
-    monkeypatch.setattr("cachecd_client.leased._REPORT_TIMEOUT", 0.2)
-    answer = granting.answer
-    granting.answer = lambda r: (
-        None if isinstance(r, Delivered) and len(granting.of(Delivered)) == 1 else answer(r)
-    )
-    with connect(granting.endpoint) as cache, cache.acquire("train") as epoch:
-        epoch.tell_delivered()
-    first, again = granting.of(Delivered)
-    assert first == again
-
-
-def test_a_loader_that_was_never_read_counts_as_nothing(granting):
-    with connect(granting.endpoint) as cache, cache.acquire("train") as epoch:
-        epoch.numpy(batch_size=10)
-    (said,) = granting.of(Delivered)
-    assert set(said.shares) == {0}
 
 
 def test_a_run_may_start_in_its_middle(cache):
@@ -106,12 +74,28 @@ def test_without_a_daemon_the_set_is_repeated_in_another_order(
         seeds.append(epoch.seed)
         sets.append((epoch.fingerprint, epoch.files))
     assert not locked(manifest(0))
-    assert "train: epoch 1 repeats the 2 files of the one before: no daemon answered" in caplog.text
-    assert "train: epoch 2 repeats the 2 files of the one before: no daemon answered" in caplog.text
+    assert "train: epoch 1 repeats the 2 files of the epoch before: no daemon answered" in caplog.text
+    assert "train: epoch 2 repeats the 2 files of the epoch before: no daemon answered" in caplog.text
     assert sets[0] == sets[1] == sets[2]
     assert len(set(seeds)) == 3
     assert sorted(labels[0]) == sorted(labels[1]) == sorted(labels[2]) == list(range(20))
     assert labels[0] != labels[1] != labels[2]
+
+
+def test_only_the_first_boundary_waits_for_a_daemon_that_has_ended(granting, monkeypatch):
+    monkeypatch.setattr("cachecd_client.session._RESTART", 0.5)
+    took = []
+    with connect(granting.endpoint) as cache:
+        epochs = cache.epochs("train", 4)
+        next(epochs)
+        granting.kill()
+        for _ in range(3):
+            began = time.monotonic()
+            assert next(epochs).lease == "train-0"
+            took.append(time.monotonic() - began)
+        epochs.close()
+    assert 0.5 <= took[0] < 5.0
+    assert max(took[1:]) < 0.4
 
 
 def test_a_repeated_set_has_the_same_order_on_every_rank(hasty_cache, granting):
@@ -251,7 +235,7 @@ def test_a_daemon_of_another_version_at_a_boundary_is_said_and_the_set_repeated(
     granting.instead(lambda request: [b"cachecd/2.0", b"{}"], epoch=1)
     leases = [epoch.lease for epoch in cache.epochs("train", 3)]
     assert leases == ["train-0", "train-0", "train-2"]
-    assert "epoch 1 repeats the 2 files of the one before: the daemon on" in caplog.text
+    assert "epoch 1 repeats the 2 files of the epoch before: the daemon on" in caplog.text
     mine = VERSION_FRAME.decode()
     assert f"speaks 'cachecd/2.0', this client '{mine}'" in caplog.text
 

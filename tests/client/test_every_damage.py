@@ -37,7 +37,7 @@ class Reports:
 @pytest.fixture
 def shard(cache_dir: Any) -> Path:
     records = [SCHEMA.encode({"label": n, "key": f"key {n}".encode() * (n % 3)}) for n in range(N)]
-    path: Path = cache_dir.root / "shards/train/0000000001.tfrecord"
+    path: Path = cache_dir.root / f"datasets/train/{GENERATION}/shards/0000000000.tfrecord"
     return write(path, records, SCHEMA)
 
 
@@ -92,7 +92,7 @@ def test_whatever_is_damaged_of_a_leased_shard_is_not_delivered_and_is_reported(
         reported = {(report.shard, report.offset) for report in leased._sets[0].transport.made}
         assert reported, (kind, at)
         if found:
-            assert {(1, offsets[n]) for n in lost} <= reported, (kind, at)
+            assert {(0, offsets[n]) for n in lost} <= reported, (kind, at)
 
 
 @pytest.mark.parametrize("window", [None, 1])
@@ -101,7 +101,7 @@ def test_a_leased_shard_that_vanishes_costs_its_records_and_is_reported(
     cache_dir, shard, becomes, window
 ):
     """A second shard is as before; where each record was is known from the lease."""
-    other = shard.with_name("0000000002.tfrecord")
+    other = shard.with_name("0000000001.tfrecord")
     write(other, [SCHEMA.encode({"label": n, "key": GOOD[n]}) for n in range(N)], SCHEMA)
     size = shard.stat().st_size + other.stat().st_size
     manifest = cache_dir.manifest(
@@ -123,10 +123,10 @@ def test_a_leased_shard_that_vanishes_costs_its_records_and_is_reported(
         batches = list(loader)
         assert [len(batch["label"]) for batch in batches] == [4, 4, 2]
         places = [place for batch in batches for place in batch["_shard"].tolist()]
-        assert places == [2] * 2 * N
+        assert places == [1] * 2 * N
         found = [int(label) for batch in batches for label in batch["label"]]
         assert sum(a == b for a, b in zip(found, expected, strict=True)) >= N, "no other moved"
-        assert {report.shard for report in reports.made} == {1}
+        assert {report.shard for report in reports.made} == {0}
         with pytest.raises(CorruptRecordError, match="cannot be opened"):
             list(strict)
 
@@ -141,7 +141,7 @@ def test_whatever_is_damaged_of_a_leased_shards_sidecar_costs_no_record(leased, 
         # What says where the records are is all that a trainer needs of it. The rest is the daemon's.
         needed = at < 52 or end - 8 * N - 4 <= at < end
         if kind == "cut" or needed:
-            assert [(r.shard, r.offset) for r in leased._sets[0].transport.made] == [(1, 0)], (
+            assert [(r.shard, r.offset) for r in leased._sets[0].transport.made] == [(0, 0)], (
                 kind,
                 at,
             )

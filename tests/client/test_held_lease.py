@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from cachecd_client.errors import CallerError, CorruptError, LeaseLostError, ProtocolVersionError
 from cachecd_client.lease import HeldLease
 from cachecd_client.protocol import Manifest
+from cachecd_client.shardfiles import ShardFiles
 from tests.client.conftest import locked
 from tests.core.processes import fork, in_child, until
 
@@ -31,7 +32,7 @@ def test_a_held_lease_shows_in_the_daemons_probe_until_it_is_closed(path):
     assert not locked(path)
     held = HeldLease(path)
     assert locked(path)
-    assert held.manifest.numbers() == [1, 2, 3, 4]
+    assert held.manifest.intervals == [[0, 0, 1], [1, 0, 1]]
     assert held.close()
     assert not locked(path)
     assert not held.close()
@@ -217,9 +218,8 @@ def test_a_manifest_of_any_content_is_read_as_it_is_or_refused(cache_dir, field,
     with contextlib.suppress(CorruptError, ProtocolVersionError):
         held = HeldLease(path)
         assert getattr(held.manifest, field) == value
-        assert sum(last - first + 1 for first, last in held.manifest.shards) == len(
-            held.manifest.numbers()
-        )
+        files = ShardFiles("", 2, held.manifest.intervals, held.manifest.versions)
+        assert len(files) == len(set(files))
         held.close()
 
 
@@ -230,9 +230,30 @@ def test_a_manifest_nested_without_end_is_refused(path):
 
 
 def test_a_manifest_of_another_version_says_what_to_install(path):
-    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 2}))
-    with pytest.raises(ProtocolVersionError, match=r"version 2, expected 1: install"):
+    path.write_text(json.dumps({**json.loads(path.read_text()), "version": 3}))
+    with pytest.raises(ProtocolVersionError, match=r"version 3, expected 2: install"):
         HeldLease(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"streams": 0}, "streams is 0, expected 1 or more"),
+        ({"ranks": 0}, "ranks is 0, expected 1 or more"),
+        ({"num_bytes": -1}, "num_bytes is -1, expected 0 or more"),
+        ({"intervals": [[3, 0, 1]]}, r"interval \[3, 0, 1\] .* of 2 streams, expected ascending"),
+        ({"intervals": [[0, 1, 0]]}, r"interval \[0, 1, 0\]"),
+        ({"intervals": [[0, 0, 4], [0, 4, 5]]}, r"interval \[0, 4, 5\] after \[0, 0, 4\]"),
+        ({"intervals": [[1, 0, 4], [0, 0, 5]]}, r"interval \[0, 0, 5\] after \[1, 0, 4\]"),
+        ({"intervals": [[0, 1]]}, r"interval \[0, 1\]"),
+        ({"versions": [[0, 0]]}, r"version \[0, 0\]"),
+        ({"versions": [[5, 1]]}, r"version \[5, 1\] after shard -1"),
+        ({"versions": [[1, 1], [1, 2]]}, r"version \[1, 2\] after shard 1"),
+    ],
+)
+def test_a_manifest_that_no_lease_has_names_what_is_wrong(cache_dir, changes, why):
+    with pytest.raises(CorruptError, match=why):
+        HeldLease(cache_dir.manifest(**changes))
 
 
 def write_lock() -> bytes:

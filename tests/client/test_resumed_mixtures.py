@@ -32,7 +32,7 @@ class Lender:
         if name in self.refuses:
             return Refused(request.id, "impossible", "no room")
         shards = (self.shards_of or 4 + epoch if name == "web" else 2) + (name in self.gone)
-        is_of = {"walk": "w", "cursor": 70, "fingerprint": f"{name} {shards}"}
+        is_of = {"place": 70, "fingerprint": f"{name} {shards}"}
         return self.folders[name].manifest(f"{name}-{epoch}-{shards}", shards, epoch=epoch, **is_of)
 
     def connect(self):
@@ -143,7 +143,7 @@ def test_where_one_set_is_gone_the_epoch_begins_anew_and_what_was_read_counts(le
         assert epoch.progress == pytest.approx(4 * len(before) / 200)
         epochs.close()
     asked = {request.dataset: request for request in lender.scripted.of(Acquire)[-2:]}
-    assert (asked["code"].fingerprint, asked["code"].cursor) == ("code 2", 70)
+    assert (asked["code"].fingerprint, asked["code"].place) == ("code 2", 70)
     assert asked["web"].fingerprint == "web 5"
     assert [r.message for r in caplog.records if "begins anew" in r.message]
 
@@ -153,7 +153,7 @@ def test_each_dataset_hears_its_place_before_any_is_waited_for(lender):
     asked = len(lender.scripted.of(Acquire))
     read(lender, state=state, n=2)
     first = lender.scripted.of(Acquire)[asked : asked + 2]
-    assert {request.dataset: request.cursor for request in first} == {"code": 70, "web": 70}
+    assert {request.dataset: request.place for request in first} == {"code": 70, "web": 70}
 
 
 def test_a_mixture_that_is_repeated_without_a_dataset_it_has_goes_on_too(lender):

@@ -10,7 +10,7 @@ import pytest
 from cachecd_client import connect
 from cachecd_client.errors import CallerError
 from cachecd_client.protocol import Acquire
-from tests.client.conftest import lending
+from tests.client.conftest import GENERATION, lending
 
 
 def labels(loader, batches=None):
@@ -162,7 +162,7 @@ def garbled(path, value):
             garbled(["run", "sets", 0, "dataset"], "eval"),
             r"it is of 'eval', and .* dataset 'train'",
         ),
-        (garbled(["run", "sets", 0, "shards"], [[1]]), "damaged"),
+        (garbled(["run", "sets", 0, "intervals"], [[1, 2]]), "damaged"),
         (garbled(["run", "sets", 0, "fingerprint"], 7), "damaged"),
         (garbled(["run", "sets"], []), "damaged"),
         (garbled(["run", "epoch"], -1), "damaged"),
@@ -182,8 +182,8 @@ def moved(daemon, cache_dir):
 
     def make(request):
         epoch, moves = request.epoch, len(places)
-        place = {"walk": "w", "cursor": places[-1]}
-        return cache_dir.manifest(f"lease-{epoch}-{moves}", 1 + epoch + moves, epoch=epoch, **place)
+        name = f"lease-{epoch}-{moves}"
+        return cache_dir.manifest(name, 1 + epoch + moves, epoch=epoch, place=places[-1])
 
     scripted = daemon(lending(make))
     scripted.places = places
@@ -201,7 +201,9 @@ def test_where_the_set_is_gone_the_epoch_begins_anew_and_what_was_read_counts(mo
         assert epoch.progress == pytest.approx(4 * len(before) / 100)
         epochs.close()
     asked = moved.of(Acquire)[-1]
-    assert (asked.fingerprint, asked.walk, asked.cursor) == (state["fingerprint"], "w", 70)
+    assert (asked.generation, asked.fingerprint) == (GENERATION, state["fingerprint"])
+    assert asked.shards == [[0, 0, 1], [1, 0, 0]]
+    assert (asked.sampling_seed, asked.streams, asked.place) == (5, 2, 70)
     assert [r.message for r in caplog.records if "begins anew" in r.message]
 
 
@@ -210,13 +212,13 @@ def test_a_run_that_read_its_epoch_names_its_place_and_no_set(moved):
         _, state = left_at(cache, 1, 7, n=3)
         next(cache.epochs("train", n=3, state=state)).release()
     asked = moved.of(Acquire)[-1]
-    assert (asked.epoch, asked.fingerprint, asked.cursor) == (2, "", 70)
-    assert asked.shards == state["run"]["sets"][0]["shards"][-1:]
+    assert (asked.epoch, asked.generation, asked.fingerprint) == (2, GENERATION, "")
+    assert (asked.shards, asked.streams, asked.place) == ([], 2, 70)
 
 
 @pytest.mark.parametrize(("place", "anew"), [(80, False), (60, True)])
 def test_what_was_read_of_which_shard_counts_in_the_same_cache_alone(moved, place, anew):
-    """A cache whose walk is behind the run's has other records under the same numbers."""
+    """A cache that is behind the run's has other records under the same numbers."""
     run = {"n": 3, "steps_per_epoch": 2}
     with connect(moved.endpoint) as cache:
         before, state = left_at(cache, 1, 2, **run)

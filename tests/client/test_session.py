@@ -13,13 +13,14 @@ from cachecd_client.errors import (
     DaemonUnreachableError,
     LeaseLostError,
     RequestError,
+    SplitChangedError,
     UnknownDatasetError,
 )
 from cachecd_client.protocol import (
     Acquire,
     AskStatus,
+    Done,
     Exclude,
-    Excluded,
     Granted,
     Held,
     Refused,
@@ -98,7 +99,7 @@ def test_acquire_locks_before_it_says_held_and_unlocks_before_it_says_released(d
         with opened.acquire("train"):
             assert locked(path)
         assert not locked(path)
-    said = [("AskStatus", False), ("Held", True), ("Delivered", True), ("Released", False)]
+    said = [("AskStatus", False), ("Held", True), ("Released", False)]
     assert seen == said
 
 
@@ -145,7 +146,12 @@ def test_a_container_may_see_the_cache_elsewhere(daemon, cache_dir, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("code", "error"), [("unknown-dataset", UnknownDatasetError), ("impossible", RequestError)]
+    ("code", "error"),
+    [
+        ("unknown-dataset", UnknownDatasetError),
+        ("impossible", RequestError),
+        ("split-changed", SplitChangedError),
+    ],
 )
 def test_a_refused_acquire_raises(daemon, code, error):
     scripted = daemon(lambda r: Refused(r.id, code, "no") if isinstance(r, Acquire) else None)
@@ -189,11 +195,13 @@ def test_an_exclusion_that_a_full_disk_puts_off_says_so(daemon, monkeypatch, cap
         if not isinstance(request, Exclude):
             return None
         if caplog.records:
-            return Excluded(request.id, 1, 2)
+            return Done(request.id)
         return Waiting(request.id, 0, 0, 0.0, "not done yet: no space left")
 
-    with connect(daemon(answer).endpoint) as opened:
-        assert opened.exclude("train", "a") == (1, 2)
+    scripted = daemon(answer)
+    with connect(scripted.endpoint) as opened:
+        opened.exclude("train", "a", "b")
+    assert {tuple(request.keys) for request in scripted.of(Exclude)} == {("a", "b")}
     (line,) = caplog.records
     assert line.getMessage() == "train: not done yet: no space left"
 

@@ -8,22 +8,30 @@ import pytest
 
 from cachecd_client.shardfiles import ShardFiles
 
-RANGES = [[1, 3], [7, 7], [9_999_999_998, 9_999_999_999]]
-PATHS = [f"/c/shards/train/{n:010d}.tfrecord" for n in (1, 2, 3, 7, 9_999_999_998, 9_999_999_999)]
+FOLDER = "/c/datasets/train/g/shards"
+INTERVALS = [[0, 1, 2], [1, 0, 0], [2, 3_333_333_332, 3_333_333_332]]  # of two streams, and supplements
+NUMBERS = [1, 3, 6, 9_999_999_998]
 
 
-def test_they_are_the_paths_of_the_ranges_in_order():
-    files = ShardFiles("/c/shards/train", RANGES)
-    assert list(files) == PATHS
-    assert len(files) == 6
-    assert [files[i] for i in range(-6, 6)] == PATHS + PATHS
-    assert files[1:5:2] == PATHS[1:5:2]
-    assert files.numbers.tolist() == [int(path[-19:-9]) for path in PATHS]
-    assert list(pickle.loads(pickle.dumps(files))) == PATHS
+def paths(versions):
+    names = [f"{n:010d}{f'.{versions[n]}' if n in versions else ''}" for n in NUMBERS]
+    return [f"{FOLDER}/{name}.tfrecord" for name in names]
+
+
+@pytest.mark.parametrize("versions", [{}, {3: 1, 9_999_999_998: 12}])
+def test_they_are_the_paths_of_the_intervals_in_the_order_of_numbers(versions):
+    files = ShardFiles(FOLDER, 2, INTERVALS, [[n, version] for n, version in versions.items()])
+    expected = paths(versions)
+    assert list(files) == expected
+    assert len(files) == 4
+    assert [files[i] for i in range(-4, 4)] == expected + expected
+    assert files[1:4:2] == expected[1:4:2]
+    assert files.numbers.tolist() == NUMBERS
+    assert list(pickle.loads(pickle.dumps(files))) == expected
     with pytest.raises(IndexError):
-        files[6]
+        files[4]
 
 
-def test_no_ranges_are_no_files():
-    assert list(ShardFiles("/c", [])) == []
-    assert not ShardFiles("/c", [])
+def test_no_intervals_are_no_files():
+    assert list(ShardFiles("/c", 1, [])) == []
+    assert not ShardFiles("/c", 1, [])

@@ -127,7 +127,7 @@ def test_numbers_of_a_hundred_thousand_files_fit():
     assert stage[:, 2].sum() == 10**9
 
 
-@pytest.mark.parametrize("state", [{}, {"number": 0, "read": "x"}, {"number": 0, "read": 3}])
+@pytest.mark.parametrize("state", [{}, {"number": 0, "read": "x"}, {"number": 0, "read": 3}, Sweep().state() | {"generation": 1}])
 def test_what_is_no_state_is_an_error(state):
     with pytest.raises((KeyError, ValueError, TypeError, OSError)):
         Sweep.of_state(state)
@@ -139,6 +139,15 @@ def test_what_was_read_of_a_file_that_is_away_for_a_while_does_not_come_again():
     _, sweep = sweep.take(files[[0, 2]], records[[0, 2]], 10)
     (stage,), _ = sweep.take(files, records, 50)
     assert stage.tolist() == [[0, 85, 15], [1, 80, 20], [2, 85, 15]]
+
+
+def test_another_generation_has_other_records_under_the_same_numbers():
+    files, records = np.array([1, 2, 3]), np.full(3, 100)
+    _, sweep = Sweep().of("g").take(files, records, 240)
+    assert sweep.of("g") is sweep
+    (stage,), other = sweep.of("h").take(files, records, 300)
+    assert stage.tolist() == [[0, 0, 100], [1, 0, 100], [2, 0, 100]]
+    assert Sweep.of_state(other.state()).generation == "h"
 
 
 def test_whole_files_come_in_an_order_of_the_runs_seed():

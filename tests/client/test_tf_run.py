@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from cachecd_client.errors import CallerError, SchemaError
-from cachecd_client.protocol import Acquire, Delivered, Refused, Released
+from cachecd_client.protocol import Acquire, Refused, Released
 from cachecd_client.schema import Feature, Schema
 from cachecd_client.session import connect
 from tests.client.conftest import lending, locked, politely
@@ -50,15 +50,14 @@ def test_the_first_set_is_in_the_order_of_its_epochs_own_pipeline(cache):
 def test_lease_ends_when_the_set_after_the_next_is_taken(cache, granting, cache_dir, manifest):
     """However far the pipeline runs ahead of its consumer."""
     cache_dir.per_shard = 500
-    open_then, held_then, told = [], [], []
+    open_then, held_then, reported = [], [], []
     grant = granting.answer
 
     def answer(request):
         if isinstance(request, Acquire) and request.epoch:
             open_then.append(open_shards())
             held_then.append([locked(manifest(n)) for n in range(request.epoch)])
-        elif isinstance(request, Delivered):
-            told.append(request.lease)
+            reported.append((request.lease, request.delivered))
         return grant(request)
 
     granting.answer = answer
@@ -68,7 +67,7 @@ def test_lease_ends_when_the_set_after_the_next_is_taken(cache, granting, cache_
     labels(batches, 50 + 150 + 10)
     assert open_then == [[], []]
     assert held_then == [[True], [True, True]]
-    assert told == ["train-0", "train-1"]
+    assert reported == [("train-0", 1.0), ("train-1", 1.0)]
     assert [locked(manifest(number)) for number in range(3)] == [False, True, True]
 
 
@@ -81,7 +80,7 @@ def test_without_a_daemon_at_a_boundary_the_set_comes_again_in_another_order(
     first, second = labels(batches, 2), labels(batches, 2)
     assert sorted(first) == sorted(second) == list(range(20))
     assert first != second
-    assert "train: epoch 1 repeats the 2 files of the one before: no daemon" in caplog.text
+    assert "train: epoch 1 repeats the 2 files of the epoch before: no daemon" in caplog.text
     assert locked(manifest(0))
     granting.start()
     until(lambda: max(labels(batches, 1)) >= 20)  # what was made ahead comes first
@@ -93,7 +92,7 @@ def test_another_schema_at_a_boundary_is_an_error_that_says_what_has_changed(
     features = {f.name: f for f in schema().features}
     changed = Feature("vector", "float", "float32", (3,))
     later = Schema(tuple({**features, "vector": changed}.values())).to_json()
-    changes = {"epoch": 1, "generation": "2-def", "schema": later}
+    changes = {"epoch": 1, "generation": "fedcba9876543210", "schema": later}
     granting.instead(lending(lambda request: cache_dir.manifest("train-1", 3, **changes)), epoch=1)
     told = r"epoch 1 of 'train' has another schema .* Feature\(name='vector'.*\(3,\).*tf_dataset\(\) again"
     with pytest.raises(tf.errors.InvalidArgumentError, match=told):

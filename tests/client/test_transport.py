@@ -141,6 +141,23 @@ def test_a_socket_left_by_a_dead_daemon_is_told_from_none(tmp_path):
     assert "its daemon has ended" in unreachable(tmp_path / "dead.sock")
 
 
+def test_a_socket_without_an_owner_is_noticed_at_once(tmp_path):
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(tmp_path / "dead.sock"))
+    for name in ("dead.sock", "none.sock"):
+        with pytest.raises(DaemonUnreachableError, match="no daemon answered on .*: the"):
+            Transport(f"ipc://{tmp_path / name}").await_owner(0.0)
+
+
+def test_a_daemon_that_starts_again_is_awaited(daemon):
+    scripted = daemon()
+    scripted.kill()
+    starts = threading.Timer(0.2, scripted.start)
+    starts.start()
+    Transport(scripted.endpoint).await_owner(10.0)
+    starts.join()
+
+
 def test_a_process_without_descriptors_left_is_told_so(daemon):
     way = Transport(daemon().endpoint)
 

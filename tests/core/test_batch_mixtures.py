@@ -150,18 +150,6 @@ def test_order_without_shuffle_is_the_files_own(files):
         assert own == list(range(1000 * dataset, 1000 * dataset + len(own)))
 
 
-def test_records_before_a_position_are_those_drawn(files):
-    bounds = bounds_of(1, 2, 1)
-    for window in (0, 1500):
-        given_ = mixture(bounds, 9, 60, [1, 1, 4], [window] * 3)
-        reader = BatchReader(files, FEATURES, batch_size=1, mixture=given_, window=3 * window)
-        for position in (0, 7, 60):
-            before = reader.records_before(position)
-            counts = [before[2 * d] + before[2 * d + 1] for d in range(3)]
-            assert counts == pytest.approx(drawn(bounds, 9, position))
-        reader.close()
-
-
 def test_another_seed_keeps_the_draws_and_changes_the_records(files):
     given_ = mixture(bounds_of(1, 1, 1), 9, 40, [1, 1, 8])
     one, other = read(files, given_, seed=1), read(files, given_, seed=2)

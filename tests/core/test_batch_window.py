@@ -7,7 +7,6 @@ import shutil
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from cachecd_client import FileSet, _core
@@ -250,38 +249,3 @@ def test_a_sidecar_that_the_disk_does_not_give_back_costs_no_record(files, windo
     assert _core.count_records(copies).tolist() == [RECORDS] * FILES
     with pytest.raises(CorruptSidecarError, match="Input/output error"):
         BatchReader(copies, FEATURES, batch_size=10, window=window, on_corrupt="raise")
-
-
-STAGES = [
-    np.array([[f, 0, RECORDS] for f in (4, 9, 2, 0, 7, 12, 13, 3)], np.uint64),
-    np.array([[f, 5, 20] for f in (1, 8, 9, 10, 11)], np.uint64),
-]
-
-
-@pytest.mark.parametrize("stages", [None, STAGES])
-@pytest.mark.parametrize("shuffle", [True, False])
-@pytest.mark.parametrize("windowed", [True, False])
-def test_how_much_was_read_of_each_file_follows_from_the_position(
-    files, window, windowed, shuffle, stages
-):
-    options = {"window": window if windowed else 0, "shuffle": shuffle, "stages": stages}
-    reader = BatchReader(files, FEATURES, batch_size=10, seed=3, **options)
-    order = labels(BatchReader(files, FEATURES, batch_size=10, seed=3, **options))
-    in_all = Counter(label // RECORDS for label in order)
-    for position in range(0, len(order) + 1, 10):
-        read_of = Counter(label // RECORDS for label in order[:position])
-        told = reader.records_before(position)
-        assert sum(told) == pytest.approx(position)
-        for file, records in enumerate(told):
-            if not windowed and shuffle:
-                assert records <= in_all[file]
-                continue
-            if not shuffle:
-                assert records == pytest.approx(read_of[file])
-            if records == 0:
-                assert not read_of[file], "nothing of it was read"
-            if records == in_all[file]:
-                assert read_of[file] == in_all[file], "all of it was read"
-            assert abs(records - read_of[file]) <= RECORDS / 2
-    untouched = [file for file, records in enumerate(reader.records_before(200)) if not records]
-    assert len(untouched) > 10 or (shuffle and not windowed and stages is None)

@@ -107,7 +107,7 @@ def test_an_epoch_without_a_daemon_repeats_its_set_and_the_next_finds_the_new_da
                 served.kill()
             elif epoch.epoch == 2:
                 (line,) = [r.getMessage() for r in caplog.records if "repeats" in r.getMessage()]
-                assert f"epoch 2 repeats the {len(epoch.files)} files of the one before" in line
+                assert f"epoch 2 repeats the {len(epoch.files)} files of the epoch before" in line
                 assert "no daemon answered" in line
                 served.start()
     assert sets[1] == sets[2] != sets[0]
