@@ -89,14 +89,20 @@ class Acquiring:
     def begin(self) -> Reply:
         """Asks once, and reports what was delivered of the epoch before."""
         job, epoch, rank, world, _, before = self._asker
-        fields: dict[str, Any] = {"dataset": self._dataset, **self._left}
+        fields: dict[str, Any] = {
+            "dataset": self._dataset,
+            "job": job,
+            "epoch": epoch,
+            "local_rank": rank,
+            "local_world_size": world,
+            **self._left,
+        }
         held = before.get(self._dataset)
         since = 0.0 if held is None else held.unreported
         if held is not None and since:
             fields |= {"lease": held.manifest.lease, "delivered": since}
-        # A new question each time: a repeated id would get the old answer.
-        who = {"job": job, "epoch": epoch, "local_rank": rank, "local_world_size": world}
-        reply = self._ask(Acquire(uuid.uuid4().hex, **who, **fields))
+        # A new id each time: a repeated id would get the old reply.
+        reply = self._ask(Acquire(uuid.uuid4().hex, **fields))
         if held is not None:
             held.reported += since
         return reply
