@@ -24,7 +24,7 @@ _RELEASE_TIMEOUT = 0.5  # for a hint: the daemon learns of a release from the lo
 
 
 def release(held: HeldLease, transport: Transport, rank: int) -> None:
-    """Ends this process's share in a lease, and reports to the daemon what was delivered, if it is there."""
+    """Ends this process's share in a lease, and reports what was delivered, if the daemon is there."""
     if not held.close():
         return  # a forked child's copy; the lease is its parent's
     lease = held.manifest.lease
@@ -42,7 +42,7 @@ def end_session(
     rank: int,
     daemon: PrivateDaemon | None,
 ) -> None:
-    """Releases all leases, also of epochs that still run, and ends the daemon if it is the session's own."""
+    """Releases all leases, also of epochs that still run, and ends the daemon if it is the session's."""
     for known in list(epochs):
         if (epoch := known()) is not None:
             with contextlib.suppress(Exception):  # whatever an interpreter that ends lacks by now

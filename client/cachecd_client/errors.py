@@ -45,8 +45,8 @@ class RequestError(CallerError):
 
 
 class SplitChangedError(RequestError):
-    """`split` was changed in the daemon's configuration, and the job holds a set from before, which may have
-    records that are held out by now: start the job again."""
+    """`split` was changed in the daemon's configuration, and the job holds a set from before, which may
+    have records that are held out by now: start the job again."""
 
 
 class ProtocolVersionError(CallerError):

@@ -116,7 +116,9 @@ class Passes:
         if not self._counts:
             return None
         elsewhere = [one.read for one in self._elsewhere]
-        lent = [records if abs(one.records - records) < one.step else one.records for one in elsewhere]
+        lent = [
+            records if abs(one.records - records) < one.step else one.records for one in elsewhere
+        ]
         return self._delivered + sum(map(_delivered, self.telemetry.running)) + sum(lent)
 
     def close(self) -> None:

@@ -324,5 +324,7 @@ def _check_shards(manifest: Manifest) -> None:
     number, last = -1, last_shard(manifest.intervals, manifest.streams)
     for pair in manifest.versions:
         if len(pair) != 2 or not number < pair[0] <= last or pair[1] < 1:
-            raise ValueError(f"version {pair} after shard {number}, expected ascending [shard, version]")
+            raise ValueError(
+                f"version {pair} after shard {number}, expected ascending [shard, version]"
+            )
         number = pair[0]

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, chain
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,13 +24,13 @@ class ShardFiles(Sequence[str]):
         folder: str,
         streams: int,
         intervals: Sequence[Sequence[int]],
-        versions: Iterable[Sequence[int]] = (),
+        versions: Iterable[Any] = (),
     ) -> None:
         """`intervals` and `versions` are those of a manifest."""
         self.folder = folder
         self._streams = streams
         self._intervals = intervals
-        self._versions = {number: version for number, version in versions}
+        self._versions: dict[int, int] = dict(versions)
         self._length = sum(last - first + 1 for _, first, last in intervals)
 
     def __len__(self) -> int:

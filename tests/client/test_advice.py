@@ -16,6 +16,7 @@ REPORT = {
     "seconds_leasing": 0.1,
     "set_records": 240_000,
     "growth": 1.42,
+    "repeated": False,
     "corrupt_records": 0,
     "lent": "",
     "advice": "",

@@ -18,6 +18,7 @@ from cachecd_client.lease import HeldLease
 from cachecd_client.leased import LeasedSet
 from cachecd_client.protocol import ReportCorrupt
 from cachecd_client.schema import Feature
+from tests.client.conftest import GENERATION
 from tests.client.records import write
 
 N = 5

@@ -8,7 +8,7 @@ from cachecd_client.errors import SchemaError
 from cachecd_client.mixed_schema import mixed
 from cachecd_client.schema import Feature, Schema
 from cachecd_client.session import connect
-from tests.client.conftest import CacheDir, lending
+from tests.client.conftest import GENERATION, CacheDir, lending
 from tests.client.records import examples, write
 
 IMAGE = Feature("image", "bytes", "uint8", (8, 8), raw=True)
@@ -93,11 +93,11 @@ def test_a_mixture_reads_what_its_datasets_have_in_common_and_defaults_for_the_r
     web, code = (CacheDir(root, dataset=name) for name in ("web", "code"))
     labels = Schema((LABEL,))
     write(
-        root / "shards/code/0000000001.tfrecord",
+        root / f"datasets/code/{GENERATION}/shards/0000000000.tfrecord",
         [labels.encode({"label": n}) for n in range(10)],
         labels,
     )
-    write(root / "shards/web/0000000001.tfrecord", examples(range(10)))
+    write(root / f"datasets/web/{GENERATION}/shards/0000000000.tfrecord", examples(range(10)))
     schema = {"code": {"schema": labels.to_json()}, "web": {}}
 
     def make(request):

@@ -9,7 +9,11 @@ import pytest
 from cachecd_client.shardfiles import ShardFiles
 
 FOLDER = "/c/datasets/train/g/shards"
-INTERVALS = [[0, 1, 2], [1, 0, 0], [2, 3_333_333_332, 3_333_333_332]]  # of two streams, and supplements
+INTERVALS = [
+    [0, 1, 2],
+    [1, 0, 0],
+    [2, 3_333_333_332, 3_333_333_332],
+]  # of two streams, and supplements
 NUMBERS = [1, 3, 6, 9_999_999_998]
 
 

@@ -127,7 +127,10 @@ def test_numbers_of_a_hundred_thousand_files_fit():
     assert stage[:, 2].sum() == 10**9
 
 
-@pytest.mark.parametrize("state", [{}, {"number": 0, "read": "x"}, {"number": 0, "read": 3}, Sweep().state() | {"generation": 1}])
+@pytest.mark.parametrize(
+    "state",
+    [{}, {"number": 0, "read": "x"}, {"number": 0, "read": 3}, Sweep().state() | {"generation": 1}],
+)
 def test_what_is_no_state_is_an_error(state):
     with pytest.raises((KeyError, ValueError, TypeError, OSError)):
         Sweep.of_state(state)

@@ -145,7 +145,7 @@ def test_a_socket_without_an_owner_is_noticed_at_once(tmp_path):
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / "dead.sock"))
     for name in ("dead.sock", "none.sock"):
-        with pytest.raises(DaemonUnreachableError, match="no daemon answered on .*: the"):
+        with pytest.raises(DaemonUnreachableError, match=r"no daemon answered on .*: the"):
             Transport(f"ipc://{tmp_path / name}").await_owner(0.0)
 
 
