@@ -6,6 +6,7 @@ import logging
 import pickle
 from collections import Counter
 
+import numpy as np
 import pytest
 from torch.utils.data import DataLoader
 
