@@ -1,40 +1,38 @@
-"""A cache directory as a daemon would have left it: many small, real shards, and their catalog.
+"""A cache directory as a daemon would have left it: very many small, real shards of real units.
 
-Every file is what the daemon itself would write: shards by the core's writer, rows and plan by the
-catalog, the index from a listing of the real source.
+Shards are written by the core's writer, the listing by the room `listing`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from cachecd.catalog import Adopted, Catalog
-from cachecd.dataset import DatasetState
-from cachecd.index import Index
-from cachecd.layout import Layout
-from cachecd.ledger import METADATA_SLACK
-from cachecd.plan import Plan
-from cachecd.preflight import figures, listing_of
-from cachecd.recovery import saved_plan
-from cachecd.rules import DatasetRules
-
-from cachecd.config import load
-from cachecd.model import Shard, ShardId
+from cachecd.config import SourceConfig, load
+from cachecd.daemon.identities import identity_of
+from cachecd.disk.identity import Generation, write_generation
+from cachecd.disk.layout import GenerationLayout, Layout
+from cachecd.listing.keeping import Listing
+from cachecd.listing.permutation import BlockOrder
+from cachecd.listing.table import Table
+from cachecd.model import ObjectInfo
 from cachecd.sampler.opening import open_store
+from cachecd.stream import Cursor, Shape
 from cachecd_client._core import ShardWriter
 from cachecd_client.schema import Feature, Schema
 
 DATASET = "train"
 _SHARD_SIZE = 64 << 10
-_GAP = 1000  # every so many numbers one shard is missing, so that a set is no single range
+_BEYOND = 32 << 20  # bytes of the limit that nothing fills
 _LINKS = 20_000  # to one file of the source; ext4 allows 65,000
-_SCHEMA = Schema((Feature("key", "bytes", "bytes", ()), Feature("payload", "bytes", "bytes", ())))
+_SCHEMA = Schema((Feature("payload", "bytes", "bytes", ()), Feature("key", "bytes", "bytes", ())))
 
 
 @dataclass(frozen=True)
@@ -53,51 +51,39 @@ class CacheFolder:
         return Layout(self.folder / "cache")
 
     @property
-    def socket(self) -> Path:
-        return self.folder / "run" / "cachecd.sock"
+    def generation(self) -> GenerationLayout:
+        name = identity_of(load(self.config).datasets[DATASET]).name()
+        return self.layout.generation(DATASET, name)
 
     @property
     def endpoint(self) -> str:
-        return f"ipc://{self.socket}"
+        return f"ipc://{self.folder / 'run' / 'cachecd.sock'}"
 
-    def lose_catalog(self) -> None:
-        """As if its disk had lost it: the next start has the sidecars alone."""
-        for path in self.layout.root.glob("catalog.sqlite*"):
-            path.unlink()
+
+def key(unit: int) -> str:
+    return f"{unit:08d}.bin"
 
 
 def make(folder: Path, shards: int) -> CacheFolder:
     """Fills `folder`, which must exist: `shards` shards of one unit each, of 11 units for 10."""
     made = CacheFolder(folder, shards)
-    layout = made.layout
-    for path in (layout.root, layout.shards, layout.tmp, layout.leases, layout.index):
-        path.mkdir(mode=0o750)
-    (layout.shards / DATASET).mkdir()
-    made.socket.parent.mkdir(mode=0o750)
-    _fill_source(folder / "source", shards + shards // 10)
+    (folder / "run").mkdir(mode=0o750)
+    units = shards + shards // 10
+    _fill_source(folder / "source", units)
     _write_config(made, limit=1 << 50)
-    config = load(made.config)
-    rules = figures(config).datasets[0]
-    index = Index.open(layout.index, DATASET, listing_of(config.datasets[DATASET]))
-    for page in open_store(config.datasets[DATASET].source, 1).list():
-        index.append(page)
-    index.finish()
-    catalog = Catalog(layout.catalog)
-    used, rows = 0, []
-    for shard, unit in _write_shards(layout, rules, index, shards):
-        rows.append(Adopted(shard, [unit]))
-        used += shard.allocated
-    catalog.adopt(rows)
-    catalog.save_schema(DATASET, rules.generation, _SCHEMA.to_json())
-    plan = Plan(DATASET, rules.generation, index, rules.seed, _SHARD_SIZE)
-    plan.extend()
-    plan.skip_to(shard.id.number, 0)
-    catalog.save_progress(saved_plan(DatasetState(rules, plan), index))
-    catalog.close()
-    index.close()
-    # Room for what a daemon writes beside its shards, and for less than one more of them.
-    beside = sum(p.stat().st_blocks * 512 for p in layout.root.rglob("*") if p.is_file()) - used
-    _write_config(made, limit=used + beside + METADATA_SLACK + (32 << 20))
+    generation = made.generation
+    generation.shards.mkdir(parents=True)
+    made.layout.leases.mkdir()
+    ends = _list(generation, folder / "source", units)
+    seed = load(made.config).datasets[DATASET].seed
+    shape = Shape(streams=8, stripe=32, lanes=1, capacity=_SHARD_SIZE, seed=seed)
+    schema = json.dumps(_SCHEMA.to_json())
+    identity = identity_of(load(made.config).datasets[DATASET]).words()
+    known = Generation(identity, time.time(), seed, _SHARD_SIZE, shape, schema)
+    write_generation(generation.identity, known)
+    _write_shards(generation, shape, ends, shards)
+    used = sum(path.lstat().st_blocks * 512 for path in made.layout.root.rglob("*"))
+    _write_config(made, limit=used + _BEYOND)
     return made
 
 
@@ -113,40 +99,81 @@ def _write_config(made: CacheFolder, limit: int) -> None:
 
 
 def _fill_source(folder: Path, units: int) -> None:
-    """So many objects of a hundred bytes; names of few files, as only the names must be many."""
+    """Objects of a hundred bytes: many names of few files."""
     folder.mkdir()
-    for number in range(units):
-        path = folder / f"{number:08d}.bin"
-        if number % _LINKS == 0:
+    for unit in range(units):
+        path = folder / key(unit)
+        if unit % _LINKS == 0:
             first = path
             path.write_bytes(b"x" * 100)
         else:
             os.link(first, path)
 
 
+class _Room:
+    def reserve(self, size: int) -> None:
+        pass
+
+    def settle(self) -> None:
+        pass
+
+
+def _list(generation: GenerationLayout, source: Path, units: int) -> Sequence[int]:
+    """Writes the listing; returns the ends of its blocks."""
+    etags = _etags(source)
+
+    async def pages() -> AsyncIterator[Sequence[ObjectInfo]]:
+        for begin in range(0, units, 1000):
+            end = min(begin + 1000, units)
+            yield [ObjectInfo(key(unit), 100, etags[unit // _LINKS]) for unit in range(begin, end)]
+
+    with ThreadPoolExecutor(1) as thread:
+        table = thread.submit(Table, generation.listing).result()
+        asyncio.run(Listing(table, thread, _Room()).read(pages()))
+        thread.submit(table.close).result()
+        return table.ends
+
+
+def _etags(source: Path) -> Sequence[str]:
+    """The ETag of each file of the source, as the store of `file://` makes it."""
+    config = SourceConfig.model_validate({"url": f"file://{source}/", "format": "files"})
+    return [unit.etag for page in open_store(config, 1).list() for unit in page][::_LINKS]
+
+
+def _units(shape: Shape, ends: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """(stream, block, unit) in the order of places."""
+    begin = 0
+    for block, end in enumerate(ends):
+        order = BlockOrder(shape.seed, block, ends)
+        for g in range(begin, end):
+            yield shape.stream_of(g), block, order.unit(g)
+        begin = end
+
+
 def _write_shards(
-    layout: Layout, rules: DatasetRules, index: Index, count: int
-) -> Iterator[tuple[Shard, int]]:
+    generation: GenerationLayout, shape: Shape, ends: Sequence[int], count: int
+) -> None:
     record = _SCHEMA.encode({"key": b"key", "payload": b"x" * 100})
-    schema = _SCHEMA.to_json()
-    numbers = np.arange(1, 2 * count + 2)
-    for unit, number in enumerate(numbers[numbers % _GAP != 0][:count].tolist()):
-        shard = ShardId(DATASET, number)
-        path = layout.shard(shard)
-        writer = ShardWriter(str(path))
+    sealed, cursors = [0] * shape.streams, [Cursor()] * shape.streams
+    for written, (stream, block, unit) in enumerate(_units(shape, ends)):
+        if written == count:
+            return
+        before = cursors[stream]
+        place = before.place + 1 if before.block == block else 1
+        cursors[stream] = after = Cursor(0, block, place)
+        number = shape.number(stream, sealed[stream])
+        sealed[stream] += 1
+        writer = ShardWriter(str(generation.shard(number)), _SHARD_SIZE)
+        writer.describe(unit, key(unit).encode(), 0, b"etag")
         assert writer.append(record, unit, 0)
-        data, _ = writer.finish(
-            json.dumps(
-                {
-                    "dataset": DATASET,
-                    "number": number,
-                    "generation": rules.generation,
-                    "index": index.id,
-                    "cursor": number,
-                    "schema": schema,
-                    "remainder": [],
-                }
-            )
-        )
-        allocated = sum(os.stat(p).st_blocks * 512 for p in (path, layout.sidecar(path)))
-        yield Shard(shard, rules.generation, 1, data, allocated), unit
+        meta = {
+            "dataset": DATASET,
+            "generation": generation.root.name,
+            "stream": stream,
+            "number": number,
+            "before": before.pack(),
+            "after": after.pack(),
+            "skipped": [],
+            "schema": _SCHEMA.to_json(),
+        }
+        writer.finish(json.dumps(meta))

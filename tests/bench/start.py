@@ -1,79 +1,87 @@
 """What a start costs with very many shards: `python -m tests.bench.start --shards 100_000`.
 
-Prints JSON: seconds of `take_inventory` with a snapshot, median of five, and without one; of the floor of
-the same run, which lists the directory, looks at each file once, and parses the snapshot; and their ratio.
-The shards are hard links to a few.
+Prints JSON, seconds: from the first operation under cache.dir to the first grant, with a snapshot (median of
+five) and without one; the floor of the same run, which lists the directory of shards, looks at each file
+once, and parses the snapshot; and their ratio.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import os
 import statistics
 import sys
 import tempfile
 import time
-import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cachecd.disk.durable import State
-from cachecd.disk.layout import GenerationLayout
-from cachecd.disk.snapshot import Row, read_snapshot, write_snapshot
-from cachecd.disk.start import take_inventory
-from tests.disk.shards import SHAPE, directory, make
+from cachecd.config import load
+from cachecd.daemon.limits import limit_of
+from cachecd.daemon.loop import CacheLoop
+from cachecd.daemon.workers import executor_of, lister_of
+from cachecd.disk.snapshot import read_snapshot
+from cachecd.policy import commands as do
+from cachecd.policy import events as ev
+from tests.bench.cachedir import DATASET, CacheFolder, make
 
-_LINKS = 90_000  # shards that link to one of each stream
 
-
-def seconds(work: Callable[[], object]) -> float:
+def floor(cache: CacheFolder) -> float:
     began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
-
-
-def floor(layout: GenerationLayout) -> None:
+    layout = cache.generation
     with os.scandir(layout.shards) as entries:
         for entry in entries:
             entry.stat(follow_symlinks=False)
     read_snapshot(layout.snapshot)
+    return time.perf_counter() - began
+
+
+async def first_grant(cache: CacheFolder) -> float:
+    """Seconds of a start up to its first grant. The end writes the snapshot."""
+    config = load(cache.config)
+    executor, lister = executor_of(config, offline=True), lister_of(config)
+    granted: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    limit = limit_of(config)
+    began = time.perf_counter()
+    loop = CacheLoop(
+        config, limit, executor, lambda name: iter(()), granted.set_result, offline=True
+    )
+    await loop.open()
+    loop.feed(ev.AcquireAsked("a", DATASET, "job", 0))
+    reply = await granted
+    seconds = time.perf_counter() - began
+    assert isinstance(reply, do.ReplyGranted), reply
+    lister.close()
+    await loop.close()
+    for manifest in cache.layout.leases.iterdir():
+        manifest.unlink()
+    return seconds
 
 
 def measure(folder: Path, shards: int) -> dict[str, Any]:
-    layout = directory(folder)
-    for number in range(shards):
-        original = number - number % _LINKS + number % (SHAPE.streams + 1)
-        if number == original:
-            make(layout, number)
-        else:
-            for path in (layout.shard, layout.sidecar):
-                os.link(path(original), path(number))
-
-    def start() -> None:
-        assert len(take_inventory(layout, SHAPE, State(), ()).shards) == shards
-
-    report = {"shards": shards, "without snapshot": seconds(start)}
-    found = take_inventory(layout, SHAPE, State(), ())
-    write_snapshot(layout.snapshot, [Row(*shard[:7]) for shard in found.shards])
-    del found
-    pairs = [(seconds(lambda: floor(layout)), seconds(start)) for _ in range(5)]
-    report["floor"], report["with snapshot"] = (
-        statistics.median(each) for each in zip(*pairs, strict=True)
-    )
-    report["ratio"] = report["with snapshot"] / report["floor"]
-    tracemalloc.start()
-    start()
-    report["most_mb"] = tracemalloc.get_traced_memory()[1] // 1_000_000
-    return report
+    cache = make(folder, shards)
+    without = asyncio.run(first_grant(cache))
+    pairs = [(floor(cache), asyncio.run(first_grant(cache))) for _ in range(5)]
+    floors, starts = zip(*pairs, strict=True)
+    ratios = [start / least for least, start in pairs]
+    return {
+        "shards": shards,
+        "without snapshot": without,
+        "with snapshot": statistics.median(starts),
+        "floor": statistics.median(floors),
+        "ratio": [statistics.median(ratios), min(ratios), max(ratios)],
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shards", type=lambda text: int(text.replace("_", "")), default=100_000)
-    with tempfile.TemporaryDirectory(dir=".") as folder:
-        json.dump(measure(Path(folder), parser.parse_args().shards), sys.stdout, indent=2)
+    parser.add_argument("--dir", type=Path, default=Path(), help="where the cache is made")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.dir) as folder:
+        json.dump(measure(Path(folder), options.shards), sys.stdout, indent=2)
     print()  # noqa: T201
 
 
