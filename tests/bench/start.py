@@ -1,8 +1,8 @@
 """What a start costs with very many shards: `python -m tests.bench.start --shards 100_000`.
 
-Prints JSON, seconds: from the first operation under cache.dir to the first grant, with a snapshot (median of
-five) and without one; the floor of the same run, which lists the directory of shards, looks at each file
-once, and parses the snapshot; and their ratio.
+Prints JSON, seconds: from the first operation under cache.dir to the first grant, with a snapshot
+(median of five) and without one; the floor of the same run, which lists the directory of shards, looks at
+each file once, and parses the snapshot; and their ratio.
 """
 
 from __future__ import annotations
