@@ -84,6 +84,7 @@ def _dataset(policy: Policy, dataset: Dataset, state: State) -> dict[str, Any]:
         "listings": gen.completed,
         "coverage": round(gen.coverage, 6),
         "passes": passes,
+        "full": policy.room.is_full(dataset),
         "first": policy.room.first(dataset),
         "waits_for": "the source is being listed" if gen.blocks.waits else "",
         "rotation_waits": rotation_waits(policy, dataset),

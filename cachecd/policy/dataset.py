@@ -60,11 +60,11 @@ class Dataset:
         """Whether `grow` lets a stream make its shard j now. `first`: what counts of `grow.first`; `share`:
         the dataset's, without its cap."""
         gen, rules = self.generation, self.rules
-        if rules.pin or not gen.table.num_live:
+        if rules.pin or not (gen.table.num_live or gen.reserved):
             return True
         if self.waits(self.epoch + 1, share):
             return j < self.target(self.epoch + 1)
         if rules.per_epoch is None or gen.table.live_bytes + gen.reserved < first:
             return True
-        added = self.rotation.sealed + gen.reserved + gen.footprint
-        return added <= max(rules.per_epoch, gen.footprint)
+        sealed = min(self.rotation.sealed, gen.table.live_bytes - first)  # `first` is no growth
+        return sealed + gen.reserved + gen.footprint <= max(rules.per_epoch, gen.footprint)

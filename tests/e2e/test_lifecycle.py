@@ -26,11 +26,12 @@ def units(shards: dict[int, Found]) -> set[int]:
 
 def test_sigterm_drains_and_the_next_start_fetches_nothing_that_is_cached(daemon, objects, s3):
     # The store lists in this order, so these are the units by number.
-    keys = sorted(key for key in objects if key.startswith("class-1/"))
-    source = {"url": "s3://spine/train/class-1/", "format": "files"}
+    keys = sorted(objects)
+    source = {"url": "s3://spine/train/", "format": "files"}
     with Link(s3.endpoint) as link:
         environ = {**s3.environ, "AWS_ENDPOINT_URL": link.endpoint}
-        served = daemon({"train": {"source": source}}, environ=environ).start()
+        slow = {"bandwidth": "4MB/s"}
+        served = daemon({"train": {"source": source}}, environ=environ, sampler=slow).start()
         wait_until(lambda: served.train["shards"] >= 4)
         assert served.terminate() == 0
         assert served.temporaries() == []
@@ -38,8 +39,8 @@ def test_sigterm_drains_and_the_next_start_fetches_nothing_that_is_cached(daemon
         before = inventory(served.cache)
         cached = {f"/spine/train/{keys[unit]}" for unit in units(before)}
         assert cached <= link.fetched.keys()
-        # What did not fit into the last shards is fetched again; there is no more of it.
-        assert len(link.fetched.keys() - cached) < 0.1 * len(cached)
+        # What was fetched ahead of the last shards is fetched again: at most the lanes of 8 streams.
+        assert len(link.fetched.keys() - cached) <= 8 * 16
         assert len(cached) < 0.9 * len(keys), "there is something left to do"
         assert set(link.fetched.values()) == {1}
 

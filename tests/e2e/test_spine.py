@@ -39,8 +39,7 @@ def leases_of(daemon: Daemon, job: str) -> int:
 def fill_up(daemon: Daemon) -> None:
     """Waits until no shard fits any more."""
     wait_until(
-        lambda: (cache := daemon.status()["cache"])["room"] < 300 << 10 and not cache["reserved"],
-        what="the cache is full",
+        lambda: (train := daemon.train)["full"] and not train["making"], what="the cache is full"
     )
 
 
@@ -54,7 +53,7 @@ def assert_untouched(before: dict[int, Found], after: dict[int, Found]) -> None:
 def test_epochs_grow_then_rotate_within_the_limit_and_every_record_is_its_object(
     daemon, train, objects
 ):
-    served = daemon({"train": train(grow={"first": "1MiB", "per_epoch": "2MiB"})}, limit=LIMIT)
+    served = daemon({"train": train(grow={"first": "1MiB", "per_epoch": "3MiB"})}, limit=LIMIT)
     sets: list[list[int]] = []
     seen: set[bytes] = set()
     most = 0

@@ -120,7 +120,7 @@ class Rotating:
         status = self.status()
         train = status["datasets"]["train"]
         busy = train["making"] or train["retired_shards"] or status["cache"]["reserved"]
-        fits = status["cache"]["room"] >= SHARD + (3 << 12)
+        fits = not train["full"]
         wrong = status["cache"]["stopped"] or train["stopped"]
         return not (busy or fits or wrong)
 
