@@ -26,6 +26,7 @@ from cachecd.disk.identity import Generation, read_generation, write_generation
 from cachecd.disk.layout import Layout
 from cachecd.disk.start import Inventory, remove_leftovers, take_inventory
 from cachecd.errors import DamagedError
+from cachecd.model import MISFIT
 from cachecd.policy import events as ev
 from cachecd.policy.values import GenerationId, Head, Lease, ShardFacts
 
@@ -195,7 +196,14 @@ def _inspect(
         known.shape,
         tuple(Head(*head) for head in inventory.heads),
         tuple(_shards(inventory)),
+        _misfits(state),
     )
+
+
+def _misfits(state: State) -> tuple[int, str]:
+    misfits = [each for each in state.skipped.items() if each[0].startswith(MISFIT)]
+    reasons = (f"{skips.examples[0]!r}: {reason}" for reason, skips in misfits if skips.examples)
+    return sum(skips.count for _, skips in misfits), next(reasons, "")
 
 
 def _shards(inventory: Inventory) -> list[ev.ShardFound]:

@@ -89,7 +89,7 @@ def _dataset(policy: Policy, dataset: Dataset, state: State) -> dict[str, Any]:
         "waits_for": "the source is being listed" if gen.blocks.waits else "",
         "rotation_waits": rotation_waits(policy, dataset),
         "held_back": _held_back(dataset),
-        "stopped": dataset.source.why or gen.reason,
+        "stopped": dataset.source.why or gen.contradicted or gen.reason,
         "skipped": {
             "units": sum(each.count for each in state.skipped.values()),
             "reasons": {

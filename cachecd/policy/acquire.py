@@ -129,6 +129,7 @@ class Leases:
                 dataset.epoch = max(dataset.epoch, event.epoch - 1)
         else:
             is_ready = self._is_ready(dataset, bool(older))
+        is_ready = is_ready and not gen.contradicted
         identity = gen.id.name.partition("-")[0]  # HASH-2 replaces HASH, whose listing is damaged
         twins = [each for each in older if each.id.name.partition("-")[0] == identity]
         if twins and twins[0].table.live_bytes > gen.table.live_bytes:
@@ -173,6 +174,8 @@ class Leases:
         """Waiting carries figures and a reason. Refused is for what waiting cannot change."""
         gen, name, room = dataset.generation, dataset.rules.name, self._room
         have, spent, message = gen.table.live_bytes, self._restraint.spent, ""
+        if gen.contradicted:
+            return do.ReplyRefused(request, "contradicted", gen.contradicted)
         retiring = sum(each.table.total - each.table.live_bytes for each in room.generations)
         if gen.completed and not gen.units:
             message = (

@@ -41,13 +41,15 @@ class ShardFound(NamedTuple):
 
 class GenerationFound(NamedTuple):
     """A directory that a start found or made; `heads` has one entry for each stream, then the supplements'
-    (whose cursor means nothing). Generations of a dataset come newest first."""
+    (whose cursor means nothing). `misfits`: how many units were skipped because their schema is another,
+    and why one of them was. Generations of a dataset come newest first."""
 
     generation: GenerationId
     split: str = ""
     shape: Shape | None = None
     heads: tuple[Head, ...] = ()
     shards: tuple[ShardFound, ...] = ()
+    misfits: tuple[int, str] = (0, "")
 
 
 class LeaseFound(NamedTuple):

@@ -152,6 +152,7 @@ class Feeding:
         """A shard is finished."""
         gen, index = dataset.generation, event.stream.index
         dataset.source.end()
+        gen.note_schema(event)
         if index == len(gen.streams):
             if gen.supplements.making and not gen.supplements.closing:
                 gen.supplements.finished(event, gen.completed, now)

@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from cachecd.model import MISFIT
 from cachecd.policy import commands as do
-from cachecd.policy.events import GenerationFound, Listed
+from cachecd.policy.events import GenerationFound, Listed, Sealed
 from cachecd.policy.quarantine import Quarantine
 from cachecd.policy.shard_table import ShardTable, Status
 from cachecd.policy.streams import Blocks, Stream
@@ -20,6 +21,7 @@ from cachecd.policy.supplements import Supplements
 from cachecd.policy.values import Head, Name
 from cachecd.stream import Cursor, Shape, StreamId
 
+_ENOUGH = 50  # units, to judge a schema by
 _FOUND = {"live": Status.LIVE, "lost": Status.LIVE}
 _FOUND |= {"damaged": Status.QUARANTINED, "excluded": Status.QUARANTINED}
 
@@ -41,6 +43,7 @@ class Generation:
         self.quarantine = Quarantine()
         self.units = self.listed_bytes = self.completed = self.num_retired = 0
         self.reason = ""
+        self._fits, (self._misfits, self._misfit) = 0, found.misfits
         self.writes_shape = False
         self._out = out
         self._to_unlink: dict[do.WriteState, list[Name]] = {}
@@ -56,6 +59,7 @@ class Generation:
             stream.next = stream.behind = head.next
             stream.cursor = head.cursor
         self.supplements.next = supplements.next
+        self._fits = sum(facts.ended for _, facts, _, _ in found.shards)
         for number, facts, status, elders in sorted(found.shards):
             for version, allocated in elders:
                 self.table.keep(number, version, allocated)
@@ -67,6 +71,13 @@ class Generation:
                 self._lost.append(number)
             elif status in ("damaged", "excluded"):
                 self.quarantine.adopt(number, status == "excluded")
+
+    def note_schema(self, sealed: Sealed) -> None:
+        """Counts the units of a sealed shard whose schema is, and is not, that of the first record."""
+        reasons = [f"{s.key!r}: {s.reason}" for s in sealed.skipped if s.reason.startswith(MISFIT)]
+        self._fits += sealed.facts.ended
+        self._misfits += len(reasons)
+        self._misfit = reasons[-1] if reasons else self._misfit
 
     def started(self) -> None:
         """Ends a start: unlinks files that no lease names, retires shards whose sidecar is lost."""
@@ -125,6 +136,18 @@ class Generation:
         lanes = self.blocks.shape.lanes * self.blocks.shape.streams
         ended = max(0, self.table.ended - lanes)  # so many may have begun before the live shards
         return self.units * self.table.live_bytes / ended if ended else math.inf
+
+    @property
+    def contradicted(self) -> str:
+        """Why nothing is made or leased: most units have another schema than the first record. Else ""."""
+        name, units = self.id.dataset, self._fits + self._misfits
+        if not 2 * self._misfits > units >= min(_ENOUGH, self.units):
+            return ""
+        return (
+            f"{self._misfits} of the {units} units that were looked at contradict the schema of the first "
+            f"record of {name}: {self._misfit}. Mend the source or the transform, and raise "
+            f"datasets.{name}.generation; or make a dataset of each kind"
+        )
 
     @property
     def coverage(self) -> float:

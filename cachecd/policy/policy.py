@@ -72,6 +72,7 @@ class Policy:
         may = not self.pauses(now)
         for dataset in self.datasets.values():
             gen, fetches = dataset.generation, may and not dataset.source.stops(now)
+            fetches = fetches and not gen.contradicted
             self._repair.make(gen, fetches, now)
             if fetches:
                 self._feeding.fix_shape(dataset)

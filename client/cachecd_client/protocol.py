@@ -154,6 +154,7 @@ class Refused:
 
     id: str
     # "unknown-dataset" | "bad-request" | "version" | "lease-lost" | "split-changed" | "impossible"
+    # | "contradicted"
     code: str
     message: str
 

@@ -19,6 +19,7 @@ from cachecd_client.errors import (
     LeaseLostError,
     ProtocolVersionError,
     RequestError,
+    SchemaError,
     SplitChangedError,
     UnknownDatasetError,
     WorldError,
@@ -48,6 +49,7 @@ _REFUSALS: dict[str, type[CallerError] | type[WorldError]] = {
     "lease-lost": LeaseLostError,
     "impossible": RequestError,
     "split-changed": SplitChangedError,
+    "contradicted": SchemaError,
 }
 
 

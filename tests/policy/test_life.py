@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from cachecd.model import MISFIT
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
-from cachecd.policy.values import GenerationId, Resume
+from cachecd.policy.values import GenerationId, Resume, ShardFacts
+from cachecd.stream import Cursor, Skipped, StreamId
 from tests.policy.cache import DAY, FOOTPRINT, A, Cache, a_whole_cache
 from tests.policy.workers import Directory, Object
 
@@ -415,3 +417,32 @@ def test_pinned_set_is_leased_only_when_whole():
     assert isinstance(cache.acquire(0), do.ReplyWaiting)
     cache.list_all()
     assert cache.disk.manifests[cache.acquire(0).lease].num_records == 8
+
+
+def misfit(unit: int) -> Skipped:
+    return Skipped(unit, f"{unit:03d}", 0, 0, f"{MISFIT}: feature 'image': found int64", False)
+
+
+def seal(cache: Cache, misfits: int) -> None:
+    """A shard without a record, whose units all have another schema."""
+    skipped = tuple(map(misfit, range(misfits)))
+    stream = StreamId("a", "one", 0)
+    cache.send(ev.Sealed(stream, 0, Cursor(), Cursor(place=8), ShardFacts(10, 0, 0), skipped))
+
+
+def test_most_units_contradict_the_schema_the_dataset_stops_and_refuses():
+    cache = Cache(units=90)
+    cache.list_all()
+    seal(cache, misfits=91)
+    reply = cache.acquire(0)
+    assert reply.code == "contradicted"
+    assert "91 of the 181 units" in reply.message
+    assert "'090': " + MISFIT in reply.message
+    assert "raise datasets.a.generation" in reply.message
+
+
+def test_few_units_contradict_the_schema_the_rest_is_leased():
+    cache = Cache(units=90)
+    cache.list_all()
+    seal(cache, misfits=89)
+    assert isinstance(cache.acquire(0), do.ReplyGranted)
