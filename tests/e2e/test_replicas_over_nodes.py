@@ -21,7 +21,11 @@ def compared(node: Daemon, job: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize(
-    "how", [{"grow": {"first": "100kB", "per_epoch": "100kB", "wait": True}}, {"pin": True}]
+    "how",
+    [
+        {"grow": {"first": "100kB", "per_epoch": "100kB", "wait": True}, "streams": 1},
+        {"pin": True},
+    ],
 )
 def test_nodes_with_one_configuration_have_one_set_in_each_epoch(tmp_path, how):
     chance = random.Random(3)
@@ -39,4 +43,4 @@ def test_nodes_with_one_configuration_have_one_set_in_each_epoch(tmp_path, how):
             one, other = both.map(compared, nodes, ["its job", "another job"])
     assert one == other
     assert len(one[0][3]) >= 10
-    assert (one[0][0] == one[1][0]) == ("pin" in how)
+    assert (one[0][0] == one[1][0]) == ("streams" not in how)

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import pytest
-
-from tests.e2e.conftest import LABEL
-from tests.e2e.daemons import Daemon, said_line, trainer
-from tests.e2e.inventory import Found, inventory
+from cachecd.listing.permutation import BlockOrder
+from tests.e2e.daemons import Daemon, file_source, said_line, trainer
+from tests.e2e.inventory import generation
 
 BATCH = 8
-SOURCE = {"source": {"url": "s3://spine/train/", "format": "files", "label": {"pattern": LABEL}}}
 
 # Reads epochs up to some batch of one, saves its state, and waits to be killed.
 TRAINER = """
@@ -36,7 +31,6 @@ with connect(timeout=20) as cache:
 class Read:
     def __init__(self, epoch: Any, **place: int) -> None:
         self.epoch, self.fingerprint = epoch.epoch, epoch.fingerprint
-        self.numbers = [int(Path(name).stem) for name in epoch.files]
         self.keys = []
         self.progress = []
         for batch in epoch.numpy(BATCH, features=["key"], **place):
@@ -77,65 +71,33 @@ def test_after_kill_9_of_trainer_and_daemon_the_same_record_follows(daemon, trai
     assert after[0].progress == whole[1].progress[5:]
 
 
-@dataclass
-class Left:
-    """What a run was to read of the set of a cache that has rotated, its state after five batches, and the
-    shards, all of it gone but that. `before`: the units that had been cached when the set was leased."""
-
-    whole: Read
-    state: dict[str, Any]
-    shards: dict[int, Found]
-    before: set[int]
-
-
-@pytest.fixture(scope="module")
-def left(s3, objects, tmp_path_factory) -> Left:
-    data = {**SOURCE, "grow": {"first": "256KiB"}, "evict": {"refresh": 0.5}}
-    folder = tmp_path_factory.mktemp("left")
-    before: set[int] = set()
-    with Daemon(folder, {"train": data}, s3.environ, limit="4MiB") as served:
-        served.start()
-        with served.connect() as cache:
-            for epoch in cache.epochs("train", 3, timeout=30):
-                if epoch.epoch < 2:
-                    served.settle()
-                    before |= units_in(inventory(served.cache))
-                    continue
-                whole, loader = Read(epoch), epoch.numpy(BATCH, features=["key"])
-                for _ in zip(range(5), loader, strict=False):
-                    pass
-                state = json.loads(json.dumps(loader.state_dict()))
-                shards = inventory(served.cache)
-    assert min(whole.numbers) > 2, "the head of the permutation is not in the set any more"
-    kept = {n: shards[n] for n in whole.numbers}
-    assert before - units_in(kept), "of what was cached before, some is gone"
-    return Left(whole, state, kept, before | units_in(kept))
-
-
-def units_in(shards: dict[int, Found]) -> set[int]:
-    return {unit for shard in shards.values() for unit in shard.units.tolist()}
-
-
-@pytest.fixture
-def elsewhere(daemon, s3) -> Callable[..., Daemon]:
-    """Another machine, whose daemon makes a shard or two, and then nothing but what it is asked for, unless
-    it is to grow."""
-
-    def make(grows: bool = False, **environ: str) -> Daemon:
-        data = {**SOURCE, "grow": {"first": "256KiB", **({} if grows else {"per_epoch": 0})}}
-        environ = {**s3.environ, **environ}
-        return daemon({"train": data}, limit="4MiB", environ=environ).start()
-
-    return make
-
-
-def test_on_an_empty_disk_the_source_goes_on_from_the_place_of_the_state(left, elsewhere):
-    served = elsewhere()
-    (after,) = read(served, state=left.state, n=3)
+def test_on_an_empty_disk_the_source_goes_on_from_the_place_of_the_state(daemon, tmp_path):
+    """If the trainer asks before the first block of the source is listed."""
+    objects = {f"{n:03d}": b"%03d" % n * 5000 for n in range(240)}
+    data = {"source": file_source(tmp_path / "source", objects)}
+    data |= {"grow": {"first": "512KiB"}, "evict": {"refresh": 0.5}, "streams": 2}
+    sizes = {"limit": "4MiB", "shard_size": "128KiB"}
+    left = daemon({"train": data}, "left", **sizes).start()
+    with left.connect() as cache:
+        for epoch in cache.epochs("train", 3, timeout=30):
+            left.settle()
+            loader = epoch.numpy(BATCH, features=["key"])
+            for _ in loader if epoch.epoch < 2 else zip(range(5), loader, strict=False):
+                pass
+        state = json.loads(json.dumps(loader.state_dict()))
+    (leased,) = state["run"]["sets"]
+    assert 0 < leased["place"] < len(objects)
+    left.kill()
+    there = daemon({"train": data | {"grow": {"first": "128KiB"}}}, "there", **sizes)
+    with ThreadPoolExecutor(1) as thread:
+        # Which waits for its daemon.
+        reads = thread.submit(read, there, state=state, n=3)
+        there.start()
+        (after,) = reads.result()
     assert after.epoch == 2
-    assert after.fingerprint != left.whole.fingerprint
-    found = inventory(served.cache)
-    new = {n: shard for n, shard in found.items() if n > max(left.whole.numbers)}
-    assert found.keys() - new.keys() <= {1, 2}, "made before it was asked"
-    assert new
-    assert not left.before & units_in(new), "the head of the permutation is not gone over again"
+    assert after.fingerprint != leased["fingerprint"]
+    place, cached = leased["place"], set(map(int, (key for keys in after.keys for key in keys)))
+    known = json.loads((generation(there.cache) / "generation.json").read_text())
+    assert (known["seed"], known["shape"]["S"]) == (leased["sampling_seed"], leased["streams"])
+    block = BlockOrder(known["seed"], 0, [len(objects)])
+    assert cached <= {block.unit(g) for g in range(place, len(objects))}, "the rest of the pass"
