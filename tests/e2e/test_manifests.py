@@ -84,12 +84,10 @@ def test_a_manifest_of_parts_and_a_table_of_labels_are_sources(daemon, tmp_path)
     with served.connect() as cache, cache.acquire("joined", timeout=30) as epoch:
         found = [int(i) for i in column(epoch, "id")]
     assert sorted(found) == [*range(10, 19), *range(20, 29)]
-    aside = {
-        name: [(one["key"], one["reason"]) for one in found["set_aside"]["examples"]]
-        for name, found in served.status()["datasets"].items()
-    }
-    [(key, reason)] = aside["parts"]
+    [(key, reason)] = served.skipped("parts").items()
     assert key == "packed"
     assert "bytes" in reason
-    assert aside["tagged"] == [("untold", f"file://{tmp_path}/labels.csv has no label for it")]
+    assert served.skipped("tagged") == {
+        "untold": f"file://{tmp_path}/labels.csv has no label for it"
+    }
     assert "1 units have no row in it, and 1 of its rows have no unit" in served.said()

@@ -75,8 +75,8 @@ def test_on_an_empty_disk_the_source_goes_on_from_the_place_of_the_state(daemon,
     """If the trainer asks before the first block of the source is listed."""
     objects = {f"{n:03d}": b"%03d" % n * 5000 for n in range(240)}
     data = {"source": file_source(tmp_path / "source", objects)}
-    data |= {"grow": {"first": "512KiB"}, "evict": {"refresh": 0.5}, "streams": 2}
-    sizes = {"limit": "4MiB", "shard_size": "128KiB"}
+    data |= {"grow": {"first": "256KiB"}, "evict": {"refresh": 0.5}, "streams": 2}
+    sizes = {"limit": "2MiB", "shard_size": "64KiB"}
     left = daemon({"train": data}, "left", **sizes).start()
     with left.connect() as cache:
         for epoch in cache.epochs("train", 3, timeout=30):
