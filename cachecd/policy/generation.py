@@ -84,7 +84,6 @@ class Generation:
         self.unlink(self.table.take_unheld())
         for number in self._lost:
             self.lose(number)
-        self.note_oldest()
 
     def fix(self, shape: Shape, begin: int = 0) -> None:
         """The shape is in generation.json; streams begin at place `begin`, modulo the units listed."""
@@ -216,7 +215,6 @@ class Generation:
         for number in numbers:
             self.table.marked(number)
         self.unlink(self.table.take_unheld())
-        self.note_oldest()
 
     def unlink(self, names: list[Name]) -> None:
         """Has files removed that no lease names."""
@@ -244,11 +242,10 @@ class Generation:
         """Files are gone."""
         for name in names:
             self.table.unlinked(*name)
-        self.note_oldest()
 
     def note_oldest(self) -> None:
         """Has each stream know its oldest shard, and the cursor before it."""
-        for stream in self.streams if self.is_configured else ():
+        for stream in self.streams:
             stream.note_oldest(self.table.oldest_current(stream.index))
             oldest = stream.oldest
             known = stream.tail and stream.tail[0]

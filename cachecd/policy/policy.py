@@ -73,6 +73,7 @@ class Policy:
         for dataset in self.datasets.values():
             gen, fetches = dataset.generation, may and not dataset.source.stops(now)
             fetches = fetches and not gen.contradicted
+            gen.note_oldest()
             self._repair.make(gen, fetches, now)
             if fetches:
                 self._feeding.fix_shape(dataset)

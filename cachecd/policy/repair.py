@@ -60,7 +60,6 @@ class Repair:
                 gen.table.set_status(number, Status.LIVE)
             elif not sound and gen.quarantine.begin(number, excluded=False):
                 marks.append(do.MarkBad(name, number, version, excluded=False))
-            gen.note_oldest()  # if the cursor before the shard could not be read
         self._mark(marks, _replies(requests))
 
     def _mark(self, marks: Sequence[do.MarkBad], then: Sequence[do.Command]) -> None:
