@@ -100,7 +100,7 @@ class Leases:
         if not self._room.write(manifest_size(lease, self.block), in_slack=True):
             message = "there is no room under cache.limit for the manifest of a lease"
             return do.ReplyWaiting(event.request, 0, 0, message)
-        state = LeaseState(lease, chosen[1].allocated, now + GRACE, now)
+        state = LeaseState(lease, chosen[1].allocated, now + GRACE)
         self.add(state)
         self._out.append(do.WriteManifest(lease))
         return state
@@ -280,7 +280,6 @@ class Leases:
         state.requests.clear()
 
     def holds(self, request: str, lease: str, rank: int) -> None:
-        """A rank reports that it holds the lease."""
         state = self.by_id.get(lease)
         if state is None:
             message = f"lease {lease} has ended: acquire again"
@@ -298,7 +297,6 @@ class Leases:
             self._out.append(do.ReplyDone(request))
 
     def delivered(self, lease: str, fraction: float) -> None:
-        """A rank reports the fraction of its part that was delivered since its last report."""
         state = self.by_id.get(lease)
         dataset = self._room.datasets.get(state.lease.dataset) if state else None
         if state and dataset and dataset.generation is self.generation_of(state.lease):

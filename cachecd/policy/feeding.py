@@ -142,14 +142,12 @@ class Feeding:
     # --- results
 
     def half_full(self, gen: Generation, event: HalfFull) -> None:
-        """The shard that a worker writes is half full."""
         _, j = gen.blocks.shape.split(event.number)
         if event.stream.index < len(gen.streams):
             stream = gen.streams[event.stream.index]
             stream.half = stream.half or j in list(stream.granted)[:1]
 
     def sealed(self, dataset: Dataset, event: Sealed, now: float) -> None:
-        """A shard is finished."""
         gen, index = dataset.generation, event.stream.index
         dataset.source.end()
         gen.note_schema(event)
@@ -165,7 +163,6 @@ class Feeding:
             stream.finish(j, event)
 
     def published(self, dataset: Dataset, event: Published) -> None:
-        """A shard is published."""
         gen, index = dataset.generation, event.stream.index
         self._disk.end()
         if index == len(gen.streams):
@@ -187,7 +184,6 @@ class Feeding:
             gen.supplements.try_again()
 
     def failed(self, dataset: Dataset, event: Failed, now: float) -> None:
-        """A worker lost a stream."""
         gen, index = dataset.generation, event.stream.index
         at_work = event.cause == "worker" and event.unit is not None
         if event.cause == "disk":
@@ -201,7 +197,6 @@ class Feeding:
             gen.streams[index].failed(event, now)
 
     def closed(self, gen: Generation, index: int) -> None:
-        """CloseStream is done."""
         if index == len(gen.streams):
             gen.supplements.closed()
         else:

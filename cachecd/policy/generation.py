@@ -41,7 +41,7 @@ class Generation:
         self.streams: list[Stream] = []
         self.supplements = Supplements()
         self.quarantine = Quarantine()
-        self.units = self.listed_bytes = self.completed = self.num_retired = 0
+        self.units = self.completed = self.num_retired = 0
         self.reason = ""
         self._fits, (self._misfits, self._misfit) = 0, found.misfits
         self.writes_shape = False
@@ -98,8 +98,7 @@ class Generation:
         """The listing went on, ended, or failed."""
         self.blocks.waits = event.first
         self.blocks.ends = () if event.first and awaits_classes else event.ends
-        self.units, self.listed_bytes = event.units, event.size
-        self.completed, self.reason = event.completed, event.reason
+        self.units, self.completed, self.reason = event.units, event.completed, event.reason
         for stream in self.streams:
             stream.changed()
 
@@ -113,7 +112,6 @@ class Generation:
 
     @property
     def held(self) -> int:
-        """Live, retired and reserved bytes."""
         return self.table.total + self.reserved
 
     @property
@@ -150,7 +148,6 @@ class Generation:
 
     @property
     def coverage(self) -> float:
-        """The share of the units that were ever opened."""
         opened = sum(self.blocks.opened(stream.index, stream.tip) for stream in self.streams)
         return min(1.0, opened / self.units) if self.units else 0.0
 
@@ -161,7 +158,6 @@ class Generation:
         return min(places, default=0)
 
     def stream_id(self, index: int) -> StreamId:
-        """The name of a stream."""
         return StreamId(self.id.dataset, self.id.name, index)
 
     # --- how shards go
@@ -211,7 +207,6 @@ class Generation:
         return self.table.oldest_current(index) is None and not self.supplements.reserved
 
     def marked(self, numbers: Iterable[int]) -> None:
-        """The marks of retired shards are durable."""
         for number in numbers:
             self.table.marked(number)
         self.unlink(self.table.take_unheld())
@@ -233,13 +228,11 @@ class Generation:
         return (*heads, Head(self.supplements.next, Cursor()))
 
     def state_written(self, written: do.WriteState) -> None:
-        """state.json has these heads."""
         self._state = written
         if names := self._to_unlink.pop(written, []):
             self._out.append(do.Unlink(self.id, tuple(names)))
 
     def unlinked(self, names: Iterable[Name]) -> None:
-        """Files are gone."""
         for name in names:
             self.table.unlinked(*name)
 

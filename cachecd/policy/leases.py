@@ -30,7 +30,6 @@ class LeaseState:
     lease: Lease
     allocated: int
     grace_until: float
-    since: float
     written: bool = False
     marked_held: bool = False
     requests: list[str] = field(default_factory=list)
@@ -38,7 +37,6 @@ class LeaseState:
 
     @property
     def by_all(self) -> bool:
-        """Whether all ranks reported that they hold it."""
         return len(self.held_by) >= self.lease.ranks
 
     def renew(self, rank: int, now: float) -> None:

@@ -36,7 +36,6 @@ class Pause:
             self.until = now + self._length
 
     def end(self) -> None:
-        """It works."""
         self.reason, self.until, self._length = "", 0.0, 0.0
 
 

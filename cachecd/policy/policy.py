@@ -165,7 +165,7 @@ class Policy:
                 gen = self.leases.generation_of(lease)
                 allocated = gen.table.set_of(lease.intervals).allocated if gen else 0
                 grace = now if was_held else now + GRACE
-                self.leases.add(LeaseState(lease, allocated, grace, now, True, was_held))
+                self.leases.add(LeaseState(lease, allocated, grace, True, was_held))
                 if was_held and lease.dataset in self.datasets:
                     self.datasets[lease.dataset].was_held = True
             case ev.Started():

@@ -48,7 +48,6 @@ class Repair:
             self._out.append(verify)
 
     def verified(self, event: ShardVerified) -> None:
-        """The shard was read."""
         name, number, version, sound, has_sidecar = event
         requests = self._verifying.pop(do.VerifyShard(name, number, version), [])
         gen = self._room.by_id.get(name)
@@ -69,7 +68,6 @@ class Repair:
             self._waiting.append((set(marks), then))
 
     def marked(self, mark: do.MarkBad) -> None:
-        """A mark is durable."""
         gen = self._room.by_id.get(mark.generation)
         if gen is not None and (work := gen.quarantine.work.get(mark.number)):
             work.marked = True
@@ -82,7 +80,6 @@ class Repair:
     # --- exclusion
 
     def exclude(self, event: ExcludeAsked) -> None:
-        """A person takes keys out of a dataset."""
         exclusion = self._new_name()
         self._exclusions[exclusion] = event.request
         self._out.append(do.WriteExclusion(exclusion, event.dataset, event.keys))
@@ -126,7 +123,6 @@ class Repair:
                     self._out.append(work.making)
 
     def remade(self, gen: Generation, event: Remade) -> None:
-        """A next version is published."""
         work = gen.quarantine.work.pop(event.number)
         assert work.making is not None
         gen.table.replace(event.number, event.facts, work.making.drop)

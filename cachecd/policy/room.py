@@ -35,7 +35,6 @@ class Room:
 
     @property
     def generations(self) -> Collection[Generation]:
-        """All generations, newest first."""
         return self.by_id.values()
 
     @property
@@ -51,11 +50,9 @@ class Room:
 
     @property
     def used(self) -> int:
-        """All bytes that are used or reserved."""
         return self._held + self.measured.other + max(self.measured.slack, self._written)
 
     def measure(self, event: Measured) -> None:
-        """Other files than shards were measured."""
         self.measured, self._written = event, 0
         self._held_then = sum(each.table.total for each in self.generations)
 
@@ -99,7 +96,6 @@ class Room:
         return shares(self.limit - other, claims)
 
     def share(self, dataset: Dataset) -> int:
-        """The share of one dataset."""
         return self.shares()[dataset.rules.name]
 
     def uncapped_share(self, dataset: Dataset) -> int:

@@ -41,7 +41,6 @@ class Rotation:
     last: int = 0
 
     def note_sealed(self, allocated: int) -> None:
-        """A shard was sealed."""
         self.sealed += allocated
         self.refilled += allocated
 

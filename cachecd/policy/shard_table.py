@@ -116,7 +116,6 @@ class ShardTable:
     # --- reading
 
     def status(self, number: int) -> Status:
-        """The status of a number."""
         column, row = self._find(number)
         in_column = column.begin <= row < column.end
         return Status(int(column.rows["status"][row])) if in_column else Status.GONE
@@ -129,12 +128,10 @@ class ShardTable:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no file is left."""
         streams = range(self.streams + 1)
         return not self._old and all(self.oldest_current(stream) is None for stream in streams)
 
     def count(self, *statuses: Status) -> int:
-        """How many numbers have one of these statuses."""
         return sum(int(np.isin(each.rows["status"], statuses).sum()) for each in self._columns)
 
     @property
@@ -203,7 +200,6 @@ class ShardTable:
         return held or any(name[0] == number for name in self._old)
 
     def marked(self, number: int) -> None:
-        """The mark of a retired number is durable."""
         facts = self.facts(number)
         self._put(number, _NO_FACTS, Status.GONE)
         self.keep(number, facts.version, facts.allocated)
@@ -262,16 +258,13 @@ class ShardTable:
         return ShardSet(intervals, tuple(versions), records, data, allocated, digest % (1 << 64))
 
     def has_quarantined(self, intervals: Intervals) -> bool:
-        """Whether any of these numbers is quarantined."""
         rows = (self._columns[stream].slice(first, last) for stream, first, last in intervals)
         return any((each["status"] == Status.QUARANTINED).any() for each in rows)
 
     def hold(self, lease: Lease) -> None:
-        """A lease names these shards."""
         self._leases[lease.id] = lease.intervals, dict(lease.versions)
 
     def let_go(self, lease: Lease) -> None:
-        """A lease has ended."""
         self._leases.pop(lease.id, None)
 
     def is_held(self, number: int, version: int) -> bool:

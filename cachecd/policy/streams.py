@@ -62,7 +62,6 @@ class Blocks:
         )
 
     def opened(self, stream: int, cursor: Cursor) -> int:
-        """How many units a stream has ever opened."""
         if cursor.pass_:
             return self.shape.units_of(stream, self.ends)
         whole = range(min(cursor.block, len(self.ends)))
@@ -181,7 +180,6 @@ class Stream:
         self.open, self.fresh, self.reopen, self.until = True, True, False, until
 
     def finish(self, j: int, event: Sealed) -> None:
-        """Shard j is sealed."""
         self.granted.remove(j)
         self.half = False
         self.pause.end()
@@ -199,7 +197,6 @@ class Stream:
         self.fresh = False
 
     def published(self, j: int) -> Sealed:
-        """The first sealed shard, j, is published."""
         sealed = self.sealed.popleft()
         if self.oldest is None:
             self.oldest, self.tail = j, (j, sealed.before)

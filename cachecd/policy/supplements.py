@@ -38,7 +38,6 @@ class Supplements:
 
     @property
     def reserved(self) -> int:
-        """How many supplements have reserved room."""
         return bool(self.making) + (self.sealed is not None)
 
     def try_again(self) -> None:
@@ -77,7 +76,6 @@ class Supplements:
         self._note_end(completed, now)
 
     def published(self) -> Sealed:
-        """The sealed supplement is published."""
         sealed, self.sealed, self.next = self.sealed, None, self.next + 1
         assert sealed is not None
         return sealed
