@@ -66,7 +66,7 @@ class Supplements:
     def finished(self, event: Sealed, completed: int, now: float) -> None:
         """A supplement is sealed. Units that it skipped wait; so do all of them if it has no record."""
         skipped = {skip.unit for skip in event.skipped}
-        for unit in {piece.unit for piece in self.making}:
+        for unit in {piece.unit for piece in self.making} - {piece.unit for piece in event.left}:
             if unit in skipped or not event.facts.records:
                 self._failed(unit, now)
             else:

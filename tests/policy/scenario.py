@@ -29,11 +29,14 @@ class Scenario(Simulated):
     def check_pass(self, event: ev.Published) -> None:
         """A shard was published."""
 
+    def check_supplement(self, about: do.MakeSupplement | ev.Sealed) -> None:
+        """A supplement is to be made, or was made."""
+
     def check_set(self, lease: Lease) -> None:
         """A lease was granted; `held` is to have the shards that it names."""
 
-    def check_rotation(self, name: str, commands: list[do.Command]) -> None:
-        """An epoch was asked for, of the only dataset, at the usual limit."""
+    def check_rotation(self, event: ev.Event, commands: list[do.Command]) -> None:
+        """These commands follow from an event; there is one dataset."""
 
     def check_files(self) -> None:
         """Something happened."""
@@ -73,7 +76,13 @@ class Scenario(Simulated):
         self.passes: dict[tuple[object, ...], int] = {}
         self.held: dict[str, list[object]] = {}  # the shards that each granted lease named
         self.jobs: dict[tuple[str, str], str] = {}  # (dataset, job) -> the lease that it holds
-        self.delivered, self.replies = Counter(), {}
+        # Bytes since the last boundary that retired something, and what that retired.
+        self.delivered, self.sealed_bytes = Counter(), Counter()
+        self.retired: dict[tuple[object, ...], int] = {}
+        self.failed: dict[
+            tuple[object, ...], tuple[int, float]
+        ] = {}  # days that a unit waits, since when
+        self.replies: dict[str, do.Command] = {}
         if speed is not None:
             self.rng = random.Random(speed)
         self.start()
@@ -120,6 +129,7 @@ class Scenario(Simulated):
                     for record in shard.records:
                         self.passes.pop((name, *record[:3]), None)
         self.policy = Policy()
+        self.failed.clear()
         rules = tuple(self.rules.values())
         self.boots += 1
         self.send(ev.Configured(self.limit + SLACK, rules, block=1, boot=f"{self.boots}-"))
@@ -134,8 +144,12 @@ class Scenario(Simulated):
         """Reports an event, and checks what is promised at every instant."""
         if isinstance(event, ev.Published):
             self.check_pass(event)
+        if isinstance(event, ev.Sealed):
+            self.check_supplement(event)
         commands = self.policy.handle(event, self.now)
         for command in commands:
+            if isinstance(command, do.MakeSupplement):
+                self.check_supplement(command)
             if isinstance(
                 command, do.ReplyGranted | do.ReplyWaiting | do.ReplyRefused | do.ReplyDone
             ):
@@ -143,12 +157,8 @@ class Scenario(Simulated):
                 self.replies[command.request] = command
             else:
                 self.pending.append(command)
-        if (
-            isinstance(event, ev.AcquireAsked)
-            and len(self.names) == 1
-            and self.limit == self.whole_limit
-        ):
-            self.check_rotation(event.dataset, commands)
+        if len(self.names) == 1:
+            self.check_rotation(event, commands)
         self.check_files()
         return commands
 

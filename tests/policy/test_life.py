@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from cachecd.model import MISFIT
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
@@ -117,15 +119,17 @@ def test_what_always_fails_is_tried_more_and_more_rarely():
     cache = Cache()
     cache.sources["a"]["003"] = Object(3, (4,), (True, 0))
     cache.list_all()
+    cache.now = 1.0
     tries = []
-    for day in range(1, 30):
-        cache.now = day * 1.01 * DAY
-        cache.list_all()
-        cache.send(ev.Tick())
-        tries += [day] * len(cache.under_way(do.MakeSupplement)) or [day] * len(cache.making)
+    for day in range(1, 45):
+        cache.directory(A).list(sorted(cache.sources["a"]), 1 << 30)
+        cache.send(cache.listed(A))
+        cache.run(but=(do.MakeSupplement,))
+        tries += [day] * len(cache.under_way(do.MakeSupplement))
         cache.run()
-    made = cache.policy.datasets["a"].generation.supplements.wait[3][0]
-    assert made == 7, "days, at most"
+        cache.now = 1.01 * day * DAY
+    gaps = [later - earlier for earlier, later in pairwise(tries)]
+    assert gaps == [2, 3, 4, 5, 6, 7, 7, 7], "days; the first try was at the start"
 
 
 def test_unit_in_hand_at_two_deaths_is_condemned():
@@ -363,6 +367,21 @@ def test_older_generation_is_leased_until_first_and_gives_its_room():
     assert cache.disk.manifests[cache.acquire(1, "x").lease].generation == "two"
     left = cache.live() if A in cache.disk.directories else []
     assert left == before[len(before) - len(left) :], "the oldest go first"
+
+
+def test_newest_older_generation_is_leased_and_oldest_gives_its_room_first():
+    cache = a_whole_cache(first=1, limit=12 * FOOTPRINT)
+    for name in ("two", "zzz"):
+        cache.rules["a"] = cache.rules["a"]._replace(generation=name)
+        cache.disk.directories[GenerationId("a", name)] = Directory("", 1000, cache.rules["a"])
+        cache.start()
+        if name == "two":
+            cache.list_all(GenerationId("a", "two"))
+    assert cache.disk.manifests[cache.acquire(0, "x").lease].generation == "two"
+    assert cache.live() == [0, 2, 4, 6]
+    left = len(cache.live(GenerationId("a", "two")))
+    cache.list_all(GenerationId("a", "zzz"))
+    assert A not in cache.disk.directories or len(cache.live(GenerationId("a", "two"))) == left
 
 
 def test_generation_with_a_damaged_listing_is_leased_while_it_has_more():

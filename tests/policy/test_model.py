@@ -6,6 +6,7 @@ promised must come. The long form: CACHECD_POLICY_RUNS=2000 [CACHECD_POLICY_SEED
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from itertools import pairwise
@@ -28,6 +29,7 @@ class Promises(Scenario):
         """Every record at most once a pass."""
         directory, s = self.directory(event.stream), event.stream.index
         shard = directory.shards[event.number, 0]
+        self.sealed_bytes[event.stream.dataset] += shard.size
         for record in shard.records if s < directory.shape.streams else ():
             named = (GenerationId(event.stream.dataset, event.stream.generation), *record[:3])
             assert self.passes.get(named, -1) < shard.after.pass_, "a record twice in a pass"
@@ -50,6 +52,28 @@ class Promises(Scenario):
         keys = {(lease.dataset, directory.keys[unit]) for unit, _, _ in records}
         assert not keys & self.excluded, "no lease names an excluded record"
         assert lease.num_records == len(records)
+        configured = self.rules[lease.dataset].generation
+        newer = [name for name, d in self.disk.directories.items() if d.live().keys() - d.bad
+                 and name.dataset == lease.dataset and d.split == directory.split
+                 and lease.generation < name.name != configured
+                 and not any(getattr(c, "generation", None) == name for c in self.pending)]  # fmt: skip
+        assert lease.generation == configured or not newer, "the newest generation is leased"
+
+    def check_supplement(self, about: do.MakeSupplement | ev.Sealed) -> None:
+        """A unit whose supplement failed waits for a day, then two, up to a week."""
+        directory, closing = self.directory(about.stream), do.CloseStream(about.stream, True)
+        if isinstance(about, do.MakeSupplement):
+            until = [
+                self.failed.get((about.stream, piece.unit), (0, 0))[1] for piece in about.pieces
+            ]
+            assert max(until) <= self.now, "a supplement is tried again too early"
+        elif about.stream.index == directory.shape.streams and closing not in self.pending:
+            left, made = {piece.unit for piece in about.left}, self.sealed.get(about.stream, ())
+            for unit in {record[0] for _, shard in made for record in shard.records} - left:
+                self.failed.pop((about.stream, unit), None)
+            for unit in {skip.unit for skip in about.skipped} - left:
+                days = min(7, self.failed.get((about.stream, unit), (0, 0))[0] + 1)
+                self.failed[about.stream, unit] = days, self.now + days * DAY
 
     def check_files(self) -> None:
         """Leased files stay."""
@@ -57,23 +81,30 @@ class Promises(Scenario):
         for lease, shards in self.held.items():
             assert all(id(shard) in there for shard in shards), f"a file of {lease} is gone"
 
-    def check_rotation(self, name: str, commands: list[do.Command]) -> None:
-        """A boundary retires no more than `refresh`, nor more than was delivered; one shard may go."""
-        directory = self.disk.directories[GenerationId(name, self.rules[name].generation)]
-        numbers = set()
+    def check_rotation(self, event: ev.Event, commands: list[do.Command]) -> None:
+        """A boundary retires no more than `refresh`, nor more than was delivered, nor more than the link
+        refills: what was sealed, or twice what the last boundary retired. One shard may go."""
+        name, retired = self.names[0], {}
+        generation = GenerationId(name, self.rules[name].generation)
+        directory = self.disk.directories[generation]
         for command in commands:
-            if getattr(command, "generation", None) == (name, self.rules[name].generation):
-                if isinstance(command, do.MarkRetired):
-                    numbers |= set(command.numbers)
-                elif isinstance(command, do.Unlink):
-                    numbers |= {number for number, _ in command.names}
-        sizes = [directory.shards[n, v].size for n, v in directory.newest().items() if n in numbers
-                 and n % (directory.shape.streams + 1) < directory.shape.streams]  # fmt: skip
-        if sizes:
-            most = max(self.rules[name].refresh * self.limit, self.capacity + 3)
-            assert sum(sizes) <= most, "a boundary keeps the floor"
-            assert sum(sizes) <= self.delivered[name] + 1e-6, "nothing goes before it was delivered"
-            self.delivered[name] = 0
+            if isinstance(command, do.MarkRetired | do.Unlink) and command.generation == generation:
+                marked = isinstance(command, do.MarkRetired)
+                numbers = command.numbers if marked else [number for number, _ in command.names]
+                retired |= {(name, n): directory.shards[n, directory.newest()[n]].size for n in numbers
+                            if n % (directory.shape.streams + 1) < directory.shape.streams}  # fmt: skip
+        if isinstance(event, ev.AcquireAsked) and retired:
+            size, shard = sum(retired.values()), self.capacity + 3
+            if self.limit == self.whole_limit:
+                refilled = max(self.sealed_bytes[name], 2 * sum(self.retired.values()), shard)
+                assert size <= max(self.rules[name].refresh * self.limit, shard), (
+                    "the floor is kept"
+                )
+                assert size <= self.delivered[name] + 1e-6, "nothing goes before it was delivered"
+                assert size <= refilled, "no more goes than the link refills"
+            self.retired = {}
+            self.delivered[name] = self.sealed_bytes[name] = 0
+        self.retired |= retired
 
     # --- calm
 
@@ -161,6 +192,23 @@ def test_promises_hold_under_random_events():
             raise AssertionError(f"seed {seed}: {error}") from error
 
 
+def check_wait(scenario: Promises, lease: Lease, records: frozenset[tuple[int, int, int]]) -> None:
+    """Epoch k's set is of each stream its shards below ceil((first + k per_epoch) / (S shard_size)), or all
+    records of the stream."""
+    directory, rules = scenario.disk.directories[GenerationId("a", "000")], scenario.rules["a"]
+    size = rules.first + lease.epoch * rules.per_epoch
+    target = math.ceil(size / (lease.streams * rules.shard_size))
+    numbers = Counter(s for s, first, last in lease.intervals for _ in range(first, last + 1))
+    assert all(last < target for _, _, last in lease.intervals), "the set is too large"
+    for s in range(lease.streams):
+        if numbers[s] < target:
+            units = {
+                unit for block in range(len(directory.ends)) for unit in directory.order(s, block)
+            }
+            lacks = scenario.usable("a") - records
+            assert not units & {unit for unit, _, _ in lacks}, "the set is too small"
+
+
 def sets_of_a_wait_run(seed: int, speed: int) -> list[frozenset[tuple[int, int, int]]]:
     """The records of each epoch's set with `grow.wait`, where all of them fit; `speed` decides the order of
     events, kills included."""
@@ -181,6 +229,7 @@ def sets_of_a_wait_run(seed: int, speed: int) -> list[frozenset[tuple[int, int, 
         elif rng.random() < patience and scenario.train("a", "job"):
             held = scenario.held[scenario.jobs["a", "job"]]
             sets.append(frozenset(record[:3] for shard in held for record in shard.records))
+            check_wait(scenario, scenario.disk.manifests[scenario.jobs["a", "job"]], sets[-1])
     return sets
 
 
