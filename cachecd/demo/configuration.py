@@ -9,14 +9,13 @@ from cachecd.demo.store import Location
 
 BANDWIDTH = "400kB/s"
 
-# A shard takes 76 KiB at most, for 14 images of 4 KiB, and 1 MiB is kept back for the catalog's ups
-# and downs. So the limit holds the test images and some 45 % of the training images, and the link
+# A shard takes 76 KiB at most, for 14 images of 4 KiB. So the limit holds the test images and some 45 % of the training images, and the link
 # brings another 14 % in a second, which is an epoch here: growth, then rotation, within ten of them.
 _TEXT = """\
 version: 1
 cache:
   dir: {cache}
-  limit: 6MiB              # less than the data: the cache has to rotate
+  limit: 5MiB              # less than the data: the cache has to rotate
   shard_size: 64KiB        # as small as they come, as the data is
 datasets:
   train:
@@ -26,6 +25,7 @@ datasets:
       label: {{pattern: "^([0-9])/"}}
     transform: [{{decode_image: {{mode: L}}}}]   # grey pixels are cached, not PNG
     grow: {{first: 256KiB}}
+    streams: 2             # few, as the shards are small
     evict: {{refresh: 0.25}}
     seed: 17
   test:

@@ -66,5 +66,7 @@ class Dataset:
             return j < self.target(self.epoch + 1)
         if rules.per_epoch is None or gen.table.live_bytes + gen.reserved < first:
             return True
+        if self.epoch < 0:
+            return False  # growth begins with the first epoch
         sealed = min(self.rotation.sealed, gen.table.live_bytes - first)  # `first` is no growth
         return sealed + gen.reserved + gen.footprint <= max(rules.per_epoch, gen.footprint)
