@@ -22,7 +22,7 @@ datasets:
     source:
       url: {train}{endpoint}
       format: files        # one object, one record
-      label: {{pattern: "^([0-9])/"}}
+      label: {{pattern: "-([0-9])[.]png$"}}
     transform: [{{decode_image: {{mode: L}}}}]   # grey pixels are cached, not PNG
     grow: {{first: 256KiB}}
     streams: 2             # few, as the shards are small
@@ -32,7 +32,7 @@ datasets:
     source:
       url: {test}{endpoint}
       format: files
-      label: {{pattern: "^([0-9])/"}}
+      label: {{pattern: "-([0-9])[.]png$"}}
     transform: [{{decode_image: {{mode: L}}}}]
     pin: true              # whole, and never evicted
 sampler:

@@ -16,7 +16,7 @@ _HELD_OUT = 197
 
 @dataclass(frozen=True, slots=True)
 class StoredImage:
-    """One object: its key, such as ``train/3/0042.png``, and the PNG file."""
+    """One object: its key, such as ``train/0042-3.png``, and the PNG file."""
 
     key: str
     png: bytes
@@ -34,5 +34,5 @@ def images() -> list[StoredImage]:
         file = io.BytesIO()
         grey.resize((SIDE, SIDE), Image.Resampling.BICUBIC).save(file, "png")
         part = "train" if number < len(digits.target) - _HELD_OUT else "test"
-        found.append(StoredImage(f"{part}/{digit}/{number:04}.png", file.getvalue()))
+        found.append(StoredImage(f"{part}/{number:04}-{digit}.png", file.getvalue()))
     return found

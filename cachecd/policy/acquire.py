@@ -139,7 +139,8 @@ class Leases:
         shards = gen.table.select(upto)
         if shards.records and (is_ready or gen is not dataset.generation):
             return gen, shards
-        want = int(min(gen.estimate, 1 << 62)) if rules.pin else rules.first
+        listed = gen.estimate if gen.table.ended else gen.listed_bytes
+        want = int(min(listed, 1 << 62)) if rules.pin else rules.first
         return self._not_ready(dataset, event.request, want if upto is None else 0)
 
     def _is_ready(self, dataset: Dataset, has_older: bool) -> bool:
