@@ -9,8 +9,9 @@ from cachecd.demo.store import Location
 
 BANDWIDTH = "400kB/s"
 
-# A shard takes 76 KiB at most, for 14 images of 4 KiB. So the limit holds the test images and some 45 % of the training images, and the link
-# brings another 14 % in a second, which is an epoch here: growth, then rotation, within ten of them.
+# A shard takes 76 KiB at most, for 14 images of 4 KiB. So the limit holds the test images and some 40 %
+# of the training images, and the link brings another 14 % in a second, which is an epoch here: growth,
+# then rotation, within ten of them.
 _TEXT = """\
 version: 1
 cache:
