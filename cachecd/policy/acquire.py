@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from collections.abc import Callable
 
 from cachecd.policy import commands as do
@@ -139,8 +141,8 @@ class Leases:
         shards = gen.table.select(upto)
         if shards.records and (is_ready or gen is not dataset.generation):
             return gen, shards
-        listed = gen.estimate if gen.table.ended else gen.listed_bytes
-        want = int(min(listed, 1 << 62)) if rules.pin else rules.first
+        whole = int(gen.estimate) if math.isfinite(gen.estimate) else 0  # 0: no figure yet
+        want = whole if rules.pin else rules.first
         return self._not_ready(dataset, event.request, want if upto is None else 0)
 
     def _is_ready(self, dataset: Dataset, has_older: bool) -> bool:
