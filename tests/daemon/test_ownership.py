@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from cachecd.layout import Layout
+from cachecd.disk.layout import Layout
 
 from cachecd.daemon.ownership import (
     claim_directory,
