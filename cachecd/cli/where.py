@@ -1,4 +1,4 @@
-"""`cachecd where DATASET GENERATION/NUMBER:RECORD`: which object did this record come from?"""
+"""`cachecd where DATASET [GENERATION/]NUMBER:RECORD`: which object did this record come from?"""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from cachecd.disk.layout import GenerationLayout
+    from cachecd.disk.layout import GenerationLayout, Layout
 
-_RECORD = re.compile(r"([0-9a-f]{16}(?:-\d{1,4})?)/(\d{1,18})(?:\.(\d{1,2}))?:(\d{1,18})")
+_RECORD = re.compile(r"(?:([0-9a-f]{16}(?:-\d{1,4})?)/)?(\d{1,18})(?:\.(\d{1,2}))?:(\d{1,18})")
 
 
 def command(
@@ -21,11 +21,11 @@ def command(
     record: Annotated[
         str,
         typer.Argument(
-            metavar="GENERATION/NUMBER:RECORD",
+            metavar="[GENERATION/]NUMBER:RECORD",
             help=(
-                "The set's generation, a shard's number and a record's place in it, from 0 on: "
-                "epoch.generation, and _shard and _record of a batch. NUMBER.VERSION names an older "
-                "version of a shard that was made again."
+                "A shard's number and a record's place in it, from 0 on: _shard and _record of a batch. "
+                "Without GENERATION, the newest. NUMBER.VERSION names an older version of a shard that was "
+                "made again."
             ),
         ),
     ],
@@ -50,10 +50,11 @@ def command(
     named = _RECORD.fullmatch(record)
     if named is None or not re.fullmatch(r"[\w-]+", dataset):
         raise CallerError(
-            f"found {dataset!r} and {record!r}, expected a dataset and GENERATION/NUMBER:RECORD, such as "
-            "60e33dd25cc8b744/12:345"
+            f"found {dataset!r} and {record!r}, expected a dataset and [GENERATION/]NUMBER:RECORD, such as "
+            "12:345 or 60e33dd25cc8b744/12:345"
         )
-    layout = Layout(directory or directory_of_the_daemon(endpoint)).generation(dataset, named[1])
+    cache = Layout(directory or directory_of_the_daemon(endpoint))
+    layout = cache.generation(dataset, named[1] or newest_generation(cache, dataset))
     version = int(named[3]) if named[3] else None
     origin = find_origin(layout, int(named[2]), version, int(named[4]))
     if as_json:
@@ -70,6 +71,19 @@ def directory_of_the_daemon(endpoint: str | None) -> Path:
 
     with connect(endpoint, timeout=5.0) as cache:
         return Path(cache.status()["cache"]["dir"])
+
+
+def newest_generation(cache: Layout, dataset: str) -> str:
+    """CallerError: the dataset has none. DiskError."""
+    from cachecd.disk.identity import read_generation
+    from cachecd_client.errors import CallerError
+
+    names = [name for of, name in cache.generations() if of == dataset]
+    known = {name: read_generation(cache.generation(dataset, name).identity) for name in names}
+    made = {name: each.made for name, each in known.items() if each is not None}
+    if not made:
+        raise CallerError(f"{cache.dataset(dataset)}: nothing of this dataset is cached")
+    return max(made, key=made.__getitem__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import pytest
 from cachecd.cli.where import find_origin
 from cachecd.disk import publish
 from cachecd.disk.identity import Generation, write_generation
+from cachecd.disk.layout import Layout
 from cachecd_client.errors import CallerError
 from tests.disk.shards import directory, make, write
 
@@ -69,10 +70,29 @@ def test_what_is_not_there_is_a_callers_error(shards, place):
         find_origin(shards, *place)
 
 
-def test_a_place_in_another_form_is_exit_2(cachecd, tmp_path):
-    done = cachecd("where", "train", "12:3", "--dir", tmp_path)
+def test_the_newest_generation_is_meant_unless_one_is_named(cachecd, shards, tmp_path):
+    newer = Layout(tmp_path).generation("train", "f" * 16)
+    newer.shards.mkdir(parents=True)
+    write_generation(newer.identity, Generation({"url": "s3://other/"}, 1.0, 0, 1 << 20))
+    done = cachecd("where", "train", "1:3", "--dir", tmp_path)
     assert done.returncode == 2
-    assert "expected a dataset and GENERATION/NUMBER:RECORD" in done.stderr
+    assert f"{'f' * 16}/shards/0000000001.tfrecord.idx: there is no such shard" in done.stderr
+    make(newer, 1)
+    done = cachecd("where", "train", "1:3", "--dir", tmp_path)
+    assert done.stdout.startswith("s3://other/key-1-1")
+
+
+@pytest.mark.parametrize("place", [("train", "../1:1"), ("../train", "1:1"), ("train", "x/1:1")])
+def test_a_place_in_another_form_is_exit_2(cachecd, tmp_path, place):
+    done = cachecd("where", *place, "--dir", tmp_path)
+    assert done.returncode == 2
+    assert "expected a dataset and [GENERATION/]NUMBER:RECORD" in done.stderr
+
+
+def test_a_dataset_of_which_nothing_is_cached_is_exit_2(cachecd, shards, tmp_path):
+    done = cachecd("where", "eval", "1:1", "--dir", tmp_path)
+    assert done.returncode == 2
+    assert "nothing of this dataset is cached" in done.stderr
 
 
 def test_every_copy_of_an_object_is_found(cachecd, shards, tmp_path):

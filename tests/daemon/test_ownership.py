@@ -10,7 +10,6 @@ import subprocess
 import sys
 
 import pytest
-from cachecd.disk.layout import Layout
 
 from cachecd.daemon.ownership import (
     claim_directory,
@@ -18,6 +17,7 @@ from cachecd.daemon.ownership import (
     make_private_directory,
     open_socket_to_group,
 )
+from cachecd.disk.layout import Layout
 from cachecd.errors import ConfigError, DiskError, InUseError
 
 OWNER = """

@@ -30,7 +30,7 @@ def test_objects_that_are_sorted_by_class_arrive_mixed_and_every_record_once(dae
     shards = sorted(served.cache.glob("datasets/train/*/shards/*.idx"))
     units = [set(Sidecar.read(str(path)).units.tolist()) for path in shards]
     typical = Counter(map(len, units)).most_common(1)[0][0]
-    assert typical >= 16
+    assert typical >= 8  # of the ten that a stream has in hand
     with served.connect() as cache, cache.acquire("train", timeout=30) as epoch:
         found = [int(i) for i in column(epoch, "id")]
     expected = [number * 1000 + n for number in range(CLASSES * PER_CLASS) for n in range(40)]
