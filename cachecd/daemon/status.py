@@ -86,7 +86,7 @@ def _dataset(policy: Policy, dataset: Dataset, state: State) -> dict[str, Any]:
         "passes": passes,
         "full": policy.room.is_full(dataset),
         "first": policy.room.first(dataset),
-        "waits_for": "the source is being listed" if gen.blocks.waits else "",
+        "waits_for": dataset.waits_for,
         "rotation_waits": rotation_waits(policy, dataset),
         "held_back": _held_back(dataset),
         "stopped": dataset.source.why or gen.contradicted or gen.reason,

@@ -212,7 +212,7 @@ class Leases:
             if each.rules.pin and each is not dataset and not each.generation.is_whole
         ]
         if not reason and gen.blocks.waits:
-            reason = "the source is being listed"
+            reason = dataset.waits_for or "the source is being listed"
         elif not reason and gen.quarantine.work:
             reason = f"{len(gen.quarantine.work)} damaged shards are being made again"
         elif not reason and filling and not dataset.rules.pin:

@@ -38,6 +38,18 @@ class Dataset:
             gen for gen in self._by_id.values() if gen.id.dataset == name and not gen.is_configured
         ]
 
+    @property
+    def waits_for(self) -> str:
+        """What the streams wait for before they start, or ""."""
+        if not self.generation.blocks.waits or self.generation.blocks.ends:
+            return ""
+        if self.rules.awaits_classes:
+            return (
+                "the source is being listed: without label.classes, classes are numbered when the listing "
+                "ends, and nothing is sampled before"
+            )
+        return "the source is being listed"
+
     # --- grow.wait
 
     def target(self, epoch: int) -> int:

@@ -66,7 +66,7 @@ def test_with_classes_it_trains_before_the_listing_ends_is_killed_there_and_repe
     bucket.held_at = FOREVER
     one.start()
     one.until_whole()
-    assert bucket.listed_after.count(-1) == 2  # the look at the start, and one listing
+    assert bucket.listed_after.count(-1) == 3  # the look at the start, and two listings
     with one.connect() as cache, cache.acquire("train", epoch=1, job="a") as epoch:
         assert assert_labels(epoch, names) == {n for n in range(UNITS) if n % 10}
     assert not repeated(inventory(one.cache))
@@ -86,13 +86,15 @@ def test_a_wait_for_the_listings_end_is_told_and_ended_by_naming_the_classes(
 ):
     bucket.held_at = 1000
     one = served().start()
-    wait_until(lambda: one.train["units"] == 1100, what="what the store gives is listed")
+    wait_until(
+        lambda: one.train["listing"]["objects"] == 1100, what="what the store gives is listed"
+    )
     found = one.train
     assert (found["open_streams"], found["listed"], found["stopped"]) == (0, False, "")
     assert "label.classes" in found["waits_for"]
     show_status(one.endpoint)
     told = capsys.readouterr().out
-    assert "1100 units (still listing)" in told
+    assert "still listing" in told
     assert found["waits_for"] in told
     with one.connect() as cache, pytest.raises(AcquireTimeoutError, match=r"label\.classes"):
         cache.acquire("train", epoch=0, job="a", timeout=0.3)

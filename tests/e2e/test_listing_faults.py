@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,13 +28,13 @@ def bucket() -> Iterator[ListingBucket]:
 
 @pytest.fixture
 def served(bucket: ListingBucket, tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
-    """Makes daemons of this bucket: some 400 objects a shard, and `first` is two shards."""
+    """Makes daemons of this bucket: some 100 objects a shard, and `first` is four shards."""
     with ExitStack() as running:
 
         def make(name: str = "d", **settings: Any) -> Daemon:
             (tmp_path / name).mkdir()
             dataset = {"source": bucket.source(), "grow": {"first": "1MiB"}}
-            settings = {"shard_size": "1MiB", "sampler": {"workers": 2}, **settings}
+            settings = {"shard_size": "256KiB", "sampler": {"workers": 2}, **settings}
             return running.enter_context(Daemon(tmp_path / name, {"train": dataset}, **settings))
 
         yield make
@@ -114,34 +116,36 @@ def test_a_listing_without_end_is_told_and_sampling_goes_on(served, bucket):
 
 def test_while_it_runs_new_and_rewritten_objects_are_taken_up(tmp_path):
     source = tmp_path / "source"
+    names = [f"{n:03d}" for n in range(400)]
     dataset = {
-        "source": file_source(source, {f"{n:03d}": content(n) for n in range(40)}),
-        "grow": {"first": "16KiB", "per_epoch": "16KiB"},
+        "source": file_source(source, {name: content(int(name)) for name in names}),
+        "grow": {"first": "16KiB", "per_epoch": 0},
         "relist": "200ms",
     }
     with Daemon(tmp_path, {"train": dataset}, shard_size="64KiB", limit="16MiB").start() as one:
-        wait_until(lambda: one.train["data_bytes"] >= 16 << 10, what="the first shard")
+        one.settle()
         assert not one.train["whole"]
-        cached = {int(u) for shard in inventory(one.cache).values() for u in shard.units}
-        gone, rewritten, *_ = sorted(set(range(40)) - cached)[-4:]
-        (source / f"{gone:03d}").unlink()
-        (source / f"{rewritten:03d}").write_bytes(content(1000 + rewritten))
-        (source / "100").write_bytes(content(100))
-        wait_until(lambda: one.train["units"] == 41, what="what is new is listed")
+        cached = {int(unit) for shard in inventory(one.cache).values() for unit in shard.units}
+        gone, *rewritten = sorted(set(range(400)) - cached)[-40:]
+        (source / names[gone]).unlink()
+        for n in rewritten:
+            (source / names[n]).write_bytes(content(1000 + n))
+        (source / "new").write_bytes(content(100))
+        wait_until(lambda: one.train["units"] == 401, what="what is new is listed")
         before = one.train["listings"]
         wait_until(lambda: one.train["listings"] > before, what="it is listed again and again")
-        found = {}
-        with one.connect() as cache:
-            for epoch in range(20):
-                with cache.acquire("train", epoch=epoch, job="a", timeout=20) as leased:
-                    found |= payloads(leased)
-                one.settle()
-                if one.train["whole"]:
-                    break
-            with cache.acquire("train", epoch=21, job="a", timeout=20) as leased:
-                found |= payloads(leased)
-        expected = {f"{n:03d}": content(n) for n in {*range(40), 100} - {gone, rewritten}}
-        assert found == expected | {f"{rewritten:03d}": content(1000 + rewritten)}
-        assert "gone since it was listed" in one.skipped()[f"{gone:03d}"]
         assert one.train["listing"]["ended_ago_s"] < 60
         assert one.train["listing"]["failed"] == ""
+        one.document["datasets"]["train"]["grow"] = {"first": "16KiB"}
+        one.write_config()
+        os.kill(one.pid, signal.SIGHUP)
+        one.until_whole()
+
+        def found() -> dict[str, bytes]:
+            with one.connect() as cache, cache.acquire("train", epoch=0, timeout=20) as leased:
+                return payloads(leased)
+
+        expected = {names[n]: content(n) for n in {*range(400)} - {gone, *rewritten}}
+        expected |= {names[n]: content(1000 + n) for n in rewritten} | {"new": content(100)}
+        wait_until(lambda: found() == expected, what="the supplement has the rest")
+        assert names[gone] in one.skipped()
