@@ -17,9 +17,9 @@ from PIL import Image
 
 from cachecd.disk.filesystem import refuse_network_filesystem
 from cachecd.errors import DiskError
-from cachecd_client.errors import RequestError
+from cachecd_client.errors import RequestError, SchemaError
 from tests.e2e.conftest import upload
-from tests.e2e.daemons import Daemon, run
+from tests.e2e.daemons import Daemon, run, wait_until
 from tests.e2e.inventory import inventory
 from tests.e2e.reading import by_numpy, expected
 
@@ -268,6 +268,7 @@ def test_objects_that_went_or_changed_since_the_listing_are_skipped_and_the_rest
     grow = {"first": "256KiB", "per_epoch": 0}
     served = daemon({"train": {"source": source, "grow": grow}}, shard_size="64KiB").start()
     # All is listed and little fetched, until the configuration lets it grow: the rest changes meanwhile.
+    wait_until(lambda: served.train["shards"] >= 4)
     served.settle()
     keys = sorted(bodies)
     fetched = {keys[unit] for shard in inventory(served.cache).values() for unit in shard.units}
@@ -347,7 +348,7 @@ def test_a_prefix_of_grey_and_coloured_images_is_cached_whole_whichever_comes_fi
     assert (served.train["records"], served.train["skipped"]["units"]) == (40, 0)
 
 
-def test_images_of_another_shape_than_the_first_are_skipped_with_their_shape(daemon, s3):
+def test_where_most_images_have_another_shape_than_the_first_the_trainer_gets_an_error(daemon, s3):
     bodies = {}
     for number in range(90):
         image = io.BytesIO()
@@ -358,10 +359,13 @@ def test_images_of_another_shape_than_the_first_are_skipped_with_their_shape(dae
     upload(s3, bucket, bodies)
     source = {"url": f"s3://{bucket}/", "format": "files"}
     served = daemon({"train": {"source": source, "transform": ["decode_image"]}}).start()
-    served.until_whole()
-    assert (served.train["records"], served.train["skipped"]["units"]) == (30, 60)
-    for reason in served.skipped().values():
-        assert re.search(r"feature 'image': record has uint8\[", reason)
+    said = r"\d+ of the \d+ units .*contradict the schema of the first"
+    wait_until(lambda: re.search(said, served.train["stopped"]), what="it is stopped")
+    for _ in range(2):
+        with served.connect() as cache, pytest.raises(SchemaError, match=said):
+            cache.acquire("train", timeout=30)
+        assert served.terminate() == 0
+        served.start()
 
 
 def test_a_dataset_of_which_nothing_can_be_made_is_refused_to_the_trainer(daemon, s3):
