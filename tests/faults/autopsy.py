@@ -5,22 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
-import sqlite3
-import tempfile
-import zlib
 from collections import Counter
 from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cachecd.parts import unpacked
-
 from cachecd.disk.filesystem import allocated
+from cachecd.stream import Cursor
 from cachecd_client import Epoch
 from cachecd_client._core import Sidecar
-from tests.e2e.inventory import Found, inventory, repeated
+from tests.e2e.inventory import Found, generation, inventory, repeated
 from tests.faults.settings import Records
 
 
@@ -31,21 +26,24 @@ class Remains:
     shards: dict[int, Found]
     manifests: dict[str, tuple[int, bytes]]  # name -> inode, content
     temporaries: dict[str, int]  # name -> when last written
-    unwanted: frozenset[int]  # shards that the catalog knows as retired or barred
+    unwanted: frozenset[int]  # shards that are marked as retired or quarantined
 
     @staticmethod
     def of(cache: Path, spoilt: Set[int] = frozenset()) -> Remains:
         """`spoilt`: shards that need not be whole, and do not count."""
-        folder = cache / "shards" / "train"
         manifests = {
             path.name: (path.stat().st_ino, path.read_bytes())
             for path in (cache / "leases").glob("*.json")
         }
+        folder = shards_of(cache)
+        if folder is None:
+            return Remains({}, manifests, {}, frozenset())
+        marks = [path for suffix in ("old", "bad") for path in folder.glob(f"*.{suffix}")]
         return Remains(
-            inventory(cache, without=spoilt) if folder.exists() else {},
+            inventory(cache, without=spoilt),
             manifests,
-            _written(cache / "tmp"),
-            _unwanted(cache),
+            _written(folder),
+            frozenset(int(path.name[:10]) for path in marks),
         )
 
     def leased(self, manifests: Set[str] | None = None) -> set[int]:
@@ -53,52 +51,24 @@ class Remains:
         found: set[int] = set()
         for name, (_, text) in self.manifests.items():
             if text and (manifests is None or name in manifests):
-                for first, last in json.loads(text)["shards"]:
-                    found |= set(range(first, last + 1))
+                lease = json.loads(text)
+                for stream, first, last in lease["intervals"]:
+                    found |= {j * (lease["streams"] + 1) + stream for j in range(first, last + 1)}
         return found
+
+
+def shards_of(cache: Path) -> Path | None:
+    """The folder of the shards, if there is a generation yet."""
+    if not any(cache.glob("datasets/train/*/generation.json")):
+        return None
+    return generation(cache) / "shards"
 
 
 def _written(folder: Path) -> dict[str, int]:
     found = {}
-    for path in folder.glob("*"):
+    for path in folder.glob("*.new*"):
         with contextlib.suppress(FileNotFoundError):
             found[path.name] = path.stat().st_mtime_ns
-    return found
-
-
-def _unwanted(cache: Path) -> frozenset[int]:
-    rows = _asked(cache, "SELECT number FROM shards WHERE retired OR barred")
-    return frozenset(number for (number,) in rows)
-
-
-def _asked(cache: Path, query: str) -> list[tuple[Any, ...]]:
-    """As SQLite finds it in a copy: the catalog itself is the daemon's alone."""
-    with tempfile.TemporaryDirectory() as folder:
-        for path in cache.glob("catalog.sqlite*"):
-            with contextlib.suppress(FileNotFoundError):
-                shutil.copy(path, folder)
-        db = sqlite3.connect(Path(folder) / "catalog.sqlite")
-        try:
-            return db.execute(query).fetchall()
-        except sqlite3.DatabaseError:
-            return []  # there is none yet, or none any more
-        finally:
-            db.close()
-
-
-def rows(cache: Path) -> set[int]:
-    return {number for (number,) in _asked(cache, "SELECT number FROM shards")}
-
-
-def units_to_come(cache: Path) -> set[int]:
-    """Those that the saved plan remembers: of open assignments, and what did not fit."""
-    found: set[int] = set()
-    for (packed,) in _asked(cache, "SELECT units FROM assignments"):
-        found |= {part.unit for part in unpacked(packed)}
-    for (packed,) in _asked(cache, "SELECT plan FROM plans"):
-        plan = json.loads(zlib.decompress(packed))["plan"]
-        parts = [plan["remainder"], *(outcome[-1] for outcome in plan["outcomes"].values())]
-        found |= {unit for part in parts for unit, *_ in part}
     return found
 
 
@@ -135,7 +105,9 @@ def check_limit(cache: Path, limit: int) -> None:
 def check_bytes(cache: Path, status: dict[str, Any]) -> str:
     """What `status` counts otherwise than the blocks on disk, or "". Not while something is made."""
     train = status["datasets"]["train"]
-    shards = sum(e.stat().st_blocks * 512 for e in os.scandir(cache / "shards" / "train"))
+    folder = shards_of(cache)
+    assert folder is not None
+    shards = sum(e.stat().st_blocks * 512 for e in os.scandir(folder))
     if shards != train["allocated"]:
         return f"shards occupy {shards}, status says {train['allocated']}"
     real = allocated(cache)
@@ -161,33 +133,30 @@ class History:
     """Every shard that was ever there, and so what each pass over the source gave."""
 
     def __init__(self) -> None:
-        self._units: dict[int, list[tuple[int, int]]] = {}
+        self._records: dict[int, list[tuple[int, int]]] = {}
         self._digests: dict[int, str] = {}
-        self._cursor = 0
+        self._passes = 1
 
     def see(self, shards: dict[int, Found]) -> None:
         """Takes note; fails if a number has come to mean another shard."""
         for number, shard in shards.items():
             known = self._digests.setdefault(number, shard.sha256)
             assert known == shard.sha256, f"number {number} was given to two shards"
-            if number not in self._units:
+            if number not in self._records:
                 pairs = zip(shard.units.tolist(), shard.ordinals.tolist(), strict=True)
-                self._units[number] = list(pairs)
+                self._records[number] = list(pairs)
                 meta = json.loads(Sidecar.read(f"{shard.path}.idx").meta)
-                self._cursor = max(self._cursor, meta["cursor"])
+                before = Cursor.unpack(meta["before"])
+                self._passes = max(self._passes, before.pass_ + 1)
 
-    def check(self, units: int, to_come: Set[int]) -> None:
-        """No record came more often than there were passes; the first pass forgot no unit."""
-        times = Counter(pair for shard in self._units.values() for pair in shard)
-        passes = -(-self._cursor // units)
-        often = [pair for pair, number in times.items() if number > passes]
-        assert not often, f"more often than {passes} passes: {often[:5]}"
-        if passes > 1:
-            forgotten = set(range(units)) - {unit for unit, _ in times} - to_come
-            assert not forgotten, f"never came in {passes - 1} passes: {sorted(forgotten)[:5]}"
+    def check(self) -> None:
+        """No record came more often than there were passes."""
+        times = Counter(pair for records in self._records.values() for pair in records)
+        often = [pair for pair, number in times.items() if number > self._passes]
+        assert not often, f"more often than {self._passes} passes: {often[:5]}"
 
     def copy(self) -> History:
         other = History()
-        other._units, other._digests = dict(self._units), dict(self._digests)
-        other._cursor = self._cursor
+        other._records, other._digests = dict(self._records), dict(self._digests)
+        other._passes = self._passes
         return other

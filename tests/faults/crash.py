@@ -34,7 +34,7 @@ from tests.faults.settings import Setting, growing, rotating
 from tests.hatchery import Hatchery
 
 CHANGES = frozenset(
-    ["create", "write", "sync", "rename", "unlink", "mkdir", "allocate", "truncate"]
+    ["create", "write", "sync", "rename", "link", "unlink", "mkdir", "allocate", "truncate"]
 )
 
 
@@ -158,6 +158,7 @@ def _points(
 def _class(path: str) -> str:
     """The glob of the paths that are of the same kind."""
     path = re.sub(r"\d{10}", "??????????", path)
+    path = re.sub(r"^datasets/train/[0-9a-f]{16}", "datasets/train/*", path)
     return re.sub(r"^leases/.*\.json", "leases/*.json", path) or "."
 
 

@@ -6,6 +6,7 @@ see afterwards.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -20,60 +21,37 @@ def _cut(path: Path, length: int) -> None:
             file.truncate(length)
 
 
-def _tear(path: Path, chance: random.Random, page: int = 1, *, zeroed: bool = False) -> set[int]:
-    """Cuts off its end at a random `page`, or has it allocated but never written."""
-    if path.exists():
-        size = path.stat().st_size
-        _cut(path, chance.randrange(0, size + 1, page))
-        if zeroed:
-            _cut(path, size)
-    return set()
+def _of_generation(cache: Path, name: str) -> list[Path]:
+    return list(cache.glob(f"datasets/train/*/{name}"))
 
 
-def catalog_gone(cache: Path, leased: set[int], chance: random.Random) -> set[int]:
-    for path in cache.glob("catalog.sqlite*"):
+def snapshot_gone(cache: Path, leased: set[int], chance: random.Random) -> set[int]:
+    for path in _of_generation(cache, "snapshot"):
         path.unlink()
     return set()
 
 
-def catalog_gone_but_its_log_is_not(
-    cache: Path, leased: set[int], chance: random.Random
-) -> set[int]:
-    (cache / "catalog.sqlite").unlink(missing_ok=True)
+def snapshot_cut(cache: Path, leased: set[int], chance: random.Random) -> set[int]:
+    for path in _of_generation(cache, "snapshot"):
+        _cut(path, chance.randrange(path.stat().st_size + 1))
     return set()
 
 
-def catalog_empty(cache: Path, leased: set[int], chance: random.Random) -> set[int]:
-    _cut(cache / "catalog.sqlite", 0)
+def state_that_was_not_replaced(cache: Path, leased: set[int], chance: random.Random) -> set[int]:
+    """The new file is there, empty, and was never renamed."""
+    for path in _of_generation(cache, "generation.json"):
+        path.with_name("state.json.new").touch()
     return set()
 
 
-def catalog_cut(cache: Path, leased: set[int], chance: random.Random) -> set[int]:
-    return _tear(cache / "catalog.sqlite", chance)
-
-
-def catalog_zeroed(cache: Path, leased: set[int], chance: random.Random) -> set[int]:
-    return _tear(cache / "catalog.sqlite", chance, 4096, zeroed=True)
-
-
-def log_gone(cache: Path, leased: set[int], chance: random.Random) -> set[int]:
-    """With it all that was committed since the last checkpoint."""
-    for suffix in ("-wal", "-shm"):
-        (cache / f"catalog.sqlite{suffix}").unlink(missing_ok=True)
+def egress_gone(cache: Path, leased: set[int], chance: random.Random) -> set[int]:
+    (cache / "egress.json").unlink(missing_ok=True)
     return set()
-
-
-def log_cut(cache: Path, leased: set[int], chance: random.Random) -> set[int]:
-    return _tear(cache / "catalog.sqlite-wal", chance)
-
-
-def log_zeroed(cache: Path, leased: set[int], chance: random.Random) -> set[int]:
-    return _tear(cache / "catalog.sqlite-wal", chance, zeroed=True)
 
 
 def _spoil(cache: Path, leased: set[int], damage: Callable[[Path], object]) -> set[int]:
     """Damages the youngest shard, unless a lease names it."""
-    found = sorted((cache / "shards" / "train").glob("*.tfrecord"))
+    found = sorted(cache.glob("datasets/train/*/shards/??????????.tfrecord"))
     if not found or int(found[-1].stem) in leased:
         return set()
     damage(found[-1])
@@ -85,13 +63,19 @@ def shard_renamed_but_empty(cache: Path, leased: set[int], chance: random.Random
 
 
 def sidecar_renamed_but_empty(cache: Path, leased: set[int], chance: random.Random) -> set[int]:
-    return _spoil(cache, leased, lambda path: _cut(Path(f"{path}.idx"), 0))
+    """With a sidecar the older shards of its stream are lost."""
+    spoilt = _spoil(cache, leased, lambda path: _cut(Path(f"{path}.idx"), 0))
+    if not spoilt:
+        return spoilt
+    (number,) = spoilt
+    (known,) = _of_generation(cache, "generation.json")
+    return set(range(number, -1, -(json.loads(known.read_text())["shape"]["S"] + 1)))
 
 
 def one_rename_of_two(cache: Path, leased: set[int], chance: random.Random) -> set[int]:
     def lose(path: Path) -> None:
         lost = chance.choice([path, Path(f"{path}.idx")])
-        lost.rename(cache / "tmp" / f"train.{lost.name}")
+        lost.rename(path.with_name(lost.name.replace(".tfrecord", ".new")))
 
     return _spoil(cache, leased, lose)
 
@@ -104,14 +88,10 @@ def manifest_of_no_length(cache: Path, leased: set[int], chance: random.Random) 
 
 
 DAMAGES: tuple[Damage, ...] = (
-    catalog_gone,
-    catalog_gone_but_its_log_is_not,
-    catalog_empty,
-    catalog_cut,
-    catalog_zeroed,
-    log_gone,
-    log_cut,
-    log_zeroed,
+    snapshot_gone,
+    snapshot_cut,
+    state_that_was_not_replaced,
+    egress_gone,
     shard_renamed_but_empty,
     sidecar_renamed_but_empty,
     one_rename_of_two,

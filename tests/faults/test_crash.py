@@ -12,10 +12,9 @@ import pytest
 
 from tests.faults import power
 from tests.faults.crash import Crashes
-from tests.faults.lives import Kill
+from tests.faults.lives import DRAFT, SHARD, Kill
 
-SHARD, LEASE, LOG = "shards/train/??????????.tfrecord", "leases/*.json", "catalog.sqlite-wal"
-DRAFT = "tmp/train.??????????.tfrecord"
+LEASE, SHARDS = "leases/*.json", "datasets/train/*/shards"
 
 # Each is one cache, killed at one step after the other: every life begins with what the last one left.
 STEPS = {
@@ -26,10 +25,10 @@ STEPS = {
         Kill("growth", "fill", "sync", f"{DRAFT}.idx", 0),
     ],
     "publish": [
-        Kill("growth", "fill", "rename", f"{SHARD}.idx", 2),  # sealed, still in tmp/
+        Kill("growth", "fill", "rename", f"{SHARD}.idx", 2),  # sealed, not named
         Kill("growth", "fill", "rename", SHARD, 2),  # between the two names
-        Kill("growth", "fill", "sync", "shards/train", 2),  # named, not durable
-        Kill("growth", "fill", "write", LOG, 40),  # durable, not in the catalog
+        Kill("growth", "fill", "sync", SHARDS, 2),  # named, not durable
+        Kill("growth", "fill", "rename", "egress.json"),
     ],
     "grant": [
         Kill("rotation", "grant", "create", f"{LEASE}.new"),
@@ -38,32 +37,30 @@ STEPS = {
         Kill("rotation", "next grant", "rename", LEASE, after=True),  # named, not replied
     ],
     "retire and end": [
-        Kill("rotation", "next grant", "write", LOG, 0),  # marked, not saved
-        Kill("rotation", "next grant", "write", LOG, 3),  # one saved, others not
+        Kill("rotation", "next grant", "link", f"{SHARDS}/??????????.old"),  # not marked
+        Kill("rotation", "next grant", "link", f"{SHARDS}/??????????.old", 1),  # one marked, others not
         Kill("rotation", "release", "unlink", LEASE),  # the lease has ended, its manifest stands
         Kill("rotation", "release", "unlink", LEASE, after=True),  # gone, nothing has followed yet
     ],
     "unlink": [
         Kill("rotation", "release", "unlink", SHARD),
         Kill("rotation", "release", "unlink", f"{SHARD}.idx"),  # between the two files
-        Kill("rotation", "release", "sync", "shards/train"),
+        Kill("rotation", "release", "sync", SHARDS),
     ],
     "unlinked": [  # by itself: after the others nothing may be left to remove
-        Kill("rotation", "release", "write", LOG, 0)  # the files are gone, the row is not
+        Kill("rotation", "release", "unlink", f"{SHARDS}/??????????.old")  # the mark is all that is left
     ],
     "first start": [
-        Kill("growth", "start", "write", "catalog.sqlite-journal"),
-        Kill("growth", "start", "write", LOG, 2),
-        Kill("growth", "start", "write", "index/train.*.units"),  # an index that is only begun
-        Kill("growth", "start", "sync", "index"),
-        Kill("growth", "start", "mkdir", "shards/train"),
+        Kill("growth", "start", "rename", "datasets/train/*/generation.json"),
+        Kill("growth", "start", "create", "datasets/train/*/listing.sqlite"),
+        Kill("growth", "start", "write", "datasets/train/*/listing.sqlite", 1),
+        Kill("growth", "start", "sync", "datasets/train/*/listing.sqlite"),
+        Kill("growth", "start", "mkdir", SHARDS),
     ],
     "start after start": [
         Kill("growth", "fill", "rename", SHARD, 3),
         Kill("growth", "start", "unlink", f"{SHARD}.idx"),  # half a pair
-        Kill("growth", "start", "sync", "shards/train"),
         Kill("growth", "start", "unlink", DRAFT),  # while it removes what the last left
-        Kill("growth", "start", "write", LOG, 0),
     ],
 }
 
@@ -94,17 +91,11 @@ def test_killed_at_random_instants_over_and_over_it_goes_on(crashes):
         stands(crashes, [kill for kill in instants if kill.setting == setting])
 
 
-def test_a_catalog_that_a_power_failure_took_or_tore_costs_no_shard_and_no_record(crashes):
-    damages = [d for d in power.DAMAGES if d.__name__.startswith("catalog")]
-    stands(crashes, [Kill("growth", "fill", "write", LOG, 20) for _ in damages], damages)
-
-
-def test_a_catalog_older_than_the_shards_costs_no_shard_and_no_record(crashes):
-    """What was committed since the last checkpoint is lost, or the end of it."""
-    damages = [power.log_gone, power.log_zeroed, power.log_cut]
-    stands(crashes, [Kill("rotation", "release", "write", LOG, 30) for _ in damages], damages)
+def test_lost_and_torn_small_files_cost_no_shard_and_no_record(crashes):
+    damages = [power.snapshot_gone, power.snapshot_cut, power.state_that_was_not_replaced]
+    stands(crashes, [Kill("rotation", "release", "unlink", SHARD) for _ in damages], damages)
 
 
 def test_files_that_a_power_failure_left_empty_or_halved_are_never_seen(crashes):
-    damages = [d for d in power.DAMAGES if not d.__name__.startswith(("catalog", "log"))]
-    stands(crashes, [Kill("growth", "fill", "write", LOG, 20) for _ in damages], damages)
+    damages = [d for d in power.DAMAGES if d.__name__.startswith(("shard", "sidecar", "one", "man"))]
+    stands(crashes, [Kill("growth", "fill", "rename", SHARD, 4) for _ in damages], damages)

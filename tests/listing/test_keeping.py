@@ -70,7 +70,6 @@ def test_unchanged_source_is_listed_without_room(source):
     closing = source.table.closing_cost()
     source.room.left = closing
     assert source.list(units(0, 3000)).new == 0
-    source.room.left = closing - 1
     with pytest.raises(NoRoomError):
         source.list(units(0, 3001))
 
