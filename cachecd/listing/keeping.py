@@ -136,7 +136,8 @@ class Listing:
         await self._write(close, await self._run(self._table.closing_cost))
 
     async def _write(self, write: Callable[[], None], cost: int) -> None:
-        self._room.reserve(cost)
+        if cost:
+            self._room.reserve(cost)
         ends = len(self._table.ends)
         try:
             await self._run(write)

@@ -19,7 +19,6 @@ FIRST_BLOCK = 256  # units; each block after it is twice as large as the one bef
 MOST_AT_ONCE = 1024  # units of a page, and of a look-up
 
 _PAGE = 4096  # bytes
-_CLOSING = 16 * _PAGE  # the pages of `blocks` and `totals` that change, and their journal
 _CACHE = 8 << 10  # KiB of the file that SQLite keeps in memory
 # `rewritten`: changes that wait for the end of a listing. `totals`: one row; `bytes` may exceed 64 bits.
 _SCHEMA = f"""
@@ -217,11 +216,12 @@ class Table:
         self._completed += 1
 
     def closing_cost(self) -> int:
-        """The most bytes by which `close_block` or `finish` makes file and journal grow."""
+        """The most bytes by which `finish` makes file and journal grow, but for the few pages that every
+        listing changes at its end: the caller keeps room for small files."""
         ((deferred,),) = self._rows(
             "SELECT count(*) FROM (SELECT 1 FROM rewritten LIMIT ?)", (MOST_AT_ONCE,)
         )
-        return self._cost((), ((0, "", "", 0),) * deferred) if deferred else _CLOSING
+        return self._cost((), ((0, "", "", 0),) * deferred) if deferred else 0
 
     def forget_deferred(self) -> None:
         """Drops deferred changes: the listing that deferred them will not end."""

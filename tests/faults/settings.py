@@ -28,7 +28,7 @@ class Setting:
 
     @property
     def limit(self) -> int:
-        return 2800 * KIB if self.rotates else 64 << 20
+        return 1900 * KIB if self.rotates else 64 << 20
 
     def write(self, folder: Path) -> Path:
         """The configuration, of which everything lies in `folder`; its path."""
