@@ -52,7 +52,9 @@ def inventory(
     """The shards of the newest generation by number, each in its newest version, but for `without`; fails
     on one that is not whole. A sidecar alone is none."""
     found: dict[int, tuple[int, Found]] = {}
-    for entry in os.scandir(generation(cache, dataset) / "shards"):
+    with os.scandir(generation(cache, dataset) / "shards") as entries:
+        files = list(entries)
+    for entry in files:
         if not (match := _SHARD.fullmatch(entry.name)) or int(match[1]) in without:
             continue
         number, version = int(match[1]), int(match[2] or 0)

@@ -38,7 +38,9 @@ STEPS = {
     ],
     "retire and end": [
         Kill("rotation", "next grant", "link", f"{SHARDS}/??????????.old"),  # not marked
-        Kill("rotation", "next grant", "link", f"{SHARDS}/??????????.old", 1),  # one marked, others not
+        Kill(
+            "rotation", "next grant", "link", f"{SHARDS}/??????????.old", after=True
+        ),  # not durable
         Kill("rotation", "release", "unlink", LEASE),  # the lease has ended, its manifest stands
         Kill("rotation", "release", "unlink", LEASE, after=True),  # gone, nothing has followed yet
     ],
@@ -48,7 +50,9 @@ STEPS = {
         Kill("rotation", "release", "sync", SHARDS),
     ],
     "unlinked": [  # by itself: after the others nothing may be left to remove
-        Kill("rotation", "release", "unlink", f"{SHARDS}/??????????.old")  # the mark is all that is left
+        Kill(
+            "rotation", "release", "unlink", f"{SHARDS}/??????????.old"
+        )  # the mark is all that is left
     ],
     "first start": [
         Kill("growth", "start", "rename", "datasets/train/*/generation.json"),
@@ -97,5 +101,7 @@ def test_lost_and_torn_small_files_cost_no_shard_and_no_record(crashes):
 
 
 def test_files_that_a_power_failure_left_empty_or_halved_are_never_seen(crashes):
-    damages = [d for d in power.DAMAGES if d.__name__.startswith(("shard", "sidecar", "one", "man"))]
+    damages = [
+        d for d in power.DAMAGES if d.__name__.startswith(("shard", "sidecar", "one", "man"))
+    ]
     stands(crashes, [Kill("growth", "fill", "rename", SHARD, 4) for _ in damages], damages)

@@ -7,7 +7,6 @@ are real processes. What is done to them is in `injections`, what must hold in `
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -159,8 +158,8 @@ class Stage:
 
     def shards(self, dataset: str = "train") -> list[Path]:
         """The sealed shards and their sidecars that are there now."""
-        folder = self.daemon.cache / "shards" / dataset
-        return sorted(Path(entry.path) for entry in os.scandir(folder)) if folder.is_dir() else []
+        files = self.daemon.cache.glob(f"datasets/{dataset}/*/shards/*.tfrecord*")
+        return sorted(files)
 
     def calm(self) -> None:
         """No fault is active any more, and everything that was stopped runs."""

@@ -71,8 +71,8 @@ def _is_sound(path: Path) -> bool:
 
 def _of_status(status: dict[str, Any]) -> Iterator[str]:
     for name, dataset in status["datasets"].items():
-        if dataset["set_aside"]["units"]:
-            yield f"{name}: objects were given up, though none is bad: {dataset['set_aside']}"
+        if dataset["skipped"]["units"]:
+            yield f"{name}: objects were skipped, though none is bad: {dataset['skipped']}"
         if dataset["making"] or dataset["retired_shards"]:
             yield f"{name} does not come to rest: {json.dumps(dataset)}"
     if status["leases"]:
@@ -83,7 +83,7 @@ def _of_status(status: dict[str, Any]) -> Iterator[str]:
 
 def _of_the_disk(stage: Stage, status: dict[str, Any]) -> Iterator[str]:
     cache = stage.daemon.cache
-    yield from (f"tmp/{name} is left" for name in stage.daemon.temporaries())
+    yield from (f"{name} is left" for name in stage.daemon.temporaries())
     yield from (f"leases/{path.name} is left" for path in (cache / "leases").iterdir())
     taken = sum(size for _, size in blocks(str(cache)))
     if taken > LIMIT:
