@@ -12,7 +12,7 @@ from cachecd.cli.sample_view import image_suffix
 from cachecd.cli.sampler import Sample, Sampler
 from cachecd.cli.survey import image_header
 from cachecd.config import Config
-from cachecd.policy.fit import EMPTY_CACHE, describe_epoch
+from cachecd.policy.fit import EMPTY_CACHE, describe_epoch, set_size
 from cachecd.quantities import approximate_size
 
 LOOKED_AT = 32  # records
@@ -50,7 +50,7 @@ def capacity(config: Config, sampler: Sampler, sample: Sample, limit: int) -> Ca
     held = _held(config, size / records, limit)
     epoch = describe_epoch(limit, held, records if whole else None, dataset.evict.refresh)
     images = _images(config, sampler, sample, limit, listed)
-    return Capacity("" if dataset.pin else epoch, images, int(size) if whole else None)
+    return Capacity("" if dataset.pin else epoch, images, set_size(int(size), 0) if whole else None)
 
 
 def _held(config: Config, size: float, limit: int) -> float:

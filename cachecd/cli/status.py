@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 _LINES = {
+    "epoch": "an epoch",
     "waits_for": "waits",
     "rotation_waits": "nothing rotates",
     "held_back": "held back",

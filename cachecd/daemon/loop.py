@@ -16,16 +16,17 @@ from cachecd.daemon.complaints import Complaints
 from cachecd.daemon.feeding import Executor, FedGeneration
 from cachecd.daemon.ground import Ground
 from cachecd.daemon.identities import classes_rule
+from cachecd.daemon.limits import known_sizes, resolve
 from cachecd.daemon.listings import LimitRoom, ListingKeeper
 from cachecd.daemon.rate import Rate
 from cachecd.daemon.remaking import MakeExecutor, Remaking
 from cachecd.daemon.start import Start, configured, measure, start
-from cachecd.daemon.status import document, rotation_waits, stale_values
+from cachecd.daemon.status import document, epoch_of, rotation_waits, stale_values
 from cachecd.disk import leases
 from cachecd.disk.durable import Skips, write_egress, write_state
 from cachecd.disk.layout import Layout
 from cachecd.disk.snapshot import Row, write_snapshot
-from cachecd.errors import DiskError
+from cachecd.errors import DiskError, LimitTooSmallError
 from cachecd.listing.source_pages import Lister
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
@@ -72,14 +73,22 @@ class CacheLoop:
         self._failing, self._stopped = Complaints(), Complaints()
         self._rooms: dict[str, LimitRoom] = {}
         self._keepers: dict[str, ListingKeeper] = {}
+        self._described: set[str] = set()
         self._rates = {name: Rate() for name in config.datasets}
         self._tasks: list[asyncio.Task[Any]] = []
         self._fetched = self._corrupt = 0
         self._skipped: dict[GenerationId, Mapping[str, Skips]] = {}
 
     async def open(self) -> None:
-        """Reports what a start finds, then begins to list, to probe leases and to measure. DiskError."""
+        """Reports what a start finds, then begins to list, to probe leases and to measure. DiskError.
+        LimitTooSmallError: a pinned dataset that was listed before does not fit."""
         found = self._found = await start(self._config, self._limit, self._offline, self._progress)
+        try:
+            resolve(self._config, known_sizes(self._config, found))
+        except LimitTooSmallError:
+            for listing in found.listings.values():
+                await listing.close()
+            raise
         self._ground = Ground(found.directories)
         self._fetched = found.fetched
         self._skipped = {name: state.skipped for name, state in found.work.states.items()}
@@ -326,6 +335,9 @@ class CacheLoop:
         for name, dataset in self.policy.datasets.items():
             reason = rotation_waits(self.policy, dataset)
             self._stopped.note(f"rotation of {name}", reason, _MINUTE)
+            if name not in self._described and (what := epoch_of(self.policy, dataset)):
+                self._described.add(name)
+                _log.info("an epoch", dataset=name, what=what)
 
     def _egress(self) -> list[ev.Event]:
         self._write("egress.json", lambda: write_egress(self.layout.egress, self._fetched))

@@ -10,6 +10,7 @@ from cachecd.daemon.identities import identity_of
 from cachecd.disk.durable import State
 from cachecd.disk.identity import Generation as Known
 from cachecd.policy.dataset import Dataset
+from cachecd.policy.fit import describe_epoch
 from cachecd.policy.generation import Generation
 from cachecd.policy.leases import LeaseState
 from cachecd.policy.policy import Policy
@@ -86,6 +87,7 @@ def _dataset(policy: Policy, dataset: Dataset, state: State) -> dict[str, Any]:
         "passes": passes,
         "full": policy.room.is_full(dataset),
         "first": policy.room.first(dataset),
+        "epoch": epoch_of(policy, dataset),
         "waits_for": dataset.waits_for,
         "rotation_waits": rotation_waits(policy, dataset),
         "held_back": _held_back(dataset),
@@ -99,6 +101,19 @@ def _dataset(policy: Policy, dataset: Dataset, state: State) -> dict[str, Any]:
         },
         "older": [_older(each) for each in dataset.older],
     }
+
+
+def epoch_of(policy: Policy, dataset: Dataset) -> str:
+    """Says how much of the source an epoch has, once `grow.first` is cached and the source is listed."""
+    gen, share = dataset.generation, policy.room.share(dataset)
+    records, live = gen.table.select().records, gen.table.live_bytes
+    if dataset.rules.pin or not (records and gen.completed) or gen.estimate == float("inf"):
+        return ""
+    if live < policy.room.first(dataset) and not gen.is_whole:
+        return ""
+    total = records if gen.is_whole else gen.estimate * records / live
+    held = records if gen.is_whole else max(0, share - 2 * gen.footprint) * records / live
+    return describe_epoch(share, held, total, dataset.rules.refresh)
 
 
 def _older(gen: Generation) -> dict[str, Any]:

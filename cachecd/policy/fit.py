@@ -40,9 +40,9 @@ def refuse_small_limit(
 
 
 def set_size(listed: int, units: int, live: int = 0, ended: int = 0) -> int:
-    """Estimates the bytes of the shards of a whole source. `listed`: bytes of all units. `live`: bytes of
-    shards that are cached, with the last records of `ended` units."""
-    return units * live // ended if ended else listed + units * _PER_UNIT
+    """Estimates the bytes of the shards of a whole source. `listed`: bytes of the records of all units.
+    `live`: bytes of shards that are cached, with the last records of `ended` units."""
+    return units * live // ended if ended else int(listed / _FILLED) + units * _PER_UNIT
 
 
 def describe_epoch(limit: int, held: float, records: float | None, refresh: float) -> str:
@@ -65,7 +65,7 @@ def describe_epoch(limit: int, held: float, records: float | None, refresh: floa
 def _need(rules: Rules, size: int | None, shard: int) -> int:
     """The smallest share with which a dataset does what it is configured for."""
     if rules.pin:
-        return 2 * shard if size is None else int(size / _FILLED) + 2 * shard
+        return (size or 0) + 2 * shard
     first = -(-rules.first // int(_FILLED * rules.shard_size)) * shard
     return max(first + shard, LEAST_FOOTPRINTS * shard)
 

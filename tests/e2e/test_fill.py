@@ -44,7 +44,9 @@ def test_a_cache_that_is_smaller_than_its_source_is_filled_to_its_limit(daemon, 
     served = daemon({"train": dataset(tmp_path / "source")}, shard_size="64KiB", limit="2MiB")
     done = fill(served)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.rstrip().endswith("stopping") or ": full" in done.stderr
+    assert ": full" in done.stderr
+    assert "records (" in done.stderr, "the log says what an epoch is"
+    assert "about a quarter of that is replaced each epoch" in done.stderr
     served.start("--offline")
     assert 0 < served.train["records"] < 200
 
@@ -54,3 +56,15 @@ def test_a_share_that_is_none_is_refused(daemon, tmp_path):
     done = fill(served, "--until", "2GiB")
     assert done.returncode == 2
     assert "expected a share such as 80%" in done.stderr
+
+
+def test_a_pinned_set_that_was_listed_and_does_not_fit_is_refused_at_once(daemon, tmp_path):
+    served = daemon({"val": dataset(tmp_path / "source", pin=True)}, shard_size="64KiB")
+    assert fill(served).returncode == 0
+    served.document["cache"]["limit"] = "2MiB"
+    done = served.run()
+    assert done.returncode == 2, done.stderr
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith(f"cachecd: {served.config}:")
+    assert "cache.limit: found 2097152 bytes" in line
+    assert "(val: pinned, and has to fit whole)" in line

