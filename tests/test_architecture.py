@@ -17,7 +17,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 CORE = ROOT / "client" / "core"
 
-# The rooms of `cachecd`, and the rooms that each may import: every arrow between rooms there is. `values` is
+# The rooms of `cachecd`, and the rooms that each may import: every arrow there is. `values` is
 # the ground: the modules at the root. `client` stands for cachecd_client.
 ARROWS = {
     "values": "client",
