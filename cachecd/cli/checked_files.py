@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -18,11 +19,12 @@ from numpy.typing import NDArray
 
 from cachecd.disk.layout import SIDECAR, GenerationLayout, Layout, ShardFile, parse
 from cachecd_client import resources
-from cachecd_client._core import Sidecar, scan
+from cachecd_client._core import Sidecar, read_sidecar_head, scan
 from cachecd_client.errors import CallerError, CorruptRecordError, CorruptSidecarError
 
 # Each scan is bound by the disk or by one core's CRC; more threads only make more seeks.
 _MAX_THREADS = 8
+_MOMENT = 0.1  # seconds, in which a shard that is published or removed has both its files, or none
 
 _NAME, _GENERATION = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", r"[0-9a-f]{16}(-[1-9][0-9]{0,3})?"
 _OURS = re.compile(
@@ -61,12 +63,14 @@ class Inventory:
 
     `files`: the TFRecord files. `is_cache`: it is a cache directory, where each file has a sidecar.
     `unknown`: files that cachecd did not write. `unreadable`: directories that the disk refused to read.
+    `absent`: the TFRecord files of sidecars that have none.
     """
 
     is_cache: bool
     files: list[Path] = field(default_factory=list)
     unknown: list[Path] = field(default_factory=list)
     unreadable: list[Fault] = field(default_factory=list)
+    absent: list[Path] = field(default_factory=list)
 
 
 def take_inventory(directory: Path) -> Inventory:
@@ -89,6 +93,9 @@ def take_inventory(directory: Path) -> Inventory:
             file = parse(path.name) if _SHARDS.fullmatch(str(Path(name).parent)) else None
             is_shard = file is not None and file.kind == ".tfrecord"
             is_ours = file is not None or bool(_OURS.fullmatch(name))
+            if file is not None and file.kind == f".tfrecord{SIDECAR}":
+                shard = path.with_name(path.name.removesuffix(SIDECAR))
+                found.absent += [] if shard.exists() else [shard]
         if regular and is_shard:
             found.files.append(path)
         elif not (regular and is_ours):
@@ -119,6 +126,7 @@ def check_all(inventory: Inventory) -> Iterator[Checked]:
                 yield checked
     finally:  # also when nobody wants the rest
         pool.shutdown(cancel_futures=True)
+    yield from filter(None, map(_check_absent, inventory.absent))
     if inventory.is_cache:
         yield from _repeats(sound)
 
@@ -153,6 +161,29 @@ def check_file(path: Path, of_cache: bool) -> Checked | None:
     if offsets is None:
         return Checked(path, faults=tuple(faults))
     return Checked(path, len(offsets), size, tuple(faults))
+
+
+def _check_absent(path: Path) -> Checked | None:
+    """A TFRecord file that is not there: None if its shard has no records, is being made again, or is
+    removed right now."""
+    file, layout = parse(path.name), GenerationLayout(path.parents[1])
+    assert file is not None
+    sidecar = path.with_name(path.name + SIDECAR)
+    try:
+        records = read_sidecar_head(str(sidecar))[1]
+    except FileNotFoundError:
+        return None
+    except CorruptSidecarError as error:
+        return Checked(path, faults=(Fault(sidecar, error.why),))
+    except OSError as error:
+        return Checked(path, faults=(_unreadable(sidecar, error),))
+    time.sleep(_MOMENT)
+    is_lost = sidecar.exists() and not path.exists()
+    if not records or not is_lost or layout.bad(file.number, file.version).exists():
+        return None
+    return Checked(
+        path, faults=(Fault(path, f"it is missing, and its sidecar has {records} records"),)
+    )
 
 
 def _disagreement(

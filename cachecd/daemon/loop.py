@@ -123,7 +123,7 @@ class CacheLoop:
 
     def feed(self, event: ev.Event) -> None:
         """Reports an event to the policy, and begins to carry out what follows."""
-        if isinstance(event, ev.ShardVerified) and not event.sound:
+        if isinstance(event, ev.ShardVerified) and not (event.sound or self._is_known(event)):
             self._corrupt += 1
             name = f"{event.generation.dataset}/{event.generation.name}/{event.number}"
             _log.error("shard is damaged: quarantined", shard=name)
@@ -182,6 +182,11 @@ class CacheLoop:
             return True
         self.feed(ev.LeaseUnheld(lease))
         return False
+
+    def _is_known(self, event: ev.ShardVerified) -> bool:
+        """Whether the shard is quarantined already: several readers report it."""
+        known = self.policy.room.by_id.get(event.generation)
+        return known is not None and event.number in known.quarantine.work
 
     def after_writes(self, event: ev.Event) -> None:
         """Reports an event after the results of all writes that were begun."""

@@ -68,7 +68,7 @@ class LeasedSet:
         self.coverage = coverage
         self.transport = transport
         self._release: Callable[[HeldLease], None] | None = release
-        self._reported: set[tuple[str, int]] = set()
+        self._reported: set[str] = set()
         self._silent_until = 0.0
 
     @property
@@ -116,15 +116,16 @@ class LeasedSet:
         return Path(path).parent == Path(self.files.folder)
 
     def report(self, path: str, offset: int, why: str) -> None:
-        """Tells the daemon, which then verifies the shard; training never fails for it."""
-        if (path, offset) in self._reported or time.monotonic() < self._silent_until:
+        """Reports the first corrupt record of each shard to the daemon, which then verifies the shard.
+        Training never fails for it."""
+        if path in self._reported or time.monotonic() < self._silent_until:
             return
         number, _, version = Path(path).stem.partition(".")
         shard = self.dataset, self.manifest.generation, int(number), int(version or 0)
         report = ReportCorrupt(uuid.uuid4().hex, *shard, offset, why[:MAX_TEXT])
         try:
             self.transport.ask(report, _REPORT_TIMEOUT)
-            self._reported.add((path, offset))
+            self._reported.add(path)
         except CachecdError:
             self._silent_until = time.monotonic() + _REPORT_PAUSE
 

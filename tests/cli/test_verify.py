@@ -174,7 +174,12 @@ def test_half_a_shard_is_found(cache):
 
 
 def test_sidecar_of_a_shard_that_is_made_again_is_no_fault(cache):
-    cache.shard("train", 2).unlink()
+    shard = cache.shard("train", 2)
+    shard.unlink()
+    (fault,) = faults(cache.root)
+    assert fault.path == shard
+    assert "it is missing, and its sidecar has" in fault.why
+    shard.with_name(f"{shard.stem}.bad").touch()
     assert faults(cache.root) == []
 
 

@@ -123,7 +123,7 @@ def corrupt(path: str, index: int) -> int:
     return offset
 
 
-def test_each_corrupt_record_is_reported_once_and_training_goes_on(leased, granting):
+def test_the_first_corrupt_record_of_a_shard_is_reported_and_training_goes_on(leased, granting):
     offsets = {corrupt(leased.files[1], 3), corrupt(leased.files[1], 4)}
     loader = leased.numpy(batch_size=5)
     for _ in range(2):
@@ -134,8 +134,8 @@ def test_each_corrupt_record_is_reported_once_and_training_goes_on(leased, grant
     assert {(r.dataset, r.generation, r.shard, r.version) for r in reports} == {
         ("train", GENERATION, 1, 0)
     }
-    assert {r.offset for r in reports} == offsets
-    assert len(reports) == 2
+    assert {r.offset for r in reports} < offsets
+    assert len(reports) == 1
     assert all("CRC" in report.why for report in reports)
 
 
@@ -160,7 +160,7 @@ def test_reports_that_nobody_takes_hold_up_training_once_and_are_made_later(
     leased._sets[0]._silent_until = 0.0
     granting.answer = lambda request: protocol.Done(request.id)
     assert len(labels(loader)) == 20
-    assert len({r.offset for r in granting.of(ReportCorrupt)}) == 5
+    assert len(granting.of(ReportCorrupt)) == 2
 
 
 def test_a_forked_child_reads_under_its_own_lock(leased, cache_dir):
