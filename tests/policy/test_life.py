@@ -7,7 +7,8 @@ from itertools import pairwise
 from cachecd.model import MISFIT
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
-from cachecd.policy.values import GenerationId, Resume, ShardFacts
+from cachecd.policy.supplements import Supplements
+from cachecd.policy.values import GenerationId, Piece, Resume, ShardFacts
 from cachecd.stream import Cursor, Skipped, StreamId
 from tests.policy.cache import DAY, FOOTPRINT, A, Cache, a_whole_cache
 from tests.policy.workers import Directory, Object
@@ -132,6 +133,17 @@ def test_what_always_fails_is_tried_more_and_more_rarely():
     assert gaps == [2, 3, 4, 5, 6, 7, 7, 7], "days; the first try was at the start"
 
 
+def test_unit_without_a_record_is_tried_more_and_more_rarely():
+    supplements, tries = Supplements(), []
+    for day in range(16):
+        supplements.note_missing(ev.MissingFound(A, (Piece(3),)), day, day * DAY, is_whole=True)
+        if supplements.start():
+            tries.append(day)
+            nothing = StreamId("a", "one", 1), 1, Cursor(), Cursor(), ShardFacts(0, 0, 0)
+            supplements.finished(ev.Sealed(*nothing), day, day * DAY)
+    assert tries == [0, 1, 3, 6, 10, 15]
+
+
 def test_unit_in_hand_at_two_deaths_is_condemned():
     cache = Cache(limit=1000)
     cache.directory(A).list(sorted(cache.sources["a"]), 1 << 30)
@@ -209,6 +221,19 @@ def test_restart_gives_grace_only_to_leases_never_held():
     cache.now += 31
     cache.end(never)
     assert not cache.disk.manifests
+
+
+def test_start_unlinks_retired_shards_without_a_lease():
+    cache = a_full_cache(refresh=0.5, first=1)
+    old = cache.epoch(0)
+    oldest = cache.live()[0]
+    cache.acquire(1)
+    assert oldest in cache.disk.directories[A].old
+    del cache.disk.manifests[old]
+    cache.start()
+    cache.run()
+    assert (oldest, 0) not in cache.disk.directories[A].shards
+    assert oldest not in cache.disk.directories[A].old
 
 
 def test_shard_quarantined_before_the_grant_is_not_granted():
