@@ -111,3 +111,9 @@ def a_whole_cache(**more: object) -> Cache:
     cache.list_all()
     assert cache.live() == [0, 2, 4, 6]  # two records each; stream 1 makes supplements
     return cache
+
+
+def a_full_cache(**more: object) -> Cache:
+    cache = Cache(units=100, limit=8 * FOOTPRINT, **more)
+    cache.list_all()
+    return cache

@@ -8,9 +8,9 @@ from cachecd.model import MISFIT
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.supplements import Supplements
-from cachecd.policy.values import GenerationId, Piece, Resume, ShardFacts
+from cachecd.policy.values import GenerationId, Piece, ShardFacts
 from cachecd.stream import Cursor, Skipped, StreamId
-from tests.policy.cache import DAY, FOOTPRINT, A, Cache, a_whole_cache
+from tests.policy.cache import DAY, FOOTPRINT, A, Cache, a_full_cache, a_whole_cache
 from tests.policy.workers import Directory, Object
 
 # --- streams ---------------------------------------------------------------------------------------
@@ -190,114 +190,7 @@ def test_refused_publish_sends_the_stream_back():
     assert cache.live() == [0, 2, 4, 6]
 
 
-# --- leases ----------------------------------------------------------------------------------------
-
-
-def test_ranks_of_a_job_share_one_lease():
-    cache = a_whole_cache()
-    one, two = cache.acquire(0, rank=0, ranks=2), cache.acquire(0, rank=1, ranks=2)
-    assert one.lease == two.lease
-
-
-def test_grant_stands_until_all_ranks_hold_it():
-    cache = a_whole_cache()
-    lease = cache.acquire(0, rank=0, ranks=2).lease
-    cache.hold(lease, 0)
-    cache.end(lease)
-    assert lease in cache.disk.manifests, "rank 1 may still come"
-    cache.hold(lease, 1)
-    cache.end(lease)
-    assert lease not in cache.disk.manifests
-
-
-def test_restart_gives_grace_only_to_leases_never_held():
-    cache = a_whole_cache()
-    held, never = cache.acquire(0, "x").lease, cache.acquire(0, "y").lease
-    cache.hold(held)
-    cache.start()
-    cache.end(held)
-    cache.end(never)
-    assert set(cache.disk.manifests) == {never}
-    cache.now += 31
-    cache.end(never)
-    assert not cache.disk.manifests
-
-
-def test_start_unlinks_retired_shards_without_a_lease():
-    cache = a_full_cache(refresh=0.5, first=1)
-    old = cache.epoch(0)
-    oldest = cache.live()[0]
-    cache.acquire(1)
-    assert oldest in cache.disk.directories[A].old
-    del cache.disk.manifests[old]
-    cache.start()
-    cache.run()
-    assert (oldest, 0) not in cache.disk.directories[A].shards
-    assert oldest not in cache.disk.directories[A].old
-
-
-def test_shard_quarantined_before_the_grant_is_not_granted():
-    cache = a_whole_cache()
-    cache.send(ev.AcquireAsked("q", "a", "job", 0))
-    write = cache.under_way(do.WriteManifest)[0]
-    cache.disk.directories[A].shards[0, 0].intact = False
-    cache.send(ev.DamageReported("d", A, 0, 0))
-    cache.run(but=(do.WriteManifest,))
-    assert isinstance(cache.replies["d"], do.ReplyDone)
-    cache.carry_out(write)
-    cache.send(ev.Done(write))
-    assert isinstance(cache.replies["q"], do.ReplyWaiting)
-
-
-def test_bad_requests_are_refused():
-    cache = a_whole_cache()
-    cache.send(ev.AcquireAsked("1", "no", "job", 0))
-    assert cache.replies["1"].code == "unknown-dataset"
-    cache.send(ev.AcquireAsked("2", "a", "job", 0, 2, 2))
-    assert cache.replies["2"].code == "bad-request"
-    resume = Resume("one", (), "", 0, 10**9, 2**64)
-    cache.send(ev.AcquireAsked("3", "a", "job", 0, resume=resume))
-    assert cache.replies["3"].code == "bad-request"
-    cache.send(ev.RankHolds("4", "gone", 0))
-    assert cache.replies["4"].code == "lease-lost"
-
-
-def test_empty_source_is_refused():
-    cache = Cache(units=0)
-    cache.list_all()
-    assert cache.acquire(0).code == "impossible"
-
-
-def test_resumed_run_gets_its_set_again():
-    cache = a_whole_cache()
-    lease = cache.disk.manifests[cache.acquire(0).lease]
-    cache.sources["a"]["new"] = Object(100, (4,))
-    cache.list_all()
-    resume = Resume("one", lease.intervals, lease.fingerprint, 0, 1, 0)
-    again = cache.disk.manifests[cache.acquire(5, "again", resume=resume).lease]
-    assert (again.fingerprint, again.intervals) == (lease.fingerprint, lease.intervals)
-    fresh = cache.disk.manifests[cache.acquire(5, "fresh").lease]
-    assert fresh.num_records == 9
-
-
-def test_new_generation_begins_where_a_resumed_run_was():
-    cache = Cache()
-    resume = Resume("one", (), "", 77, 1, 8 + 4)  # place 12 of 8 units
-    cache.acquire(5, resume=resume)
-    cache.list_all()
-    shape = cache.directory(A).shape
-    assert (shape.seed, shape.streams) == (77, 1)
-    first = min(cache.disk.directories[A].shards)
-    assert cache.disk.directories[A].shards[first].before.place == 4
-
-
 # --- growth, rotation, room --------------------------------------------------------------------------
-
-
-def a_full_cache(**more: object) -> Cache:
-    cache = Cache(units=100, limit=8 * FOOTPRINT, **more)
-    cache.list_all()
-    return cache
 
 
 def test_each_epoch_replaces_what_was_delivered():
