@@ -13,7 +13,7 @@ from cachecd.policy.generation import Generation
 from cachecd.policy.pause import Pause
 from cachecd.policy.room import Room
 from cachecd.policy.streams import Stream
-from cachecd.stream import Shape
+from cachecd.stream import Shape, StreamId
 
 _AHEAD = 2  # times S
 _MOST_LANES = 16
@@ -56,7 +56,7 @@ class Feeding:
         while (stream := self._next(dataset, now)) is not None:
             if not self._room.make_room(dataset):
                 return
-            self._abandon_supplement(gen)
+            self._close_supplements(gen)  # the next pass has what they lack
             name = gen.stream_id(stream.index)
             cursor, until = stream.begin, stream.allowed_until
             assert cursor is not None
@@ -95,10 +95,9 @@ class Feeding:
     def supplement(self, dataset: Dataset, now: float) -> None:
         """Has a whole dataset search and make the records that it lacks."""
         gen, supplements = dataset.generation, dataset.generation.supplements
-        if not gen.is_whole or supplements.closing:
+        if not gen.is_whole or supplements.closing or supplements.pause.stops(now):
             return
-        if supplements.is_due(gen.completed, now):
-            supplements.searching = True
+        if supplements.search(gen.completed, now):
             self._out.append(do.FindMissing(gen.id, supplements.begin))
         if not supplements.pieces or supplements.reserved:
             return
@@ -108,8 +107,10 @@ class Feeding:
             number = gen.blocks.shape.number(name.index, supplements.next)
             self._out.append(do.MakeSupplement(name, number, supplements.start()))
 
-    def _abandon_supplement(self, gen: Generation) -> None:
-        if gen.supplements.abandon():
+    def _close_supplements(self, gen: Generation) -> None:
+        gen.supplements.forget()
+        if gen.supplements.reserved and not gen.supplements.closing:
+            gen.supplements.closing += 1
             self._out.append(do.CloseStream(gen.stream_id(len(gen.streams)), True))
 
     def settle(self, gen: Generation) -> None:
@@ -142,62 +143,48 @@ class Feeding:
     # --- results
 
     def half_full(self, gen: Generation, event: HalfFull) -> None:
-        _, j = gen.blocks.shape.split(event.number)
-        if event.stream.index < len(gen.streams):
-            stream = gen.streams[event.stream.index]
+        if (stream := gen.stream(event.stream)) is not None:
+            _, j = gen.blocks.shape.split(event.number)
             stream.half = stream.half or j in list(stream.granted)[:1]
 
     def sealed(self, dataset: Dataset, event: Sealed, now: float) -> None:
-        gen, index = dataset.generation, event.stream.index
+        gen = dataset.generation
         dataset.source.end()
         gen.note_schema(event)
-        if index == len(gen.streams):
-            if gen.supplements.making and not gen.supplements.closing:
-                gen.supplements.finished(event, gen.completed, now)
-                if gen.supplements.sealed:
-                    self._out.append(do.PublishShard(event.stream, event.number))
+        if (stream := gen.stream(event.stream)) is not None:
+            stream.finish(gen.blocks.shape.split(event.number)[1], event)
             return
-        stream = gen.streams[index]
-        _, j = gen.blocks.shape.split(event.number)
-        if not stream.discards and j in stream.granted:
-            stream.finish(j, event)
+        gen.supplements.finish(event, now)
+        if gen.supplements.sealed is event:
+            self._out.append(do.PublishShard(event.stream, event.number))
 
     def published(self, dataset: Dataset, event: Published) -> None:
-        gen, index = dataset.generation, event.stream.index
+        gen = dataset.generation
         self._disk.end()
-        if index == len(gen.streams):
-            sealed = gen.supplements.published()
-        else:
-            sealed = gen.streams[index].published(gen.blocks.shape.split(event.number)[1])
+        stream, (_, j) = gen.stream(event.stream), gen.blocks.shape.split(event.number)
+        sealed = stream.published(j) if stream else gen.supplements.published()
         gen.table.add(event.number, sealed.facts._replace(allocated=event.allocated))
         dataset.rotation.note_sealed(event.allocated)
 
     def refused(self, dataset: Dataset, event: PublishRefused, now: float) -> None:
         """A shard cannot be published: its stream goes back to its last cursor."""
-        gen, index = dataset.generation, event.stream.index
+        gen = dataset.generation
         if not event.excluded:
             self._disk.begin(now, event.reason)
-        if index < len(gen.streams):
-            self._close(gen, gen.streams[index], True)
-        elif not gen.supplements.closing:
-            self._abandon_supplement(gen)
-            gen.supplements.try_again()
+        if (stream := gen.stream(event.stream)) is not None:
+            self._close(gen, stream, True)
+        else:
+            self._close_supplements(gen)
 
     def failed(self, dataset: Dataset, event: Failed, now: float) -> None:
-        gen, index = dataset.generation, event.stream.index
-        at_work = event.cause == "worker" and event.unit is not None
+        gen = dataset.generation
         if event.cause == "disk":
             self._disk.begin(now, event.reason)
-        elif event.cause == "source" or (index == len(gen.streams) and not at_work):
+        elif event.cause == "source":
             dataset.source.begin(now, event.reason)
-        if index == len(gen.streams):
-            if not gen.supplements.closing:
-                gen.supplements.lost(event.unit if at_work else None, now)
-        elif not gen.streams[index].closing:  # else StreamClosed follows
-            gen.streams[index].failed(event, now)
+        writer = gen.stream(event.stream) or gen.supplements
+        if not writer.closing:  # else StreamClosed follows
+            writer.failed(event, now)
 
-    def closed(self, gen: Generation, index: int) -> None:
-        if index == len(gen.streams):
-            gen.supplements.closed()
-        else:
-            gen.streams[index].closed()
+    def closed(self, gen: Generation, name: StreamId) -> None:
+        (gen.stream(name) or gen.supplements).closed()

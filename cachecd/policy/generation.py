@@ -157,6 +157,10 @@ class Generation:
         places = (self.blocks.place(s.index, s.cursor, self.units) for s in self.streams)
         return min(places, default=0)
 
+    def stream(self, name: StreamId) -> Stream | None:
+        """A stream by name; None for the supplements."""
+        return self.streams[name.index] if name.index < len(self.streams) else None
+
     def stream_id(self, index: int) -> StreamId:
         return StreamId(self.id.dataset, self.id.name, index)
 

@@ -115,14 +115,14 @@ class Policy:
             case ev.Failed(stream):
                 self._feeding.failed(self.datasets[stream.dataset], event, now)
             case ev.StreamClosed(stream):
-                self._feeding.closed(self.datasets[stream.dataset].generation, stream.index)
+                self._feeding.closed(self.datasets[stream.dataset].generation, stream)
             case ev.Published(stream):
                 self._feeding.published(self.datasets[stream.dataset], event)
             case ev.PublishRefused(stream):
                 self._feeding.refused(self.datasets[stream.dataset], event, now)
             case ev.MissingFound(name):
                 gen = self.room.by_id[name]
-                gen.supplements.note_missing(event, gen.completed, now, gen.is_whole)
+                gen.supplements.note_missing(event, now, gen.is_whole)
             case ev.DamageReported():
                 self._repair.reported(event)
             case ev.ShardVerified():

@@ -180,6 +180,8 @@ class Stream:
         self.open, self.fresh, self.reopen, self.until = True, True, False, until
 
     def finish(self, j: int, event: Sealed) -> None:
+        if self.discards or j not in self.granted:
+            return
         self.granted.remove(j)
         self.half = False
         self.pause.end()

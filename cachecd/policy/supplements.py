@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cachecd.policy.events import MissingFound, Sealed
+from cachecd.policy.events import Failed, MissingFound, Sealed
+from cachecd.policy.pause import Pause
 from cachecd.policy.values import Piece
 
 DAY = 86400.0
@@ -17,12 +18,13 @@ _AT_ONCE = 1024  # pieces of one supplement
 _MOST_FAILED = 10_000  # units whose failures are remembered
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Supplements:
-    """`next`: the j of the next supplement. `tried`: the number of complete listings when everything was
-    tried. `begin`: the unit at which the next search begins; above 0, the last search has found more.
-    `pieces` are to be made; `lacks_room`: they find no room. `making` is being written, and `sealed` is
-    finished and being published. `wait` holds (days, time) for units that failed."""
+    """Stream S, which makes one shard at a time. `next`: the j of its next shard. `tried`: the number of
+    complete listings at the last search, and `due`: when the next may begin. `begin`: the unit at which it
+    begins; above 0, the last search has found more. `pieces` are to be made; `lacks_room`: they find no
+    room. `making` is being written, and `sealed` is finished and being published. `closing`: how many
+    answers to CloseStream are due. `waits` holds (days, time) for units that failed."""
 
     next: int = 0
     tried: int = 0
@@ -33,77 +35,85 @@ class Supplements:
     pieces: tuple[Piece, ...] = ()
     making: tuple[Piece, ...] = ()
     sealed: Sealed | None = None
-    closing: bool = False
-    wait: dict[int, tuple[int, float]] = field(default_factory=dict)
+    closing: int = 0
+    pause: Pause = field(default_factory=Pause)
+    waits: dict[int, tuple[int, float]] = field(default_factory=dict)
 
     @property
     def reserved(self) -> int:
+        """How many shards have reserved room."""
         return bool(self.making) + (self.sealed is not None)
 
     def try_again(self) -> None:
         """A supplement is lost: search without waiting for a day."""
         self.tried, self.due = 0, 0.0
 
-    def is_due(self, completed: int, now: float) -> bool:
-        """Whether to search for missing records."""
+    def search(self, completed: int, now: float) -> bool:
+        """Whether a search for missing records begins now."""
         idle = not (self.searching or self.pieces or self.reserved)
-        return idle and (self.begin > 0 or (completed > self.tried and now >= self.due))
+        begins = idle and (self.begin > 0 or (completed > self.tried and now >= self.due))
+        if begins:
+            self.searching, self.tried, self.due = True, completed, now + DAY
+        return begins
 
-    def note_missing(self, event: MissingFound, completed: int, now: float, is_whole: bool) -> None:
+    def note_missing(self, event: MissingFound, now: float, is_whole: bool) -> None:
         """The result of a search; it does not count if the dataset is no longer whole."""
-        self.searching, self.begin = False, 0
+        self.searching = False
         if is_whole:
-            waits = {unit for unit, (_, until) in self.wait.items() if until > now}
-            self.pieces = tuple(piece for piece in event.pieces if piece.unit not in waits)
+            wait = {unit for unit, (_, until) in self.waits.items() if until > now}
+            self.pieces = tuple(piece for piece in event.pieces if piece.unit not in wait)
             self.begin = event.pieces[-1].unit + 1 if event.more else 0
-            self._note_end(completed, now)
+        else:
+            self.try_again()
 
     def start(self) -> tuple[Piece, ...]:
         """The pieces of the next supplement, for which room was reserved."""
         self.making, self.pieces = self.pieces[:_AT_ONCE], self.pieces[_AT_ONCE:]
         return self.making
 
-    def finished(self, event: Sealed, completed: int, now: float) -> None:
-        """A supplement is sealed. Units that it skipped wait; so do all of them if it has no record."""
+    def finish(self, event: Sealed, now: float) -> None:
+        """The shard is sealed. Units that it skipped wait; so do all of its units if it has no record."""
+        if self.closing or not self.making:
+            return
+        self.pause.end()
         skipped = {skip.unit for skip in event.skipped}
         for unit in {piece.unit for piece in self.making} - {piece.unit for piece in event.left}:
             if unit in skipped or not event.facts.records:
-                self._failed(unit, now)
+                self._wait(unit, now)
             else:
-                self.wait.pop(unit, None)
+                self.waits.pop(unit, None)
         self.pieces, self.making = event.left + self.pieces, ()
         self.sealed = event if event.facts.records else None
-        self._note_end(completed, now)
 
     def published(self) -> Sealed:
         sealed, self.sealed, self.next = self.sealed, None, self.next + 1
         assert sealed is not None
         return sealed
 
-    def lost(self, unit: int | None, now: float) -> None:
-        """The worker failed, with this unit in hand."""
+    def failed(self, event: Failed, now: float) -> None:
+        """The worker lost the shard. A unit that was in hand waits."""
+        if event.cause == "worker":
+            self.pause.begin(now, event.reason)
+        unit = event.unit if event.cause == "worker" else None
         if unit is not None:
-            self._failed(unit, now)
-        self.pieces = tuple(p for p in self.making + self.pieces if p.unit != unit)
+            self._wait(unit, now)
+        self.pieces = tuple(piece for piece in self.making + self.pieces if piece.unit != unit)
         self.making = ()
 
-    def abandon(self) -> bool:
-        """A stream goes on: its next pass has the missing records. True if the worker has to stop."""
-        close = bool(self.reserved) and not self.closing
-        self.closing = self.closing or close
+    def forget(self) -> None:
+        """Nothing more is to be made of the last search: a stream goes on, or the disk refuses."""
+        if self.pieces or self.begin or self.reserved:
+            self.try_again()
         self.pieces, self.begin, self.lacks_room = (), 0, False
-        return close
 
     def closed(self) -> None:
-        """The worker has stopped, and its sealed supplement is gone."""
-        self.making, self.sealed, self.closing = (), None, False
+        """The worker has stopped, and its sealed shard is gone."""
+        self.closing = max(0, self.closing - 1)
+        if not self.closing:
+            self.making, self.sealed = (), None
 
-    def _note_end(self, completed: int, now: float) -> None:
-        if not (self.pieces or self.making or self.begin):
-            self.tried, self.due = completed, now + DAY
-
-    def _failed(self, unit: int, now: float) -> None:
+    def _wait(self, unit: int, now: float) -> None:
         """A unit failed again: it waits a day longer than the last time."""
-        days = min(self.wait.get(unit, (0, 0.0))[0] + 1, _LONGEST)
-        if len(self.wait) < _MOST_FAILED or unit in self.wait:
-            self.wait[unit] = days, now + days * DAY
+        days = min(self.waits.get(unit, (0, 0.0))[0] + 1, _LONGEST)
+        if len(self.waits) < _MOST_FAILED or unit in self.waits:
+            self.waits[unit] = days, now + days * DAY

@@ -277,7 +277,8 @@ def test_remake_that_fails_otherwise_than_expected_is_begun_again(root, monkeypa
     async def play() -> None:
         async with Life(config(root, LIMIT, SHARD)) as life:
             generation = life.loop.policy.datasets["train"].generation
-            await until(lambda: is_whole(life) and generation.supplements.tried)
+            supplements = generation.supplements
+            await until(lambda: is_whole(life) and supplements.tried and not supplements.searching)
             assert not failures
             assert not generation.supplements.pieces
 

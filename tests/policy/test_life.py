@@ -136,11 +136,11 @@ def test_what_always_fails_is_tried_more_and_more_rarely():
 def test_unit_without_a_record_is_tried_more_and_more_rarely():
     supplements, tries = Supplements(), []
     for day in range(16):
-        supplements.note_missing(ev.MissingFound(A, (Piece(3),)), day, day * DAY, is_whole=True)
+        supplements.note_missing(ev.MissingFound(A, (Piece(3),)), day * DAY, is_whole=True)
         if supplements.start():
             tries.append(day)
             nothing = StreamId("a", "one", 1), 1, Cursor(), Cursor(), ShardFacts(0, 0, 0)
-            supplements.finished(ev.Sealed(*nothing), day, day * DAY)
+            supplements.finish(ev.Sealed(*nothing), day * DAY)
     assert tries == [0, 1, 3, 6, 10, 15]
 
 
