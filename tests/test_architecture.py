@@ -24,17 +24,18 @@ ARROWS = {
     "policy": "values",
     "disk": "values client",
     "config": "values",
-    "sampler": "values config client",
-    "listing": "values config sampler client",
-    "executors": "values config sampler",
+    "stores": "values config client",
+    "sampler": "values config stores client",
+    "listing": "values config stores sampler client",
+    "executors": "values config stores sampler",
     "readers": "values sampler",
-    "daemon": "values policy disk listing config sampler executors client",
+    "daemon": "values policy disk listing config stores sampler executors client",
     "demo": "client",
-    "cli": "values policy disk listing config sampler daemon demo client",
+    "cli": "values policy disk listing config stores sampler daemon demo client",
     "__main__": "cli",
 }
 ALLOWED = {room: frozenset(known.split()) for room, known in ARROWS.items()}
-PURE = {"model", "quantities", "stream", "sampler.lanes", "sampler.patience"}
+PURE = {"model", "quantities", "stream", "stores.lanes", "stores.patience"}
 # Nothing here reads a file, a clock, the environment or a source of randomness.
 STDLIB = (
     "__future__ base64 bisect collections dataclasses decimal enum fractions functools hashlib heapq "

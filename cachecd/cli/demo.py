@@ -28,7 +28,7 @@ def command(
     and prints a row an epoch. Everything is in a temporary directory that goes at the end. The exit
     code is 1 if the cache was ever over its limit.
     """
-    from cachecd.sampler.extras import extra
+    from cachecd.stores.extras import extra
 
     with extra("demo", "cachecd demo"):
         import sklearn  # noqa: F401

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from cachecd.cli.sampler import Record, Sample
 from cachecd.quantities import approximate_size, printable
-from cachecd.sampler.extras import extra
+from cachecd.stores.extras import extra
 from cachecd_client.schema import Feature, Schema
 
 _FIRST_BYTES = 32

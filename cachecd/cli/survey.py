@@ -20,7 +20,7 @@ import numpy as np
 from cachecd.config.keypattern import matches
 from cachecd.errors import ConfigError, UnitError
 from cachecd.model import ObjectInfo
-from cachecd.sampler.fetch import Store
+from cachecd.stores.fetch import Store
 from cachecd_client._core import masked_crc32c
 
 _PAGES = 2  # read from the listing's beginning

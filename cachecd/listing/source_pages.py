@@ -15,8 +15,8 @@ from cachecd.errors import SourceUnreachableError
 from cachecd.listing.keeping import UnusableListingError
 from cachecd.listing.table import MOST_AT_ONCE
 from cachecd.model import ObjectInfo, encoded
-from cachecd.sampler.lanes import Lanes, OutOfOrderError
-from cachecd.sampler.sweep import Sweep
+from cachecd.stores.lanes import Lanes, OutOfOrderError
+from cachecd.stores.sweep import Sweep
 
 _AHEAD = 4  # pages
 _MOST = 1 << 12  # units of a page

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd.readers.windows import ArrayWindows, Layout
-from cachecd.sampler.extras import extra
 from cachecd.sampler.view import StoreView
+from cachecd.stores.extras import extra
 
 with extra("hdf5", "reader cachecd.readers.hdf5"):
     import h5py

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd.readers.windows import ArrayWindows, Layout
-from cachecd.sampler.extras import extra
-from cachecd.sampler.stores.backend import GoneError
 from cachecd.sampler.view import StoreView
+from cachecd.stores.backend import GoneError
+from cachecd.stores.extras import extra
 
 with extra("zarr", "reader cachecd.readers.zarr"):
     import zarr

@@ -1,11 +1,12 @@
-"""What runs inside a sampler process: fetch -> decode -> transform -> write.
+"""Inside a worker process: fetch -> decode -> transform -> write. The process may die at any time.
 
-__main__    the process: frames on stdin and stdout, its end
-guard       ends what it has started with it
-worker      one assignment at a time, from units to a sealed shard
-ahead       fetches the next units while the present one is worked on
-draft       the shard being written
-fetch       bytes from a store; stores/ has one kind a file
+__main__    the process: frames on stdin and stdout (messages), its end (guard, priority)
+worker      carries streams in turn, and makes single shards again
+carried     one stream in a worker; filling: which record comes next; supply, ahead: bytes ahead of need
+draft       the shard that is being written
+origin      a source in a worker: store, format, and the records of one unit
 sources/    one format a file
 transforms/ the ready-made steps, and the user's
+lister      the process that lists sources which need user code or a table (manifest, labels, tables, units)
+reader      the base class of a user's source
 """

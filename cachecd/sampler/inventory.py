@@ -9,9 +9,9 @@ from urllib.parse import unquote_plus
 
 from cachecd.config import SourceConfig
 from cachecd.errors import ConfigError
-from cachecd.sampler.stores.answers import without_secrets
 from cachecd.sampler.tables import BadRow, Row, read_rows
 from cachecd.sampler.view import StoreView
+from cachecd.stores.answers import without_secrets
 
 # A view of the folder at a URL, what is left of the URL, and what ends the view.
 Open = Callable[[str], tuple[StoreView, str, Callable[[], None]]]

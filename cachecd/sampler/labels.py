@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from cachecd.config import SourceConfig
 from cachecd.model import ObjectInfo, encoded
 from cachecd.sampler.manifest import BadRowError, Told, key_of, rows_of, text_of
-from cachecd.sampler.stores.answers import without_secrets
-from cachecd.sampler.stores.backend import Backend
 from cachecd.sampler.tables import BadRow
+from cachecd.stores.answers import without_secrets
+from cachecd.stores.backend import Backend
 
 _log = logging.getLogger(__name__)
 

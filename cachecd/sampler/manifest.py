@@ -21,14 +21,14 @@ from cachecd.config import EVERY_HOST, SourceConfig
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
 from cachecd.sampler.enumerated import pages_of, unlistable
-from cachecd.sampler.fetch import Store, open_plain_store
 from cachecd.sampler.inventory import rows_of_inventory
-from cachecd.sampler.patience import Retry
-from cachecd.sampler.stores import urls
-from cachecd.sampler.stores.answers import without_secrets
-from cachecd.sampler.stores.backend import Backend
 from cachecd.sampler.tables import BadRow, Row, read_rows
 from cachecd.sampler.view import Direct, StoreView
+from cachecd.stores import urls
+from cachecd.stores.answers import without_secrets
+from cachecd.stores.backend import Backend
+from cachecd.stores.fetch import Store, open_plain_store
+from cachecd.stores.patience import Retry
 
 _log = logging.getLogger(__name__)
 

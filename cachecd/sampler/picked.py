@@ -15,7 +15,7 @@ from cachecd.config.objects import Join
 from cachecd.errors import UnitError
 from cachecd.model import ObjectInfo, UnitSlice
 from cachecd.sampler.sources.content import Reader
-from cachecd.sampler.stores.backend import Backend, GoneError
+from cachecd.stores.backend import Backend, GoneError
 
 _Found = TypeVar("_Found")
 

@@ -17,10 +17,10 @@ from cachecd.config import SourceConfig
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo, UnitSlice
 from cachecd.sampler.enumerated import pages_of, unlistable
-from cachecd.sampler.fetch import Store
 from cachecd.sampler.transforms.guest import Guest
 from cachecd.sampler.usercode import imported, told
 from cachecd.sampler.view import Direct, StoreView
+from cachecd.stores.fetch import Store
 
 T = TypeVar("T")
 Record = Mapping[str, Any]

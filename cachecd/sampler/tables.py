@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError
-from cachecd.sampler.extras import extra
+from cachecd.stores.extras import extra
 
 _LONGEST_LINE = 1 << 20
 _BATCH = 4096  # rows of a Parquet file decoded at a time

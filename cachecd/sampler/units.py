@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from cachecd.model import ObjectInfo
-from cachecd.sampler.extras import extra
+from cachecd.stores.extras import extra
 
 if TYPE_CHECKING:
     from cachecd.config import SourceConfig
-    from cachecd.sampler.fetch import Store
-    from cachecd.sampler.lanes import Lanes
-    from cachecd.sampler.sweep import Sweep
+    from cachecd.stores.fetch import Store
+    from cachecd.stores.lanes import Lanes
+    from cachecd.stores.sweep import Sweep
 
 _OBJECTS = {"files", "tfrecord", "webdataset"}  # formats of which an object is a unit
 

@@ -13,7 +13,7 @@ from typing_extensions import Buffer
 
 from cachecd.model import ObjectInfo
 from cachecd.sampler.ahead import in_pieces
-from cachecd.sampler.fetch import Store
+from cachecd.stores.fetch import Store
 
 T = TypeVar("T")
 

@@ -34,9 +34,9 @@ from cachecd.sampler.messages import (
     Working,
 )
 from cachecd.sampler.origin import Origin, Progress, Reader
-from cachecd.sampler.patience import Retry
 from cachecd.sampler.supply import Supply
 from cachecd.sampler.throttle import Throttle
+from cachecd.stores.patience import Retry
 from cachecd.stream import StreamId
 from cachecd_client.schema import Schema
 

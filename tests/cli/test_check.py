@@ -250,7 +250,7 @@ def test_check_says_how_many_images_the_limit_holds_either_way(images, form, tra
 
 def test_images_of_several_sizes_are_counted_by_all_objects_listed(images, monkeypatch):
     monkeypatch.setattr("cachecd.cli.capacity._PAGES", 1)
-    monkeypatch.setattr("cachecd.sampler.stores.local.PAGE", 60)
+    monkeypatch.setattr("cachecd.stores.local.PAGE", 60)
     small, large = picture(0, 32), picture(1, 160)
     line = images([small, large] * 20 + [large] * 40)
     size, pixels = (len(small) + 2 * len(large)) / 3, 32**2 + 2 * 160**2

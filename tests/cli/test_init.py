@@ -17,7 +17,7 @@ from cachecd.cli.sampler import Sampler
 from cachecd.cli.survey import Survey, _find_join, suffix_of, survey
 from cachecd.config import AVAILABLE_FORMATS, load
 from cachecd.errors import ConfigError, DiskError
-from cachecd.sampler.opening import open_store
+from cachecd.stores.opening import open_store
 from cachecd_client import FileSet, Image
 from cachecd_client._core import ShardWriter, encode_example
 
@@ -248,7 +248,7 @@ def test_a_proposal_of_pairs_runs_as_it_is(put, tmp_path, capsys, suffix):
 
 
 def test_pairs_are_seen_behind_many_folders(put, monkeypatch):
-    monkeypatch.setattr("cachecd.sampler.stores.local.PAGE", 4)
+    monkeypatch.setattr("cachecd.stores.local.PAGE", 4)
     keys = [f"{c:02}/{n}" for c in range(20) for n in range(4)]
     survey = seen(put({f"{f}/{key}.png": image() for f in ("images", "masks") for key in keys}))
     assert survey.join == {"image": "images/*.png", "mask": "masks/*.png"}
@@ -306,7 +306,7 @@ def test_windows_of_small_arrays_are_the_arrays_and_of_large_ones_a_mebibyte(put
 
 
 def test_a_listing_that_goes_on_is_looked_into_folder_by_folder(put, monkeypatch):
-    monkeypatch.setattr("cachecd.sampler.stores.local.PAGE", 4)
+    monkeypatch.setattr("cachecd.stores.local.PAGE", 4)
     found = seen(put({f"c{c}/{n:02}.png": image() for c in range(5) for n in range(10)}))
     assert not found.whole
     assert found.folders == ["c0", "c1", "c2", "c3", "c4"]

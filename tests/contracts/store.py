@@ -9,10 +9,10 @@ import pytest
 
 from cachecd.config import SourceConfig
 from cachecd.errors import UnitError
-from cachecd.sampler.fetch import Store
-from cachecd.sampler.opening import open_store
-from cachecd.sampler.patience import Retry
-from cachecd.sampler.stores.backend import GoneError
+from cachecd.stores.backend import GoneError
+from cachecd.stores.fetch import Store
+from cachecd.stores.opening import open_store
+from cachecd.stores.patience import Retry
 
 Filled = Callable[[dict[str, bytes]], Store]
 

@@ -14,7 +14,7 @@ from cachecd.daemon.listings import GenerationListing, LimitRoom, ListingKeeper
 from cachecd.errors import SourceUnreachableError
 from cachecd.model import ObjectInfo
 from cachecd.policy import events as ev
-from cachecd.sampler.lanes import Lanes
+from cachecd.stores.lanes import Lanes
 from tests.daemon.directories import NAME
 from tests.listing.sources import units
 

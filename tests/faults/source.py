@@ -7,9 +7,9 @@ import os
 import pytest
 
 from cachecd.config import SourceConfig
-from cachecd.sampler.fetch import Store
-from cachecd.sampler.opening import open_store
-from cachecd.sampler.patience import Retry
+from cachecd.stores.fetch import Store
+from cachecd.stores.opening import open_store
+from cachecd.stores.patience import Retry
 
 ACCESS, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 TOKEN, PASSWORD = "FwoGZXIvYXdzEBYaDHqa0AP1234567890", "proxy-password-9"

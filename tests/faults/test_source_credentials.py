@@ -107,7 +107,7 @@ def test_a_process_that_fails_now_and_then_is_not_noticed_while_the_keys_live(
     server: ScriptedServer, keys: Keys, environ: pytest.MonkeyPatch
 ):
     server.script["/b/key"] = [scripted.body(b"12345")]
-    environ.setattr("cachecd.sampler.stores.credentials.LIFE", 0.0)  # asks at every read
+    environ.setattr("cachecd.stores.credentials.LIFE", 0.0)  # asks at every read
     store = opened(server.endpoint)
     assert get(store, "key", 5) == b"12345"
     keys.fail()

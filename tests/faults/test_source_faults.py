@@ -18,11 +18,11 @@ import pytest
 from cachecd.config import SourceConfig
 from cachecd.errors import SourceError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
-from cachecd.sampler.fetch import Store
-from cachecd.sampler.opening import open_store
-from cachecd.sampler.patience import Retry
-from cachecd.sampler.stores.answers import seconds_of
-from cachecd.sampler.stores.backend import TransientError
+from cachecd.stores.answers import seconds_of
+from cachecd.stores.backend import TransientError
+from cachecd.stores.fetch import Store
+from cachecd.stores.opening import open_store
+from cachecd.stores.patience import Retry
 from tests import scripted
 from tests.contracts.store import get
 from tests.faults.source import HASTY, QUICK, opened, without_secrets
@@ -84,7 +84,7 @@ def test_what_passes_costs_a_retry_and_nothing_else(server: ScriptedServer, name
 def test_what_stays_with_one_object_sets_it_aside_unless_it_is_throttling(
     server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, name: str
 ):
-    monkeypatch.setattr("cachecd.sampler.fetch._PROOFS", 1)
+    monkeypatch.setattr("cachecd.stores.fetch._PROOFS", 1)
     server.script["/b/key"] = [PASSING[name](server)]
     expected = SourceUnreachableError if name in ("429", "503") else UnitError
     with pytest.raises(expected) as caught:
@@ -309,7 +309,7 @@ def test_a_store_that_throttles_gets_fewer_requests_at_a_time_and_everything_is_
 def test_retry_after_is_heard_and_bounded(
     server: ScriptedServer, environ: pytest.MonkeyPatch, status: int
 ):
-    environ.setattr("cachecd.sampler.patience.Pace.LONGEST", 0.3)
+    environ.setattr("cachecd.stores.patience.Pace.LONGEST", 0.3)
     refusal = scripted.refusal(status, "SlowDown", Retry_After="3600")
     server.script["/b/key"] = [refusal, refusal, scripted.body(BODY)]
     began = time.monotonic()

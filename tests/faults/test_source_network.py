@@ -12,10 +12,10 @@ import pytest
 
 from cachecd.config import SourceConfig
 from cachecd.errors import SourceError, SourceUnreachableError
-from cachecd.sampler.fetch import Store
-from cachecd.sampler.opening import open_store
-from cachecd.sampler.patience import Retry
-from cachecd.sampler.stores.answers import redacted
+from cachecd.stores.answers import redacted
+from cachecd.stores.fetch import Store
+from cachecd.stores.opening import open_store
+from cachecd.stores.patience import Retry
 from tests import scripted
 from tests.contracts.store import get
 from tests.faults.source import ACCESS, PASSWORD, SECRET, TOKEN, opened, without_secrets

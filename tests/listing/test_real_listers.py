@@ -14,8 +14,8 @@ from cachecd.errors import SourceUnreachableError
 from cachecd.executors.lister import Lister
 from cachecd.listing.keeping import Listing
 from cachecd.model import ObjectInfo
-from cachecd.sampler.lanes import Ask, Lanes, Page
-from cachecd.sampler.sweep import Sweep
+from cachecd.stores.lanes import Ask, Lanes, Page
+from cachecd.stores.sweep import Sweep
 from tests.listing.sources import Source, units
 
 OBJECTS = units(0, 5000)

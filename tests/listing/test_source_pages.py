@@ -13,8 +13,8 @@ from cachecd.config import SourceConfig
 from cachecd.errors import SourceUnreachableError
 from cachecd.listing.source_pages import SourcePages
 from cachecd.model import ObjectInfo
-from cachecd.sampler.lanes import Ask, Lanes, Page
-from cachecd.sampler.sweep import Sweep
+from cachecd.stores.lanes import Ask, Lanes, Page
+from cachecd.stores.sweep import Sweep
 from tests.listing.sources import units
 
 OBJECTS = units(0, 5000)

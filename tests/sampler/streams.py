@@ -22,10 +22,10 @@ from cachecd.sampler.messages import (
     StreamWorking,
     Units,
 )
-from cachecd.sampler.opening import open_store
-from cachecd.sampler.patience import Retry
 from cachecd.sampler.units import list_units
 from cachecd.sampler.worker import Worker
+from cachecd.stores.opening import open_store
+from cachecd.stores.patience import Retry
 from cachecd.stream import Cursor, Shape, StreamId, Unit
 
 RETRY = Retry(2, within=0.3, first=0.01)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
-from cachecd.sampler.fetch import Store
-from cachecd.sampler.lanes import Lanes
+from cachecd.stores.fetch import Store
+from cachecd.stores.lanes import Lanes
 from tests import clouds, scripted
 from tests.clouds import ACCOUNT, ACCOUNT_KEY, Azure, Cloud, Google
 from tests.contracts.store import Filled, StoreContract, get, listed, opened

@@ -12,7 +12,7 @@ from cachecd.errors import UnitError
 from cachecd.model import ObjectInfo, UnitSlice
 from cachecd.sampler.ahead import PIECE
 from cachecd.sampler.sources.content import UnitContent, whole
-from cachecd.sampler.stores.backend import GoneError
+from cachecd.stores.backend import GoneError
 
 UNIT = UnitSlice(3, "key", 10, "tag", offset=4, begin=100)
 

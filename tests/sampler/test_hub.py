@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
-from cachecd.sampler.fetch import Store
-from cachecd.sampler.stores import filesystem as backend
-from cachecd.sampler.stores.backend import GoneError
+from cachecd.stores import filesystem as backend
+from cachecd.stores.backend import GoneError
+from cachecd.stores.fetch import Store
 from tests import scripted
 from tests.contracts.store import Filled, StoreContract, get, listed, opened
 from tests.hub import Hub

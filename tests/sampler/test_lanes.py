@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from cachecd.errors import SourceUnreachableError
 from cachecd.model import ObjectInfo
-from cachecd.sampler.lanes import WINDOW, Ask, Lanes, OutOfOrderError, Page
-from cachecd.sampler.patience import Retry
-from cachecd.sampler.stores.backend import TransientError
-from cachecd.sampler.sweep import Sweep
+from cachecd.stores.backend import TransientError
+from cachecd.stores.lanes import WINDOW, Ask, Lanes, OutOfOrderError, Page
+from cachecd.stores.patience import Retry
+from cachecd.stores.sweep import Sweep
 
 CHANCE = random.Random(7)
 LAYOUTS = {

@@ -16,9 +16,9 @@ from cachecd.daemon.identities import identity_of
 from cachecd.daemon.workers import lister_of
 from cachecd.errors import ConfigError, UnitError
 from cachecd.listing.first_look import check_sources
-from cachecd.sampler.fetch import Store
 from cachecd.sampler.sources.arrays import matches
 from cachecd.sampler.sources.windows import TARGET
+from cachecd.stores.fetch import Store
 from cachecd_client._core import encode_example
 from cachecd_client.schema import Feature
 from tests.contracts.source import Given, SourceContract

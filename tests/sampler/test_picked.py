@@ -16,11 +16,11 @@ from cachecd.daemon.identities import identity_of
 from cachecd.errors import UnitError
 from cachecd.listing.selection import selection_of
 from cachecd.model import ObjectInfo, UnitSlice
-from cachecd.sampler.lanes import Ask, Lanes
 from cachecd.sampler.picked import Joined
 from cachecd.sampler.sources.files import label_of
-from cachecd.sampler.stores.backend import GoneError
 from cachecd.sampler.units import list_units, sweep_units
+from cachecd.stores.backend import GoneError
+from cachecd.stores.lanes import Ask, Lanes
 from cachecd_client._core import decode_example, encode_example
 from tests.contracts.source import SourceContract, TwiceContract
 from tests.contracts.store import opened

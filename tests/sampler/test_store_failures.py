@@ -14,9 +14,9 @@ from moto.server import ThreadedMotoServer
 
 from cachecd.config import SourceConfig
 from cachecd.errors import SourceError, SourceUnreachableError
-from cachecd.sampler.fetch import Store
-from cachecd.sampler.opening import open_store
-from cachecd.sampler.patience import Retry
+from cachecd.stores.fetch import Store
+from cachecd.stores.opening import open_store
+from cachecd.stores.patience import Retry
 from tests import scripted
 from tests.contracts.store import get, listed
 from tests.scripted import ScriptedServer, scripted_server
@@ -131,7 +131,7 @@ def test_renewed_credentials_are_found_without_a_restart(
 ):
     keys = tmp_path / "credentials"
     environ.setenv("AWS_SHARED_CREDENTIALS_FILE", str(keys))
-    environ.setattr("cachecd.sampler.stores.credentials.LIFE", 0.0)
+    environ.setattr("cachecd.stores.credentials.LIFE", 0.0)
     bucket = s3.bucket(f"renewed-{uuid.uuid4().hex}")
     s3.put(bucket, {"key": b"12345"})
     store = opened(f"s3://{bucket}/", s3.endpoint)

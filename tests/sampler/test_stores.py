@@ -13,10 +13,10 @@ import obstore.store
 import pytest
 
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
-from cachecd.sampler.fetch import Store
-from cachecd.sampler.lanes import Ask, Lanes
-from cachecd.sampler.patience import Retry
-from cachecd.sampler.stores.cloud import CloudBackend
+from cachecd.stores.cloud import CloudBackend
+from cachecd.stores.fetch import Store
+from cachecd.stores.lanes import Ask, Lanes
+from cachecd.stores.patience import Retry
 from tests.contracts.store import Filled, StoreContract, get, listed, opened
 from tests.stores import S3Server
 

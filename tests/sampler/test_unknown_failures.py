@@ -6,7 +6,7 @@ import pytest
 
 from cachecd.model import UnitSlice
 from cachecd.sampler.draft import Draft
-from cachecd.sampler.stores.local import LocalBackend
+from cachecd.stores.local import LocalBackend
 from tests.sampler.test_worker import Bench
 
 

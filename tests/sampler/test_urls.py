@@ -12,11 +12,11 @@ import pytest
 from cachecd.config import SourceConfig
 from cachecd.errors import SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
-from cachecd.sampler.fetch import Store
-from cachecd.sampler.opening import open_store
-from cachecd.sampler.patience import Retry
-from cachecd.sampler.stores.backend import GoneError
 from cachecd.sampler.units import list_units
+from cachecd.stores.backend import GoneError
+from cachecd.stores.fetch import Store
+from cachecd.stores.opening import open_store
+from cachecd.stores.patience import Retry
 from tests import scripted
 from tests.contracts.store import get
 from tests.scripted import ScriptedServer, scripted_server

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
-from cachecd.sampler.fetch import Store
-from cachecd.sampler.stores.backend import GoneError
+from cachecd.stores.backend import GoneError
+from cachecd.stores.fetch import Store
 from tests import scripted
 from tests.contracts.store import Filled, StoreContract, get, listed, opened
 from tests.scripted import ScriptedServer, scripted_server

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 from cachecd.model import Assignment, Outcome, ShardId, UnitSlice
-from cachecd.sampler import ahead, fetch
+from cachecd.sampler import ahead
 from cachecd.sampler.messages import Described, Failed, FromSampler, Made, Make, Setup, Working
-from cachecd.sampler.patience import Retry
 from cachecd.sampler.worker import Worker
+from cachecd.stores import fetch
+from cachecd.stores.patience import Retry
 from cachecd_client._core import decode_example, encode_example
 from tests import scripted
 from tests.contracts.source import Shard, read_back

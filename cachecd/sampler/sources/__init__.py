@@ -11,8 +11,8 @@ from typing import Protocol
 from cachecd.config import DatasetConfig
 from cachecd.model import UnitSlice
 from cachecd.sampler.draft import Draft
-from cachecd.sampler.extras import extra
 from cachecd.sampler.sources.content import Content
+from cachecd.stores.extras import extra
 
 # Of the record that comes next: its ordinal, and its offset (0: not known, or the start).
 Position = tuple[int, int]

@@ -17,7 +17,7 @@ from cachecd.errors import UnitError
 from cachecd.sampler.sources.arrays import LARGEST, Array, Begun, open_array
 from cachecd.sampler.sources.content import Content
 from cachecd.sampler.sources.windows import Cut, Windows, is_dense
-from cachecd.sampler.stores.backend import GoneError
+from cachecd.stores.backend import GoneError
 from cachecd_client.schema import Feature, Schema, infer
 
 

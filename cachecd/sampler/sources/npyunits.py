@@ -19,7 +19,7 @@ from cachecd.sampler.sources.content import UnitContent
 from cachecd.sampler.sources.windows import Cut
 
 if TYPE_CHECKING:
-    from cachecd.sampler.fetch import Store
+    from cachecd.stores.fetch import Store
 
 _AT_ONCE = 64  # objects that are looked into at a time, within the store's connections
 

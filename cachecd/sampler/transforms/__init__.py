@@ -14,9 +14,9 @@ from typing import Any, cast
 
 from cachecd.config import TransformStep
 from cachecd.errors import UnitError
-from cachecd.sampler.extras import extra
 from cachecd.sampler.transforms.guest import Guest
 from cachecd.sampler.usercode import imported, told
+from cachecd.stores.extras import extra
 
 Record = Mapping[str, Any]
 

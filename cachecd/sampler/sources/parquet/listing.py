@@ -18,7 +18,7 @@ from cachecd.model import ObjectInfo
 from cachecd.sampler.sources.parquet.footer import TAIL, Footer, read_footer
 
 if TYPE_CHECKING:
-    from cachecd.sampler.fetch import Store
+    from cachecd.stores.fetch import Store
 
 _AT_A_TIME = 256  # objects of a page
 

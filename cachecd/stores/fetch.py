@@ -18,11 +18,8 @@ from typing_extensions import Buffer
 
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
-from cachecd.sampler.gate import Gate
-from cachecd.sampler.lanes import Ask, Lanes, Page
-from cachecd.sampler.patience import Budget, Pace, Retry
-from cachecd.sampler.stores.answers import redacted, without_secrets
-from cachecd.sampler.stores.backend import (
+from cachecd.stores.answers import redacted, without_secrets
+from cachecd.stores.backend import (
     Backend,
     GoneError,
     NotPartialError,
@@ -31,7 +28,10 @@ from cachecd.sampler.stores.backend import (
     TransientError,
     resized,
 )
-from cachecd.sampler.sweep import Sweep
+from cachecd.stores.gate import Gate
+from cachecd.stores.lanes import Ask, Lanes, Page
+from cachecd.stores.patience import Budget, Pace, Retry
+from cachecd.stores.sweep import Sweep
 from cachecd_client.errors import CallerError, WorldError
 
 if TYPE_CHECKING:
@@ -281,30 +281,30 @@ def _open_backend(source: SourceConfig, connections: int, retry: Retry, threads:
     # Imported where needed: boto3 alone takes 0.1 s, which a source of files need not spend.
     match scheme:
         case "s3" | "s3a":
-            from cachecd.sampler.stores.s3 import S3Backend
+            from cachecd.stores.s3 import S3Backend
 
             return S3Backend(source, connections, retry.tries, retry.silence, threads)
         case "file":
-            from cachecd.sampler.stores.local import LocalBackend
+            from cachecd.stores.local import LocalBackend
 
             return LocalBackend(path, connections)
         case "gs" | "az" | "azure" | "abfs" | "abfss" | "adl":
-            from cachecd.sampler.stores.cloud import open_cloud
+            from cachecd.stores.cloud import open_cloud
 
             return open_cloud(source, connections, retry.silence, threads)
         case "http" | "https" if not path:
-            from cachecd.sampler.stores.urls import UrlsBackend
+            from cachecd.stores.urls import UrlsBackend
 
             return UrlsBackend(source, connections, retry.silence)
         case "http" | "https":
-            from cachecd.sampler.stores.web import WebBackend
+            from cachecd.stores.web import WebBackend
 
             return WebBackend(source, connections, retry.silence, threads)
         case "hf":
-            from cachecd.sampler.stores.filesystem import HubBackend
+            from cachecd.stores.filesystem import HubBackend
 
             return HubBackend(source, connections)
         case _:
-            from cachecd.sampler.stores.filesystem import FsspecBackend
+            from cachecd.stores.filesystem import FsspecBackend
 
             return FsspecBackend(source.url, connections)

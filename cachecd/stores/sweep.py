@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from cachecd.errors import SourceUnreachableError
 from cachecd.model import ObjectInfo
-from cachecd.sampler.lanes import WINDOW, Ask, Lanes, Page
-from cachecd.sampler.patience import Pace, Retry
-from cachecd.sampler.stores.backend import TransientError
+from cachecd.stores.backend import TransientError
+from cachecd.stores.lanes import WINDOW, Ask, Lanes, Page
+from cachecd.stores.patience import Pace, Retry
 
 
 @dataclass(slots=True)

@@ -19,9 +19,9 @@ import obstore.store
 
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
-from cachecd.sampler.lanes import Ask, OutOfOrderError, Page, is_marker
-from cachecd.sampler.stores.answers import redacted, refusal, without_secrets
-from cachecd.sampler.stores.backend import PAGE, NotPartialError, TransientError, resized
+from cachecd.stores.answers import redacted, refusal, without_secrets
+from cachecd.stores.backend import PAGE, NotPartialError, TransientError, resized
+from cachecd.stores.lanes import Ask, OutOfOrderError, Page, is_marker
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -58,7 +58,7 @@ def client_options(connections: int, silence: float, *, allow_http: bool) -> dic
     return options
 
 
-# Tries are counted by cachecd.sampler.fetch.
+# Tries are counted by cachecd.stores.fetch.
 NO_RETRIES: Any = {"max_retries": 0}
 
 

@@ -26,12 +26,12 @@ from obstore.store import S3Store
 
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError
 from cachecd.model import ObjectInfo
-from cachecd.sampler.lanes import WINDOW, Ask, Page, is_marker
-from cachecd.sampler.stores import listobjects
-from cachecd.sampler.stores.answers import redacted, refusal, seconds_of
-from cachecd.sampler.stores.backend import PAGE, TransientError, resized
-from cachecd.sampler.stores.cloud import NO_RETRIES, CloudBackend, client_options, untrusted
-from cachecd.sampler.stores.credentials import LIFE, ChainCredentials, missing, new_session
+from cachecd.stores import listobjects
+from cachecd.stores.answers import redacted, refusal, seconds_of
+from cachecd.stores.backend import PAGE, TransientError, resized
+from cachecd.stores.cloud import NO_RETRIES, CloudBackend, client_options, untrusted
+from cachecd.stores.credentials import LIFE, ChainCredentials, missing, new_session
+from cachecd.stores.lanes import WINDOW, Ask, Page, is_marker
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -68,7 +68,7 @@ class S3Backend:
         if not bucket:
             raise ConfigError(f"source {source.url}: expected s3://BUCKET/PREFIX/")
         self._source = source
-        self._tries = tries  # of a listing; reads are counted by cachecd.sampler.fetch
+        self._tries = tries  # of a listing; reads are counted by cachecd.stores.fetch
         self._silence = silence
         self._throttled = False
         self._bucket = bucket

@@ -20,9 +20,9 @@ from obstore.store import HTTPStore
 
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
-from cachecd.sampler.stores.answers import redacted, refusal, without_secrets
-from cachecd.sampler.stores.backend import PAGE, TransientError
-from cachecd.sampler.stores.cloud import (
+from cachecd.stores.answers import redacted, refusal, without_secrets
+from cachecd.stores.backend import PAGE, TransientError
+from cachecd.stores.cloud import (
     NO_RETRIES,
     CloudBackend,
     client_options,

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
-from cachecd.sampler.stores.backend import PAGE, GoneError, TransientError, resized
+from cachecd.stores.backend import PAGE, GoneError, TransientError, resized
 
 _log = logging.getLogger(__name__)
 

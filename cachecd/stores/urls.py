@@ -19,8 +19,8 @@ from urllib3 import exceptions
 
 from cachecd.errors import SourceError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
-from cachecd.sampler.stores.answers import redacted, refusal, seconds_of, without_secrets
-from cachecd.sampler.stores.backend import TransientError, resized
+from cachecd.stores.answers import redacted, refusal, seconds_of, without_secrets
+from cachecd.stores.backend import TransientError, resized
 
 if TYPE_CHECKING:
     from cachecd.config import SourceConfig
@@ -74,7 +74,7 @@ class UrlsBackend:
             "num_pools": _HOSTS,
             "maxsize": connections,
             "timeout": urllib3.Timeout(connect=min(5.0, silence), read=silence),
-            "retries": False,  # tries are counted by cachecd.sampler.fetch
+            "retries": False,  # tries are counted by cachecd.stores.fetch
             "ssl_context": trusted,
         }
         self._direct = urllib3.PoolManager(**self._options)

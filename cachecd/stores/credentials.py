@@ -15,8 +15,8 @@ from botocore.exceptions import BotoCoreError
 from botocore.loaders import create_loader
 
 from cachecd.errors import SourceError, SourceUnreachableError
-from cachecd.sampler.stores.answers import redacted
-from cachecd.sampler.stores.backend import TransientError
+from cachecd.stores.answers import redacted
+from cachecd.stores.backend import TransientError
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials

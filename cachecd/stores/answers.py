@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from cachecd.errors import SourceError, SourceUnreachableError, UnitError
-from cachecd.sampler.stores.backend import GoneError, TransientError
+from cachecd.stores.backend import GoneError, TransientError
 
 _NO_BUCKET = {"NoSuchBucket", "InvalidBucketName", "ContainerNotFound", "NoSuchContainer"}
 _ELSEWHERE = {

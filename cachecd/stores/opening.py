@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cachecd.sampler.fetch import Store, open_plain_store
-from cachecd.sampler.patience import Retry
+from cachecd.stores.fetch import Store, open_plain_store
+from cachecd.stores.patience import Retry
 
 if TYPE_CHECKING:
     from cachecd.config import SourceConfig
-    from cachecd.sampler.stores.backend import Backend
+    from cachecd.stores.backend import Backend
 
 
 def open_store(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 class Retry:
     """How long a failing read is tried again: `tries` times, or for `within` seconds.
 
-    Then it depends on whether other objects can be read (cachecd.sampler.fetch). The pause before
+    Then it depends on whether other objects can be read (cachecd.stores.fetch). The pause before
     each try is a random part of a span that doubles from `first` to `longest` (full jitter), so that
     many readers that failed together do not come back together.
 

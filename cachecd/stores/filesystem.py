@@ -18,9 +18,9 @@ import fsspec.core
 
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
-from cachecd.sampler.extras import extra
-from cachecd.sampler.stores.answers import redacted, refusal, seconds_of, without_secrets
-from cachecd.sampler.stores.backend import PAGE, GoneError, TransientError
+from cachecd.stores.answers import redacted, refusal, seconds_of, without_secrets
+from cachecd.stores.backend import PAGE, GoneError, TransientError
+from cachecd.stores.extras import extra
 
 if TYPE_CHECKING:
     from cachecd.config import SourceConfig
