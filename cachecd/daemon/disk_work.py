@@ -52,6 +52,7 @@ class DiskWork:
     window: int | None = None
     _open: dict[str, Exclusion] = field(default_factory=dict)
     _keys: dict[str, frozenset[str]] = field(default_factory=dict)
+    _skipped: dict[tuple[StreamId, int], tuple[Skipped, ...]] = field(default_factory=dict)
     _halves: set[tuple[StreamId, int]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -136,8 +137,11 @@ class DiskWork:
         if (known := read_generation(path)) is not None and known.schema is None:
             write_generation(path, replace(known, schema=schema))
 
-    def facts(self, stream: StreamId, number: int) -> ShardFacts:
-        """Returns the facts of a sealed shard that is not published."""
+    def facts(self, stream: StreamId, number: int, skipped: tuple[Skipped, ...] = ()) -> ShardFacts:
+        """Returns the facts of a sealed shard that is not published. `skipped`: with the whole reasons, of
+        which the sidecar has the beginnings."""
+        if skipped:
+            self._skipped[stream, number] = skipped
         layout = self.of(generation_of(stream))
         try:
             head = read_head(layout.temporary_sidecar(number))
@@ -150,6 +154,7 @@ class DiskWork:
         removes, or a worker that gets the number again."""
         layout = self.of(generation_of(stream))
         for number in numbers:
+            self._skipped.pop((stream, number), None)
             half = (stream, number) in self._halves
             self._halves.discard((stream, number))
             try:
@@ -164,9 +169,8 @@ class DiskWork:
         if keys and holds(sidecar, _encoded(keys)):
             reason = "a record of it was excluded meanwhile"
             return ev.PublishRefused(stream, number, True, reason)
-        skipped = read_head(sidecar).skipped
         allocated = publish.publish(layout, number)
-        self._count(generation, skipped)
+        self._count(generation, self._skipped.pop((stream, number), ()))
         return ev.Published(stream, number, allocated)
 
     def _count(self, generation: GenerationId, skipped: Iterable[Skipped]) -> None:

@@ -37,7 +37,7 @@ from cachecd.sampler.messages import (
     Units,
     Until,
 )
-from cachecd.stream import More, Place, Shape, StreamId, Unit
+from cachecd.stream import More, Place, Shape, Skipped, StreamId, Unit
 
 _log = structlog.get_logger("cachecd.daemon")
 _RETRY = 1.0  # seconds until a read of the listing that the disk refused is repeated
@@ -111,7 +111,7 @@ class Feeding:
         executor: Executor,
         excluded: Callable[[str], frozenset[str]],
         record: Callable[[Callable[[], list[ev.Event]]], None],
-        facts: Callable[[StreamId, int], ShardFacts],
+        facts: Callable[[StreamId, int, tuple[Skipped, ...]], ShardFacts],
         discard: Callable[[StreamId, Sequence[int]], None],
         described: Callable[[GenerationId, dict[str, Any]], None],
         fetched: Callable[[str, int], None] = lambda dataset, count: None,
@@ -238,12 +238,12 @@ class Feeding:
             sealed.add(number)
 
         def report() -> list[ev.Event]:
-            ended = self._facts(name, number).ended if has_file else 0
+            skipped = outcome.skipped
+            ended = self._facts(name, number, skipped).ended if has_file else 0
             facts = ShardFacts(
                 outcome.allocated, outcome.records, outcome.data_bytes, ended, outcome.digest
             )
-            before, after, skipped = outcome.before, outcome.after, outcome.skipped
-            return [ev.Sealed(name, number, before, after, facts, skipped)]
+            return [ev.Sealed(name, number, outcome.before, outcome.after, facts, skipped)]
 
         self._record(report)
 

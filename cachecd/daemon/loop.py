@@ -123,10 +123,15 @@ class CacheLoop:
 
     def feed(self, event: ev.Event) -> None:
         """Reports an event to the policy, and begins to carry out what follows."""
-        if isinstance(event, ev.ShardVerified) and not (event.sound or self._is_known(event)):
-            self._corrupt += 1
-            name = f"{event.generation.dataset}/{event.generation.name}/{event.number}"
-            _log.error("shard is damaged: quarantined", shard=name)
+        match event:
+            case ev.ShardVerified(generation, number, sound=False) if not self._is_known(event):
+                self._corrupt += 1
+                name = f"{generation.dataset}/{generation.name}/{number}"
+                _log.error("shard is damaged: quarantined", shard=name)
+            case ev.Failed(stream, "worker", reason, None, False):
+                self._stopped.note(_workers(stream.dataset), reason)
+            case ev.Sealed(stream):
+                self._stopped.note(_workers(stream.dataset), "")
         self.carrying.carry_out(self.policy.handle(event, time.monotonic()))
         self._complain()
         if isinstance(event, ev.Sealed):
@@ -221,7 +226,10 @@ class CacheLoop:
         stale = self._stale_values()
         for name, dataset in text["datasets"].items():
             dataset["bytes_per_second"] = round(self.rate(name))
-            dataset["stopped_for_s"] = round(self._stopped.seconds(_source(name)), 1)
+            workers, source = _workers(name), _source(name)
+            dataset["stopped"] = dataset["stopped"] or self._stopped.reasons.get(workers, "")
+            since = max(self._stopped.seconds(workers), self._stopped.seconds(source))
+            dataset["stopped_for_s"] = round(since, 1)
             dataset["rewritten_units"] = self._keepers[name].rewritten
             dataset["listing"] = self._keepers[name].progress.status(now)
             dataset["from_next_generation"] = stale[name]
@@ -282,7 +290,8 @@ class CacheLoop:
         """Logs what the disk or a source refuses, once."""
         self._stopped.note("the disk of cache.dir", self.policy.disk.why)
         for name, dataset in self.policy.datasets.items():
-            self._stopped.note(_source(name), dataset.source.why)
+            why = dataset.source.why or dataset.generation.contradicted
+            self._stopped.note(_source(name), why)
 
     # --- time
 
@@ -384,6 +393,10 @@ class CacheLoop:
             self._failing.note(f"writing {name}", str(error))
         else:
             self._failing.note(f"writing {name}", "")
+
+
+def _workers(name: str) -> str:
+    return f"the work on {name}"
 
 
 def _source(name: str) -> str:

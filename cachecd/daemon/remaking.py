@@ -160,7 +160,7 @@ class Remaking:
             )
 
             def report() -> list[ev.Event]:
-                known = self._work.facts(stream, number) if outcome.records else facts
+                known = self._work.facts(stream, number, skipped) if outcome.records else facts
                 whole = facts._replace(ended=known.ended, digest=known.digest)
                 return [ev.Sealed(stream, number, Cursor(), Cursor(), whole, skipped, left)]
 

@@ -92,6 +92,7 @@ def _dataset(policy: Policy, dataset: Dataset, state: State) -> dict[str, Any]:
         "rotation_waits": rotation_waits(policy, dataset),
         "held_back": _held_back(dataset),
         "stopped": dataset.source.why or gen.contradicted or gen.reason,
+        "contradicted": bool(gen.contradicted),
         "skipped": {
             "units": sum(each.count for each in state.skipped.values()),
             "reasons": {

@@ -40,8 +40,12 @@ def test_hostile_units_are_set_aside_after_two_tries_and_all_others_are_there(tm
         status = served.status()
         train, sampler = status["datasets"]["train"], status["sampler"]
         assert train["records"] == FINE - len(HARM)
-        assert train["set_aside"]["units"] == len(HARM)
-        reasons = {e["key"]: e["reason"] for e in train["set_aside"]["examples"]}
+        assert train["skipped"]["units"] == len(HARM)
+        reasons = {
+            key: reason
+            for reason, about in train["skipped"]["reasons"].items()
+            for key in about["examples"]
+        }
         assert reasons.pop("030").startswith("tests.faults.deeds:do raised ValueError: no good (")
         assert "the shard's descriptor was written to" in reasons.pop("051")
         assert reasons == {
@@ -62,7 +66,7 @@ def test_hostile_units_are_set_aside_after_two_tries_and_all_others_are_there(tm
         left = int((tmp_path / "left").read_text())
         wait_until(lambda: not alive(left), what=f"process {left} is gone")
         said = served.said()
-        assert said.count("unit set aside") == len(HARM)
+        assert said.count("unit skipped") == len(HARM)
         assert said.count("sampler process replaced") == 2 * 6
 
 
@@ -76,7 +80,7 @@ def test_a_crash_loop_backs_off_shows_in_status_and_ends_when_its_reason_does(tm
         status = served.status()
         assert status["sampler"]["last_end"] == "sampler process was killed by SIGABRT"
         assert "was killed by SIGABRT" in status["datasets"]["train"]["stopped"]
-        assert status["datasets"]["train"]["set_aside"]["units"] == 0, "no unit is to blame"
+        assert status["datasets"]["train"]["skipped"]["units"] == 0, "no unit is to blame"
         restarts = served.status()["sampler"]["restarts"]
         module.write_text("def step(record):\n    return record\n")
         os.utime(module, (1, 1))  # Python's cache goes by the second
