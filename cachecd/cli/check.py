@@ -64,7 +64,7 @@ def command(
             from cachecd.errors import UnitError
             from cachecd.quantities import printable
 
-            reasons = Counter(aside.reason for aside in sample.set_aside)
+            reasons = Counter(skipped.reason for skipped in sample.skipped)
             ((reason, count),) = reasons.most_common(1)
             raise UnitError(
                 f"datasets.{name}: of the first {len(sample.units)} units none gives a record; {count} x "

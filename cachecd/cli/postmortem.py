@@ -1,4 +1,4 @@
-"""The debugger, at the user's own line that raised."""
+"""Opens the debugger at the line of the user's own code that raised."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A configuration for a source that was looked at, as YAML with comments that say why."""
+"""Proposes a configuration for a source that was surveyed: YAML with comments that give the reasons."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _others(seen: Survey, form: str) -> Iterator[str]:
         return
     named = ", ".join(f"{seen.suffixes[o]} x {'.' + o if o else 'none'}" for o in others[:_NAMED])
     yield f"# There are other suffixes than .{first} too ({named}): every object that cannot be used as one"
-    yield "# is set aside with its reason; move them to another prefix if they are not meant."
+    yield "# is skipped with its reason; move them to another prefix if they are not meant."
 
 
 def _join(seen: Survey) -> Iterator[str]:
@@ -125,7 +125,7 @@ def _join(seen: Survey) -> Iterator[str]:
         yield f"  {name}: {_quoted(pattern)}"
     if others := len(seen.objects) - seen.joined * len(seen.join):
         yield f"# {others} more were looked at. Objects that match no pattern are not read. Where the first"
-        yield "# pattern has an object and another has none, the record is set aside."
+        yield "# pattern has an object and another has none, the record is skipped."
 
 
 def _label(seen: Survey) -> Iterator[str]:

@@ -1,6 +1,6 @@
-"""A sample as people and programs see it: each feature's name, dtype, shape and extent; images as files.
+"""Shows a sample: each feature's name, dtype, shape and extent; images as files.
 
-What comes from a source is shown on one line and printable, and no file is named after any of it.
+Text from a source is printed on one line without control characters. No file name contains such text.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cachecd.stores.extras import extra
 from cachecd_client.schema import Feature, Schema
 
 _FIRST_BYTES = 32
-_ASIDES = 5
+_SKIPPED = 5
 _MAGIC = {
     b"\xff\xd8\xff": "jpg",
     b"\x89PNG\r\n\x1a\n": "png",
@@ -53,7 +53,7 @@ def document(sample: Sample, images: Mapping[tuple[int, str], Path]) -> dict[str
         "fetched_bytes": sample.outcome.fetched_bytes,
         "seconds": round(sample.outcome.seconds, 3),
         "whole": not sample.outcome.remainder,
-        "set_aside": [{"key": a.key, "reason": a.reason} for a in sample.set_aside],
+        "skipped": [{"key": each.key, "reason": each.reason} for each in sample.skipped],
     }
 
 
@@ -72,10 +72,10 @@ def lines(sample: Sample, images: Mapping[tuple[int, str], Path]) -> Iterator[tu
         yield "", f"and {more} more {'record' if more == 1 else 'records'}"
     if sample.outcome.remainder:
         yield "", "a shard was full before the end of it"
-    for aside in sample.set_aside[:_ASIDES]:
-        yield "set aside", f"{printable(aside.key)}: {printable(aside.reason)}"
-    if len(sample.set_aside) > _ASIDES:
-        yield "", f"and {len(sample.set_aside) - _ASIDES} more units"
+    for skipped in sample.skipped[:_SKIPPED]:
+        yield "skipped", f"{printable(skipped.key)}: {printable(skipped.reason)}"
+    if len(sample.skipped) > _SKIPPED:
+        yield "", f"and {len(sample.skipped) - _SKIPPED} more units"
 
 
 def write_images(sample: Sample, folder: Path) -> dict[tuple[int, str], Path]:

@@ -1,5 +1,5 @@
-"""What a sampler makes of a few units, in this process: fetched, decoded, transformed and written as it
-would do it, into a shard that is thrown away. Touches no cache and needs no daemon.
+"""Fetches, decodes, transforms and writes a few units as a worker does, in this process, into a shard that is
+deleted. Touches no cache and needs no daemon.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Sample:
     """What became of `units`.
 
     `records`: the first of `outcome.records`; `schema`: theirs, None if there are none. `errors`: what
-    cost units, in the order of `outcome.set_aside` without those that were refused unread. `classes`:
+    cost units, in the order of `skipped` without those that were refused unread. `classes`:
     the label's, by number as far as that is known (`numbered`).
     """
 
@@ -75,7 +75,7 @@ class Sample:
     numbered: bool = True
 
     @property
-    def set_aside(self) -> tuple[SetAside, ...]:
+    def skipped(self) -> tuple[SetAside, ...]:
         return self.outcome.set_aside
 
     @property
@@ -87,7 +87,7 @@ class Sample:
     def read(self) -> int:
         """How many of the units were read to their end."""
         left = {unit.unit for unit in self.outcome.remainder}
-        aside = {aside.unit for aside in self.set_aside}
+        aside = {skipped.unit for skipped in self.skipped}
         return sum(unit.unit not in left | aside for unit in self.units)
 
 
@@ -180,7 +180,7 @@ class Sampler:
     def take(self, units: tuple[UnitSlice, ...], most: int) -> Sample:
         """Makes a shard of these units and reads its first `most` records back.
 
-        What a sampler would do about an object that fails, this does: it is set aside with its reason.
+        An object that fails is skipped with its reason, as a worker would do it.
         SourceError or ConfigError where nothing can be had at all. What the transform prints goes to
         stderr.
         """

@@ -96,6 +96,18 @@ def _older(older: dict[str, Any], size: Any) -> str:
     return f"generation {older['generation']}: {older['shards']} shards, {size(older['bytes'])}"
 
 
+def _listing(listing: dict[str, Any]) -> str:
+    """How far the listing is, or when the last one ended."""
+    from cachecd.quantities import approximate_duration as age
+
+    if listing["running"]:
+        objects = f"{listing['objects']} objects at {listing['objects_per_second']}/s"
+        return f", for {age(listing['for_s'])}: {objects}"
+    if listing["ended_ago_s"] is None:
+        return ""
+    return f", {age(listing['ended_ago_s'])} ago in {age(listing['took_s'])}"
+
+
 def _print_dataset(name: str, dataset: dict[str, Any], size: Any) -> None:
     pinned = ", pinned" if dataset["pinned"] else ""
     whole = ", whole" if dataset["whole"] else ""
@@ -106,7 +118,7 @@ def _print_dataset(name: str, dataset: dict[str, Any], size: Any) -> None:
         f"{dataset['evicted_shards']} shards retired, {dataset['retired_shards']} of them still held"
     )
     listed = "complete" if dataset["listed"] else "still listing"
-    _say(f"  listing: {dataset['units']} units ({listed})")
+    _say(f"  listing: {dataset['units']} units ({listed}{_listing(dataset['listing'])})")
     pass_ = "whole: nothing is missing" if dataset["whole"] else f"pass {dataset['passes'] + 1}"
     _say(f"  {pass_}; {dataset['coverage']:.1%} of the units cached at least once")
     _say(

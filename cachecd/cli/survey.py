@@ -1,4 +1,4 @@
-"""A look at a source that nothing is known of: the names of its objects, and what is in a few of them."""
+"""Surveys an unknown source for `cachecd init`: the names of its objects, and the content of a few."""
 
 from __future__ import annotations
 

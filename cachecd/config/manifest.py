@@ -41,7 +41,7 @@ LABELS: Any = Field(
     None,
     description=(
         "URL of a table of keys and labels, in one of the formats of source.manifest, with the columns "
-        "key (or url) and label. A unit that has no row is set aside."
+        "key (or url) and label. A unit that has no row is skipped."
     ),
     examples=["s3://bucket/lists/labels.csv"],
 )

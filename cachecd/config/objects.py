@@ -73,7 +73,7 @@ JOIN: Any = Field(
     description=(
         "For files: feature -> pattern with one *. A record holds one object of each pattern, for the same "
         "text in place of the *; that text is its key. Only the objects of the first pattern are listed. "
-        "If one of the others is missing, the record is set aside."
+        "If one of the others is missing, the record is skipped."
     ),
     examples=[{"image": "images/*.png", "mask": "masks/*.png"}],
 )

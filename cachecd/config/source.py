@@ -31,7 +31,7 @@ class LabelConfig(SectionModel):
         description=(
             "The names of all classes, in the order of their numbers. With it the source is "
             "sampled while it is still being listed, and every machine and every run has the same "
-            "numbers; objects of other classes are set aside. Without it, classes are numbered in "
+            "numbers; objects of other classes are skipped. Without it, classes are numbered in "
             "the order of their names once the listing has come to its end, and nothing is sampled "
             "before. Another list is another generation."
         ),

@@ -1,4 +1,4 @@
-"""A first look at each source, before anything is made on disk: has it a usable unit?"""
+"""Checks each source before anything is made on disk: does it have a usable unit?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the listing of a source is, for people. Pure: the times are the caller's."""
+"""Progress of a listing, for the status. Pure: the caller gives the times."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 @dataclass(slots=True)
 class Progress:
-    """Of the listing that is under way (`began`: when, 0 if none is) and of the last one that came to
-    its end. Times are seconds of a monotonic clock. `objects` were named by the store so far, or in all;
-    `failed` is why the last attempt failed, "" if it did not."""
+    """The running listing (`began`: when it began, 0 if none runs) and the last one that ended. Times are
+    seconds of a monotonic clock. `objects`: how many objects the store has listed. `failed`: why the last
+    attempt failed, or ""."""
 
     began: float = 0.0
     ended: float = 0.0

@@ -1,7 +1,7 @@
-"""Which units of a source a dataset takes: this node's part of them, and one side of a split. Pure.
+"""Selects the units of a dataset: this node's part of the source, and one side of a split. Pure.
 
-Both follow from the units' names alone, by hashes of their own: never from the order of the listing, from
-time or from what other nodes do. Whoever changes them here trains on what was held out.
+Both follow from hashes of the units' names alone: never from the order of the listing, from time or from
+other nodes. A change of the hashes here would train on records that were held out.
 """
 
 from __future__ import annotations

@@ -144,7 +144,7 @@ def test_a_source_none_of_whose_objects_gives_a_record_fails_the_check(objects, 
     path = objects(10, ", transform: decode_image")
     assert cli.run_command(["check", str(path), "--sources"]) == 1
     said = capsys.readouterr()
-    assert "set aside: 0.bin: decode_image raised" in said.out
+    assert "skipped: 0.bin: decode_image raised" in said.out
     (line,) = said.err.splitlines()
     assert line.startswith(
         "cachecd: datasets.train: of the first 5 units none gives a record; 5 x dec"

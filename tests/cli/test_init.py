@@ -244,7 +244,7 @@ def test_a_proposal_of_pairs_runs_as_it_is(put, tmp_path, capsys, suffix):
     assert cli.run_command(["check", str(tmp_path / "proposed.yaml"), "--sources"]) == 0
     output = capsys.readouterr().out
     assert "read 7 of the first 8 units" in output
-    assert f"set aside: cat/0: 'masks/cat/0.{suffix}' is missing" in output
+    assert f"skipped: cat/0: 'masks/cat/0.{suffix}' is missing" in output
 
 
 def test_pairs_are_seen_behind_many_folders(put, monkeypatch):

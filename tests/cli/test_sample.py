@@ -88,7 +88,7 @@ def test_the_first_unit_that_is_not_refused_is_shown_and_no_cache_is_made(folder
     assert cli.run_command(["sample", str(path), "--out", str(out), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     (record,) = found["records"]
-    assert (record["key"], record["ordinal"], found["set_aside"]) == ("cat/0.png", 0, [])
+    assert (record["key"], record["ordinal"], found["skipped"]) == ("cat/0.png", 0, [])
     image = record["features"]["image"]
     assert (image["dtype"], image["shape"], image["min"], image["max"]) == (
         "uint8",
@@ -150,18 +150,18 @@ def test_a_key_that_is_not_listed_is_said_so(folder):
         Sampler(load(config(folder)), "eval")
 
 
-def test_what_cannot_be_decoded_is_set_aside_with_its_reason_and_exit_1(folder, capsys):
+def test_what_cannot_be_decoded_is_skipped_with_its_reason_and_exit_1(folder, capsys):
     (folder / "src" / "cat" / "0.png").write_bytes(png()[:50])
     assert cli.run_command(["sample", str(config(folder))]) == 1
-    (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("set aside")]
-    assert line.startswith("set aside  cat/0.png: decode_image raised ")
+    (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("skipped")]
+    assert line.startswith("skipped    cat/0.png: decode_image raised ")
 
 
 def test_a_source_of_refused_objects_alone_says_why(folder, capsys):
     path = config(folder)
     path.write_text(path.read_text().replace("^([^/]+)/", "^(bird)/"))
     assert cli.run_command(["sample", str(path)]) == 1
-    assert "set aside  README: label pattern '^(bird)/' finds no class" in capsys.readouterr().out
+    assert "skipped    README: label pattern '^(bird)/' finds no class" in capsys.readouterr().out
 
 
 def test_a_record_that_does_not_fit_the_schema_is_told_with_both_shapes(folder, capsys):
@@ -171,7 +171,7 @@ def test_a_record_that_does_not_fit_the_schema_is_told_with_both_shapes(folder, 
     assert said.err == "said by the transform\n"
     found = json.loads(said.out)
     assert found["num_records"] == 1
-    (aside,) = found["set_aside"]
+    (aside,) = found["skipped"]
     assert "float32[4], the schema says float32[3]" in aside["reason"]
 
 
@@ -180,7 +180,7 @@ def test_with_pdb_the_debugger_stands_at_the_users_line_that_raised(folder, caps
     monkeypatch.setattr(sys, "stdin", io.StringIO("p answer * 2\nq\n"))
     assert cli.run_command(["sample", str(path), "--pdb"]) == 1
     told = capsys.readouterr().out
-    assert "set aside  cat/0.png: steps:fail raised json.decoder.JSONDecodeError: Expecting" in told
+    assert "skipped    cat/0.png: steps:fail raised json.decoder.JSONDecodeError: Expecting" in told
     assert f"> {folder}/steps.py(4)fail()" in told
     assert "(Pdb) 84\n" in told
 
