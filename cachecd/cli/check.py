@@ -49,6 +49,7 @@ def command(
     with placed(config):
         resolved = _Resolved(loaded, *resolve(loaded))
     refuse_network_filesystem(loaded.cache.dir)
+    _find_stale(resolved)
     if sources:
         _look(resolved)
         sizes = {n: c.size for n, c in resolved.capacities.items() if c.size is not None}
@@ -74,14 +75,31 @@ def command(
 
 @dataclass(slots=True)
 class _Resolved:
-    """A configuration with its limit and rules in bytes, and what a look at its sources has shown."""
+    """A configuration with its limit and rules in bytes, what a look at its sources has shown, and the values
+    (`stale`) that count from the next generation on."""
 
     config: Config
     limit: int
     rules: tuple[Rules, ...]
+    stale: dict[str, list[str]] = field(default_factory=dict)
     noticed: dict[str, str] = field(default_factory=dict)
     samples: dict[str, Sample] = field(default_factory=dict)
     capacities: dict[str, Capacity] = field(default_factory=dict)
+
+
+def _find_stale(resolved: _Resolved) -> None:
+    """Compares the configuration with the generations that the cache directory has."""
+    from cachecd.daemon.status import stale_values
+    from cachecd.disk.identity import read_generation
+    from cachecd.disk.layout import Layout
+
+    config, layout = resolved.config, Layout(resolved.config.cache.dir)
+    names = {rules.name: rules.generation for rules in resolved.rules}
+    for name, directory in layout.generations():
+        known = read_generation(layout.generation(name, directory).identity)
+        if known is not None and directory.partition("-")[0] == names.get(name):
+            dataset, size = config.datasets[name], config.cache.shard_size
+            resolved.stale[name] = stale_values(dataset, size, known)
 
 
 def _look(resolved: _Resolved) -> None:
@@ -93,10 +111,11 @@ def _look(resolved: _Resolved) -> None:
 
     config = resolved.config
     resolved.noticed = check_sources(config, lister_of(config, is_owner=False))
+    equal_part = resolved.limit // max(1, sum(not rules.pin for rules in resolved.rules))
     for rules in resolved.rules:
         sampler = Sampler(config, rules.name)
         resolved.samples[rules.name] = sample = sampler.take(sampler.beginning(), LOOKED_AT)
-        limit = rules.limit or resolved.limit
+        limit = rules.limit or equal_part
         resolved.capacities[rules.name] = capacity(config, sampler, sample, limit)
         del sample.records[1:]  # one is shown
 
@@ -117,6 +136,7 @@ def _of_dataset(resolved: _Resolved, rules: Rules) -> dict[str, Any]:
     found: dict[str, Any] = {
         "first_bytes": rules.first,
         "generation": rules.generation,
+        "from_next_generation": resolved.stale.get(rules.name, []),
         "noticed": resolved.noticed.get(rules.name, ""),
     }
     if rules.name in resolved.samples:
@@ -182,6 +202,8 @@ def _summary(resolved: _Resolved) -> Iterator[tuple[str, str]]:
         yield "dataset", rules.name
         for line in _dataset(dataset, rules.first):
             yield "", line
+        for value in resolved.stale.get(rules.name, ()):
+            yield "", f"counts from the next generation on: {value}"
         if rules.name in resolved.noticed:
             yield "", resolved.noticed[rules.name]
         if rules.name in resolved.samples:

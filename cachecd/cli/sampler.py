@@ -1,4 +1,4 @@
-"""Fetches, decodes, transforms and writes a few units as a worker does, in this process, into a shard that is
+"""Fetches, decodes, transforms and writes a few units as a worker does, in this process, to a shard that is
 deleted. Touches no cache and needs no daemon.
 """
 

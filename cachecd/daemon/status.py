@@ -134,6 +134,8 @@ def stale_values(dataset: DatasetConfig, shard_size: int, known: Known) -> list[
         ("seed", dataset.seed, known.seed),
         ("cache.shard_size", shard_size, known.shard_size),
     ]
+    if known.shape is not None and dataset.streams < known.shape.streams:
+        values.append(("streams", dataset.streams, known.shape.streams))
     return [
         f"{key}: {now} in the YAML, {then} in this generation"
         for key, now, then in values

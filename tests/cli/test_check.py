@@ -13,6 +13,8 @@ import pytest
 from PIL import Image
 
 from cachecd import cli
+from cachecd.disk.identity import Generation, write_generation
+from cachecd.disk.layout import Layout
 
 MINIMAL = """\
 version: 1
@@ -54,6 +56,20 @@ def test_json_gives_the_configuration_and_its_sizes_in_bytes(cachecd, written, t
     assert document["resolved"]["datasets"]["train"]["first_bytes"] == min(1 << 30, limit // 8)
     assert document["config"]["cache"]["limit"] == "50%"
     assert document["config"]["datasets"]["eval"]["pin"] is True
+
+
+def test_values_that_count_from_the_next_generation_on_are_named(cachecd, written, tmp_path):
+    path = written()
+    done = cachecd("check", path, "--json")
+    name = json.loads(done.stdout)["resolved"]["datasets"]["train"]["generation"]
+    layout = Layout(tmp_path / "cache").generation("train", name)
+    layout.root.mkdir(parents=True)
+    write_generation(layout.identity, Generation({}, 0.0, 7, 64 << 20))
+    done = cachecd("check", path)
+    assert "counts from the next generation on: seed: 0 in the YAML, 7 in" in done.stdout
+    stale = json.loads(cachecd("check", path, "--json").stdout)["resolved"]["datasets"]
+    assert len(stale["train"]["from_next_generation"]) == 1
+    assert stale["eval"]["from_next_generation"] == []
 
 
 def test_a_share_of_the_disk_is_shown_with_what_it_is_now(cachecd, written):
