@@ -75,8 +75,8 @@ def command(
 
 @dataclass(slots=True)
 class _Resolved:
-    """A configuration with its limit and rules in bytes, what a look at its sources has shown, and the values
-    (`stale`) that count from the next generation on."""
+    """A configuration with its limit and rules in bytes, what a look at its sources has shown, and the
+    values (`stale`) that count from the next generation on."""
 
     config: Config
     limit: int
