@@ -21,6 +21,7 @@ import pytest
 from cachecd.daemon import loop, remaking
 from cachecd.disk.filesystem import allocated
 from cachecd.errors import DiskError
+from cachecd.executors.lister import Lister
 from cachecd.policy import events as ev
 from cachecd_client._core import Sidecar, scan
 from tests.daemon.life import Life, config
@@ -235,21 +236,22 @@ def test_damaged_shard_is_made_again_from_the_source(root):
     run(play)
 
 
-def test_units_that_could_not_be_fetched_come_as_a_supplement(root):
+def test_units_that_could_not_be_fetched_come_as_a_supplement(root, monkeypatch):
     """Two objects are away while the dataset becomes whole, and are back at the next start."""
     away = [root / "src" / f"{number:03d}.tar" for number in (3, 30)]
 
     async def play() -> None:
-        life = Life(config(root, LIMIT, SHARD))
-        listed = life._list("train")
-        pages = list(listed)
-        life._list = lambda name: iter(pages)  # type: ignore[method-assign]
+        given = config(root, LIMIT, SHARD)
+        pages = list(Lister(4).units(given.datasets["train"].source))
         for path in away:
             path.rename(root / path.name)
-        async with life:
-            await until(lambda: is_whole(life))
-            found = names(life.shards(await life.acquire()))
-            assert len(found) == (TARS - 2) * MEMBERS
+        with monkeypatch.context() as patch:
+            patch.setattr(Lister, "units", lambda *_: iter(pages))
+            patch.setattr(Lister, "sweep", lambda *_: None)
+            async with Life(given) as life:
+                await until(lambda: is_whole(life))
+                found = names(life.shards(await life.acquire()))
+                assert len(found) == (TARS - 2) * MEMBERS
         for path in away:
             (root / path.name).rename(path)
         async with Life(config(root, LIMIT, SHARD)) as life:
