@@ -78,7 +78,7 @@ class Scenario(Simulated):
         self.jobs: dict[tuple[str, str], str] = {}  # (dataset, job) -> the lease that it holds
         # Bytes since the last boundary that retired something, and what that retired.
         self.delivered, self.sealed_bytes = Counter(), Counter()
-        self.retired: dict[tuple[object, ...], int] = {}
+        self.retired: dict[int, int] = {}
         self.failed: dict[
             tuple[object, ...], tuple[int, float]
         ] = {}  # days that a unit waits, since when

@@ -91,10 +91,13 @@ class Promises(Scenario):
             if isinstance(command, do.MarkRetired | do.Unlink) and command.generation == generation:
                 marked = isinstance(command, do.MarkRetired)
                 numbers = command.numbers if marked else [number for number, _ in command.names]
-                retired |= {(name, n): directory.shards[n, directory.newest()[n]].size for n in numbers
-                            if n % (directory.shape.streams + 1) < directory.shape.streams}  # fmt: skip
-        if isinstance(event, ev.AcquireAsked) and retired:
-            size, shard = sum(retired.values()), self.capacity + 3
+                retired |= {n: directory.shards[n, directory.newest()[n]].size for n in numbers}
+        # But supplements, which may also retire for a stream's sake.
+        size = sum(
+            retired[n] for n in retired if directory.shape.split(n)[0] < directory.shape.streams
+        )
+        if isinstance(event, ev.AcquireAsked) and size:
+            shard = self.capacity + 3
             if self.limit == self.whole_limit:
                 refilled = max(self.sealed_bytes[name], 2 * sum(self.retired.values()), shard)
                 assert size <= max(self.rules[name].refresh * self.limit, shard), (
