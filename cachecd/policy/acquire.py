@@ -159,8 +159,8 @@ class Leases:
     def _note_resume(self, dataset: Dataset, resume: Resume) -> None:
         """A generation that never sealed a shard takes sampling seed, S and place of a run that resumes."""
         gen = dataset.generation
-        is_fresh = not any(s.next or s.reserved or s.open for s in gen.streams)
-        if is_fresh and not gen.writes_shape and resume.generation == gen.id.name:
+        takes_one = gen.is_fresh and not gen.writes_shape and dataset.resume is None
+        if takes_one and resume.generation == gen.id.name:
             dataset.resume = resume
 
     def _set_again(self, dataset: Dataset, resume: Resume) -> tuple[Generation, ShardSet] | None:

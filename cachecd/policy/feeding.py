@@ -37,9 +37,19 @@ class Feeding:
         self._room, self._disk, self._out = room, disk, out
 
     def fix_shape(self, dataset: Dataset) -> None:
-        """Fixes S, stripe and lanes when the first block ends."""
+        """Fixes S, stripe and lanes when the first block ends. A run that resumes fixes them anew, once its
+        streams are closed."""
         gen, rules, resume = dataset.generation, dataset.rules, dataset.resume
         if gen.writes_shape or not gen.blocks.ends or (gen.shape is not None and resume is None):
+            return
+        if not gen.is_fresh:  # a shard was sealed meanwhile
+            dataset.resume = None
+            return
+        opened = [stream for stream in gen.streams if stream.open]
+        for stream in opened:
+            if not stream.closing:
+                self._close(gen, stream, True)
+        if opened:
             return
         seed, resumed = rules.sampling_seed, None
         if resume is not None:

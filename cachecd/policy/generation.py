@@ -45,6 +45,7 @@ class Generation:
         self.reason = ""
         self._fits, (self._misfits, self._misfit) = 0, found.misfits
         self.writes_shape = False
+        self.has_resumed = False  # its streams began where a run that resumes was
         self._out = out
         self._to_unlink: dict[do.WriteState, list[Name]] = {}
         self._state: do.WriteState | None = None  # what state.json has
@@ -109,6 +110,12 @@ class Generation:
         """Bytes of granted and sealed shards that are not published yet."""
         shards = sum(stream.reserved for stream in self.streams) + self.supplements.reserved
         return shards * self.footprint + self.quarantine.reserved
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether no shard is sealed yet, and no run has resumed."""
+        sealed = (s.next or (s.sealed and not s.discards) for s in self.streams)
+        return not (self.has_resumed or any(sealed))
 
     @property
     def held(self) -> int:

@@ -77,7 +77,7 @@ class Policy:
             self._repair.make(gen, fetches, now)
             if fetches:
                 self._feeding.fix_shape(dataset)
-            if fetches and gen.shape is not None and not gen.writes_shape:
+            if fetches and gen.shape and not (gen.writes_shape or dataset.resume):
                 self._feeding.grant(dataset, now)
                 self._feeding.supplement(dataset, now)
         for gen in self.room.others:
@@ -206,6 +206,7 @@ class Policy:
                 gen, resume = dataset.generation, dataset.resume
                 gen.writes_shape, dataset.resume = False, None
                 gen.fix(shape, resume.place if resume else 0)
+                gen.has_resumed = resume is not None
                 if resume:  # a start, too, begins there
                     self._out.append(do.WriteState(name, gen.heads()))
             case do.MarkRetired(name, numbers):

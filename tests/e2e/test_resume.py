@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from cachecd.listing.permutation import BlockOrder
@@ -72,7 +71,7 @@ def test_after_kill_9_of_trainer_and_daemon_the_same_record_follows(daemon, trai
 
 
 def test_on_an_empty_disk_the_source_goes_on_from_the_place_of_the_state(daemon, tmp_path):
-    """If the trainer asks before the first block of the source is listed."""
+    """If the trainer asks before the daemon has sealed a shard."""
     objects = {f"{n:03d}": b"%03d" % n * 5000 for n in range(240)}
     data = {"source": file_source(tmp_path / "source", objects)}
     data |= {"grow": {"first": "256KiB"}, "evict": {"refresh": 0.5}, "streams": 2}
@@ -88,12 +87,9 @@ def test_on_an_empty_disk_the_source_goes_on_from_the_place_of_the_state(daemon,
     (leased,) = state["run"]["sets"]
     assert 0 < leased["place"] < len(objects)
     left.kill()
-    there = daemon({"train": data | {"grow": {"first": "128KiB"}}}, "there", **sizes)
-    with ThreadPoolExecutor(1) as thread:
-        # Which waits for its daemon.
-        reads = thread.submit(read, there, state=state, n=3)
-        there.start()
-        (after,) = reads.result()
+    data |= {"grow": {"first": "128KiB"}}
+    there = daemon({"train": data}, "there", **sizes, sampler={"bandwidth": "20kB/s"}).start()
+    (after,) = read(there, state=state, n=3)
     assert after.epoch == 2
     assert after.fingerprint != leased["fingerprint"]
     place, cached = leased["place"], set(map(int, (key for keys in after.keys for key in keys)))

@@ -96,6 +96,26 @@ def test_resumed_run_gets_its_set_again():
     assert fresh.num_records == 9
 
 
+def test_generation_without_a_shard_begins_anew_where_a_resumed_run_was():
+    cache = Cache()
+    cache.directory(A).list(sorted(cache.sources["a"]), 1 << 30)
+    cache.send(cache.listed(A))
+    for kind in (do.WriteShape, do.OpenStream):
+        (command,) = (c for c in cache.pending if isinstance(c, kind))
+        cache.pending.remove(command)
+        for event in cache.carry_out(command):
+            cache.send(event)
+    assert cache.workers
+    resume = Resume("one", (), "", 77, 1, 8 + 4)
+    cache.acquire(5, resume=resume)
+    shape = cache.directory(A).shape
+    assert (shape.seed, shape.streams) == (77, 1)
+    shards = cache.disk.directories[A].shards
+    assert shards[min(shards)].before.place == 4
+    cache.acquire(6, "again", resume=Resume("one", (), "", 5, 2, 0))
+    assert cache.directory(A).shape == shape, "the first run that resumes decides"
+
+
 def test_new_generation_begins_where_a_resumed_run_was():
     cache = Cache()
     resume = Resume("one", (), "", 77, 1, 8 + 4)  # place 12 of 8 units
