@@ -43,13 +43,15 @@ Search = do.VerifyShard | do.FindHolders | do.RemakeShard
 @dataclass(slots=True)
 class DiskWork:
     """`states`: what state.json of each generation has, or gets with its next write. `schema_of`: the
-    schema of a generation, if it is known. `window`: as cache.window."""
+    schema of a generation, if it is known. `window`: as cache.window. `check` raises DiskError if nothing
+    may be written."""
 
     layout: Layout
     excluded: ExcludedFile
     schema_of: Callable[[GenerationId], dict[str, Any] | None]
     states: dict[GenerationId, State] = field(default_factory=dict)
     window: int | None = None
+    check: Callable[[], None] = lambda: None
     _open: dict[str, Exclusion] = field(default_factory=dict)
     _keys: dict[str, frozenset[str]] = field(default_factory=dict)
     _skipped: dict[tuple[StreamId, int], tuple[Skipped, ...]] = field(default_factory=dict)
@@ -75,12 +77,15 @@ class DiskWork:
 
     def write(self, command: Write) -> list[ev.Event]:
         """Carries out a command. Returns its result, durable by now."""
+        begun = False
         try:
+            self.check()
+            begun = True
             return self._write(command)
         except DiskError as error:
             match command:
                 case do.PublishShard(stream, number):
-                    if not isinstance(error, NameTakenError):
+                    if begun and not isinstance(error, NameTakenError):
                         self._halves.add((stream, number))
                     return [ev.PublishRefused(stream, number, False, str(error))]
                 case do.EndLease():

@@ -90,6 +90,7 @@ class CacheLoop:
                 await listing.close()
             raise
         self._ground = Ground(found.directories)
+        found.work.check = self._ground.check
         self._fetched = found.fetched
         self._skipped = {name: state.skipped for name, state in found.work.states.items()}
         found.work.schema_of = self._schema
@@ -388,6 +389,7 @@ class CacheLoop:
     def _write(self, name: str, write: Callable[[], None]) -> None:
         """Writes a file without which a start does well enough."""
         try:
+            self._ground.check()
             write()
         except DiskError as error:
             self._failing.note(f"writing {name}", str(error))

@@ -202,9 +202,10 @@ def _held_back(dataset: Dataset) -> str:
 
 def _crowded(policy: Policy) -> str:
     """Said where something is to be fetched, and others have filled the file system."""
+    kept = sum(dataset.generation.footprint for dataset in policy.datasets.values())
     for dataset in policy.datasets.values():
         gen, room = dataset.generation, policy.room
-        lacks = gen.footprint > room.spare or room.measured.spare_files < 2
+        lacks = gen.footprint + kept > room.spare or room.measured.spare_files < 2
         if lacks and gen.shape is not None and not gen.is_whole:
             return (
                 f"the file system of cache.dir has no room for another shard ({gen.footprint} bytes, two "

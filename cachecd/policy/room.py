@@ -70,7 +70,10 @@ class Room:
     def write(self, size: int, in_slack: bool) -> bool:
         """Reserves room for another file than a shard. `in_slack`: room in the slack will do, which is
         reserved under any limit."""
-        in_slack = in_slack and self._written + size <= self.measured.slack
+        taken = self.used - max(self.measured.slack, self._written) + self._written
+        # Under a limit that was lowered a job takes its next set before it gives up the last.
+        may = taken + size <= self.limit or taken > self.limit
+        in_slack = in_slack and may and self._written + size <= self.measured.slack
         granted = in_slack or self.fits(size + self._kept)
         self._written += size if granted else 0
         return granted

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -17,13 +18,15 @@ import pytest
 from cachecd_client.protocol import ReportCorrupt
 from cachecd_client.transport import Transport
 from tests.e2e.daemons import wait_until
-from tests.e2e.inventory import inventory
+from tests.e2e.inventory import generation, inventory
 from tests.faults.disk import FaultyDisk
 from tests.faults.rotating import Rotating
 
-TMP, INDEX = "tmp/train.??????????.tfrecord", "index/train.*.units"
-SIDECAR, SHARD = TMP + ".idx", "shards/train/??????????.tfrecord"
-CATALOG, LEASE, NEW = "catalog.sqlite", "leases/train.*.json", "leases/next.json.new"
+GENERATION = "datasets/train/*"
+SHARDS = GENERATION + "/shards"
+TMP, SHARD = SHARDS + "/??????????.new", SHARDS + "/??????????.tfrecord"
+SIDECAR, STATE = TMP + ".idx", GENERATION + "/state.json"
+LEASE, NEW = "leases/train.*.json", "leases/train.*.json.new"
 
 INGEST, LEASES, NOTHING = "ingest stops", "leases wait", "nothing stops"
 
@@ -54,21 +57,19 @@ FAULTS = [
     Fault("sync", SIDECAR, INGEST),
     Fault("open", SIDECAR, INGEST),
     Fault("read", SIDECAR, INGEST),
-    Fault("*", "tmp/*", INGEST),
+    Fault("*", TMP + "*", INGEST),
     Fault("rename", SHARD + ".idx", INGEST),
     Fault("rename", SHARD, INGEST),
-    Fault("sync", "shards/train", INGEST),
-    Fault("open", "shards/train", INGEST),
+    Fault("sync", SHARDS, INGEST),
+    Fault("open", SHARDS, INGEST),
     Fault("unlink", SHARD, INGEST),
     Fault("unlink", SHARD + ".idx", INGEST, errno.EROFS),
-    Fault("*", "shards/*", INGEST),
-    Fault("write", CATALOG + "-wal", INGEST, errno.ENOSPC),
-    Fault("sync", CATALOG + "-wal", INGEST),
-    Fault("truncate", CATALOG + "-wal", INGEST),
-    Fault("write", CATALOG, INGEST),
-    Fault("sync", CATALOG, INGEST),
-    Fault("*", CATALOG + "*", INGEST),
-    Fault("read", INDEX, INGEST),
+    Fault("*", SHARDS + "/*", INGEST),
+    Fault("create", STATE + ".new", INGEST, errno.ENOSPC),
+    Fault("write", STATE + ".new", INGEST, errno.ENOSPC),
+    Fault("sync", STATE + ".new", INGEST),
+    Fault("rename", STATE, INGEST),
+    Fault("*", STATE + "*", INGEST),
     Fault("create", NEW, LEASES, errno.ENOSPC),
     Fault("write", NEW, LEASES, errno.ENOSPC),
     Fault("rename", LEASE, LEASES),
@@ -136,11 +137,11 @@ def test_a_disk_that_fails_for_long_fills_no_log_and_is_named_in_status(rotating
     rotating.check("after a long fault")
 
 
-@pytest.mark.parametrize("name", ["", "shards", "shards/train", "leases"])
+@pytest.mark.parametrize("name", ["", "datasets", "shards", "leases"])
 def test_what_was_moved_away_or_replaced_is_neither_forgotten_nor_written_into(
     rotating, disk, name
 ):
-    there = disk.root / name
+    there = generation(disk.root) / name if name == "shards" else disk.root / name
     away = disk.root.parent / "away"
     before = inventory(disk.root)
     there.rename(away)
@@ -161,26 +162,24 @@ def test_what_was_moved_away_or_replaced_is_neither_forgotten_nor_written_into(
     rotating.check(name)
 
 
-def test_the_directory_of_temporary_files_is_made_again(rotating, disk):
-    (disk.root / "tmp").rmdir()
-    rotating.rotates("tmp was removed")
-    rotating.check("tmp was removed")
-
-
 @pytest.mark.parametrize("place", ["{}", "{}.idx"])
 def test_a_reported_shard_that_cannot_be_read_now_is_not_served_and_not_deleted(
     rotating, disk, place
 ):
     number = max(rotating.numbers())
-    path = disk.root / "shards" / "train" / f"{number:010d}.tfrecord"
+    folder = generation(disk.root)
+    path = folder / "shards" / f"{number:010d}.tfrecord"
     transport = Transport(rotating.daemon.endpoint)
+    report = ReportCorrupt("r", "train", folder.name, number, 0, 0, "by a test")
+    asking = threading.Thread(target=lambda: transport.ask(report, 60.0))
     with disk.failing("read", place.format(path), errno.EIO) as rule:
-        transport.ask(ReportCorrupt("r", "train", number, 0, "by a test"), 10.0)
+        asking.start()
         wait_until(lambda: disk.hits(rule) >= 2, what="it is tried again")
         rotating.turn()
         assert path not in map(Path, rotating.held.files)
         assert path.exists()
         assert os.strerror(errno.EIO) in rotating.stopped
+    asking.join()  # the reply follows the verdict
     wait_until(lambda: not rotating.stopped, what="it can be read again")
     rotating.turn()
     assert path in map(Path, rotating.held.files)
@@ -193,10 +192,9 @@ def test_a_start_that_cannot_read_its_disk_fails_and_deletes_nothing(disk, rotat
     rotating.held.release()
     assert daemon.terminate() == 0
     before = inventory(disk.root)
-    catalog = (disk.root / "catalog.sqlite").stat().st_ino
     for operation, place in STARTS:
         if place.endswith(".idx"):
-            (disk.root / "catalog.sqlite").unlink()
+            (generation(disk.root) / "snapshot").unlink(missing_ok=True)
         with disk.failing(operation, f"{disk.root}/{place}", errno.EIO):
             found = daemon.run(timeout=20)
         assert found.returncode == 1, (operation, place, found.stderr)
@@ -204,8 +202,6 @@ def test_a_start_that_cannot_read_its_disk_fails_and_deletes_nothing(disk, rotat
         assert str(disk.root) in found.stderr
         after = inventory(disk.root)
         assert {n: s.same for n, s in after.items()} == {n: s.same for n, s in before.items()}
-        if not place.endswith(".idx"):
-            assert (disk.root / "catalog.sqlite").stat().st_ino == catalog, "taken for damaged"
     daemon.start()
     with daemon.connect() as rotating.cache:
         rotating.held = rotating.cache.acquire("train", rotating.epoch + 1, job="j", timeout=30)
@@ -213,11 +209,11 @@ def test_a_start_that_cannot_read_its_disk_fails_and_deletes_nothing(disk, rotat
         assert len(rotating.held.files) == len(before)
 
 
-# What a start reads; of shards the sidecars alone, and only without a catalog.
-STARTS = [("read", CATALOG), ("create", CATALOG), ("read", SHARD + ".idx")]
+# What a start reads; of shards the sidecars alone, and only without a snapshot.
+STARTS = [("read", STATE), ("read", GENERATION + "/generation.json"), ("read", SHARD + ".idx")]
 if LONG:
     STARTS = [
-        *(("read", INDEX), ("create", INDEX), ("create", "cachecd.lock")),
+        *(("read", GENERATION + "/listing.sqlite"), ("create", "lock")),
         *STARTS,
         ("open", SHARD + ".idx"),
     ]

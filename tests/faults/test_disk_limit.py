@@ -50,5 +50,5 @@ def test_a_start_on_a_full_disk_serves_what_is_cached_and_goes_on_when_there_is_
     run("full_at_the_start", tmp_path)
 
 
-def test_a_start_on_a_full_disk_serves_shards_that_its_catalog_does_not_know(tmp_path):
-    run("full_with_rows_missing", tmp_path)
+def test_a_start_on_a_full_disk_serves_shards_that_no_snapshot_has(tmp_path):
+    run("full_without_snapshot", tmp_path)
