@@ -13,6 +13,7 @@ import pytest
 from cachecd.cli import run_command
 from cachecd_client import Epoch, Image
 from tests.e2e.conftest import upload
+from tests.e2e.daemons import wait_until
 from tests.e2e.inventory import inventory, repeated
 from tests.e2e.link import Link
 
@@ -97,7 +98,7 @@ def test_pairs_are_cached_split_and_excluded_by_their_text(s3, daemon, pairs, mo
         monkeypatch.setenv("CACHECD_ENDPOINT", served.endpoint)
         bad = next(iter(seen))
         assert json.loads(output_of("exclude", "train", bad, "--json"))["keys"] == [bad]
-        served.until_whole()
+        wait_until(lambda: not served.train["quarantined_shards"], what="its shard is copied")
         with served.connect() as cache, cache.acquire("train", epoch=2, job="a") as epoch:
             assert records(epoch).keys() == seen.keys() - {bad}
             shard = next(served.cache.glob("datasets/train/*/shards/*.tfrecord"))

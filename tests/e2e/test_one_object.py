@@ -51,7 +51,7 @@ def test_a_record_leads_to_its_object_which_is_taken_out_for_good_and_let_in_aga
 
                 document = json.loads(said("exclude", "train", BAD, "--json"))
                 assert document == {"dataset": "train", "keys": [BAD]}
-                daemon.until_whole()
+                wait_until(lambda: not daemon.train["quarantined_shards"], what="it is copied")
                 said("erased", BAD, code=1)  # the lease keeps its shards
             with cache.acquire("train", epoch=1, job="a") as epoch:
                 assert sorted(keys_of(epoch)) == sorted(set(KEYS) - {BAD})
