@@ -28,7 +28,7 @@ ARROWS = {
     "sampler": "values config stores client",
     "listing": "values config stores sampler client",
     "executors": "values config stores sampler",
-    "readers": "values sampler",
+    "readers": "values stores sampler",
     "daemon": "values policy disk listing config stores sampler executors client",
     "demo": "client",
     "cli": "values policy disk listing config stores sampler daemon demo client",

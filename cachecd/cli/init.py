@@ -41,7 +41,7 @@ def command(
     from cachecd.cli.survey import survey
     from cachecd.config import SourceConfig
     from cachecd.errors import ConfigError
-    from cachecd.stores.opening import open_store
+    from cachecd.sampler.opening import open_store
 
     if "://" not in url and Path(url).is_dir():
         url = f"file://{Path(url).resolve()}"

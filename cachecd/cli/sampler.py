@@ -34,13 +34,13 @@ from cachecd.model import (
     encoded,
 )
 from cachecd.sampler.messages import FromSampler, FromStream, Made, Make
+from cachecd.sampler.opening import open_store
 from cachecd.sampler.sources import open_source
 from cachecd.sampler.sources.files import class_names, label_of
 from cachecd.sampler.units import list_units
 from cachecd.sampler.usercode import search_first
 from cachecd.sampler.worker import Worker
 from cachecd.stores.fetch import Store
-from cachecd.stores.opening import open_store
 from cachecd_client._core import Sidecar, decode_example, read_record
 from cachecd_client.schema import Feature, Schema
 

@@ -20,10 +20,10 @@ from cachecd.executors.descendants import MARK, end_marked, mark_of
 from cachecd.executors.process import LONGEST_START, Bounds, ending, memory_of
 from cachecd.model import ObjectInfo
 from cachecd.sampler import messages, pages
+from cachecd.sampler.opening import open_store
 from cachecd.sampler.units import list_units, needs_a_process, sweep_units
 from cachecd.stores.fetch import Store
 from cachecd.stores.lanes import Lanes
-from cachecd.stores.opening import open_store
 from cachecd.stores.sweep import Sweep
 
 _LOOK_EVERY = 0.5  # seconds between two looks at its memory and its silence

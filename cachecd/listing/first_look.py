@@ -12,11 +12,11 @@ from cachecd.errors import ConfigError, SourceError, UnitError
 from cachecd.listing.selection import Takes, empty_side, selection_of
 from cachecd.listing.source_pages import Lister
 from cachecd.model import ObjectInfo
+from cachecd.sampler.opening import open_store
 from cachecd.sampler.sources.arrays import matches
 from cachecd.sampler.sources.files import label_of
 from cachecd.stores.extras import extra
 from cachecd.stores.fetch import Store
-from cachecd.stores.opening import open_store
 
 _CONNECTIONS = 4
 _LOOKED_INTO = 10  # objects, for one that is what its format says

@@ -4,6 +4,7 @@ __main__    the process: frames on stdin and stdout (messages), its end (guard, 
 worker      carries streams in turn, and makes single shards again
 carried     one stream in a worker; filling: which record comes next; supply, ahead: bytes ahead of need
 draft       the shard that is being written
+opening     the store of a source, with its table of units or labels, its patterns
 origin      a source in a worker: store, format, and the records of one unit
 sources/    one format a file
 transforms/ the ready-made steps, and the user's

@@ -17,10 +17,10 @@ from cachecd.config import SourceConfig
 from cachecd.errors import ConfigError, SourceError
 from cachecd.sampler import messages, pages
 from cachecd.sampler.child import serve_the_daemon
+from cachecd.sampler.opening import open_store
 from cachecd.sampler.pages import End, List, Page, Refused, Said
 from cachecd.sampler.units import list_units
 from cachecd.sampler.usercode import search_first
-from cachecd.stores.opening import open_store
 
 
 def main() -> None:

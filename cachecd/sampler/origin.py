@@ -9,10 +9,10 @@ from typing_extensions import Buffer
 
 from cachecd.config import DatasetConfig
 from cachecd.model import ObjectInfo, UnitSlice
+from cachecd.sampler.opening import open_store
 from cachecd.sampler.sources import Source, open_source
 from cachecd.sampler.throttle import Throttle
 from cachecd.stores.fetch import Store
-from cachecd.stores.opening import open_store
 from cachecd.stores.patience import Retry
 
 

@@ -1,6 +1,5 @@
 """Bytes and names of remote stores, with patience and blame.
 
-opening     the store of a source, by its URL
 fetch       a store whose reads are retried where that helps, and that knows whom to blame
 patience    which failure is retried, when, and how often; pure
 gate        how many requests may be under way

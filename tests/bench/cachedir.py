@@ -23,7 +23,7 @@ from cachecd.listing.keeping import Listing
 from cachecd.listing.permutation import BlockOrder
 from cachecd.listing.table import Table
 from cachecd.model import ObjectInfo
-from cachecd.stores.opening import open_store
+from cachecd.sampler.opening import open_store
 from cachecd.stream import Cursor, Shape
 from cachecd_client._core import ShardWriter
 from cachecd_client.schema import Feature, Schema

@@ -17,7 +17,7 @@ from cachecd.cli.sampler import Sampler
 from cachecd.cli.survey import Survey, _find_join, suffix_of, survey
 from cachecd.config import AVAILABLE_FORMATS, load
 from cachecd.errors import ConfigError, DiskError
-from cachecd.stores.opening import open_store
+from cachecd.sampler.opening import open_store
 from cachecd_client import FileSet, Image
 from cachecd_client._core import ShardWriter, encode_example
 

@@ -9,9 +9,9 @@ import pytest
 
 from cachecd.config import SourceConfig
 from cachecd.errors import UnitError
+from cachecd.sampler.opening import open_store
 from cachecd.stores.backend import GoneError
 from cachecd.stores.fetch import Store
-from cachecd.stores.opening import open_store
 from cachecd.stores.patience import Retry
 
 Filled = Callable[[dict[str, bytes]], Store]

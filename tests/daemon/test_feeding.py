@@ -343,8 +343,8 @@ def make_source(folder: Path, count: int, size: int = 1000) -> list[ObjectInfo]:
 def test_worker_makes_every_record_once_while_the_source_is_listed(run, tmp_path):
     """Both streams, published shard after shard, while the listing goes on."""
     from cachecd.config import DatasetConfig
+    from cachecd.sampler.opening import open_store
     from cachecd.sampler.units import list_units
-    from cachecd.stores.opening import open_store
 
     make_source(tmp_path / "src", 700)
     dataset = {"source": {"url": f"file://{tmp_path}/src", "format": "files"}}

@@ -7,8 +7,8 @@ import os
 import pytest
 
 from cachecd.config import SourceConfig
+from cachecd.sampler.opening import open_store
 from cachecd.stores.fetch import Store
-from cachecd.stores.opening import open_store
 from cachecd.stores.patience import Retry
 
 ACCESS, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"

@@ -18,10 +18,10 @@ import pytest
 from cachecd.config import SourceConfig
 from cachecd.errors import SourceError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
+from cachecd.sampler.opening import open_store
 from cachecd.stores.answers import seconds_of
 from cachecd.stores.backend import TransientError
 from cachecd.stores.fetch import Store
-from cachecd.stores.opening import open_store
 from cachecd.stores.patience import Retry
 from tests import scripted
 from tests.contracts.store import get

@@ -17,10 +17,10 @@ from cachecd.config import DatasetConfig
 from cachecd.errors import UnitError
 from cachecd.model import ObjectInfo, UnitSlice
 from cachecd.sampler.draft import Draft, remainder_text
+from cachecd.sampler.opening import open_store
 from cachecd.sampler.sources import open_source
 from cachecd.sampler.units import list_units
 from cachecd.stores.fetch import Store
-from cachecd.stores.opening import open_store
 from cachecd_client._core import decode_example
 from cachecd_client.schema import Schema
 from tests.contracts.source import read_back

@@ -22,9 +22,9 @@ from cachecd.sampler.messages import (
     StreamWorking,
     Units,
 )
+from cachecd.sampler.opening import open_store
 from cachecd.sampler.units import list_units
 from cachecd.sampler.worker import Worker
-from cachecd.stores.opening import open_store
 from cachecd.stores.patience import Retry
 from cachecd.stream import Cursor, Shape, StreamId, Unit
 

@@ -20,10 +20,10 @@ from pyarrow import parquet
 from cachecd.config import SourceConfig
 from cachecd.errors import ConfigError, SourceUnreachableError
 from cachecd.model import ObjectInfo, UnitSlice
+from cachecd.sampler.opening import open_store
 from cachecd.sampler.sources.files import Files
 from cachecd.sampler.tables import Row, read_rows
 from cachecd.sampler.units import list_units
-from cachecd.stores.opening import open_store
 from tests.stores import S3Server
 
 HEADER = ["key", "offset", "length", "size", "etag", "label"]

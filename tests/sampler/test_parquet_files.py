@@ -19,10 +19,10 @@ from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.listing.first_look import check_sources
 from cachecd.model import UnitSlice
 from cachecd.sampler.draft import Draft
+from cachecd.sampler.opening import open_store
 from cachecd.sampler.sources import open_source
 from cachecd.sampler.sources.parquet.footer import Footer
 from cachecd.sampler.units import list_units
-from cachecd.stores.opening import open_store
 from cachecd_client._core import decode_example
 from tests.contracts.source import Bench, Given
 from tests.sampler.test_parquet import CONFIG, bench_of, nothing, parquet

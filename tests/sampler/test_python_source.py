@@ -15,11 +15,11 @@ import pytest
 from cachecd.config import DatasetConfig, SourceConfig
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo, UnitSlice
+from cachecd.sampler.opening import open_store
 from cachecd.sampler.reader import UNSIZED
 from cachecd.sampler.sources import open_source
 from cachecd.sampler.sources.lockstep import Lockstep
 from cachecd.sampler.units import list_units
-from cachecd.stores.opening import open_store
 from cachecd_client._core import decode_example, encode_example
 from tests.contracts.source import Bench, Given, SourceContract
 from tests.sampler import readers

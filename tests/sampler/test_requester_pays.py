@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from cachecd.config import SourceConfig
 from cachecd.errors import SourceError
-from cachecd.stores.opening import open_store
+from cachecd.sampler.opening import open_store
 from cachecd.stores.patience import Retry
 from tests import scripted
 from tests.contracts.store import get, listed

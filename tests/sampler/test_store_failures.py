@@ -14,8 +14,8 @@ from moto.server import ThreadedMotoServer
 
 from cachecd.config import SourceConfig
 from cachecd.errors import SourceError, SourceUnreachableError
+from cachecd.sampler.opening import open_store
 from cachecd.stores.fetch import Store
-from cachecd.stores.opening import open_store
 from cachecd.stores.patience import Retry
 from tests import scripted
 from tests.contracts.store import get, listed

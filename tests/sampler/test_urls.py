@@ -12,10 +12,10 @@ import pytest
 from cachecd.config import SourceConfig
 from cachecd.errors import SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
+from cachecd.sampler.opening import open_store
 from cachecd.sampler.units import list_units
 from cachecd.stores.backend import GoneError
 from cachecd.stores.fetch import Store
-from cachecd.stores.opening import open_store
 from cachecd.stores.patience import Retry
 from tests import scripted
 from tests.contracts.store import get
