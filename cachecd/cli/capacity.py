@@ -42,7 +42,7 @@ def capacity(config: Config, sampler: Sampler, sample: Sample, limit: int) -> Ca
     if sample.read and number:
         units = sum(unit.size for unit in sample.units[: sample.read])
         one_each = made.records == sample.read
-        # The units listed may be of another size than the first. What a transform makes of one seldom is.
+        # Listed units may differ in size from the first ones. Transformed records seldom do.
         by_number = not (total and units) or (one_each and bool(dataset.transform))
         scale = number / sample.read if by_number else total / units
         records, size = number if one_each else made.records * scale, size * scale

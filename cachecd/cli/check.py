@@ -75,7 +75,7 @@ def command(
 
 @dataclass(slots=True)
 class _Resolved:
-    """A configuration with its limit and rules in bytes, what a look at its sources has shown, and the
+    """A configuration with its limit and rules in bytes, the findings of a look at its sources, and the
     values (`stale`) that count from the next generation on."""
 
     config: Config
@@ -133,7 +133,7 @@ def _document(resolved: _Resolved) -> dict[str, Any]:
 def _of_dataset(resolved: _Resolved, rules: Rules) -> dict[str, Any]:
     from cachecd.cli.sample_view import document
 
-    found: dict[str, Any] = {
+    about: dict[str, Any] = {
         "first_bytes": rules.first,
         "generation": rules.generation,
         "from_next_generation": resolved.stale.get(rules.name, []),
@@ -141,10 +141,10 @@ def _of_dataset(resolved: _Resolved, rules: Rules) -> dict[str, Any]:
     }
     if rules.name in resolved.samples:
         held = resolved.capacities[rules.name]
-        found["sample"] = document(resolved.samples[rules.name], {})
-        found["estimate"] = _estimate(resolved, rules)
-        found |= {"epoch": held.epoch, "capacity": held.images, "set_bytes": held.size}
-    return found
+        about["sample"] = document(resolved.samples[rules.name], {})
+        about["estimate"] = _estimate(resolved, rules)
+        about |= {"epoch": held.epoch, "capacity": held.images, "set_bytes": held.size}
+    return about
 
 
 def _estimate(resolved: _Resolved, rules: Rules) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Reads TFRecord files to their end, for `cachecd verify`: is every record what was written?
+"""Reads TFRecord files to their end for `cachecd verify`, and checks every record and every sidecar.
 
 Needs no daemon and no lock. A file that the daemon unlinks meanwhile is left out, not reported.
 """
@@ -49,7 +49,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One TFRecord file, read to its end; `records` and `size` count what is sound."""
+    """One TFRecord file, read to its end; `records` and `size` count sound records."""
 
     path: Path
     records: int = 0
@@ -82,11 +82,11 @@ def take_inventory(directory: Path) -> Inventory:
     if not directory.is_dir():
         raise CallerError(f"{directory}: there is no such directory; expected a cache directory")
     layout = Layout(directory)
-    found = Inventory(is_cache=layout.lock.exists() and layout.datasets.is_dir())
+    inventory = Inventory(is_cache=layout.lock.exists() and layout.datasets.is_dir())
     refused: list[Fault] = []
     for path in sorted(_walk(directory, refused)):
-        regular = path.is_file() and not (found.is_cache and path.is_symlink())
-        if not found.is_cache:
+        regular = path.is_file() and not (inventory.is_cache and path.is_symlink())
+        if not inventory.is_cache:
             is_shard, is_ours = bool(_TFRECORD.fullmatch(path.name)), path.name.endswith(SIDECAR)
         else:
             name = str(path.relative_to(directory))
@@ -95,21 +95,21 @@ def take_inventory(directory: Path) -> Inventory:
             is_ours = file is not None or bool(_OURS.fullmatch(name))
             if file is not None and file.kind == f".tfrecord{SIDECAR}":
                 shard = path.with_name(path.name.removesuffix(SIDECAR))
-                found.absent += [] if shard.exists() else [shard]
+                inventory.absent += [] if shard.exists() else [shard]
         if regular and is_shard:
-            found.files.append(path)
+            inventory.files.append(path)
         elif not (regular and is_ours):
-            found.unknown.append(path)
-    if not found.is_cache and not found.files:
+            inventory.unknown.append(path)
+    if not inventory.is_cache and not inventory.files:
         raise CallerError(
             f"{directory}: neither a cache directory nor one with TFRecord files (*.tfrecord)"
         )
     for fault in refused:
-        if found.is_cache and not fault.path.is_relative_to(layout.datasets):
-            found.unknown.append(fault.path)  # a mount's lost+found
+        if inventory.is_cache and not fault.path.is_relative_to(layout.datasets):
+            inventory.unknown.append(fault.path)  # a mount's lost+found
         else:
-            found.unreadable.append(fault)
-    return found
+            inventory.unreadable.append(fault)
+    return inventory
 
 
 def check_all(inventory: Inventory) -> Iterator[Checked]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _POLL = 0.5  # seconds
 _FULL_AFTER = 5.0  # seconds in which no shard is made, though nothing keeps the workers from it
-_SAY_EVERY = 5.0
+_REPORT_EVERY = 5.0  # seconds
 
 
 def command(
@@ -63,7 +63,7 @@ def watch(share: float) -> int:
     """Beside the daemon: reports progress until the cache is filled. Returns the exit code."""
     from cachecd_client import connect
 
-    said, idle_since = 0.0, time.monotonic()
+    reported, idle_since = 0.0, time.monotonic()
     with connect(timeout=30.0) as cache:
         while True:
             status = cache.status()
@@ -71,8 +71,8 @@ def watch(share: float) -> int:
             if any(dataset["making"] for dataset in status["datasets"].values()):
                 idle_since = now
             reason, code = _ended(status, share, now - idle_since)
-            if reason or now - said >= _SAY_EVERY:
-                said = now
+            if reason or now - reported >= _REPORT_EVERY:
+                reported = now
                 print(f"{_progress(status)}{reason}", file=sys.stderr, flush=True)
             if reason:
                 return code

@@ -24,7 +24,7 @@ _NAMED = 5  # classes that a sentence names
 
 
 def check_sources(config: Config, lister: Lister) -> dict[str, str]:
-    """Lists every source until a usable object is found. For a start of which nothing is cached.
+    """Lists every source until a usable object is found. For a start without any cached shard.
 
     Returns a warning for each dataset that has objects of classes that are not configured.
     SourceUnreachableError if a source cannot be listed, ConfigError if there is nothing, or if no

@@ -105,8 +105,7 @@ class SourcePages:
 
 
 class _ReadAhead:
-    """Pages of a listing, read by a thread of its own, so that a page that has come never waits for the
-    next one."""
+    """Reads pages of a listing in a separate thread, so that no page waits for the next page."""
 
     def __init__(self, pages: Callable[[], Iterator[list[ObjectInfo]]]) -> None:
         self._read: queue.Queue[list[ObjectInfo] | BaseException | None] = queue.Queue(_AHEAD)
@@ -118,8 +117,8 @@ class _ReadAhead:
         self._closed.set()
 
     def next(self) -> list[ObjectInfo] | None:
-        """Everything that has come, at least a page and at most a few; None at the end. Raises what the
-        store has raised after all that came before it."""
+        """All pages that were read by now, at least one; None at the end. Raises the error of the store
+        after the pages that were read before the error."""
         page: list[ObjectInfo] = []
         while not self._end and not (page and self._read.empty()) and len(page) < _MOST:
             match self._read.get():

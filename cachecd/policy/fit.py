@@ -63,7 +63,7 @@ def describe_epoch(limit: int, held: float, records: float | None, refresh: floa
 
 
 def _need(rules: Rules, size: int | None, shard: int) -> int:
-    """The smallest share with which a dataset does what it is configured for."""
+    """The smallest share in which a dataset reaches `first` and rotates, or a pinned set fits."""
     if rules.pin:
         return (size or 0) + 2 * shard
     first = -(-rules.first // int(_FILLED * rules.shard_size)) * shard
