@@ -86,6 +86,10 @@ class _Resolved:
     samples: dict[str, Sample] = field(default_factory=dict)
     capacities: dict[str, Capacity] = field(default_factory=dict)
 
+    def part(self, rules: Rules) -> int:
+        """About the bytes that a dataset may use beside the others."""
+        return rules.limit or self.limit // max(1, sum(not each.pin for each in self.rules))
+
 
 def _find_stale(resolved: _Resolved) -> None:
     """Compares the configuration with the generations that the cache directory has."""
@@ -111,11 +115,10 @@ def _look(resolved: _Resolved) -> None:
 
     config = resolved.config
     resolved.noticed = check_sources(config, lister_of(config, is_owner=False))
-    equal_part = resolved.limit // max(1, sum(not rules.pin for rules in resolved.rules))
     for rules in resolved.rules:
         sampler = Sampler(config, rules.name)
         resolved.samples[rules.name] = sample = sampler.take(sampler.beginning(), LOOKED_AT)
-        limit = rules.limit or equal_part
+        limit = resolved.part(rules)
         resolved.capacities[rules.name] = capacity(config, sampler, sample, limit)
         del sample.records[1:]  # one is shown
 
@@ -200,7 +203,7 @@ def _summary(resolved: _Resolved) -> Iterator[tuple[str, str]]:
     for rules in resolved.rules:
         dataset = config.datasets[rules.name]
         yield "dataset", rules.name
-        for line in _dataset(dataset, rules.first):
+        for line in _dataset(dataset, min(rules.first, resolved.part(rules) // 2)):
             yield "", line
         for value in resolved.stale.get(rules.name, ()):
             yield "", f"counts from the next generation on: {value}"
