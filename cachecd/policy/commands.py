@@ -1,7 +1,7 @@
 """The decisions of the policy: commands that the daemon carries out.
 
-Behind the arrow stands the event that reports the result. Each command that writes to the disk comes
-back as `Done(command)`, once it is durable, unless another event is named, or as `DiskRefused(command)`.
+Behind the arrow stands the event that reports the result. Without an arrow, and but for replies, the
+result is `Done(command)`, once it is durable. What the disk refuses comes back as `DiskRefused(command)`.
 """
 
 from __future__ import annotations

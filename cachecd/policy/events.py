@@ -84,7 +84,7 @@ class Done(NamedTuple):
 
 
 class DiskRefused(NamedTuple):
-    """The disk refused a command; nothing of it is left."""
+    """The disk refused a command; nothing of it is left. The policy repeats it."""
 
     command: Command
     reason: str
@@ -130,8 +130,7 @@ class HalfFull(NamedTuple):
 
 class Sealed(NamedTuple):
     """A shard is finished and synced, under its temporary name. If the cursor has not moved and nothing was
-    skipped, there is no file: the worker found nothing to write. For a supplement, `left` did not fit.
-    """
+    skipped, there is no file: the worker found nothing to write. For a supplement, `left` did not fit."""
 
     stream: StreamId
     number: int
@@ -144,11 +143,9 @@ class Sealed(NamedTuple):
 
 class Failed(NamedTuple):
     """A worker lost a stream, with all of its shards that are not sealed: nothing of them is left. Commands
-    to the worker about the stream are void.
-
-    `cause`: "source" (the store as a whole), "disk", or "worker" (a lost process or a defect, with `unit`
-    in hand). `passing`: nothing says that it was the unit's fault; without a unit, nor the stream's, which
-    is opened again at once."""
+    to the worker about the stream are void. `cause`: "source" (the store as a whole), "disk", or "worker"
+    (a lost process or a defect, with `unit` in hand). `passing`: nothing says that it was the unit's fault;
+    without a unit, nor the stream's, which is opened again at once."""
 
     stream: StreamId
     cause: str
