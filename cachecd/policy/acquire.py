@@ -120,7 +120,7 @@ class Leases:
         older = [
             each
             for each in dataset.older
-            if each.split == rules.split and each.table.live_bytes and not rules.pin
+            if each.split == rules.split and each.table.num_live and not rules.pin
         ]
         if rules.wait and dataset.waits(event.epoch, self._room.uncapped_share(dataset)):
             upto = dataset.target(event.epoch)
