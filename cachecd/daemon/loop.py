@@ -100,6 +100,9 @@ class CacheLoop:
         self.feeding = self.carrying.feeding
         self.remaking = Remaking(self.carrying, found.work, self._executor, self._count)
         self._keepers = {name: self._configured(name) for name in found.configured}
+        for keeper in self._keepers.values():
+            with contextlib.suppress(DiskError):  # `keep` repeats it, and reports the error
+                await keeper.load_classes()  # before a stream opens that needs the numbers
         for event in found.events:
             self.feed(event)
         for name, values in self._stale_values().items():
