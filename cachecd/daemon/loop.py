@@ -38,6 +38,7 @@ from cachecd.sampler.messages import Described, Failed, FromSampler, FromStream,
 _TICK, _PROBE, _MEASURE = 0.25, 0.25, 1.0  # seconds
 _MINUTE, _SNAPSHOT = 60.0, 600.0
 _PAUSE = 1.0  # after a failure
+_PATIENCE = 60.0  # until the log says why nothing rotates
 
 _log = structlog.get_logger("cachecd.daemon")
 
@@ -352,7 +353,7 @@ class CacheLoop:
         self.feed(measured)
         for name, dataset in self.policy.datasets.items():
             reason = rotation_waits(self.policy, dataset)
-            self._stopped.note(f"rotation of {name}", reason, _MINUTE)
+            self._stopped.note(f"rotation of {name}", reason, _PATIENCE)
             if name not in self._described and (what := epoch_of(self.policy, dataset)):
                 self._described.add(name)
                 _log.info("an epoch", dataset=name, what=what)

@@ -157,11 +157,10 @@ def rotation_waits(policy: Policy, dataset: Dataset) -> str:
             f"lease {holder.lease.id} of job {holder.lease.job} keeps {approximate_size(kept)} of retired "
             "shards: they make room when the lease ends"
         )
-    oldest = next(gen.table.live(), (0, 0))[1]
-    if rotation.last and rotation.delivered < oldest:
+    if rotation.unread and rotation.delivered < gen.footprint:
         return (
-            f"{approximate_size(rotation.delivered)} were delivered since the last rotation: less than the "
-            "oldest shard"
+            f"jobs reported {approximate_size(rotation.delivered)} as delivered since the last rotation: "
+            "less than a shard"
         )
     return ""
 

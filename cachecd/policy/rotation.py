@@ -33,12 +33,14 @@ class Boundary:
 @dataclass(slots=True)
 class Rotation:
     """Bytes sealed since the last boundary (`sealed`) and since the last boundary that retired something
-    (`refilled`); bytes delivered since that boundary (`delivered`), and what it retired (`last`)."""
+    (`refilled`); bytes delivered since that boundary (`delivered`), and what it retired (`last`). `unread`:
+    the last boundary retired nothing because too little was delivered."""
 
     sealed: int = 0
     refilled: int = 0
     delivered: float = 0.0
     last: int = 0
+    unread: bool = False
 
     def note_sealed(self, allocated: int) -> None:
         self.sealed += allocated
@@ -57,6 +59,7 @@ class Rotation:
             chosen.append(number)
             retired += allocated
         self.sealed = 0
+        self.unread = now.full and now.feeds and not chosen and self.delivered < now.footprint
         if chosen:
             self.delivered, self.refilled, self.last = 0.0, 0, retired
         return chosen

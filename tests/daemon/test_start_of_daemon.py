@@ -286,3 +286,23 @@ def test_unknown_directories_are_left_alone(tmp_path):
     (strange / "generation.json").write_text("{")
     assert kinds(begin(given)) == kinds(found)
     assert (strange / "generation.json").read_text() == "{"
+
+
+def test_start_reports_the_sidecars_that_it_reads_and_can_be_stopped(tmp_path):
+    given = config(tmp_path)
+    found = begin(given, units=300)
+    layout = found.layout.generation(*found.configured["train"])
+    known = read_generation(layout.identity)
+    assert known is not None
+    write_generation(layout.identity, dataclasses.replace(known, shape=SHAPE))
+    for number in range(3):
+        make(layout, number)
+    texts: list[str] = []
+    asyncio.run(start(given, LIMIT, progress=texts.append))
+    assert "train: 3 sidecars read, which the snapshot does not have" in texts
+
+    def stop(text: str) -> None:
+        raise InterruptedError(text)
+
+    with pytest.raises(InterruptedError):
+        asyncio.run(start(given, LIMIT, progress=stop))
