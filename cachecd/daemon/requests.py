@@ -21,6 +21,7 @@ from cachecd_client import protocol
 
 # Seconds until a client that excludes keys is answered to send its request again.
 _PATIENCE = 1.0
+_MOMENT = 0.02  # seconds from a rank's report of a release until its lock is probed
 _MOST = 1 << 62  # of a shard's number, or of the ranks of a node
 
 _log = structlog.get_logger("cachecd.daemon")
@@ -56,8 +57,9 @@ class Requests:
                 self._feed(ev.RankHolds(self._name(id, "", answer), lease, rank))
             case protocol.Released(id, lease, _, delivered):
                 self._feed(ev.Delivered(lease, delivered))
-                self._cache.probe(lease)
                 answer(protocol.Done(id))
+                # The client unlocks its manifest when it has this reply: what it reports is never late.
+                asyncio.get_running_loop().call_later(_MOMENT, self._cache.probe, lease)
             case protocol.ReportCorrupt():
                 self._report(request, answer)
             case protocol.Exclude():

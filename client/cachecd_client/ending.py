@@ -24,15 +24,16 @@ _RELEASE_TIMEOUT = 0.5  # for a hint: the daemon learns of a release from the lo
 
 
 def release(held: HeldLease, transport: Transport, rank: int) -> None:
-    """Ends this process's share in a lease, and reports what was delivered, if the daemon is there."""
-    if not held.close():
-        return  # a forked child's copy; the lease is its parent's
+    """Reports what was delivered, if the daemon is there, then ends this process's share in the lease."""
     lease = held.manifest.lease
     try:
-        released = Released(uuid.uuid4().hex, lease, rank, held.unreported)
-        transport.ask(released, _RELEASE_TIMEOUT)
+        if held.is_held:  # else a forked child's copy; the lease is its parent's
+            released = Released(uuid.uuid4().hex, lease, rank, held.unreported)
+            transport.ask(released, _RELEASE_TIMEOUT)
     except CachecdError as error:
         log.debug("release of %s not reported: %s", lease, error)
+    finally:
+        held.close()
 
 
 def end_session(

@@ -45,7 +45,7 @@ class HeldLease:
         Not to be called after `close`.
         """
         assert not self.released
-        if self._descriptor is None or self._descriptor.closed:
+        if not self.is_held:
             self._descriptor, self.manifest = _lock(self.path)
 
     @property
@@ -53,13 +53,16 @@ class HeldLease:
         """The fraction that was delivered since the last report."""
         return self.delivered - self.reported
 
-    def close(self) -> bool:
-        """Ends this process's share in the lease, for good; whether it had one. Idempotent."""
+    @property
+    def is_held(self) -> bool:
+        """Whether this very process holds the lock."""
+        return self._descriptor is not None and not self._descriptor.closed
+
+    def close(self) -> None:
+        """Ends this process's share in the lease, for good. Idempotent."""
         self.released = True
-        if self._descriptor is None or self._descriptor.closed:
-            return False
-        self._descriptor.close()
-        return True
+        if self._descriptor is not None:
+            self._descriptor.close()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_descriptor": None}

@@ -70,8 +70,8 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Reports that this rank has closed its manifest: a hint to probe now, never a proof. `delivered`: as
-    in Acquire. A client that cannot count reports 1.0."""
+    """Reports that this rank closes its manifest when it has the reply: a hint to probe then, never a
+    proof. `delivered`: as in Acquire. A client that cannot count reports 1.0."""
 
     id: str
     lease: str
