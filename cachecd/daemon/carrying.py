@@ -123,8 +123,9 @@ class Carrying:
                         fed.shape = shape
             try:
                 self._deliver(event)
-            except Exception:  # the events behind it count all the same
-                _log.exception("event not handled", of=type(event).__name__)
+            except Exception as error:  # the events behind it count all the same
+                about = {"message": f"{type(event).__name__} not handled", "exception": error}
+                self._loop.call_exception_handler(about)
 
     def _do(self, work: Callable[[Any], list[ev.Event]], command: Any) -> list[ev.Event]:
         try:

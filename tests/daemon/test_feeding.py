@@ -386,6 +386,11 @@ def test_worker_makes_every_record_once_while_the_source_is_listed(run, tmp_path
         await bench.list(units[300:600])
         await bench.list(units[600:], ends=True)
         await bench.until(lambda: len(ended) == 2)
+        sealed = [e for e in bench.events if isinstance(e, ev.Sealed) and e.before != e.after]
+        numbers = {event.number for event in sealed}
+        await bench.until(
+            lambda: numbers == {e.number for e in bench.events if isinstance(e, ev.Published)}
+        )
         published = [e for e in bench.events if isinstance(e, ev.Published)]
         records = [
             unit
