@@ -123,6 +123,7 @@ def test_while_it_runs_new_and_rewritten_objects_are_taken_up(tmp_path):
         "relist": "200ms",
     }
     with Daemon(tmp_path, {"train": dataset}, shard_size="64KiB", limit="16MiB").start() as one:
+        wait_until(lambda: one.train["shards"] and one.train["listed"], what="the first shard")
         one.settle()
         assert not one.train["whole"]
         cached = {int(unit) for shard in inventory(one.cache).values() for unit in shard.units}
