@@ -36,7 +36,7 @@ from cachecd.daemon.ownership import (
 from cachecd.daemon.requests import Requests
 from cachecd.daemon.server import Server
 from cachecd.daemon.trainer import Stop, run_trainer
-from cachecd.daemon.workers import executor_of, lister_of
+from cachecd.daemon.workers import executor_of, lister_of, worker_setup
 from cachecd.disk.filesystem import refuse_network_filesystem
 from cachecd.disk.layout import Layout
 from cachecd.errors import DiskError, SourceError
@@ -47,10 +47,11 @@ from cachecd_client.errors import CallerError
 # SIGTERM drains within 10 s: shards that are nearly done are finished, the rest is made again.
 _DRAIN = 3.0
 _SAY_EVERY = 5.0  # seconds between two lines about a start that takes long
+_OF_WORKERS = ("workers", "connections", "bandwidth")
 # Keys of the configuration that a reload may change, of cache, sampler and datasets.
 _CHANGEABLE = (
     *("limit", "reserve_free", "window"),
-    *("egress_limit", "idle"),
+    *("egress_limit", "idle", *_OF_WORKERS),
     *("grow", "evict"),
 )
 
@@ -222,6 +223,10 @@ class _Daemon:
             if changed := _needs_restart(self._config, config):
                 _log.error("configuration not reloaded: restart to change it", changed=changed)
             else:
+                before, now = self._config.sampler, config.sampler
+                changed = [key for key in _OF_WORKERS if getattr(before, key) != getattr(now, key)]
+                if changed and not self._options.offline:
+                    self._executor.reload(worker_setup(config), now.workers)
                 self._config = config
                 self._cache.configure(config, limit)
                 _log.info("configuration reloaded", limit=limit)

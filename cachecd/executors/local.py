@@ -142,6 +142,17 @@ class LocalExecutor:
             os.close(self._link)
             self._link = -1
 
+    def reload(self, setup: Setup, workers: int) -> None:
+        """Has processes work by another setup, and changes their number. Each is replaced, and its streams
+        fail, which is nobody's fault; one that makes a single shard keeps its setup until it ends."""
+        self._setup = messages.pack(setup)
+        more, self._workers = workers - self._workers, workers
+        for process in tuple(self._processes):
+            if process.make is None and not process.retired:
+                process.retire("sampler process replaced: the configuration was reloaded")
+        for _ in range(more):
+            self._keep(self._look_after(None))
+
     def submit(self, make: Make) -> None:
         self._waiting.append(make)
         self._dispatch()
@@ -191,20 +202,21 @@ class LocalExecutor:
             process.hang_up()
         self._dispatch()
 
-    async def _look_after(self, process: SamplerProcess) -> None:
-        """Looks after one process and, when it has died, its successors."""
+    async def _look_after(self, process: SamplerProcess | None) -> None:
+        """Looks after one process, or the first that it starts, and, when it has died, its successors."""
         pause = 0.0
         while True:
             try:
-                useful = await self._attend(process)
+                useful = process is None or await self._attend(process)
             except Exception as error:
+                assert process is not None
                 _log.exception("sampler process not looked after", pid=process.pid)
                 useful = False
                 await self._give_up(process, f"not looked after: {type(error).__name__}: {error}")
             pause = 0.0 if useful else _longer(pause)
             while True:
                 await self._sleep(pause)
-                if self._closing.is_set():
+                if self._closing.is_set() or len(self._processes) >= self._workers:
                     return
                 try:
                     process = self._launch_one()

@@ -30,9 +30,10 @@ def config(**sections: Any) -> Config:
         {"cache": {"limit": "100GiB", "reserve_free": "1GiB", "window": "1GiB"}},
         {"datasets_train": {"grow": {"first": "2GiB"}, "evict": {"refresh": 0.5}, "limit": "9GiB"}},
         {"sampler": {"egress_limit": "1TiB", "idle": "1h"}},
+        {"sampler": {"workers": 7, "connections": 8, "bandwidth": "1MB/s"}},
     ],
 )
-def test_limits_growth_and_pauses_are_reloaded(sections):
+def test_limits_growth_pauses_and_workers_are_reloaded(sections):
     assert _needs_restart(config(), config(**sections)) == []
 
 
@@ -40,8 +41,7 @@ def test_limits_growth_and_pauses_are_reloaded(sections):
     ("sections", "keys"),
     [
         ({"cache": {"shard_size": "1MiB"}}, ["cache.shard_size"]),
-        ({"sampler": {"workers": 7}}, ["sampler.workers"]),
-        ({"sampler": {"bandwidth": "1MB/s"}}, ["sampler.bandwidth"]),
+        ({"sampler": {"unit_timeout": "7s"}}, ["sampler.unit_timeout"]),
         ({"datasets_train": {"generation": 2}}, ["datasets.train"]),
     ],
 )

@@ -137,6 +137,18 @@ def test_a_limit_lowered_below_what_is_cached_is_reached_while_a_trainer_goes_on
     assert used() <= lowered
 
 
+def test_reload_changes_the_number_of_workers_and_no_record_is_lost(daemon, train):
+    served = daemon({"train": train()}, sampler={"workers": 1}).start()
+    for workers in (3, 2):
+        served.document["sampler"] |= {"workers": workers, "connections": 4 * workers}
+        served.write_config()
+        os.kill(served.pid, signal.SIGHUP)
+        wait_until(lambda: served.status()["sampler"]["alive"] == workers)  # noqa: B023
+        assert served.status()["sampler"]["restarts"] == 0
+    served.until_whole()
+    assert served.train["skipped"]["units"] == 0
+
+
 def test_a_reload_that_comes_before_the_daemon_is_ready_does_not_end_it(daemon, tmp_path):
     served = daemon({"train": {"source": file_source(tmp_path / "source", {"a": b"a"})}})
     served.write_config()
