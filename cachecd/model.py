@@ -1,17 +1,207 @@
-"""The daemon's values: plain, frozen, without behaviour that needs a disk, a clock or a socket."""
+"""The values that all rooms share: units, streams with their cursors, single shards that are made again.
+
+Pure. A generation is S endless streams of records. Listing numbers the units; blocks are runs of unit
+numbers. Place g in a generation counts over all blocks, in permuted order: the units of block b have the
+places [ends[b - 1], ends[b]). Stream (g div stripe) mod S gets the unit at place g.
+"""
 
 from __future__ import annotations
 
-import sys
-from bisect import bisect_right
+import base64
+import hashlib
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
 
-# Manifests, sidecars and the catalog keep cursors, and hold numbers below 2**63.
-MOST_CURSOR = 1 << 62
-# Bounds what one assignment takes in the catalog and on a pipe (about 15 kB and 400 kB), and how long
-# planning it keeps the event loop (50 ms), however small the objects are.
-MAX_UNITS = 4096
+Place = tuple[int, int]  # (block, place among the stream's units of the block)
+
+# What follows a page of units: more of this pass, to be asked for; more of this pass, when the listing has
+# gone on; nothing in this pass.
+More = Literal["listed", "wait", "end"]
+
+MOST_LANES = 16
+# Characters of a packed cursor, at most.
+LONGEST_CURSOR = 1024
+
+_HEAD = struct.Struct("<III")  # pass, block, place
+_LANE = struct.Struct("<IIQQQIQ")  # the fields of Lane, in their order
+
+
+def etag_hash(etag: str) -> int:
+    """64 bits of an ETag. Sidecars keep these numbers: the function never changes."""
+    digest = hashlib.blake2b(etag.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StreamId:
+    """Names one stream: `index` counts from 0 to S - 1 within the generation."""
+
+    dataset: str
+    generation: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.dataset}/{self.generation}/{self.index}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Lane:
+    """A unit in hand, opened at (block, place): the next record is `record`, at byte `offset` of the unit.
+
+    `etag` is etag_hash of the ETag with which the unit was listed when the lane opened, `size` its listed
+    size. Offset 0: the record is found by reading the unit from its start.
+    """
+
+    block: int
+    place: int
+    unit: int
+    etag: int
+    size: int
+    record: int = 0
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Where a stream is between two records.
+
+    (block, place) is the place behind the last unit that was opened in this pass. A place behind the
+    block's last unit means the next block's first unit. `lanes` are in the order of (block, place).
+    """
+
+    pass_: int = 0
+    block: int = 0
+    place: int = 0
+    lanes: tuple[Lane, ...] = ()
+
+    def next_pass(self) -> Cursor:
+        """The start of the next pass."""
+        return Cursor(self.pass_ + 1)
+
+    def pack(self) -> str:
+        """The cursor as ASCII text, for a sidecar; at most LONGEST_CURSOR characters for MOST_LANES lanes.
+
+        ValueError if a field is outside its range.
+        """
+        try:
+            packed = [_HEAD.pack(self.pass_, self.block, self.place)]
+            packed += [
+                _LANE.pack(
+                    lane.block,
+                    lane.place,
+                    lane.unit,
+                    lane.etag,
+                    lane.size,
+                    lane.record,
+                    lane.offset,
+                )
+                for lane in self.lanes
+            ]
+        except struct.error as error:
+            raise ValueError(f"a field of {self} is out of range: {error}") from None
+        return base64.b64encode(b"".join(packed)).decode()
+
+    @staticmethod
+    def unpack(text: str) -> Cursor:
+        """The cursor that was packed. ValueError for any other text."""
+        packed = base64.b64decode(text, validate=True)
+        if len(packed) < _HEAD.size or (len(packed) - _HEAD.size) % _LANE.size:
+            raise ValueError(
+                f"a packed cursor has {len(packed)} bytes: that is no whole number of lanes"
+            )
+        lanes = tuple(Lane(*fields) for fields in _LANE.iter_unpack(packed[_HEAD.size :]))
+        places = [(lane.block, lane.place) for lane in lanes]
+        if any(later <= earlier for earlier, later in pairwise(places)):
+            raise ValueError("the lanes of a packed cursor are not in order")
+        pass_, block, place = _HEAD.unpack_from(packed)
+        return Cursor(pass_, block, place, lanes)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A unit as it is listed. `begin`: its first byte in the object `key`; `label`: its class, if a table
+    gives one."""
+
+    number: int
+    key: str
+    size: int
+    etag: str = ""
+    begin: int = 0
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """From record `record` on, this version of the unit could not be used. `passing`: the reason may pass
+    without a change of the object."""
+
+    unit: int
+    key: str
+    etag: int
+    record: int
+    reason: str
+    passing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What generation.json fixes: `streams` is S, `stripe` the units that one stream gets in a row,
+    `lanes` the units that a stream has in hand, `capacity` the bytes of a shard with its sidecar.
+
+    `ends` are the ends of the blocks: block b has the places [ends[b - 1], ends[b]).
+    """
+
+    streams: int
+    stripe: int
+    lanes: int
+    capacity: int
+    seed: int
+
+    def number(self, stream: int, j: int) -> int:
+        """The number of a stream's shard j. Stream S makes supplements."""
+        return j * (self.streams + 1) + stream
+
+    def split(self, number: int) -> tuple[int, int]:
+        """(stream, j) of a shard's number."""
+        j, stream = divmod(number, self.streams + 1)
+        return stream, j
+
+    def stream_of(self, g: int) -> int:
+        """The stream that gets the unit at place g."""
+        return g // self.stripe % self.streams
+
+    def units_in(self, stream: int, block: int, ends: Sequence[int]) -> int:
+        """How many units of a block belong to a stream."""
+        return self._units_below(stream, ends[block]) - self._units_below(
+            stream, _begin(block, ends)
+        )
+
+    def units_of(self, stream: int, ends: Sequence[int]) -> int:
+        """How many units of all blocks belong to a stream."""
+        return self._units_below(stream, ends[-1]) if ends else 0
+
+    def g_of(self, stream: int, block: int, place: int, ends: Sequence[int]) -> int:
+        """The place g of a stream's unit number `place` of a block. IndexError if the block has fewer."""
+        if not 0 <= place < self.units_in(stream, block, ends):
+            raise IndexError(f"stream {stream} has no place {place} in block {block}")
+        rounds, rest = divmod(self._units_below(stream, _begin(block, ends)) + place, self.stripe)
+        return (rounds * self.streams + stream) * self.stripe + rest
+
+    def _units_below(self, stream: int, g: int) -> int:
+        """How many of the places [0, g) belong to a stream."""
+        rounds, rest = divmod(g, self.stripe * self.streams)
+        return rounds * self.stripe + min(max(rest - stream * self.stripe, 0), self.stripe)
+
+
+def _begin(block: int, ends: Sequence[int]) -> int:
+    return ends[block - 1] if block else 0
+
+
+# --- units as they are listed, and shards that are made by themselves
+
 # Units whose records a shard mixes, where a unit is read as a stream.
 LANES = 16
 _PACKED = (".gz", ".tgz", ".gzip", ".zlib", ".zz", ".z")
@@ -19,7 +209,7 @@ _PACKED = (".gz", ".tgz", ".gzip", ".zlib", ".zz", ".z")
 
 @dataclass(frozen=True, slots=True, order=True)
 class ShardId:
-    """One shard; numbers count up from 1 within a dataset and are never used twice."""
+    """Names a shard that is made by itself, not by a stream."""
 
     dataset: str
     number: int
@@ -48,8 +238,6 @@ def encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-UnitName = tuple[str, int]
-EXCLUDED = "excluded by hand"  # why a unit is set aside that a person has taken out
 MISFIT = (
     "record does not fit the schema"  # how the reason begins of one whose records are of another
 )
@@ -74,7 +262,7 @@ class UnitSlice:
     label: str = ""
 
     @property
-    def name(self) -> UnitName:
+    def name(self) -> tuple[str, int]:
         """Its key and where in the object it begins: the same in every listing."""
         return self.key, self.begin
 
@@ -82,14 +270,6 @@ class UnitSlice:
     def seems_packed(self) -> bool:
         """Whether its name says that it is compressed as a whole, and so read from its start alone."""
         return self.key.lower().endswith(_PACKED)
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What a shard holds: records of `units`, and of those that it does not hold whole, `parts`."""
-
-    units: Sequence[int] = ()
-    parts: tuple[UnitSlice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,56 +310,3 @@ class Outcome:
     seconds: float
     remainder: tuple[UnitSlice, ...] = ()
     set_aside: tuple[SetAside, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """A sealed shard; `digest` names the units that it was made of, 0 if they are not known."""
-
-    id: ShardId
-    generation: str
-    records: int
-    data_bytes: int
-    allocated: int
-    digest: int = 0
-
-
-# Inclusive ranges of shard numbers, ascending: ((1, 3), (7, 7)) is 1, 2, 3, 7.
-Ranges = tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Resume:
-    """What a resumed run had on lease: the set named `fingerprint`, "" if it has read all of the set, and
-    where the walk named `walk` was in its source."""
-
-    generation: str
-    shards: Ranges
-    fingerprint: str = ""
-    walk: str = ""
-    cursor: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """The file set a job holds for one epoch. `cursor`: where the plan's walk, named `walk`, was
-    when it was granted."""
-
-    id: str
-    dataset: str
-    job: str
-    epoch: int
-    generation: str
-    shards: Ranges
-    num_records: int
-    num_bytes: int
-    seed: int
-    pinned: bool
-    fingerprint: str
-    walk: str = ""
-    cursor: int = 0
-
-    def names(self, number: int) -> bool:
-        """Whether the lease names this shard of its dataset."""
-        at = bisect_right(self.shards, (number, sys.maxsize)) - 1
-        return at >= 0 and self.shards[at][0] <= number <= self.shards[at][1]

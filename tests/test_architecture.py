@@ -35,7 +35,7 @@ ARROWS = {
     "__main__": "cli",
 }
 ALLOWED = {room: frozenset(known.split()) for room, known in ARROWS.items()}
-PURE = {"model", "quantities", "stream", "stores.lanes", "stores.patience"}
+PURE = {"model", "quantities", "stores.lanes", "stores.patience"}
 # Nothing here reads a file, a clock, the environment or a source of randomness.
 STDLIB = (
     "__future__ base64 bisect collections dataclasses decimal enum fractions functools hashlib heapq "

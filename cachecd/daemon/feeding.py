@@ -17,6 +17,7 @@ from cachecd.daemon.disk_work import generation_of
 from cachecd.disk.layout import GenerationLayout
 from cachecd.errors import DiskError
 from cachecd.listing.pages import Page
+from cachecd.model import More, Place, Shape, Skipped, StreamId, Unit
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.values import GenerationId, ShardFacts
@@ -37,7 +38,6 @@ from cachecd.sampler.messages import (
     Units,
     Until,
 )
-from cachecd.stream import More, Place, Shape, Skipped, StreamId, Unit
 
 _log = structlog.get_logger("cachecd.daemon")
 _RETRY = 1.0  # seconds until a read of the listing that the disk refused is repeated

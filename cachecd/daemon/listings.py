@@ -30,11 +30,10 @@ from cachecd.listing.progress import Progress
 from cachecd.listing.selection import selection_of
 from cachecd.listing.source_pages import Lister, SourcePages
 from cachecd.listing.table import Table
-from cachecd.model import ObjectInfo
+from cachecd.model import ObjectInfo, Place, Shape, Unit
 from cachecd.policy import events as ev
 from cachecd.policy.values import GenerationId
 from cachecd.sampler.sources.files import label_of
-from cachecd.stream import Place, Shape, Unit
 
 _LONGEST_PAUSE = 60.0  # a source that is back is found within a minute
 # After so many failures in a row, some ten seconds, streams no longer wait for the first listing.

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from cachecd.disk.filesystem import refusing
 from cachecd.disk.layout import GenerationLayout, parse
+from cachecd.model import Cursor, Unit, etag_hash
 from cachecd.policy.values import Piece
-from cachecd.stream import Cursor, Unit, etag_hash
 from cachecd_client._core import Sidecar
 from cachecd_client.errors import CorruptError
 

@@ -13,7 +13,7 @@ from typing import Any
 from cachecd.disk.filesystem import refusing, sync_directory
 from cachecd.disk.layout import NEW
 from cachecd.errors import DamagedError
-from cachecd.stream import Cursor
+from cachecd.model import Cursor
 
 _EXAMPLES = 10  # of skipped units, for each reason
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from cachecd.disk.durable import read, replace
 from cachecd.errors import DamagedError
-from cachecd.stream import Shape
+from cachecd.model import Shape
 
 # A JSON value. Callers leave out keys of mappings whose values are defaults.
 Json = Any

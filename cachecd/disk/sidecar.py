@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cachecd.disk.filesystem import refusing
 from cachecd.errors import DamagedError, DiskError
-from cachecd.stream import Cursor, Skipped
+from cachecd.model import Cursor, Skipped
 from cachecd_client import _core
 from cachecd_client.errors import CorruptError
 

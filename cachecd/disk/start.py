@@ -22,7 +22,7 @@ from cachecd.disk.publish import Name
 from cachecd.disk.sidecar import Head, holds, read_head
 from cachecd.disk.snapshot import read_snapshot
 from cachecd.errors import DamagedError
-from cachecd.stream import Cursor, Shape
+from cachecd.model import Cursor, Shape
 
 _DATA, _SIDECAR = ".tfrecord", ".tfrecord.idx"
 

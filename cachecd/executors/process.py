@@ -14,10 +14,10 @@ from pathlib import Path
 
 import structlog
 
+from cachecd.model import StreamId
 from cachecd.sampler import messages
 from cachecd.sampler.mark import SIZE, Mark
 from cachecd.sampler.messages import FromSampler, FromStream, Make, OfStreams
-from cachecd.stream import StreamId
 
 _log = structlog.get_logger("cachecd.executor")
 

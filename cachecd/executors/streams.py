@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from cachecd.executors.process import SamplerProcess
+from cachecd.model import StreamId
 from cachecd.sampler.draft import discard
 from cachecd.sampler.messages import (
     Close,
@@ -18,7 +19,6 @@ from cachecd.sampler.messages import (
     Sealed,
     StreamFailed,
 )
-from cachecd.stream import StreamId
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from cachecd.listing.permutation import BlockOrder
 from cachecd.listing.table import MOST_AT_ONCE, Table
-from cachecd.stream import Shape, Unit
+from cachecd.model import Shape, Unit
 
 More = Literal["listed", "end"]
 

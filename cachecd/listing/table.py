@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cachecd.errors import DamagedError, DiskError, SourceError
-from cachecd.model import ObjectInfo
-from cachecd.stream import Unit
+from cachecd.model import ObjectInfo, Unit
 
 VERSION = 1
 FIRST_BLOCK = 256  # units; each block after it is twice as large as the one before

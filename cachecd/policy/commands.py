@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from cachecd.model import Cursor, Shape, StreamId
 from cachecd.policy.values import Condemned, GenerationId, Head, Lease, Name, Piece
-from cachecd.stream import Cursor, Shape, StreamId
 
 
 class WriteShape(NamedTuple):

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from cachecd.model import Cursor, Shape, Skipped, StreamId
 from cachecd.policy.commands import Command
 from cachecd.policy.values import GenerationId, Head, Lease, Piece, Resume, Rules, ShardFacts
-from cachecd.stream import Cursor, Shape, Skipped, StreamId
 
 
 class Configured(NamedTuple):

@@ -6,6 +6,7 @@ not published; also for a stream that has not asked yet. Shards of a stream are 
 
 from __future__ import annotations
 
+from cachecd.model import Shape, StreamId
 from cachecd.policy import commands as do
 from cachecd.policy.dataset import Dataset
 from cachecd.policy.events import Failed, HalfFull, Published, PublishRefused, Sealed
@@ -13,7 +14,6 @@ from cachecd.policy.generation import Generation
 from cachecd.policy.pause import Pause
 from cachecd.policy.room import Room
 from cachecd.policy.streams import Stream
-from cachecd.stream import Shape, StreamId
 
 _AHEAD = 2  # times S
 _MOST_LANES = 16

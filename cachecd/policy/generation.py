@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from cachecd.model import MISFIT
+from cachecd.model import MISFIT, Cursor, Shape, StreamId
 from cachecd.policy import commands as do
 from cachecd.policy.events import GenerationFound, Listed, Sealed
 from cachecd.policy.quarantine import Quarantine
@@ -19,7 +19,6 @@ from cachecd.policy.shard_table import ShardTable, Status
 from cachecd.policy.streams import Blocks, Stream
 from cachecd.policy.supplements import Supplements
 from cachecd.policy.values import Head, Name
-from cachecd.stream import Cursor, Shape, StreamId
 
 _ENOUGH = 50  # units, to judge a schema by
 _FOUND = {"live": Status.LIVE, "lost": Status.LIVE}

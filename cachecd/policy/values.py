@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cachecd.stream import Cursor
+from cachecd.model import Cursor
 
 Intervals = tuple[tuple[int, int, int], ...]  # (stream, first j, last j), ascending
 Name = tuple[int, int]  # (number, version)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cachecd.errors import UnitError
+from cachecd.model import Cursor
 from cachecd.sampler.ahead import WINDOW
 from cachecd.sampler.draft import Draft, cursors_text, discard
 from cachecd.sampler.draft import Sealed as SealedFiles
@@ -27,7 +28,6 @@ from cachecd.sampler.messages import (
 from cachecd.sampler.origin import Origin, Progress, Reader
 from cachecd.sampler.supply import Supply
 from cachecd.sampler.throttle import Throttle
-from cachecd.stream import Cursor
 from cachecd_client.schema import Schema
 
 _SKIPS = 128  # a shard ends when skipped units take this part of its capacity

@@ -13,8 +13,7 @@ import numpy as np
 from typing_extensions import Buffer
 
 from cachecd.errors import DiskError, UnitError
-from cachecd.model import MISFIT, UnitSlice, encoded
-from cachecd.stream import Cursor, Skipped
+from cachecd.model import MISFIT, Cursor, Skipped, UnitSlice, encoded
 from cachecd_client._core import ShardWriter, write_sidecar
 from cachecd_client.errors import CorruptRecordError, SchemaError
 from cachecd_client.schema import Schema, infer

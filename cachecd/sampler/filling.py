@@ -16,10 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from cachecd.errors import UnitError
-from cachecd.model import UnitSlice
+from cachecd.model import Cursor, Lane, More, Place, Skipped, Unit, UnitSlice, etag_hash
 from cachecd.sampler.draft import Draft, skipped_bytes
 from cachecd.sampler.sources import Position
-from cachecd.stream import Cursor, Lane, More, Place, Skipped, Unit, etag_hash
 
 # Bytes of units in hand that cannot be begun in their middle, together; and what a unit of unknown size
 # counts.

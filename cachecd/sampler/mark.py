@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import struct
 
-from cachecd.stream import StreamId, etag_hash
+from cachecd.model import StreamId, etag_hash
 
 _UNIT, _STREAM, _BEATS = struct.Struct("<q"), struct.Struct("<Q"), struct.Struct("<Q")
 _STREAM_AT, _BEATS_AT = _UNIT.size, _UNIT.size + _STREAM.size

@@ -14,8 +14,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO, get_args
 
-from cachecd.model import Assignment, Outcome, SetAside, ShardId, UnitSlice
-from cachecd.stream import Cursor, Lane, More, Shape, Skipped, StreamId, Unit
+from cachecd.model import (
+    Assignment,
+    Cursor,
+    Lane,
+    More,
+    Outcome,
+    SetAside,
+    Shape,
+    ShardId,
+    Skipped,
+    StreamId,
+    Unit,
+    UnitSlice,
+)
 
 _LENGTH = struct.Struct("<I")
 MAX_FRAME = 256 << 20

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from cachecd.config import DatasetConfig
 from cachecd.errors import ConfigError, DiskError, SourceUnreachableError
-from cachecd.model import LANES, Outcome, SetAside, ShardId, UnitSlice
+from cachecd.model import LANES, Outcome, SetAside, ShardId, StreamId, UnitSlice
 from cachecd.sampler.carried import Carried
 from cachecd.sampler.draft import Draft, Sealed, remainder_text
 from cachecd.sampler.filling import Filling
@@ -37,7 +37,6 @@ from cachecd.sampler.origin import Origin, Progress, Reader
 from cachecd.sampler.supply import Supply
 from cachecd.sampler.throttle import Throttle
 from cachecd.stores.patience import Retry
-from cachecd.stream import StreamId
 from cachecd_client.schema import Schema
 
 _HEARTBEAT = 0.25  # seconds between two Working messages

@@ -22,9 +22,8 @@ from cachecd.disk.layout import GenerationLayout, Layout
 from cachecd.listing.keeping import Listing
 from cachecd.listing.permutation import BlockOrder
 from cachecd.listing.table import Table
-from cachecd.model import ObjectInfo
+from cachecd.model import Cursor, ObjectInfo, Shape
 from cachecd.sampler.opening import open_store
-from cachecd.stream import Cursor, Shape
 from cachecd_client._core import ShardWriter
 from cachecd_client.schema import Feature, Schema
 

@@ -22,8 +22,7 @@ from typing import Any
 from cachecd.listing.keeping import Listing
 from cachecd.listing.pages import units_of
 from cachecd.listing.table import Table
-from cachecd.model import ObjectInfo
-from cachecd.stream import Shape
+from cachecd.model import ObjectInfo, Shape
 
 _PAGE = 1000
 _SIZE = 110_000  # bytes of an object

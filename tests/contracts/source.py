@@ -16,11 +16,10 @@ from typing_extensions import Buffer
 
 from cachecd.config import DatasetConfig
 from cachecd.errors import UnitError
-from cachecd.model import ObjectInfo, UnitSlice
+from cachecd.model import Cursor, ObjectInfo, Unit, UnitSlice
 from cachecd.sampler.draft import Draft, cursors_text, remainder_text
 from cachecd.sampler.filling import Filling, slice_of
 from cachecd.sampler.sources import Position, Source, open_source
-from cachecd.stream import Cursor, Unit
 from cachecd_client._core import Sidecar, decode_example, encode_example, read_record
 from cachecd_client.schema import Schema
 

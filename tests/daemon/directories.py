@@ -11,9 +11,9 @@ from cachecd.daemon.disk_work import DiskWork
 from cachecd.disk.excluded import ExcludedFile
 from cachecd.disk.identity import Generation, write_generation
 from cachecd.disk.layout import GenerationLayout, Layout
+from cachecd.model import StreamId
 from cachecd.policy import commands as do
 from cachecd.policy.values import GenerationId, Lease
-from cachecd.stream import StreamId
 from tests.disk.shards import SHAPE
 
 NAME = GenerationId("train", "0123456789abcdef")

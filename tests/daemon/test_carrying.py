@@ -11,10 +11,10 @@ import pytest
 
 from cachecd.daemon.carrying import Carrying
 from cachecd.errors import DiskError
+from cachecd.model import Cursor
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.sampler.messages import Close, Closed, Filled, Sealed, StreamFailed
-from cachecd.stream import Cursor
 from tests.daemon.directories import NAME, Directory, lease, stream
 from tests.disk.shards import cursor, make, tree, write
 

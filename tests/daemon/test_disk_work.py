@@ -10,10 +10,10 @@ from cachecd.daemon.manifest import decode_manifest, encode_manifest
 from cachecd.disk.durable import read_state
 from cachecd.disk.identity import read_generation
 from cachecd.disk.publish import mark_bad
+from cachecd.model import Cursor, Shape, Skipped
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.values import Head
-from cachecd.stream import Cursor, Shape, Skipped
 from tests.daemon.directories import NAME, Directory, lease, stream
 from tests.disk.shards import contents, cursor, make, tree, write
 

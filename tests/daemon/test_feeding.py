@@ -14,7 +14,7 @@ from cachecd.daemon.carrying import Carrying
 from cachecd.daemon.feeding import FedGeneration
 from cachecd.daemon.listings import GenerationListing
 from cachecd.errors import DiskError
-from cachecd.model import ObjectInfo
+from cachecd.model import Cursor, Lane, ObjectInfo, Shape, StreamId
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.values import Condemned
@@ -30,7 +30,6 @@ from cachecd.sampler.messages import (
     Units,
     Until,
 )
-from cachecd.stream import Cursor, Lane, Shape, StreamId
 from tests.daemon.directories import NAME, Directory, stream
 from tests.daemon.workers import InProcess
 from tests.disk.shards import contents

@@ -6,8 +6,8 @@ import pytest
 
 from cachecd.daemon.missing import held_records
 from cachecd.disk.publish import mark_retired, publish
+from cachecd.model import Lane, Unit
 from cachecd.policy.values import Piece
-from cachecd.stream import Lane, Unit
 from cachecd_client._core import ShardWriter
 from tests.disk.shards import directory, make, write
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cachecd.disk.layout import GenerationLayout
 from cachecd.disk.publish import publish
-from cachecd.stream import Cursor, Lane, Shape
+from cachecd.model import Cursor, Lane, Shape
 from cachecd_client import _core
 
 SHAPE = Shape(streams=2, stripe=8, lanes=2, capacity=1 << 20, seed=0)

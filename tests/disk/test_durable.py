@@ -21,7 +21,7 @@ from cachecd.disk.durable import (
 from cachecd.disk.excluded import ExcludedFile, Exclusion
 from cachecd.disk.snapshot import Row, read_snapshot, write_snapshot
 from cachecd.errors import DamagedError, DiskError
-from cachecd.stream import Cursor, Lane
+from cachecd.model import Cursor, Lane
 
 DOG = Exclusion("x1", "train", ("dog/1.jpg", "dog/\udcff.jpg"))
 CAT = Exclusion("x2", "val", ("cat/1.jpg",))

@@ -8,7 +8,7 @@ import pytest
 
 from cachecd.disk.identity import Generation, Identity, read_generation, write_generation
 from cachecd.errors import DamagedError
-from cachecd.stream import Shape
+from cachecd.model import Shape
 
 PLAIN = Identity(url="s3://bucket/train/", format="files")
 FULL = Identity(

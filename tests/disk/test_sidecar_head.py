@@ -9,9 +9,8 @@ from cachecd.disk.durable import State
 from cachecd.disk.sidecar import holds, read_head
 from cachecd.disk.start import take_inventory
 from cachecd.errors import DamagedError
-from cachecd.model import UnitSlice
+from cachecd.model import Cursor, Lane, Skipped, UnitSlice
 from cachecd.sampler.draft import Draft, cursors_text
-from cachecd.stream import Cursor, Lane, Skipped
 from tests.disk.shards import SHAPE, directory
 
 BEFORE = Cursor(1, 0, 4, (Lane(0, 2, 20, 7, 99, 5, 50), Lane(0, 3, 21, 7, 99, 1, 10)))

@@ -10,7 +10,7 @@ from cachecd.disk import publish
 from cachecd.disk.durable import Skips, State, read_state
 from cachecd.disk.snapshot import Row, write_snapshot
 from cachecd.disk.start import find_holders, remove_leftovers, take_inventory
-from cachecd.stream import Cursor, Lane
+from cachecd.model import Cursor, Lane
 from tests.disk.shards import SHAPE, cursor, directory, make, tree, write
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from cachecd.executors import local
 from cachecd.executors.local import LocalExecutor
+from cachecd.model import Cursor, Shape, StreamId, Unit
 from cachecd.sampler.messages import (
     Asks,
     Close,
@@ -29,7 +30,6 @@ from cachecd.sampler.messages import (
     StreamFailed,
     Units,
 )
-from cachecd.stream import Cursor, Shape, StreamId, Unit
 from tests.executors.bench import in_loop, is_alive, until
 
 SHAPE = Shape(8, 8, 4, 64 << 10, 0)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cachecd.disk.filesystem import allocated
-from cachecd.stream import Cursor
+from cachecd.model import Cursor
 from cachecd_client import Epoch
 from cachecd_client._core import Sidecar
 from tests.e2e.inventory import Found, generation, inventory, repeated

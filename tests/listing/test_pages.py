@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from cachecd.listing.pages import units_of
 from cachecd.listing.table import Table
-from cachecd.stream import Shape, Unit
+from cachecd.model import Shape, Unit
 from tests.listing.sources import units
 
 

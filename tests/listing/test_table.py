@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from cachecd.errors import DamagedError, DiskError, SourceError
 from cachecd.listing.table import MOST_AT_ONCE, Table
-from cachecd.model import ObjectInfo
-from cachecd.stream import Unit
+from cachecd.model import ObjectInfo, Unit
 from tests.listing.sources import unit, units
 
 

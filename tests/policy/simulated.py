@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from cachecd.model import Cursor, Lane, Skipped, StreamId
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.values import GenerationId, Head, Lease, Piece, ShardFacts
-from cachecd.stream import Cursor, Lane, Skipped, StreamId
 from tests.policy.workers import OVERHEAD, Directory, Object, Shard, Worker
 
 

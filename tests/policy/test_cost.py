@@ -6,11 +6,11 @@ import time
 
 import pytest
 
+from cachecd.model import Cursor, Lane, Shape
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.policy import Policy
 from cachecd.policy.values import GenerationId, Head, Rules, ShardFacts
-from cachecd.stream import Cursor, Lane, Shape
 
 NAME = GenerationId("train", "g")
 SIZE, STREAMS = 64, 8

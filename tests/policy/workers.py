@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from cachecd.model import Cursor, Lane, Shape, Skipped, StreamId
 from cachecd.policy import events as ev
 from cachecd.policy.values import Head, Rules
-from cachecd.stream import Cursor, Lane, Shape, Skipped, StreamId
 
 OVERHEAD = 1  # bytes of a sidecar
 

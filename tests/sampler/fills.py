@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from cachecd.errors import UnitError
-from cachecd.model import UnitSlice
+from cachecd.model import Cursor, Lane, Unit, UnitSlice, etag_hash
 from cachecd.sampler import filling
 from cachecd.sampler.draft import Draft, skipped_bytes
 from cachecd.sampler.filling import Filling, slice_of
-from cachecd.stream import Cursor, Lane, Unit, etag_hash
 
 CAPACITY = 100
 SKIPS = 3 * skipped_bytes("0")  # a shard ends with the third skipped unit

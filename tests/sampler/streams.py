@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cachecd.config import DatasetConfig
+from cachecd.model import Cursor, Shape, StreamId, Unit
 from cachecd.sampler.messages import (
     Asks,
     Filled,
@@ -26,7 +27,6 @@ from cachecd.sampler.opening import open_store
 from cachecd.sampler.units import list_units
 from cachecd.sampler.worker import Worker
 from cachecd.stores.patience import Retry
-from cachecd.stream import Cursor, Shape, StreamId, Unit
 
 RETRY = Retry(2, within=0.3, first=0.01)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from cachecd.model import Cursor, Lane, Shape, Skipped, StreamId, Unit
 from cachecd.sampler import messages
 from cachecd.sampler.messages import (
     Asks,
@@ -27,7 +28,6 @@ from cachecd.sampler.messages import (
     Units,
     Until,
 )
-from cachecd.stream import Cursor, Lane, Shape, Skipped, StreamId, Unit
 from tests.sampler.streams import Player, listed
 from tests.sampler.test_stream import _tfrecords, player, records, shards, source
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cachecd.errors import DiskError, UnitError
-from cachecd.model import UnitSlice
+from cachecd.model import MOST_LANES, Cursor, Lane, Skipped, UnitSlice
 from cachecd.sampler.draft import (
     Draft,
     cursors_text,
@@ -20,7 +20,6 @@ from cachecd.sampler.draft import (
     remainder_text,
     skipped_bytes,
 )
-from cachecd.stream import MOST_LANES, Cursor, Lane, Skipped
 from cachecd_client._core import Sidecar, read_record
 from cachecd_client.schema import Feature, Schema
 

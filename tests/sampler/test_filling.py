@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachecd.errors import UnitError
-from cachecd.model import UnitSlice
+from cachecd.model import Cursor, Lane, Skipped, Unit, UnitSlice, etag_hash
 from cachecd.sampler import filling
 from cachecd.sampler.draft import Draft
 from cachecd.sampler.filling import Filling, slice_of
-from cachecd.stream import Cursor, Lane, Skipped, Unit, etag_hash
 from tests.sampler.fills import SKIPS, FakeDraft, Fakes, Shard, Source, Stream, slow, unit_of
 
 

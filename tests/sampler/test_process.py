@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cachecd.model import Assignment, ShardId, UnitSlice
+from cachecd.model import Assignment, Cursor, Shape, ShardId, StreamId, Unit, UnitSlice
 from cachecd.sampler import messages
 from cachecd.sampler.messages import (
     Asks,
@@ -26,7 +26,6 @@ from cachecd.sampler.messages import (
     Setup,
     Units,
 )
-from cachecd.stream import Cursor, Shape, StreamId, Unit
 from cachecd_client._core import ShardWriter, decode_example
 from cachecd_client.schema import Feature, Schema
 from tests.contracts.source import read_back

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cachecd.stream import Cursor, Shape, Unit
+from cachecd.model import Cursor, Shape, Unit
 from cachecd_client._core import Sidecar, encode_example
 from tests.core.shards import frames
 from tests.e2e.link import Link

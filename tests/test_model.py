@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachecd.stream import (
+from cachecd.model import (
     LONGEST_CURSOR,
     MOST_LANES,
     Cursor,
