@@ -19,8 +19,8 @@ nox.options.sessions = []
 STEPS = {
     "tests": ({"CACHECD_LONG": "1"}, "pytest --timeout=900"),
     "policy": (
-        {"CACHECD_POLICY_EXAMPLES": "1200", "CACHECD_POLICY_STEPS": "50"},
-        "pytest -n0 --timeout=0 tests/test_state_machine.py",
+        {"CACHECD_POLICY_RUNS": "2000", "CACHECD_POLICY_SEED": "60000"},
+        "pytest -n0 --timeout=0 tests/policy/test_model.py",
     ),
     "fuzz": (
         {"CACHECD_LONG": "1", "CACHECD_FUZZ_SECONDS": "300"},
@@ -34,6 +34,8 @@ STEPS = {
     "ingest": ({}, "python -m tests.bench.ingest"),
     "images": ({}, "python -m tests.bench.images"),
     "state": ({}, "python -m tests.bench.state"),
+    "start": ({}, "python -m tests.bench.start"),
+    "listing": ({}, "python -m tests.bench.listing_table --units 10_000_000"),
     "gil": ({}, "python -m tests.bench.gil"),
 }
 
