@@ -153,6 +153,13 @@ class Generation:
         )
 
     @property
+    def source_records(self) -> int:
+        """About how many records all listed units have, by the live shards; 0 if that is not known."""
+        if not self.completed or self.estimate == math.inf or not self.table.live_bytes:
+            return 0
+        return round(self.estimate / self.table.live_bytes * self.table.select().records)
+
+    @property
     def coverage(self) -> float:
         opened = sum(self.blocks.opened(stream.index, stream.tip) for stream in self.streams)
         return min(1.0, opened / self.units) if self.units else 0.0

@@ -73,6 +73,7 @@ def new_lease(
         pinned=rules.pin,
         ranks=event.local_world_size,
         place=gen.place,
+        source_records=gen.source_records,
     )
 
 

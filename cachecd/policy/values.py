@@ -77,6 +77,7 @@ class Lease(NamedTuple):
 
     `versions` are the numbers whose version is not 0. `ranks`: how many processes share the lease.
     `place`: the least place of all streams when it was granted. `fingerprint` names the records.
+    `source_records`: about how many records the source has; 0 if that is not known.
     """
 
     id: str
@@ -95,6 +96,7 @@ class Lease(NamedTuple):
     pinned: bool
     ranks: int
     place: int
+    source_records: int = 0
 
 
 class Resume(NamedTuple):

@@ -274,6 +274,7 @@ class Manifest:
     pinned: bool
     ranks: int  # processes that share the lease
     place: int  # the least place of all streams when the lease was granted
+    source_records: int = 0  # about how many the source has; 0: not known
     window: int | None = None  # shuffle window in bytes; None: the whole set
     schema: dict[str, Any] = field(default_factory=dict)
 

@@ -37,12 +37,24 @@ def _size(report: Report) -> str:
     if report["repeated"]:
         return "no daemon answered, so it repeats the set before: start the daemon again"
     growth = report["growth"]
+    part = _part(report)
     if growth is None:
-        return f"the set has {_count(report['set_records'], 'record')}"
+        return f"the set has {part or _count(report['set_records'], 'record')}"
     times = f"{growth:.2g}x" if growth < 10 else f"{growth:.0f}x"
+    part = part and f": {part}"
     if times == "1x":
-        return "the cache is as large as before"
-    return f"the cache {'grew' if growth > 1 else 'shrank to'} {times}"
+        return f"the cache is as large as before{part}"
+    return f"the cache {'grew' if growth > 1 else 'shrank to'} {times}{part}"
+
+
+def _part(report: Report) -> str:
+    """How much of the source the set has, or "" if that is all of it or not known."""
+    held, source = report["set_records"], report["source_records"]
+    if held >= 0.99 * source:
+        return ""
+    return (
+        f"{held:,} of about {int(float(f'{source:.2g}')):,} records ({100 * held / source:.0f} %)"
+    )
 
 
 @dataclass(frozen=True, slots=True)

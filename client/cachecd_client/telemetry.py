@@ -6,7 +6,7 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -196,6 +196,7 @@ class Telemetry:
             "queue": sums.queue / sums.steps if sums.steps else None,
             "set_records": sum(one["set_records"] for one in sets),
             "set_bytes": sum(one["set_bytes"] for one in sets),
+            "source_records": _sum_if_known(one.manifest.source_records for one in self._sets),
             "growth": _growth(sets),
             "repeated": self._sets[0].is_repeated,
             "coverage": _mean(sets, "coverage"),
@@ -275,6 +276,11 @@ def _growth(sets: Sequence[Report]) -> float | None:
     grown = [one for one in sets if one["growth"]]
     before = sum(one["set_bytes"] / one["growth"] for one in grown)
     return sum(one["set_bytes"] for one in grown) / before if before else None
+
+
+def _sum_if_known(counts: Iterable[int]) -> int:
+    counts = list(counts)
+    return sum(counts) if all(counts) else 0
 
 
 def _mean(sets: Sequence[Report], name: str) -> float | None:

@@ -357,6 +357,14 @@ def test_pinned_set_is_leased_only_when_whole():
     assert cache.disk.manifests[cache.acquire(0).lease].num_records == 8
 
 
+def test_lease_says_about_how_many_records_the_source_has():
+    cache = Cache(units=100, limit=20 * FOOTPRINT)
+    cache.list_all()
+    lease = cache.disk.manifests[cache.epoch(0)]
+    assert lease.num_records < 50
+    assert 80 <= lease.source_records <= 125
+
+
 def misfit(unit: int) -> Skipped:
     return Skipped(unit, f"{unit:03d}", 0, 0, f"{MISFIT}: feature 'image': found int64", False)
 
