@@ -155,9 +155,9 @@ class Generation:
     @property
     def source_records(self) -> int:
         """About how many records all listed units have, by the live shards; 0 if that is not known."""
-        if not self.completed or self.estimate == math.inf or not self.table.live_bytes:
+        if not (self.completed and self.table.ended):
             return 0
-        return round(self.estimate / self.table.live_bytes * self.table.select().records)
+        return self.units * self.table.select().records // self.table.ended
 
     @property
     def coverage(self) -> float:
