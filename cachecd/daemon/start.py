@@ -271,8 +271,8 @@ def measure(layout: Layout, fetched: int, reserve_free: int = 0) -> ev.Measured:
     `reserve_free`. DiskError."""
     with filesystem.refusing(f"cannot measure {layout.root}"):
         other = _but(layout.root, layout.datasets) + _own(layout.datasets)
+        generations = [layout.generation(*each) for each in layout.generations()]
         for dataset in layout.datasets.iterdir():
-            generations = [layout.generation(*each) for each in layout.generations()]
             ours = {each.root: each for each in generations if each.root.parent == dataset}
             other += _but(dataset, *ours)
             other += sum(_but(root, each.shards) + _own(each.shards) for root, each in ours.items())
