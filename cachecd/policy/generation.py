@@ -157,7 +157,7 @@ class Generation:
         """About how many records all listed units have, by the live shards; 0 if that is not known."""
         if not (self.completed and self.table.ended):
             return 0
-        return self.units * self.table.select().records // self.table.ended
+        return self.units * self.table.records // self.table.ended
 
     @property
     def coverage(self) -> float:

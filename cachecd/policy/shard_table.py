@@ -103,12 +103,12 @@ class ShardTable:
     """All shards of a generation of `streams` streams; stream number `streams` has the supplements.
 
     `total` are the bytes of all files, `live_bytes` those of live and quarantined shards. `num_live`: how
-    many of these have records. `ended`: how many units they hold to their ends.
+    many of these have records. `records`, and `ended`: how many units they hold to their ends.
     """
 
     def __init__(self, streams: int) -> None:
         self.streams = streams
-        self.total = self.live_bytes = self.num_live = self.ended = 0
+        self.total = self.live_bytes = self.num_live = self.records = self.ended = 0
         self._columns = [_Column() for _ in range(streams + 1)]
         self._old: dict[Name, _Old] = {}
         self._leases: dict[str, tuple[Intervals, dict[int, int]]] = {}
@@ -296,4 +296,5 @@ class ShardTable:
         if status in LIVE:
             self.num_live += sign * bool(facts.records)
             self.live_bytes += sign * facts.allocated
+            self.records += sign * facts.records
             self.ended += sign * facts.ended
