@@ -21,7 +21,7 @@ Place = tuple[int, int]  # (block, place among the stream's units of the block)
 # gone on; nothing in this pass.
 More = Literal["listed", "wait", "end"]
 
-MOST_LANES = 16
+MOST_LANES = 16  # units whose records a shard mixes
 # Characters of a packed cursor, at most.
 LONGEST_CURSOR = 1024
 
@@ -202,8 +202,6 @@ def _begin(block: int, ends: Sequence[int]) -> int:
 
 # --- units as they are listed, and shards that are made by themselves
 
-# Units whose records a shard mixes, where a unit is read as a stream.
-LANES = 16
 _PACKED = (".gz", ".tgz", ".gzip", ".zlib", ".zz", ".z")
 
 

@@ -6,7 +6,7 @@ not published; also for a stream that has not asked yet. Shards of a stream are 
 
 from __future__ import annotations
 
-from cachecd.model import Shape, StreamId
+from cachecd.model import MOST_LANES, Shape, StreamId
 from cachecd.policy import commands as do
 from cachecd.policy.dataset import Dataset
 from cachecd.policy.events import Failed, HalfFull, Published, PublishRefused, Sealed
@@ -16,7 +16,6 @@ from cachecd.policy.room import Room
 from cachecd.policy.streams import Stream
 
 _AHEAD = 2  # times S
-_MOST_LANES = 16
 
 
 def shape_of(
@@ -27,7 +26,7 @@ def shape_of(
     count = max(1, min(streams, units // 8, share // (4 * shard_size)))
     count = count if resumed is None else resumed
     stripe = 32 if units >= 32 * count else 8
-    return Shape(count, stripe, max(1, min(_MOST_LANES, units // count)), shard_size, seed)
+    return Shape(count, stripe, max(1, min(MOST_LANES, units // count)), shard_size, seed)
 
 
 class Feeding:

@@ -71,8 +71,8 @@ class Policy:
         self._refused.clear()
         may = not self.pauses(now)
         for dataset in self.datasets.values():
-            gen, fetches = dataset.generation, may and not dataset.source.stops(now)
-            fetches = fetches and not gen.contradicted
+            gen = dataset.generation
+            fetches = may and not (dataset.source.stops(now) or gen.contradicted)
             gen.note_oldest()
             self._repair.make(gen, fetches, now)
             if fetches:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from cachecd.config import DatasetConfig
 from cachecd.errors import ConfigError, DiskError, SourceUnreachableError
-from cachecd.model import LANES, Outcome, SetAside, ShardId, StreamId, UnitSlice
+from cachecd.model import MOST_LANES, Outcome, SetAside, ShardId, StreamId, UnitSlice
 from cachecd.sampler.carried import Carried
 from cachecd.sampler.draft import Draft, Sealed, remainder_text
 from cachecd.sampler.filling import Filling
@@ -324,7 +324,7 @@ class Worker:
         source = dataset.read_with(make.classes)
         units = make.assignment.units
         # A unit of `files` is one record, and units come in a random order: nothing is to be mixed.
-        lanes = 1 if dataset.config.source.format == "files" else LANES
+        lanes = 1 if dataset.config.source.format == "files" else MOST_LANES
         lanes = max(1, min(lanes, len(units)))
 
         def work(unit: int) -> None:
