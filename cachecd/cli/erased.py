@@ -9,21 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cachecd.cli.options import AsJson, CacheDirectory, Endpoint
+
 if TYPE_CHECKING:
     from cachecd.disk.layout import Layout
 
 
 def command(
     key: Annotated[str, typer.Argument(help="The object, by its key under the source's URL.")],
-    directory: Annotated[
-        Path | None,
-        typer.Option("--dir", help="The cache directory; by default the running daemon's."),
-    ] = None,
-    endpoint: Annotated[
-        str | None,
-        typer.Option(help="The daemon's socket; else $CACHECD_ENDPOINT, else the default socket."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    directory: CacheDirectory = None,
+    endpoint: Endpoint = None,
+    as_json: AsJson = False,
 ) -> int:
     """Search all shards of all datasets and generations for records of an object; exit 1 if any is left.
 

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from cachecd.cli.options import AsJson, Endpoint
+
 
 def command(
     dataset: Annotated[str, typer.Argument(help="The dataset's name.")],
@@ -14,11 +16,8 @@ def command(
         list[str],
         typer.Argument(metavar="KEY...", help="The objects, by their keys under the source's URL."),
     ],
-    endpoint: Annotated[
-        str | None,
-        typer.Option(help="The daemon's socket; else $CACHECD_ENDPOINT, else the default socket."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    endpoint: Endpoint = None,
+    as_json: AsJson = False,
 ) -> None:
     """Have a running daemon remove the records of some objects, and never fetch the objects again.
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cachecd.cli.options import Endpoint
+
 if TYPE_CHECKING:
     from cachecd.cli.checked_files import Fault
 
@@ -25,10 +27,7 @@ def command(
             help="Report bad shards to the daemon, which checks them and replaces what is damaged.",
         ),
     ] = False,
-    endpoint: Annotated[
-        str | None,
-        typer.Option(help="The daemon's socket; else $CACHECD_ENDPOINT, else the default socket."),
-    ] = None,
+    endpoint: Endpoint = None,
 ) -> int:
     """Read every shard and its sidecar and check all CRCs; exit 1 if anything is bad.
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cachecd.cli.options import AsJson, CacheDirectory, Endpoint
+
 if TYPE_CHECKING:
     from cachecd.disk.layout import GenerationLayout, Layout
 
@@ -29,15 +31,9 @@ def command(
             ),
         ),
     ],
-    directory: Annotated[
-        Path | None,
-        typer.Option("--dir", help="The cache directory; by default the running daemon's."),
-    ] = None,
-    endpoint: Annotated[
-        str | None,
-        typer.Option(help="The daemon's socket; else $CACHECD_ENDPOINT, else the default socket."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    directory: CacheDirectory = None,
+    endpoint: Endpoint = None,
+    as_json: AsJson = False,
 ) -> None:
     """Name the object, the byte and the ordinal that a cached record came from.
 
