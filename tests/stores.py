@@ -46,7 +46,8 @@ class S3Server:
             aws_access_key_id=ACCESS_KEY,
             aws_secret_access_key=SECRET_KEY,
             region_name=REGION,
-            config=Config(retries={"total_max_attempts": 1}, connect_timeout=2, read_timeout=20),
+            # botocore gives a whole body being sent the time of a connect.
+            config=Config(retries={"total_max_attempts": 1}, connect_timeout=20, read_timeout=20),
         )
 
     def bucket(self, name: str) -> str:

@@ -30,7 +30,7 @@ _LAUNCHERS = (
 )
 
 
-def wait_until(condition: Callable[[], object], seconds: float = 20.0, what: str = "") -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 60.0, what: str = "") -> None:
     """Polls until the condition holds; fails the test if it does not in time.
 
     What is waited for needs the processor that asking takes: the longer it takes, the rarer the question.

@@ -27,6 +27,7 @@ class Remains:
     manifests: dict[str, tuple[int, bytes]]  # name -> inode, content
     temporaries: dict[str, int]  # name -> when last written
     unwanted: frozenset[int]  # shards that are marked as retired or quarantined
+    marked: frozenset[str]  # manifests that somebody has held, as the daemon noted
 
     @staticmethod
     def of(cache: Path, spoilt: Set[int] = frozenset()) -> Remains:
@@ -35,15 +36,17 @@ class Remains:
             path.name: (path.stat().st_ino, path.read_bytes())
             for path in (cache / "leases").glob("*.json")
         }
+        marked = frozenset(p.stem + ".json" for p in (cache / "leases").glob("*.held"))
         folder = shards_of(cache)
         if folder is None:
-            return Remains({}, manifests, {}, frozenset())
+            return Remains({}, manifests, {}, frozenset(), marked)
         marks = [path for suffix in ("old", "bad") for path in folder.glob(f"*.{suffix}")]
         return Remains(
             inventory(cache, without=spoilt),
             manifests,
             _written(folder),
             frozenset(int(path.name[:10]) for path in marks),
+            marked,
         )
 
     def leased(self, manifests: Set[str] | None = None) -> set[int]:
@@ -74,8 +77,9 @@ def _written(folder: Path) -> dict[str, int]:
 
 def check_start(before: Remains, after: Remains, held: Set[str], soon: bool) -> None:
     """What a start must keep and must clear away, no epoch having begun since. `held`: the manifests
-    that somebody holds; `soon`: the others have not outlived their grace yet."""
-    leased = before.leased(None if soon else held)
+    that somebody holds; `soon`: those that nobody has held yet have not outlived their grace."""
+    kept = held | (before.manifests.keys() - before.marked if soon else set())
+    leased = before.leased(kept)
     for number, shard in before.shards.items():
         if number in after.shards:
             assert after.shards[number].same == shard.same, f"shard {number} was changed"
@@ -83,7 +87,7 @@ def check_start(before: Remains, after: Remains, held: Set[str], soon: bool) -> 
             assert number in before.unwanted, f"valid shard {number} was lost"
             assert number not in leased, f"shard {number} was unlinked, though a lease names it"
     for name, manifest in before.manifests.items():
-        if not manifest[1] or not (soon or name in held):
+        if not manifest[1] or name not in kept:
             continue  # of no length: nobody could read it, and it goes
         assert after.manifests.get(name) == manifest, f"lease {name} was lost or changed"
     left = before.temporaries.items() & after.temporaries.items()
