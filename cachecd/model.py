@@ -13,7 +13,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Place = tuple[int, int]  # (block, place among the stream's units of the block)
 
@@ -144,6 +144,32 @@ class Skipped:
     record: int
     reason: str
     passing: bool = False
+
+
+class ShardFacts(NamedTuple):
+    """One version of a shard on disk. `allocated`: bytes on disk with the sidecar. `ended`: how many units
+    have their last record here. `digest`: the sum of the hashes of its records."""
+
+    allocated: int
+    records: int
+    data_bytes: int
+    ended: int = 0
+    digest: int = 0
+    version: int = 0
+
+
+class ShardFound(NamedTuple):
+    """The current version of a shard number that has files at a start.
+
+    `status`: "live"; "old" (the number is marked as retired); "damaged" or "excluded" (the shard must be
+    made again); "lost" (the sidecar is missing or damaged: of the facts only `allocated` and `version` are
+    known). `elders`: (version, allocated bytes) of older versions that leases name.
+    """
+
+    number: int
+    facts: ShardFacts
+    status: str = "live"
+    elders: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

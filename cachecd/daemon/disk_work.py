@@ -21,10 +21,10 @@ from cachecd.disk.layout import MOST_VERSIONS, GenerationLayout, Layout
 from cachecd.disk.sidecar import Head, holds, read_head
 from cachecd.disk.start import find_holders
 from cachecd.errors import DamagedError, DiskError, NameTakenError
-from cachecd.model import Skipped, StreamId
+from cachecd.model import ShardFacts, Skipped, StreamId
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
-from cachecd.policy.values import GenerationId, ShardFacts
+from cachecd.policy.values import GenerationId
 from cachecd_client import resources
 from cachecd_client._core import Sidecar, scan
 from cachecd_client.errors import CorruptError

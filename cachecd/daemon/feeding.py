@@ -17,10 +17,10 @@ from cachecd.daemon.disk_work import generation_of
 from cachecd.disk.layout import GenerationLayout
 from cachecd.errors import DiskError
 from cachecd.listing.pages import Page
-from cachecd.model import More, Place, Shape, Skipped, StreamId, Unit
+from cachecd.model import More, Place, Shape, ShardFacts, Skipped, StreamId, Unit
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
-from cachecd.policy.values import GenerationId, ShardFacts
+from cachecd.policy.values import GenerationId
 from cachecd.sampler import messages
 from cachecd.sampler.messages import (
     Asks,

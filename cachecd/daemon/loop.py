@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
 import structlog
@@ -25,12 +25,11 @@ from cachecd.daemon.status import document, epoch_of, rotation_waits, stale_valu
 from cachecd.disk import leases
 from cachecd.disk.durable import Skips, write_egress, write_state
 from cachecd.disk.layout import Layout
-from cachecd.disk.snapshot import Row, write_snapshot
+from cachecd.disk.snapshot import write_snapshot
 from cachecd.errors import DiskError, LimitTooSmallError
 from cachecd.listing.source_pages import Lister
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
-from cachecd.policy.generation import Generation
 from cachecd.policy.policy import Policy
 from cachecd.policy.values import GenerationId
 from cachecd.sampler.messages import Described, Failed, FromSampler, FromStream, Made, Working
@@ -381,11 +380,12 @@ class CacheLoop:
     async def _write_snapshots(self) -> None:
         """Writes the shard table of every generation."""
         for generation in self.policy.room.generations:
-            rows = list(_rows(generation))
+            table = generation.table
+            shards = [(number, table.facts(number)) for number, _ in table.live()]
             path = self.layout.generation(*generation.id).snapshot
 
-            def write(path: Any = path, rows: Any = rows) -> list[ev.Event]:
-                self._write("snapshot", lambda: write_snapshot(path, rows))
+            def write(path: Any = path, shards: Any = shards) -> list[ev.Event]:
+                self._write("snapshot", lambda: write_snapshot(path, shards))
                 return []
 
             self.carrying.record(write)
@@ -407,17 +407,3 @@ def _workers(name: str) -> str:
 
 def _source(name: str) -> str:
     return f"the source of {name}"
-
-
-def _rows(generation: Generation) -> Iterable[Row]:
-    for number, _ in generation.table.live():
-        facts = generation.table.facts(number)
-        yield Row(
-            number,
-            facts.version,
-            facts.allocated,
-            facts.records,
-            facts.data_bytes,
-            facts.ended,
-            facts.digest,
-        )

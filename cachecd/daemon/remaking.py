@@ -18,10 +18,10 @@ from cachecd.daemon.missing import HeldRecords, held_records
 from cachecd.disk import publish
 from cachecd.errors import DiskError
 from cachecd.listing.table import MOST_AT_ONCE
-from cachecd.model import Assignment, Cursor, ShardId, Skipped, StreamId, UnitSlice
+from cachecd.model import Assignment, Cursor, ShardFacts, ShardId, Skipped, StreamId, UnitSlice
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
-from cachecd.policy.values import GenerationId, Piece, ShardFacts
+from cachecd.policy.values import GenerationId, Piece
 from cachecd.sampler.messages import Failed, Made, Make
 from cachecd_client._core import Sidecar
 from cachecd_client.errors import CorruptError

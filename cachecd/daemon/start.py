@@ -24,11 +24,11 @@ from cachecd.disk.durable import State, read_egress, read_state
 from cachecd.disk.excluded import ExcludedFile
 from cachecd.disk.identity import Generation, read_generation, write_generation
 from cachecd.disk.layout import Layout
-from cachecd.disk.start import Inventory, remove_leftovers, take_inventory
+from cachecd.disk.start import remove_leftovers, take_inventory
 from cachecd.errors import DamagedError
 from cachecd.model import MISFIT
 from cachecd.policy import events as ev
-from cachecd.policy.values import GenerationId, Head, Lease, ShardFacts
+from cachecd.policy.values import GenerationId, Head, Lease
 
 _log = structlog.get_logger("cachecd.daemon")
 _COPY = re.compile(r"-([0-9]+)$")
@@ -195,7 +195,7 @@ def _inspect(
         split,
         known.shape,
         tuple(Head(*head) for head in inventory.heads),
-        tuple(_shards(inventory)),
+        inventory.shards,
         _misfits(state),
     )
 
@@ -204,25 +204,6 @@ def _misfits(state: State) -> tuple[int, str]:
     misfits = [each for each in state.skipped.items() if each[0].startswith(MISFIT)]
     reasons = (f"{skips.examples[0]!r}: {reason}" for reason, skips in misfits if skips.examples)
     return sum(skips.count for _, skips in misfits), next(reasons, "")
-
-
-def _shards(inventory: Inventory) -> list[ev.ShardFound]:
-    return [
-        ev.ShardFound(
-            each.number,
-            ShardFacts(
-                each.allocated,
-                each.records,
-                each.data_bytes,
-                each.ended,
-                each.digest,
-                each.version,
-            ),
-            each.status,
-            each.elders,
-        )
-        for each in inventory.shards
-    ]
 
 
 def _names(lease: Lease, generation: GenerationId) -> list[tuple[int, int]]:

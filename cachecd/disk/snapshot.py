@@ -4,49 +4,35 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from cachecd.disk.durable import read, replace
+from cachecd.model import ShardFacts
 
 _HEADER = struct.Struct("<8sIQ16s")  # magic, version, rows, digest of the rows
 _MAGIC = b"CACHECDS"
-_VERSION = 1
-_Plain = tuple[int, int, int, int, int, int, int]  # a Row
-_ROW = np.dtype(
+_VERSION = 2
+_ROW = np.dtype(  # the number, and the fields of ShardFacts
     [
-        *(("number", "<u8"), ("version", "<u4"), ("allocated", "<u8"), ("records", "<u4")),
-        *(("data_bytes", "<u8"), ("ended", "<u4"), ("digest", "<u8")),
+        *(("number", "<u8"), ("allocated", "<u8"), ("records", "<u4"), ("data_bytes", "<u8")),
+        *(("ended", "<u4"), ("digest", "<u8"), ("version", "<u4")),
     ]
 )
 
 
-class Row(NamedTuple):
-    """One version of a shard. `allocated`: bytes on disk with the sidecar. `ended`: the number of units
-    whose last record is in the shard. `digest`: the digest in the sidecar."""
-
-    number: int
-    version: int
-    allocated: int
-    records: int
-    data_bytes: int
-    ended: int
-    digest: int
-
-
-def write_snapshot(path: Path, rows: Iterable[Row]) -> None:
+def write_snapshot(path: Path, shards: Iterable[tuple[int, ShardFacts]]) -> None:
     """Replaces the snapshot. The daemon does so at exit and every ten minutes. DiskError."""
-    packed = np.array(list(rows), _ROW).tobytes()
+    packed = np.array([(number, *facts) for number, facts in shards], _ROW).tobytes()
     header = _HEADER.pack(_MAGIC, _VERSION, len(packed) // _ROW.itemsize, _digest(packed))
     replace(path, header + packed)
 
 
-def read_snapshot(path: Path) -> Mapping[tuple[int, int], _Plain]:
-    """Returns the rows, as plain tuples, by number and version. A snapshot that is missing, damaged or of
-    another version has no rows: all sidecars are read then. DiskError."""
+def read_snapshot(path: Path) -> dict[int, ShardFacts]:
+    """Returns the shards by number. A snapshot that is missing, damaged or of another version has none: all
+    sidecars are read then. DiskError."""
     content = read(path) or b""
     if len(content) < _HEADER.size:
         return {}
@@ -55,7 +41,8 @@ def read_snapshot(path: Path) -> Mapping[tuple[int, int], _Plain]:
     known = (magic, version, digest) == (_MAGIC, _VERSION, _digest(packed))
     if not known or len(packed) != count * _ROW.itemsize:
         return {}
-    return {row[:2]: row for row in np.frombuffer(packed, _ROW).tolist()}
+    rows = np.frombuffer(packed, _ROW).tolist()
+    return {row[0]: ShardFacts._make(row[1:]) for row in rows}
 
 
 def _digest(packed: bytes) -> bytes:

@@ -6,13 +6,13 @@ Only `remove_leftovers` changes the directory.
 
 from __future__ import annotations
 
+import heapq
 import os
 import stat
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 from cachecd.disk import publish
 from cachecd.disk.durable import State, write_state
@@ -22,28 +22,9 @@ from cachecd.disk.publish import Name
 from cachecd.disk.sidecar import Head, holds, read_head
 from cachecd.disk.snapshot import read_snapshot
 from cachecd.errors import DamagedError
-from cachecd.model import Cursor, Shape
+from cachecd.model import Cursor, Shape, ShardFacts, ShardFound
 
 _DATA, _SIDECAR = ".tfrecord", ".tfrecord.idx"
-
-
-class ShardEntry(NamedTuple):
-    """The current version of a shard number that has files.
-
-    `status`: "live"; "old" (the number is marked as retired); "damaged" or "excluded" (the shard must be
-    made again); "lost" (the sidecar is missing or damaged: records, data_bytes, ended and digest are 0).
-    `elders`: (version, allocated bytes) of older versions that leases name.
-    """
-
-    number: int
-    version: int
-    allocated: int
-    records: int
-    data_bytes: int
-    ended: int
-    digest: int
-    status: str
-    elders: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +42,7 @@ class Inventory:
     cursor at which that shard begins; the last entry is for supplements. `read`: the number of sidecars
     that were read."""
 
-    shards: tuple[ShardEntry, ...]
+    shards: tuple[ShardFound, ...]
     heads: tuple[tuple[int, Cursor], ...]
     leftovers: Leftovers
     read: int
@@ -202,14 +183,14 @@ class _Inspection:
         self._leased, self._excluded = leased, excluded
         self._progress = progress
         self._files = _Files()
-        self._shards: list[ShardEntry] = []
+        self._shards: list[ShardFound] = []
         self._dropped: list[Name] = []
         self._halves: set[Name] = set()  # a publication or an unlink did not end
         self._stray: list[Path] = []
         self._read = 0
 
     def take(self, state: State) -> Inventory:
-        files, layout, rows = self._files, self._layout, read_snapshot(self._layout.snapshot)
+        files, layout, known = self._files, self._layout, read_snapshot(self._layout.snapshot)
         files.read(layout)
         for name, kind in files.temporary:
             new = layout.temporary(*name)
@@ -217,14 +198,14 @@ class _Inspection:
         numbers = sorted({*files.plain_sizes, *files.versions})
         sizes, blocks, sidecars = files.plain_sizes, files.plain_blocks, files.plain_sidecars
         for number in numbers:
-            row = rows.get((number, 0))
-            # number, version, allocated, records, data_bytes, ended, digest
+            facts = known.get(number)
             if (
-                row is not None
-                and row[4] == sizes.get(number)
-                and row[2] == (blocks[number] + sidecars[number]) * 512
+                facts is not None
+                and facts.version == 0
+                and facts.data_bytes == sizes.get(number)
+                and facts.allocated == (blocks[number] + sidecars[number]) * 512
             ):
-                self._shards.append(ShardEntry(*row, "live"))
+                self._shards.append(ShardFound(number, facts))
             else:
                 self._look_at(number)
         for number in files.old.difference(numbers):
@@ -301,8 +282,8 @@ class _Inspection:
         self, name: Name, head: Head | None, status: str, elders: list[tuple[int, int]]
     ) -> None:
         known = (head.records, head.data_bytes, head.ended, head.digest) if head else (0, 0, 0, 0)
-        allocated = self._files.allocated[name]
-        self._shards.append(ShardEntry(*name, allocated, *known, status, tuple(elders)))
+        facts = ShardFacts(self._files.allocated[name], *known, name[1])
+        self._shards.append(ShardFound(name[0], facts, status, tuple(elders)))
 
     def _head(self, name: Name) -> Head | None:
         """Reads the head of the sidecar. None if the sidecar is missing or damaged."""
@@ -333,14 +314,15 @@ class _Inspection:
         streams = self._shape.streams + 1
         known = [*state.heads[:streams]]
         known += [(0, Cursor())] * (streams - len(known))
-        used = {shard.number for shard in self._shards} | self._files.old
+        used = set(self._files.old)
         used.update(number for number, _ in self._files.bad)
         used.update(number for number, _ in self._leased)
         used.update(name[0] for name in self._dropped if name not in self._halves)
+        shards = (shard.number for shard in reversed(self._shards))
         following = {stream: j for stream, (j, _) in enumerate(known)}
         cursors: dict[int, Cursor] = {streams - 1: Cursor()}
         seen = set[int]()
-        for number in sorted(used, reverse=True):
+        for number in heapq.merge(sorted(used, reverse=True), shards, reverse=True):
             stream, j = self._shape.split(number)
             if stream not in seen:
                 seen.add(stream)

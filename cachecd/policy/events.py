@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cachecd.model import Cursor, Shape, Skipped, StreamId
+from cachecd.model import Cursor, Shape, ShardFacts, ShardFound, Skipped, StreamId
 from cachecd.policy.commands import Command
-from cachecd.policy.values import GenerationId, Head, Lease, Piece, Resume, Rules, ShardFacts
+from cachecd.policy.values import GenerationId, Head, Lease, Piece, Resume, Rules
 
 
 class Configured(NamedTuple):
@@ -26,17 +26,6 @@ class Configured(NamedTuple):
     block: int = 4096
     boot: str = ""
     offline: bool = False
-
-
-class ShardFound(NamedTuple):
-    """A shard number that has files at a start. `status` as on disk: "live", "old" (it has a mark `.old`),
-    "damaged" or "excluded" (a mark `.bad` without a later version), "lost" (its sidecar is lost).
-    `elders`: (version, allocated bytes) of older versions."""
-
-    number: int
-    facts: ShardFacts
-    status: str = "live"
-    elders: tuple[tuple[int, int], ...] = ()
 
 
 class GenerationFound(NamedTuple):

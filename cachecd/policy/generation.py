@@ -60,14 +60,14 @@ class Generation:
             stream.cursor = head.cursor
         self.supplements.next = supplements.next
         self._fits = sum(facts.ended for _, facts, _, _ in found.shards)
-        for number, facts, status, elders in sorted(found.shards):
+        shards = sorted(found.shards)
+        self.table.load((n, facts, _FOUND[s]) for n, facts, s, _ in shards if s != "old")
+        for number, facts, status, elders in shards:
             for version, allocated in elders:
                 self.table.keep(number, version, allocated)
             if status == "old":
                 self.table.keep(number, facts.version, facts.allocated)
-            else:
-                self.table.add(number, facts, _FOUND[status])
-            if status == "lost":
+            elif status == "lost":
                 self._lost.append(number)
             elif status in ("damaged", "excluded"):
                 self.quarantine.adopt(number, status == "excluded")

@@ -8,14 +8,15 @@ interval of its numbers: each stream has one array, indexed by j minus the first
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachecd.policy.values import Intervals, Lease, Name, ShardFacts
+from cachecd.model import ShardFacts
+from cachecd.policy.values import Intervals, Lease, Name
 
 _ROW = np.dtype(  # the fields of ShardFacts, then the status
     [
@@ -78,6 +79,12 @@ class _Column:
             self.rows = np.zeros(2 * (j + 1 - self.base), _ROW)
             self.rows[: len(kept)] = kept
         self.end = j + 1 - self.base
+
+    def load(self, js: list[int], rows: NDArray[np.void]) -> None:
+        """Makes the rows of these shards, ascending; there are none yet."""
+        self.base, self.end = js[0], js[-1] + 1 - js[0]
+        self.rows = np.zeros(self.end + 16, _ROW)
+        self.rows[np.array(js) - self.base] = rows
 
     def seek(self, row: int, statuses: tuple[Status, ...]) -> int:
         """The first row from `row` on with such a status; `end` if there is none."""
@@ -170,8 +177,26 @@ class ShardTable:
 
     # --- the life of a shard
 
+    def load(self, shards: Iterable[tuple[int, ShardFacts, Status]]) -> None:
+        """The shards that a start found, in number order. All of a stream at once: one by one, 100,000
+        shards take a second."""
+        found: list[list[tuple[int, ...]]] = [[] for _ in self._columns]
+        for number, facts, status in shards:
+            j, stream = divmod(number, self.streams + 1)
+            found[stream].append((j, *facts, status))
+        for column, of_stream in zip(self._columns, found, strict=True):
+            if of_stream:
+                rows = np.array([row[1:] for row in of_stream], _ROW)
+                column.load([row[0] for row in of_stream], rows)
+                live = rows[np.isin(rows["status"], LIVE)]
+                self.total += int(rows["allocated"].sum())
+                self.live_bytes += int(live["allocated"].sum())
+                self.num_live += int((live["records"] > 0).sum())
+                self.records += int(live["records"].sum())
+                self.ended += int(live["ended"].sum())
+
     def add(self, number: int, facts: ShardFacts, status: Status = Status.LIVE) -> None:
-        """A shard was published or found: its number is above every other of its stream."""
+        """A shard was published: its number is above every other of its stream."""
         j, stream = divmod(number, self.streams + 1)
         self._columns[stream].append(j)
         self._put(number, facts, status)

@@ -37,18 +37,6 @@ class Rules(NamedTuple):
     awaits_classes: bool = False
 
 
-class ShardFacts(NamedTuple):
-    """One version of a shard on disk. `allocated`: bytes on disk with the sidecar. `ended`: how many units
-    have their last record here. `digest`: the sum of the hashes of its records."""
-
-    allocated: int
-    records: int
-    data_bytes: int
-    ended: int = 0
-    digest: int = 0
-    version: int = 0
-
-
 class Condemned(NamedTuple):
     """A unit that its stream skips without a try: workers died with it in hand."""
 

@@ -9,7 +9,7 @@ from cachecd.disk import publish
 from cachecd.disk.durable import State, read_egress, read_state, write_egress, write_state
 from cachecd.disk.excluded import ExcludedFile, Exclusion
 from cachecd.disk.layout import GenerationLayout
-from cachecd.disk.snapshot import Row, write_snapshot
+from cachecd.disk.snapshot import write_snapshot
 from cachecd.disk.start import Inventory, Leftovers, remove_leftovers, take_inventory
 from tests.disk.shards import SHAPE, contents, cursor, make, write
 
@@ -49,7 +49,7 @@ def live(layout: GenerationLayout, kept: Callable[[str], None] = lambda promise:
     exclusions.finish("x")
     kept("the exclusion is done")
     rows = [
-        Row(shard.number, *shard[1:7])
+        shard[:2]
         for shard in take_inventory(layout, SHAPE, STATE, ()).shards
         if shard.status == "live"
     ]
@@ -84,16 +84,16 @@ def check(layout: GenerationLayout, kept: Collection[str] = ()) -> Inventory:
     assert (status[1], status[3]) == ("live", "live")
     assert status.get(0, "old") in ("live", "old")
     assert status.get(6, "live") == "live"
-    assert (shards[4].version, status[4]) in ((0, "live"), (0, "excluded"), (1, "live"))
+    assert (shards[4].facts.version, status[4]) in ((0, "live"), (0, "excluded"), (1, "live"))
     heads = [following for following, _ in found.heads]
     assert heads == [3 if 6 in shards else 2, 2, 0]
     assert found.heads[0][1] == cursor(9 if 6 in shards else 6)
     for number, shard in shards.items():
-        read = contents(layout, number, shard.version)
-        assert len(read) == (3 if shard.version else 6)
+        read = contents(layout, number, shard.facts.version)
+        assert len(read) == (3 if shard.facts.version else 6)
     assert "6 is live" not in kept or 6 in shards
-    assert "4 is not served" not in kept or (shards[4].version, status[4]) != (0, "live")
-    assert "4 is made again" not in kept or shards[4].version == 1
+    assert "4 is not served" not in kept or (shards[4].facts.version, status[4]) != (0, "live")
+    assert "4 is made again" not in kept or shards[4].facts.version == 1
     assert "0 is not live" not in kept or status.get(0) != "live"
     assert "0 is gone" not in kept or 0 not in shards
     assert read_state(layout.state) in (STATE, *([State()] * ("the state is written" not in kept)))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cachecd.disk.durable import State, read_state
 from cachecd.disk.layout import GenerationLayout
 from cachecd.disk.publish import publish
-from cachecd.disk.snapshot import Row, write_snapshot
+from cachecd.disk.snapshot import write_snapshot
 from cachecd.disk.start import Leftovers, remove_leftovers, take_inventory
 from tests.disk.shards import SHAPE, directory, make, tree, write
 
@@ -78,7 +78,7 @@ def test_start_keeps_what_is_leased_and_is_stable(
     put(originals, layout, files)
     if trusts:
         shards = take_inventory(layout, SHAPE, State(), leased).shards
-        write_snapshot(layout.snapshot, [Row(*shard[:7]) for shard in shards])
+        write_snapshot(layout.snapshot, [shard[:2] for shard in shards])
     before = tree(layout)
     found = take_inventory(layout, SHAPE, State(), leased)
     assert tree(layout) == before
@@ -98,7 +98,7 @@ def test_start_keeps_what_is_leased_and_is_stable(
     for shard in found.shards:
         stream, j = SHAPE.split(shard.number)
         assert found.heads[stream][0] > j
-        known = {shard.version, *(version for version, _ in shard.elders)}
+        known = {shard.facts.version, *(version for version, _ in shard.elders)}
         assert {version for number, version in leased if number == shard.number} & {
             version
             for version in VERSIONS
@@ -106,7 +106,7 @@ def test_start_keeps_what_is_leased_and_is_stable(
             if os.path.exists(path_of(layout, shard.number, version, kind))
         } <= known
         if shard.status == "live":
-            name = (shard.number, shard.version)
+            name = (shard.number, shard.facts.version)
             assert layout.sidecar(*name).read_bytes() == originals.sidecar(*name).read_bytes()
             if shard.number != EMPTY:
                 assert layout.shard(*name).stat().st_size == originals.shard(*name).stat().st_size

@@ -19,9 +19,9 @@ from cachecd.disk.durable import (
     write_state,
 )
 from cachecd.disk.excluded import ExcludedFile, Exclusion
-from cachecd.disk.snapshot import Row, read_snapshot, write_snapshot
+from cachecd.disk.snapshot import read_snapshot, write_snapshot
 from cachecd.errors import DamagedError, DiskError
-from cachecd.model import Cursor, Lane
+from cachecd.model import Cursor, Lane, ShardFacts
 
 DOG = Exclusion("x1", "train", ("dog/1.jpg", "dog/\udcff.jpg"))
 CAT = Exclusion("x2", "val", ("cat/1.jpg",))
@@ -161,20 +161,21 @@ def test_line_that_is_no_exclusion_is_named(tmp_path):
 
 # --- the snapshot
 
-ROWS = [Row(n, n % 3, 1 << 26, 600, 1 << 25, 599, (1 << 64) - n - 1) for n in range(1000)]
+FACTS = ShardFacts(1 << 26, 600, 1 << 25, 599, (1 << 64) - 1, 3)
+SHARDS = {n: FACTS._replace(digest=FACTS.digest - n, version=n % 3) for n in range(1000)}
 
 
 def test_snapshot_is_read_back(tmp_path):
     path = tmp_path / "snapshot"
     assert read_snapshot(path) == {}
-    for rows in (ROWS, []):
-        write_snapshot(path, rows)
-        assert read_snapshot(path) == {(row.number, row.version): row for row in rows}
+    for shards in (SHARDS, {}):
+        write_snapshot(path, shards.items())
+        assert read_snapshot(path) == shards
 
 
 def test_damaged_or_foreign_snapshot_is_ignored(tmp_path):
     path = tmp_path / "snapshot"
-    write_snapshot(path, ROWS)
+    write_snapshot(path, SHARDS.items())
     content = path.read_bytes()
     for place in [*range(36), 500, len(content) - 1]:
         path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])

@@ -51,7 +51,8 @@ def test_shard_without_records_is_in_the_inventory(layout):
     assert occupied == sealed.allocated
     found = take_inventory(layout, SHAPE, State(), ())
     (shard,) = found.shards
-    assert (shard.status, shard.records, shard.ended, shard.allocated) == ("live", 0, 0, occupied)
+    assert (shard.status, shard.facts.records, shard.facts.ended) == ("live", 0, 0)
+    assert shard.facts.allocated == occupied
     assert found.heads[0] == (1, AFTER)
 
 

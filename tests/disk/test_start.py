@@ -8,7 +8,7 @@ import pytest
 
 from cachecd.disk import publish
 from cachecd.disk.durable import Skips, State, read_state
-from cachecd.disk.snapshot import Row, write_snapshot
+from cachecd.disk.snapshot import write_snapshot
 from cachecd.disk.start import find_holders, remove_leftovers, take_inventory
 from cachecd.model import Cursor, Lane
 from tests.disk.shards import SHAPE, cursor, directory, make, tree, write
@@ -24,7 +24,7 @@ def start(layout, leased=(), state=None, excluded=()):
 
 
 def statuses(found):
-    return {(shard.number, shard.version): shard.status for shard in found.shards}
+    return {(shard.number, shard.facts.version): shard.status for shard in found.shards}
 
 
 def test_empty_directory_has_fresh_streams(layout):
@@ -39,9 +39,9 @@ def test_shards_and_heads_are_found(layout):
     assert statuses(found) == {(n, 0): "live" for n in (0, 1, 2, 3)}
     assert found.heads == ((2, cursor(6)), (1, cursor(4)), (1, Cursor()))
     shard = found.shards[0]
-    assert (shard.records, shard.ended, shard.elders) == (6, 2, ())
-    assert shard.data_bytes == layout.shard(0).stat().st_size
-    assert shard.allocated == publish.allocated(layout, 0, 0)
+    assert (shard.facts.records, shard.facts.ended, shard.elders) == (6, 2, ())
+    assert shard.facts.data_bytes == layout.shard(0).stat().st_size
+    assert shard.facts.allocated == publish.allocated(layout, 0, 0)
     assert found.read == 4 + 2
 
 
@@ -49,13 +49,13 @@ def test_unit_that_goes_on_has_not_ended(layout):
     lanes = (Lane(0, 1, 1, 2, 3, record=3), Lane(0, 2, 5, 2, 3, record=0))
     write(layout, 0, lanes=lanes)
     publish.publish(layout, 0)
-    assert start(layout).shards[0].ended == 1
+    assert start(layout).shards[0].facts.ended == 1
 
 
 def test_snapshot_spares_reading_sidecars(layout):
     make(layout, *range(12))
     found = start(layout)
-    write_snapshot(layout.snapshot, [Row(*shard[:7]) for shard in found.shards])
+    write_snapshot(layout.snapshot, [shard[:2] for shard in found.shards])
     again = start(layout)
     assert (again.shards, again.heads) == (found.shards, found.heads)
     assert again.read == SHAPE.streams, "the newest of each stream alone"
@@ -67,7 +67,7 @@ def test_snapshot_spares_reading_sidecars(layout):
 
 def test_snapshot_is_not_believed_about_files_that_changed(layout):
     make(layout, 0, 1)
-    write_snapshot(layout.snapshot, [Row(*shard[:7]) for shard in start(layout).shards])
+    write_snapshot(layout.snapshot, [shard[:2] for shard in start(layout).shards])
     os.truncate(layout.shard(0), 10)
     os.truncate(layout.sidecar(1), 0)
     assert statuses(start(layout)) == {(0, 0): "damaged", (1, 0): "lost"}
@@ -126,7 +126,7 @@ def test_sidecar_alone_of_a_shard_without_records_is_a_shard(layout):
     publish.publish(layout, 0)
     found = start(layout)
     assert statuses(found) == {(0, 0): "live"}
-    assert found.shards[0].records == 0
+    assert found.shards[0].facts.records == 0
     assert found.heads[0] == (1, cursor(3))
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from cachecd.model import Cursor, Lane, Skipped, StreamId
+from cachecd.model import Cursor, Lane, ShardFacts, ShardFound, Skipped, StreamId
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
-from cachecd.policy.values import GenerationId, Head, Lease, Piece, ShardFacts
+from cachecd.policy.values import GenerationId, Head, Lease, Piece
 from tests.policy.workers import OVERHEAD, Directory, Object, Shard, Worker
 
 
@@ -327,7 +327,7 @@ class Simulated:
             elders = tuple(
                 (v, s.size) for (n, v), s in d.shards.items() if n == number and v < version
             )
-            shards.append(ev.ShardFound(number, self.facts(shard, version), status, elders))
+            shards.append(ShardFound(number, self.facts(shard, version), status, elders))
         heads = []
         for s in range(d.shape.streams + 1):
             head = d.heads[s] if d.heads else Head(0, Cursor())

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from cachecd.model import Cursor, Lane, Shape
+from cachecd.model import Cursor, Lane, Shape, ShardFacts, ShardFound
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.policy import Policy
-from cachecd.policy.values import GenerationId, Head, Rules, ShardFacts
+from cachecd.policy.values import GenerationId, Head, Rules
 
 NAME = GenerationId("train", "g")
 SIZE, STREAMS = 64, 8
@@ -28,7 +28,7 @@ def a_policy(shards: int, room: int = 1) -> tuple[Policy, list[do.Command]]:
     lanes = tuple(Lane(9, place, place, 1, SIZE) for place in range(16))
     heads = [Head(shards // STREAMS, Cursor(0, 9, 16, lanes))] * STREAMS + [Head(0, Cursor())]
     found = ev.GenerationFound(
-        NAME, "", shape, tuple(heads), tuple(ev.ShardFound(number, facts) for number in numbers)
+        NAME, "", shape, tuple(heads), tuple(ShardFound(number, facts) for number in numbers)
     )
     ends = tuple(256 * (2**block - 1) for block in range(1, 16))
     for event in (

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from cachecd.model import MISFIT, Cursor, Skipped, StreamId
+from cachecd.model import MISFIT, Cursor, ShardFacts, Skipped, StreamId
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.supplements import Supplements
-from cachecd.policy.values import GenerationId, Piece, ShardFacts
+from cachecd.policy.values import GenerationId, Piece
 from tests.policy.cache import DAY, FOOTPRINT, A, Cache, a_full_cache, a_whole_cache
 from tests.policy.workers import Directory, Object
 

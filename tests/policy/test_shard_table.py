@@ -1,7 +1,8 @@
 """The shard table: sets, versions, holds, and that it stays small."""
 
+from cachecd.model import ShardFacts
 from cachecd.policy.shard_table import ShardTable, Status
-from cachecd.policy.values import Lease, ShardFacts
+from cachecd.policy.values import Lease
 
 FACTS = ShardFacts(allocated=10, records=2, data_bytes=8, ended=1, digest=(1 << 64) - 1)
 
@@ -25,6 +26,23 @@ def retire(table: ShardTable, number: int) -> list[tuple[int, int]]:
         return [(number, table.facts(number).version)]
     table.marked(number)
     return table.take_unheld()
+
+
+def test_table_that_a_start_found_is_the_same_as_one_that_grew():
+    empty, other = ShardFacts(1, 0, 0), FACTS._replace(version=2)
+    found = [(4, FACTS, Status.LIVE), (5, other, Status.LIVE), (8, FACTS, Status.QUARANTINED)]
+    found += [(10, empty, Status.LIVE), (14, other, Status.LIVE)]  # 6 and 12 were never there
+    loaded, grown = ShardTable(1), ShardTable(1)
+    loaded.load(found)
+    for each in found:
+        grown.add(*each)
+    for table in (loaded, grown):
+        table.add(16, FACTS)
+    assert loaded.select() == grown.select()
+    assert list(loaded.live()) == list(grown.live())
+    assert [loaded.status(n) for n in range(20)] == [grown.status(n) for n in range(20)]
+    for name in ("total", "live_bytes", "num_live", "records", "ended"):
+        assert getattr(loaded, name) == getattr(grown, name) > 0
 
 
 def test_set_has_intervals_and_sums():
