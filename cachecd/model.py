@@ -21,6 +21,7 @@ Place = tuple[int, int]  # (block, place among the stream's units of the block)
 # gone on; nothing in this pass.
 More = Literal["listed", "wait", "end"]
 
+_PACKED = (".gz", ".tgz", ".gzip", ".zlib", ".zz", ".z")
 MOST_LANES = 16  # units whose records a shard mixes
 # Characters of a packed cursor, at most.
 LONGEST_CURSOR = 1024
@@ -122,8 +123,12 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A unit as it is listed. `begin`: its first byte in the object `key`; `label`: its class, if a table
-    gives one."""
+    """A unit as it is listed: `size` bytes of the object `key`, from its byte `begin` on. `label`: its
+    class, if a table gives one.
+
+    Or a part of the unit: from `record` on, up to the record `stop` (0: to its end). `offset` is the
+    format's own hint where in the unit that record begins (0: unknown, or the start).
+    """
 
     number: int
     key: str
@@ -131,6 +136,14 @@ class Unit:
     etag: str = ""
     begin: int = 0
     label: str = ""
+    record: int = 0
+    offset: int = 0
+    stop: int = 0
+
+    @property
+    def seems_packed(self) -> bool:
+        """Whether its name says that it is compressed as a whole, and so read from its start alone."""
+        return self.key.lower().endswith(_PACKED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +241,6 @@ def _begin(block: int, ends: Sequence[int]) -> int:
 
 # --- units as they are listed, and shards that are made by themselves
 
-_PACKED = (".gz", ".tgz", ".gzip", ".zlib", ".zz", ".z")
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class ShardId:
@@ -268,35 +279,6 @@ MISFIT = (
 
 
 @dataclass(frozen=True, slots=True)
-class UnitSlice:
-    """A unit, or a part of one: from record `ordinal` on, up to record `stop` (0: to its end).
-
-    The unit is `size` bytes of the object `key`, from its byte `begin` on. `offset` is the source's own
-    hint where in the unit that record begins (0: unknown or start).
-    """
-
-    unit: int
-    key: str
-    size: int
-    etag: str = ""
-    ordinal: int = 0
-    offset: int = 0
-    stop: int = 0
-    begin: int = 0
-    label: str = ""
-
-    @property
-    def name(self) -> tuple[str, int]:
-        """Its key and where in the object it begins: the same in every listing."""
-        return self.key, self.begin
-
-    @property
-    def seems_packed(self) -> bool:
-        """Whether its name says that it is compressed as a whole, and so read from its start alone."""
-        return self.key.lower().endswith(_PACKED)
-
-
-@dataclass(frozen=True, slots=True)
 class SetAside:
     """A unit that cannot be fetched or decoded, with the reason a person can act on.
 
@@ -315,7 +297,7 @@ class Assignment:
 
     shard: ShardId
     generation: str
-    units: tuple[UnitSlice, ...]
+    units: tuple[Unit, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,5 +314,5 @@ class Outcome:
     allocated: int
     fetched_bytes: int
     seconds: float
-    remainder: tuple[UnitSlice, ...] = ()
+    remainder: tuple[Unit, ...] = ()
     set_aside: tuple[SetAside, ...] = ()

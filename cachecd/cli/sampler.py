@@ -30,7 +30,7 @@ from cachecd.model import (
     Outcome,
     SetAside,
     ShardId,
-    UnitSlice,
+    Unit,
     encoded,
 )
 from cachecd.sampler.messages import FromSampler, FromStream, Made, Make
@@ -52,7 +52,7 @@ _MEASURED, _MEASURED_BYTES = 32, 16 << 20
 class Record:
     """One record as a trainer would get it; `unit` and `ordinal` say what it is of."""
 
-    unit: UnitSlice
+    unit: Unit
     ordinal: int
     values: dict[str, Any]
 
@@ -66,7 +66,7 @@ class Sample:
     the label's, by number as far as that is known (`numbered`).
     """
 
-    units: tuple[UnitSlice, ...]
+    units: tuple[Unit, ...]
     outcome: Outcome
     schema: Schema | None = None
     records: list[Record] = field(default_factory=list)
@@ -86,9 +86,9 @@ class Sample:
     @property
     def read(self) -> int:
         """How many of the units were read to their end."""
-        left = {unit.unit for unit in self.outcome.remainder}
+        left = {unit.number for unit in self.outcome.remainder}
         aside = {skipped.unit for skipped in self.skipped}
-        return sum(unit.unit not in left | aside for unit in self.units)
+        return sum(unit.number not in left | aside for unit in self.units)
 
 
 class Sampler:
@@ -111,7 +111,7 @@ class Sampler:
         """Of the source."""
         return self._source.url
 
-    def first(self, most: int) -> tuple[UnitSlice, ...]:
+    def first(self, most: int) -> tuple[Unit, ...]:
         """The first units that the source lists and the dataset takes (its side of a split, its node's
         part), at least one and at most so many of the first page that has any.
 
@@ -131,7 +131,7 @@ class Sampler:
             f"datasets.{self.name}.partition: this node's part has none of the {listed} units"
         )
 
-    def usable(self, most: int) -> UnitSlice:
+    def usable(self, most: int) -> Unit:
         """The first unit that is not refused by its name or its size; of so many, if all are, the first."""
         units = self.first(most)
         self._import_as_samplers_do()
@@ -139,7 +139,7 @@ class Sampler:
         capacity = self._config.cache.shard_size
         return next((u for u in units if source.refusal(u, capacity) is None), units[0])
 
-    def beginning(self) -> tuple[UnitSlice, ...]:
+    def beginning(self) -> tuple[Unit, ...]:
         """A few of the first: enough to measure by, and no more than a shard."""
         few = self.first(_MEASURED)
         sizes = itertools.accumulate(unit.size for unit in few)
@@ -158,7 +158,7 @@ class Sampler:
         sizes = [unit.size for unit in units if takes is None or takes(unit)]
         return len(sizes), sum(sizes), next(listing, None) is None
 
-    def named(self, key: str, begin: int = 0) -> UnitSlice:
+    def named(self, key: str, begin: int = 0) -> Unit:
         """The unit that begins at byte `begin` of the object `key`, listed from shortly before it.
 
         UnitError if it is not listed, with the units of that object if there are any.
@@ -177,7 +177,7 @@ class Sampler:
             "stands for in source.join"
         )
 
-    def take(self, units: tuple[UnitSlice, ...], most: int) -> Sample:
+    def take(self, units: tuple[Unit, ...], most: int) -> Sample:
         """Makes a shard of these units and reads its first `most` records back.
 
         An object that fails is skipped with its reason, as a worker would do it.
@@ -218,7 +218,7 @@ class Sampler:
             sys.path.insert(0, os.getcwd())
         search_first([str(folder) for folder in self._config.sampler.path])
 
-    def _classes(self, units: tuple[UnitSlice, ...]) -> tuple[tuple[str, ...], bool]:
+    def _classes(self, units: tuple[Unit, ...]) -> tuple[tuple[str, ...], bool]:
         """The label's classes by number, and whether these are their numbers: only the whole listing
         tells, unless they are configured."""
         source = self._source
@@ -228,10 +228,8 @@ class Sampler:
         return class_names(name for name in names if name is not None), False
 
 
-def _slice(number: int, found: ObjectInfo) -> UnitSlice:
-    return UnitSlice(
-        number, found.key, found.size, found.etag, begin=found.begin, label=found.label
-    )
+def _slice(number: int, found: ObjectInfo) -> Unit:
+    return Unit(number, found.key, found.size, found.etag, begin=found.begin, label=found.label)
 
 
 def _listed_near(source: SourceConfig, store: Store, key: str) -> Iterator[ObjectInfo]:
@@ -252,7 +250,7 @@ def _listed_near(source: SourceConfig, store: Store, key: str) -> Iterator[Objec
 def _read_back(path: Path, sample: Sample, most: int) -> None:
     sidecar = Sidecar.read(f"{path}.idx")
     schema = Schema.from_json(json.loads(sidecar.meta)["schema"])
-    by_number = {unit.unit: unit for unit in sample.units}
+    by_number = {unit.number: unit for unit in sample.units}
     places = zip(sidecar.offsets[:most], sidecar.units, sidecar.ordinals, strict=False)
     for offset, unit, ordinal in places:
         listed = decode_example(read_record(str(path), int(offset)))

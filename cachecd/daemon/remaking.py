@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import structlog
@@ -18,7 +18,7 @@ from cachecd.daemon.missing import HeldRecords, held_records
 from cachecd.disk import publish
 from cachecd.errors import DiskError
 from cachecd.listing.table import MOST_AT_ONCE
-from cachecd.model import Assignment, Cursor, ShardFacts, ShardId, Skipped, StreamId, UnitSlice
+from cachecd.model import Assignment, Cursor, ShardFacts, ShardId, Skipped, StreamId, Unit
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.values import GenerationId, Piece
@@ -128,12 +128,7 @@ class Remaking:
         units = await fed.listing.units(numbers)
         excluded = self._work.excluded_keys(fed.id.dataset)
         slices = tuple(
-            UnitSlice(
-                *(unit.number, unit.key, unit.size, unit.etag, piece.record),
-                stop=piece.stop or 0,
-                begin=unit.begin,
-                label=unit.label,
-            )
+            replace(unit, record=piece.record, stop=piece.stop or 0)
             for unit, piece in zip(units, command.pieces, strict=True)
             if unit is not None and unit.key not in excluded
         )
@@ -155,7 +150,7 @@ class Remaking:
                 for each in outcome.set_aside
             )
             left = tuple(
-                Piece(each.unit, each.ordinal, each.stop or None) for each in outcome.remainder
+                Piece(each.number, each.record, each.stop or None) for each in outcome.remainder
             )
 
             def report() -> list[ev.Event]:
@@ -196,11 +191,10 @@ class Remaking:
         units = await fed.listing.units(sorted({each.unit for each in held}))
         sizes = {unit.number: unit for unit in units if unit is not None}
         slices = tuple(
-            UnitSlice(
-                *(each.unit, each.key, sizes[each.unit].size, each.etag, each.record),
+            Unit(
+                *(each.unit, each.key, sizes[each.unit].size, each.etag, each.begin),
+                *(sizes[each.unit].label, each.record),
                 stop=each.stop,
-                begin=each.begin,
-                label=sizes[each.unit].label,
             )
             for each in held
             if each.unit in sizes and each.key not in excluded
@@ -230,7 +224,7 @@ class Remaking:
         job: Job,
         number: int,
         version: int,
-        slices: tuple[UnitSlice, ...],
+        slices: tuple[Unit, ...],
         meta: dict[str, Any],
     ) -> None:
         assert fed.shape is not None, "the generation has shards"

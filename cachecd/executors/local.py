@@ -264,7 +264,7 @@ class LocalExecutor:
         self._processes.discard(process)
         make, unit = process.make, process.unit
         # One unit that crashes is not a crash loop: whoever makes the shard again gets beyond it.
-        done = done or (make is not None and unit not in (None, make.assignment.units[0].unit))
+        done = done or (make is not None and unit not in (None, make.assignment.units[0].number))
         process.close()
         if not self._closing.is_set():
             # Before its file is given up: a child that it forked may write to that.

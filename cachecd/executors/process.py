@@ -111,7 +111,7 @@ class SamplerProcess:
     def unit(self) -> int | None:
         """The unit in hand, as the process last wrote it down."""
         unit = self._mark.unit
-        known = self.make is not None and any(u.unit == unit for u in self.make.assignment.units)
+        known = self.make is not None and any(u.number == unit for u in self.make.assignment.units)
         return unit if known else None
 
     def unit_of(self, stream: StreamId) -> int | None:

@@ -13,7 +13,7 @@ from cachecd.model import Cursor
 from cachecd.sampler.ahead import WINDOW
 from cachecd.sampler.draft import Draft, cursors_text, discard
 from cachecd.sampler.draft import Sealed as SealedFiles
-from cachecd.sampler.filling import Filling, slice_of
+from cachecd.sampler.filling import Filling
 from cachecd.sampler.messages import (
     Asks,
     Filled,
@@ -106,8 +106,7 @@ class Carried:
 
     def list_units(self, page: Units) -> None:
         """ValueError for units that do not follow those that were listed."""
-        slices = [None if unit is None else slice_of(unit) for unit in page.units]
-        self._filling.feed(page.block, page.place, slices, page.more)
+        self._filling.feed(page.block, page.place, page.units, page.more)
         self._asked = self._idle = False
         self._ask()
 

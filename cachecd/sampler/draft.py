@@ -13,7 +13,7 @@ import numpy as np
 from typing_extensions import Buffer
 
 from cachecd.errors import DiskError, UnitError
-from cachecd.model import MISFIT, Cursor, Skipped, UnitSlice, encoded
+from cachecd.model import MISFIT, Cursor, Skipped, Unit, encoded
 from cachecd_client._core import ShardWriter, write_sidecar
 from cachecd_client.errors import CorruptRecordError, SchemaError
 from cachecd_client.schema import Schema, infer
@@ -119,7 +119,7 @@ class Draft:
 
     # --- records
 
-    def add(self, record: Mapping[str, Any], unit: UnitSlice, ordinal: int) -> bool:
+    def add(self, record: Mapping[str, Any], unit: Unit, ordinal: int) -> bool:
         """Appends a record; False if it does not fit any more.
 
         UnitError if it does not fit the schema, or would not fit into an empty shard either.
@@ -135,13 +135,13 @@ class Draft:
                 reason = f"{MISFIT}: {reason}"
             raise UnitError(reason) from error
         with self._disk():
-            fits = self._open(unit).append(body, unit.unit, ordinal)
+            fits = self._open(unit).append(body, unit.number, ordinal)
         if not fits:
             self.refuse(len(body))
         return fits
 
     def add_frames(
-        self, frames: Buffer, unit: UnitSlice, ordinal: int, base: int
+        self, frames: Buffer, unit: Unit, ordinal: int, base: int
     ) -> tuple[int, int, bool]:
         """Appends whole TFRecord frames as they are, till one does not fit: (records, bytes consumed,
         whether one did not).
@@ -151,7 +151,7 @@ class Draft:
         """
         with self._disk():
             writer = self._open(unit)
-            return writer.append_frames(frames, unit.unit, ordinal, self.path, base)
+            return writer.append_frames(frames, unit.number, ordinal, self.path, base)
 
     def refuse(self, length: int) -> None:
         """A record of this length does not fit: the shard is full. UnitError if it would not fit into an
@@ -167,7 +167,7 @@ class Draft:
             "raise cache.shard_size"
         )
 
-    def _open(self, unit: UnitSlice) -> ShardWriter:
+    def _open(self, unit: Unit) -> ShardWriter:
         """The writer, which knows the unit."""
         if self._writer is None:
             discard(self.path)  # of a process that was killed: the name is ours alone
@@ -175,9 +175,9 @@ class Draft:
             numbers = [key for key, value in self._meta.items() if isinstance(value, int)]
             meta = len(self._text(dict.fromkeys(numbers, _WIDE)))
             self._writer = ShardWriter(self.path, self.capacity, meta + self._kept)
-        if unit.unit not in self._named:
-            self._named.add(unit.unit)
-            self._writer.describe(unit.unit, encoded(unit.key), unit.begin, encoded(unit.etag))
+        if unit.number not in self._named:
+            self._named.add(unit.number)
+            self._writer.describe(unit.number, encoded(unit.key), unit.begin, encoded(unit.etag))
         return self._writer
 
     # --- the end
@@ -222,13 +222,13 @@ class Draft:
             raise DiskError(f"cannot write {self.path}: {error.strerror or error}") from error
 
 
-def remainder_text(remainder: Sequence[UnitSlice]) -> dict[str, Any]:
+def remainder_text(remainder: Sequence[Unit]) -> dict[str, Any]:
     """What did not fit, for the meta text: "remainder": [[unit, ordinal, offset, stop], ...], as far as
     it stays short: if not of all units, then of those that were begun, in the order given.
 
     Whoever rebuilds the catalog from the sidecars can tell those not begun from their absence.
     """
-    left = [(u.unit, u.ordinal, u.offset, u.stop) for u in remainder]
+    left = [(u.number, u.record, u.offset, u.stop) for u in remainder]
     room = _END - len(', "remainder": ')
     if len(json.dumps(left)) >= room:
         left = [part for part in left if part[1]]

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 from cachecd.errors import UnitError
-from cachecd.model import Cursor, Lane, More, Place, Skipped, Unit, UnitSlice, etag_hash
+from cachecd.model import Cursor, Lane, More, Place, Skipped, Unit, etag_hash
 from cachecd.sampler.draft import Draft, skipped_bytes
 from cachecd.sampler.sources import Position
 
@@ -34,19 +34,19 @@ End = Literal["full", "pass", "until", "skips", "waits"]
 class Supply(Protocol):
     """The contents of units, each named by the handle that `add` returned."""
 
-    def add(self, unit: UnitSlice) -> int:
+    def add(self, unit: Unit) -> int:
         """A unit that will be poured soon, after those that were added before."""
 
-    def refusal(self, unit: UnitSlice) -> str | None:
+    def refusal(self, unit: Unit) -> str | None:
         """Why the unit cannot be used, as far as its key and size tell."""
 
-    def in_hand(self, unit: UnitSlice) -> int:
+    def in_hand(self, unit: Unit) -> int:
         """The bytes that the unit counts while it is in hand; 0 if it can be begun in its middle."""
 
     def pour(self, handle: int, draft: Draft) -> AsyncGenerator[Position, int | None]:
         """As Source.pour. From now on the unit is in hand, until it is left."""
 
-    def work(self, unit: UnitSlice) -> None:
+    def work(self, unit: Unit) -> None:
         """The unit gives the next record."""
 
     def reached(self, handle: int, position: Position) -> None:
@@ -65,7 +65,7 @@ class Supply(Protocol):
 @dataclass(slots=True)
 class _Lane:
     place: Place
-    unit: UnitSlice
+    unit: Unit
     etag: int  # of the version in hand; the ETag itself is the unit's, unless that is `stale`
     size: int
     position: Position
@@ -80,7 +80,7 @@ class _Lane:
 @dataclass(slots=True)
 class _Queued:
     place: Place
-    unit: UnitSlice | None  # None: its place is passed over
+    unit: Unit | None  # None: its place is passed over
     handle: int = -1  # none before `until` allows the unit
     refusal: UnitError | None = None
 
@@ -147,7 +147,7 @@ class Filling:
         """Whether more units can be listed here."""
         return self._more == "listed"
 
-    def feed(self, block: int, place: int, units: Sequence[UnitSlice | None], more: More) -> None:
+    def feed(self, block: int, place: int, units: Sequence[Unit | None], more: More) -> None:
         """Lists the units at (block, place) and the places behind it; the place of a unit that is None is
         passed over. ValueError if they are not those that follow."""
         if units:
@@ -188,8 +188,8 @@ class Filling:
                     queued.handle = self._supply.add(queued.unit)
             self._queue.append(self._beyond.popleft())
 
-    def _refusal(self, unit: UnitSlice) -> UnitError | None:
-        if condemned := self._condemned.get(unit.unit):
+    def _refusal(self, unit: Unit) -> UnitError | None:
+        if condemned := self._condemned.get(unit.number):
             return condemned
         reason = self._supply.refusal(unit)
         return None if reason is None else UnitError(reason)
@@ -200,15 +200,15 @@ class Filling:
             self._pass,
             *self._opened,
             tuple(
-                Lane(*lane.place, lane.unit.unit, lane.etag, lane.size, *lane.position)
+                Lane(*lane.place, lane.unit.number, lane.etag, lane.size, *lane.position)
                 for lane in self._lanes
             ),
         )
 
-    def left(self) -> tuple[UnitSlice, ...]:
+    def left(self) -> tuple[Unit, ...]:
         """What is left of the units that were listed here, in their order."""
         begun = (
-            replace(lane.unit, ordinal=lane.position[0], offset=lane.position[1])
+            replace(lane.unit, record=lane.position[0], offset=lane.position[1])
             for lane in self._lanes
         )
         queued = (each.unit for each in (*self._queue, *self._beyond))
@@ -259,8 +259,8 @@ class Filling:
                 lane.records, lane.begun = None, False
                 self._changed = True
                 self._supply.leave(lane.handle)
-                ordinal, offset = lane.position
-                lane.unit = replace(lane.unit, ordinal=ordinal, offset=offset)
+                record, offset = lane.position
+                lane.unit = replace(lane.unit, record=record, offset=offset)
                 lane.handle = self._supply.add(lane.unit)
 
     # --- opening
@@ -276,8 +276,8 @@ class Filling:
         unit = self._queue[0].unit if self._queue else None
         return unit is None or self._hand + self._counts(unit) <= IN_HAND
 
-    def _counts(self, unit: UnitSlice) -> int:
-        return 0 if self._stops.get(unit.unit) == 0 else self._supply.in_hand(unit)
+    def _counts(self, unit: Unit) -> int:
+        return 0 if self._stops.get(unit.number) == 0 else self._supply.in_hand(unit)
 
     def _open(self, part: Part) -> None:
         """Takes the next unit in hand, or skips it."""
@@ -291,7 +291,7 @@ class Filling:
             unit,
             etag_hash(unit.etag),
             unit.size,
-            (unit.ordinal, unit.offset),
+            (unit.record, unit.offset),
             queued.handle,
             self._supply.in_hand(unit),
         )
@@ -308,7 +308,7 @@ class Filling:
             listed, stale = Unit(lane.unit, "", lane.size), "gone: it is not listed any more"
         elif (etag_hash(listed.etag), listed.size) != (lane.etag, lane.size):
             stale = "rewritten: the listing has another version than the one that was begun"
-        unit = replace(slice_of(listed), ordinal=lane.record, offset=lane.offset)
+        unit = replace(listed, record=lane.record, offset=lane.offset)
         return _Lane(
             (lane.block, lane.place),
             unit,
@@ -325,7 +325,7 @@ class Filling:
 
         In the store it may still be; it is read on only up to `until`, where the records behind are live.
         """
-        if not lane.unit.key or lane.unit.unit not in self._stops:
+        if not lane.unit.key or lane.unit.number not in self._stops:
             raise UnitError(lane.stale)
         etag, size = await self._supply.listed_as(lane.unit.key)
         if (etag_hash(etag), size) != (lane.etag, lane.size):
@@ -348,12 +348,12 @@ class Filling:
         size, records = draft.num_bytes, draft.records
         self._supply.work(lane.unit)
         try:
-            if error := self._condemned.get(lane.unit.unit):
+            if error := self._condemned.get(lane.unit.number):
                 raise error
             if lane.stale:
                 await self._settle(lane)
             lane.records = lane.records or self._supply.pour(lane.handle, draft)
-            stop = self._stops.get(lane.unit.unit) if lane.begun else None
+            stop = self._stops.get(lane.unit.number) if lane.begun else None
             lane.position = await lane.records.asend(stop)
             lane.begun = True
         except StopAsyncIteration:
@@ -381,7 +381,7 @@ class Filling:
         record = lane.position[0] + given
         unit = lane.unit
         part.skipped.append(
-            Skipped(unit.unit, unit.key, lane.etag, record, str(error), error.passing)
+            Skipped(unit.number, unit.key, lane.etag, record, str(error), error.passing)
         )
         part.skipped_bytes += skipped_bytes(unit.key)
 
@@ -389,7 +389,7 @@ class Filling:
         """Whether the lane has come to `until`."""
         if self._until is not None and self._pass > self._until.pass_:
             return True
-        stop = self._stops.get(lane.unit.unit)
+        stop = self._stops.get(lane.unit.number)
         return stop is not None and lane.position[0] >= stop
 
     def _count(self) -> None:
@@ -397,10 +397,3 @@ class Filling:
         self._active = [lane for lane in self._lanes if not self._stands(lane)]
         self._hand = sum(lane.hand for lane in self._active)
         self._changed = True
-
-
-def slice_of(unit: Unit) -> UnitSlice:
-    """The whole unit."""
-    return UnitSlice(
-        unit.number, unit.key, unit.size, unit.etag, begin=unit.begin, label=unit.label
-    )

@@ -26,7 +26,6 @@ from cachecd.model import (
     Skipped,
     StreamId,
     Unit,
-    UnitSlice,
 )
 
 _LENGTH = struct.Struct("<I")
@@ -371,7 +370,7 @@ def _assignment(fields: dict[str, Any]) -> Assignment:
     return Assignment(
         ShardId(**fields["shard"]),
         fields["generation"],
-        tuple(UnitSlice(**u) for u in fields["units"]),
+        tuple(Unit(**u) for u in fields["units"]),
     )
 
 
@@ -379,7 +378,7 @@ def _outcome(fields: dict[str, Any]) -> Outcome:
     return Outcome(
         **{
             **fields,
-            "remainder": tuple(UnitSlice(**u) for u in fields["remainder"]),
+            "remainder": tuple(Unit(**u) for u in fields["remainder"]),
             "set_aside": tuple(
                 SetAside(**{**told, "reason": bounded(told["reason"])})
                 for told in fields["set_aside"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing_extensions import Buffer
 
 from cachecd.config import DatasetConfig
-from cachecd.model import ObjectInfo, UnitSlice
+from cachecd.model import ObjectInfo, Unit
 from cachecd.sampler.opening import open_store
 from cachecd.sampler.sources import Source, open_source
 from cachecd.sampler.throttle import Throttle
@@ -41,7 +41,7 @@ class Origin:
             self._opened = {classes: open_source(self.config, classes, self._memory)}
         return self._opened[classes]
 
-    def streams(self, unit: UnitSlice) -> bool:
+    def streams(self, unit: Unit) -> bool:
         """Whether the unit is read from any of its records on."""
         return self.config.source.is_seekable and not unit.seems_packed
 

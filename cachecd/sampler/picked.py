@@ -13,7 +13,7 @@ from cachecd.config import SourceConfig
 from cachecd.config.keypattern import folder_of, matches, text_in
 from cachecd.config.objects import Join
 from cachecd.errors import UnitError
-from cachecd.model import ObjectInfo, UnitSlice
+from cachecd.model import ObjectInfo, Unit
 from cachecd.sampler.sources.content import Reader
 from cachecd.stores.backend import Backend, GoneError
 
@@ -84,7 +84,7 @@ class Joined:
     """
 
     def __init__(
-        self, unit: UnitSlice, join: Join, reader: Reader, longer: Callable[[int], None]
+        self, unit: Unit, join: Join, reader: Reader, longer: Callable[[int], None]
     ) -> None:
         first, *self._others = (pattern.replace("*", unit.key) for pattern in join.values())
         self.objects = [ObjectInfo(first, unit.size, unit.etag)]

@@ -13,9 +13,10 @@ import operator
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
+from cachecd import model
 from cachecd.config import SourceConfig
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, UnitError
-from cachecd.model import ObjectInfo, UnitSlice
+from cachecd.model import ObjectInfo
 from cachecd.sampler.enumerated import pages_of, unlistable
 from cachecd.sampler.transforms.guest import Guest
 from cachecd.sampler.usercode import imported, told
@@ -43,7 +44,7 @@ class Unit(str):
     label: str
 
     @staticmethod
-    def of(unit: UnitSlice) -> Unit:
+    def of(unit: model.Unit) -> Unit:
         """As it is listed."""
         made = Unit(unit.key)
         made.begin, made.size, made.label = unit.begin, unit.size, unit.label

@@ -8,7 +8,7 @@ from functools import partial
 from typing_extensions import Buffer
 
 from cachecd.errors import UnitError
-from cachecd.model import UnitSlice
+from cachecd.model import Unit
 from cachecd.sampler.ahead import PIECE, WINDOW, Ahead
 from cachecd.sampler.draft import Draft
 from cachecd.sampler.filling import UNKNOWN_SIZE
@@ -53,7 +53,7 @@ class Supply:
         self.breathe = breathe
         # Whether a unit may be less than its object.
         self._parted = source.ranged or dataset.config.source.manifest is not None
-        self._units: dict[int, UnitSlice] = {}
+        self._units: dict[int, Unit] = {}
         self._joined: dict[int, Joined] = {}
         self._ahead = Ahead((), self._piece, connections, self._wanted, lanes, window)
 
@@ -62,7 +62,7 @@ class Supply:
         """Bytes in memory, or on their way."""
         return self._ahead.held
 
-    def add(self, unit: UnitSlice) -> int:
+    def add(self, unit: Unit) -> int:
         handle = self._ahead.add(self._source.span(unit))
         self._units[handle] = unit
         if (join := self._dataset.config.source.join) is not None:
@@ -70,10 +70,10 @@ class Supply:
             self._joined[handle] = Joined(unit, join, self._reader, longer)
         return handle
 
-    def refusal(self, unit: UnitSlice) -> str | None:
+    def refusal(self, unit: Unit) -> str | None:
         return self._source.refusal(unit, self._capacity)
 
-    def in_hand(self, unit: UnitSlice) -> int:
+    def in_hand(self, unit: Unit) -> int:
         source = self._dataset.config.source
         if self._dataset.streams(unit):
             return 0
@@ -86,8 +86,8 @@ class Supply:
         content = UnitContent(unit, self._ahead.chunks(handle), self._reader, objects)
         return self._source.pour(unit, content, draft)
 
-    def work(self, unit: UnitSlice) -> None:
-        self._working(unit.unit)
+    def work(self, unit: Unit) -> None:
+        self._working(unit.number)
 
     def reached(self, handle: int, position: Position) -> None:
         unit = self._units[handle]

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from cachecd.config import DatasetConfig
 from cachecd.errors import ConfigError, DiskError, SourceUnreachableError
-from cachecd.model import MOST_LANES, Outcome, SetAside, ShardId, StreamId, UnitSlice
+from cachecd.model import MOST_LANES, Outcome, SetAside, ShardId, StreamId, Unit
 from cachecd.sampler.carried import Carried
 from cachecd.sampler.draft import Draft, Sealed, remainder_text
 from cachecd.sampler.filling import Filling
@@ -318,7 +318,7 @@ class Worker:
 
     async def _fill(
         self, make: Make, draft: Draft, progress: Progress
-    ) -> tuple[tuple[UnitSlice, ...], tuple[SetAside, ...]]:
+    ) -> tuple[tuple[Unit, ...], tuple[SetAside, ...]]:
         """Adds units to the draft until it is full; returns what did not fit, and what cannot be used."""
         dataset = self._dataset(make.assignment.shard.dataset)
         source = dataset.read_with(make.classes)

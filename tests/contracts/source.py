@@ -16,9 +16,9 @@ from typing_extensions import Buffer
 
 from cachecd.config import DatasetConfig
 from cachecd.errors import UnitError
-from cachecd.model import Cursor, ObjectInfo, Unit, UnitSlice
+from cachecd.model import Cursor, ObjectInfo, Unit
 from cachecd.sampler.draft import Draft, cursors_text, remainder_text
-from cachecd.sampler.filling import Filling, slice_of
+from cachecd.sampler.filling import Filling
 from cachecd.sampler.sources import Position, Source, open_source
 from cachecd_client._core import Sidecar, decode_example, encode_example, read_record
 from cachecd_client.schema import Schema
@@ -86,25 +86,25 @@ class Bench:
 
     def pour(self, objects: list[bytes], keys: list[str] | None = None) -> list[Shard]:
         units = [
-            UnitSlice(number, keys[number] if keys else f"{number:04d}", len(body))
+            Unit(number, keys[number] if keys else f"{number:04d}", len(body))
             for number, body in enumerate(objects)
         ]
         return self.pour_slices(units, objects)
 
-    def pour_slices(self, todo: list[UnitSlice], objects: list[bytes]) -> list[Shard]:
+    def pour_slices(self, todo: list[Unit], objects: list[bytes]) -> list[Shard]:
         """Each shard by itself, from what the shard before it left."""
         shards: list[Shard] = []
         while todo:
             draft = Draft(
                 str(self.folder / f"{len(shards)}"), self.capacity, self.schema, self.described, {}
             )
-            before = [(u.unit, u.ordinal, u.stop) for u in todo]
+            before = [(u.number, u.record, u.stop) for u in todo]
             todo = asyncio.run(self._fill(draft, todo, objects))
             if draft.records:
                 draft.seal(remainder_text(todo))
                 shards.append(read_back(Path(draft.path)))
             draft.abort()
-            assert [(u.unit, u.ordinal, u.stop) for u in todo] != before, "no progress"
+            assert [(u.number, u.record, u.stop) for u in todo] != before, "no progress"
         return shards
 
     def stream(self, objects: list[bytes], killed: Callable[[int], bool]) -> list[Shard]:
@@ -125,8 +125,7 @@ class Bench:
                 draft = Draft(path, self.capacity, self.schema, self.described, {})
                 units = [listed[lane.unit] for lane in cursor.lanes]
                 filling = Filling(_Given(self, objects), self.lanes, cursor, units)
-                rest = [slice_of(unit) for unit in listed[cursor.place :]]
-                filling.feed(0, cursor.place, rest, "end")
+                filling.feed(0, cursor.place, listed[cursor.place :], "end")
             draft.go_on(path, {"number": len(shards)})
             end = await filling.fill(draft)
             assert filling.part is not None
@@ -138,9 +137,7 @@ class Bench:
     def described(self, schema: Schema) -> None:
         self.schema = schema
 
-    async def _fill(
-        self, draft: Draft, todo: list[UnitSlice], objects: list[bytes]
-    ) -> list[UnitSlice]:
+    async def _fill(self, draft: Draft, todo: list[Unit], objects: list[bytes]) -> list[Unit]:
         filling = Filling(_Given(self, objects), self.lanes)
         filling.feed(0, 0, todo, "end")
         await filling.fill(draft)
@@ -153,11 +150,11 @@ class Bench:
     def _took(self, length: int) -> None:
         self.taken += length
 
-    async def _chunks(self, body: bytes, unit: UnitSlice) -> AsyncIterator[bytes]:
+    async def _chunks(self, body: bytes, unit: Unit) -> AsyncIterator[bytes]:
         span = self.source.span(unit)
         if span is None:
             return
-        if unit.unit in self.gone:
+        if unit.number in self.gone:
             raise UnitError("gone")
         body = body[slice(*span)]
         for start in range(0, len(body), self.cut) if body else (0,):
@@ -172,26 +169,26 @@ class _Given:
 
     bench: Bench
     objects: list[bytes]
-    units: list[UnitSlice] = field(default_factory=list)
+    units: list[Unit] = field(default_factory=list)
 
-    def add(self, unit: UnitSlice) -> int:
+    def add(self, unit: Unit) -> int:
         self.units.append(unit)
         return len(self.units) - 1
 
-    def refusal(self, unit: UnitSlice) -> str | None:
+    def refusal(self, unit: Unit) -> str | None:
         return self.bench.source.refusal(unit, self.bench.capacity)
 
-    def in_hand(self, unit: UnitSlice) -> int:
+    def in_hand(self, unit: Unit) -> int:
         return 0
 
     def pour(self, handle: int, draft: Draft) -> AsyncGenerator[Position, int | None]:
         unit = self.units[handle]
-        gone = unit.unit in self.bench.gone
-        body = self.objects[unit.unit]
+        gone = unit.number in self.bench.gone
+        body = self.objects[unit.number]
         content = Given(body, self.bench._chunks(body, unit), unit.key, gone, self.bench._took)
         return self.bench.source.pour(unit, content, draft)
 
-    def work(self, unit: UnitSlice) -> None:
+    def work(self, unit: Unit) -> None:
         """Nobody watches."""
 
     def reached(self, handle: int, position: Position) -> None:
@@ -281,7 +278,7 @@ class SourceContract(ABC):
         ]
         objects = self.objects()
         slices = [
-            UnitSlice(u, f"{u:04d}", len(objects[u]), ordinal=begin, stop=stop)
+            Unit(u, f"{u:04d}", len(objects[u]), record=begin, stop=stop)
             for u, begin, stop in parts
         ]
         expected = [r for u, a, b in parts for r in self.records() if r[0] == u and a <= r[1] < b]

@@ -9,7 +9,7 @@ from cachecd.disk.durable import State
 from cachecd.disk.sidecar import holds, read_head
 from cachecd.disk.start import take_inventory
 from cachecd.errors import DamagedError
-from cachecd.model import Cursor, Lane, Skipped, UnitSlice
+from cachecd.model import Cursor, Lane, Skipped, Unit
 from cachecd.sampler.draft import Draft, cursors_text
 from tests.disk.shards import SHAPE, directory
 
@@ -28,7 +28,7 @@ def seal(layout, number, keys):
     path = str(layout.temporary(number))
     draft = Draft(path, SHAPE.capacity, None, lambda _: None, {"number": number}, skips=8192)
     for unit, key in keys:
-        assert draft.add({"x": unit}, UnitSlice(unit, key, 99, "etag"), 5)
+        assert draft.add({"x": unit}, Unit(unit, key, 99, "etag"), 5)
     sealed = draft.seal(cursors_text(BEFORE, AFTER, SKIPPED))
     return sealed, publish.publish(layout, number)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cachecd.executors.local import LocalExecutor
-from cachecd.model import Assignment, ShardId, UnitSlice
+from cachecd.model import Assignment, ShardId, Unit
 from cachecd.sampler.messages import Failed, FromSampler, Made, Make, Setup
 from cachecd_client._core import decode_example
 from tests.contracts.source import read_back
@@ -44,7 +44,7 @@ class Bench:
         for body in bodies:
             unit = 1000 * number + len(units)
             (self.folder / "src" / f"{unit}").write_bytes(body)
-            units.append(UnitSlice(unit, f"{unit}", len(body)))
+            units.append(Unit(unit, f"{unit}", len(body)))
         assignment = Assignment(ShardId("train", number), "g", tuple(units))
         self.executor.submit(Make(assignment, self.path(number), 1 << 20, None, (), {}))
 

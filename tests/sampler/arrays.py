@@ -15,7 +15,7 @@ import numpy as np
 
 from cachecd.config import DatasetConfig
 from cachecd.errors import UnitError
-from cachecd.model import ObjectInfo, UnitSlice
+from cachecd.model import ObjectInfo, Unit
 from cachecd.sampler.draft import Draft, remainder_text
 from cachecd.sampler.opening import open_store
 from cachecd.sampler.sources import open_source
@@ -75,17 +75,17 @@ class Place:
     ) -> list[dict[str, Any]]:
         """Of all units, or these, by way of sealed shards."""
         todo = [
-            UnitSlice(n, u.key, u.size, u.etag, begin=u.begin)
+            Unit(n, u.key, u.size, u.etag, begin=u.begin)
             for n, u in enumerate(self.units() if units is None else units)
         ]
         return asyncio.run(self._pour(todo, capacity))
 
-    async def _pour(self, todo: list[UnitSlice], capacity: int) -> list[dict[str, Any]]:
+    async def _pour(self, todo: list[Unit], capacity: int) -> list[dict[str, Any]]:
         source, store = open_source(self.config, ()), self.store()
         found: list[dict[str, Any]] = []
         while todo:
             draft = Draft(str(self.made), capacity, self.schema, self._described, {})
-            rest: list[UnitSlice] = []
+            rest: list[Unit] = []
             for at, unit in enumerate(todo):
                 try:
                     if reason := source.refusal(unit, capacity):
@@ -100,7 +100,7 @@ class Place:
                     self.set_aside[unit.key] = str(error)
                     continue
                 if draft.full:
-                    left = replace(unit, ordinal=position[0], offset=position[1])
+                    left = replace(unit, record=position[0], offset=position[1])
                     rest = [left, *todo[at + 1 :]]
                     break
             if draft.records:
@@ -128,7 +128,7 @@ class Place:
 
 
 class Fetched:
-    def __init__(self, place: Place, store: Store, source: Any, unit: UnitSlice) -> None:
+    def __init__(self, place: Place, store: Store, source: Any, unit: Unit) -> None:
         self._place, self._store, self._unit = place, store, unit
         self._span = source.span(unit)
         self.chunks = self._chunks()

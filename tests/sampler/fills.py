@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from cachecd.errors import UnitError
-from cachecd.model import Cursor, Lane, Unit, UnitSlice, etag_hash
+from cachecd.model import Cursor, Lane, Unit, etag_hash
 from cachecd.sampler import filling
 from cachecd.sampler.draft import Draft, skipped_bytes
-from cachecd.sampler.filling import Filling, slice_of
+from cachecd.sampler.filling import Filling
 
 CAPACITY = 100
 SKIPS = 3 * skipped_bytes("0")  # a shard ends with the third skipped unit
@@ -54,7 +54,7 @@ class Fakes:
 
     def __init__(self, sources: list[Source], etags: Callable[[int], str] = lambda n: "") -> None:
         self.sources, self.etags = sources, etags
-        self.units: list[UnitSlice] = []
+        self.units: list[Unit] = []
         self.read: list[tuple[int, int]] = []
         self.open: set[int] = set()
         self.most_in_hand = 0
@@ -62,36 +62,36 @@ class Fakes:
         self.found: tuple[str, int] | None = None
         self.left: list[int] = []
 
-    def add(self, unit: UnitSlice) -> int:
+    def add(self, unit: Unit) -> int:
         self.units.append(unit)
         return len(self.units) - 1
 
-    def refusal(self, unit: UnitSlice) -> str | None:
-        return "refused" if unit.unit in self.refused else None
+    def refusal(self, unit: Unit) -> str | None:
+        return "refused" if unit.number in self.refused else None
 
-    def in_hand(self, unit: UnitSlice) -> int:
-        return self.sources[unit.unit].hand
+    def in_hand(self, unit: Unit) -> int:
+        return self.sources[unit.number].hand
 
     async def pour(self, handle: int, draft: Draft) -> AsyncGenerator[tuple[int, int], int | None]:
         unit = self.units[handle]
-        source, shard = self.sources[unit.unit], cast(FakeDraft, draft)
+        source, shard = self.sources[unit.number], cast(FakeDraft, draft)
         self.open.add(handle)
         self.most_in_hand = max(
-            self.most_in_hand, sum(self.sources[self.units[h].unit].hand for h in self.open)
+            self.most_in_hand, sum(self.sources[self.units[h].number].hand for h in self.open)
         )
         try:
-            for ordinal, size in enumerate(source.records[unit.ordinal :], unit.ordinal):
+            for ordinal, size in enumerate(source.records[unit.record :], unit.record):
                 if source.fails_at == ordinal:
                     raise UnitError(f"bad record {ordinal}")
-                self.read.append((unit.unit, ordinal))
+                self.read.append((unit.number, ordinal))
                 position = ordinal, sum(source.records[:ordinal])
                 yield position
-                while not shard.add(size, unit.unit, ordinal):
+                while not shard.add(size, unit.number, ordinal):
                     yield position
         finally:
             self.open.discard(handle)
 
-    def work(self, unit: UnitSlice) -> None:
+    def work(self, unit: Unit) -> None:
         """Nobody watches."""
 
     def reached(self, handle: int, position: tuple[int, int]) -> None:
@@ -169,7 +169,7 @@ class Stream:
                     continue
                 block, at, units = self.pages.pop(0)
                 more = "listed" if self.pages else "end"
-                self.filling.feed(block, at, [slice_of(unit) for unit in units], more)
+                self.filling.feed(block, at, units, more)
         part = self.filling.part
         assert part is not None
         skipped = [(one.unit, one.record) for one in part.skipped]

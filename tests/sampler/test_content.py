@@ -9,12 +9,12 @@ import pytest
 from typing_extensions import Buffer
 
 from cachecd.errors import UnitError
-from cachecd.model import ObjectInfo, UnitSlice
+from cachecd.model import ObjectInfo, Unit
 from cachecd.sampler.ahead import PIECE
 from cachecd.sampler.sources.content import UnitContent, whole
 from cachecd.stores.backend import GoneError
 
-UNIT = UnitSlice(3, "key", 10, "tag", offset=4, begin=100)
+UNIT = Unit(3, "key", 10, "tag", offset=4, begin=100)
 
 
 class Given:

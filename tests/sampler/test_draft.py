@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cachecd.errors import DiskError, UnitError
-from cachecd.model import MOST_LANES, Cursor, Lane, Skipped, UnitSlice
+from cachecd.model import MOST_LANES, Cursor, Lane, Skipped, Unit
 from cachecd.sampler.draft import (
     Draft,
     cursors_text,
@@ -35,8 +35,8 @@ def draft(path: str, schema: Schema | None = None, capacity: int = CAPACITY, **m
     return Draft(path, capacity, schema, lambda _: None, {"dataset": "train", "number": 3}, **more)
 
 
-def unit(number: int, ordinal: int = 0, offset: int = 0) -> UnitSlice:
-    return UnitSlice(number, f"{number}", 1000, "", ordinal, offset)
+def unit(number: int, ordinal: int = 0, offset: int = 0) -> Unit:
+    return Unit(number, f"{number}", 1000, record=ordinal, offset=offset)
 
 
 def test_nothing_is_on_disk_before_the_first_record_nor_after_an_abort(path: str, tmp_path: Path):
@@ -206,7 +206,7 @@ def test_fullness_depends_on_no_cursor_number_or_reason(path: str, key: str):
 
 def test_sidecar_of_a_stream_says_where_the_stream_was(path: str):
     one = draft(path, skips=1 << 10)
-    one.add({"x": 1}, UnitSlice(7, "a/\udcff.tar", 1000, "etag", begin=512), 0)
+    one.add({"x": 1}, Unit(7, "a/\udcff.tar", 1000, "etag", begin=512), 0)
     before, after = Cursor(1, 2, 3), some_cursor(True)
     sealed = one.seal(cursors_text(before, after, [Skipped(9, "b", 5, 2, "gone", False)]))
     sidecar = Sidecar.read(path + ".idx")

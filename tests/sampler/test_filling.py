@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachecd.errors import UnitError
-from cachecd.model import Cursor, Lane, Skipped, Unit, UnitSlice, etag_hash
+from cachecd.model import Cursor, Lane, Skipped, Unit, etag_hash
 from cachecd.sampler import filling
 from cachecd.sampler.draft import Draft
-from cachecd.sampler.filling import Filling, slice_of
+from cachecd.sampler.filling import Filling
 from tests.sampler.fills import SKIPS, FakeDraft, Fakes, Shard, Source, Stream, slow, unit_of
 
 
@@ -157,7 +157,7 @@ def test_unit_of_another_page_is_waited_for_before_a_lane_gives():
     async def run() -> None:
         assert await filling_.fill(cast(Draft, draft)) == "waits"
         block, at, units = stream.pages[0]
-        filling_.feed(block, at, [slice_of(unit) for unit in units], "wait")
+        filling_.feed(block, at, units, "wait")
         assert await filling_.fill(cast(Draft, draft)) == "waits"
         assert draft.shard == []
 
@@ -166,11 +166,11 @@ def test_unit_of_another_page_is_waited_for_before_a_lane_gives():
 
 def test_units_that_do_not_follow_are_refused():
     filling_ = Stream([whole(1, 1, 1)], 1).filling
-    filling_.feed(0, 0, [UnitSlice(0, "0", 1)], "listed")
+    filling_.feed(0, 0, [Unit(0, "0", 1)], "listed")
     for block, place in ((0, 0), (0, 2), (1, 1)):
         with pytest.raises(ValueError, match="expected"):
-            filling_.feed(block, place, [UnitSlice(1, "1", 1)], "listed")
-    filling_.feed(1, 0, [UnitSlice(1, "1", 1)], "end")
+            filling_.feed(block, place, [Unit(1, "1", 1)], "listed")
+    filling_.feed(1, 0, [Unit(1, "1", 1)], "end")
 
 
 def test_refused_unit_is_skipped_with_its_reason():
@@ -242,19 +242,18 @@ def test_unit_that_was_rewritten_is_skipped_unless_until_names_it(
 def test_assignment_leaves_what_did_not_fit_in_its_order():
     sources_ = whole(9, 9, 9)
     supply = Fakes(sources_)
-    units = [replace(slice_of(unit_of(n, s)), stop=8) for n, s in enumerate(sources_)]
+    units = [replace(unit_of(n, s), stop=8) for n, s in enumerate(sources_)]
     filling_ = Filling(supply, 2)
     filling_.feed(0, 0, units, "end")
     assert asyncio.run(filling_.fill(cast(Draft, FakeDraft()))) == "full"
-    left = [(u.unit, u.ordinal, u.offset, u.stop) for u in filling_.left()]
+    left = [(u.number, u.record, u.offset, u.stop) for u in filling_.left()]
     assert left == [(0, 5, 50, 8), (1, 5, 50, 8), (2, 0, 0, 8)]
 
 
 def test_place_without_a_unit_is_passed_over():
     stream = Stream([whole(1, 1, 1)], 2)
     block, at, units = stream.pages.pop()
-    slices = [slice_of(unit) for unit in units]
-    stream.filling.feed(block, at, [None, slices[1], None], "end")
+    stream.filling.feed(block, at, [None, units[1], None], "end")
     [shard] = asyncio.run(stream.shards())
     assert (shard.records, shard.skipped) == ([(1, 0)], [])
     assert (shard.after.block, shard.after.place) == (0, 3)
@@ -267,7 +266,7 @@ def test_condemned_units_are_skipped_without_a_try():
     cursor = Cursor(0, 0, 1, (Lane(0, 0, 0, etag_hash(""), 40, 1, 10),))
     condemned = {n: UnitError("workers died", passing=n == 0) for n in (0, 2)}
     filling_ = Filling(supply, 2, cursor, [unit_of(0, sources_[0])], None, SKIPS, condemned)
-    filling_.feed(0, 1, [slice_of(unit_of(n, sources_[n])) for n in (1, 2)], "end")
+    filling_.feed(0, 1, [unit_of(n, sources_[n]) for n in (1, 2)], "end")
     draft = FakeDraft()
     assert asyncio.run(filling_.fill(cast(Draft, draft))) == "pass"
     assert filling_.part is not None

@@ -19,7 +19,7 @@ from pyarrow import parquet
 
 from cachecd.config import SourceConfig
 from cachecd.errors import ConfigError, SourceUnreachableError
-from cachecd.model import ObjectInfo, UnitSlice
+from cachecd.model import ObjectInfo, Unit
 from cachecd.sampler.opening import open_store
 from cachecd.sampler.sources.files import Files
 from cachecd.sampler.tables import Row, read_rows
@@ -259,10 +259,8 @@ def test_a_table_of_labels_is_joined_to_the_listing(place, caplog, name):
     assert not caplog.records, "of a part of the listing nothing can be told"
 
     files = Files(source, ("cat", "dog"))
-    assert files.refusal(UnitSlice(0, "a", 1, label="cat")) is None
-    assert (
-        files.refusal(UnitSlice(2, "c", 3)) == f"file://{place.folder}/{name} has no label for it"
-    )
+    assert files.refusal(Unit(0, "a", 1, label="cat")) is None
+    assert files.refusal(Unit(2, "c", 3)) == f"file://{place.folder}/{name} has no label for it"
 
 
 def test_rows_without_a_label_are_told(place, caplog):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from cachecd.model import UnitSlice
+from cachecd.model import Unit
 from cachecd.sampler.sources import tar, tfrecord, webdataset
 from cachecd_client._core import masked_crc32c
 from tests.contracts.source import Bench, SourceContract
@@ -81,7 +81,7 @@ class TestPackedTFRecord(Packed):
 
     def test_a_part_that_begins_within_an_object_is_never_taken_for_compressed(self, bench: Bench):
         body = b"ten records" + gzip.compress(self.plain.objects()[0])
-        bench.pour_slices([UnitSlice(0, "0000", len(body), ordinal=10, offset=11)], [body])
+        bench.pour_slices([Unit(0, "0000", len(body), record=10, offset=11)], [body])
         assert bench.set_aside[0].startswith("corrupt record at byte 11: ")
 
     def test_zlib_that_is_cut_is_told_with_its_offset(self, bench: Bench):

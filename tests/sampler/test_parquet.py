@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cachecd.config import DatasetConfig, SourceConfig
-from cachecd.model import UnitSlice
+from cachecd.model import Unit
 from cachecd.sampler.sources import open_source
 from cachecd.sampler.sources.parquet.rows import Parquet
 from cachecd_client._core import decode_example, encode_example
@@ -44,7 +44,7 @@ def read(table: Any) -> list[dict[str, Any]]:
     given = Given(body, nothing(), "", False, lambda length: None)
 
     async def all_of_them() -> list[dict[str, Any]]:
-        return [record async for _, record in source.read(UnitSlice(0, "k", len(body)), given)]
+        return [record async for _, record in source.read(Unit(0, "k", len(body)), given)]
 
     return asyncio.run(all_of_them())
 

@@ -17,7 +17,7 @@ from cachecd.config import Config, DatasetConfig, SourceConfig
 from cachecd.daemon.workers import lister_of
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.listing.first_look import check_sources
-from cachecd.model import UnitSlice
+from cachecd.model import Unit
 from cachecd.sampler.draft import Draft
 from cachecd.sampler.opening import open_store
 from cachecd.sampler.sources import open_source
@@ -112,14 +112,14 @@ def test_row_group_above_the_memory_is_skipped(tmp_path: Path):
 # --- units
 
 
-def listed(folder: Path, objects: dict[str, bytes]) -> list[UnitSlice]:
+def listed(folder: Path, objects: dict[str, bytes]) -> list[Unit]:
     for key, body in objects.items():
         (folder / key).parent.mkdir(parents=True, exist_ok=True)
         (folder / key).write_bytes(body)
     source = SourceConfig.model_validate({"url": folder.as_uri(), "format": "parquet"})
     found = [unit for page in list_units(source, open_store(source, 4)) for unit in page]
     return [
-        UnitSlice(number, unit.key, unit.size, unit.etag, begin=unit.begin)
+        Unit(number, unit.key, unit.size, unit.etag, begin=unit.begin)
         for number, unit in enumerate(found)
     ]
 
@@ -167,7 +167,7 @@ def test_a_footer_longer_than_what_is_read_first_is_read_whole(tmp_path: Path):
 def test_a_row_group_that_is_not_there_any_more_is_said_so(tmp_path: Path):
     body = parquet({"a": [1]})
     bench = bench_of(tmp_path)
-    bench.pour_slices([UnitSlice(0, "k", 50, begin=77)], [body])
+    bench.pour_slices([Unit(0, "k", 50, begin=77)], [body])
     assert bench.set_aside == {0: "no row group begins at byte 77: it changed since it was listed"}
 
 
@@ -181,7 +181,7 @@ def test_what_a_read_raises_in_the_middle_is_raised_as_it_is(tmp_path: Path, err
 
     async def pour() -> None:
         given = Failing(body, nothing(), "", False, lambda n: None)
-        unit = UnitSlice(0, "k", len(body))
+        unit = Unit(0, "k", len(body))
         draft = Draft(str(tmp_path / "shard"), 1 << 20, None, lambda schema: None, {})
         async for _ in bench_of(tmp_path).source.pour(unit, given, draft):
             pass

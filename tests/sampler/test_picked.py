@@ -15,7 +15,7 @@ from cachecd.config import DatasetConfig, SourceConfig
 from cachecd.daemon.identities import identity_of
 from cachecd.errors import UnitError
 from cachecd.listing.selection import selection_of
-from cachecd.model import ObjectInfo, UnitSlice
+from cachecd.model import ObjectInfo, Unit
 from cachecd.sampler.picked import Joined
 from cachecd.sampler.sources.files import label_of
 from cachecd.sampler.units import list_units, sweep_units
@@ -164,7 +164,7 @@ class TestWorker:
             del objects[f"masks/{text}.json"]
         source: dict[str, Any] = {"url": put(objects), "format": "files", "join": JOIN}
         units = [
-            UnitSlice(n, u.key, u.size, u.etag)
+            Unit(n, u.key, u.size, u.etag)
             for n, u in enumerate(u for page in opened(**source).list() for u in page)
         ]
         assert {unit.key for unit in units} == pairs.keys()
@@ -204,7 +204,7 @@ class TestWorker:
         source = {"url": f"file://{tmp_path}", "format": "files", "join": join}
         bench = Bench(tmp_path / "tmp", source=source)
         bench.capacity = 64 << 20
-        outcome, shard = bench.made([UnitSlice(0, "1", 9 << 20)])
+        outcome, shard = bench.made([Unit(0, "1", 9 << 20)])
         record = decode_example(shard.records[0][2])
         assert [record[name][1][0] for name in "xyz"] == bodies
         assert outcome.fetched_bytes == sum(map(len, bodies))
@@ -215,7 +215,7 @@ class TestWorker:
         (tmp_path / "tmp").mkdir()
         source = {"url": f"file://{tmp_path}", "format": "files", "join": {"a": "*.a", "b": "*.b"}}
         outcome, shard = Bench(tmp_path / "tmp", source=source).made(
-            [UnitSlice(0, "1", 10), UnitSlice(1, "2", 1)]
+            [Unit(0, "1", 10), Unit(1, "2", 1)]
         )
         assert [unit for unit, _, _ in shard.records] == [1]
         assert "raise cache.shard_size" in outcome.set_aside[0].reason
@@ -244,7 +244,7 @@ class _Store:
 
 
 def joined(store: Any, size: int, longer: list[int]) -> Joined:
-    unit = UnitSlice(0, "k", size, "first")
+    unit = Unit(0, "k", size, "first")
     return Joined(unit, {"a": "*1", "b": "*2", "c": "*3"}, store, longer.append)
 
 
@@ -290,7 +290,7 @@ def test_a_folder_that_is_gone_costs_no_unit(tmp_path: Path):
     """There is no other object that can be read: the folder may not be mounted."""
     (tmp_path / "tmp").mkdir()
     source = {"url": f"file://{tmp_path}/gone", "format": "files", "join": JOIN}
-    failed = Bench(tmp_path / "tmp", source=source).failed([UnitSlice(0, "1", 10)])
+    failed = Bench(tmp_path / "tmp", source=source).failed([Unit(0, "1", 10)])
     assert (failed.cause, "not mounted?" in failed.reason) == ("source", True)
 
 

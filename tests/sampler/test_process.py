@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cachecd.model import Assignment, Cursor, Shape, ShardId, StreamId, Unit, UnitSlice
+from cachecd.model import Assignment, Cursor, Shape, ShardId, StreamId, Unit
 from cachecd.sampler import messages
 from cachecd.sampler.messages import (
     Asks,
@@ -72,7 +72,7 @@ def send(process: Process, message: Setup | Make | OfStreams) -> None:
 def make(folder: Path, count: int = 3) -> Make:
     for number in range(count):
         (folder / "src" / f"{number}").write_bytes(b"%d" % number)
-    units = tuple(UnitSlice(number, f"{number}", 1) for number in range(count))
+    units = tuple(Unit(number, f"{number}", 1) for number in range(count))
     assignment = Assignment(ShardId("train", 1), "g", units)
     return Make(assignment, str(folder / "1.tfrecord"), 1 << 20, None, (), {})
 
@@ -145,7 +145,7 @@ def test_memory_does_not_grow_with_the_size_of_an_object(
         writer.append(bytes(1 << 20))
     size, _ = writer.finish("{}")
     process = start(source={"url": f"file://{tmp_path}/src", "format": "tfrecord"})
-    unit = UnitSlice(0, "large", size)
+    unit = Unit(0, "large", size)
     assignment = Assignment(ShardId("train", 1), "g", (unit,))
     schema = Schema((Feature("x", "bytes", "bytes", ()),)).to_json()
     send(process, Make(assignment, str(tmp_path / "1"), 300 << 20, schema, (), {}))

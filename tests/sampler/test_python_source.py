@@ -14,7 +14,7 @@ import pytest
 
 from cachecd.config import DatasetConfig, SourceConfig
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
-from cachecd.model import ObjectInfo, UnitSlice
+from cachecd.model import ObjectInfo, Unit
 from cachecd.sampler.opening import open_store
 from cachecd.sampler.reader import UNSIZED
 from cachecd.sampler.sources import open_source
@@ -79,7 +79,7 @@ def bench(tmp_path: Path):
 
 def values(bench: Bench, count: int, size: int = UNSIZED) -> list[dict[str, Any]]:
     """The records of units called 0, 1 ..."""
-    units = [UnitSlice(n, str(n), size) for n in range(count)]
+    units = [Unit(n, str(n), size) for n in range(count)]
     shards = bench.pour_slices(units, [b""] * count)
     return [decode_example(record) for shard in shards for _, _, record in shard.records]
 

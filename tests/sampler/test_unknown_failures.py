@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cachecd.model import UnitSlice
+from cachecd.model import Unit
 from cachecd.sampler.draft import Draft
 from cachecd.stores.local import LocalBackend
 from tests.sampler.test_worker import Bench
@@ -29,7 +29,7 @@ def odd(tmp_path, monkeypatch):
     return Bench(tmp_path / "tmp", source=source), of
 
 
-UNITS = [UnitSlice(0, "a", 1), UnitSlice(1, "b", 1)]
+UNITS = [Unit(0, "a", 1), Unit(1, "b", 1)]
 
 
 @pytest.mark.parametrize("key", ["a", "b"])
@@ -60,7 +60,7 @@ def test_what_a_worker_itself_fails_by_names_the_unit_that_it_worked_on(odd, mon
     append = Draft.add
 
     def fail(self, record, unit, *more):
-        if unit.unit == 1:
+        if unit.number == 1:
             raise RuntimeError("nobody thought of this")
         return append(self, record, unit, *more)
 

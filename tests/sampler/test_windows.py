@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cachecd.config.array import ArrayConfig
-from cachecd.model import UnitSlice
+from cachecd.model import Unit
 from cachecd.sampler.sources import windows
 from cachecd.sampler.sources.windows import Cut, Windows, is_dense
 
@@ -30,7 +30,7 @@ def cuts(draw: st.DrawFn) -> Cut:
 def test_every_window_is_in_one_unit_and_is_found_from_where_it_begins(cut):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(windows, "TARGET", 1000)
-        units = [UnitSlice(0, "key", size, begin=begin) for begin, size in cut.units()]
+        units = [Unit(0, "key", size, begin=begin) for begin, size in cut.units()]
         cut.check()
     assert units[0].begin == 0
     assert len({unit.begin for unit in units}) == len(units)
@@ -49,7 +49,7 @@ def test_every_window_is_in_one_unit_and_is_found_from_where_it_begins(cut):
                     True,
                 )
             if offset:
-                rest = UnitSlice(0, "key", unit.size, offset=offset, begin=unit.begin)
+                rest = Unit(0, "key", unit.size, offset=offset, begin=unit.begin)
                 assert list(cut.of(rest)) == its[nth:]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cachecd.model import Assignment, Outcome, ShardId, UnitSlice
+from cachecd.model import Assignment, Outcome, ShardId, Unit
 from cachecd.sampler import ahead
 from cachecd.sampler.messages import Described, Failed, FromSampler, Made, Make, Setup, Working
 from cachecd.sampler.worker import Worker
@@ -43,25 +43,25 @@ class Bench:
             setup, self.said.append, self.marked.append, Retry(2, within=0.3, first=0.01)
         )
 
-    def make(self, units: list[UnitSlice], number: int = 1) -> Made | Failed:
+    def make(self, units: list[Unit], number: int = 1) -> Made | Failed:
         assignment = Assignment(ShardId("train", number), "g", tuple(units))
         meta = {"dataset": "train", "number": number}
         path = str(self.folder / f"{number}.tfrecord")
         make = Make(assignment, path, self.capacity, self.schema, self.classes, meta)
         return asyncio.run(self.worker.make(make))
 
-    def made(self, units: list[UnitSlice], number: int = 1) -> tuple[Outcome, Shard]:
+    def made(self, units: list[Unit], number: int = 1) -> tuple[Outcome, Shard]:
         result = self.make(units, number)
         assert isinstance(result, Made), result
         return result.outcome, read_back(self.folder / f"{number}.tfrecord")
 
-    def failed(self, units: list[UnitSlice]) -> Failed:
+    def failed(self, units: list[Unit]) -> Failed:
         result = self.make(units)
         assert isinstance(result, Failed), result
         assert list(self.folder.iterdir()) == [], "nothing of it is left on disk"
         return result
 
-    def all_of(self, units: list[UnitSlice]) -> list[tuple[int, int, bytes]]:
+    def all_of(self, units: list[Unit]) -> list[tuple[int, int, bytes]]:
         """Every record, over as many shards as it takes; each remainder is the next assignment."""
         records: list[tuple[int, int, bytes]] = []
         number = 0
@@ -83,11 +83,11 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def written(root: Path, bodies: list[bytes]) -> list[UnitSlice]:
+def written(root: Path, bodies: list[bytes]) -> list[Unit]:
     root.mkdir()
     for number, body in enumerate(bodies):
         (root / f"{number:04d}").write_bytes(body)
-    return [UnitSlice(number, f"{number:04d}", len(body)) for number, body in enumerate(bodies)]
+    return [Unit(number, f"{number:04d}", len(body)) for number, body in enumerate(bodies)]
 
 
 def files(root: Path) -> dict[str, Any]:
@@ -105,9 +105,9 @@ class TestS3:
             monkeypatch.setenv(name, value)
         return s3.bucket(f"worker-{uuid.uuid4().hex}")
 
-    def units(self, s3: S3Server, bucket: str) -> list[UnitSlice]:
+    def units(self, s3: S3Server, bucket: str) -> list[Unit]:
         pages = s3.client.list_objects_v2(Bucket=bucket)["Contents"]
-        return [UnitSlice(n, o["Key"], o["Size"], o["ETag"]) for n, o in enumerate(pages)]
+        return [Unit(n, o["Key"], o["Size"], o["ETag"]) for n, o in enumerate(pages)]
 
     def test_tfrecords_are_carried_over_byte_for_byte(
         self, s3: S3Server, bucket: str, folder: Path
@@ -250,8 +250,8 @@ class TestDeterminism:
             outcome, shard = bench.made(units)
             results.append((shard.file, shard.records, outcome.remainder))
         assert results[0] == results[1]
-        left = {u.unit: u for u in outcome.remainder}
-        assert [u for u in units if u == left.get(u.unit)] == units[16:]
+        left = {u.number: u for u in outcome.remainder}
+        assert [u for u in units if u == left.get(u.number)] == units[16:]
         given = [left[n].offset for n in range(16)]
         assert max(given) - min(given) < 3 * 9100 * (1 + len(steps))
 
@@ -299,7 +299,7 @@ class TestFaults:
             yield server
 
     def test_a_store_that_is_not_there_fails_the_assignment(self, tmp_path: Path, folder: Path):
-        failed = Bench(folder, **files(tmp_path / "nowhere")).failed([UnitSlice(0, "a", 1)])
+        failed = Bench(folder, **files(tmp_path / "nowhere")).failed([Unit(0, "a", 1)])
         assert failed.cause == "source"
         assert "nowhere: the folder does not exist" in failed.reason
 
@@ -308,7 +308,7 @@ class TestFaults:
     ):
         server.script["/b/20"] = [scripted.refusal(503, "SlowDown")]
         source = {"url": "s3://b/", "format": "files", "endpoint": server.endpoint}
-        units = [UnitSlice(number, f"{number}", 4) for number in range(21)]
+        units = [Unit(number, f"{number}", 4) for number in range(21)]
         failed = Bench(folder, source=source).failed(units)
         assert failed.cause == "source"
         assert "throttling" in failed.reason
@@ -319,7 +319,7 @@ class TestFaults:
         server.script["/b/7"] = [scripted.refusal(500, "InternalError")]
         source = {"url": "s3://b/", "format": "files", "endpoint": server.endpoint}
         outcome, shard = Bench(folder, source=source).made(
-            [UnitSlice(number, f"{number}", 4) for number in range(20)]
+            [Unit(number, f"{number}", 4) for number in range(20)]
         )
         assert len(shard.records) == 19
         [aside] = outcome.set_aside

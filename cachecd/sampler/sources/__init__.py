@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from cachecd.config import DatasetConfig
-from cachecd.model import UnitSlice
+from cachecd.model import Unit
 from cachecd.sampler.draft import Draft
 from cachecd.sampler.sources.content import Content
 from cachecd.stores.extras import extra
@@ -21,21 +21,21 @@ Position = tuple[int, int]
 class Source(Protocol):
     """One dataset's format together with its transform."""
 
-    def refusal(self, unit: UnitSlice, capacity: int) -> str | None:
+    def refusal(self, unit: Unit, capacity: int) -> str | None:
         """Why a unit cannot be used in shards of `capacity` bytes, as far as its key and size tell;
         None if it has to be fetched to know. SourceUnreachableError if nothing can be told yet."""
 
     ranged: bool
     """Whether a unit may be less than its object: then its size is not the object's."""
 
-    def span(self, unit: UnitSlice) -> tuple[int, int] | None:
+    def span(self, unit: Unit) -> tuple[int, int] | None:
         """Which bytes of the object will be wanted, one after the other: `Content.chunks`, which are
         fetched ahead of `pour`. None where only the content tells what is to be read."""
 
     def pour(
-        self, unit: UnitSlice, content: Content, shard: Draft
+        self, unit: Unit, content: Content, shard: Draft
     ) -> AsyncGenerator[Position, int | None]:
-        """Adds the unit's records from `unit.ordinal` on, up to `unit.stop`, to the shard. Gives its
+        """Adds the unit's records from `unit.record` on, up to `unit.stop`, to the shard. Gives its
         position before each record or, where Python never looks at one alone, before each run of a bounded
         length. It may be sent the ordinal of a record: then the next run ends before that record.
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from typing_extensions import Buffer
 
-from cachecd.model import ObjectInfo, UnitSlice
+from cachecd.model import ObjectInfo, Unit
 from cachecd.sampler.ahead import in_pieces
 
 
@@ -49,7 +49,7 @@ class Content(Protocol):
         """The object `key` of the same source as it is now: its size. GoneError if there is none."""
 
 
-def whole(unit: UnitSlice) -> tuple[int, int]:
+def whole(unit: Unit) -> tuple[int, int]:
     """The span of a format that reads its units from one end to the other: from the slice on."""
     return unit.begin + unit.offset, unit.begin + unit.size
 
@@ -59,7 +59,7 @@ class UnitContent:
 
     def __init__(
         self,
-        unit: UnitSlice,
+        unit: Unit,
         chunks: AsyncIterator[Buffer],
         reader: Reader,
         objects: Sequence[ObjectInfo] = (),

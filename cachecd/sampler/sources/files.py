@@ -15,7 +15,7 @@ from typing import Any
 from cachecd.config import SourceConfig
 from cachecd.config.keypattern import found_in
 from cachecd.errors import SourceUnreachableError
-from cachecd.model import UnitSlice
+from cachecd.model import Unit
 from cachecd.sampler.sources.content import Content, whole
 from cachecd_client.schema import Feature, Schema
 
@@ -38,7 +38,7 @@ class Files:
             features.append(Feature("label", "int64", "int64", (), classes=classes))
         self.schema: Schema | None = Schema(tuple(sorted(features, key=lambda f: f.name)))
 
-    def refusal(self, unit: UnitSlice) -> str | None:
+    def refusal(self, unit: Unit) -> str | None:
         label = self._source.label
         if label is None:
             return None
@@ -60,11 +60,11 @@ class Files:
             )
         return None
 
-    def span(self, unit: UnitSlice) -> tuple[int, int]:
+    def span(self, unit: Unit) -> tuple[int, int]:
         return whole(unit)
 
     async def read(
-        self, unit: UnitSlice, content: Content
+        self, unit: Unit, content: Content
     ) -> AsyncGenerator[tuple[int, dict[str, Any]], None]:
         record: dict[str, Any] = {"key": os.fsencode(unit.key)}
         if self._source.label is not None:

@@ -19,7 +19,7 @@ from typing_extensions import Buffer
 
 from cachecd.config.array import ArrayConfig
 from cachecd.errors import UnitError
-from cachecd.model import UnitSlice
+from cachecd.model import Unit
 from cachecd.sampler.ahead import PIECE
 from cachecd.sampler.sources.aligned import Aligned, open_aligned
 from cachecd.sampler.sources.arrays import (
@@ -50,15 +50,15 @@ class Arrays:
         self._dense = is_dense(config)
         self._known: OrderedDict[tuple[str, str], Aligned] = OrderedDict()
 
-    def refusal(self, unit: UnitSlice) -> str | None:
+    def refusal(self, unit: Unit) -> str | None:
         return None if unit.size else "the object is empty"
 
-    def span(self, unit: UnitSlice) -> tuple[int, int] | None:
+    def span(self, unit: Unit) -> tuple[int, int] | None:
         first = next(iter(self._config.files.values()))
         return whole(unit) if self._dense and kind_of(unit.key, first) else None
 
     async def read(
-        self, unit: UnitSlice, content: Content
+        self, unit: Unit, content: Content
     ) -> AsyncGenerator[tuple[int, dict[str, Any]], None]:
         name = next(iter(self._config.files))
         span = self.span(unit)
@@ -83,7 +83,7 @@ class Arrays:
                         record[n] = window_of(layouts[n], rows[n], begin - at, stop - at)
                     yield offset, record
 
-    async def _open(self, unit: UnitSlice, content: Content, stream: _Stream | None) -> Aligned:
+    async def _open(self, unit: Unit, content: Content, stream: _Stream | None) -> Aligned:
         if (found := self._known.get((unit.key, unit.etag))) is not None:
             self._known.move_to_end((unit.key, unit.etag))
             return found
@@ -95,7 +95,7 @@ class Arrays:
         return found
 
     async def _groups(
-        self, aligned: Aligned, unit: UnitSlice, content: Content, streamed: str | None
+        self, aligned: Aligned, unit: Unit, content: Content, streamed: str | None
     ) -> AsyncGenerator[tuple[list[tuple[int, int]], dict[str, NDArray[Any]]], None]:
         """The unit's windows, as many together as one request brings, with the rows of all arrays but
         the streamed one from the first window's start to the last one's end."""

@@ -12,7 +12,7 @@ from typing_extensions import Buffer
 from cachecd.config.array import ArrayConfig
 from cachecd.config.keypattern import text_in
 from cachecd.errors import UnitError
-from cachecd.model import ObjectInfo, UnitSlice, encoded
+from cachecd.model import ObjectInfo, Unit, encoded
 from cachecd.sampler.sources.aligned import open_aligned
 from cachecd.sampler.sources.arrays import matches
 from cachecd.sampler.sources.content import UnitContent
@@ -52,7 +52,7 @@ async def _look_into(
     config: ArrayConfig, store: Store, about: ObjectInfo
 ) -> tuple[ObjectInfo, Cut | None]:
     try:
-        unit = UnitSlice(0, about.key, about.size, about.etag)
+        unit = Unit(0, about.key, about.size, about.etag)
         content = UnitContent(unit, _nothing(), store)  # of which only the beginning is looked at
         aligned = await open_aligned(config, about.key, content, about.size)
     except UnitError:

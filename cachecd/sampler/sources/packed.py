@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from typing_extensions import Buffer
 
 from cachecd.errors import UnitError
-from cachecd.model import UnitSlice
+from cachecd.model import Unit
 from cachecd.sampler.sources.content import Content
 from cachecd_client.inflate import HEAD, Compression, DamagedError, Inflater, compression_of_head
 
@@ -19,7 +19,7 @@ LARGEST = 1 << 30
 
 
 async def unpacked(
-    unit: UnitSlice, content: Content, known: Iterable[Compression] = ("GZIP", "ZLIB")
+    unit: Unit, content: Content, known: Iterable[Compression] = ("GZIP", "ZLIB")
 ) -> tuple[AsyncIterator[Buffer], bool]:
     """The unit's chunks, inflated if its object is compressed in a `known` way, and whether it is.
 

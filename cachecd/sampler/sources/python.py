@@ -7,8 +7,9 @@ from contextlib import aclosing
 
 from typing_extensions import Buffer
 
+from cachecd import model
 from cachecd.config import SourceConfig
-from cachecd.model import ObjectInfo, UnitSlice
+from cachecd.model import ObjectInfo
 from cachecd.sampler.reader import BlamedError, Reader, Record, Unit
 from cachecd.sampler.sources.content import Content
 from cachecd.sampler.sources.lockstep import Lockstep
@@ -36,14 +37,14 @@ class Python:
         self._steps = Lockstep()
         self._reader: Reader | None = None
 
-    def refusal(self, unit: UnitSlice) -> str | None:
+    def refusal(self, unit: model.Unit) -> str | None:
         return None
 
-    def span(self, unit: UnitSlice) -> None:
+    def span(self, unit: model.Unit) -> None:
         return None
 
     async def read(
-        self, unit: UnitSlice, content: Content
+        self, unit: model.Unit, content: Content
     ) -> AsyncGenerator[tuple[int, Record], None]:
         made = 0
         try:
@@ -62,7 +63,7 @@ class Python:
             raise first from again
 
     async def _records(
-        self, unit: UnitSlice, content: Content, passed: int
+        self, unit: model.Unit, content: Content, passed: int
     ) -> AsyncGenerator[Record, None]:
         """The records from the `passed`th on."""
         steps = self._steps

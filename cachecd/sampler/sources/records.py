@@ -8,7 +8,7 @@ from contextlib import aclosing
 from typing import Any, Protocol
 
 from cachecd.errors import UnitError
-from cachecd.model import UnitSlice
+from cachecd.model import Unit
 from cachecd.sampler.draft import Draft
 from cachecd.sampler.sources.content import Content
 from cachecd_client.schema import Schema
@@ -26,16 +26,16 @@ class Format(Protocol):
     single: bool
     """Whether a unit is one record that holds all its bytes: then its size tells whether it fits."""
 
-    def refusal(self, unit: UnitSlice) -> str | None:
+    def refusal(self, unit: Unit) -> str | None:
         """Why a unit cannot be used, as far as its key and size tell."""
 
     ranged: bool
     """As Source has it."""
 
-    def span(self, unit: UnitSlice) -> tuple[int, int] | None:
+    def span(self, unit: Unit) -> tuple[int, int] | None:
         """As Source has it."""
 
-    def read(self, unit: UnitSlice, content: Content) -> AsyncGenerator[tuple[int, Record], None]:
+    def read(self, unit: Unit, content: Content) -> AsyncGenerator[tuple[int, Record], None]:
         """Each record with the offset in the unit at which it begins, from `unit.offset` on: a read
         of a slice with that offset begins with this record. 0 if it cannot be told. UnitError."""
 
@@ -55,7 +55,7 @@ class Records:
         self._transform = transform
         self._sized = records.single and transform is None
 
-    def refusal(self, unit: UnitSlice, capacity: int) -> str | None:
+    def refusal(self, unit: Unit, capacity: int) -> str | None:
         if self._sized and unit.size > capacity:
             return (
                 f"the object has {unit.size} bytes, more than a shard ({capacity}): raise "
@@ -63,23 +63,23 @@ class Records:
             )
         return self._format.refusal(unit)
 
-    def span(self, unit: UnitSlice) -> tuple[int, int] | None:
+    def span(self, unit: Unit) -> tuple[int, int] | None:
         return self._format.span(unit)
 
     async def pour(
-        self, unit: UnitSlice, content: Content, shard: Draft
+        self, unit: Unit, content: Content, shard: Draft
     ) -> AsyncGenerator[tuple[int, int], int | None]:
         while self._sized and shard.records and unit.size > shard.room:
             shard.full = True  # need not be fetched to know that it does not fit
-            yield unit.ordinal, unit.offset
-        done = unit.ordinal if unit.offset else 0
+            yield unit.record, unit.offset
+        done = unit.record if unit.offset else 0
         async with aclosing(self._format.read(unit, content)) as records:
             async for offset, record in records:
                 if shard.schema is None and self._transform is None and self._format.schema:
                     shard.describe(self._format.schema)
                 begins_at = done
                 for result in self._results(record):
-                    if done >= unit.ordinal:
+                    if done >= unit.record:
                         position = done, offset if done == begins_at else 0
                         yield position
                         while not shard.add(result, unit, done):

@@ -19,7 +19,7 @@ import numpy as np
 from typing_extensions import Buffer
 
 from cachecd.errors import UnitError
-from cachecd.model import UnitSlice
+from cachecd.model import Unit
 from cachecd.sampler.draft import Draft
 from cachecd.sampler.sources.content import Content, whole
 from cachecd.sampler.sources.packed import LARGEST, unpacked
@@ -41,18 +41,18 @@ class Verbatim:
 
     ranged = False
 
-    def refusal(self, unit: UnitSlice, capacity: int) -> str | None:
+    def refusal(self, unit: Unit, capacity: int) -> str | None:
         return None
 
-    def span(self, unit: UnitSlice) -> tuple[int, int]:
+    def span(self, unit: Unit) -> tuple[int, int]:
         return whole(unit)
 
     async def pour(
-        self, unit: UnitSlice, content: Content, shard: Draft
+        self, unit: Unit, content: Content, shard: Draft
     ) -> AsyncGenerator[tuple[int, int], int | None]:
         chunks, packed = await unpacked(unit, content)
         frames = _Frames(chunks, unit.offset, max(shard.capacity, LARGEST))
-        ordinal = unit.ordinal
+        ordinal = unit.record
         if shard.schema is None:
             await _describe(frames, shard)
         if ordinal and not unit.offset:  # where it begins is not known
@@ -92,14 +92,14 @@ class Examples:
     ranged = False
     single = False
 
-    def refusal(self, unit: UnitSlice) -> str | None:
+    def refusal(self, unit: Unit) -> str | None:
         return None
 
-    def span(self, unit: UnitSlice) -> tuple[int, int]:
+    def span(self, unit: Unit) -> tuple[int, int]:
         return whole(unit)
 
     async def read(
-        self, unit: UnitSlice, content: Content
+        self, unit: Unit, content: Content
     ) -> AsyncGenerator[tuple[int, dict[str, Any]], None]:
         chunks, packed = await unpacked(unit, content)
         frames = _Frames(chunks, unit.offset, LARGEST)

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from cachecd.errors import UnitError
-from cachecd.model import UnitSlice
+from cachecd.model import Unit
 from cachecd.sampler.sources.content import Content, whole
 from cachecd.sampler.sources.extensions import features
 from cachecd.sampler.sources.packed import LARGEST, unpacked
@@ -34,19 +34,19 @@ class WebDataset:
     ranged = False
     single = False
 
-    def refusal(self, unit: UnitSlice) -> str | None:
+    def refusal(self, unit: Unit) -> str | None:
         return None
 
-    def span(self, unit: UnitSlice) -> tuple[int, int]:
+    def span(self, unit: Unit) -> tuple[int, int]:
         return whole(unit)
 
     async def read(
-        self, unit: UnitSlice, content: Content
+        self, unit: Unit, content: Content
     ) -> AsyncGenerator[tuple[int, dict[str, Any]], None]:
         chunks, packed = await unpacked(unit, content, ("GZIP",))
         tar = Tar(chunks, unit.offset, None if packed else unit.size)
         sample: _Sample | None = None
-        before = unit.ordinal > 0
+        before = unit.record > 0
         try:
             while (member := await tar.next()) is not None:
                 found = _split(member.name)

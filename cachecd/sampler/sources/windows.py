@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cachecd.config.array import ArrayConfig
 from cachecd.errors import UnitError
-from cachecd.model import UnitSlice
+from cachecd.model import Unit
 
 # What a unit is to be fetched from, in bytes of all its arrays together: as much as one request asks
 # for (ahead.PIECE). Of two arrays of 256 MiB on a local S3 server, with windows of 75 KiB, one process
@@ -112,7 +112,7 @@ class Cut:
     def _byte(self, row: int) -> int:
         return self.at + row * self.row_bytes
 
-    def of(self, unit: UnitSlice) -> Iterator[tuple[int, int]]:
+    def of(self, unit: Unit) -> Iterator[tuple[int, int]]:
         """(offset, start row) of each window of a unit, from that on which `unit.offset` names."""
         windows = self.windows
         begin = max(unit.begin - self.at, 0) // self.row_bytes

@@ -18,7 +18,7 @@ from typing_extensions import Buffer
 
 from cachecd.config import SourceConfig
 from cachecd.errors import UnitError
-from cachecd.model import UnitSlice
+from cachecd.model import Unit
 from cachecd.quantities import approximate_size
 from cachecd.sampler.ahead import PIECE
 from cachecd.sampler.sources.content import Content
@@ -62,15 +62,13 @@ class Parquet:
         self._footers: OrderedDict[tuple[str, str], Footer] = OrderedDict()
         self.schema: Schema | None = None
 
-    def refusal(self, unit: UnitSlice) -> str | None:
+    def refusal(self, unit: Unit) -> str | None:
         return None if unit.size else "not a Parquet file: it is empty"
 
-    def span(self, unit: UnitSlice) -> tuple[int, int] | None:
+    def span(self, unit: Unit) -> tuple[int, int] | None:
         return None  # what is fetched depends on the footer
 
-    async def read(
-        self, unit: UnitSlice, content: Content
-    ) -> AsyncGenerator[tuple[int, Record], None]:
+    async def read(self, unit: Unit, content: Content) -> AsyncGenerator[tuple[int, Record], None]:
         footer = await self._footer(unit, content)
         columns = wanted_columns(footer, self._wanted)
         row = 0  # of the unit
@@ -100,7 +98,7 @@ class Parquet:
                 )
             row += group.rows
 
-    async def _footer(self, unit: UnitSlice, content: Content) -> Footer:
+    async def _footer(self, unit: Unit, content: Content) -> Footer:
         name = unit.key, unit.etag
         if (footer := self._footers.get(name)) is None:
             size, tail = await content.tail(TAIL)
@@ -164,7 +162,7 @@ def _is_in(name: str, wanted: str) -> bool:
     return name == wanted or name.startswith(f"{wanted}.")
 
 
-def _groups_of(unit: UnitSlice, footer: Footer) -> tuple[Group, ...]:
+def _groups_of(unit: Unit, footer: Footer) -> tuple[Group, ...]:
     """The row groups of a unit: one, or all of an object that could not be looked into when listed."""
     if not footer.groups:
         raise UnitError("it has no records")
