@@ -185,7 +185,7 @@ def _check_columns(name: str, source: SourceConfig, store: Store, page: list[Obj
     if source.columns is None and importlib.util.find_spec("pyarrow"):
         return  # the daemon itself needs no pyarrow
     with extra("parquet", f"datasets.{name}"):
-        from cachecd.sampler.sources.parquet.listing import first_footer
+        from cachecd.sampler.sources.parquet.footer import first_footer
         from cachecd.sampler.sources.parquet.rows import wanted_columns
     found = first_footer(store, page[:_LOOKED_INTO])
     if found is None:

@@ -16,7 +16,7 @@ from cachecd.sampler.origin import Origin, Reader
 from cachecd.sampler.picked import Joined
 from cachecd.sampler.reader import UNSIZED
 from cachecd.sampler.sources import Position, Source
-from cachecd.sampler.sources.content import UnitContent
+from cachecd.sampler.sources.content import Content
 
 
 class Supply:
@@ -83,7 +83,7 @@ class Supply:
     def pour(self, handle: int, draft: Draft) -> AsyncGenerator[Position, int | None]:
         unit = self._units[handle]
         objects = self._joined[handle].objects if handle in self._joined else ()
-        content = UnitContent(unit, self._ahead.chunks(handle), self._reader, objects)
+        content = Content(unit, self._ahead.chunks(handle), self._reader, objects)
         return self._source.pour(unit, content, draft)
 
     def work(self, unit: Unit) -> None:

@@ -1,11 +1,17 @@
-"""What the units of a source are: the objects that its store lists, or what is in them."""
+"""What the units of a source are: the objects that its store lists, or parts of these objects."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from functools import partial
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
+from cachecd.errors import UnitError
 from cachecd.model import ObjectInfo
+from cachecd.sampler.sources.content import Content
+from cachecd.stores.backend import PAGE
 from cachecd.stores.extras import extra
 
 if TYPE_CHECKING:
@@ -15,33 +21,66 @@ if TYPE_CHECKING:
     from cachecd.stores.sweep import Sweep
 
 _OBJECTS = {"files", "tfrecord", "webdataset"}  # formats of which an object is a unit
+_AT_ONCE = 256  # objects that are looked into at a time, within the store's connections
+
+# The units in one object: begin and size of each.
+Look = Callable[[Content, ObjectInfo], Awaitable[Iterable[tuple[int, int]]]]
 
 
 def list_units(source: SourceConfig, store: Store, after: str = "") -> Iterator[list[ObjectInfo]]:
     """All units in pages, in the store's order, or only those of objects behind the key `after`. Blocks.
 
-    An object that has several units gives them all in one page. One that cannot be looked into is a
-    unit by itself, so that whoever reads it says why. SourceUnreachableError says what to do.
+    An object that has several units gives them all in one page. An object that cannot be looked into is a
+    unit by itself, so that its reading says why. SourceUnreachableError says what to do.
     """
     if source.format in _OBJECTS:
         return store.list(after)
     match source.format:
         case "npy":
-            from cachecd.sampler.sources import npyunits
+            from cachecd.sampler.sources import npy
 
             assert source.array is not None, "the configuration requires it"
-            return npyunits.units(source.array, store, after)
+            objects = npy.first_arrays(source.array, store, after)
+            return _looked_into(objects, partial(npy.units_in, source.array), store)
         case "parquet":
             with extra("parquet", "format parquet"):
-                from cachecd.sampler.sources.parquet import listing
+                from cachecd.sampler.sources.parquet import footer
 
-            return listing.units(store, after)
+            objects = chain.from_iterable(store.list(after))
+            shown = (found for found in objects if not footer.is_hidden(found.key))
+            return _looked_into(shown, partial(footer.units_in, asyncio.Lock()), store)
         case "python":
             from cachecd.sampler.reader import list_reader
 
             return list_reader(source, store, after)
         case other:
             raise NotImplementedError(f"format {other}")
+
+
+def _looked_into(
+    objects: Iterator[ObjectInfo], look: Look, store: Store
+) -> Iterator[list[ObjectInfo]]:
+    async def units_of(found: ObjectInfo) -> list[ObjectInfo]:
+        try:
+            parts = await look(Content.without_chunks(found, store), found)
+        except UnitError:
+            return [found]
+        return [ObjectInfo(found.key, size, found.etag, begin) for begin, size in parts]
+
+    async def units_of_all(some: list[ObjectInfo]) -> list[list[ObjectInfo]]:
+        return await asyncio.gather(*map(units_of, some))
+
+    page: list[ObjectInfo] = []
+    with asyncio.Runner() as runner:
+        while some := list(islice(objects, _AT_ONCE)):
+            for units in runner.run(units_of_all(some)):
+                page += units
+                if len(page) >= PAGE:
+                    yield page
+                    page = []
+            if page:
+                yield page
+                page = []
 
 
 def needs_a_process(source: SourceConfig) -> bool:

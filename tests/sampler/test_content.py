@@ -11,7 +11,7 @@ from typing_extensions import Buffer
 from cachecd.errors import UnitError
 from cachecd.model import ObjectInfo, Unit
 from cachecd.sampler.ahead import PIECE
-from cachecd.sampler.sources.content import UnitContent, whole
+from cachecd.sampler.sources.content import Content, whole
 from cachecd.stores.backend import GoneError
 
 UNIT = Unit(3, "key", 10, "tag", offset=4, begin=100)
@@ -44,7 +44,7 @@ def test_a_large_read_is_several_requests_at_a_time_and_comes_in_order():
         await all_asked.wait()
         return bytes([start // PIECE]) * (stop - start)
 
-    found = asyncio.run(UnitContent(UNIT, nothing(), Given(fetch)).read(0, 2 * PIECE + 5))
+    found = asyncio.run(Content(UNIT, nothing(), Given(fetch)).read(0, 2 * PIECE + 5))
     assert found == bytes(PIECE) + bytes([1]) * PIECE + bytes([2]) * 5
     assert asked[2] == ("key", None, "tag", 2 * PIECE, 2 * PIECE + 5)
 
@@ -53,7 +53,7 @@ def test_another_object_is_read_without_the_units_tag():
     async def fetch(key: str, size: int | None, etag: str, start: int, stop: int) -> Buffer:
         return f"{key} {etag}".encode()
 
-    content = UnitContent(UNIT, nothing(), Given(fetch))
+    content = Content(UNIT, nothing(), Given(fetch))
     assert asyncio.run(content.read(0, 1, "other")) == b"other "
     assert asyncio.run(content.read(0, 1, "key")) == b"key tag"
 
@@ -66,14 +66,14 @@ def test_what_one_request_of_several_raises_is_raised_as_it_is():
         return b""
 
     with pytest.raises(UnitError, match="gone"):
-        asyncio.run(UnitContent(UNIT, nothing(), Given(fetch)).read(0, 3 * PIECE))
+        asyncio.run(Content(UNIT, nothing(), Given(fetch)).read(0, 3 * PIECE))
 
 
 def test_the_end_is_that_of_the_version_that_was_listed():
     async def fetch(key: str, size: int | None, etag: str, start: int, stop: int) -> Buffer:
         raise AssertionError
 
-    content = UnitContent(UNIT, nothing(), Given(fetch))
+    content = Content(UNIT, nothing(), Given(fetch))
     assert asyncio.run(content.tail(7)) == (100, b"key tag 7")
 
 

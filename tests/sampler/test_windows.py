@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cachecd.config.array import ArrayConfig
 from cachecd.model import Unit
 from cachecd.sampler.sources import windows
-from cachecd.sampler.sources.windows import Cut, Windows, is_dense
+from cachecd.sampler.sources.windows import Cut
 
 SMALL = st.integers(1, 40)
 
@@ -19,10 +19,9 @@ def cuts(draw: st.DrawFn) -> Cut:
     grain = draw(st.sampled_from([1, 1, 2, 3]))
     window = grain * draw(SMALL)
     config = ArrayConfig(window=window, stride=grain * draw(SMALL))
-    found = Windows.of(config, window + draw(st.integers(0, 500)), grain)
+    rows, at = window + draw(st.integers(0, 500)), draw(st.integers(0, 200))
     row_bytes = draw(st.integers(1, 20))
-    total = row_bytes * draw(st.integers(1, 3))
-    return Cut(found, is_dense(config), draw(st.integers(0, 200)), row_bytes, total)
+    return Cut.of(config, rows, grain, at, row_bytes, row_bytes * draw(st.integers(1, 3)))
 
 
 @given(cuts())
@@ -31,30 +30,26 @@ def test_every_window_is_in_one_unit_and_is_found_from_where_it_begins(cut):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(windows, "TARGET", 1000)
         units = [Unit(0, "key", size, begin=begin) for begin, size in cut.units()]
-        cut.check()
     assert units[0].begin == 0
     assert len({unit.begin for unit in units}) == len(units)
-    expected = [cut.windows.start(nth) for nth in range(cut.windows.count)]
-    found = [list(cut.of(unit)) for unit in units]
+    expected = [nth * cut.stride for nth in range(cut.count)]
+    found = [list(cut.of_unit(unit)) for unit in units]
     assert [start for unit in found for _, start in unit] == expected
     assert len(set(expected)) == len(expected)
     for unit, its in zip(units, found, strict=True):
         for nth, (offset, start) in enumerate(its):
-            assert 0 <= start <= cut.windows.rows - cut.windows.window
-            assert 0 <= offset < unit.size
+            assert 0 <= start <= cut.rows - cut.window
+            assert offset == cut.at + start * cut.row_bytes - unit.begin >= 0
             if cut.dense:  # whole in the bytes that are fetched
-                place = cut.at + start * cut.row_bytes - unit.begin
-                assert (offset, place + cut.windows.window * cut.row_bytes <= unit.size) == (
-                    place,
-                    True,
-                )
+                assert offset + cut.window * cut.row_bytes <= unit.size
             if offset:
                 rest = Unit(0, "key", unit.size, offset=offset, begin=unit.begin)
-                assert list(cut.of(rest)) == its[nth:]
+                assert list(cut.of_unit(rest)) == its[nth:]
+        if not cut.dense:
+            assert unit.size == len(its) * cut.window * cut.row_bytes
 
 
 def test_units_of_windows_that_overlap_share_at_most_a_third_of_what_is_fetched():
     config = ArrayConfig(window=1_000_000, stride=100_000)
-    found = Windows.of(config, 100_000_000, 1)
-    units = list(Cut(found, True, 0, 8, 8).units())
+    units = list(Cut.of(config, 100_000_000, 1, 0, 8, 8).units())
     assert sum(size for _, size in units) < 100_000_000 * 8 * 3 // 2

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import ast
+import io
 import math
-import re
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 from typing_extensions import Buffer
 
@@ -21,12 +22,9 @@ from cachecd_client.schema import NUMERIC_DTYPES
 
 # A record has to be held in memory several times, and a record of TFRecord's ends at 2 GiB.
 LARGEST = 1 << 30
-_PLAIN = re.compile(r"[<>=|]?[biuf](1|2|4|8)")
-_BFLOAT16 = re.compile(r"[<>=|]?V2")
 # As NumPy bounds it: a header is parsed as Python literals, and a sound one has a hundred characters.
 _LONGEST = 10_000
-_FIRST_READ = 1024  # what it is tried to be read with
-_MAGIC = b"\x93NUMPY"
+_FIRST_READ = 1024  # bytes, which hold nearly every header
 
 Kind = Literal["npy", "raw"]
 Read = Callable[[int, int], Awaitable[Buffer]]
@@ -62,74 +60,59 @@ def matches(file: ArrayFile, key: str) -> bool:
     return file.match is None or keypattern.matches(file.match, key)
 
 
-def layout_of(shape: Any, descr: Any, file: ArrayFile, where: str = "the array") -> Layout:
-    """The layout of what says of itself that it has this shape and dtype; UnitError if it is none that
-    a record can hold, or not what the configuration expects."""
-    if not (
-        isinstance(shape, tuple)
-        and all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in shape)
-    ):
-        raise UnitError(f"{where}'s shape is {shown(shape)}, expected whole numbers")
+def layout_of(shape: tuple[int, ...], dtype: np.dtype[Any], file: ArrayFile) -> Layout:
+    """The layout of an array whose header has this shape and dtype. UnitError if a record cannot hold a
+    row, or if the configuration expects another dtype."""
+    if any(type(side) is not int or side < 0 for side in shape):
+        raise UnitError(f"the array's shape is {_shown(shape)}, expected whole numbers")
     if not shape:
-        raise UnitError(f"{where} has no axis to take windows along: its shape is ()")
-    stored, dtype = _dtypes(descr, file, where)
-    found = Layout(shape[0], tuple(int(n) for n in shape[1:]), stored, dtype)
+        raise UnitError("the array has no axis to take windows along: its shape is ()")
+    name = dtype.name
+    if dtype == np.dtype("V2"):
+        if file.dtype != "bfloat16":
+            raise UnitError(
+                f"the array's dtype is {dtype.str}, two bytes of no type: if they are bfloat16, say "
+                "dtype: bfloat16"
+            )
+        dtype, name = np.dtype("<u2"), "bfloat16"
+    elif dtype.hasobject:
+        raise UnitError(
+            f"the array's dtype is {_shown(dtype)}: it holds Python objects, which only unpickling "
+            "could read"
+        )
+    elif name not in NUMERIC_DTYPES:
+        expected = ", ".join(sorted(NUMERIC_DTYPES))
+        raise UnitError(f"the array's dtype is {_shown(dtype)}: expected one of {expected}")
+    wanted = file.dtype if file.dtype in (None, "bfloat16") else np.dtype(file.dtype).name
+    if wanted not in (None, name):
+        raise UnitError(f"the array's dtype is {name}, the configuration says {wanted}")
+    found = Layout(shape[0], shape[1:], dtype, name)
     if not found.row_bytes:
-        raise UnitError(f"{where} of shape {shown(shape)} is empty")
+        raise UnitError(f"the array of shape {_shown(shape)} is empty")
     if len(shape) > 64 or found.row_bytes > LARGEST:
         raise UnitError(
-            f"one row of {where} of shape {shown(shape)} has {found.row_bytes} bytes, expected at "
+            f"one row of the array of shape {_shown(shape)} has {found.row_bytes} bytes, expected at "
             f"most {LARGEST}"
         )
     return found
 
 
-def _dtypes(descr: Any, file: ArrayFile, where: str) -> tuple[np.dtype[Any], str]:
-    if isinstance(descr, str) and _BFLOAT16.fullmatch(descr):
-        if file.dtype != "bfloat16":
-            raise UnitError(
-                f"{where}'s dtype is {descr}, two bytes of no type: if they are bfloat16, say dtype: "
-                "bfloat16"
-            )
-        return np.dtype("<u2"), "bfloat16"
-    if not isinstance(descr, str) or not _PLAIN.fullmatch(descr):
-        why = "it holds Python objects, which only unpickling could read" if _objects(descr) else ""
-        expected = f"expected one of {', '.join(sorted(NUMERIC_DTYPES))}"
-        raise UnitError(f"{where}'s dtype is {shown(descr)}: {why or expected}")
-    try:
-        stored = np.dtype(descr)
-    except TypeError:
-        raise UnitError(f"{where}'s dtype is {shown(descr)}, which NumPy does not know") from None
-    if stored.name not in NUMERIC_DTYPES:
-        raise UnitError(f"{where}'s dtype is {stored.name}, which no record can hold")
-    if file.dtype is not None:
-        expected = file.dtype if file.dtype == "bfloat16" else np.dtype(file.dtype).name
-        if expected != stored.name:
-            raise UnitError(f"{where}'s dtype is {stored.name}, the configuration says {expected}")
-    return stored, stored.name
-
-
-def _objects(descr: Any) -> bool:
-    return isinstance(descr, str) and descr.lstrip("<>=|").startswith("O")
-
-
-def shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
 def raw_layout(file: ArrayFile, size: int) -> Layout:
     """Of an object that is nothing but rows."""
-    assert file.dtype is not None
-    descr = "V2" if file.dtype == "bfloat16" else np.dtype(file.dtype).str
-    row = layout_of((1, *file.shape), descr, file)
+    dtype = np.dtype("V2") if file.dtype == "bfloat16" else np.dtype(file.dtype)
+    row = layout_of((1, *file.shape), dtype, file)
     rows, over = divmod(size, row.row_bytes)
     if over:
         raise UnitError(
             f"the object has {size} bytes, expected a multiple of a row's {row.row_bytes}: dtype "
             f"{file.dtype}, shape {list(file.shape)}"
         )
-    return Layout(rows, row.shape, row.stored, row.dtype)
+    return replace(row, rows=rows)
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +146,30 @@ def window_of(layout: Layout, rows: NDArray[Any], start: int, stop: int) -> NDAr
     return part.astype(part.dtype.newbyteorder("="), copy=True)
 
 
-class Begun(Protocol):
-    """The beginning of an object, up to byte `end`, which is being fetched anyway."""
+class Stream:
+    """Bytes [begin, end) of an object, which come in order, by their place in it."""
 
-    end: int
+    def __init__(self, chunks: AsyncIterator[Buffer], begin: int, end: int) -> None:
+        self.begin = begin
+        self.end = end
+        self._chunks = chunks
+        self._at = begin  # what has come ends here
+        self._held: deque[tuple[int, memoryview]] = deque()
 
-    async def read(self, start: int, stop: int) -> Buffer: ...
+    async def take(self, start: int, stop: int) -> Buffer:
+        """Bytes [start, stop). What lies before them cannot be asked for any more."""
+        while self._held and self._held[0][0] + self._held[0][1].nbytes <= start:
+            self._held.popleft()
+        while self._at < stop:
+            try:
+                chunk = memoryview(await anext(self._chunks)).cast("B")
+            except StopAsyncIteration:
+                raise UnitError(f"its bytes end at {self._at}, expected {stop}") from None
+            if self._at + chunk.nbytes > start:
+                self._held.append((self._at, chunk))
+            self._at += chunk.nbytes
+        parts = [piece[max(start - at, 0) : stop - at] for at, piece in self._held if at < stop]
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 async def open_array(
@@ -176,11 +177,11 @@ async def open_array(
     key: str,
     content: Content,
     size: int | None = None,
-    begun: Begun | None = None,
+    begun: Stream | None = None,
 ) -> Array:
     """The array in the object `key`, of which nothing was read but what describes it. UnitError says
-    why there is none. `size` is the object's, where it is known. Of an object beside the unit's own, all
-    is of the version that was there when this was called."""
+    why there is none. `size` is the object's, where it is known; `begun` has the object's beginning. Of an
+    object beside the unit's own, all is of the version that was there when this was called."""
     kind = kind_of(key, file)
     if kind is None:
         raise UnitError(
@@ -194,7 +195,7 @@ async def open_array(
 
     async def read(start: int, stop: int) -> Buffer:
         if begun is not None and stop <= begun.end:
-            return await begun.read(start, stop)
+            return await begun.take(start, stop)
         return await content.read(start, stop, key, etag)
 
     if kind == "raw":
@@ -209,7 +210,7 @@ async def open_array(
     if size is not None and end > size:
         raise UnitError(
             f"truncated: the object has {size} bytes, its header promises {end} (shape "
-            f"{shown((layout.rows, *layout.shape))}, {layout.dtype})"
+            f"{_shown((layout.rows, *layout.shape))}, {layout.dtype})"
         )
     return Array(key, layout, at, etag)
 
@@ -217,8 +218,10 @@ async def open_array(
 async def npy_layout(file: ArrayFile, read: Read, size: int) -> tuple[Layout, int]:
     """Of a .npy object, from its header, and where row 0 begins. It has `size` bytes, or more."""
     head = bytes(await read(0, min(_FIRST_READ, size)))
-    if head[:6] != _MAGIC or len(head) < 10:
-        raise UnitError(f"not a .npy file: it begins with {head[:8]!r}, expected {_MAGIC!r}")
+    if head[:6] != npy.MAGIC_PREFIX or len(head) < 10:
+        raise UnitError(
+            f"not a .npy file: it begins with {head[:8]!r}, expected {npy.MAGIC_PREFIX!r}"
+        )
     version = head[6]
     if version not in (1, 2, 3):
         raise UnitError(f"a .npy file of version {version}, expected 1, 2 or 3")
@@ -231,23 +234,15 @@ async def npy_layout(file: ArrayFile, read: Read, size: int) -> tuple[Layout, in
         raise UnitError(f"truncated: the object has {size} bytes, its header ends at {at}")
     if at > len(head):
         head = bytes(await read(0, at))
-    found = _header(head[8 + wide : at].decode("utf-8" if version == 3 else "latin-1", "replace"))
-    if found["fortran_order"] and isinstance(found["shape"], tuple) and len(found["shape"]) > 1:
+    # Version 3 differs from 2 by names of fields in UTF-8, which no record can hold.
+    parse = npy.read_array_header_1_0 if version == 1 else npy.read_array_header_2_0
+    try:
+        shape, by_columns, dtype = parse(io.BytesIO(head[8:at]))
+    except Exception as error:  # NumPy parses a Python expression; much can be wrong with that
+        raise UnitError(f"its header cannot be read: {str(error)[:200]}") from None
+    if by_columns and len(shape) > 1:
         raise UnitError(
             "it is in Fortran order, so that a row lies all over the file; save it as "
             "numpy.ascontiguousarray(...)"
         )
-    layout = layout_of(found["shape"], found["descr"], file)
-    return layout, at
-
-
-def _header(text: str) -> dict[str, Any]:
-    try:
-        found = ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        found = None
-    if not isinstance(found, dict) or found.keys() != {"descr", "fortran_order", "shape"}:
-        raise UnitError(
-            f"its header is {shown(text)}, expected {{'descr': ..., 'fortran_order': ..., 'shape': ...}}"
-        )
-    return found
+    return layout_of(shape, dtype, file), at

@@ -12,7 +12,7 @@ from cachecd.sampler.ahead import in_pieces
 
 
 class Reader(Protocol):
-    """A store, as it counts for the assignment in hand; its methods are those of `fetch.Store`."""
+    """A store, or a store whose reads are counted; the methods are those of `fetch.Store`."""
 
     async def get(self, key: str, size: int | None, etag: str, start: int, stop: int) -> Buffer: ...
     async def tail(self, key: str, length: int, etag: str) -> tuple[int, Buffer]: ...
@@ -20,42 +20,16 @@ class Reader(Protocol):
     def list(self) -> Iterator[list[ObjectInfo]]: ...
 
 
-class Content(Protocol):
+class Content:
     """One unit's object, of the version that was listed.
 
     Reads raise UnitError if the bytes cannot be had, SourceUnreachableError if nothing can be read
     from the store.
+
+    `chunks`: the bytes of the format's `span`, in order, cut anywhere; at least one piece. Once.
+    `objects`: the objects of a joined unit, whose bytes are the chunks, one object after the other.
+    Complete when the chunks have ended.
     """
-
-    chunks: AsyncIterator[Buffer]
-    """The bytes of the format's `span`, in order, cut anywhere; at least one piece. Once."""
-
-    objects: Sequence[ObjectInfo]
-    """The objects of a joined unit, whose bytes are the chunks, one object after the other. Complete when
-    the chunks have ended."""
-
-    async def read(self, start: int, stop: int, key: str | None = None, etag: str = "") -> Buffer:
-        """Bytes [start, stop) of the object, or of the object `key` of the same source, of the version
-        `etag` if that is given: exactly as many. Large reads are several requests at a time."""
-
-    def list(self) -> Iterator[list[ObjectInfo]]:
-        """All objects of the same source, in pages. Blocks."""
-
-    async def tail(self, length: int, key: str | None = None, etag: str = "") -> tuple[int, Buffer]:
-        """The object's size and its last `length` bytes, or all of it if it has fewer; or of another, as
-        `read` has it."""
-
-    async def find(self, key: str) -> ObjectInfo:
-        """The object `key` of the same source as it is now: its size. GoneError if there is none."""
-
-
-def whole(unit: Unit) -> tuple[int, int]:
-    """The span of a format that reads its units from one end to the other: from the slice on."""
-    return unit.begin + unit.offset, unit.begin + unit.size
-
-
-class UnitContent:
-    """A unit's content, as the worker's store gives it."""
 
     def __init__(
         self,
@@ -69,23 +43,39 @@ class UnitContent:
         self._unit = unit
         self._reader = reader
 
-    async def tail(self, length: int, key: str | None = None, etag: str = "") -> tuple[int, Buffer]:
-        name, version = self._named(key, etag)
-        return await self._reader.tail(name, length, version)
+    @staticmethod
+    def without_chunks(found: ObjectInfo, reader: Reader) -> Content:
+        """A listed object, to look into."""
 
-    async def find(self, key: str) -> ObjectInfo:
-        return await self._reader.find(key)
+        async def nothing() -> AsyncIterator[Buffer]:
+            for chunk in list[Buffer]():
+                yield chunk
+
+        return Content(Unit(0, found.key, found.size, found.etag), nothing(), reader)
 
     async def read(self, start: int, stop: int, key: str | None = None, etag: str = "") -> Buffer:
-        name, version = self._named(key, etag)
+        """Bytes [start, stop) of the object, or of the object `key` of the same source, of the version
+        `etag` if that is given: exactly as many. Large reads are several requests at a time."""
+        if key is None or key == self._unit.key:
+            key, etag = self._unit.key, self._unit.etag
+        name = key
         return await in_pieces(
-            lambda begin, end: self._reader.get(name, None, version, begin, end), start, stop
+            lambda begin, end: self._reader.get(name, None, etag, begin, end), start, stop
         )
 
-    def _named(self, key: str | None, etag: str) -> tuple[str, str]:
-        """An object and its version: the unit's own is the one that was listed."""
-        unit = self._unit
-        return (unit.key, unit.etag) if key is None or key == unit.key else (key, etag)
+    async def tail(self, length: int) -> tuple[int, Buffer]:
+        """The object's size and its last `length` bytes, or all of it if it has fewer."""
+        return await self._reader.tail(self._unit.key, length, self._unit.etag)
+
+    async def find(self, key: str) -> ObjectInfo:
+        """The object `key` of the same source as it is now: its size. GoneError if there is none."""
+        return await self._reader.find(key)
 
     def list(self) -> Iterator[list[ObjectInfo]]:
+        """All objects of the same source, in pages. Blocks."""
         return self._reader.list()
+
+
+def whole(unit: Unit) -> tuple[int, int]:
+    """The span of a format that reads its units from one end to the other: from the slice on."""
+    return unit.begin + unit.offset, unit.begin + unit.size

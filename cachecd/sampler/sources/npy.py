@@ -1,41 +1,183 @@
 """Format `npy`: windows of arrays that are read by byte range, never whole.
 
 Features: `key` (of the object; of several, the first array's), `start` (int64: the row at which the
-window begins) and the array as `array`, or each of several under its own name. What the units are,
-windows.Cut says; how an object stores its rows, arrays.py.
+window begins) and the array as `array`, or each of several under its own name. arrays.py reads one array,
+windows.Cut knows the units.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
+import dataclasses
+import math
 import os
-from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from typing import Any
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from numpy.typing import NDArray
-from typing_extensions import Buffer
 
 from cachecd.config.array import ArrayConfig
+from cachecd.config.keypattern import text_in
 from cachecd.errors import UnitError
-from cachecd.model import Unit
-from cachecd.sampler.ahead import PIECE
-from cachecd.sampler.sources.aligned import Aligned, open_aligned
+from cachecd.model import ObjectInfo, Unit, encoded
+from cachecd.sampler.ahead import together
 from cachecd.sampler.sources.arrays import (
+    LARGEST,
+    Array,
+    Stream,
     kind_of,
+    matches,
+    open_array,
     shaped,
     window_of,
 )
 from cachecd.sampler.sources.content import Content, whole
-from cachecd.sampler.sources.windows import is_dense
-from cachecd_client.schema import Schema
+from cachecd.sampler.sources.windows import Cut, is_dense
+from cachecd.stores.backend import GoneError
+from cachecd_client.schema import Feature, Schema, infer
 
-_AHEAD = (
-    32 << 20
-)  # bytes of a unit's reads that may run at a time, beside the one that is waited for
+if TYPE_CHECKING:
+    from cachecd.stores.fetch import Store
+
+_TOGETHER = 16 << 20  # bytes of a unit that are read at a time
 _GAP = 256 << 10  # bytes between two windows that are read along rather than ask twice
 _KNOWN = 256  # arrays of which the layout is remembered
+
+Window = tuple[int, int]  # its offset in the unit, and the row at which it begins
+
+
+# --- which units there are
+
+
+def first_arrays(config: ArrayConfig, store: Store, after: str) -> Iterator[ObjectInfo]:
+    """The first array's object of each stem, in the order of their keys; where there is none, that of
+    another array, whose reading says what is missing. Of a single array, all objects that match. Blocks."""
+    files = list(config.files.values())
+    if not config.arrays:
+        yield from (a for page in store.list(after) for a in page if matches(config, a.key))
+        return
+    # Everything is listed first: objects with one stem may be far apart.
+    found: dict[str, tuple[int, ObjectInfo]] = {}
+    for about in (a for page in store.list() for a in page):
+        for number, file in enumerate(files):
+            assert file.match is not None
+            stem = text_in(file.match, about.key)
+            if stem is not None and found.get(stem, (len(files),))[0] > number:
+                found[stem] = number, about
+    keys = {encoded(about.key): about for _, about in found.values()}
+    behind = encoded(after)
+    yield from (keys[key] for key in sorted(keys) if key > behind)
+
+
+async def units_in(
+    config: ArrayConfig, content: Content, about: ObjectInfo
+) -> Iterable[tuple[int, int]]:
+    """Begin and size of the units of an object, which has the first array. UnitError."""
+    return (await _open_aligned(config, content, about.key, about.size)).cut.units()
+
+
+# --- arrays that are read together
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Aligned:
+    """Feature -> array, and its rows per row of the first one."""
+
+    arrays: Mapping[str, Array]
+    ratios: Mapping[str, tuple[int, int]]
+    cut: Cut
+
+    def range_of(self, name: str, start: int, stop: int) -> tuple[int, int]:
+        """Which rows of this array belong to rows [start, stop) of the first."""
+        rows, per = self.ratios[name]
+        return start * rows // per, stop * rows // per
+
+    async def rows(self, name: str, content: Content, run: list[Window]) -> NDArray[Any]:
+        """The rows of this array from the first window to the end of the last. UnitError names it, unless
+        it is the first array."""
+        stop = run[-1][1] + self.cut.window
+        try:
+            return await self.arrays[name].rows(content, *self.range_of(name, run[0][1], stop))
+        except UnitError as error:
+            if name == next(iter(self.arrays)):
+                raise
+            raise UnitError(f"array.arrays.{name}: {error}", passing=error.passing) from error
+
+    @property
+    def schema(self) -> Schema:
+        features = [Feature("key", "bytes", "bytes", ()), Feature("start", "int64", "int64", ())]
+        for name, array in self.arrays.items():
+            layout = array.layout
+            _, length = self.range_of(name, 0, self.cut.window)
+            nothing = np.zeros((), layout.stored.newbyteorder("="))
+            example = {name: np.broadcast_to(nothing, (length, *layout.shape))}
+            [feature] = infer(example).features
+            features.append(dataclasses.replace(feature, dtype=layout.dtype))
+        return Schema(tuple(sorted(features, key=lambda feature: feature.name)))
+
+
+def _siblings(config: ArrayConfig, key: str) -> dict[str, str]:
+    """Feature -> key of all arrays that are read together with `key`, itself included. UnitError if
+    it is not the first one."""
+    (name, first), *others = config.files.items()
+    if not others:
+        return {name: key}
+    assert first.match is not None
+    stem = text_in(first.match, key)
+    if stem is None:
+        raise UnitError(f"no object {first.match!r} of array.arrays.{name} belongs to it")
+    return {name: key} | {o: (file.match or "").replace("*", stem) for o, file in others}
+
+
+async def _open_aligned(
+    config: ArrayConfig,
+    content: Content,
+    key: str,
+    size: int | None = None,
+    begun: Stream | None = None,
+) -> _Aligned:
+    """The arrays that belong to the object `key`, which is the unit's; `size` and `begun` are of that
+    object (arrays.open_array). UnitError."""
+
+    async def open_one(name: str, other: str) -> Array:
+        if other == key:
+            return await open_array(config.files[name], key, content, size, begun)
+        try:
+            return await open_array(config.files[name], other, content)
+        except UnitError as error:
+            why = "is missing" if isinstance(error, GoneError) else f"cannot be used: {error}"
+            raise UnitError(f"{other!r} of array.arrays.{name} {why}") from None
+
+    names = _siblings(config, key)
+    found = await together(open_one(name, other) for name, other in names.items())
+    arrays = dict(zip(names, found, strict=True))
+    first, at = found[0].layout, found[0].at
+    ratios = {name: _ratio(name, array.layout.rows, first.rows) for name, array in arrays.items()}
+    grain = math.lcm(*(per for _, per in ratios.values()))
+    total = sum(a.layout.row_bytes * ratios[n][0] / ratios[n][1] for n, a in arrays.items())
+    if config.window * total > LARGEST:
+        raise UnitError(
+            f"a window of {config.window} rows has {config.window * total:.0f} bytes, expected at "
+            f"most {LARGEST}: lower array.window"
+        )
+    each = max(1, math.ceil(total))
+    return _Aligned(arrays, ratios, Cut.of(config, first.rows, grain, at, first.row_bytes, each))
+
+
+def _ratio(name: str, rows: int, first: int) -> tuple[int, int]:
+    """Rows of an array for so many rows of the first one."""
+    if not rows or not first:
+        raise UnitError("the array has 0 rows")
+    if rows % first and first % rows:
+        raise UnitError(
+            f"array.arrays.{name} has {rows} rows and the first array {first}: expected one to be a "
+            "multiple of the other"
+        )
+    return max(rows // first, 1), max(first // rows, 1)
+
+
+# --- reading
 
 
 class Arrays:
@@ -47,139 +189,76 @@ class Arrays:
     def __init__(self, config: ArrayConfig) -> None:
         self.schema: Schema | None = None
         self._config = config
-        self._dense = is_dense(config)
-        self._known: OrderedDict[tuple[str, str], Aligned] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str], _Aligned] = OrderedDict()
 
     def refusal(self, unit: Unit) -> str | None:
         return None if unit.size else "the object is empty"
 
     def span(self, unit: Unit) -> tuple[int, int] | None:
         first = next(iter(self._config.files.values()))
-        return whole(unit) if self._dense and kind_of(unit.key, first) else None
+        return whole(unit) if is_dense(self._config) and kind_of(unit.key, first) else None
 
     async def read(
         self, unit: Unit, content: Content
     ) -> AsyncGenerator[tuple[int, dict[str, Any]], None]:
-        name = next(iter(self._config.files))
         span = self.span(unit)
-        stream = None if span is None else _Stream(content.chunks, *span)
+        stream = None if span is None else Stream(content.chunks, *span)
         aligned = await self._open(unit, content, stream)
         self.schema = self.schema or aligned.schema
-        layouts = {n: array.layout for n, array in aligned.arrays.items()}
-        length = aligned.cut.windows.window
-        groups = self._groups(aligned, unit, content, name if stream else None)
-        async with contextlib.aclosing(groups):  # what it has asked for is not wanted any more
-            async for group, rows in groups:
-                first, last = group[0][1], group[-1][1]
+        cut, arrays = aligned.cut, aligned.arrays
+        first = next(iter(arrays))
+        read = [name for name in arrays if stream is None or name != first]
+        for runs in _together(cut.of_unit(unit), cut.window, cut.total_bytes):
+            fetched = iter(
+                await together(aligned.rows(name, content, run) for run in runs for name in read)
+            )
+            for run in runs:
+                rows = {name: next(fetched) for name in read}
+                begin = run[0][1]
                 if stream is not None:
-                    begin, each = aligned.cut.at, layouts[name].row_bytes
-                    data = await stream.take(begin + first * each, begin + (last + length) * each)
-                    rows[name] = shaped(layouts[name], data)
-                for offset, start in group:
+                    stop = run[-1][1] + cut.window
+                    places = (cut.at + row * cut.row_bytes for row in (begin, stop))
+                    rows[first] = shaped(arrays[first].layout, await stream.take(*places))
+                for offset, start in run:
                     record: dict[str, Any] = {"key": os.fsencode(unit.key), "start": start}
-                    for n in layouts:
-                        begin, stop = aligned.range_of(n, start, start + length)
-                        at, _ = aligned.range_of(n, first, first)
-                        record[n] = window_of(layouts[n], rows[n], begin - at, stop - at)
+                    for name, array in arrays.items():
+                        at, _ = aligned.range_of(name, begin, begin)
+                        low, high = aligned.range_of(name, start, start + cut.window)
+                        record[name] = window_of(array.layout, rows[name], low - at, high - at)
                     yield offset, record
 
-    async def _open(self, unit: Unit, content: Content, stream: _Stream | None) -> Aligned:
-        if (found := self._known.get((unit.key, unit.etag))) is not None:
-            self._known.move_to_end((unit.key, unit.etag))
-            return found
-        begun = stream if stream is not None and stream.begin == 0 else None
-        found = await open_aligned(self._config, unit.key, content, begun=begun)
-        self._known[unit.key, unit.etag] = found
+    async def _open(self, unit: Unit, content: Content, stream: Stream | None) -> _Aligned:
+        name = unit.key, unit.etag
+        if (found := self._known.get(name)) is None:
+            begun = stream if stream is not None and stream.begin == 0 else None
+            found = await _open_aligned(self._config, content, unit.key, begun=begun)
+        self._known[name] = found
+        self._known.move_to_end(name)
         if len(self._known) > _KNOWN:
             self._known.popitem(last=False)
         return found
 
-    async def _groups(
-        self, aligned: Aligned, unit: Unit, content: Content, streamed: str | None
-    ) -> AsyncGenerator[tuple[list[tuple[int, int]], dict[str, NDArray[Any]]], None]:
-        """The unit's windows, as many together as one request brings, with the rows of all arrays but
-        the streamed one from the first window's start to the last one's end."""
-        total, length = aligned.cut.total_bytes, aligned.cut.windows.window
-        under_way: deque[tuple[list[tuple[int, int]], asyncio.Task[dict[str, NDArray[Any]]]]]
-        under_way, held = deque(), 0
-
-        async def fetch(group: list[tuple[int, int]]) -> dict[str, NDArray[Any]]:
-            names = [name for name in aligned.arrays if name != streamed]
-            ranges = [aligned.range_of(name, group[0][1], group[-1][1] + length) for name in names]
-            found = await asyncio.gather(
-                *(
-                    aligned.rows(name, content, rows)
-                    for name, rows in zip(names, ranges, strict=True)
-                )
-            )
-            return dict(zip(names, found, strict=True))
-
-        def size(group: list[tuple[int, int]]) -> int:
-            return (group[-1][1] + length - group[0][1]) * total
-
-        groups = _together(aligned.cut.of(unit), length, _GAP // total, PIECE // total)
-        following = next(groups, None)
-        try:
-            while following is not None or under_way:
-                while following is not None and (not under_way or held + size(following) <= _AHEAD):
-                    task = asyncio.create_task(fetch(following))
-                    task.add_done_callback(_heard)
-                    under_way.append((following, task))
-                    held += size(following)
-                    following = next(groups, None)
-                group, task = under_way[0]
-                yield group, await task
-                under_way.popleft()
-                held -= size(group)
-        finally:
-            for _, task in under_way:
-                task.cancel()
-
 
 def _together(
-    windows: Iterator[tuple[int, int]], length: int, gap: int, most: int
-) -> Iterator[list[tuple[int, int]]]:
-    """Ascending windows in groups of `most` rows, with not more than `gap` rows between two."""
-    group: list[tuple[int, int]] = []
+    windows: Iterator[Window], length: int, row_bytes: int
+) -> Iterator[list[list[Window]]]:
+    """Ascending windows in runs with at most _GAP bytes between two windows; as many runs, and as much of
+    a run, as have _TOGETHER bytes."""
+    runs: list[list[Window]] = []
+    left = 0
     for window in windows:
-        start = window[1]
-        if group and (start - group[-1][1] - length > gap or start + length - group[0][1] > most):
-            yield group
-            group = []
-        group.append(window)
-    if group:
-        yield group
-
-
-def _heard(task: asyncio.Task[Any]) -> None:
-    if not task.cancelled():
-        task.exception()
-
-
-class _Stream:
-    """Bytes [begin, end) of an object, which come in order, by their place in it."""
-
-    def __init__(self, chunks: AsyncIterator[Buffer], begin: int, end: int) -> None:
-        self.begin = begin
-        self._chunks = chunks
-        self.end = end
-        self._at = begin  # what has come ends here
-        self._held: deque[tuple[int, memoryview]] = deque()
-
-    async def read(self, start: int, stop: int) -> Buffer:
-        return await self.take(start, stop)
-
-    async def take(self, start: int, stop: int) -> Buffer:
-        """Bytes [start, stop). What lies before them cannot be asked for any more."""
-        while self._held and self._held[0][0] + self._held[0][1].nbytes <= start:
-            self._held.popleft()
-        while self._at < stop:
-            try:
-                chunk = memoryview(await anext(self._chunks)).cast("B")
-            except StopAsyncIteration:
-                raise UnitError(f"its bytes end at {self._at}, expected {stop}") from None
-            if self._at + chunk.nbytes > start:
-                self._held.append((self._at, chunk))
-            self._at += chunk.nbytes
-        parts = [piece[max(start - at, 0) : stop - at] for at, piece in self._held if at < stop]
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        end = runs[-1][-1][1] + length if runs else window[1]
+        near = bool(runs) and (window[1] - end) * row_bytes <= _GAP
+        more = (window[1] + length - end if near else length) * row_bytes
+        if runs and more > left:
+            yield runs
+            runs, near, more = [], False, length * row_bytes
+        if not runs:
+            left = _TOGETHER
+        left -= more
+        if near:
+            runs[-1].append(window)
+        else:
+            runs.append([window])
+    if runs:
+        yield runs

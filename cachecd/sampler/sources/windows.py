@@ -26,17 +26,29 @@ def is_dense(config: ArrayConfig) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Windows:
-    """The windows of an array of `rows` rows: `count` of them, one every `stride` rows."""
+class Cut:
+    """The windows of an array of `rows` rows, one every `stride` rows, and how they are cut into units.
+
+    The rows are `row_bytes` each, from byte `at` of the object on; of all arrays that are read together,
+    `total_bytes`. The first unit begins at byte 0, so that it has the header. A unit that is `dense` ends
+    where its last window does; of others, `size` counts the windows' bytes.
+    """
 
     rows: int
     window: int
     stride: int
+    dense: bool
+    at: int
+    row_bytes: int
+    total_bytes: int
 
     @staticmethod
-    def of(config: ArrayConfig, rows: int, grain: int) -> Windows:
+    def of(
+        config: ArrayConfig, rows: int, grain: int, at: int, row_bytes: int, total_bytes: int
+    ) -> Cut:
         """Starts and lengths must be multiples of `grain` rows, so that each window is whole rows in all
-        arrays. UnitError if they are not, or if the array is shorter than a window."""
+        arrays. UnitError if they are not, if the array is shorter than a window, or if there are too many
+        units."""
         stride = config.stride or config.window
         if rows < config.window:
             raise UnitError(f"the array has {rows} rows, fewer than array.window ({config.window})")
@@ -45,88 +57,60 @@ class Windows:
                 f"array.window ({config.window}) and array.stride ({stride}) have to be multiples of "
                 f"{grain}: one row of another array lasts {grain} rows of the first"
             )
-        return Windows(rows, config.window, stride)
-
-    @property
-    def count(self) -> int:
-        return (self.rows - self.window) // self.stride + 1
-
-    def start(self, nth: int) -> int:
-        """The row at which window `nth` begins."""
-        return nth * self.stride
-
-    def index(self, row: int) -> int:
-        """The first window that begins at this row or later."""
-        return -(-row // self.stride)
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """How the windows of one object are cut into units, and what of the object each is.
-
-    The array's rows are `row_bytes` each, from byte `at` of the object on; of all arrays that are read
-    together, `total_bytes`. The first unit begins at byte 0, so that it has the header. A unit that is
-    `dense` ends where its last window does; of others, `size` counts the windows' bytes.
-    """
-
-    windows: Windows
-    dense: bool
-    at: int
-    row_bytes: int
-    total_bytes: int
-
-    def check(self) -> None:
-        """UnitError if there are too many units."""
-        if (count := len(self._runs())) > _MOST_UNITS:
+        dense = is_dense(config)
+        cut = Cut(rows, config.window, stride, dense, at, row_bytes, total_bytes)
+        if (count := len(cut._runs())) > _MOST_UNITS:
             raise UnitError(
                 f"the array's shape makes {count} units of it, more than {_MOST_UNITS}: is its "
                 "header sound?"
             )
+        return cut
+
+    @property
+    def count(self) -> int:
+        """How many windows there are."""
+        return (self.rows - self.window) // self.stride + 1
 
     def units(self) -> Iterator[tuple[int, int]]:
         """(begin, size) of all; at least one."""
-        windows, runs = self.windows, self._runs()
+        runs = self._runs()
         for run in runs:
-            first, stop = run, run + runs.step
-            if self.dense:
-                first, stop = windows.index(first), windows.index(stop)
-            stop = min(stop, windows.count)
+            first, stop = -(-run // self.stride), -(-(run + runs.step) // self.stride)
+            stop = min(stop, self.count)
             if first < stop:
-                yield self._unit(first, stop)
+                begin = self._byte(first) if first else 0
+                size = (stop - first) * self.window * self.row_bytes
+                if self.dense:
+                    size = self._byte(stop - 1) + self.window * self.row_bytes - begin
+                yield begin, size
 
     def _runs(self) -> range:
-        """Of the dense: the rows at which units begin; else, the windows."""
-        windows, each = self.windows, self.total_bytes
+        """The rows at which units may begin."""
+        each = self.total_bytes
         if not self.dense:
-            return range(0, windows.count, max(1, TARGET // (windows.window * each)))
-        rows = max(TARGET // each, min(3 * windows.window, _OVERLAPPING // each), windows.stride)
-        return range(0, windows.rows, rows)
+            return range(
+                0,
+                self.count * self.stride,
+                max(1, TARGET // (self.window * each)) * self.stride,
+            )
+        rows = max(TARGET // each, min(3 * self.window, _OVERLAPPING // each), self.stride)
+        return range(0, self.rows, rows)
 
-    def _unit(self, first: int, stop: int) -> tuple[int, int]:
-        windows = self.windows
-        begin = self.at + windows.start(first) * self.row_bytes if first else 0
-        if not self.dense:
-            return begin, (stop - first) * windows.window * self.row_bytes
-        return begin, self._byte(windows.start(stop - 1) + windows.window) - begin
-
-    def _byte(self, row: int) -> int:
-        return self.at + row * self.row_bytes
-
-    def of(self, unit: Unit) -> Iterator[tuple[int, int]]:
-        """(offset, start row) of each window of a unit, from that on which `unit.offset` names."""
-        windows = self.windows
-        begin = max(unit.begin - self.at, 0) // self.row_bytes
-        first = windows.index(begin)
+    def of_unit(self, unit: Unit) -> Iterator[tuple[int, int]]:
+        """(offset, start row) of each window of a unit, from the window on which `unit.offset` names."""
         if self.dense:
             end = (unit.begin + unit.size - self.at) // self.row_bytes
-            stop = (end - windows.window) // windows.stride + 1
-            if unit.offset:
-                at = unit.begin + unit.offset - self.at
-                first = windows.index(-(-at // self.row_bytes))
-            for nth in range(first, min(stop, windows.count)):
-                yield self._byte(windows.start(nth)) - unit.begin, windows.start(nth)
+            stop = (end - self.window) // self.stride + 1
         else:
-            each = windows.window * self.row_bytes
-            stop = first + max(1, unit.size // each)
-            for nth in range(first + unit.offset // each, min(stop, windows.count)):
-                yield (nth - first) * each, windows.start(nth)
+            windows = unit.size // (self.window * self.row_bytes)
+            stop = self._first(unit.begin) + max(1, windows)
+        for nth in range(self._first(unit.begin + unit.offset), min(stop, self.count)):
+            yield self._byte(nth) - unit.begin, nth * self.stride
+
+    def _byte(self, nth: int) -> int:
+        """Where in the object window `nth` begins."""
+        return self.at + nth * self.stride * self.row_bytes
+
+    def _first(self, byte: int) -> int:
+        """The first window that begins at this byte of the object or behind it."""
+        return max(0, -(-(byte - self.at) // (self.stride * self.row_bytes)))

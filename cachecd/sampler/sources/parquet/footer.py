@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import io
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +14,10 @@ import pyarrow.parquet as pq
 from typing_extensions import Buffer
 
 from cachecd.errors import UnitError
+from cachecd.model import ObjectInfo
+from cachecd.sampler.sources.content import Content
 from cachecd.sampler.sources.parquet.columns import columns_of
+from cachecd.stores.fetch import Store
 
 # Read first of every object: the footers of most, in one request.
 TAIL = 64 << 10
@@ -114,10 +119,17 @@ class Footer:
 
 
 async def read_footer(
-    tail: Buffer, size: int, read: Callable[[int, int], Awaitable[Buffer]]
+    content: Content, size: int | None = None, long_ones: asyncio.Lock | None = None
 ) -> Footer:
-    """The footer of an object of `size` bytes that ends with `tail`; `read` brings what is before that,
-    if it is needed. UnitError if the object is no Parquet file, or its footer cannot be true."""
+    """The footer of an object of `size` bytes (None: it is not known). UnitError if the object is no
+    Parquet file, or its footer cannot be true.
+
+    It holds `long_ones` while it has a footer that is longer than TAIL.
+    """
+    if size is None:
+        size, tail = await content.tail(TAIL)
+    else:
+        tail = await content.read(max(0, size - TAIL), size)
     end = bytes(memoryview(tail)[-_END:])
     if size < 2 * len(_MAGIC) + 4 or end[4:] not in (_MAGIC, _ENCRYPTED):
         raise UnitError(
@@ -136,9 +148,42 @@ async def read_footer(
         raise UnitError(f"its Parquet footer has {length} bytes, more than {_LONGEST} are not read")
     have = memoryview(tail).cast("B")
     missing = length + _END - len(have)
-    if missing > 0:
-        return Footer(b"".join((await read(size - _END - length, size - len(have)), have)), size)
-    return Footer(bytes(have[-missing:]), size)
+    if missing <= 0:
+        return Footer(bytes(have[-missing:]), size)
+    async with long_ones or contextlib.nullcontext():
+        before = await content.read(size - _END - length, size - len(have))
+        return Footer(b"".join((before, have)), size)
+
+
+async def units_in(
+    long_ones: asyncio.Lock, content: Content, about: ObjectInfo
+) -> Iterable[tuple[int, int]]:
+    """Begin and size of the row groups of an object. UnitError if there are none.
+
+    To look into 10,000 objects takes 10,000 requests and at most 640 MB, and more where footers are long.
+    What is read is dropped at once.
+    """
+    groups = (await read_footer(content, about.size, long_ones)).groups
+    if not groups:
+        raise UnitError("it has no records")
+    return [(group.begin, group.size) for group in groups]
+
+
+def first_footer(store: Store, objects: Iterable[ObjectInfo]) -> tuple[str, Footer] | None:
+    """Key and footer of the first of these objects that is a Parquet file; None if none is. Blocks."""
+    with asyncio.Runner() as runner:
+        for found in objects:
+            with contextlib.suppress(UnitError):
+                if not is_hidden(found.key):
+                    content = Content.without_chunks(found, store)
+                    return found.key, runner.run(read_footer(content))
+    return None
+
+
+def is_hidden(key: str) -> bool:
+    """Whether an object is left out, as everywhere with Parquet: summaries, markers of success and logs of
+    tables have a key of which a part begins with "_" or "."."""
+    return any(part.startswith(("_", ".")) for part in key.split("/"))
 
 
 def _chunk(about: Any, end: int, which: str) -> Chunk:

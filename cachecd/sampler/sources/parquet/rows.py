@@ -20,13 +20,12 @@ from cachecd.config import SourceConfig
 from cachecd.errors import UnitError
 from cachecd.model import Unit
 from cachecd.quantities import approximate_size
-from cachecd.sampler.ahead import PIECE
+from cachecd.sampler.ahead import PIECE, together
 from cachecd.sampler.sources.content import Content
 from cachecd.sampler.sources.parquet.columns import Column
 from cachecd.sampler.sources.parquet.features import schema_of
 from cachecd.sampler.sources.parquet.footer import (
     DAMAGED,
-    TAIL,
     Chunk,
     Footer,
     Group,
@@ -101,8 +100,7 @@ class Parquet:
     async def _footer(self, unit: Unit, content: Content) -> Footer:
         name = unit.key, unit.etag
         if (footer := self._footers.get(name)) is None:
-            size, tail = await content.tail(TAIL)
-            footer = await read_footer(tail, size, content.read)
+            footer = await read_footer(content)
         self._footers[name] = footer
         self._footers.move_to_end(name)
         while len(self._footers) > 1 and sum(f.length for f in self._footers.values()) > _FOOTERS:
@@ -125,22 +123,14 @@ class Parquet:
                 f"a worker may take ({approximate_size(self._memory)}): raise sampler.memory, or write "
                 "smaller row groups"
             )
-        held = _Held(
-            footer.object_size, [(start, bytearray(stop - start)) for start, stop in ranges]
-        )
-
-        async def bring(start: int, data: bytearray, at: int) -> None:
-            end = min(at + PIECE, len(data))
-            memoryview(data)[at:end] = memoryview(await content.read(start + at, start + end))
-
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for start, data in held.parts:
-                    for at in range(0, len(data), PIECE):
-                        tasks.create_task(bring(start, data, at))
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        return held
+        pieces = [
+            (at, min(at + PIECE, stop))
+            for start, stop in ranges
+            for at in range(start, stop, PIECE)
+        ]
+        data = await together(content.read(begin, end) for begin, end in pieces)
+        begins = (begin for begin, _ in pieces)
+        return _Held(footer.object_size, list(zip(begins, data, strict=True)))
 
 
 def wanted_columns(footer: Footer, wanted: Sequence[str] | None) -> list[Column]:
@@ -189,17 +179,19 @@ def _records(columns: Sequence[Column], values: Sequence[Sequence[Any]]) -> Iter
 
 
 class _Held(RandomAccess):
-    """The file that pyarrow sees: it has only the column chunks that were fetched, as (start, bytes)."""
+    """The file that pyarrow sees: it has only the pieces that were fetched, as (start, bytes)."""
 
-    def __init__(self, size: int, parts: list[tuple[int, bytearray]]) -> None:
+    def __init__(self, size: int, pieces: list[tuple[int, Buffer]]) -> None:
         super().__init__(size)
-        self.parts = parts
+        self._pieces = [(begin, memoryview(data).cast("B")) for begin, data in pieces]
 
     def part(self, start: int, stop: int) -> Buffer:
-        for begin, data in self.parts:
-            if begin <= start < begin + len(data):
-                return memoryview(data)[start - begin : stop - begin]
-        return b""
+        parts = [
+            data[max(start - at, 0) : stop - at]
+            for at, data in self._pieces
+            if at < stop and start < at + len(data)
+        ]
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _batches(
