@@ -29,7 +29,7 @@ _MOMENT = 0.1  # seconds, in which a shard that is published or removed has both
 _NAME, _GENERATION = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", r"[0-9a-f]{16}(-[1-9][0-9]{0,3})?"
 _OURS = re.compile(
     r"(lock|egress\.json|excluded\.jsonl|leases/[^/]+\.(json|held)"
-    rf"|datasets/{_NAME}/(classes-[0-9a-f]+\.json"
+    rf"|datasets/{_NAME}/((rotation|classes-[0-9a-f]+)\.json"
     rf"|{_GENERATION}/(generation\.json|listing\.sqlite(-journal)?|state\.json|snapshot)))(\.new)?"
 )
 _SHARDS = re.compile(rf"datasets/{_NAME}/{_GENERATION}/shards")

@@ -14,7 +14,7 @@ import structlog
 
 from cachecd.daemon.manifest import encode_manifest
 from cachecd.disk import filesystem, leases, publish
-from cachecd.disk.durable import Skips, State, write_state
+from cachecd.disk.durable import Skips, State, write_figures, write_state
 from cachecd.disk.excluded import ExcludedFile, Exclusion
 from cachecd.disk.identity import read_generation, write_generation
 from cachecd.disk.layout import MOST_VERSIONS, GenerationLayout, Layout
@@ -30,9 +30,9 @@ from cachecd_client._core import Sidecar, scan
 from cachecd_client.errors import CorruptError
 
 Write = (
-    do.WriteShape | do.ReadCursor | do.PublishShard | do.MarkRetired | do.WriteState | do.Unlink
-    | do.RemoveGeneration | do.MarkBad | do.WriteExclusion | do.FinishExclusion | do.WriteManifest
-    | do.MarkHeld | do.EndLease
+    do.WriteShape | do.ReadCursor | do.PublishShard | do.KeepFigures | do.MarkRetired | do.WriteState
+    | do.Unlink | do.RemoveGeneration | do.MarkBad | do.WriteExclusion | do.FinishExclusion
+    | do.WriteManifest | do.MarkHeld | do.EndLease
 )  # fmt: skip
 _log = structlog.get_logger("cachecd.daemon")
 _NONE = Skips()
@@ -110,6 +110,8 @@ class DiskWork:
                 state = replace(known_state, heads=tuple((h.next, h.cursor) for h in heads))
                 write_state(self.of(generation).state, state)
                 self.states[generation] = state
+            case do.KeepFigures(dataset, figures):
+                write_figures(self.layout.rotation(dataset), figures)
             case do.MarkRetired(generation, numbers):
                 publish.mark_retired(self.of(generation), numbers)
             case do.Unlink(generation, names):

@@ -70,6 +70,8 @@ class CacheLoop:
         self._limit = limit
         self._executor, self._lister = executor, lister
         self._answer, self._progress = reply, progress
+        # Since 1970, for what the policy keeps over restarts; a clock that is set moves nothing meanwhile.
+        self._zero = time.time() - time.monotonic()
         self._failing, self._stopped = Complaints(), Complaints()
         self._rooms: dict[str, LimitRoom] = {}
         self._keepers: dict[str, ListingKeeper] = {}
@@ -136,7 +138,7 @@ class CacheLoop:
                 self._stopped.note(_workers(stream.dataset), reason)
             case ev.Sealed(stream):
                 self._stopped.note(_workers(stream.dataset), "")
-        self.carrying.carry_out(self.policy.handle(event, time.monotonic()))
+        self.carrying.carry_out(self.policy.handle(event, self._now()))
         self._complain()
         if isinstance(event, ev.Sealed):
             self.carrying.record(self._egress)
@@ -223,7 +225,7 @@ class CacheLoop:
     def status(self) -> dict[str, Any]:
         """The status document of the cache."""
         now = time.monotonic()
-        text = document(self.policy, self._found.work.states, self._config, now)
+        text = document(self.policy, self._found.work.states, self._config, self._now())
         text["cache"]["dir"] = str(self.layout.root)
         text["cache"] |= {"corrupt_shards": self._corrupt, "fetched_bytes": self._fetched}
         text["complaints"] = self._failing.reasons
@@ -299,6 +301,9 @@ class CacheLoop:
 
     # --- time
 
+    def _now(self) -> float:
+        return self._zero + time.monotonic()
+
     async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(seconds)
@@ -351,7 +356,7 @@ class CacheLoop:
             measured = self.policy.room.measured._replace(refused=str(error))
         self.feed(measured)
         for name, dataset in self.policy.datasets.items():
-            reason = rotation_waits(self.policy, dataset)
+            reason = rotation_waits(self.policy, dataset, self._now())
             self._stopped.note(f"rotation of {name}", reason, _PATIENCE)
             if name not in self._described and (what := epoch_of(self.policy, dataset)):
                 self._described.add(name)

@@ -39,7 +39,7 @@ def document(
         },
         "datasets": {
             name: {
-                **_dataset(policy, dataset, states.get(dataset.generation.id, State())),
+                **_dataset(policy, dataset, states.get(dataset.generation.id, State()), now),
                 "share": shares[name],
                 "source_id": _source_id(config.datasets[name]),
             }
@@ -57,7 +57,7 @@ def document(
     }  # fmt: skip
 
 
-def _dataset(policy: Policy, dataset: Dataset, state: State) -> dict[str, Any]:
+def _dataset(policy: Policy, dataset: Dataset, state: State, now: float) -> dict[str, Any]:
     gen = dataset.generation
     table, opened = gen.table, [s for s in gen.streams if s.open]
     shards = table.select()
@@ -89,7 +89,7 @@ def _dataset(policy: Policy, dataset: Dataset, state: State) -> dict[str, Any]:
         "first": policy.room.first(dataset),
         "epoch": epoch_of(policy, dataset),
         "waits_for": dataset.waits_for,
-        "rotation_waits": rotation_waits(policy, dataset),
+        "rotation_waits": rotation_waits(policy, dataset, now),
         "held_back": _held_back(dataset),
         "stopped": dataset.source.why or gen.contradicted or gen.reason,
         "contradicted": bool(gen.contradicted),
@@ -143,11 +143,10 @@ def stale_values(dataset: DatasetConfig, shard_size: int, known: Known) -> list[
     ]
 
 
-def rotation_waits(policy: Policy, dataset: Dataset) -> str:
+def rotation_waits(policy: Policy, dataset: Dataset, now: float) -> str:
     """Why a full dataset replaces nothing when the next epoch begins, or ""."""
-    gen, rotation = dataset.generation, dataset.rotation
-    full = policy.room.is_full(dataset) and not (gen.is_whole and not gen.supplements.lacks_room)
-    if dataset.rules.pin or not full or not gen.table.num_live:
+    gen, at = dataset.generation, policy.leases.figures(dataset, now)
+    if dataset.rules.pin or not (at.full and at.feeds and at.shards):
         return ""
     leases = (each for each in policy.leases.by_id.values())
     ours = [each for each in leases if policy.leases.generation_of(each.lease) is gen]
@@ -157,12 +156,7 @@ def rotation_waits(policy: Policy, dataset: Dataset) -> str:
             f"lease {holder.lease.id} of job {holder.lease.job} keeps {approximate_size(kept)} of retired "
             "shards: they make room when the lease ends"
         )
-    if rotation.unread and rotation.delivered < gen.footprint:
-        return (
-            f"jobs reported {approximate_size(rotation.delivered)} as delivered since the last rotation: "
-            "less than a shard"
-        )
-    return ""
+    return dataset.rotation.waits(at)
 
 
 def _lease(policy: Policy, state: LeaseState) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Writes small files durably: replaces them whole, or appends. state.json and egress.json."""
+"""Writes small files durably: state.json, egress.json, rotation.json. Replaces a file whole, or appends."""
 
 from __future__ import annotations
 
@@ -158,6 +158,29 @@ def read_egress(path: Path) -> int:
         f'{path} is damaged: found {text[:80]!r}, expected {{"version": 1, "fetched": BYTES}}. Write '
         "the fetched bytes into the file, or remove the file to count from 0"
     )
+
+
+def write_figures(path: Path, figures: Mapping[str, float | list[float]]) -> None:
+    """Replaces rotation.json. DiskError."""
+    replace(path, _json({"version": 1, "figures": dict(figures)}))
+
+
+def read_figures(path: Path) -> dict[str, float | list[float]]:
+    """Reads rotation.json. No figures if the file does not exist. DamagedError, DiskError."""
+    text = read(path)
+    if text is None:
+        return {}
+    try:
+        match json.loads(text):
+            case {"version": 1, "figures": dict(figures)}:
+                for value in figures.values():
+                    for number in value if isinstance(value, list) else [value]:
+                        if not (isinstance(number, int | float) and 0 <= number < 1 << 63):
+                            raise ValueError(f"found {number!r}, expected a number")
+                return figures
+    except (ValueError, RecursionError):
+        pass
+    raise DamagedError(f"{path} is damaged: found {text[:80]!r}. Its figures start anew")
 
 
 def _count(value: Any) -> int:

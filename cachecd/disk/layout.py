@@ -34,7 +34,7 @@ class Layout:
     """The paths of one cache directory.
 
         lock   egress.json   excluded.jsonl   leases/LEASE.json
-        datasets/NAME/classes-RULE.json
+        datasets/NAME/rotation.json   datasets/NAME/classes-RULE.json
         datasets/NAME/GENERATION/                 see GenerationLayout
 
     Names come from dataset names (validated in the configuration), hashes and numbers, never from a
@@ -72,6 +72,9 @@ class Layout:
     def classes(self, dataset: str, rule: str) -> Path:
         """`rule`: a hash of URL and label rule."""
         return self.dataset(dataset) / f"classes-{rule}.json"
+
+    def rotation(self, dataset: str) -> Path:
+        return self.dataset(dataset) / "rotation.json"
 
     def generation(self, dataset: str, name: str) -> GenerationLayout:
         return GenerationLayout(self.dataset(dataset) / name)

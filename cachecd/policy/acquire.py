@@ -94,7 +94,7 @@ class Leases:
 
     def _make(self, dataset: Dataset, event: AcquireAsked, now: float) -> LeaseState | Reply:
         """Makes the lease of a new epoch, or the reply to a rank that gets none."""
-        chosen = self._choose(dataset, event)
+        chosen = self._choose(dataset, event, now)
         if isinstance(chosen, Reply):
             return chosen
         lease = new_lease(dataset.rules, event, *chosen, self._new_name())
@@ -106,7 +106,9 @@ class Leases:
         self._out.append(do.WriteManifest(lease))
         return state
 
-    def _choose(self, dataset: Dataset, event: AcquireAsked) -> tuple[Generation, ShardSet] | Reply:
+    def _choose(
+        self, dataset: Dataset, event: AcquireAsked, now: float
+    ) -> tuple[Generation, ShardSet] | Reply:
         """The set of a new epoch, or why there is none."""
         if event.resume is not None:
             self._note_resume(dataset, event.resume)
@@ -115,7 +117,7 @@ class Leases:
         is_new = dataset.asked.get(event.job) != event.epoch
         dataset.asked[event.job] = event.epoch
         if is_new and dataset.was_held:
-            self.boundary(dataset)
+            self.boundary(dataset, now)
         gen, rules, upto = dataset.generation, dataset.rules, None
         older = [
             each
@@ -221,24 +223,33 @@ class Leases:
 
     # --- an epoch begins
 
-    def boundary(self, dataset: Dataset) -> None:
+    def boundary(self, dataset: Dataset, now: float) -> None:
         """Retires shards as an epoch begins, if new shards can replace them."""
-        gen, room = dataset.generation, self._room
+        gen = dataset.generation
         dataset.was_held = False
         if dataset.rules.pin:
             return
-        figures = Boundary(
+        if chosen := dataset.rotation.boundary(self.figures(dataset, now), gen.table.live()):
+            # Before the marks, but no mark waits for it: if the disk refuses the figures and the daemon
+            # is killed, they are those of the boundary before.
+            self._out.append(dataset.keep_figures())
+            gen.retire(chosen)
+
+    def figures(self, dataset: Dataset, now: float) -> Boundary:
+        """What a boundary now would find."""
+        gen, room = dataset.generation, self._room
+        return Boundary(
+            now=now,
+            rules=dataset.rules,
             live=gen.table.live_bytes,
             shards=gen.table.num_live,
             held=gen.table.live_bytes + gen.reserved,
             share=room.share(dataset),
             first=room.first(dataset),
-            refresh=dataset.rules.refresh,
             footprint=gen.footprint,
             full=room.is_full(dataset),
             feeds=not (self._restraint.spent or (gen.is_whole and not gen.supplements.lacks_room)),
         )
-        gen.retire(dataset.rotation.boundary(figures, gen.table.live()))
 
     # --- the life of a lease
 

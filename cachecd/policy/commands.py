@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from cachecd.model import Cursor, Shape, StreamId
-from cachecd.policy.values import Condemned, GenerationId, Head, Lease, Name, Piece
+from cachecd.policy.values import Condemned, Figures, GenerationId, Head, Lease, Name, Piece
 
 
 class WriteShape(NamedTuple):
@@ -77,6 +77,13 @@ class MakeSupplement(NamedTuple):
     stream: StreamId
     number: int
     pieces: tuple[Piece, ...]
+
+
+class KeepFigures(NamedTuple):
+    """Replace rotation.json, durably: what rotation remembers of a dataset."""
+
+    dataset: str
+    figures: Figures
 
 
 class MarkRetired(NamedTuple):
@@ -213,8 +220,8 @@ class ReplyRoom(NamedTuple):
 
 Command = (
     WriteShape | ReadCursor | OpenStream | SetUntil | GrantShard | CloseStream | PublishShard
-    | FindMissing | MakeSupplement | MarkRetired | WriteState | Unlink | RemoveGeneration | VerifyShard
-    | MarkBad | RemakeShard | WriteExclusion | FindHolders | FinishExclusion
+    | FindMissing | MakeSupplement | KeepFigures | MarkRetired | WriteState | Unlink | RemoveGeneration
+    | VerifyShard | MarkBad | RemakeShard | WriteExclusion | FindHolders | FinishExclusion
     | WriteManifest | MarkHeld | EndLease | ReplyGranted | ReplyDone | ReplyWaiting | ReplyRefused
     | ReplyRoom
 )  # fmt: skip

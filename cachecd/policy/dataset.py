@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from cachecd.policy import commands as do
 from cachecd.policy.generation import Generation
 from cachecd.policy.pause import Pause
 from cachecd.policy.rotation import Rotation
-from cachecd.policy.values import GenerationId, Resume, Rules
+from cachecd.policy.values import Figures, GenerationId, Resume, Rules
 
 
 class Dataset:
@@ -17,12 +18,16 @@ class Dataset:
     `resume`: where a generation without a shard is to begin."""
 
     def __init__(
-        self, rules: Rules, generation: Generation, by_id: Mapping[GenerationId, Generation]
+        self,
+        rules: Rules,
+        generation: Generation,
+        by_id: Mapping[GenerationId, Generation],
+        figures: Figures,
     ) -> None:
         self.rules = rules
         self.generation = generation
         self._by_id = by_id
-        self.rotation = Rotation()
+        self.rotation = Rotation.restored(figures)
         self.source = Pause()
         self.leases = 0
         self.epoch = -1
@@ -37,6 +42,10 @@ class Dataset:
         return [
             gen for gen in self._by_id.values() if gen.id.dataset == name and not gen.is_configured
         ]
+
+    def keep_figures(self) -> do.KeepFigures:
+        """What rotation remembers now is to be kept over a restart."""
+        return do.KeepFigures(self.rules.name, self.rotation.figures())
 
     @property
     def waits_for(self) -> str:

@@ -11,7 +11,16 @@ from typing import NamedTuple
 
 from cachecd.model import Cursor, Shape, ShardFacts, ShardFound, Skipped, StreamId
 from cachecd.policy.commands import Command
-from cachecd.policy.values import GenerationId, Head, Lease, Piece, Resume, Rules
+from cachecd.policy.values import (
+    NO_FIGURES,
+    Figures,
+    GenerationId,
+    Head,
+    Lease,
+    Piece,
+    Resume,
+    Rules,
+)
 
 
 class Configured(NamedTuple):
@@ -31,7 +40,8 @@ class Configured(NamedTuple):
 class GenerationFound(NamedTuple):
     """A directory that a start found or made; `heads` has one entry for each stream, then the supplements'
     (whose cursor means nothing). `misfits`: how many units were skipped because their schema is another,
-    and why one of them was. Generations of a dataset come newest first."""
+    and why one of them was. `figures`: what KeepFigures wrote last, if the generation is configured.
+    Generations of a dataset come newest first."""
 
     generation: GenerationId
     split: str = ""
@@ -39,6 +49,7 @@ class GenerationFound(NamedTuple):
     heads: tuple[Head, ...] = ()
     shards: tuple[ShardFound, ...] = ()
     misfits: tuple[int, str] = (0, "")
+    figures: Figures = NO_FIGURES
 
 
 class LeaseFound(NamedTuple):

@@ -46,7 +46,8 @@ class Policy:
         self._started = self._draining = False
 
     def handle(self, event: ev.Event, now: float) -> list[do.Command]:
-        """The commands that follow from an event at a time (seconds of a monotonic clock)."""
+        """The commands that follow from an event. `now`: seconds since 1970, by a clock that never goes
+        back while the daemon runs."""
         self._apply(event, now)
         if self._started:
             self._pump(now)
@@ -67,7 +68,10 @@ class Policy:
             self._feeding.settle(dataset.generation)
         if self.disk.stops(now) or self._draining:
             return
-        self._out += self._refused
+        self._out += [  # figures as they are by now
+            self.datasets[each.dataset].keep_figures() if isinstance(each, do.KeepFigures) else each
+            for each in self._refused
+        ]
         self._refused.clear()
         may = not self.pauses(now)
         for dataset in self.datasets.values():
@@ -148,6 +152,7 @@ class Policy:
                 self._out.append(do.ReplyRoom(purpose, self.room.write(size, in_slack=False)))
             case ev.Draining():
                 self._draining = True
+                self._out += [dataset.keep_figures() for dataset in self.datasets.values()]
             case ev.Tick():
                 pass
             case _:
@@ -195,7 +200,7 @@ class Policy:
         )
         self.room.by_id[name] = gen
         if configured is not None:
-            self.datasets[name.dataset] = Dataset(configured, gen, self.room.by_id)
+            self.datasets[name.dataset] = Dataset(configured, gen, self.room.by_id, event.figures)
 
     # --- results
 

@@ -1,30 +1,34 @@
-"""Rotation: how many bytes an epoch's boundary retires. Pure.
+"""Rotation: how many bytes an epoch's boundary retires, and why nothing rotates. Pure.
 
-Four figures of a dataset decide it, beside the bytes of the moment. All are lost by a restart, which
-only delays the next rotation.
+What the rules remember is kept over restarts: each field of `Rotation` is a figure in rotation.json. So a
+new rule needs its option (Rules), and in this file a field, a bound in `_most` and a reason in `waits`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
+
+from cachecd.policy.values import Figures, Rules
+from cachecd.quantities import approximate_size
 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """The figures of a dataset when an epoch begins.
+    """A dataset when an epoch begins.
 
-    `live`: bytes of live shards, of which `shards` have records. `held`: live and reserved bytes.
-    `first`: what counts of `grow.first`. `full`: no room for one more shard. `feeds`: a stream or a
-    supplement needs room.
+    `now`: seconds since 1970. `live`: bytes of live shards, of which `shards` have records. `held`: live
+    and reserved bytes. `first`: what counts of `grow.first`. `full`: no room for one more shard. `feeds`: a
+    stream or a supplement needs room.
     """
 
+    now: float
+    rules: Rules
     live: int
     shards: int
     held: int
     share: int
     first: int
-    refresh: float
     footprint: int
     full: bool
     feeds: bool
@@ -36,42 +40,67 @@ class Rotation:
     (`refilled`); bytes delivered since that boundary (`delivered`), and what it retired (`last`). `unread`:
     the last boundary retired nothing because too little was delivered."""
 
-    sealed: int = 0
-    refilled: int = 0
-    delivered: float = 0.0
-    last: int = 0
+    sealed: float = 0
+    refilled: float = 0
+    delivered: float = 0
+    last: float = 0
     unread: bool = False
+
+    @classmethod
+    def restored(cls, figures: Figures) -> Rotation:
+        """The rotation of the last daemon. A figure that is missing or of another kind starts anew."""
+        rotation = cls()
+        for field in fields(cls):
+            kept = figures.get(field.name)
+            is_list = isinstance(getattr(rotation, field.name), list)
+            if kept is not None and isinstance(kept, list) is is_list:
+                setattr(rotation, field.name, kept)
+        return rotation
+
+    def figures(self) -> Figures:
+        """What a restart gives back."""
+        return asdict(self)
 
     def note_sealed(self, allocated: int) -> None:
         self.sealed += allocated
         self.refilled += allocated
 
-    def boundary(self, now: Boundary, oldest: Iterable[tuple[int, int]]) -> list[int]:
+    def boundary(self, at: Boundary, oldest: Iterable[tuple[int, int]]) -> list[int]:
         """The numbers of the shards to retire. `oldest` yields (number, allocated bytes), oldest first."""
         chosen: list[int] = []
-        retired, most, excess = 0, self._most(now), now.held > now.share
+        retired, most, excess = 0, self._most(at), at.held > at.share
         for number, allocated in oldest if most > 0 else ():
             # Above the share, the last shard may go beyond the amount: at least one goes.
             if retired >= most or (retired + allocated > most and not excess):
                 break
-            if len(chosen) + 1 >= now.shards:
+            if len(chosen) + 1 >= at.shards:
                 break  # the next set needs one: its job holds the last set until then
             chosen.append(number)
             retired += allocated
         self.sealed = 0
-        self.unread = now.full and now.feeds and not chosen and self.delivered < now.footprint
+        self.unread = at.full and at.feeds and not chosen and self.delivered < at.footprint
         if chosen:
-            self.delivered, self.refilled, self.last = 0.0, 0, retired
+            self.delivered, self.refilled, self.last = 0, 0, retired
         return chosen
 
-    def _most(self, now: Boundary) -> float:
+    def waits(self, at: Boundary) -> str:
+        """Why the next boundary retires nothing of a full dataset, or ""."""
+        if self.unread and self.delivered < at.footprint:
+            return (
+                f"jobs reported {approximate_size(self.delivered)} as delivered since the last rotation: "
+                "less than a shard"
+            )
+        return ""
+
+    def _most(self, at: Boundary) -> float:
         """How many bytes may go: nothing while there is room, or while nothing would replace it."""
-        if now.held > now.share:  # read or not
-            return min(now.held - now.share, max(now.footprint, now.refresh * now.live))
-        if not (now.full and now.feeds):
+        refresh = at.rules.refresh
+        if at.held > at.share:  # read or not
+            return min(at.held - at.share, max(at.footprint, refresh * at.live))
+        if not (at.full and at.feeds):
             return 0
-        floor = max(now.first, int((1 - now.refresh) * now.share))
-        by_floor = max(now.live - floor, now.footprint)  # rule (a)
+        floor = max(at.first, int((1 - refresh) * at.share))
+        by_floor = max(at.live - floor, at.footprint)  # rule (a)
         again = 2 * self.last if self.refilled >= self.last else 0
-        by_link = max(self.sealed, again, now.footprint)  # rule (b)
-        return min(by_floor, by_link, self.delivered, now.live)  # rule (c)
+        by_link = max(self.sealed, again, at.footprint)  # rule (b)
+        return min(by_floor, by_link, self.delivered, at.live)  # rule (c)

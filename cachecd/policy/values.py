@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from cachecd.model import Cursor
 
 Intervals = tuple[tuple[int, int, int], ...]  # (stream, first j, last j), ascending
 Name = tuple[int, int]  # (number, version)
+Figures = Mapping[str, float | list[float]]  # what rotation remembers, by name
+NO_FIGURES: Figures = {}
 
 
 class GenerationId(NamedTuple):

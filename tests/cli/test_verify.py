@@ -231,9 +231,11 @@ def test_unknown_files_are_listed_and_are_no_fault(cachecd, cache):
 
 def test_what_the_daemon_keeps_beside_the_shards_is_not_unknown(cachecd, cache):
     train = cache.of("train")
-    for path in (cache.layout.excluded, cache.layout.egress, train.state, train.snapshot):
+    layout = cache.layout
+    for path in (layout.excluded, layout.egress, train.state, train.snapshot):
         path.write_bytes(b"")
-    for path in (train.bad(1), train.old(2), cache.layout.classes("train", "ab12")):
+    of_dataset = (layout.rotation("train"), layout.classes("train", "ab12"))
+    for path in (train.bad(1), train.old(2), *of_dataset):
         path.write_bytes(b"")
     done = cachecd("verify", cache.root)
     assert done.returncode == 0

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from cachecd.daemon.manifest import decode_manifest, encode_manifest
-from cachecd.disk.durable import read_state
+from cachecd.disk.durable import read_figures, read_state
 from cachecd.disk.identity import read_generation
 from cachecd.disk.publish import mark_bad
 from cachecd.model import Cursor, Shape, Skipped
@@ -69,6 +69,13 @@ def test_state_keeps_the_counts_of_skipped_units(disk):
     state = read_state(disk.generation.state)
     assert state.heads == tuple((h.next, h.cursor) for h in heads)
     assert (state.skipped["gone"].count, len(state.skipped["gone"].examples)) == (12, 10)
+
+
+def test_figures_of_rotation_are_replaced(disk):
+    for figures in ({"last": 5, "unread": True}, {"last": 7.5, "times": [1.0, 2.0]}):
+        command = do.KeepFigures("train", figures)
+        assert disk.work.write(command) == [ev.Done(command)]
+        assert read_figures(disk.layout.rotation("train")) == figures
 
 
 def test_shape_and_schema_share_generation_json(disk):

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from cachecd.config import Config
 from cachecd.daemon.identities import classes_rule, identity_of, rules_of
 from cachecd.daemon.manifest import encode_manifest
 from cachecd.daemon.start import Start, measure, start
 from cachecd.disk import leases, publish
+from cachecd.disk.durable import write_figures
 from cachecd.disk.filesystem import allocated
 from cachecd.disk.identity import read_generation, write_generation
 from cachecd.disk.layout import GenerationLayout, Layout
@@ -164,6 +166,25 @@ def test_damaged_lease_is_removed(tmp_path):
     leases.write_manifest(layout, "a", b"{}")
     begin(given)
     assert not layout.manifest("a").exists()
+
+
+def test_figures_of_rotation_come_back_damaged_ones_do_not(tmp_path):
+    given = config(tmp_path)
+    path = begin(given).layout.rotation("train")
+    figures = {"last": 5, "of_another_release": 7}
+    write_figures(path, figures)
+    with capture_logs() as logs:
+        assert found_figures(begin(given)) == figures
+        path.write_bytes(b"cut")
+        assert found_figures(begin(given)) == {}
+    [unknown, ignored] = [line for line in logs if "rotation.json" in line["event"]]
+    assert unknown["names"] == ["of_another_release"]
+    assert "is damaged" in ignored["why"]
+
+
+def found_figures(found: Start) -> Any:
+    [event] = [each for each in found.events if isinstance(each, ev.GenerationFound)]
+    return event.figures
 
 
 def test_held_damaged_lease_stops_the_start(tmp_path):

@@ -13,9 +13,11 @@ from cachecd.disk.durable import (
     append,
     read,
     read_egress,
+    read_figures,
     read_state,
     replace,
     write_egress,
+    write_figures,
     write_state,
 )
 from cachecd.disk.excluded import ExcludedFile, Exclusion
@@ -82,11 +84,27 @@ def test_egress_is_read_back(tmp_path):
     assert read_egress(path) == 1 << 50
 
 
+def test_figures_are_read_back(tmp_path):
+    path = tmp_path / "rotation.json"
+    assert read_figures(path) == {}
+    figures = {"last": 1 << 40, "delivered": 0.1, "unread": True, "times": [3.5, 4]}
+    write_figures(path, figures)
+    assert read_figures(path) == figures
+
+
+@pytest.mark.parametrize("value", ["NaN", "-1", "1e400", '"1"', "null", "[[1]]", "{}"])
+def test_figure_that_is_no_number_is_damage(tmp_path, value):
+    path = tmp_path / "rotation.json"
+    path.write_text(f'{{"version": 1, "figures": {{"last": {value}}}}}')
+    with pytest.raises(DamagedError, match=r"rotation\.json is damaged"):
+        read_figures(path)
+
+
 @pytest.mark.parametrize("text", [b"", b"{}", b'{"version": 1, "fetched": -1}', b"\x00" * 4096])
 def test_damaged_small_files_are_named(tmp_path, text):
     path = tmp_path / "f.json"
     path.write_bytes(text)
-    for reader in (read_state, read_egress):
+    for reader in (read_state, read_egress, read_figures):
         with pytest.raises(DamagedError, match=r"f\.json is damaged"):
             reader(path)
 

@@ -47,6 +47,7 @@ def test_tree_is_that_of_the_documentation():
     assert [
         str(p) for p in (layout.lock, layout.egress, layout.excluded, layout.manifest("l"))
     ] == [*("/c/lock", "/c/egress.json", "/c/excluded.jsonl", "/c/leases/l.json")]
+    assert str(layout.rotation("train")) == "/c/datasets/train/rotation.json"
     assert str(layout.classes("train", "ab")) == "/c/datasets/train/classes-ab.json"
     generation = layout.generation("train", "0123456789abcdef")
     assert generation == LAYOUT

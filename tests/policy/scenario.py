@@ -168,6 +168,9 @@ class Scenario(Simulated):
             return False
         index = self.rng.randrange(min(len(self.pending), 8))
         stream = getattr(self.pending[index], "stream", None)
+        figures = [n for n, c in enumerate(self.pending) if isinstance(c, do.KeepFigures)]
+        if figures:  # before the marks, as all writes are in order
+            index, stream, refuse = figures[0], None, False
         if stream is not None:
             index = next(
                 i for i, c in enumerate(self.pending) if getattr(c, "stream", None) == stream
@@ -281,6 +284,10 @@ class Scenario(Simulated):
             case "job":
                 self.train(name, rng.choice(["j", "j", "j", "k", "slow"]))
             case "kill":
+                if rng.random() < 0.3:  # no kill
+                    self.send(ev.Draining())
+                    while self.run_command():
+                        pass
                 self.start()
             case "leave" if self.jobs:
                 self.leave(rng.choice(sorted(self.jobs)))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from cachecd.model import Cursor, Lane, ShardFacts, ShardFound, Skipped, StreamId
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
-from cachecd.policy.values import GenerationId, Head, Lease, Piece
+from cachecd.policy.values import Figures, GenerationId, Head, Lease, Piece
 from tests.policy.workers import OVERHEAD, Directory, Object, Shard, Worker
 
 
@@ -21,6 +21,7 @@ class Disk:
         self.directories: dict[GenerationId, Directory] = {}
         self.manifests: dict[str, Lease] = {}
         self.was_held: set[str] = set()
+        self.figures: dict[str, Figures] = {}
         self.excluded: set[str] = set()
         self.open_exclusions: dict[str, tuple[str, ...]] = {}
 
@@ -199,6 +200,8 @@ class Simulated:
                 return []
             case do.FindMissing(name, begin):
                 return [self.missing(name, begin)]
+            case do.KeepFigures(dataset, figures):
+                self.disk.figures[dataset] = figures
             case do.MarkRetired(name, numbers):
                 self.disk.directories[name].old |= set(numbers)
             case do.WriteState(name, heads):
@@ -315,8 +318,9 @@ class Simulated:
         return ev.Listed(name, tuple(d.ends), len(d.keys), sum(sizes), d.first, d.completed)
 
     def _directory_found(self, name: GenerationId, d: Directory) -> ev.GenerationFound:
+        figures = self.disk.figures.get(name.dataset, {})
         if d.shape is None:
-            return ev.GenerationFound(name, d.split)
+            return ev.GenerationFound(name, d.split, figures=figures)
         shards, newest = [], d.newest()
         for number, version in newest.items():
             shard = d.shards[number, version]
@@ -338,7 +342,8 @@ class Simulated:
                     head = Head(j + 1, shard.after)
             top = max([head.next, *(j + 1 for j, _ in files), *self._leased(name, s)])
             heads.append(Head(top, head.cursor))
-        return ev.GenerationFound(name, d.split, d.shape, tuple(heads), tuple(shards))
+        found = name, d.split, d.shape, tuple(heads), tuple(shards)
+        return ev.GenerationFound(*found, figures=figures)
 
     def _leased(self, name: GenerationId, s: int) -> Iterator[int]:
         for lease in self.disk.manifests.values():

@@ -303,6 +303,29 @@ def test_newest_older_generation_is_leased_and_oldest_gives_its_room_first():
     assert len(cache.live(GenerationId("a", "two"))) == 4
 
 
+def test_older_generation_without_a_record_keeps_nobody_waiting():
+    cache = Cache(units=100, first=30)  # more than one shard
+    good = dict(cache.sources["a"])
+    cache.sources["a"] = {key: Object(o.etag, o.records, (False, 0)) for key, o in good.items()}
+    cache.list_all()
+    assert not any(shard.records for shard in cache.disk.directories[A].shards.values())
+    cache.sources["a"] = good
+    two = GenerationId("a", "two")
+    cache.rules["a"] = cache.rules["a"]._replace(generation="two")
+    cache.disk.directories[two] = Directory("", 1000, cache.rules["a"])
+    cache.start()
+    cache.directory(two).list(sorted(good), 1 << 30)
+    cache.send(cache.listed(two))
+    cache.run(but=(do.PublishShard,))
+    publish = cache.under_way(do.PublishShard)[0]
+    cache.pending.remove(publish)
+    for event in cache.carry_out(publish):
+        cache.send(event)
+    cache.send(ev.Measured(0, 100_000, spare=0))  # others have filled the file system
+    cache.send(ev.AcquireAsked("r", "a", "x", 0))
+    assert cache.under_way(do.WriteManifest), "the only records that there are"
+
+
 def test_generation_with_a_damaged_listing_is_leased_while_it_has_more():
     cache = a_whole_cache(first=1)
     again = GenerationId("a", "one-2")

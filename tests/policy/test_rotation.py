@@ -2,20 +2,29 @@
 
 from dataclasses import replace
 
+from cachecd.policy import commands as do
+from cachecd.policy import events as ev
 from cachecd.policy.rotation import Boundary, Rotation
+from cachecd.policy.values import Rules
+from tests.policy.cache import a_full_cache
 
 FULL = Boundary(
+    now=0,
+    rules=Rules("a", "one", first=20, shard_size=10),
     live=90,
     shards=9,
     held=90,
     share=100,
     first=20,
-    refresh=0.25,
     footprint=10,
     full=True,
     feeds=True,
 )
 OLDEST = [(number, 10) for number in range(9)]
+
+
+def refreshing(refresh):
+    return replace(FULL, rules=FULL.rules._replace(refresh=refresh))
 
 
 def retired(rotation, boundary=FULL, oldest=OLDEST):
@@ -29,22 +38,22 @@ def test_floor_keeps_three_quarters_of_the_share():
 
 def test_half_of_the_share_goes_with_half_refresh():
     # The floor is 50: 40 may go, and 40 were sealed.
-    assert retired(Rotation(sealed=40, delivered=90), replace(FULL, refresh=0.5)) == [0, 1, 2, 3]
+    assert retired(Rotation(sealed=40, delivered=90), refreshing(0.5)) == [0, 1, 2, 3]
 
 
 def test_first_is_a_floor_too():
     # max(first 70, 0) leaves 20.
-    boundary = replace(FULL, refresh=1.0, first=70)
+    boundary = replace(refreshing(1.0), first=70)
     assert retired(Rotation(sealed=90, delivered=90), boundary) == [0, 1]
 
 
 def test_no_more_goes_than_was_sealed():
-    boundary = replace(FULL, refresh=1.0)
+    boundary = refreshing(1.0)
     assert retired(Rotation(sealed=30, delivered=90), boundary) == [0, 1, 2]
 
 
 def test_twice_the_last_goes_once_it_was_refilled():
-    boundary = replace(FULL, refresh=1.0)
+    boundary = refreshing(1.0)
     refilled = Rotation(sealed=0, refilled=20, last=20, delivered=90)
     assert retired(refilled, boundary) == [0, 1, 2, 3]
     not_refilled = Rotation(sealed=0, refilled=19, last=20, delivered=90)
@@ -52,7 +61,7 @@ def test_twice_the_last_goes_once_it_was_refilled():
 
 
 def test_no_more_goes_than_was_delivered():
-    boundary = replace(FULL, refresh=1.0)
+    boundary = refreshing(1.0)
     assert retired(Rotation(sealed=90, delivered=29), boundary) == [0, 1]
     assert retired(Rotation(sealed=90, delivered=9), boundary) == []
 
@@ -94,4 +103,66 @@ def test_above_the_share_no_more_than_refresh_goes_at_once():
 
 
 def test_above_the_share_one_shard_goes_with_little_refresh():
-    assert retired(Rotation(), replace(FULL, share=30, refresh=0.01)) == [0]
+    assert retired(Rotation(), replace(refreshing(0.01), share=30)) == [0]
+
+
+# --- over restarts
+
+
+def stop(cache):
+    cache.send(ev.Draining())
+    cache.run()
+
+
+def test_after_a_clean_stop_what_was_delivered_still_counts():
+    cache = a_full_cache(refresh=0.5, first=1)
+    before, old = cache.live(), cache.epoch(0)
+    stop(cache)
+    cache.start()
+    cache.end(old)
+    cache.acquire(1)
+    assert cache.live()[0] > before[0], "the oldest went"
+
+
+def test_after_a_kill_rotation_goes_on_from_the_last_boundary_that_retired_something():
+    cache = a_full_cache(refresh=1.0, first=1)
+    lease = cache.epoch(0)
+    cache.acquire(1)
+    last = cache.policy.datasets["a"].rotation.last
+    assert last > 9, "more than a shard"
+    cache.send(ev.Delivered(lease, 1.0))
+    cache.start()
+    rotation = cache.policy.datasets["a"].rotation
+    assert (rotation.last, rotation.refilled, rotation.delivered) == (last, 0, 0)
+
+
+def test_figures_are_kept_before_the_marks_and_delay_none():
+    cache = a_full_cache(refresh=0.5, first=1)
+    cache.epoch(0)
+    commands = cache.send(ev.AcquireAsked("r", "a", "job", 1))
+    kinds = [type(command) for command in commands]
+    assert kinds.index(do.KeepFigures) < kinds.index(do.MarkRetired)
+    cache.run(but=(do.KeepFigures,))
+    assert cache.disk.directories[cache.policy.datasets["a"].generation.id].old
+
+
+def test_refused_figures_are_written_later_as_they_are_then():
+    cache = a_full_cache(refresh=0.5, first=1)
+    lease = cache.epoch(0)
+    cache.send(ev.AcquireAsked("r", "a", "job", 1))
+    [refused] = cache.under_way(do.KeepFigures)
+    cache.pending.remove(refused)
+    cache.send(ev.DiskRefused(refused, "no space left"))
+    assert not cache.under_way(do.KeepFigures), "after a pause"
+    cache.send(ev.Delivered(lease, 1.0))
+    cache.now += 5
+    cache.send(ev.Tick())
+    [again] = cache.under_way(do.KeepFigures)
+    assert refused.figures["delivered"] == 0 < again.figures["delivered"]
+
+
+def test_figures_of_another_release_are_ignored():
+    figures = {"last": 20, "delivered": [1.0], "purged": 7}
+    rotation = Rotation.restored(figures)
+    assert rotation == Rotation(last=20)
+    assert Rotation.restored(rotation.figures()) == rotation
