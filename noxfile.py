@@ -32,6 +32,7 @@ STEPS = {
     "estimator": ({}, "python -m tests.estimator"),
     "read": ({}, "python -m tests.bench.read"),
     "ingest": ({}, "python -m tests.bench.ingest"),
+    "fetched": ({}, "python -m tests.bench.fetched"),
     "images": ({}, "python -m tests.bench.images"),
     "state": ({}, "python -m tests.bench.state"),
     "start": ({}, "python -m tests.bench.start"),

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, BinaryIO
 
 import boto3
 import obstore
@@ -53,11 +53,15 @@ def _keys(bucket: str, prefix: str) -> list[str]:
     return [found["Key"] for page in pages for found in page.get("Contents", ())]
 
 
+def _store(bucket: str, connections: int) -> S3Store:
+    options: Any = {"allow_http": True, "timeout": "1h", "pool_max_idle_per_host": str(connections)}
+    return S3Store(bucket, endpoint=os.environ["AWS_ENDPOINT_URL"], client_options=options)
+
+
 def by_obstore(bucket: str, prefix: str, connections: int) -> Figures:
     """Whole objects by obstore, thrown away."""
     keys = _keys(bucket, prefix)
-    options: Any = {"allow_http": True, "timeout": "1h", "pool_max_idle_per_host": str(connections)}
-    store = S3Store(bucket, endpoint=os.environ["AWS_ENDPOINT_URL"], client_options=options)
+    store = _store(bucket, connections)
     figures: Figures = {"objects": len(keys), "bytes": 0}
     todo = iter(keys)
 
@@ -72,6 +76,35 @@ def by_obstore(bucket: str, prefix: str, connections: int) -> Figures:
     with measured(figures):
         asyncio.run(all_lanes())
     return figures
+
+
+def into_files(bucket: str, prefix: str, connections: int) -> Figures:
+    """Whole objects by obstore, streamed into files as they come, which are synced at the end."""
+    keys, figures = _keys(bucket, prefix), Figures()
+    store = _store(bucket, connections)
+    folder = tempfile.mkdtemp(prefix="cachecd-files-", dir=os.environ.get("TMPDIR"))
+    todo = iter(enumerate(keys))
+    files: list[BinaryIO] = []
+
+    async def one_lane() -> None:
+        for number, key in todo:
+            file = open(os.path.join(folder, f"{number:06d}"), "wb")  # noqa: SIM115 (synced later)
+            files.append(file)
+            async for some in (await obstore.get_async(store, key)).stream():
+                file.write(some)
+
+    async def all_lanes() -> None:
+        await asyncio.gather(*(one_lane() for _ in range(connections)))
+
+    try:
+        with measured(figures):
+            asyncio.run(all_lanes())
+            for file in files:
+                file.flush()
+                os.fsync(file.fileno())
+        return {**figures, "objects": len(keys), "bytes": sum(file.tell() for file in files)}
+    finally:
+        shutil.rmtree(folder)
 
 
 def by_boto3(bucket: str, prefix: str, connections: int) -> Figures:
@@ -114,6 +147,7 @@ def by_s5cmd(bucket: str, prefix: str, connections: int) -> Figures:
 
 FETCHERS: dict[str, Callable[[str, str, int], Figures]] = {
     "obstore": by_obstore,
+    "files": into_files,
     "boto3": by_boto3,
     "s5cmd": by_s5cmd,
 }
