@@ -15,11 +15,10 @@ from typing import Any, TypeVar
 
 from cachecd import model
 from cachecd.config import SourceConfig
-from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, UnitError
+from cachecd.errors import ConfigError, SourceUnreachableError
 from cachecd.model import ObjectInfo
 from cachecd.sampler.enumerated import pages_of, unlistable
-from cachecd.sampler.transforms.guest import Guest
-from cachecd.sampler.usercode import imported, told
+from cachecd.sampler.usercode import BlamedError, Guest, imported
 from cachecd.sampler.view import Direct, StoreView
 from cachecd.stores.fetch import Store
 
@@ -51,10 +50,6 @@ class Unit(str):
         return made
 
 
-class BlamedError(UnitError):
-    """The user's code raised something; the message says what and where."""
-
-
 class Reader:
     """One object of the user's class. What its code raises comes out as BlamedError, except for what a
     store has raised, and MemoryError."""
@@ -66,7 +61,7 @@ class Reader:
         self._guest = Guest()
         make = imported(source.reader, "reader", "class")
         try:
-            self._reader = self._guarded("", lambda: make(**source.options))
+            self._reader = self._guest.call(self._name, lambda: make(**source.options))
         except BlamedError as error:
             raise SourceUnreachableError(str(error)) from error
         if not callable(getattr(self._reader, "read", None)):
@@ -143,13 +138,7 @@ class Reader:
         )
 
     def _guarded(self, method: str, code: Callable[[], T]) -> T:
-        try:
-            return self._guest.call(code)
-        except (SourceError, MemoryError):
-            raise
-        except BaseException as error:  # exit() costs the unit, not the process
-            name = f"{self._name}.{method}" if method else self._name
-            raise BlamedError(f"{name} raised {told(error)}") from error
+        return self._guest.call(f"{self._name}.{method}", code)
 
 
 def list_reader(source: SourceConfig, store: Store, after: str) -> Iterator[list[ObjectInfo]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cachecd.sampler.sources.lockstep import Lockstep
+from cachecd.sampler.sources.python import Lockstep
 
 
 @pytest.mark.timeout(20)

@@ -18,7 +18,7 @@ from cachecd.model import ObjectInfo, Unit
 from cachecd.sampler.opening import open_store
 from cachecd.sampler.reader import UNSIZED
 from cachecd.sampler.sources import open_source
-from cachecd.sampler.sources.lockstep import Lockstep
+from cachecd.sampler.sources.python import Lockstep
 from cachecd.sampler.units import list_units
 from cachecd_client._core import decode_example, encode_example
 from tests.contracts.source import Bench, Given, SourceContract

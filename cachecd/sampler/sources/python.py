@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator
+import asyncio
+import queue
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import aclosing
+from typing import Any, TypeVar
 
 from typing_extensions import Buffer
 
 from cachecd import model
 from cachecd.config import SourceConfig
 from cachecd.model import ObjectInfo
-from cachecd.sampler.reader import BlamedError, Reader, Record, Unit
+from cachecd.sampler.reader import Reader, Record, Unit
 from cachecd.sampler.sources.content import Content
-from cachecd.sampler.sources.lockstep import Lockstep
-from cachecd.sampler.usercode import imported
+from cachecd.sampler.usercode import BlamedError, imported
 from cachecd.sampler.view import StoreView
 from cachecd_client.schema import Schema
+
+T = TypeVar("T")
 
 
 class Python:
@@ -47,20 +53,18 @@ class Python:
         self, unit: model.Unit, content: Content
     ) -> AsyncGenerator[tuple[int, Record], None]:
         made = 0
-        try:
-            async with aclosing(self._records(unit, content, 0)) as records:
-                async for record in records:
-                    made += 1
-                    yield 0, record
-            return
-        except BlamedError as error:
-            first = error
-        try:
-            async with aclosing(self._records(unit, content, made)) as records:
-                async for record in records:
-                    yield 0, record
-        except BlamedError as again:
-            raise first from again
+        first: BlamedError | None = None
+        while True:
+            try:
+                async with aclosing(self._records(unit, content, made)) as records:
+                    async for record in records:
+                        made += 1
+                        yield 0, record
+                return
+            except BlamedError as error:
+                if first is not None:
+                    raise first from error
+                first = error
 
     async def _records(
         self, unit: model.Unit, content: Content, passed: int
@@ -100,3 +104,84 @@ class _Reached:
 
     def read(self, key: str, start: int, stop: int, etag: str) -> Buffer:
         return self._steps.wait(lambda: self._content.read(start, stop, key, etag))
+
+
+class Lockstep:
+    """The user's code in a thread of its own, in step with the event loop. The thread is the same for all
+    steps: what libraries keep by the thread stays usable.
+
+    Reading a unit, the user's code computes and waits for bytes by turns, as it likes. The event loop
+    brings the bytes, as it does for all formats: within the limits and with patience. While the code
+    computes the loop stands still, as it does for a transform, so that endless computing is noticed.
+    """
+
+    def __init__(self) -> None:
+        self._steps: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._one_at_a_time = asyncio.Lock()
+        self._changed = threading.Condition()  # guards what follows
+        self._loop: asyncio.AbstractEventLoop | None = None  # of the step in hand
+        self._waits: list[Future[Any]] = []
+
+    async def run(self, code: Callable[[], T]) -> T:
+        """What the code returns, or raises. Keeps the loop from running until it ends or calls `wait`,
+        in whichever thread.
+
+        If this is cancelled, each `wait` raises CancelledError until the code has ended: the thread is free
+        for the next step.
+        """
+        async with self._one_at_a_time:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="guest", daemon=True)
+                self._thread.start()
+            self._loop = loop = asyncio.get_running_loop()
+            changed = asyncio.Event()
+
+            def wake(_: object) -> None:
+                loop.call_soon_threadsafe(changed.set)
+
+            step = Future[T]()
+            step.add_done_callback(wake)
+            self._steps.put((code, step))
+            try:
+                while not step.done():
+                    with self._changed:
+                        self._changed.wait_for(lambda: step.done() or self._pending())
+                    changed.clear()
+                    for future in self._pending():
+                        future.add_done_callback(wake)
+                    if self._pending() and not step.done():
+                        await changed.wait()
+            except asyncio.CancelledError:
+                with self._changed:
+                    self._loop = None
+                for future in self._pending():
+                    future.cancel()
+                step.exception()  # when the code has ended
+                raise
+            return step.result()
+
+    def wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What `work` brings, done by the loop. For threads of the user's code, while a step runs."""
+        with self._changed:
+            if self._loop is None:
+                raise asyncio.CancelledError
+            future = asyncio.run_coroutine_threadsafe(work(), self._loop)
+            self._waits = [*self._pending(), future]
+            self._changed.notify()
+        return future.result()
+
+    def _pending(self) -> list[Future[Any]]:
+        return [future for future in self._waits if not future.done()]
+
+    def _work(self) -> None:
+        while True:
+            code, step = self._steps.get()
+            try:
+                result = code()
+            except BaseException as error:
+                step.set_exception(error)
+            else:
+                step.set_result(result)
+            with self._changed:
+                self._changed.notify()

@@ -14,8 +14,7 @@ from typing import Any, cast
 
 from cachecd.config import TransformStep
 from cachecd.errors import UnitError
-from cachecd.sampler.transforms.guest import Guest
-from cachecd.sampler.usercode import imported, told
+from cachecd.sampler.usercode import Guest, imported
 from cachecd.stores.extras import extra
 
 Record = Mapping[str, Any]
@@ -44,18 +43,18 @@ def build(steps: Sequence[TransformStep]) -> Callable[[Record], Iterator[Record]
 
     def transform(record: Record) -> Iterator[Record]:
         made = 0
-        try:
-            for result in attempt(record):
-                made += 1
-                yield result
-            return
-        except UnitError as error:
-            first = error
-        try:
-            yield from itertools.islice(attempt(record), made, None)
-        except UnitError as again:
-            # A first try may have spoilt the record for the second: its own reason is the better one.
-            raise first from again
+        first: UnitError | None = None
+        while True:
+            try:
+                for result in itertools.islice(attempt(record), made, None):
+                    made += 1
+                    yield result
+                return
+            except UnitError as error:
+                if first is not None:
+                    # A first try may have spoilt the record: its own reason is the better one.
+                    raise first from error
+                first = error
 
     return transform
 
@@ -69,8 +68,8 @@ class _Step:
     def over(self, records: Iterable[Record]) -> Iterator[Record]:
         for record in records:
             # The step's own code may run in its call or, if it is a generator, in each `next`.
-            results = self._guarded(lambda: self._iterable(self._call(record)))  # noqa: B023
-            while (result := self._guarded(lambda: next(results, _END))) is not _END:  # noqa: B023
+            results = self._guest.call(self._name, lambda: self._iterable(self._call(record)))  # noqa: B023
+            while (result := self._guest.call(self._name, lambda: next(results, _END))) is not _END:  # noqa: B023
                 if isinstance(result, Mapping):
                     yield result
                 elif result is not None:
@@ -88,14 +87,6 @@ class _Step:
             f"{self._name} returned {type(result).__name__}, expected a dict, None or an iterable of "
             "dicts"
         )
-
-    def _guarded(self, step: Callable[[], Any]) -> Any:
-        try:
-            return self._guest.call(step)
-        except (UnitError, MemoryError):
-            raise
-        except BaseException as error:  # exit() costs the unit, not the process
-            raise UnitError(f"{self._name} raised {told(error)}") from error
 
 
 def _function(step: TransformStep) -> Callable[[Record], Any]:
