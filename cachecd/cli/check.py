@@ -43,7 +43,7 @@ def command(
     from cachecd.config import load, placed
 
     loaded = load(config)
-    from cachecd.daemon.limits import resolve  # after the cheap part
+    from cachecd.daemon.rules import resolve  # after the cheap part
     from cachecd.disk.filesystem import refuse_network_filesystem
 
     with placed(config):

@@ -7,7 +7,8 @@ requests    requests as events of the policy, its replies as messages
 status      the status document
 loop        one cache.dir with its policy: the only wiring
 start       opens cache.dir, and reports what it has
-identities  the configuration as identities of generations and as rules of the policy
+rules       the configuration as rules of the policy, and whether its limit will do
+identities  what decides the content of a generation, and so names its directory
 manifest    the text of a lease's manifest
 carrying    carries out every command in its thread, in the order that the policy needs
 disk_work   the commands about files, one after the other; blocks

@@ -1,4 +1,4 @@
-"""What the configuration means on disk and to the policy: identities of generations, and rules. Pure."""
+"""What decides the content of a generation: the identity that names its directory. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from cachecd.config import Config, DatasetConfig
+from cachecd.config import DatasetConfig
 from cachecd.disk.identity import Identity
-from cachecd.policy.values import Rules
 
 _AS_IT_IS = ("url", "endpoint", "id", "format", "match", "skip", "join", "manifest", "reader")
 _NAMES = ("format", "manifest", "array", "reader", "options")  # with the URL, they name the units
@@ -68,27 +67,3 @@ def classes_rule(dataset: DatasetConfig) -> str:
     source = words.get("id", words.get("url", ""))
     text = json.dumps([source, words.get("label")], sort_keys=True)
     return hashlib.blake2b(text.encode("ascii"), digest_size=8, person=b"classes").hexdigest()
-
-
-def rules_of(config: Config, limit: int, generations: Mapping[str, str]) -> tuple[Rules, ...]:
-    """Returns the rules of every dataset. `generations`: the configured generation of each."""
-    part = limit // len(config.datasets)
-    return tuple(
-        Rules(
-            name=name,
-            generation=generations[name],
-            first=dataset.grow.first_within(min(part, dataset.limit or part)),
-            shard_size=config.cache.shard_size,
-            split=split_of(identity_of(dataset).words()),
-            per_epoch=dataset.grow.per_epoch,
-            wait=dataset.grow.wait,
-            refresh=dataset.evict.refresh,
-            pin=dataset.pin,
-            limit=dataset.limit,
-            seed=dataset.seed,
-            sampling_seed=dataset.seed,
-            streams=dataset.streams,
-            awaits_classes=dataset.source.awaits_classes,
-        )
-        for name, dataset in config.datasets.items()
-    )

@@ -16,11 +16,11 @@ from cachecd.daemon.complaints import Complaints
 from cachecd.daemon.feeding import Executor, FedGeneration
 from cachecd.daemon.ground import Ground
 from cachecd.daemon.identities import classes_rule
-from cachecd.daemon.limits import known_sizes, resolve
 from cachecd.daemon.listings import LimitRoom, ListingKeeper
 from cachecd.daemon.rate import Rate
 from cachecd.daemon.remaking import MakeExecutor, Remaking
-from cachecd.daemon.start import Start, configured, measure, start
+from cachecd.daemon.rules import configured, resolve
+from cachecd.daemon.start import Start, known_sizes, measure, start
 from cachecd.daemon.status import document, epoch_of, rotation_waits, stale_values
 from cachecd.disk import leases
 from cachecd.disk.durable import Skips, write_egress, write_state
@@ -125,7 +125,8 @@ class CacheLoop:
         """Takes over what may change while the daemon runs: limits, growth, rotation, the window."""
         self._config = config
         self._found.work.window = config.cache.window
-        self.feed(configured(config, limit, self._found, self._offline))
+        found = self._found
+        self.feed(configured(config, limit, found.names, found.boot, self._offline))
 
     def feed(self, event: ev.Event) -> None:
         """Reports an event to the policy, and begins to carry out what follows."""

@@ -22,7 +22,6 @@ import zmq
 
 from cachecd.config import Config
 from cachecd.daemon.identities import identity_of
-from cachecd.daemon.limits import limit_of
 from cachecd.daemon.loop import CacheLoop
 from cachecd.daemon.notify import ServiceManager
 from cachecd.daemon.ownership import (
@@ -34,6 +33,7 @@ from cachecd.daemon.ownership import (
     open_socket_to_group,
 )
 from cachecd.daemon.requests import Requests
+from cachecd.daemon.rules import limit_of
 from cachecd.daemon.server import Server
 from cachecd.daemon.trainer import Stop, run_trainer
 from cachecd.daemon.workers import executor_of, lister_of, worker_setup

@@ -16,9 +16,10 @@ import structlog
 
 from cachecd.config import Config, DatasetConfig
 from cachecd.daemon.disk_work import DiskWork
-from cachecd.daemon.identities import identity_of, rules_of, split_of
+from cachecd.daemon.identities import identity_of, split_of
 from cachecd.daemon.listings import GenerationListing
 from cachecd.daemon.manifest import decode_manifest
+from cachecd.daemon.rules import configured
 from cachecd.disk import filesystem, leases
 from cachecd.disk.durable import State, read_egress, read_figures, read_state
 from cachecd.disk.excluded import ExcludedFile
@@ -28,6 +29,7 @@ from cachecd.disk.start import remove_leftovers, take_inventory
 from cachecd.errors import DamagedError
 from cachecd.model import MISFIT
 from cachecd.policy import events as ev
+from cachecd.policy.fit import set_size
 from cachecd.policy.rotation import Rotation
 from cachecd.policy.values import Figures, GenerationId, Head, Lease
 
@@ -35,7 +37,6 @@ _log = structlog.get_logger("cachecd.daemon")
 _COPY = re.compile(r"-([0-9]+)$")
 # Files that are no shards and no listings may grow by this much between two measurements.
 SLACK = 256 << 10
-_BLOCK = 4096
 # Left for leases and small files, on a file system that has enough of them.
 _INODES_KEPT = 256
 
@@ -60,6 +61,11 @@ class Start:
         return json.loads(known.schema) if known is not None and known.schema else None
 
     @property
+    def names(self) -> dict[str, str]:
+        """The configured generation of each dataset."""
+        return {name: generation.name for name, generation in self.configured.items()}
+
+    @property
     def directories(self) -> list[Path]:
         """The directories that must stay what they are while the daemon runs."""
         layouts = [self.layout.generation(*each) for each in self.configured.values()]
@@ -67,19 +73,27 @@ class Start:
         return [self.layout.root, self.layout.datasets, self.layout.leases, *shards]
 
 
-def configured(config: Config, limit: int, found: Start, offline: bool) -> ev.Configured:
-    """The configuration, for the policy."""
-    names = {name: generation.name for name, generation in found.configured.items()}
-    sampler = config.sampler
-    return ev.Configured(
-        limit,
-        rules_of(config, limit, names),
-        sampler.egress_limit,
-        sampler.idle,
-        _BLOCK,
-        found.boot,
-        offline,
-    )
+def known_sizes(config: Config, found: Start) -> dict[str, int]:
+    """Returns the bytes of the shards of pinned datasets that were listed before: as measured if at least
+    half of the units are cached, else as listed if records are objects as they are."""
+    sizes = {}
+    shards = {
+        each.generation: [shard.facts for shard in each.shards if shard.status == "live"]
+        for each in found.events
+        if isinstance(each, ev.GenerationFound)
+    }
+    for name, generation in found.configured.items():
+        dataset, table = config.datasets[name], found.listings[name].table
+        if not (dataset.pin and table.completed):
+            continue
+        live = sum(facts.allocated for facts in shards[generation])
+        ended = sum(facts.ended for facts in shards[generation])
+        as_they_are = dataset.source.format == "files" and not dataset.source.join
+        if 2 * ended >= len(table) > 0:
+            sizes[name] = set_size(0, len(table), live, ended)
+        elif as_they_are and not dataset.transform:
+            sizes[name] = set_size(table.num_bytes, len(table))
+    return sizes
 
 
 async def start(
@@ -103,7 +117,7 @@ async def start(
     for name, dataset in config.datasets.items():
         await _open(found, config, name, dataset)
     found.work.window = config.cache.window
-    event = configured(config, limit, found, offline)
+    event = configured(config, limit, found.names, found.boot, offline)
     await asyncio.to_thread(_take_stock, found, event, config.cache.reserve_free, progress)
     return found
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from cachecd.config import load
-from cachecd.daemon.limits import limit_of
 from cachecd.daemon.loop import CacheLoop
+from cachecd.daemon.rules import limit_of
 from cachecd.daemon.workers import executor_of, lister_of
 from cachecd.disk.snapshot import read_snapshot
 from cachecd.policy import commands as do

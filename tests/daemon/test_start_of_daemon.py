@@ -14,8 +14,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from cachecd.config import Config
-from cachecd.daemon.identities import classes_rule, identity_of, rules_of
+from cachecd.daemon.identities import classes_rule, identity_of
 from cachecd.daemon.manifest import encode_manifest
+from cachecd.daemon.rules import rules_of
 from cachecd.daemon.start import Start, measure, start
 from cachecd.disk import leases, publish
 from cachecd.disk.durable import write_figures

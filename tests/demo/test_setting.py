@@ -13,7 +13,7 @@ from PIL import Image
 
 from cachecd import cli
 from cachecd.config import load
-from cachecd.daemon.limits import limit_of
+from cachecd.daemon.rules import limit_of
 from cachecd.demo.configuration import configuration
 from cachecd.demo.disk_watch import DiskWatch
 from cachecd.demo.images import CLASSES, SIDE, images

@@ -1,0 +1,75 @@
+"""The configuration as the rules of the policy, and whether its limit will do.
+
+An option that the policy follows has a field in Rules (policy/values.py) and a line in `rules_of`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cachecd.config import Config
+from cachecd.daemon.identities import identity_of, split_of
+from cachecd.disk.filesystem import limit_bytes
+from cachecd.policy import events as ev
+from cachecd.policy.fit import refuse_small_limit
+from cachecd.policy.values import Rules
+
+_BLOCK = 4096
+
+
+def rules_of(config: Config, limit: int, generations: Mapping[str, str]) -> tuple[Rules, ...]:
+    """Returns the rules of every dataset. `generations`: the configured generation of each."""
+    part = limit // len(config.datasets)
+    return tuple(
+        Rules(
+            name=name,
+            generation=generations[name],
+            first=dataset.grow.first_within(min(part, dataset.limit or part)),
+            shard_size=config.cache.shard_size,
+            split=split_of(identity_of(dataset).words()),
+            per_epoch=dataset.grow.per_epoch,
+            wait=dataset.grow.wait,
+            refresh=dataset.evict.refresh,
+            pin=dataset.pin,
+            limit=dataset.limit,
+            seed=dataset.seed,
+            sampling_seed=dataset.seed,
+            streams=dataset.streams,
+            awaits_classes=dataset.source.awaits_classes,
+        )
+        for name, dataset in config.datasets.items()
+    )
+
+
+def configured(
+    config: Config, limit: int, generations: Mapping[str, str], boot: str, offline: bool
+) -> ev.Configured:
+    """Returns the whole configuration, for the policy. `boot` makes the names of leases unique over
+    restarts."""
+    sampler = config.sampler
+    return ev.Configured(
+        limit,
+        rules_of(config, limit, generations),
+        sampler.egress_limit,
+        sampler.idle,
+        _BLOCK,
+        boot,
+        offline,
+    )
+
+
+def limit_of(config: Config) -> int:
+    """Returns `cache.limit` in bytes. LimitTooSmallError: the datasets need more. DiskError."""
+    return resolve(config)[0]
+
+
+def resolve(
+    config: Config, sizes: Mapping[str, int] | None = None
+) -> tuple[int, tuple[Rules, ...]]:
+    """Returns `cache.limit` in bytes and the rules of every dataset. `sizes`: the bytes of the shards of
+    pinned datasets, where they are known. LimitTooSmallError, DiskError."""
+    limit = limit_bytes(config.cache.limit, config.cache.dir)
+    names = {name: identity_of(dataset).name() for name, dataset in config.datasets.items()}
+    rules = rules_of(config, limit, names)
+    refuse_small_limit(limit, rules, sizes or {})
+    return limit, rules
