@@ -33,6 +33,7 @@ STEPS = {
     "read": ({}, "python -m tests.bench.read"),
     "ingest": ({}, "python -m tests.bench.ingest"),
     "fetched": ({}, "python -m tests.bench.fetched"),
+    "mistaken": ({}, "python -m tests.bench.mistaken"),
     "images": ({}, "python -m tests.bench.images"),
     "state": ({}, "python -m tests.bench.state"),
     "start": ({}, "python -m tests.bench.start"),
