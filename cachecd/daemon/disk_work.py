@@ -30,8 +30,8 @@ from cachecd_client._core import Sidecar, scan
 from cachecd_client.errors import CorruptError
 
 Write = (
-    do.WriteShape | do.ReadCursor | do.PublishShard | do.KeepFigures | do.MarkRetired | do.WriteState
-    | do.Unlink | do.RemoveGeneration | do.MarkBad | do.WriteExclusion | do.FinishExclusion
+    do.WriteShape | do.ReadCursor | do.PublishShard | do.KeepFigures | do.MarkRetired | do.Unlink
+    | do.RemoveGeneration | do.MarkBad | do.WriteExclusion | do.FinishExclusion
     | do.WriteManifest | do.MarkHeld | do.EndLease
 )  # fmt: skip
 _log = structlog.get_logger("cachecd.daemon")
@@ -105,16 +105,16 @@ class DiskWork:
                 if (known := read_generation(path)) is None:
                     raise DiskError(f"{path} is missing")
                 write_generation(path, replace(known, shape=shape, seed=shape.seed))
-            case do.WriteState(generation, heads):
-                known_state = self.states.get(generation, State())
-                state = replace(known_state, heads=tuple((h.next, h.cursor) for h in heads))
-                write_state(self.of(generation).state, state)
-                self.states[generation] = state
             case do.KeepFigures(dataset, figures):
                 write_figures(self.layout.rotation(dataset), figures)
             case do.MarkRetired(generation, numbers):
                 publish.mark_retired(self.of(generation), numbers)
-            case do.Unlink(generation, names):
+            case do.Unlink(generation, heads, names):
+                known_state = self.states.get(generation, State())
+                if known_state.heads != heads:
+                    state = replace(known_state, heads=heads)
+                    write_state(self.of(generation).state, state)
+                    self.states[generation] = state
                 publish.unlink(self.of(generation), names)
             case do.RemoveGeneration(generation):
                 publish.remove_generation(self.of(generation))

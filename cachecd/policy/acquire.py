@@ -341,4 +341,4 @@ class Leases:
             dataset.leases -= 1
         if gen := self.generation_of(state.lease):
             gen.table.let_go(state.lease)
-            gen.unlink(gen.table.take_unheld())
+            gen.unlink_unheld()

@@ -93,17 +93,12 @@ class MarkRetired(NamedTuple):
     numbers: tuple[int, ...]
 
 
-class WriteState(NamedTuple):
-    """Write state.json: the heads of all streams, then the head of the supplements."""
+class Unlink(NamedTuple):
+    """Write state.json: the heads of all streams, then the head of the supplements. Then remove these
+    versions with their marks, durably; the mark of a number goes with its last file."""
 
     generation: GenerationId
     heads: tuple[Head, ...]
-
-
-class Unlink(NamedTuple):
-    """Remove these versions with their marks, durably; the mark of a number goes with its last file."""
-
-    generation: GenerationId
     names: tuple[Name, ...]
 
 
@@ -220,8 +215,8 @@ class ReplyRoom(NamedTuple):
 
 Command = (
     WriteShape | ReadCursor | OpenStream | SetUntil | GrantShard | CloseStream | PublishShard
-    | FindMissing | MakeSupplement | KeepFigures | MarkRetired | WriteState | Unlink | RemoveGeneration
-    | VerifyShard | MarkBad | RemakeShard | WriteExclusion | FindHolders | FinishExclusion
+    | FindMissing | MakeSupplement | KeepFigures | MarkRetired | Unlink | RemoveGeneration | VerifyShard
+    | MarkBad | RemakeShard | WriteExclusion | FindHolders | FinishExclusion
     | WriteManifest | MarkHeld | EndLease | ReplyGranted | ReplyDone | ReplyWaiting | ReplyRefused
     | ReplyRoom
 )  # fmt: skip

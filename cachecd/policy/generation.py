@@ -2,8 +2,8 @@
 
 A shard goes in two steps. It is retired: no later lease names it. Then it is unlinked, at once if no
 lease names it; else it is marked, and unlinked when its last lease ends. What rests on it (`until`)
-moves only when the mark or the unlink is durable. Before an unlink, state.json gets the heads of all
-streams: if the sidecar of a stream's newest shard is lost later, no older one may be left.
+moves only when the mark or the unlink is durable. An unlink writes the heads of all streams first: if
+the sidecar of a stream's newest shard is lost later, no older one may be left.
 """
 
 from __future__ import annotations
@@ -46,8 +46,6 @@ class Generation:
         self.writes_shape = False
         self.has_resumed = False  # its streams began where a run that resumes was
         self._out = out
-        self._to_unlink: dict[do.WriteState, list[Name]] = {}
-        self._state: do.WriteState | None = None  # what state.json has
         self._lost: list[int] = []
         if found.shape is not None:
             self._start(found, found.shape)
@@ -81,7 +79,7 @@ class Generation:
 
     def started(self) -> None:
         """Ends a start: unlinks files that no lease names, retires shards whose sidecar is lost."""
-        self.unlink(self.table.take_unheld())
+        self.unlink_unheld()
         for number in self._lost:
             self.lose(number)
 
@@ -194,7 +192,8 @@ class Generation:
                 free.append((number, self.table.facts(number).version))
         if marks:
             self._out.append(do.MarkRetired(self.id, tuple(marks)))
-        self.unlink(free)
+        if free:
+            self.unlink(free)
 
     def retire_oldest(self, most: float) -> int:
         """Retires the oldest shards until they have `most` bytes; returns their bytes."""
@@ -226,28 +225,18 @@ class Generation:
     def marked(self, numbers: Iterable[int]) -> None:
         for number in numbers:
             self.table.marked(number)
-        self.unlink(self.table.take_unheld())
+        self.unlink_unheld()
 
-    def unlink(self, names: list[Name]) -> None:
-        """Has files removed that no lease names."""
-        if not names:
-            return
-        write = do.WriteState(self.id, self.heads())
-        if write == self._state:
-            self._out.append(do.Unlink(self.id, tuple(names)))
-        else:
-            self._out += [write] if write not in self._to_unlink else []
-            self._to_unlink.setdefault(write, []).extend(names)
+    def unlink_unheld(self) -> None:
+        """Has files removed that no lease names any more."""
+        if names := self.table.take_unheld():
+            self.unlink(names)
 
-    def heads(self) -> tuple[Head, ...]:
-        """The head of each stream behind its published shards, then the head of the supplements."""
+    def unlink(self, names: Iterable[Name] = ()) -> None:
+        """Has the heads behind all published shards written, and then files removed."""
         heads = [Head(stream.next, stream.cursor) for stream in self.streams]
-        return (*heads, Head(self.supplements.next, Cursor()))
-
-    def state_written(self, written: do.WriteState) -> None:
-        self._state = written
-        if names := self._to_unlink.pop(written, []):
-            self._out.append(do.Unlink(self.id, tuple(names)))
+        heads.append(Head(self.supplements.next, Cursor()))
+        self._out.append(do.Unlink(self.id, tuple(heads), tuple(names)))
 
     def unlinked(self, names: Iterable[Name]) -> None:
         for name in names:

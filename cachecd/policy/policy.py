@@ -59,6 +59,18 @@ class Policy:
         """Why nothing is fetched though there may be room, or ""."""
         return self.restraint.spent or self.restraint.idles(bool(self.leases.by_id), now)
 
+    def _repeat(self) -> None:
+        """Repeats what the disk refused, with the figures and heads of now."""
+        for command in self._refused:
+            match command:
+                case do.KeepFigures(name):
+                    self._out.append(self.datasets[name].keep_figures())
+                case do.Unlink(name, _, names):
+                    self.room.by_id[name].unlink(names)
+                case _:
+                    self._out.append(command)
+        self._refused.clear()
+
     def _new_name(self) -> str:
         return f"{self._boot}{next(self._serial)}"
 
@@ -68,11 +80,7 @@ class Policy:
             self._feeding.settle(dataset.generation)
         if self.disk.stops(now) or self._draining:
             return
-        self._out += [  # figures as they are by now
-            self.datasets[each.dataset].keep_figures() if isinstance(each, do.KeepFigures) else each
-            for each in self._refused
-        ]
-        self._refused.clear()
+        self._repeat()
         may = not self.pauses(now)
         for dataset in self.datasets.values():
             gen = dataset.generation
@@ -213,12 +221,10 @@ class Policy:
                 gen.fix(shape, resume.place if resume else 0)
                 gen.has_resumed = resume is not None
                 if resume:  # a start, too, begins there
-                    self._out.append(do.WriteState(name, gen.heads()))
+                    gen.unlink()
             case do.MarkRetired(name, numbers):
                 self.room.by_id[name].marked(numbers)
-            case do.WriteState(name):
-                self.room.by_id[name].state_written(command)
-            case do.Unlink(name, names):
+            case do.Unlink(name, _, names):
                 self.room.by_id[name].unlinked(names)
                 self._remove_if_empty(self.room.by_id[name])
             case do.RemoveGeneration(name):

@@ -126,7 +126,7 @@ class Repair:
         work = gen.quarantine.work.pop(event.number)
         assert work.making is not None
         gen.table.replace(event.number, event.facts, work.making.drop)
-        gen.unlink(gen.table.take_unheld())
+        gen.unlink_unheld()
         if work.retire:
             gen.retire([event.number])
 

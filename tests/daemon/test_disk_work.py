@@ -17,6 +17,8 @@ from cachecd.policy.values import Head
 from tests.daemon.directories import NAME, Directory, lease, stream
 from tests.disk.shards import contents, cursor, make, tree, write
 
+HEADS = (Head(1, Cursor(0, 0, 7)), Head(0, Cursor()), Head(0, Cursor()))
+
 
 @pytest.fixture
 def disk(tmp_path):
@@ -63,11 +65,10 @@ def test_taken_name_refuses_a_publication_and_stays(disk):
 
 def test_state_keeps_the_counts_of_skipped_units(disk):
     disk.work._count(NAME, [Skipped(n, f"k{n}", 0, 0, "gone") for n in range(12)])
-    heads = (Head(1, Cursor(0, 0, 7)), Head(0, Cursor()), Head(0, Cursor()))
-    command = do.WriteState(NAME, heads)
+    command = do.Unlink(NAME, HEADS, ())
     assert disk.work.write(command) == [ev.Done(command)]
     state = read_state(disk.generation.state)
-    assert state.heads == tuple((h.next, h.cursor) for h in heads)
+    assert state.heads == HEADS
     assert (state.skipped["gone"].count, len(state.skipped["gone"].examples)) == (12, 10)
 
 
@@ -101,7 +102,7 @@ def test_marks_and_unlinks_are_done(disk):
     for command in (
         do.MarkRetired(NAME, (0,)),
         do.MarkBad(NAME, 3, 0, excluded=False),
-        do.Unlink(NAME, ((0, 0),)),
+        do.Unlink(NAME, HEADS, ((0, 0),)),
     ):
         assert disk.work.write(command) == [ev.Done(command)]
     assert tree(disk.generation) == [

@@ -204,9 +204,8 @@ class Simulated:
                 self.disk.figures[dataset] = figures
             case do.MarkRetired(name, numbers):
                 self.disk.directories[name].old |= set(numbers)
-            case do.WriteState(name, heads):
+            case do.Unlink(name, heads, names):
                 self.disk.directories[name].heads = heads
-            case do.Unlink(name, names):
                 self.unlink(self.disk.directories[name], names)
             case do.RemoveGeneration(name):
                 del self.disk.directories[name]
