@@ -151,7 +151,7 @@ class Feeding:
 
     def close(self, command: do.CloseStream) -> None:
         """Takes a stream from its worker."""
-        self._close(command.stream, command.discard)
+        self._close(command.stream, True)
 
     def is_supplement(self, stream: StreamId) -> bool:
         """Whether a stream makes the supplements of its generation."""

@@ -50,11 +50,10 @@ class GrantShard(NamedTuple):
 
 
 class CloseStream(NamedTuple):
-    """Take a stream from its worker and remove its drafts. `discard`: also remove its sealed shards, unless
-    published. -> StreamClosed, after everything that the worker reported before"""
+    """Take a stream from its worker, and remove its drafts and its sealed shards that are not published.
+    -> StreamClosed, after everything that the worker reported before"""
 
     stream: StreamId
-    discard: bool
 
 
 class PublishShard(NamedTuple):

@@ -47,7 +47,7 @@ class Feeding:
         opened = [stream for stream in gen.streams if stream.open]
         for stream in opened:
             if not stream.closing:
-                self._close(gen, stream, True)
+                self._close(gen, stream)
         if opened:
             return
         seed, resumed = rules.sampling_seed, None
@@ -120,7 +120,7 @@ class Feeding:
         gen.supplements.forget()
         if gen.supplements.reserved and not gen.supplements.closing:
             gen.supplements.closing += 1
-            self._out.append(do.CloseStream(gen.stream_id(len(gen.streams)), True))
+            self._out.append(do.CloseStream(gen.stream_id(len(gen.streams))))
 
     def settle(self, gen: Generation) -> None:
         """Has workers know each new `until`, and forget streams that have nothing to feed."""
@@ -134,15 +134,14 @@ class Feeding:
                 self._out.append(do.SetUntil(gen.stream_id(stream.index), until))
             idle = not stream.sealed and not gen.blocks.waits and gen.is_settled(stream)
             if idle and stream.begin is None:
-                self._close(gen, stream, False)
+                self._close(gen, stream)
 
-    def _close(self, gen: Generation, stream: Stream, discard: bool) -> None:
+    def _close(self, gen: Generation, stream: Stream) -> None:
         stream.closing += 1
-        stream.discards = stream.discards or discard
-        self._out.append(do.CloseStream(gen.stream_id(stream.index), discard))
+        self._out.append(do.CloseStream(gen.stream_id(stream.index)))
 
     def _publish(self, gen: Generation, stream: Stream) -> None:
-        if not stream.sealed or stream.publishing or stream.discards:
+        if not stream.sealed or stream.publishing or stream.closing:
             return
         if gen.retire_supplements():  # a supplement may hold a record of this shard
             stream.publishing = True
@@ -181,7 +180,7 @@ class Feeding:
         if not event.excluded:
             self._disk.begin(now, event.reason)
         if (stream := gen.stream(event.stream)) is not None:
-            self._close(gen, stream, True)
+            self._close(gen, stream)
         else:
             self._close_supplements(gen)
 

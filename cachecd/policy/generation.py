@@ -111,7 +111,7 @@ class Generation:
     @property
     def is_fresh(self) -> bool:
         """Whether no shard is sealed yet, and no run has resumed."""
-        sealed = (s.next or (s.sealed and not s.discards) for s in self.streams)
+        sealed = (s.next or (s.sealed and not s.closing) for s in self.streams)
         return not (self.has_resumed or any(sealed))
 
     @property

@@ -92,8 +92,7 @@ class Stream:
     `granted`: the j of those that have their room and are not sealed, in order; `half`: the first of them
     is half full. `behind`: the j after the last sealed shard. `open`: a worker has the stream; `reopen`: it
     is to begin anew, at the right cursor; `fresh`: it has done nothing since it was opened. `closing`: how
-    many answers to CloseStream are due; `discards`: sealed shards go too. `tail`: the oldest shard and the
-    cursor before it.
+    many answers to CloseStream are due. `tail`: the oldest shard and the cursor before it.
     """
 
     index: int
@@ -109,7 +108,6 @@ class Stream:
     reopen: bool = False
     fresh: bool = False
     closing: int = 0
-    discards: bool = False
     until: Cursor | None = None  # as the worker knows it
     tail: tuple[int, Cursor] | None = None
     reading_tail: int | None = None
@@ -180,7 +178,7 @@ class Stream:
         self.open, self.fresh, self.reopen, self.until = True, True, False, until
 
     def finish(self, j: int, event: Sealed) -> None:
-        if self.discards or j not in self.granted:
+        if self.closing or j not in self.granted:
             return
         self.granted.remove(j)
         self.half = False
@@ -207,17 +205,17 @@ class Stream:
         return sealed
 
     def closed(self) -> None:
-        """The worker has the stream no more, as CloseStream asked or because it failed."""
+        """The worker has the stream no more, and sealed shards are gone."""
         self.closing = max(0, self.closing - 1)
-        if self.closing:
-            return
+        if not self.closing:
+            self.sealed.clear()
+            self.behind, self.publishing = self.next, False
+            self._lost()
+
+    def _lost(self) -> None:
         self.granted.clear()
         self.half = self.open = self.reopen = False
         self._begin = None
-        if self.discards:
-            self.sealed.clear()
-            self.behind = self.next
-            self.publishing = self.discards = False
 
     def failed(self, event: Failed, now: float) -> None:
         """The worker lost the stream. If the stream had a part in it, it is opened again after a pause. A
@@ -229,4 +227,4 @@ class Stream:
             if self.deaths[event.unit] >= _DEATHS:
                 del self.deaths[event.unit]
                 self.condemned += (Condemned(event.unit, event.reason, event.passing),)
-        self.closed()
+        self._lost()

@@ -70,7 +70,7 @@ def test_results_come_in_the_order_of_commands_and_reports(run):
         bench.seal(0)
         bench.seal(3)
         carry([do.PublishShard(stream(0), 0), do.PublishShard(stream(0), 3)])
-        carry([do.MarkRetired(NAME, (0,)), do.CloseStream(stream(0), discard=True)])
+        carry([do.MarkRetired(NAME, (0,)), do.CloseStream(stream(0))])
         assert bench.sent == [Close(stream(0))]
         bench.seal(6)  # before the worker gets Close
         bench.carrying.feeding.heard(Closed(stream(0)))
@@ -82,18 +82,6 @@ def test_results_come_in_the_order_of_commands_and_reports(run):
         assert (events[0].facts.ended, events[0].facts.allocated) == (2, 8192)
         names = [f"{n:010d}.tfrecord{end}" for n in (0, 3) for end in ("", ".idx")]
         assert tree(bench.disk.generation) == sorted(["0000000000.old", *names])
-
-    run(play)
-
-
-def test_closed_stream_keeps_what_is_sealed_unless_it_is_to_be_discarded(run):
-    async def play(bench: Bench) -> None:
-        bench.seal(0)
-        bench.carrying.carry_out([do.CloseStream(stream(0), discard=False)])
-        bench.carrying.feeding.heard(Closed(stream(0)))
-        bench.carrying.carry_out([do.PublishShard(stream(0), 0)])
-        events = await bench.settle(3)
-        assert [type(e).__name__ for e in events] == ["Sealed", "StreamClosed", "Published"]
 
     run(play)
 

@@ -195,7 +195,7 @@ def test_stream_that_is_closed_while_it_opens_sends_nothing(run):
     async def play(bench: Bench) -> None:
         await bench.list(objects(0, 300), ends=True)
         bench.open()
-        bench.carrying.carry_out([do.GrantShard(stream(0), 3), do.CloseStream(stream(0), False)])
+        bench.carrying.carry_out([do.GrantShard(stream(0), 3), do.CloseStream(stream(0))])
         bench.open()
         await bench.messages(2)
         await asyncio.sleep(0.02)
@@ -319,7 +319,7 @@ def test_another_stream_finds_the_schema_when_the_first_ends_without(run, end):
             nothing = Filled(Cursor(), Cursor(), "pass", 0, 0, 0, 0, 0, (), 0, 0.0)
             bench.feeding.heard(Sealed(stream(0), 0, nothing))
         else:
-            bench.carrying.carry_out([do.CloseStream(stream(0), True)])
+            bench.carrying.carry_out([do.CloseStream(stream(0))])
         opened = await bench.until(lambda: [m for m in bench.sent if isinstance(m, Open)][1:])
         assert [m.stream.index for m in opened] == [1]
 
@@ -397,7 +397,7 @@ def test_worker_makes_every_record_once_while_the_source_is_listed(run, tmp_path
             for unit, *_ in contents(bench.disk.generation, event.number)
         ]
         assert sorted(records) == list(range(700))
-        bench.carrying.carry_out([do.CloseStream(stream(index), True) for index in (0, 1)])
+        bench.carrying.carry_out([do.CloseStream(stream(index)) for index in (0, 1)])
         await bench.until(
             lambda: len([e for e in bench.events if isinstance(e, ev.StreamClosed)]) == 2
         )

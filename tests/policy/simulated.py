@@ -188,10 +188,9 @@ class Simulated:
                 if stream in self.workers:
                     self.workers[stream].granted.append(number)
                 return []
-            case do.CloseStream(stream, discard):
+            case do.CloseStream(stream):
                 self.lose_worker(stream)
-                if discard:
-                    self.sealed.pop(stream, None)
+                self.sealed.pop(stream, None)
                 return [ev.StreamClosed(stream)]
             case do.PublishShard(stream, number):
                 return [self.publish(stream, number)]

@@ -61,7 +61,7 @@ class Promises(Scenario):
 
     def check_supplement(self, about: do.MakeSupplement | ev.Sealed) -> None:
         """A unit whose supplement failed waits for a day, then two, up to a week."""
-        directory, closing = self.directory(about.stream), do.CloseStream(about.stream, True)
+        directory, closing = self.directory(about.stream), do.CloseStream(about.stream)
         if isinstance(about, do.MakeSupplement):
             until = [
                 self.failed.get((about.stream, piece.unit), (0, 0))[1] for piece in about.pieces
