@@ -24,7 +24,7 @@ from cachecd.errors import (
     SourceUnreachableError,
 )
 from cachecd.listing.classes import ClassNames
-from cachecd.listing.keeping import Changes, Listing, Room, UnusableListingError
+from cachecd.listing.keeping import Changes, Listing, UnusableListingError
 from cachecd.listing.pages import Page, units_of
 from cachecd.listing.progress import Progress
 from cachecd.listing.selection import selection_of
@@ -93,25 +93,6 @@ class GenerationListing:
         await asyncio.to_thread(self.thread.shutdown)
 
 
-class LimitRoom:
-    """Room for pages of a listing under the limit: asks the policy, which replies at once."""
-
-    def __init__(self, purpose: str, deliver: Callable[[ev.Event], None]) -> None:
-        self.granted = False
-        """The last reply."""
-        self._purpose, self._deliver = purpose, deliver
-
-    def reserve(self, size: int) -> None:
-        """NoRoomError: the policy refuses."""
-        self.granted = False
-        self._deliver(ev.RoomAsked(self._purpose, size))
-        if not self.granted:
-            raise NoRoomError(f"there is no room under cache.limit for {size} bytes of the listing")
-
-    def settle(self) -> None:
-        """The next measurement counts what was written."""
-
-
 @dataclass(eq=False)
 class ListingKeeper:
     """Keeps the listing of one configured generation current: lists until that succeeds, then again every
@@ -119,7 +100,8 @@ class ListingKeeper:
     units that are listed are fed meanwhile.
 
     Every change of the listing is delivered as Listed, and then `changed` is called. `classes`: the path of
-    the file of class numbers. `rewritten`: units with a new ETag, size or label since the start.
+    the file of class numbers. `reserve`: as of Listing. `rewritten`: units with a new ETag, size or label
+    since the start.
     """
 
     name: GenerationId
@@ -127,7 +109,7 @@ class ListingKeeper:
     listing: GenerationListing
     lister: Lister
     classes: Path
-    room: Room
+    reserve: Callable[[int], None]
     deliver: Callable[[ev.Event], None]
     changed: Callable[[], None]
     reason: str = ""
@@ -214,7 +196,7 @@ class ListingKeeper:
     def _begin(self, judges: bool) -> Listing:
         self._found.clear()
         self.progress.objects = 0
-        return Listing(self.listing.table, self.listing.thread, self.room, judges, self.report)
+        return Listing(self.listing.table, self.listing.thread, self.reserve, judges, self.report)
 
     def _failed(self, error: Exception, failures: int, longest: float) -> float:
         """Reports a failure. Returns the seconds until the next attempt."""

@@ -16,7 +16,7 @@ from cachecd.daemon.complaints import Complaints
 from cachecd.daemon.feeding import Executor, FedGeneration
 from cachecd.daemon.ground import Ground
 from cachecd.daemon.identities import classes_rule
-from cachecd.daemon.listings import LimitRoom, ListingKeeper
+from cachecd.daemon.listings import ListingKeeper
 from cachecd.daemon.rate import Rate
 from cachecd.daemon.remaking import MakeExecutor, Remaking
 from cachecd.daemon.rules import configured, resolve
@@ -26,7 +26,7 @@ from cachecd.disk import leases
 from cachecd.disk.durable import Skips, write_egress, write_state
 from cachecd.disk.layout import Layout
 from cachecd.disk.snapshot import write_snapshot
-from cachecd.errors import DiskError, LimitTooSmallError
+from cachecd.errors import DiskError, LimitTooSmallError, NoRoomError
 from cachecd.listing.source_pages import Lister
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
@@ -73,7 +73,6 @@ class CacheLoop:
         # Since 1970, for what the policy keeps over restarts; a clock that is set moves nothing meanwhile.
         self._zero = time.time() - time.monotonic()
         self._failing, self._stopped = Complaints(), Complaints()
-        self._rooms: dict[str, LimitRoom] = {}
         self._keepers: dict[str, ListingKeeper] = {}
         self._described: set[str] = set()
         self._rates = {name: Rate() for name in config.datasets}
@@ -267,11 +266,10 @@ class CacheLoop:
         self.feeding.generations[generation] = FedGeneration(
             generation, layout, listing, found.schema(generation), shape
         )
-        self._rooms[name] = LimitRoom(name, self.feed)
         dataset = self._config.datasets[name]
         return ListingKeeper(
             *(generation, dataset, listing, self._lister),
-            *(found.layout.classes(name, classes_rule(dataset)), self._rooms[name], self.feed),
+            *(found.layout.classes(name, classes_rule(dataset)), self._reserve, self.feed),
             lambda: self.feeding.wake(generation),
         )
 
@@ -281,9 +279,16 @@ class CacheLoop:
 
     def _reply(self, reply: Reply) -> None:
         if isinstance(reply, do.ReplyRoom):
-            self._rooms[reply.purpose].granted = reply.granted
+            self._granted = reply.granted
         else:
             self._answer(reply)
+
+    def _reserve(self, size: int) -> None:
+        """Reserves room under the limit for a page of a listing. NoRoomError."""
+        self._granted = False
+        self.feed(ev.RoomAsked(size))  # the reply comes at once
+        if not self._granted:
+            raise NoRoomError(f"there is no room under cache.limit for {size} bytes of the listing")
 
     def _again_made(self, command: Making) -> None:
         self.remaking.carry_out(command)

@@ -7,18 +7,12 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachecd.errors import (
-    DiskError,
-    LimitTooSmallError,
-    NoRoomError,
-    RewrittenError,
-    SourceUnreachableError,
-)
+from cachecd.errors import DiskError, NoRoomError, RewrittenError, SourceUnreachableError
 from cachecd.listing.table import MOST_AT_ONCE, Table
 from cachecd.model import ObjectInfo
 
@@ -30,16 +24,6 @@ Result = TypeVar("Result")
 
 class UnusableListingError(SourceUnreachableError):
     """A listing makes no sense as a whole: the next attempt begins anew."""
-
-
-class Room(Protocol):
-    """Reserves room under the limit for a listing."""
-
-    def reserve(self, size: int) -> None:
-        """Reserves `size` bytes before the table writes. NoRoomError, LimitTooSmallError."""
-
-    def settle(self) -> None:
-        """Ends the reservation: the table has written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +47,18 @@ class Listing:
         self,
         table: Table,
         thread: Executor,
-        room: Room,
+        reserve: Callable[[int], None],
         judges: bool = False,
         block_ended: Callable[[], None] = lambda: None,
     ) -> None:
-        """`thread`: an executor with one thread, which made the table. `judges`: this is the first listing
-        since a start. If it shows that more than half of the known units were rewritten, it is refused,
-        and no ETag is replaced. `block_ended` is called when more units can be fed."""
+        """`thread`: an executor with one thread, which made the table. `reserve` is called before the table
+        writes, with bytes; it may raise NoRoomError. `judges`: this is the first listing since
+        a start. If it shows that more than half of the known units were rewritten, it is refused, and no
+        ETag is replaced. `block_ended` is called when more units can be fed."""
         self.listed = 0  # units
         self._table = table
         self._thread = thread
-        self._room = room
+        self._reserve = reserve
         self._known = len(table)
         self._defers = judges and table.completed > 0
         self._block_ended = block_ended
@@ -85,7 +70,7 @@ class Listing:
         that was read.
 
         If the attempt fails, the open block ends, so that its units can be fed, and the error is raised:
-        SourceError, NoRoomError, LimitTooSmallError, DiskError. After RewrittenError (the listing is
+        SourceError, NoRoomError, DiskError. After RewrittenError (the listing is
         refused) and UnusableListingError the caller makes another Listing.
         """
         try:
@@ -106,7 +91,7 @@ class Listing:
                 await self._run(self._table.forget_deferred)
             raise
         except Exception:
-            with contextlib.suppress(DiskError, NoRoomError, LimitTooSmallError):
+            with contextlib.suppress(DiskError, NoRoomError):
                 await self._close(self._table.close_block)
             raise
         return Changes(
@@ -137,12 +122,9 @@ class Listing:
 
     async def _write(self, write: Callable[[], None], cost: int) -> None:
         if cost:
-            self._room.reserve(cost)
+            self._reserve(cost)
         ends = len(self._table.ends)
-        try:
-            await self._run(write)
-        finally:
-            self._room.settle()
+        await self._run(write)
         if len(self._table.ends) > ends:
             self._block_ended()
 

@@ -206,9 +206,8 @@ class ReplyRefused(NamedTuple):
 
 
 class ReplyRoom(NamedTuple):
-    """Whether something that is no shard may be written."""
+    """Whether something that is no shard may be written: the reply to the event that is being handled."""
 
-    purpose: str
     granted: bool
 
 

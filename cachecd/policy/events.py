@@ -279,7 +279,6 @@ class LeaseEnded(NamedTuple):
 class RoomAsked(NamedTuple):
     """Something that is no shard (a page of the listing) is to be written: `size` bytes at most."""
 
-    purpose: str
     size: int
 
 

@@ -156,8 +156,8 @@ class Policy:
             case ev.Measured():
                 self.room.measure(event)
                 self.restraint.fetched, self.disk.refused = event.fetched, event.refused
-            case ev.RoomAsked(purpose, size):
-                self._out.append(do.ReplyRoom(purpose, self.room.write(size, in_slack=False)))
+            case ev.RoomAsked(size):
+                self._out.append(do.ReplyRoom(self.room.write(size, in_slack=False)))
             case ev.Draining():
                 self._draining = True
                 self._out += [dataset.keep_figures() for dataset in self.datasets.values()]

@@ -29,14 +29,6 @@ _SIZE = 110_000  # bytes of an object
 _PAGES_FED = 500
 
 
-class _Room:
-    def reserve(self, size: int) -> None:
-        self.most = max(getattr(self, "most", 0), size)
-
-    def settle(self) -> None:
-        pass
-
-
 async def synthetic(units: int, lanes: int) -> AsyncIterator[Sequence[ObjectInfo]]:
     """Pages of a bucket whose keys ascend, from `lanes` places of it in turn."""
     each = -(-units // lanes)
@@ -82,14 +74,14 @@ def measured(report: dict[str, Any], name: str, units: int) -> Iterator[None]:
 
 def measure(folder: Path, units: int, lanes: int) -> dict[str, Any]:
     report: dict[str, Any] = {"units": units, "lanes": lanes}
-    room = _Room()
+    reserved: list[int] = []
     with ThreadPoolExecutor(1) as thread, measured(report, "source alone", units):
         asyncio.run(_read(synthetic(units, lanes)))
     with ThreadPoolExecutor(1) as thread:
         table = thread.submit(Table, folder / "listing.sqlite").result()
         for name in ("first listing", "later listing"):
             with measured(report, name, units):
-                asyncio.run(Listing(table, thread, room).read(synthetic(units, lanes)))
+                asyncio.run(Listing(table, thread, reserved.append).read(synthetic(units, lanes)))
         thread.submit(table.close).result()
         with measured(report, "open", 1):
             table = thread.submit(Table, folder / "listing.sqlite").result()
@@ -100,7 +92,7 @@ def measure(folder: Path, units: int, lanes: int) -> dict[str, Any]:
         with measured(report, "feeding", 1024 * len(fed)):
             for place in fed:
                 thread.submit(units_of, table, shape, 0, block, place).result()
-        report["most_reserved_mb"] = room.most // 1_000_000
+        report["most_reserved_mb"] = max(reserved) // 1_000_000
         report["file_mb"] = table.allocated // 1_000_000
         thread.submit(table.close).result()
     return report

@@ -10,10 +10,9 @@ import pytest
 
 from cachecd.config import DatasetConfig, SourceConfig
 from cachecd.daemon import listings
-from cachecd.daemon.listings import GenerationListing, LimitRoom, ListingKeeper
-from cachecd.errors import SourceUnreachableError
+from cachecd.daemon.listings import GenerationListing, ListingKeeper
+from cachecd.errors import NoRoomError, SourceUnreachableError
 from cachecd.model import ObjectInfo
-from cachecd.policy import events as ev
 from cachecd.stores.lanes import Lanes
 from tests.daemon.directories import NAME
 from tests.listing.sources import units
@@ -32,17 +31,17 @@ class Bench:
         self.wakes = 0
         self.asked: list[str] = []
         self.ordered = True
-        self.room = LimitRoom("train", self._deliver)
         self.keeper = ListingKeeper(
             *(NAME, DatasetConfig.model_validate({"source": source, **config}), listing),
-            *(self, folder / "classes.json", self.room, self._deliver, self._changed),
+            *(self, folder / "classes.json", self._reserve, self._deliver, self._changed),
         )
 
+    def _reserve(self, size: int) -> None:
+        if self.refuses:
+            raise NoRoomError(f"no room for {size} bytes")
+
     def _deliver(self, event: Any) -> None:
-        if isinstance(event, ev.RoomAsked):
-            self.room.granted = not self.refuses
-        else:
-            self.events.append(event)
+        self.events.append(event)
 
     def _changed(self) -> None:
         self.wakes += 1
@@ -175,7 +174,7 @@ def test_page_without_room_waits_for_it(run):
         async with asyncio.timeout(10):
             while not any(event.reason for event in bench.events):
                 await asyncio.sleep(0.001)
-        assert "cache.limit" in bench.events[-1].reason
+        assert "no room" in bench.events[-1].reason
         assert len(bench.listing.table) == 0
         bench.refuses = False
         await keeping

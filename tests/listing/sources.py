@@ -54,7 +54,7 @@ class Source:
         self.thread.shutdown()
 
     def listing(self, judges: bool = False) -> Listing:
-        return Listing(self.table, self.thread, self.room, judges, self._block_ended)
+        return Listing(self.table, self.thread, self.room.reserve, judges, self._block_ended)
 
     def list(
         self,
@@ -81,14 +81,8 @@ class Ledger:
     def __init__(self, left: int = 1 << 40) -> None:
         self.left = left
         self.most = 0
-        self.reserved = 0
 
     def reserve(self, size: int) -> None:
-        assert not self.reserved, "what was reserved before was not settled"
         if size > self.left:
             raise NoRoomError(f"{size} bytes of {self.left}")
-        self.reserved = size
         self.most = max(self.most, size)
-
-    def settle(self) -> None:
-        self.reserved = 0

@@ -359,9 +359,9 @@ def test_changed_split_refuses_a_job_that_holds_a_set():
 def test_room_for_a_page_is_under_the_limit():
     cache = a_full_cache()
     free = cache.limit - cache.used()
-    cache.send(ev.RoomAsked("page", free - FOOTPRINT + 1))
+    cache.send(ev.RoomAsked(free - FOOTPRINT + 1))
     assert not cache.pending.pop().granted, "one footprint is kept back"
-    cache.send(ev.RoomAsked("page", free - FOOTPRINT))
+    cache.send(ev.RoomAsked(free - FOOTPRINT))
     assert cache.pending.pop().granted
 
 
