@@ -197,7 +197,7 @@ class CacheLoop:
     def _is_known(self, event: ev.ShardVerified) -> bool:
         """Whether the shard is quarantined already: several readers report it."""
         known = self.policy.room.by_id.get(event.generation)
-        return known is not None and event.number in known.quarantine.work
+        return known is not None and event.number in known.repairs
 
     def after_writes(self, event: ev.Event) -> None:
         """Reports an event after the results of all writes that were begun."""

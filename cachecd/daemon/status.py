@@ -73,11 +73,11 @@ def _dataset(policy: Policy, dataset: Dataset, state: State, now: float) -> dict
         "allocated": table.total,
         "retired_shards": table.count(Status.RETIRING) + table.num_kept,
         "retired_bytes": table.total - table.live_bytes,
-        "quarantined_shards": len(gen.quarantine.work),
+        "quarantined_shards": len(gen.repairs),
         "evicted_shards": gen.num_retired,
         "making": sum(s.reserved for s in gen.streams)
         + gen.supplements.reserved
-        + sum(work.making is not None for work in gen.quarantine.work.values()),
+        + sum(repair.making is not None for repair in gen.repairs.values()),
         "streams": len(gen.streams),
         "open_streams": len(opened),
         "units": gen.units,

@@ -150,7 +150,7 @@ class Leases:
         """Whether the configured generation may be leased, without `grow.wait`."""
         gen = dataset.generation
         if dataset.rules.pin:
-            return gen.is_whole and not gen.quarantine.work
+            return gen.is_whole and not gen.repairs
         return (
             gen.table.live_bytes >= self._room.first(dataset)
             or gen.is_whole
@@ -215,8 +215,8 @@ class Leases:
         ]
         if not reason and gen.blocks.waits:
             reason = dataset.waits_for or "the source is being listed"
-        elif not reason and gen.quarantine.work:
-            reason = f"{len(gen.quarantine.work)} damaged shards are being made again"
+        elif not reason and gen.repairs:
+            reason = f"{len(gen.repairs)} damaged shards are being made again"
         elif not reason and filling and not dataset.rules.pin:
             reason = f"{filling[0]} is pinned and is filled first"
         return do.ReplyWaiting(request, have, want, reason)

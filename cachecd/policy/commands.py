@@ -121,7 +121,6 @@ class MarkBad(NamedTuple):
     generation: GenerationId
     number: int
     version: int
-    excluded: bool
 
 
 class RemakeShard(NamedTuple):

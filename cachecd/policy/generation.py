@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from cachecd.model import MISFIT, Cursor, Shape, StreamId
 from cachecd.policy import commands as do
 from cachecd.policy.events import GenerationFound, Listed, Sealed
-from cachecd.policy.quarantine import Quarantine
+from cachecd.policy.pause import Pause
 from cachecd.policy.shard_table import ShardTable, Status
 from cachecd.policy.streams import Blocks, Stream
 from cachecd.policy.supplements import Supplements
@@ -23,6 +24,20 @@ from cachecd.policy.values import Head, Name
 _ENOUGH = 50  # units, to judge a schema by
 _FOUND = {"live": Status.LIVE, "lost": Status.LIVE}
 _FOUND |= {"damaged": Status.QUARANTINED, "excluded": Status.QUARANTINED}
+
+
+@dataclass(slots=True)
+class Repair:
+    """A quarantined number that needs a next version. `local`: a copy will do. `marked`: its mark is
+    durable. `making`: the next version is being made, with `reserved` bytes; `retire`: the number is
+    retired after that."""
+
+    local: bool
+    marked: bool = False
+    making: do.RemakeShard | None = None
+    reserved: int = 0
+    retire: bool = False
+    pause: Pause = field(default_factory=Pause)
 
 
 class Generation:
@@ -39,7 +54,7 @@ class Generation:
         self.table = ShardTable(1)
         self.streams: list[Stream] = []
         self.supplements = Supplements()
-        self.quarantine = Quarantine()
+        self.repairs: dict[int, Repair] = {}  # by number
         self.units = self.completed = self.num_retired = 0
         self.reason = ""
         self._fits, (self._misfits, self._misfit) = 0, found.misfits
@@ -68,7 +83,7 @@ class Generation:
             elif status == "lost":
                 self._lost.append(number)
             elif status in ("damaged", "excluded"):
-                self.quarantine.adopt(number, status == "excluded")
+                self.repairs[number] = Repair(status == "excluded", marked=True)
 
     def note_schema(self, sealed: Sealed) -> None:
         """Counts the units of a sealed shard whose schema is, and is not, that of the first record."""
@@ -106,7 +121,8 @@ class Generation:
     def reserved(self) -> int:
         """Bytes of granted and sealed shards that are not published yet."""
         shards = sum(stream.reserved for stream in self.streams) + self.supplements.reserved
-        return shards * self.footprint + self.quarantine.reserved
+        again = sum(repair.reserved for repair in self.repairs.values())
+        return shards * self.footprint + again
 
     @property
     def is_fresh(self) -> bool:
@@ -182,8 +198,10 @@ class Generation:
         marks: list[int] = []
         free: list[Name] = []
         for number in numbers:
-            if self.quarantine.retire_later(number):
+            if (repair := self.repairs.get(number)) and repair.making:
+                repair.retire = True
                 continue
+            self.repairs.pop(number, None)
             self.table.set_status(number, Status.RETIRING)
             self.num_retired += 1
             if self.table.needs_mark(number):

@@ -17,7 +17,7 @@ from cachecd.policy.feeding import Feeding
 from cachecd.policy.generation import Generation
 from cachecd.policy.leases import GRACE, LeaseState
 from cachecd.policy.pause import Pause, Restraint
-from cachecd.policy.repair import Repair
+from cachecd.policy.repair import Repairs
 from cachecd.policy.room import Room, footprint
 from cachecd.policy.shard_table import LIVE
 from cachecd.policy.values import Rules
@@ -39,7 +39,7 @@ class Policy:
         self.restraint = Restraint()
         self.leases = Leases(self.room, self.disk, self.restraint, self._new_name, self._out)
         self._feeding = Feeding(self.room, self.disk, self._out)
-        self._repair = Repair(self.room, self._new_name, self._out)
+        self._repair = Repairs(self.room, self._new_name, self._out)
         self._rules: dict[str, Rules] = {}
         self._refused: list[do.Command] = []
         self._boot, self._serial = "", count(1)

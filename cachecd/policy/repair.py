@@ -18,12 +18,12 @@ from cachecd.policy.events import (
     Remade,
     ShardVerified,
 )
-from cachecd.policy.generation import Generation
+from cachecd.policy.generation import Generation, Repair
 from cachecd.policy.room import Room
 from cachecd.policy.shard_table import LIVE, Status
 
 
-class Repair:
+class Repairs:
     """`new_name` returns a name that is unique over restarts. Commands are appended to `out`."""
 
     def __init__(self, room: Room, new_name: Callable[[], str], out: list[do.Command]) -> None:
@@ -51,14 +51,14 @@ class Repair:
         name, number, version, sound, has_sidecar = event
         requests = self._verifying.pop(do.VerifyShard(name, number, version), [])
         gen = self._room.by_id.get(name)
-        marks = []
+        marks: list[do.MarkBad] = []
         if gen is not None and _is_newest(gen, number, version):
             if not has_sidecar:
                 gen.lose(number)
-            elif sound and number not in gen.quarantine.work:
+            elif not sound:
+                marks = _quarantine(gen, number, version, excluded=False)
+            elif number not in gen.repairs:
                 gen.table.set_status(number, Status.LIVE)
-            elif not sound and gen.quarantine.begin(number, excluded=False):
-                marks.append(do.MarkBad(name, number, version, excluded=False))
         self._mark(marks, _replies(requests))
 
     def _mark(self, marks: Sequence[do.MarkBad], then: Sequence[do.Command]) -> None:
@@ -69,8 +69,8 @@ class Repair:
 
     def marked(self, mark: do.MarkBad) -> None:
         gen = self._room.by_id.get(mark.generation)
-        if gen is not None and (work := gen.quarantine.work.get(mark.number)):
-            work.marked = True
+        if gen is not None and (repair := gen.repairs.get(mark.number)):
+            repair.marked = True
         for marks, then in self._waiting:
             marks.discard(mark)
             if not marks:
@@ -86,16 +86,14 @@ class Repair:
 
     def holders(self, event: HoldersFound) -> None:
         """The shards that hold a record of an exclusion are in no new set; the reply follows the marks."""
-        marks = []
+        marks: list[do.MarkBad] = []
         for name, number, version in event.holders:
             if (gen := self._room.by_id.get(name)) is None:
                 continue
-            mark = do.MarkBad(name, number, version, excluded=True)
             if _is_newest(gen, number, version):
-                gen.table.set_status(number, Status.QUARANTINED)
-                marks += [mark] if gen.quarantine.begin(number, excluded=True) else []
+                marks += _quarantine(gen, number, version, excluded=True)
             elif gen.table.status(number) == Status.RETIRING:  # a kill may bring it back
-                marks.append(mark)
+                marks.append(do.MarkBad(name, number, version))
         self._mark(marks, [do.FinishExclusion(event.exclusion)])
 
     def excluded(self, exclusion: str) -> None:
@@ -106,28 +104,28 @@ class Repair:
 
     def make(self, gen: Generation, fetches: bool, now: float) -> None:
         """Begins every next version for which there is room. `fetches`: something may be fetched."""
-        for number, work in sorted(gen.quarantine.work.items()):
-            if work.making or not work.marked or work.pause.stops(now):
+        for number, repair in sorted(gen.repairs.items()):
+            if repair.making or not repair.marked or repair.pause.stops(now):
                 continue
             is_supplement = number % (gen.table.streams + 1) == gen.table.streams
-            if not work.local and (is_supplement or not gen.is_configured):
+            if not repair.local and (is_supplement or not gen.is_configured):
                 gen.supplements.try_again()
                 gen.retire([number])
-            elif work.local or fetches:
+            elif repair.local or fetches:
                 facts = gen.table.facts(number)
-                drop = not (work.local or gen.table.is_held(number, facts.version))
+                drop = not (repair.local or gen.table.is_held(number, facts.version))
                 size = max(0, gen.footprint - drop * facts.allocated)
                 if self._room.fits(size):
-                    work.making = do.RemakeShard(gen.id, number, facts.version, work.local, drop)
-                    work.reserved = size
-                    self._out.append(work.making)
+                    version, repair.reserved = facts.version, size
+                    repair.making = do.RemakeShard(gen.id, number, version, repair.local, drop)
+                    self._out.append(repair.making)
 
     def remade(self, gen: Generation, event: Remade) -> None:
-        work = gen.quarantine.work.pop(event.number)
-        assert work.making is not None
-        gen.table.replace(event.number, event.facts, work.making.drop)
+        repair = gen.repairs.pop(event.number)
+        assert repair.making is not None
+        gen.table.replace(event.number, event.facts, repair.making.drop)
         gen.unlink_unheld()
-        if work.retire:
+        if repair.retire:
             gen.retire([event.number])
 
     def failed(
@@ -135,16 +133,25 @@ class Repair:
     ) -> None:
         """A next version could not be made now. The disk `refused` it; else a shard that cannot be
         copied is damaged."""
-        if work := gen.quarantine.work.get(number):
-            work.making, work.reserved, work.local = None, 0, work.local and refused
-            work.pause.begin(now, reason)
-            if work.retire:
+        if repair := gen.repairs.get(number):
+            repair.making, repair.reserved, repair.local = None, 0, repair.local and refused
+            repair.pause.begin(now, reason)
+            if repair.retire:
                 gen.retire([number])
 
 
 def _is_newest(gen: Generation, number: int, version: int) -> bool:
     """Whether this is the newest version of a live number."""
     return gen.table.status(number) in LIVE and gen.table.facts(number).version == version
+
+
+def _quarantine(gen: Generation, number: int, version: int, excluded: bool) -> list[do.MarkBad]:
+    """No later lease names a shard that is damaged, or `excluded`: holds an excluded record. Returns the
+    mark, if it is not durable yet."""
+    gen.table.set_status(number, Status.QUARANTINED)
+    repair = gen.repairs.setdefault(number, Repair(excluded))
+    repair.local = repair.local and excluded  # a damaged shard cannot be copied
+    return [] if repair.marked else [do.MarkBad(gen.id, number, version)]
 
 
 def _replies(requests: Sequence[str]) -> list[do.Command]:

@@ -101,7 +101,7 @@ def test_marks_and_unlinks_are_done(disk):
     make(disk.generation, 0, 3)
     for command in (
         do.MarkRetired(NAME, (0,)),
-        do.MarkBad(NAME, 3, 0, excluded=False),
+        do.MarkBad(NAME, 3, 0),
         do.Unlink(NAME, HEADS, ((0, 0),)),
     ):
         assert disk.work.write(command) == [ev.Done(command)]

@@ -114,10 +114,7 @@ def test_excluded_key_is_in_no_later_set(root):
             await until(lambda: life.loop.policy.datasets["train"].generation.table.num_live > 2)
             await life.ask(ev.ExcludeAsked("x", "train", ("007.tar", "020.tar")))
             await until(
-                lambda: (
-                    is_whole(life)
-                    and not life.loop.policy.datasets["train"].generation.quarantine.work
-                )
+                lambda: is_whole(life) and not life.loop.policy.datasets["train"].generation.repairs
             )
             keys = {key for key, _ in names(life.shards(await life.acquire()))}
             assert len(keys) == TARS - 2
@@ -225,7 +222,7 @@ def test_damaged_shard_is_made_again_from_the_source(root):
             data[100] ^= 1
             shard.write_bytes(data)
             await life.ask(ev.DamageReported("d", generation.id, number, 0))
-            await until(lambda: not generation.quarantine.work)
+            await until(lambda: not generation.repairs)
             assert generation.table.facts(number).version == 1
             assert not shard.exists()
             assert names([shard.with_name(f"{number:010d}.1.tfrecord")]) == before

@@ -178,7 +178,7 @@ def test_report_of_a_sound_shard_and_of_an_unknown_one_are_answered(play):
             assert isinstance(done, protocol.Done)
         refused = await bench.ask(protocol.ReportCorrupt, "train", name, -1, 0, 12, "bad CRC")
         assert refused.code == "bad-request"
-        assert not bench.life.loop.policy.datasets["train"].generation.quarantine.work
+        assert not bench.life.loop.policy.datasets["train"].generation.repairs
 
     play(played)
 

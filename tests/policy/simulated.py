@@ -212,10 +212,11 @@ class Simulated:
                 shard = self.disk.directories[name].shards.get((number, version))
                 sound, sidecar = bool(shard and shard.intact), bool(shard and shard.sidecar)
                 return [ev.ShardVerified(name, number, version, sound, sidecar)]
-            case do.MarkBad(name, number, version, excluded):
+            case do.MarkBad(name, number, version):
                 directory = self.disk.directories.get(name)
-                if directory and (number, version) in directory.shards:
-                    directory.bad[number, version] = excluded
+                if directory and (shard := directory.shards.get((number, version))):
+                    keys = {directory.keys[record[0]] for record in shard.records}
+                    directory.bad[number, version] = bool(keys & self.disk.excluded)
             case do.RemakeShard():
                 self.remaking.add(command)
                 if command.drop:
