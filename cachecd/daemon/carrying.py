@@ -133,11 +133,11 @@ class Carrying:
         except Exception as error:
             _log.exception("a command failed otherwise than expected")
             reason = f"{type(error).__name__}: {error}"
-            if isinstance(command, do.PublishShard):
-                return [ev.PublishRefused(command.stream, command.number, False, reason)]
             return [ev.DiskRefused(command, reason)]
 
     def _described(self, generation: GenerationId, schema: dict[str, Any]) -> None:
+        self._work.schemas[generation] = schema
+
         def write() -> list[ev.Event]:
             try:
                 self._work.write_schema(generation, json.dumps(schema))

@@ -6,7 +6,7 @@ One thread calls `write`, another `search`: writes are short and in order, searc
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -42,13 +42,13 @@ Search = do.VerifyShard | do.FindHolders | do.RemakeShard
 
 @dataclass(slots=True)
 class DiskWork:
-    """`states`: what state.json of each generation has, or gets with its next write. `schema_of`: the
-    schema of a generation, if it is known. `window`: as cache.window. `check` raises DiskError if nothing
+    """`states`: what state.json of each generation has, or gets with its next write. `schemas`: the
+    known schemas. `window`: as cache.window. `check` raises DiskError if nothing
     may be written."""
 
     layout: Layout
     excluded: ExcludedFile
-    schema_of: Callable[[GenerationId], dict[str, Any] | None]
+    schemas: dict[GenerationId, dict[str, Any]] = field(default_factory=dict)
     states: dict[GenerationId, State] = field(default_factory=dict)
     window: int | None = None
     check: Callable[[], None] = lambda: None
@@ -56,6 +56,7 @@ class DiskWork:
     _keys: dict[str, frozenset[str]] = field(default_factory=dict)
     _skipped: dict[tuple[StreamId, int], tuple[Skipped, ...]] = field(default_factory=dict)
     _halves: set[tuple[StreamId, int]] = field(default_factory=set)
+    _counted: set[GenerationId] = field(default_factory=set)  # state.json lacks their newest counts
 
     def __post_init__(self) -> None:
         self._open = {each.name: each for each in self.excluded.unfinished}
@@ -83,13 +84,9 @@ class DiskWork:
             begun = True
             return self._write(command)
         except DiskError as error:
-            match command:
-                case do.PublishShard(stream, number):
-                    if begun and not isinstance(error, NameTakenError):
-                        self._halves.add((stream, number))
-                    return [ev.PublishRefused(stream, number, False, str(error))]
-                case do.EndLease():
-                    return []  # the next probe finds the lease again
+            is_half = begun and not isinstance(error, NameTakenError)
+            if is_half and isinstance(command, do.PublishShard):
+                self._halves.add((command.stream, command.number))
             return [ev.DiskRefused(command, str(error))]
 
     def _write(self, command: Write) -> list[ev.Event]:
@@ -98,8 +95,9 @@ class DiskWork:
                 return [self._publish(stream, number)]
             case do.ReadCursor(generation, number):
                 return [ev.CursorRead(generation, number, self._cursor(generation, number))]
-            case do.EndLease(lease):
-                return [ev.LeaseEnded(lease)] if leases.end_lease(self.layout, lease) else []
+            case do.EndLease(name):
+                if not leases.end_lease(self.layout, name):
+                    return []
             case do.WriteShape(generation, shape):
                 path = self.of(generation).identity
                 if (known := read_generation(path)) is None:
@@ -112,9 +110,7 @@ class DiskWork:
             case do.Unlink(generation, heads, names):
                 known_state = self.states.get(generation, State())
                 if known_state.heads != heads:
-                    state = replace(known_state, heads=heads)
-                    write_state(self.of(generation).state, state)
-                    self.states[generation] = state
+                    self._write_state(generation, replace(known_state, heads=heads))
                 publish.unlink(self.of(generation), names)
             case do.RemoveGeneration(generation):
                 publish.remove_generation(self.of(generation))
@@ -129,7 +125,7 @@ class DiskWork:
                 self.excluded.finish(name)
                 self._open.pop(name, None)
             case do.WriteManifest(lease):
-                schema = self.schema_of(GenerationId(lease.dataset, lease.generation))
+                schema = self.schemas.get(GenerationId(lease.dataset, lease.generation))
                 shards = sum(last - first + 1 for _, first, last in lease.intervals)
                 window = resources.window_of(lease.num_bytes, shards, self.window)
                 text = encode_manifest(lease, schema, window)
@@ -137,6 +133,16 @@ class DiskWork:
             case do.MarkHeld(lease):
                 leases.mark_held(self.layout, lease)
         return [ev.Done(command)]
+
+    def write_counts(self) -> None:
+        """Writes the counts of skipped units where they changed. DiskError."""
+        for generation in list(self._counted):
+            self._write_state(generation, self.states[generation])
+
+    def _write_state(self, generation: GenerationId, state: State) -> None:
+        write_state(self.of(generation).state, state)
+        self.states[generation] = state
+        self._counted.discard(generation)
 
     def write_schema(self, generation: GenerationId, schema: str) -> None:
         """Fixes the schema in generation.json. DiskError."""
@@ -174,13 +180,12 @@ class DiskWork:
         keys = self.excluded_keys(stream.dataset)
         sidecar = layout.temporary_sidecar(number)
         if keys and holds(sidecar, _encoded(keys)):
-            reason = "a record of it was excluded meanwhile"
-            return ev.PublishRefused(stream, number, True, reason)
+            return ev.PublishRefused(stream, number)
         allocated = publish.publish(layout, number)
         self._count(generation, self._skipped.pop((stream, number), ()))
         return ev.Published(stream, number, allocated)
 
-    def _count(self, generation: GenerationId, skipped: Iterable[Skipped]) -> None:
+    def _count(self, generation: GenerationId, skipped: Sequence[Skipped]) -> None:
         """Counts skipped units, for state.json. The log names as many as state.json does."""
         state = self.states.get(generation, State())
         counts = dict(state.skipped)
@@ -190,7 +195,9 @@ class DiskWork:
             if len(counts[each.reason].examples) > len(before.examples):
                 named = {"dataset": generation.dataset, "key": ascii(each.key)[1:-1]}
                 _log.warning("unit skipped", **named, why=each.reason)
-        self.states[generation] = replace(state, skipped=counts)
+        if skipped:
+            self.states[generation] = replace(state, skipped=counts)
+            self._counted.add(generation)
 
     def _cursor(self, generation: GenerationId, number: int) -> Any:
         """The cursor before a shard, by the first of its sidecars that can be read."""

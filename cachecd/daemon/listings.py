@@ -67,6 +67,12 @@ class GenerationListing:
             raise
         return GenerationListing(table, thread)
 
+    def listed(self, name: GenerationId, reason: str = "", doubted: bool = False) -> ev.Listed:
+        """The state of the listing, for the policy."""
+        ends, size = self.table.ends, self.table.num_bytes
+        counts = ends, len(self.table), size, self.waits, self.table.completed
+        return ev.Listed(name, *counts, reason, doubted)
+
     async def page(self, shape: Shape, stream: int, place: Place, excluded: frozenset[str]) -> Page:
         """The next units of a stream, without those of excluded keys. DiskError."""
         return await self.run(
@@ -145,19 +151,7 @@ class ListingKeeper:
 
     def report(self) -> None:
         """Delivers the state of the listing."""
-        table = self.listing.table
-        self.deliver(
-            ev.Listed(
-                self.name,
-                table.ends,
-                len(table),
-                table.num_bytes,
-                self.listing.waits,
-                table.completed,
-                self.reason,
-                self.doubted,
-            )
-        )
+        self.deliver(self.listing.listed(self.name, self.reason, self.doubted))
         self.changed()
 
     async def load_classes(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 import structlog
@@ -23,7 +23,7 @@ from cachecd.daemon.rules import configured, resolve
 from cachecd.daemon.start import Start, known_sizes, measure, start
 from cachecd.daemon.status import document, epoch_of, rotation_waits, stale_values
 from cachecd.disk import leases
-from cachecd.disk.durable import Skips, write_egress, write_state
+from cachecd.disk.durable import write_egress
 from cachecd.disk.layout import Layout
 from cachecd.disk.snapshot import write_snapshot
 from cachecd.errors import DiskError, LimitTooSmallError, NoRoomError
@@ -31,7 +31,6 @@ from cachecd.listing.source_pages import Lister
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.policy import Policy
-from cachecd.policy.values import GenerationId
 from cachecd.sampler.messages import Described, Failed, FromSampler, FromStream, Made, Working
 
 _TICK, _PROBE, _MEASURE = 0.25, 0.25, 1.0  # seconds
@@ -78,7 +77,6 @@ class CacheLoop:
         self._rates = {name: Rate() for name in config.datasets}
         self._tasks: list[asyncio.Task[Any]] = []
         self._fetched = self._corrupt = 0
-        self._skipped: dict[GenerationId, Mapping[str, Skips]] = {}
 
     async def open(self) -> None:
         """Reports what a start finds, then begins to list, to probe leases and to measure. DiskError.
@@ -93,8 +91,6 @@ class CacheLoop:
         self._ground = Ground(found.directories)
         found.work.check = self._ground.check
         self._fetched = found.fetched
-        self._skipped = {name: state.skipped for name, state in found.work.states.items()}
-        found.work.schema_of = self._schema
         self.carrying = Carrying(
             *(found.work, self._executor, self.feed, self._reply, self._again_made, self._count)
         )
@@ -114,8 +110,7 @@ class CacheLoop:
             self._every(_TICK, self._tick),
             self._every(_PROBE, self._probe_all),
             self._every(_MEASURE, self._measure),
-            self._every(_MINUTE, self._write_egress),
-            self._every(_MINUTE, self._write_states),
+            self._every(_MINUTE, self._write_counts),
             self._every(_SNAPSHOT, self._write_snapshots),
         ]
         self._tasks = [asyncio.ensure_future(each) for each in work]
@@ -141,7 +136,7 @@ class CacheLoop:
         self.carrying.carry_out(self.policy.handle(event, self._now()))
         self._complain()
         if isinstance(event, ev.Sealed):
-            self.carrying.record(self._egress)
+            self.carrying.record(self._counts)
 
     def heard(self, message: FromSampler | FromStream) -> None:
         """A worker reports."""
@@ -168,8 +163,7 @@ class CacheLoop:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._write_egress()
-        await self._write_states()
+        await self._write_counts()
         await self._write_snapshots()
         await self.remaking.finish()
         await self.carrying.finish()
@@ -264,7 +258,7 @@ class CacheLoop:
         layout = found.layout.generation(*generation)
         shape = found.generations[generation].shape
         self.feeding.generations[generation] = FedGeneration(
-            generation, layout, listing, found.schema(generation), shape
+            generation, layout, listing, found.work.schemas.get(generation), shape
         )
         dataset = self._config.datasets[name]
         return ListingKeeper(
@@ -272,10 +266,6 @@ class CacheLoop:
             *(found.layout.classes(name, classes_rule(dataset)), self._reserve, self.feed),
             lambda: self.feeding.wake(generation),
         )
-
-    def _schema(self, generation: GenerationId) -> dict[str, Any] | None:
-        fed = self.feeding.generations.get(generation)
-        return fed.schema if fed is not None else self._found.schema(generation)
 
     def _reply(self, reply: Reply) -> None:
         if isinstance(reply, do.ReplyRoom):
@@ -368,25 +358,14 @@ class CacheLoop:
                 self._described.add(name)
                 _log.info("an epoch", dataset=name, what=what)
 
-    def _egress(self) -> list[ev.Event]:
+    def _counts(self) -> list[ev.Event]:
         self._write("egress.json", lambda: write_egress(self.layout.egress, self._fetched))
+        self._write("state.json", self._found.work.write_counts)
         return []
 
-    async def _write_egress(self) -> None:
-        self.carrying.record(self._egress)
-
-    async def _write_states(self) -> None:
-        """Writes the counts of skipped units, where they changed."""
-
-        def write() -> list[ev.Event]:
-            for name in self._found.configured.values():
-                path, state = self.layout.generation(*name).state, self._found.work.states[name]
-                if self._skipped.get(name) != state.skipped:
-                    self._skipped[name] = state.skipped
-                    self._write("state.json", lambda: write_state(path, state))  # noqa: B023
-            return []
-
-        self.carrying.record(write)
+    async def _write_counts(self) -> None:
+        """Writes the bytes that were fetched and the units that were skipped."""
+        self.carrying.record(self._counts)
 
     async def _write_snapshots(self) -> None:
         """Writes the shard table of every generation."""

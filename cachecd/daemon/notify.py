@@ -45,10 +45,6 @@ class ServiceManager:
         """We have begun to stop."""
         self._send("STOPPING=1")
 
-    def status(self, text: str) -> None:
-        """One line for `systemctl status`."""
-        self._send("STATUS=" + " ".join(text.splitlines()))
-
     def watchdog(self) -> None:
         """We are alive; to be called every `watchdog_interval` seconds."""
         self._send("WATCHDOG=1")

@@ -14,8 +14,8 @@ import socket
 import stat
 import struct
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 
 from cachecd.disk.filesystem import refusing
 from cachecd.disk.locks import try_write_lock
@@ -26,58 +26,41 @@ _HOLDER = 512
 SOCKET_PATH_BYTES = 107  # sun_path holds 108 with its NUL
 
 
-class Ownership:
-    """Held from construction to `close`, or to the end of the process; a context manager.
-
-    Never blocks. InUseError names the holder; DiskError if the lock file cannot be made.
-    """
-
-    def __init__(self, what: str, lock: Path, endpoint: str) -> None:
-        self._lock = lock
-        with refusing(f"cannot lock {what} with {lock}"):
-            while not self._take(what):
-                pass
-            holder = {"pid": os.getpid(), "host": socket.gethostname(), "socket": endpoint}
-            # In place, and padded: a disk that is full to the last byte takes what needs no new block.
-            with contextlib.suppress(OSError):
-                os.pwrite(self._fd, json.dumps(holder).encode().ljust(_HOLDER) + b"\n", 0)
-
-    def _take(self, what: str) -> bool:
-        """Locks the file; False if its last holder was just unlinking it."""
-        self._fd = os.open(self._lock, os.O_RDWR | os.O_CREAT | _CAREFULLY, 0o600)
-        try:
-            if not try_write_lock(self._fd):
-                raise InUseError(f"{what} is in use by {_holder(os.pread(self._fd, 4096, 0))}")
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(self._fd), os.stat(self._lock)):
-                    # Whoever may open it may lock it, and keep the next start out.
-                    os.fchmod(self._fd, 0o600)
-                    return True
-        except BaseException:
-            os.close(self._fd)
-            raise
-        os.close(self._fd)
-        return False
-
-    def close(self) -> None:
-        """Gives it up and removes the lock file. Idempotent."""
-        if self._fd < 0:
-            return
+@contextlib.contextmanager
+def _owned(what: str, lock: Path, endpoint: str) -> Iterator[None]:
+    """Owns a thing until the end of the block, or of the process. Never blocks. InUseError names the
+    holder; DiskError if the lock file cannot be made."""
+    with refusing(f"cannot lock {what} with {lock}"):
+        while (fd := _lock(what, lock)) is None:
+            pass
+        holder = {"pid": os.getpid(), "host": socket.gethostname(), "socket": endpoint}
+        # In place, and padded: a disk that is full to the last byte takes what needs no new block.
+        with contextlib.suppress(OSError):
+            os.pwrite(fd, json.dumps(holder).encode().ljust(_HOLDER) + b"\n", 0)
+    try:
+        yield
+    finally:
         with contextlib.suppress(OSError):  # a read-only disk: the next holder takes the file over
-            self._lock.unlink()
-        os.close(self._fd)
-        self._fd = -1
+            lock.unlink()
+        os.close(fd)
 
-    def __enter__(self) -> Ownership:
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
+def _lock(what: str, lock: Path) -> int | None:
+    """Locks the file. None if its last holder was just unlinking it."""
+    fd = os.open(lock, os.O_RDWR | os.O_CREAT | _CAREFULLY, 0o600)
+    try:
+        if not try_write_lock(fd):
+            raise InUseError(f"{what} is in use by {_holder(os.pread(fd, 4096, 0))}")
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(fd), os.stat(lock)):
+                # Whoever may open it may lock it, and keep the next start out.
+                os.fchmod(fd, 0o600)
+                return fd
+    except BaseException:
+        os.close(fd)
+        raise
+    os.close(fd)
+    return None
 
 
 def _holder(text: bytes) -> str:
@@ -88,12 +71,13 @@ def _holder(text: bytes) -> str:
         return "another cachecd that is just starting"
 
 
-def claim_directory(lock: Path, endpoint: str) -> Ownership:
+def claim_directory(lock: Path, endpoint: str) -> AbstractContextManager[None]:
     """Makes this process the one daemon of a cache directory. `lock` is Layout.lock."""
-    return Ownership(f"cache directory {lock.parent}", lock, endpoint)
+    return _owned(f"cache directory {lock.parent}", lock, endpoint)
 
 
-def claim_socket(path: Path) -> Ownership:
+@contextlib.contextmanager
+def claim_socket(path: Path) -> Iterator[None]:
     """Makes this process the owner of the socket `path`, and removes one that a dead daemon left.
 
     Its directory must exist (see make_private_directory). ConfigError if the path is too long
@@ -105,13 +89,10 @@ def claim_socket(path: Path) -> Ownership:
             f"the socket's path {path} has {length} bytes, the system takes at most "
             f"{SOCKET_PATH_BYTES}; set server.endpoint to a shorter one, for example ipc:///run/cachecd/cachecd.sock"
         )
-    owned = Ownership(f"socket {path}", path.with_name(path.name + ".lock"), f"ipc://{path}")
-    try:
+    lock = path.with_name(path.name + ".lock")
+    with _owned(f"socket {path}", lock, f"ipc://{path}"):
         _remove_stale(path)
-    except BaseException:
-        owned.close()
-        raise
-    return owned
+        yield
 
 
 def _remove_stale(path: Path) -> None:

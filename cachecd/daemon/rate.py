@@ -9,22 +9,17 @@ _CONSTANT = 5.0  # seconds
 
 @dataclass(slots=True)
 class Rate:
-    """Bytes per second, by an exponential average of half life _CONSTANT."""
+    """Bytes per second, by an exponential average of half life _CONSTANT. `began`: when the first bytes
+    arrived."""
 
     value: float = 0
     at: float = 0
     began: float = 0
 
-    def begin(self, now: float) -> None:
-        """Bytes are asked for; unless they were before."""
-        if not self.began:
-            self.began = self.at = now
-
     def add(self, amount: int, now: float) -> None:
         """So many bytes just arrived."""
-        self.begin(now)
-        keep = 0.5 ** ((now - self.at) / _CONSTANT)
-        self.value = self.value * keep + amount * (0.6931 / _CONSTANT)
+        self.began = self.began or now
+        self.value = self._decayed(now) + amount * (0.6931 / _CONSTANT)
         self.at = now
 
     def now(self, now: float) -> float:
@@ -32,5 +27,7 @@ class Rate:
         if not self.began or now <= self.began:
             return 0.0
         # A young average has not seen enough to be divided by its whole weight.
-        seen = 1.0 - 0.5 ** ((now - self.began) / _CONSTANT)
-        return float(self.value * 0.5 ** ((now - self.at) / _CONSTANT) / seen)
+        return self._decayed(now) / float(1.0 - 0.5 ** ((now - self.began) / _CONSTANT))
+
+    def _decayed(self, now: float) -> float:
+        return float(self.value * 0.5 ** ((now - self.at) / _CONSTANT))

@@ -100,8 +100,7 @@ class Requests:
     # ---
 
     def _acquire(self, request: protocol.Acquire, answer: Answer) -> None:
-        if not _are_intervals(request.shards) or request.local_world_size > _MOST:
-            message = "shards: expected [stream, first, last], first <= last; at most 2**62 ranks"
+        if message := _mistake(request):
             answer(protocol.Refused(request.id, "bad-request", message))
             return
         resume = None
@@ -180,5 +179,20 @@ class Requests:
         return done
 
 
-def _are_intervals(shards: list[list[int]]) -> bool:
-    return all(len(s) == 3 and s[0] >= 0 and 0 <= s[1] <= s[2] < _MOST for s in shards)
+def _mistake(request: protocol.Acquire) -> str:
+    """What is wrong with the numbers of a request, or "". The policy relies on them."""
+    place, streams, seed = request.place, request.streams, request.sampling_seed
+    rank, ranks = request.local_rank, request.local_world_size
+    if not (0 <= request.epoch < 1 << 63 and 0 <= rank < ranks <= _MOST):
+        return (
+            f"epoch {request.epoch}, local rank {rank} of {ranks}: expected 0 <= epoch < 2**63 and "
+            "0 <= rank < world size"
+        )
+    if not (0 <= place < _MOST and 0 <= streams <= 1024 and 0 <= seed < 1 << 64):
+        return (
+            f"place {place}, {streams} streams, sampling seed {seed}: expected at most 2**62, 1024 and "
+            "2**64"
+        )
+    if not all(len(s) == 3 and s[0] >= 0 and 0 <= s[1] <= s[2] < _MOST for s in request.shards):
+        return "shards: expected [stream, first, last], first <= last"
+    return ""

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
 
 import structlog
 
@@ -54,11 +53,6 @@ class Start:
     configured: dict[str, GenerationId] = field(default_factory=dict)
     generations: dict[GenerationId, Generation] = field(default_factory=dict)
     events: list[ev.Event] = field(default_factory=list)
-
-    def schema(self, generation: GenerationId) -> dict[str, Any] | None:
-        """The schema of a generation, as a start found it."""
-        known = self.generations.get(generation)
-        return json.loads(known.schema) if known is not None and known.schema else None
 
     @property
     def names(self) -> dict[str, str]:
@@ -113,7 +107,7 @@ async def start(
         with filesystem.refusing(f"cannot make {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
     excluded = ExcludedFile(layout.excluded)
-    found = Start(layout, DiskWork(layout, excluded, lambda _: None), read_egress(layout.egress))
+    found = Start(layout, DiskWork(layout, excluded), read_egress(layout.egress))
     for name, dataset in config.datasets.items():
         await _open(found, config, name, dataset)
     found.work.window = config.cache.window
@@ -167,12 +161,14 @@ def _take_stock(
             known = None
         if known is not None:
             found.generations[generation] = known
+            if known.schema is not None:
+                found.work.schemas[generation] = json.loads(known.schema)
     newest_first = sorted(found.generations.items(), key=lambda each: each[1].made, reverse=True)
     for generation, known in newest_first:
         leased = [one.lease for one in held]
         found.events.append(_inspect(found, generation, known, leased, progress))
         if found.configured.get(generation.dataset) == generation:
-            found.events.append(_listed(generation, found.listings[generation.dataset]))
+            found.events.append(found.listings[generation.dataset].listed(generation))
     found.events += held
     found.events.append(measure(found.layout, found.fetched, reserve_free))
     for exclusion in found.work.excluded.unfinished:
@@ -246,13 +242,6 @@ def _names(lease: Lease, generation: GenerationId) -> list[tuple[int, int]]:
         for stream, first, last in lease.intervals
         for number in (j * (lease.streams + 1) + stream for j in range(first, last + 1))
     ]
-
-
-def _listed(generation: GenerationId, listing: GenerationListing) -> ev.Listed:
-    table = listing.table
-    return ev.Listed(
-        generation, table.ends, len(table), table.num_bytes, listing.waits, table.completed
-    )
 
 
 def _find_leases(layout: Layout) -> list[ev.LeaseFound]:

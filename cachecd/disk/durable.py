@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cachecd.disk.filesystem import refusing, sync_directory
 from cachecd.disk.layout import NEW
 from cachecd.errors import DamagedError
 from cachecd.model import Cursor
+
+Content = TypeVar("Content")
 
 _EXAMPLES = 10  # of skipped units, for each reason
 
@@ -74,6 +76,26 @@ def _write(fd: int, content: bytes) -> None:
         left = left[os.write(fd, left) :]
 
 
+def write_json(path: Path, content: Mapping[str, Any], indent: int | None = None) -> None:
+    """Replaces a JSON file of version 1, durably. DiskError."""
+    replace(path, json.dumps({"version": 1, **content}, indent=indent).encode("ascii") + b"\n")
+
+
+def read_json(path: Path, decode: Callable[[Any], Content], remedy: str) -> Content | None:
+    """Returns what `decode` makes of a JSON file of version 1, or None if the file does not exist.
+    DamagedError with the `remedy`, also for what `decode` cannot read. DiskError."""
+    text = read(path)
+    if text is None:
+        return None
+    try:
+        content = json.loads(text)
+        if content["version"] == 1:
+            return decode(content)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        pass
+    raise DamagedError(f"{path} is damaged: found {text[:80]!r}{remedy}")
+
+
 @dataclass(frozen=True, slots=True)
 class Skips:
     """The number of units that were skipped for one reason, and some of their keys."""
@@ -98,96 +120,62 @@ class State:
 
 def write_state(path: Path, state: State) -> None:
     """Replaces state.json. DiskError."""
-    replace(
-        path,
-        _json(
-            {
-                "version": 1,
-                "heads": [[following, cursor.pack()] for following, cursor in state.heads],
-                "skipped": {
-                    reason: [skips.count, list(skips.examples)]
-                    for reason, skips in state.skipped.items()
-                },
-            }
-        ),
-    )
+    heads = [[following, cursor.pack()] for following, cursor in state.heads]
+    skipped = {why: [skips.count, list(skips.examples)] for why, skips in state.skipped.items()}
+    write_json(path, {"heads": heads, "skipped": skipped})
 
 
 def read_state(path: Path) -> State:
     """Reads state.json. Returns an empty state if the file does not exist. DamagedError: streams without a
     shard start over. DiskError."""
-    text = read(path)
-    if text is None:
-        return State()
-    try:
-        match json.loads(text):
-            case {"version": 1, "heads": [*heads], "skipped": dict(skipped)}:
-                return State(
-                    tuple(
-                        (_count(following), Cursor.unpack(cursor)) for following, cursor in heads
-                    ),
-                    {
-                        reason: Skips(_count(count), tuple(map(str, examples)))
-                        for reason, (count, examples) in skipped.items()
-                    },
-                )
-    except (ValueError, TypeError, RecursionError):
-        pass
-    raise DamagedError(
-        f"{path} is damaged: found {text[:80]!r}. Streams without a shard start over"
-    )
+
+    def decode(content: Any) -> State:
+        heads = [
+            (_count(following), Cursor.unpack(cursor)) for following, cursor in content["heads"]
+        ]
+        skipped = {
+            why: Skips(_count(count), tuple(map(str, examples)))
+            for why, (count, examples) in content["skipped"].items()
+        }
+        return State(tuple(heads), skipped)
+
+    return read_json(path, decode, ". Streams without a shard start over") or State()
 
 
 def write_egress(path: Path, fetched: int) -> None:
     """Replaces egress.json. `fetched`: bytes fetched since the cache was made. DiskError."""
-    replace(path, _json({"version": 1, "fetched": fetched}))
+    write_json(path, {"fetched": fetched})
 
 
 def read_egress(path: Path) -> int:
     """Reads egress.json. Returns 0 if the file does not exist. DamagedError, DiskError."""
-    text = read(path)
-    if text is None:
-        return 0
-    try:
-        match json.loads(text):
-            case {"version": 1, "fetched": fetched}:
-                return _count(fetched)
-    except (ValueError, TypeError, RecursionError):
-        pass
-    raise DamagedError(
-        f'{path} is damaged: found {text[:80]!r}, expected {{"version": 1, "fetched": BYTES}}. Write '
-        "the fetched bytes into the file, or remove the file to count from 0"
+    remedy = (
+        ', expected {"version": 1, "fetched": BYTES}. Write the fetched bytes into the file, or remove the '
+        "file to count from 0"
     )
+    return read_json(path, lambda content: _count(content["fetched"]), remedy) or 0
 
 
 def write_figures(path: Path, figures: Mapping[str, float | list[float]]) -> None:
     """Replaces rotation.json. DiskError."""
-    replace(path, _json({"version": 1, "figures": dict(figures)}))
+    write_json(path, {"figures": dict(figures)})
 
 
 def read_figures(path: Path) -> dict[str, float | list[float]]:
     """Reads rotation.json. No figures if the file does not exist. DamagedError, DiskError."""
-    text = read(path)
-    if text is None:
-        return {}
-    try:
-        match json.loads(text):
-            case {"version": 1, "figures": dict(figures)}:
-                for value in figures.values():
-                    for number in value if isinstance(value, list) else [value]:
-                        if not (isinstance(number, int | float) and 0 <= number < 1 << 63):
-                            raise ValueError(f"found {number!r}, expected a number")
-                return figures
-    except (ValueError, RecursionError):
-        pass
-    raise DamagedError(f"{path} is damaged: found {text[:80]!r}. Its figures start anew")
+
+    def decode(content: Any) -> dict[str, float | list[float]]:
+        figures: dict[str, float | list[float]] = content["figures"]
+        for value in figures.values():
+            for number in value if isinstance(value, list) else [value]:
+                if not (isinstance(number, int | float) and 0 <= number < 1 << 63):
+                    raise ValueError(f"found {number!r}, expected a number")
+        return figures
+
+    return read_json(path, decode, ". Its figures start anew") or {}
 
 
 def _count(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 1 << 63:
         raise ValueError(f"found {value!r}, expected a count")
     return value
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value).encode("ascii") + b"\n"

@@ -9,8 +9,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from cachecd.disk.durable import read, replace
-from cachecd.errors import DamagedError
+from cachecd.disk.durable import read_json, write_json
 from cachecd.model import Shape
 
 # A JSON value. Callers leave out keys of mappings whose values are defaults.
@@ -87,28 +86,17 @@ def write_generation(path: Path, generation: Generation) -> None:
     if (shape := generation.shape) is not None:
         values = (shape.streams, shape.stripe, shape.lanes, shape.capacity)
         fixed = dict(zip(_FIXED, values, strict=True))
-    content = {
-        "version": 1,
-        "identity": generation.identity,
-        "made": generation.made,
-        "seed": generation.seed,
-        "shard_size": generation.shard_size,
-        "shape": fixed,
-        "schema": generation.schema,
-    }
-    replace(path, json.dumps(content, indent=2).encode("ascii") + b"\n")
+    content = {field.name: getattr(generation, field.name) for field in fields(generation)}
+    write_json(path, {**content, "shape": fixed}, indent=2)
 
 
 def read_generation(path: Path) -> Generation | None:
     """Reads generation.json. Returns None if the file does not exist. DamagedError: the streams of this
     directory cannot continue. DiskError."""
-    text = read(path)
-    if text is None:
-        return None
-    try:
-        match json.loads(text):
+
+    def decode(content: Json) -> Generation:
+        match content:
             case {
-                "version": 1,
                 "identity": dict(identity),
                 "made": int() | float() as made,
                 "seed": int(seed),
@@ -117,11 +105,9 @@ def read_generation(path: Path) -> Generation | None:
                 "schema": None | str() as schema,
             }:
                 return Generation(identity, made, seed, shard_size, _shape(fixed, seed), schema)
-    except (ValueError, KeyError, RecursionError):
-        pass
-    raise DamagedError(
-        f"{path} is damaged: found {text[:80]!r}. Remove its directory to have the dataset fetched anew"
-    )
+        raise ValueError("expected a generation")
+
+    return read_json(path, decode, ". Remove its directory to have the dataset fetched anew")
 
 
 def _shape(fixed: Mapping[str, Json] | None, seed: int) -> Shape | None:

@@ -17,7 +17,6 @@ from cachecd.policy.shard_table import ShardSet
 from cachecd.policy.values import GenerationId, Lease, Resume
 
 Reply = do.ReplyWaiting | do.ReplyRefused
-_MOST_PLACE = 1 << 62
 
 
 class Leases:
@@ -63,22 +62,6 @@ class Leases:
             names = ", ".join(sorted(self._room.datasets))
             message = f"no dataset {event.dataset!r}; this daemon serves {names}"
             return "unknown-dataset", message
-        if not 0 <= event.epoch < 1 << 63 or not 0 <= event.local_rank < event.local_world_size:
-            message = (
-                f"epoch {event.epoch}, local rank {event.local_rank} of {event.local_world_size}: "
-                "expected 0 <= epoch < 2**63 and 0 <= rank < world size"
-            )
-            return "bad-request", message
-        if (resume := event.resume) and not (
-            0 <= resume.place < _MOST_PLACE
-            and 0 < resume.streams <= 1024
-            and 0 <= resume.sampling_seed < 1 << 64
-        ):
-            message = (
-                f"resume: place {resume.place}, {resume.streams} streams, sampling seed "
-                f"{resume.sampling_seed}: expected at most 2**62, 1024 and 2**64"
-            )
-            return "bad-request", message
         for lease in (state.lease for state in self.by_id.values()):
             gen = self._room.by_id.get(GenerationId(lease.dataset, lease.generation))
             is_own = (lease.dataset, lease.job) == (event.dataset, event.job)

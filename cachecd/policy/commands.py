@@ -168,7 +168,7 @@ class MarkHeld(NamedTuple):
 
 
 class EndLease(NamedTuple):
-    """Delete the manifest if nobody locks it. -> LeaseEnded, if so"""
+    """Delete the manifest; nothing is done, and no result comes, if somebody locks it."""
 
     lease: str
 

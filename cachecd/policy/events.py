@@ -169,13 +169,10 @@ class Published(NamedTuple):
 
 
 class PublishRefused(NamedTuple):
-    """A sealed shard cannot be published: `excluded`, one of its records was excluded meanwhile; otherwise
-    the disk refuses."""
+    """A sealed shard cannot be published, because one of its records was excluded meanwhile."""
 
     stream: StreamId
     number: int
-    excluded: bool
-    reason: str
 
 
 class MissingFound(NamedTuple):
@@ -270,12 +267,6 @@ class LeaseUnheld(NamedTuple):
     lease: str
 
 
-class LeaseEnded(NamedTuple):
-    """The lease's manifest is deleted."""
-
-    lease: str
-
-
 class RoomAsked(NamedTuple):
     """Something that is no shard (a page of the listing) is to be written: `size` bytes at most."""
 
@@ -286,5 +277,5 @@ Event = (
     Configured | GenerationFound | LeaseFound | Started | Measured | Done | DiskRefused
     | RoomAsked | Tick | Draining | Listed | CursorRead | HalfFull | Sealed | Failed | StreamClosed
     | Published | PublishRefused | MissingFound | DamageReported | ShardVerified | Remade | RemakeFailed
-    | ExcludeAsked | HoldersFound | AcquireAsked | RankHolds | Delivered | LeaseUnheld | LeaseEnded
+    | ExcludeAsked | HoldersFound | AcquireAsked | RankHolds | Delivered | LeaseUnheld
 )  # fmt: skip

@@ -9,12 +9,20 @@ from __future__ import annotations
 from cachecd.model import MOST_LANES, Shape, StreamId
 from cachecd.policy import commands as do
 from cachecd.policy.dataset import Dataset
-from cachecd.policy.events import Failed, HalfFull, Published, PublishRefused, Sealed
+from cachecd.policy.events import (
+    Failed,
+    HalfFull,
+    Published,
+    PublishRefused,
+    Sealed,
+    StreamClosed,
+)
 from cachecd.policy.generation import Generation
 from cachecd.policy.pause import Pause
 from cachecd.policy.room import Room
 from cachecd.policy.streams import Stream
 
+Report = HalfFull | Sealed | Published | PublishRefused | Failed | StreamClosed
 _AHEAD = 2  # times S
 
 
@@ -148,51 +156,47 @@ class Feeding:
             number = stream.sealed[0].number
             self._out.append(do.PublishShard(gen.stream_id(stream.index), number))
 
-    # --- results
+    # --- reports
 
-    def half_full(self, gen: Generation, event: HalfFull) -> None:
-        if (stream := gen.stream(event.stream)) is not None:
-            _, j = gen.blocks.shape.split(event.number)
-            stream.half = stream.half or j in list(stream.granted)[:1]
-
-    def sealed(self, dataset: Dataset, event: Sealed, now: float) -> None:
+    def heard(self, dataset: Dataset, event: Report, now: float) -> None:
+        """A worker reports, or the disk does about a sealed shard."""
         gen = dataset.generation
-        dataset.source.end()
-        gen.note_schema(event)
-        if (stream := gen.stream(event.stream)) is not None:
-            stream.finish(gen.blocks.shape.split(event.number)[1], event)
-            return
-        gen.supplements.finish(event, now)
-        if gen.supplements.sealed is event:
-            self._out.append(do.PublishShard(event.stream, event.number))
+        stream, supplements = gen.stream(event.stream), gen.supplements
+        match event:
+            case HalfFull(_, number) if stream:
+                _, j = gen.blocks.shape.split(number)
+                stream.half = stream.half or j in list(stream.granted)[:1]
+            case Sealed(name, number):
+                dataset.source.end()
+                gen.note_schema(event)
+                if stream:
+                    stream.finish(gen.blocks.shape.split(number)[1], event)
+                else:
+                    supplements.finish(event, now)
+                    if supplements.sealed is event:
+                        self._out.append(do.PublishShard(name, number))
+            case Published(_, number, allocated):
+                self._disk.end()
+                _, j = gen.blocks.shape.split(number)
+                sealed = stream.published(j) if stream else supplements.published()
+                gen.table.add(number, sealed.facts._replace(allocated=allocated))
+                dataset.rotation.note_sealed(allocated)
+            case PublishRefused():
+                self.refused(gen, event.stream)
+            case Failed(_, cause, reason):
+                if cause == "disk":
+                    self._disk.begin(now, reason)
+                elif cause == "source":
+                    dataset.source.begin(now, reason)
+                writer = stream or supplements
+                if not writer.closing:  # else StreamClosed follows
+                    writer.failed(event, now)
+            case StreamClosed():
+                (stream or supplements).closed()
 
-    def published(self, dataset: Dataset, event: Published) -> None:
-        gen = dataset.generation
-        self._disk.end()
-        stream, (_, j) = gen.stream(event.stream), gen.blocks.shape.split(event.number)
-        sealed = stream.published(j) if stream else gen.supplements.published()
-        gen.table.add(event.number, sealed.facts._replace(allocated=event.allocated))
-        dataset.rotation.note_sealed(event.allocated)
-
-    def refused(self, dataset: Dataset, event: PublishRefused, now: float) -> None:
+    def refused(self, gen: Generation, name: StreamId) -> None:
         """A shard cannot be published: its stream goes back to its last cursor."""
-        gen = dataset.generation
-        if not event.excluded:
-            self._disk.begin(now, event.reason)
-        if (stream := gen.stream(event.stream)) is not None:
+        if (stream := gen.stream(name)) is not None:
             self._close(gen, stream)
         else:
             self._close_supplements(gen)
-
-    def failed(self, dataset: Dataset, event: Failed, now: float) -> None:
-        gen = dataset.generation
-        if event.cause == "disk":
-            self._disk.begin(now, event.reason)
-        elif event.cause == "source":
-            dataset.source.begin(now, event.reason)
-        writer = gen.stream(event.stream) or gen.supplements
-        if not writer.closing:  # else StreamClosed follows
-            writer.failed(event, now)
-
-    def closed(self, gen: Generation, name: StreamId) -> None:
-        (gen.stream(name) or gen.supplements).closed()

@@ -110,9 +110,6 @@ class Policy:
                 self.leases.delivered(lease, fraction)
             case ev.LeaseUnheld(lease):
                 self.leases.unheld(lease, now)
-            case ev.LeaseEnded(lease):
-                self.restraint.wanted_at = now
-                self.leases.ended(lease)
             case ev.Listed(name):
                 dataset = self.datasets.get(name.dataset)
                 if dataset and dataset.generation.id == name:
@@ -120,18 +117,11 @@ class Policy:
                     dataset.source.refused = event.reason if event.doubted else ""
             case ev.CursorRead(name, number, before):
                 self.room.by_id[name].cursor_read(number, before)
-            case ev.HalfFull(stream):
-                self._feeding.half_full(self.datasets[stream.dataset].generation, event)
-            case ev.Sealed(stream):
-                self._feeding.sealed(self.datasets[stream.dataset], event, now)
-            case ev.Failed(stream):
-                self._feeding.failed(self.datasets[stream.dataset], event, now)
-            case ev.StreamClosed(stream):
-                self._feeding.closed(self.datasets[stream.dataset].generation, stream)
-            case ev.Published(stream):
-                self._feeding.published(self.datasets[stream.dataset], event)
-            case ev.PublishRefused(stream):
-                self._feeding.refused(self.datasets[stream.dataset], event, now)
+            case (
+                ev.HalfFull() | ev.Sealed() | ev.Published() | ev.PublishRefused() | ev.Failed()
+                | ev.StreamClosed()
+            ):  # fmt: skip
+                self._feeding.heard(self.datasets[event.stream.dataset], event, now)
             case ev.MissingFound(name):
                 gen = self.room.by_id[name]
                 gen.supplements.note_missing(event, now, gen.is_whole)
@@ -149,7 +139,7 @@ class Policy:
                 self._repair.holders(event)
             case ev.Done(command):
                 self.disk.end()
-                self._done(command)
+                self._done(command, now)
             case ev.DiskRefused(command, reason):
                 self.disk.begin(now, reason)
                 self._disk_refused(command, reason, now)
@@ -212,7 +202,7 @@ class Policy:
 
     # --- results
 
-    def _done(self, command: do.Command) -> None:
+    def _done(self, command: do.Command, now: float) -> None:
         match command:
             case do.WriteShape(name, shape):
                 dataset = self.datasets[name.dataset]
@@ -237,6 +227,9 @@ class Policy:
                 self._repair.excluded(exclusion)
             case do.WriteManifest(lease):
                 self.leases.written(lease.id)
+            case do.EndLease(name):
+                self.restraint.wanted_at = now
+                self.leases.ended(name)
 
     def _remove_if_empty(self, gen: Generation) -> None:
         if not gen.is_configured and gen.table.is_empty:
@@ -254,6 +247,8 @@ class Policy:
                 if gen.table.status(number) in LIVE:
                     version = gen.table.facts(number).version
                     self._repair.reported(ev.DamageReported("", name, number, version))
+            case do.PublishShard(stream):
+                self._feeding.refused(self.datasets[stream.dataset].generation, stream)
             case do.EndLease():
                 pass  # the next probe finds the lease again
             case do.RemakeShard(name, number):

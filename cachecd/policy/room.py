@@ -87,8 +87,8 @@ class Room:
 
     def _claim(self, dataset: Dataset, endless: bool) -> Claim:
         gen, rules = dataset.generation, dataset.rules
-        whole, complete = gen.is_whole, gen.completed > 0
-        most = need(gen.held, whole, gen.estimate, gen.footprint, len(gen.streams), complete)
+        whole, listed = gen.is_whole, gen.estimate if gen.completed else math.inf
+        most = need(gen.held, whole, listed, gen.footprint, len(gen.streams))
         most = math.inf if endless else most
         return Claim(rules.name, rules.first, gen.footprint, most, rules.limit, rules.pin, whole)
 

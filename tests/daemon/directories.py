@@ -35,7 +35,6 @@ class Directory:
     """One generation on disk, and the work on it."""
 
     root: Path
-    schema: dict[str, Any] | None = None
     layout: Layout = field(init=False)
     generation: GenerationLayout = field(init=False)
     work: DiskWork = field(init=False)
@@ -49,7 +48,7 @@ class Directory:
         self.start()
 
     def start(self) -> None:
-        self.work = DiskWork(self.layout, ExcludedFile(self.layout.excluded), lambda _: self.schema)
+        self.work = DiskWork(self.layout, ExcludedFile(self.layout.excluded))
 
     def exclude(self, name: str, *keys: str) -> None:
         self.work.write(do.WriteExclusion(name, NAME.dataset, keys))

@@ -38,9 +38,7 @@ def test_sealed_shard_is_published_with_its_bytes(disk):
 def test_sealed_shard_with_an_excluded_record_is_refused_until_discarded(disk):
     write(disk.generation, 3)
     disk.exclude("e1", "other", "key-3-1")
-    [refused] = disk.work.write(do.PublishShard(stream(0), 3))
-    assert isinstance(refused, ev.PublishRefused)
-    assert refused.excluded
+    assert disk.work.write(do.PublishShard(stream(0), 3)) == [ev.PublishRefused(stream(0), 3)]
     assert tree(disk.generation) == ["0000000003.new", "0000000003.new.idx"]
     disk.work.discard(stream(0), [3])
     assert tree(disk.generation) == []
@@ -50,15 +48,14 @@ def test_exclusion_is_in_force_after_a_restart(disk):
     disk.exclude("e1", "key-3-1")
     disk.start()
     write(disk.generation, 3)
-    [refused] = disk.work.write(do.PublishShard(stream(0), 3))
-    assert refused.excluded
+    assert disk.work.write(do.PublishShard(stream(0), 3)) == [ev.PublishRefused(stream(0), 3)]
 
 
 def test_taken_name_refuses_a_publication_and_stays(disk):
     write(disk.generation, 3)
     disk.generation.shard(3).write_bytes(b"mine")
     [refused] = disk.work.write(do.PublishShard(stream(0), 3))
-    assert (type(refused), refused.excluded) == (ev.PublishRefused, False)
+    assert isinstance(refused, ev.DiskRefused)
     disk.work.discard(stream(0), [3])
     assert disk.generation.shard(3).read_bytes() == b"mine"
 
@@ -121,14 +118,14 @@ def test_generation_with_an_unknown_file_is_not_removed(disk):
 
 
 def test_lease_is_written_marked_and_ended(disk):
-    disk.schema = {"x": "bytes"}
+    disk.work.schemas[NAME] = {"x": "bytes"}
     command = do.WriteManifest(lease())
     assert disk.work.write(command) == [ev.Done(command)]
     text = disk.layout.manifest(lease().id).read_bytes()
     assert decode_manifest(text) == lease()
-    assert disk.text(disk.layout.manifest(lease().id))["schema"] == disk.schema
+    assert disk.text(disk.layout.manifest(lease().id))["schema"] == {"x": "bytes"}
     assert disk.work.write(do.MarkHeld(lease().id)) == [ev.Done(do.MarkHeld(lease().id))]
-    assert disk.work.write(do.EndLease(lease().id)) == [ev.LeaseEnded(lease().id)]
+    assert disk.work.write(do.EndLease(lease().id)) == [ev.Done(do.EndLease(lease().id))]
     assert os.listdir(disk.layout.leases) == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -26,12 +27,19 @@ from pathlib import Path
 from cachecd.daemon.ownership import claim_directory
 
 owned = claim_directory(Path(sys.argv[1]), "ipc:///run/one.sock")
+owned.__enter__()
 if "sampler" in sys.argv:  # the worst case: every inheritable descriptor goes to the child
     wait = "import sys; sys.stdin.read()"
     sampler = subprocess.Popen([sys.executable, "-c", wait], close_fds=False)
 print("mine", flush=True)
 sys.stdin.read()
 """
+
+
+def refused(claim):
+    """A claim that raises."""
+    with claim:
+        raise AssertionError("it was not refused")
 
 
 @pytest.fixture
@@ -59,7 +67,7 @@ def owner(tmp_path):
 def test_the_second_daemon_on_a_directory_fails_at_once_and_names_the_first(owner, tmp_path):
     first = owner()
     with pytest.raises(InUseError) as raised:
-        claim_directory(Layout(tmp_path).lock, "ipc:///run/two.sock")
+        refused(claim_directory(Layout(tmp_path).lock, "ipc:///run/two.sock"))
     assert str(raised.value) == (
         f"cache directory {tmp_path} is in use by cachecd pid {first.pid} on "
         f"{socket.gethostname()} (socket ipc:///run/one.sock)"
@@ -81,17 +89,17 @@ def test_a_daemon_that_is_killed_owns_nothing_even_if_its_samplers_live(owner, t
 
 def test_the_same_process_cannot_own_it_twice_and_leaves_nothing_behind(tmp_path):
     lock = Layout(tmp_path).lock
-    with claim_directory(lock, "a") as owned:
-        with pytest.raises(InUseError, match=f"pid {os.getpid()}"):
-            claim_directory(lock, "b")
-        owned.close()
-        claim_directory(lock, "b").close()
+    with claim_directory(lock, "a"), pytest.raises(InUseError, match=f"pid {os.getpid()}"):
+        refused(claim_directory(lock, "b"))
+    with claim_directory(lock, "b"):
+        pass
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_lock_file_that_its_last_owner_removes_meanwhile_is_made_anew(tmp_path, monkeypatch):
     lock = Layout(tmp_path).lock
-    first = claim_directory(lock, "first")
+    first = contextlib.ExitStack()
+    first.enter_context(claim_directory(lock, "first"))
     opened = os.open
     times = []
 
@@ -109,7 +117,7 @@ def test_a_lock_file_that_its_last_owner_removes_meanwhile_is_made_anew(tmp_path
 
 def test_a_directory_that_cannot_hold_a_lock_file_is_a_disk_error(tmp_path):
     with pytest.raises(DiskError, match=r"cannot lock cache directory .*: No such file"):
-        claim_directory(Layout(tmp_path / "missing").lock, "x")
+        refused(claim_directory(Layout(tmp_path / "missing").lock, "x"))
 
 
 @pytest.fixture
@@ -132,9 +140,9 @@ def test_a_socket_where_somebody_answers_is_left_alone(path):
         alive.listen(0)
         for _ in range(4):  # also when its backlog is full
             with pytest.raises(InUseError, match=f"socket {path} is in use by"):
-                claim_socket(path)
+                refused(claim_socket(path))
         with pytest.raises(InUseError):
-            claim_socket(path)
+            refused(claim_socket(path))
         assert sorted(p.name for p in path.parent.iterdir()) == ["cachecd.sock"]
 
 
@@ -143,12 +151,12 @@ def test_the_program_that_answers_is_named(path):
         alive.bind(str(path))
         alive.listen()
         with pytest.raises(InUseError, match=f"in use by pid {os.getpid()}$"):
-            claim_socket(path)
+            refused(claim_socket(path))
 
 
 def test_a_claimed_socket_cannot_be_claimed_before_it_is_bound(path):
     with claim_socket(path), pytest.raises(InUseError) as raised:
-        claim_socket(path)
+        refused(claim_socket(path))
     assert str(raised.value) == (
         f"socket {path} is in use by cachecd pid {os.getpid()} on {socket.gethostname()} (socket ipc://{path})"
     )
@@ -161,19 +169,19 @@ def test_the_longest_possible_path_is_taken_and_one_byte_more_is_not(path):
     with claim_socket(longest), socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(longest))
     with pytest.raises(ConfigError, match="has 108 bytes, the system takes at most 107"):
-        claim_socket(path.with_name("s" * (room + 1)))
+        refused(claim_socket(path.with_name("s" * (room + 1))))
 
 
 def test_a_file_in_the_socket_s_place_is_not_removed(path):
     path.write_text("mine")
     with pytest.raises(ConfigError, match="exists and is not a socket"):
-        claim_socket(path)
+        refused(claim_socket(path))
     assert path.read_text() == "mine"
 
 
 def test_a_socket_in_no_directory_is_a_disk_error(tmp_path):
     with pytest.raises(DiskError, match=r"cannot lock socket .*: No such file"):
-        claim_socket(tmp_path / "missing" / "cachecd.sock")
+        refused(claim_socket(tmp_path / "missing" / "cachecd.sock"))
 
 
 def test_the_group_may_connect_and_nobody_else(path):

@@ -7,13 +7,6 @@ import pytest
 from cachecd.daemon.rate import Rate
 
 
-def test_the_first_bytes_took_the_time_since_they_were_asked_for():
-    rate = Rate()
-    rate.begin(10.0)
-    rate.add(1_000_000, 12.0)
-    assert rate.now(12.0) == pytest.approx(500_000, rel=0.15)
-
-
 def test_a_steady_stream_is_told_as_it_is_and_forgotten_when_it_ends():
     rate = Rate()
     for second in range(1, 61):

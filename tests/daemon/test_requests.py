@@ -109,7 +109,10 @@ def test_job_that_is_launched_again_gets_a_lease_of_its_own(play):
         ({"shards": [[0, 1]], "streams": 1}, "bad-request"),
         ({"shards": [[0, 2, 1]], "streams": 1}, "bad-request"),
         ({"streams": 5000}, "bad-request"),
+        ({"streams": 1, "sampling_seed": 1 << 64}, "bad-request"),
+        ({"streams": 1, "place": -1}, "bad-request"),
         ({"local_rank": 3}, "bad-request"),
+        ({"epoch": -1}, "bad-request"),
         ({"dataset": "nothing"}, "unknown-dataset"),
     ],
 )

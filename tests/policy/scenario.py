@@ -178,18 +178,16 @@ class Scenario(Simulated):
         command = self.pending.pop(index)
         if isinstance(command, do.EndLease) and command.lease in self.jobs.values():
             return True  # somebody locks it
-        if isinstance(command, do.PublishShard) and refuse:
-            stop = ev.PublishRefused(command.stream, command.number, False, "no space left")
-            events = [stop]
-        elif refuse and stream is None and not isinstance(command, do.EndLease):
+        is_publish = isinstance(command, do.PublishShard)
+        if refuse and (stream is None or is_publish) and not isinstance(command, do.EndLease):
             events = [ev.DiskRefused(command, "no space left")]
         else:
             before = self.used()
             events = self.carry_out(command)
             assert self.used() <= max(self.limit, self.before_cut, before), "the limit is kept"
         for event in events:
-            if isinstance(event, ev.LeaseEnded):
-                self.held.pop(event.lease, None)
+            if isinstance(event, ev.Done) and isinstance(event.command, do.EndLease):
+                self.held.pop(event.command.lease, None)
             self.send(event)
         return True
 

@@ -243,7 +243,7 @@ class Simulated:
 
     def end_lease(self, lease: str) -> list[ev.Event]:
         self.disk.manifests.pop(lease, None)
-        return [ev.LeaseEnded(lease)]
+        return [ev.Done(do.EndLease(lease))]
 
     def publish(self, stream: StreamId, number: int) -> ev.Event:
         directory = self.directory(stream)
@@ -251,7 +251,7 @@ class Simulated:
         assert sealed == number, "shards of a stream are published in order"
         if {directory.keys[record[0]] for record in shard.records} & self.disk.excluded:
             self.sealed[stream].insert(0, (sealed, shard))
-            return ev.PublishRefused(stream, number, True, "a record was excluded")
+            return ev.PublishRefused(stream, number)
         directory.shards[number, 0] = shard
         return ev.Published(stream, number, shard.size)
 

@@ -69,13 +69,8 @@ def test_bad_requests_are_refused():
     cache = a_whole_cache()
     cache.send(ev.AcquireAsked("1", "no", "job", 0))
     assert cache.replies["1"].code == "unknown-dataset"
-    cache.send(ev.AcquireAsked("2", "a", "job", 0, 2, 2))
-    assert cache.replies["2"].code == "bad-request"
-    resume = Resume("one", (), "", 0, 10**9, 2**64)
-    cache.send(ev.AcquireAsked("3", "a", "job", 0, resume=resume))
-    assert cache.replies["3"].code == "bad-request"
-    cache.send(ev.RankHolds("4", "gone", 0))
-    assert cache.replies["4"].code == "lease-lost"
+    cache.send(ev.RankHolds("2", "gone", 0))
+    assert cache.replies["2"].code == "lease-lost"
 
 
 def test_empty_source_is_refused():

@@ -183,7 +183,7 @@ def test_refused_publish_sends_the_stream_back():
     cache.run(but=(do.PublishShard,))
     publish = cache.under_way(do.PublishShard)[0]
     cache.pending.remove(publish)
-    cache.send(ev.PublishRefused(publish.stream, publish.number, False, "no space left"))
+    cache.send(ev.DiskRefused(publish, "no space left"))
     cache.run()
     cache.pass_time(5)
     assert cache.live() == [0, 2, 4, 6]

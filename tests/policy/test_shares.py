@@ -60,16 +60,15 @@ def test_smallest_pinned_fills_first():
 
 def test_need_is_listed_size_and_a_tenth_and_footprints():
     # 1.1 x 1,000 + (8 + 3) x 10
-    assert need(500, False, 1000, 10, 8, True) == 1210
+    assert need(500, False, 1000, 10, 8) == 1210
 
 
 def test_need_is_unknown_before_listing_and_first_shard():
-    assert need(500, False, 1000, 10, 8, False) == math.inf
-    assert need(0, False, 1000, 10, 8, True) == math.inf
+    assert need(500, False, math.inf, 10, 8) == math.inf
 
 
 def test_whole_dataset_needs_two_more_footprints():
-    assert need(500, True, 1000, 10, 8, True) == 520
+    assert need(500, True, 1000, 10, 8) == 520
 
 
 def test_first_counts_half_of_the_share():
