@@ -85,7 +85,7 @@ class Lister:
         return sweep_units(source, self._store(source), lanes)
 
     def _store(self, source: SourceConfig) -> Store:
-        return open_store(source, self._connections, mortal=False)
+        return open_store(source, self._connections)
 
     def close(self) -> None:
         """Ends all processes; who waits for one gets SourceUnreachableError."""

@@ -136,7 +136,7 @@ def _check_source(dataset_name: str, lister: Lister, dataset: DatasetConfig) -> 
     try:
         for page in _looked_at(look, lister, dataset):
             if look.taken and source.format == "parquet":
-                store = open_store(source, _CONNECTIONS, mortal=False)
+                store = open_store(source, _CONNECTIONS)
                 _check_columns(name, source, store, page)
     except SourceError as error:
         raise type(error)(f"datasets.{name}: {error}") from error

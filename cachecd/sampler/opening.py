@@ -12,22 +12,16 @@ if TYPE_CHECKING:
     from cachecd.stores.backend import Backend
 
 
-def open_store(
-    source: SourceConfig, connections: int, retry: Retry | None = None, *, mortal: bool = True
-) -> Store:
+def open_store(source: SourceConfig, connections: int, retry: Retry | None = None) -> Store:
     """The store that `source` names, for up to `connections` requests at a time.
 
     Touches no network. s3:// signs in and lists by boto3 (environment, profiles, roles) and reads by
     obstore; gs://, az:// and http(s):// are obstore's; hf:// is HfFileSystem's;
     file:// and absolute paths are read directly; every other URL is fsspec's. ConfigError for a URL that
     nothing installed can read.
-
-    `mortal`: this process ends by os._exit, whatever its threads are at. Reads cost more in one that
-    does not (CloudBackend says why).
     """
-    threads = 0 if mortal else connections
     retry = retry or Retry()
-    store = open_plain_store(source, connections, retry, threads)
+    store = open_plain_store(source, connections, retry)
     if source.manifest is not None:
         from cachecd.sampler.manifest import ManifestBackend
 
@@ -37,7 +31,7 @@ def open_store(
 
         def open_at(url: str) -> Backend:
             at = source.model_copy(update={"url": url})
-            return open_plain_store(at, connections, retry, threads).backend
+            return open_plain_store(at, connections, retry).backend
 
         store = Store(PickedBackend(store.backend, source, open_at), retry, connections)
     if source.label is not None and source.label.manifest is not None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -65,15 +63,13 @@ NO_RETRIES: Any = {"max_retries": 0}
 class CloudBackend:
     """Reads by an obstore store whose prefix is the source's URL, and lists by it too.
 
-    `threads`: how many threads of ours read, in place of obstore's own. Those call into Python whenever
-    they have done something, which costs less; but one that does so while the interpreter ends aborts the
-    process. So it is for processes that end by os._exit.
+    For processes that end by os._exit: a thread of obstore's that calls into Python while the interpreter
+    ends aborts the process.
     """
 
-    def __init__(self, store: Any, where: str, threads: int = 0) -> None:
+    def __init__(self, store: Any, where: str) -> None:
         self._store = store
         self.where = where
-        self._threads = ThreadPoolExecutor(threads, "read-cloud") if threads else None
 
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
         last = start_after
@@ -109,45 +105,33 @@ class CloudBackend:
     async def _get(
         self, key: str, options: obstore.GetOptions, size: int | None, etag: str
     ) -> tuple[int, Buffer]:
-        """The object's size, and what the options ask for of it."""
+        """The object's size, and what the options ask for of it. It is checked before the body: what has
+        grown may be larger than the memory."""
         if etag and not etag.startswith("W/"):  # a weak one matches none, by the rules of HTTP
             options["if_match"] = etag
-        try:
-            if self._threads is not None:
-                loop = asyncio.get_running_loop()
-                get = partial(self._get_by_thread, key, options, size, etag)
-                return await loop.run_in_executor(self._threads, get)
+        with self._explained():
             answer = await obstore.get_async(self._store, key, options=options)
-            self._check(answer.meta, size, etag)
-            return answer.meta["size"], await answer.bytes_async()
-        except (obstore.exceptions.BaseError, FileNotFoundError) as error:
-            raise explain(error, self.where) from None
-        except ValueError as error:
-            raise UnitError(f"obstore cannot name this object: {error}") from error
+            meta = answer.meta
+            if size is not None and meta["size"] != size:
+                raise resized(meta["size"], size)
+            # Some stores take no notice of If-Match.
+            if etag and meta["e_tag"] and _bare(meta["e_tag"]) != _bare(etag):
+                raise refusal(412, "", self.where)
+            return meta["size"], await answer.bytes_async()
 
     async def find(self, key: str) -> ObjectInfo:
-        try:
+        with self._explained():
             meta = await obstore.head_async(self._store, key)
+        return ObjectInfo(key, meta["size"], meta["e_tag"] or "")
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
         except (obstore.exceptions.BaseError, FileNotFoundError) as error:
             raise explain(error, self.where) from None
         except ValueError as error:
             raise UnitError(f"obstore cannot name this object: {error}") from error
-        return ObjectInfo(key, meta["size"], meta["e_tag"] or "")
-
-    def _get_by_thread(
-        self, key: str, options: obstore.GetOptions, size: int | None, etag: str
-    ) -> tuple[int, Buffer]:
-        answer = obstore.get(self._store, key, options=options)
-        self._check(answer.meta, size, etag)
-        return answer.meta["size"], answer.bytes()
-
-    def _check(self, meta: obstore.ObjectMeta, size: int | None, etag: str) -> None:
-        """Asked before the body: what has grown may be larger than the memory."""
-        if size is not None and meta["size"] != size:
-            raise resized(meta["size"], size)
-        # Some stores take no notice of If-Match.
-        if etag and meta["e_tag"] and _bare(meta["e_tag"]) != _bare(etag):
-            raise refusal(412, "", self.where)
 
 
 class GoogleBackend(CloudBackend):
@@ -258,9 +242,7 @@ _ENDPOINTS = {
 }
 
 
-def open_cloud(
-    source: SourceConfig, connections: int, silence: float, threads: int = 0
-) -> CloudBackend:
+def open_cloud(source: SourceConfig, connections: int, silence: float) -> CloudBackend:
     """The store of a gs:// or az:// URL; credentials and endpoint by the provider's own variables, as
     obstore finds them."""
     parts = urlsplit(source.url)
@@ -283,4 +265,4 @@ def open_cloud(
     where = without_secrets(source.url)
     if endpoint:
         where += f" at {without_secrets(endpoint)}"
-    return (GoogleBackend if google else CloudBackend)(store, where, threads)
+    return (GoogleBackend if google else CloudBackend)(store, where)

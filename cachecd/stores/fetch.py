@@ -260,15 +260,13 @@ class Store:
         return found
 
 
-def open_plain_store(
-    source: SourceConfig, connections: int, retry: Retry | None = None, threads: int = 0
-) -> Store:
+def open_plain_store(source: SourceConfig, connections: int, retry: Retry | None = None) -> Store:
     """The store that `source.url` names, without the tables that list or label its objects."""
     retry = retry or Retry()
-    return Store(_open_backend(source, connections, retry, threads), retry, connections)
+    return Store(_open_backend(source, connections, retry), retry, connections)
 
 
-def _open_backend(source: SourceConfig, connections: int, retry: Retry, threads: int) -> Backend:
+def _open_backend(source: SourceConfig, connections: int, retry: Retry) -> Backend:
     if not source.url:
         return Nowhere()
     scheme, separator, path = source.url.partition("://")
@@ -283,7 +281,7 @@ def _open_backend(source: SourceConfig, connections: int, retry: Retry, threads:
         case "s3" | "s3a":
             from cachecd.stores.s3 import S3Backend
 
-            return S3Backend(source, connections, retry.tries, retry.silence, threads)
+            return S3Backend(source, connections, retry.tries, retry.silence)
         case "file":
             from cachecd.stores.local import LocalBackend
 
@@ -291,7 +289,7 @@ def _open_backend(source: SourceConfig, connections: int, retry: Retry, threads:
         case "gs" | "az" | "azure" | "abfs" | "abfss" | "adl":
             from cachecd.stores.cloud import open_cloud
 
-            return open_cloud(source, connections, retry.silence, threads)
+            return open_cloud(source, connections, retry.silence)
         case "http" | "https" if not path:
             from cachecd.stores.urls import UrlsBackend
 
@@ -299,7 +297,7 @@ def _open_backend(source: SourceConfig, connections: int, retry: Retry, threads:
         case "http" | "https":
             from cachecd.stores.web import WebBackend
 
-            return WebBackend(source, connections, retry.silence, threads)
+            return WebBackend(source, connections, retry.silence)
         case "hf":
             from cachecd.stores.filesystem import HubBackend
 

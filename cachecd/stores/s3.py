@@ -62,7 +62,6 @@ class S3Backend:
         connections: int,
         tries: int = 7,
         silence: float = 30.0,
-        threads: int = 0,
     ) -> None:
         bucket, _, prefix = source.url.partition("://")[2].partition("/")
         if not bucket:
@@ -103,7 +102,7 @@ class S3Backend:
             retry_config=NO_RETRIES,
             credential_provider=self._credentials,
         )
-        self._cloud = CloudBackend(store, self.where, threads)
+        self._cloud = CloudBackend(store, self.where)
 
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
         after = {"StartAfter": self._prefix + start_after} if start_after else {}
@@ -119,7 +118,8 @@ class S3Backend:
                 )
             )
             for page in pages:
-                yield _objects(page, self._prefix)  # which may be empty, and not the last
+                # Which may be empty, and not the last.
+                yield [o for o in _entries(page, self._prefix) if not is_marker(o)]
         except (BotoCoreError, ClientError) as error:
             failure = self._explain(error)
             if isinstance(failure, SourceUnreachableError):
@@ -150,13 +150,7 @@ class S3Backend:
         )
 
     def glimpse(self) -> Sequence[ObjectInfo]:
-        try:
-            page = self._signed_in(1).list_objects_v2(
-                Bucket=self._bucket, Prefix=self._prefix, MaxKeys=10
-            )
-        except (BotoCoreError, ClientError) as error:
-            raise self._explain(error) from None
-        return _objects(page, self._prefix)
+        return [found for found in self.page(Ask("", 10)).objects if not is_marker(found)]
 
     async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> Buffer:
         wanted = "" if (start, stop) == (0, size) else f"{start}-{stop - 1}"
@@ -214,15 +208,7 @@ class S3Backend:
         return found or 0, body
 
     async def find(self, key: str) -> ObjectInfo:
-        if self._throttled or _NO_PATH.search(key):
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, self._head, key)
-        try:
-            return await self._cloud.find(key)
-        except SourceUnreachableError:
-            if self._credentials is not None and self._credentials.failure is not None:
-                raise self._credentials.failure from None
-            raise
+        return await self._by_either(key, lambda: self._head(key), lambda: self._cloud.find(key))
 
     def _head(self, key: str) -> ObjectInfo:
         try:
@@ -296,11 +282,6 @@ class S3Backend:
 
 def _pay(params: dict[str, Any], **_: Any) -> None:
     params["headers"]["x-amz-request-payer"] = "requester"  # signed afterwards
-
-
-def _objects(page: Any, prefix: str) -> list[ObjectInfo]:
-    """What one answer of ListObjectsV2 lists, without the folder markers."""
-    return [o for o in _entries(page, prefix) if not is_marker(o)]
 
 
 def _entries(page: Any, prefix: str) -> list[ObjectInfo]:

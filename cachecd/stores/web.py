@@ -49,9 +49,7 @@ class WebBackend(CloudBackend):
     is asked for the size. What has none, and what is not there, is left out with a warning.
     """
 
-    def __init__(
-        self, source: SourceConfig, connections: int, silence: float, threads: int = 0
-    ) -> None:
+    def __init__(self, source: SourceConfig, connections: int, silence: float) -> None:
         parts = urlsplit(source.url)
         self._url = source.url.rstrip("/") + "/"
         where = without_secrets(self._url)
@@ -61,7 +59,7 @@ class WebBackend(CloudBackend):
         options = client_options(connections, silence, allow_http=parts.scheme == "http")
         url = self._url.rstrip("/")
         store = make(url, client_options=options, retry_config=NO_RETRIES)
-        super().__init__(store, where, threads)
+        super().__init__(store, where)
         # Of thousands of questions for a size, one that fails must not end the listing.
         self._patient = make(url, client_options=options, retry_config={"max_retries": 3})
         self._silence = silence

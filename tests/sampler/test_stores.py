@@ -204,15 +204,13 @@ class TestFsspec(StoreContract):
 class TestCloud(StoreContract):
     """obstore's way, over its store in memory; Google's and Azure's are in test_clouds.py."""
 
-    threads = 0
-
     @pytest.fixture
     def filled(self, tmp_path: Path) -> Filled:
         def fill(objects: dict[str, bytes]) -> Store:
             store = obstore.store.MemoryStore()
             for key, body in objects.items():
                 obstore.put(store, key, body)
-            return Store(CloudBackend(store, "memory", self.threads), Retry(tries=2), 8)
+            return Store(CloudBackend(store, "memory"), Retry(tries=2), 8)
 
         return fill
 
@@ -220,12 +218,6 @@ class TestCloud(StoreContract):
         assert opened("gs://bucket/prefix/", anonymous=True).where == "gs://bucket/prefix/"
         with pytest.raises(ConfigError, match="az://container"):
             opened("az://container/prefix/")
-
-
-class TestCloudByThreads(TestCloud):
-    """As in a process that ends as others do."""
-
-    threads = 4
 
 
 def test_an_endpoint_belongs_to_s3_alone():
