@@ -102,11 +102,15 @@ class Guest:
         """What the code returns. BlamedError with its `name` if it raises: exit() costs the unit, not the
         process. What a store has raised, and MemoryError, are raised as they are."""
         try:
-            return code()
+            return self._restored(code)
         except (SourceError, MemoryError):
             raise
         except BaseException as error:
             raise BlamedError(f"{name} raised {told(error)}") from error
+
+    def _restored(self, code: Callable[[], T]) -> T:
+        try:
+            return code()
         finally:
             if os.getpid() != self._home:
                 _leave(sys.exception())
