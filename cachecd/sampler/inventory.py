@@ -9,7 +9,7 @@ from urllib.parse import unquote_plus
 
 from cachecd.config import SourceConfig
 from cachecd.errors import ConfigError
-from cachecd.sampler.tables import BadRow, Row, read_rows
+from cachecd.sampler.tables import Bad, Row, read_rows
 from cachecd.sampler.view import StoreView
 from cachecd.stores.answers import without_secrets
 
@@ -30,8 +30,8 @@ _MOST_OF_JSON = 64 << 20
 
 
 def rows_of_inventory(
-    source: SourceConfig, view: StoreView, name: str, open_at: Open
-) -> Iterator[Row | BadRow]:
+    source: SourceConfig, view: StoreView, name: str, open_at: Open, bad: Bad
+) -> Iterator[Row]:
     """A row, as a manifest would have it, for the current version of each object below the source's URL;
     all others are left out. ConfigError if it is no inventory of that bucket."""
     found = _read(view, name)
@@ -47,15 +47,17 @@ def rows_of_inventory(
     try:
         for part in found["parts"]:
             with tables.open(part) as file:
-                kind = "part.csv.gz" if in_csv else "part.parquet"
-                for row in read_rows(file, kind, _COLUMNS, found["header"] if in_csv else None):
-                    if isinstance(row, Row):
-                        fields = _current(row.fields, below, in_csv)
-                        if fields is None:
-                            continue
+                rows = read_rows(
+                    file,
+                    "part.csv.gz" if in_csv else "part.parquet",
+                    _COLUMNS,
+                    lambda place, why: bad(f"{part}, {place}", why),  # noqa: B023
+                    found["header"] if in_csv else None,
+                )
+                for row in rows:
+                    fields = _current(row.fields, below, in_csv)
+                    if fields is not None:
                         yield Row(f"{part}, {row.place}", fields)
-                    else:
-                        yield BadRow(f"{part}, {row.place}", row.why)
     finally:
         close()
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 from itertools import islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachecd.config import SourceConfig
 from cachecd.model import ObjectInfo, encoded
-from cachecd.sampler.manifest import BadRowError, Told, key_of, rows_of, text_of
-from cachecd.sampler.tables import BadRow
+from cachecd.sampler.manifest import BadRowError, Table, key_of, text_of
+from cachecd.sampler.tables import Row
 from cachecd.stores.answers import without_secrets
 from cachecd.stores.backend import Backend
 
@@ -57,14 +59,10 @@ class LabelledBackend:
 class LabelTable:
     """Labels by key: sorted digests of the keys, and the number of each one's label."""
 
-    def __init__(
-        self, digests: NDArray[np.uint64], numbers: NDArray[np.int32], names: Sequence[str]
-    ) -> None:
-        # Stable: of several rows of a key, the first counts.
-        order = np.lexsort((digests[:, 1], digests[:, 0]))
-        self._high, self._low = digests[order, 0], digests[order, 1]
-        self._numbers = numbers[order]
-        self._names = names
+    def __init__(self, digests: NDArray[Any], numbers: NDArray[Any], names: Sequence[str]) -> None:
+        order = np.argsort(digests, kind="stable")  # of several rows of a key, the first counts
+        self._digests, self._numbers = digests[order], numbers[order]
+        self._names = [*names, ""]
         self._used = np.zeros(len(order), np.bool_)
 
     @property
@@ -74,52 +72,37 @@ class LabelTable:
 
     def of(self, keys: Sequence[str]) -> list[str]:
         """The label of each key, "" for one that has none."""
-        asked = _digests(keys)
-        at = np.searchsorted(self._high, asked[:, 0])
-        labels = []
-        for place, (high, low) in zip(at.tolist(), asked.tolist(), strict=True):
-            while place < len(self._high) and self._high[place] == high and self._low[place] != low:
-                place += 1
-            if place < len(self._high) and self._high[place] == high:
-                self._used[place] = True
-                labels.append(self._names[self._numbers[place]])
-            else:
-                labels.append("")
-        return labels
+        if not len(self._digests):
+            return [""] * len(keys)
+        digests = _digests(keys)
+        at = np.searchsorted(self._digests, digests).clip(max=len(self._digests) - 1)
+        known = self._digests[at] == digests
+        self._used[at[known]] = True
+        return [self._names[number] for number in np.where(known, self._numbers[at], -1)]
 
 
 def read_labels(source: SourceConfig, url: str) -> LabelTable:
     """The whole table."""
-    told, numbers_of = Told(url), dict[str, int]()
-    digests: list[NDArray[np.uint64]] = [np.zeros((0, 2), np.uint64)]
-    numbers: list[NDArray[np.int32]] = [np.zeros(0, np.int32)]
-    rows = _labels(source, told)
+    table, numbers_of = Table(source, url), dict[str, int]()
+    digests, numbers = [_digests(())], [np.zeros(0, np.int32)]
+    rows = table.rows(_COLUMNS, partial(_key_and_label, source))
     while some := list(islice(rows, _BATCH)):
-        told.good += len(some)
+        table.good += len(some)
         digests.append(_digests(key for key, _ in some))
         found = [numbers_of.setdefault(label, len(numbers_of)) for _, label in some]
         numbers.append(np.array(found, np.int32))
-    told.end()
+    table.end()
     return LabelTable(np.concatenate(digests), np.concatenate(numbers), list(numbers_of))
 
 
-def _labels(source: SourceConfig, told: Told) -> Iterator[tuple[str, str]]:
-    for row in rows_of(source, told.url, _COLUMNS):
-        if isinstance(row, BadRow):
-            told.bad(row.place, row.why)
-            continue
-        try:
-            key, label = key_of(source, row.fields), text_of(row.fields, "label")
-        except BadRowError as error:
-            told.bad(row.place, str(error))
-            continue
-        if label:
-            yield key, label
-        else:
-            told.bad(row.place, "it has no label")
+def _key_and_label(source: SourceConfig, row: Row) -> tuple[str, str]:
+    key, label = key_of(source, row.fields), text_of(row.fields, "label")
+    if not label:
+        raise BadRowError("it has no label")
+    return key, label
 
 
-def _digests(keys: Iterable[str]) -> NDArray[np.uint64]:
-    """BLAKE2b-128 of each key, [n, 2]: among 10**8 keys, two alike have a chance of 10**-23."""
+def _digests(keys: Iterable[str]) -> NDArray[Any]:
+    """BLAKE2b-128 of each key: among 10**8 keys, two alike have a chance of 10**-23."""
     digests = b"".join([blake2b(encoded(key), digest_size=16).digest() for key in keys])
-    return np.frombuffer(digests, "<u8").reshape(-1, 2)
+    return np.frombuffer(digests, "S16")

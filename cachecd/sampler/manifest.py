@@ -15,20 +15,22 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from cachecd.config import EVERY_HOST, SourceConfig
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
 from cachecd.sampler.enumerated import pages_of, unlistable
 from cachecd.sampler.inventory import rows_of_inventory
-from cachecd.sampler.tables import BadRow, Row, read_rows
+from cachecd.sampler.tables import Row, read_rows
 from cachecd.sampler.view import Direct, StoreView
 from cachecd.stores import urls
 from cachecd.stores.answers import without_secrets
 from cachecd.stores.backend import Backend
 from cachecd.stores.fetch import Store, open_plain_store
 from cachecd.stores.patience import Retry
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -58,31 +60,29 @@ class ManifestBackend:
 
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
         assert self._source.manifest is not None, "the configuration has one"
-        told = Told(self._source.manifest)
+        table = Table(self._source, self._source.manifest)
         direct = Direct(self._store)
         try:
-            yield from pages_of(self._units(told, direct), start_after)
+            yield from pages_of(self._units(table, direct), start_after)
         finally:
             direct.close()
-        told.end()
+        table.end()
 
     def glimpse(self) -> Sequence[ObjectInfo]:
         return next(self.list(), [])
 
-    def _units(self, told: Told, direct: Direct) -> Iterator[ObjectInfo]:
-        for _, chunk in itertools.groupby(
-            enumerate(self._wishes(told)), lambda pair: pair[0] // _AT_A_TIME
-        ):
-            wishes = [wish for _, wish in chunk]
+    def _units(self, table: Table, direct: Direct) -> Iterator[ObjectInfo]:
+        rows = table.rows(COLUMNS, partial(wish_of, self._source))
+        while wishes := list(itertools.islice(rows, _AT_A_TIME)):
             missing = [wish.unit.key for wish in wishes if wish.needs_size]
             sizes = direct.do(self._look_up(missing)) if missing else {}
             for wish in wishes:
                 try:
                     unit = wish.sized(sizes[wish.unit.key]) if wish.needs_size else wish.unit
-                except (BadRowError, UnitError) as error:
-                    told.bad(wish.place, str(error))
+                except (UnitError, BadRowError) as error:
+                    table.bad(wish.place, str(error))
                 else:
-                    told.good += 1
+                    table.good += 1
                     yield unit
 
     async def _look_up(self, keys: Sequence[str]) -> dict[str, ObjectInfo | BaseException]:
@@ -92,46 +92,57 @@ class ManifestBackend:
                 raise error
         return dict(zip(keys, found, strict=True))
 
-    def _wishes(self, told: Told) -> Iterator[Wish]:
-        source = self._source
-        for row in rows_of(source, told.url, COLUMNS):
-            if isinstance(row, BadRow):
-                told.bad(row.place, row.why)
-                continue
-            try:
-                yield wish_of(source, row)
-            except BadRowError as error:
-                told.bad(row.place, str(error))
 
+class Table:
+    """The table at `url`. Rows of no use are logged, the first few one by one; `good` counts the others."""
 
-class Told:
-    """What is said of a table's rows: the first few that are of no use one by one, and how many."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.good = self.wrong = 0
+    def __init__(self, source: SourceConfig, url: str) -> None:
+        self.good = 0
+        self._source = source
+        self._url = url
+        self._wrong = 0
         self._first = ""
+
+    def rows(self, columns: Sequence[str], make: Callable[[Row], T]) -> Iterator[T]:
+        """What `make` makes of each row. BadRowError: the row is passed over."""
+        for row in self._rows(columns):
+            try:
+                made = make(row)
+            except BadRowError as error:
+                self.bad(row.place, str(error))
+            else:
+                yield made
 
     def bad(self, place: str, why: str) -> None:
         """A row is passed over."""
-        self.wrong += 1
+        self._wrong += 1
         self._first = self._first or f"{place}: {why}"
-        if self.wrong <= _SHOWN:
-            _log.warning("%s, %s: passed over: %s", without_secrets(self.url), place, why)
+        if self._wrong <= _SHOWN:
+            _log.warning("%s, %s: passed over: %s", without_secrets(self._url), place, why)
 
     def end(self) -> None:
         """There are no more. ConfigError if there were rows, and none of use."""
-        if self.wrong and not self.good:
-            raise ConfigError(
-                f"{without_secrets(self.url)}: none of its {self.wrong} rows is of use; {self._first}"
-            )
-        if self.wrong > _SHOWN:
-            _log.warning(
-                "%s: passed over: %d of %d rows",
-                without_secrets(self.url),
-                self.wrong,
-                self.wrong + self.good,
-            )
+        url, wrong = without_secrets(self._url), self._wrong
+        if wrong and not self.good:
+            raise ConfigError(f"{url}: none of its {wrong} rows is of use; {self._first}")
+        if wrong > _SHOWN:
+            _log.warning("%s: passed over: %d of %d rows", url, wrong, wrong + self.good)
+
+    def _rows(self, columns: Sequence[str]) -> Iterator[Row]:
+        """The rows of the table, or of the tables that an inventory names."""
+        view, name, close = _open(self._source, self._url)
+        try:
+            if name.lower() == "manifest.json":
+                open_at = partial(_open, self._source)
+                yield from rows_of_inventory(self._source, view, name, open_at, self.bad)
+            else:
+                with view.open(name) as file:
+                    yield from read_rows(file, name, columns, self.bad)
+        except (UnitError, SourceUnreachableError, ConfigError) as error:
+            kind = SourceUnreachableError if isinstance(error, UnitError) else type(error)
+            raise kind(f"{without_secrets(self._url)}: {error}") from error
+        finally:
+            close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,22 +161,6 @@ class Wish:
         if found.size < unit.begin or (unit.begin and found.size == unit.begin):
             raise BadRowError(f"from byte {unit.begin} on, of an object of {found.size} bytes")
         return replace(unit, size=found.size - unit.begin, etag=unit.etag or found.etag)
-
-
-def rows_of(source: SourceConfig, url: str, columns: Sequence[str]) -> Iterator[Row | BadRow]:
-    """The rows of the table at `url`, or of the tables that the inventory there names."""
-    view, name, close = _open(source, url)
-    try:
-        if name.lower() == "manifest.json":
-            yield from rows_of_inventory(source, view, name, partial(_open, source))
-        else:
-            with view.open(name) as file:
-                yield from read_rows(file, name, columns)
-    except (UnitError, SourceUnreachableError, ConfigError) as error:
-        kind = SourceUnreachableError if isinstance(error, UnitError) else type(error)
-        raise kind(f"{without_secrets(url)}: {error}") from error
-    finally:
-        close()
 
 
 def _open(source: SourceConfig, url: str) -> tuple[StoreView, str, Callable[[], None]]:

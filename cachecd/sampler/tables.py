@@ -1,7 +1,7 @@
 """Rows of a table that lies in a store, one after the other: CSV, JSON lines, Parquet.
 
 Read as a stream: a table of many millions of rows takes no more memory than one of a few. Names of
-columns count without regard to case. A row that makes no sense is given as what is wrong with it.
+columns count without regard to case.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import csv
 import gzip
 import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -29,21 +29,22 @@ class Row:
     fields: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class BadRow:
-    """A row that cannot be read."""
-
-    place: str
-    why: str
+# Is told where a row is that cannot be read, and why.
+Bad = Callable[[str, str], None]
 
 
 def read_rows(
-    file: BinaryIO, name: str, columns: Sequence[str], header: Sequence[str] | None = None
-) -> Iterator[Row | BadRow]:
+    file: BinaryIO,
+    name: str,
+    columns: Sequence[str],
+    bad: Bad,
+    header: Sequence[str] | None = None,
+) -> Iterator[Row]:
     """The rows of the table `name`, whose kind its name tells; fields of other `columns` may be left out.
 
     `header`: the names of a CSV file's columns, if its first line does not give them. ConfigError if
-    it is no table, or none with any of the columns, SourceUnreachableError where it is damaged.
+    it is no table, or none with any of the columns, SourceUnreachableError where it is damaged. `bad` is
+    told each row that cannot be read.
     """
     plain = name.lower().removesuffix(".gz")
     try:
@@ -52,9 +53,9 @@ def read_rows(
             return
         unpacked: Any = gzip.GzipFile(fileobj=file) if name.lower().endswith(".gz") else file
         if plain.endswith(".csv"):
-            yield from _of_csv(_lines(unpacked), columns, header)
+            yield from _of_csv(_lines(unpacked), columns, bad, header)
         else:
-            yield from _of_json(_lines(unpacked))
+            yield from _of_json(_lines(unpacked), bad)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise SourceUnreachableError(f"it is damaged: {error}") from error
 
@@ -71,8 +72,8 @@ def _lines(file: BinaryIO) -> Iterator[str]:
 
 
 def _of_csv(
-    lines: Iterator[str], columns: Sequence[str], header: Sequence[str] | None
-) -> Iterator[Row | BadRow]:
+    lines: Iterator[str], columns: Sequence[str], bad: Bad, header: Sequence[str] | None
+) -> Iterator[Row]:
     reader = csv.reader(lines, strict=True)
     try:
         names = [name.strip().lower() for name in header or next(reader, [])]
@@ -89,17 +90,19 @@ def _of_csv(
         except StopIteration:
             return
         except csv.Error as error:
-            yield BadRow(f"line {reader.line_num}", str(error))
-            continue
-        if not values:
+            bad(f"line {reader.line_num}", str(error))
             continue
         place = f"line {reader.line_num}"
         if len(values) > len(names):
-            yield BadRow(place, f"{len(values)} fields, expected {len(names)}")
-        elif _is_text(values):
-            yield Row(place, {n: v for n, v in zip(names, values, strict=False) if v})
-        else:
-            yield BadRow(place, "it is not UTF-8")
+            bad(place, f"{len(values)} fields, expected {len(names)}")
+        elif not _is_text(values):
+            bad(place, "it is not UTF-8")
+        elif values:
+            yield _row(place, zip(names, values, strict=False))
+
+
+def _row(place: str, fields: Iterable[tuple[str, Any]]) -> Row:
+    return Row(place, {name.lower(): value for name, value in fields if value not in (None, "")})
 
 
 def _is_text(values: Sequence[str]) -> bool:
@@ -110,22 +113,21 @@ def _is_text(values: Sequence[str]) -> bool:
         return False
 
 
-def _of_json(lines: Iterator[str]) -> Iterator[Row | BadRow]:
+def _of_json(lines: Iterator[str], bad: Bad) -> Iterator[Row]:
     for number, line in enumerate(lines, 1):
+        place = f"line {number}"
         if not line.strip():
             continue
         try:
             line.encode()
             found = json.loads(line)
         except (ValueError, RecursionError) as error:
-            yield BadRow(f"line {number}", f"no JSON: {error}")
+            bad(place, f"no JSON: {error}")
             continue
         if isinstance(found, dict):
-            yield Row(
-                f"line {number}", {n.lower(): v for n, v in found.items() if v not in (None, "")}
-            )
+            yield _row(place, found.items())
         else:
-            yield BadRow(f"line {number}", f"a JSON {type(found).__name__}, expected an object")
+            bad(place, f"a JSON {type(found).__name__}, expected an object")
 
 
 def _of_parquet(file: BinaryIO, columns: Sequence[str]) -> Iterator[Row]:
@@ -140,9 +142,7 @@ def _of_parquet(file: BinaryIO, columns: Sequence[str]) -> Iterator[Row]:
         for batch in table.iter_batches(_BATCH, columns=names):
             for found in batch.to_pylist():
                 number += 1
-                yield Row(
-                    f"row {number}", {n.lower(): v for n, v in found.items() if v not in (None, "")}
-                )
+                yield _row(f"row {number}", found.items())
     except (SourceError, ConfigError, MemoryError):
         raise
     except Exception as error:  # of many kinds
