@@ -63,6 +63,7 @@ class Backend(Protocol):
 
     def glimpse(self) -> Sequence[ObjectInfo]:
         """A few objects of the listing's beginning, in one attempt. Blocks."""
+        return next(self.list(), [])
 
     async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> Buffer:
         """Bytes [start, stop) of an object, which was listed with `size` bytes; fewer if it is shorter.
@@ -81,16 +82,13 @@ class Backend(Protocol):
         does; UnitError may be raised of an empty object, which has no end."""
 
 
-class Nowhere:
+class Nowhere(Backend):
     """Of a source without a URL: its reader knows where its data are."""
 
     where = "a source without a url"
 
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
         raise self._refusal()
-
-    def glimpse(self) -> Sequence[ObjectInfo]:
-        return ()
 
     async def find(self, key: str) -> ObjectInfo:
         raise self._refusal()

@@ -18,7 +18,7 @@ import obstore.store
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
 from cachecd.stores.answers import redacted, refusal, without_secrets
-from cachecd.stores.backend import PAGE, NotPartialError, TransientError, resized
+from cachecd.stores.backend import PAGE, Backend, NotPartialError, TransientError, resized
 from cachecd.stores.lanes import Ask, OutOfOrderError, Page, is_marker
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def client_options(connections: int, silence: float, *, allow_http: bool) -> dic
 NO_RETRIES: Any = {"max_retries": 0}
 
 
-class CloudBackend:
+class CloudBackend(Backend):
     """Reads by an obstore store whose prefix is the source's URL, and lists by it too.
 
     For processes that end by os._exit: a thread of obstore's that calls into Python while the interpreter
@@ -86,9 +86,6 @@ class CloudBackend:
             if isinstance(failure, SourceUnreachableError):
                 raise failure from None  # obstore's own text may quote the signed request
             raise SourceUnreachableError(f"{self.where}: cannot list: {failure}") from None
-
-    def glimpse(self) -> Sequence[ObjectInfo]:
-        return next(self.list(), [])
 
     async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> Buffer:
         options: obstore.GetOptions = {}

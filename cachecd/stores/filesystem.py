@@ -9,7 +9,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -19,7 +19,7 @@ import fsspec.core
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
 from cachecd.stores.answers import redacted, refusal, seconds_of, without_secrets
-from cachecd.stores.backend import PAGE, GoneError, TransientError
+from cachecd.stores.backend import PAGE, Backend, GoneError, TransientError
 from cachecd.stores.extras import extra
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _PAUSE = 1.0
 _OLD = 60.0  # seconds from which on what is missing, and nobody has listed, is worth a question
 
 
-class FsspecBackend:
+class FsspecBackend(Backend):
     """The files below a URL, read in threads.
 
     Which failures pass and which do not, fsspec's file systems do not say in one way: all that is
@@ -92,9 +92,6 @@ class FsspecBackend:
         objects.sort(key=lambda o: os.fsencode(o.key))
         for start in range(0, len(objects), PAGE):
             yield objects[start : start + PAGE]
-
-    def glimpse(self) -> Sequence[ObjectInfo]:
-        return next(self.list(), [])
 
     async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> bytes:
         # One byte more than was listed tells what has grown, however far.

@@ -13,17 +13,17 @@ import errno
 import logging
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
-from cachecd.stores.backend import PAGE, GoneError, TransientError, resized
+from cachecd.stores.backend import PAGE, Backend, GoneError, TransientError, resized
 
 _log = logging.getLogger(__name__)
 
 
-class LocalBackend:
+class LocalBackend(Backend):
     """The regular files below the folder `root`. Symbolic links are followed, but not in circles.
 
     Left out: names that start with a dot (hidden files, temporary files of copying tools), what is
@@ -90,9 +90,6 @@ class LocalBackend:
 
     def _unreachable(self, path: str, error: OSError) -> SourceUnreachableError:
         return SourceUnreachableError(f"{self.where}: cannot list {path}: {error.strerror}")
-
-    def glimpse(self) -> Sequence[ObjectInfo]:
-        return next(self.list(), [])
 
     async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> bytes:
         loop = asyncio.get_running_loop()

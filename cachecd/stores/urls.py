@@ -20,7 +20,7 @@ from urllib3 import exceptions
 from cachecd.errors import SourceError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
 from cachecd.stores.answers import redacted, refusal, seconds_of, without_secrets
-from cachecd.stores.backend import TransientError, resized
+from cachecd.stores.backend import Backend, TransientError, resized
 
 if TYPE_CHECKING:
     from cachecd.config import SourceConfig
@@ -56,7 +56,7 @@ def refused(url: str, schemes: Sequence[str]) -> str | None:
     return None
 
 
-class UrlsBackend:
+class UrlsBackend(Backend):
     """Objects by their URLs, which are their keys. There is no listing but a manifest.
 
     Nothing is asked with credentials. Queries are sent as they are. A redirection is followed if its
@@ -87,9 +87,6 @@ class UrlsBackend:
 
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
         raise SourceUnreachableError(f"{self.where}: names no host, expected a manifest of URLs")
-
-    def glimpse(self) -> Sequence[ObjectInfo]:
-        return ()
 
     async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> bytes:
         given_up = threading.Event()
