@@ -19,7 +19,8 @@ from cachecd.errors import ConfigError, SourceUnreachableError
 from cachecd.executors.descendants import MARK, end_marked, mark_of
 from cachecd.executors.process import LONGEST_START, Bounds, ending, memory_of
 from cachecd.model import ObjectInfo
-from cachecd.sampler import messages, pages
+from cachecd.sampler import messages
+from cachecd.sampler.lister import Question, Refused, Reply, unpack
 from cachecd.sampler.opening import open_store
 from cachecd.sampler.units import list_units, needs_a_process, sweep_units
 from cachecd.stores.fetch import Store
@@ -100,19 +101,14 @@ class Lister:
         process = self._start(number)
         try:
             named = source.model_dump(mode="json")
-            asked = pages.List(named, self._connections, after, self._path)
             told = _Told(process, self._bounds)
-            told.ask(pages.pack(asked))
-            while True:
-                match told.next():
-                    case pages.Page(units) if units:
-                        yield units
-                    case pages.End():
-                        return
-                    case pages.Refused("configuration", reason):
-                        raise ConfigError(reason)
-                    case pages.Refused(_, reason):
-                        raise SourceUnreachableError(reason)
+            told.ask(Question(named, self._connections, after, self._path).pack())
+            while (reply := told.next()) is not None:
+                if isinstance(reply, Refused):
+                    by_user = reply.cause == "configuration"
+                    raise (ConfigError if by_user else SourceUnreachableError)(reply.reason)
+                if reply:
+                    yield reply
         finally:
             with self._changing:
                 self._running.discard(process)
@@ -162,7 +158,7 @@ class _Told:
         ):  # how it has ended is told when it is listened to
             self._in.write(question)
 
-    def next(self) -> pages.Said:
+    def next(self) -> Reply:
         """SourceUnreachableError if the process does not say more, or nothing that makes sense."""
         garbled = "wrote what is no message (does a reader write to its pipe?) and "
         length = int.from_bytes(self._take(4), "little")
@@ -171,12 +167,9 @@ class _Told:
         body = self._take(length)
         self._started = True
         try:
-            message = pages.unpack(body)
-        except (ValueError, TypeError, KeyError, AttributeError):
+            return unpack(body)
+        except (ValueError, TypeError, KeyError):
             self._refuse(garbled)
-        if isinstance(message, pages.List):
-            self._refuse(garbled)
-        return message
 
     def _take(self, count: int) -> bytes:
         ready = select.poll()

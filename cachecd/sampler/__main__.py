@@ -20,12 +20,10 @@ from collections.abc import Callable
 from typing import BinaryIO, NoReturn
 
 from cachecd.sampler import messages
-from cachecd.sampler.child import serve_the_daemon
+from cachecd.sampler.child import give_way, keep_freed_memory, serve_the_daemon
 from cachecd.sampler.draft import discard
-from cachecd.sampler.heap import keep_freed_memory
 from cachecd.sampler.mark import SIZE, Mark
 from cachecd.sampler.messages import FromSampler, FromStream, Make, OfStreams, Setup
-from cachecd.sampler.priority import give_way
 from cachecd.sampler.reach import mapped
 from cachecd.sampler.usercode import search_first
 from cachecd.sampler.worker import Worker

@@ -1,51 +1,96 @@
 """The lister process: `python -m cachecd.sampler.lister`, which lists the units of one source and ends.
 
 For sources whose units only the user's code, a library that decodes, or a long table can tell: none of
-them belongs into the daemon, which stays small and lives for months. Frames (cachecd.sampler.pages) come
-in on stdin and go out on stdout. It ends with the listing, and at once when stdin does.
+them belongs into the daemon, which stays small and lives for months. One question comes in on stdin; pages
+of units and how it ended go out on stdout, in frames (cachecd.sampler.messages). It ends with the listing,
+and at once when stdin does.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
 import os
 import threading
 import traceback
-from typing import BinaryIO
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, Literal
 
 from cachecd.config import SourceConfig
 from cachecd.errors import ConfigError, SourceError
-from cachecd.sampler import messages, pages
+from cachecd.model import ObjectInfo
 from cachecd.sampler.child import serve_the_daemon
+from cachecd.sampler.messages import bounded, framed, read_frame
 from cachecd.sampler.opening import open_store
-from cachecd.sampler.pages import End, List, Page, Refused, Said
 from cachecd.sampler.units import list_units
 from cachecd.sampler.usercode import search_first
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """List the units of `source` (a SourceConfig as JSON), or the units behind the key `after`; `path` are
+    the directories in which imports are looked for first."""
+
+    source: dict[str, Any]
+    connections: int
+    after: str
+    path: Sequence[str] = ()
+
+    def pack(self) -> bytes:
+        """The question as one frame."""
+        return framed(json.dumps(dataclasses.asdict(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The units cannot be listed: `cause` names who is at fault."""
+
+    cause: Literal["source", "configuration"]
+    reason: str
+
+
+Reply = list[ObjectInfo] | Refused | None  # a page of units; None: there are no more
+
+
+def pack(reply: Reply) -> bytes:
+    """The reply as one frame. A unit is a list of its fields and not a mapping, since there may be
+    millions."""
+    if isinstance(reply, list):
+        return framed(json.dumps([[u.key, u.size, u.etag, u.begin, u.label] for u in reply]))
+    return framed(json.dumps(reply and dataclasses.asdict(reply)))
+
+
+def unpack(body: bytes) -> Reply:
+    """The reply in one frame's body; ValueError, TypeError or KeyError if there is none."""
+    fields = json.loads(body)
+    if isinstance(fields, list):
+        return [ObjectInfo(*unit) for unit in fields]
+    return None if fields is None else Refused(fields["cause"], bounded(fields["reason"]))
+
+
 def main() -> None:
     requests, replies = serve_the_daemon()
-    body = messages.read_frame(requests)
+    body = read_frame(requests)
     if body is None:
         return
-    asked = pages.unpack(body)
-    assert isinstance(asked, List), f"expected List, got {type(asked).__name__}"
     threading.Thread(target=_end_at_eof, args=(requests,), name="listen", daemon=True).start()
     with contextlib.suppress(BrokenPipeError):
-        _say(replies, _list(asked, replies))
+        _reply(replies, _list(Question(**json.loads(body)), replies))
     os._exit(0)  # whatever threads the user's code has started
 
 
-def _list(asked: List, replies: BinaryIO) -> Said:
-    """Says all pages; how it ended."""
+def _list(question: Question, replies: BinaryIO) -> Refused | None:
+    """Replies all pages; returns how it ended."""
     try:
-        source = SourceConfig.model_validate(asked.source)
-        search_first(asked.path)
-        _say(
-            replies, Page([])
-        )  # it has come so far: what takes long from now on is not its imports
-        for units in list_units(source, open_store(source, asked.connections), asked.after):
-            _say(replies, Page(units))
+        source = SourceConfig.model_validate(question.source)
+        search_first(question.path)
+        # It has come so far: what takes long from now on is not its imports.
+        _reply(replies, [])
+        store = open_store(source, question.connections)
+        for units in list_units(source, store, question.after):
+            _reply(replies, units)
     except (BrokenPipeError, MemoryError):
         raise
     except ConfigError as error:
@@ -56,11 +101,11 @@ def _list(asked: List, replies: BinaryIO) -> Said:
         traceback.print_exc()
         told = "".join(traceback.format_exception_only(error)).strip()
         return Refused("source", f"its units cannot be listed: {told}")
-    return End()
+    return None
 
 
-def _say(replies: BinaryIO, message: Said) -> None:
-    replies.write(pages.pack(message))
+def _reply(replies: BinaryIO, reply: Reply) -> None:
+    replies.write(pack(reply))
     replies.flush()
 
 

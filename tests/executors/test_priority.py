@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.executors.bench import bench, in_loop, until
 
 NICE = max(5, os.getpriority(os.PRIO_PROCESS, 0))
-GIVE_WAY = "from cachecd.sampler.priority import give_way; give_way()"
+GIVE_WAY = "from cachecd.sampler.child import give_way; give_way()"
 
 
 def autogroup(process: int | str = "self") -> str:

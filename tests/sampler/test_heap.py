@@ -9,7 +9,7 @@ import pytest
 
 FAULTS = """
 import ctypes, resource, sys
-from cachecd.sampler.heap import keep_freed_memory
+from cachecd.sampler.child import keep_freed_memory
 
 if sys.argv[1] == "kept":
     keep_freed_memory()

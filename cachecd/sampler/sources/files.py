@@ -16,17 +16,17 @@ from cachecd.config import SourceConfig
 from cachecd.config.keypattern import found_in
 from cachecd.errors import SourceUnreachableError
 from cachecd.model import Unit
-from cachecd.sampler.sources.content import Content, whole
+from cachecd.sampler.sources.content import Content
+from cachecd.sampler.sources.records import Format
 from cachecd_client.schema import Feature, Schema
 
 _WHOLE_NUMBER = re.compile(r"-?[0-9]+")
 
 
-class Files:
+class Files(Format):
     """Reads objects as records. `classes` are the class names, by number: those that are configured,
     or those that the listing has come to."""
 
-    ranged = False
     single = True
 
     def __init__(self, source: SourceConfig, classes: tuple[str, ...]) -> None:
@@ -36,7 +36,7 @@ class Files:
         features = [Feature(name, "bytes", "bytes", ()) for name in names]
         if source.label is not None:
             features.append(Feature("label", "int64", "int64", (), classes=classes))
-        self.schema: Schema | None = Schema(tuple(sorted(features, key=lambda f: f.name)))
+        self.schema = Schema(tuple(sorted(features, key=lambda f: f.name)))
 
     def refusal(self, unit: Unit) -> str | None:
         label = self._source.label
@@ -59,9 +59,6 @@ class Files:
                 "complete; label.classes in the configuration would give it one"
             )
         return None
-
-    def span(self, unit: Unit) -> tuple[int, int]:
-        return whole(unit)
 
     async def read(
         self, unit: Unit, content: Content

@@ -33,6 +33,7 @@ from cachecd.sampler.sources.arrays import (
     window_of,
 )
 from cachecd.sampler.sources.content import Content, whole
+from cachecd.sampler.sources.records import Format
 from cachecd.sampler.sources.windows import Cut, is_dense
 from cachecd.stores.backend import GoneError
 from cachecd_client.schema import Feature, Schema, infer
@@ -180,14 +181,12 @@ def _ratio(name: str, rows: int, first: int) -> tuple[int, int]:
 # --- reading
 
 
-class Arrays:
+class Arrays(Format):
     """Reads units as windows."""
 
     ranged = True
-    single = False
 
     def __init__(self, config: ArrayConfig) -> None:
-        self.schema: Schema | None = None
         self._config = config
         self._known: OrderedDict[tuple[str, str], _Aligned] = OrderedDict()
 

@@ -17,23 +17,21 @@ from cachecd.config import SourceConfig
 from cachecd.model import ObjectInfo
 from cachecd.sampler.reader import Reader, Record, Unit
 from cachecd.sampler.sources.content import Content
+from cachecd.sampler.sources.records import Format
 from cachecd.sampler.usercode import BlamedError, imported
 from cachecd.sampler.view import StoreView
-from cachecd_client.schema import Schema
 
 T = TypeVar("T")
 
 
-class Python:
+class Python(Format):
     """Reads units by one object of the class, made and used in one thread.
 
     A unit that raises is read once more, from its start; what had come before is passed over. So is it
     where only a part of a unit is wanted.
     """
 
-    schema: Schema | None = None
     ranged = True
-    single = False
 
     def __init__(self, source: SourceConfig) -> None:
         """ConfigError if there is no such class. Imports it."""
@@ -42,9 +40,6 @@ class Python:
         self._source = source
         self._steps = Lockstep()
         self._reader: Reader | None = None
-
-    def refusal(self, unit: model.Unit) -> str | None:
-        return None
 
     def span(self, unit: model.Unit) -> None:
         return None

@@ -5,39 +5,42 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Any
 
 from cachecd.errors import UnitError
 from cachecd.model import Unit
 from cachecd.sampler.draft import Draft
-from cachecd.sampler.sources.content import Content
+from cachecd.sampler.sources.content import Content, whole
 from cachecd_client.schema import Schema
 
 Record = Mapping[str, Any]
 Transform = Callable[[Record], Iterable[Record]]
 
 
-class Format(Protocol):
-    """How a unit's bytes become records."""
+class Format:
+    """How a unit's bytes become records. The base class of formats whose units are read through."""
 
-    schema: Schema | None
+    schema: Schema | None = None
     """Of the records as they are; None if only a record can tell, or as long as no unit was looked at."""
 
-    single: bool
+    single = False
     """Whether a unit is one record that holds all its bytes: then its size tells whether it fits."""
+
+    ranged = False
+    """As Source has it."""
 
     def refusal(self, unit: Unit) -> str | None:
         """Why a unit cannot be used, as far as its key and size tell."""
-
-    ranged: bool
-    """As Source has it."""
+        return None
 
     def span(self, unit: Unit) -> tuple[int, int] | None:
         """As Source has it."""
+        return whole(unit)
 
     def read(self, unit: Unit, content: Content) -> AsyncGenerator[tuple[int, Record], None]:
         """Each record with the offset in the unit at which it begins, from `unit.offset` on: a read
         of a slice with that offset begins with this record. 0 if it cannot be told. UnitError."""
+        raise NotImplementedError
 
 
 class Records:

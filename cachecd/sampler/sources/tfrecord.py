@@ -23,9 +23,10 @@ from cachecd.model import Unit
 from cachecd.sampler.draft import Draft
 from cachecd.sampler.sources.content import Content, whole
 from cachecd.sampler.sources.packed import LARGEST, unpacked
+from cachecd.sampler.sources.records import Format
 from cachecd_client._core import decode_example, masked_crc32c
 from cachecd_client.errors import CorruptRecordError, SchemaError
-from cachecd_client.schema import Schema, infer_examples
+from cachecd_client.schema import infer_examples
 
 _HEADER = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
@@ -85,18 +86,8 @@ class Verbatim:
                 return
 
 
-class Examples:
+class Examples(Format):
     """Decodes records one by one."""
-
-    schema: Schema | None = None
-    ranged = False
-    single = False
-
-    def refusal(self, unit: Unit) -> str | None:
-        return None
-
-    def span(self, unit: Unit) -> tuple[int, int]:
-        return whole(unit)
 
     async def read(
         self, unit: Unit, content: Content

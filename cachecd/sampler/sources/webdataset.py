@@ -15,11 +15,11 @@ from typing import Any
 
 from cachecd.errors import UnitError
 from cachecd.model import Unit
-from cachecd.sampler.sources.content import Content, whole
+from cachecd.sampler.sources.content import Content
 from cachecd.sampler.sources.extensions import features
 from cachecd.sampler.sources.packed import LARGEST, unpacked
+from cachecd.sampler.sources.records import Format
 from cachecd.sampler.sources.tar import Member, Tar, shown
-from cachecd_client.schema import Schema
 
 _KEY = "__key__"
 _MOST_MEMBERS = 1000
@@ -27,18 +27,8 @@ _LONGEST_NAME = 255  # bytes of a feature's name, as of a file's
 _META = re.compile(rb"__[^/]*__(/|$)")
 
 
-class WebDataset:
+class WebDataset(Format):
     """Reads samples as records."""
-
-    schema: Schema | None = None
-    ranged = False
-    single = False
-
-    def refusal(self, unit: Unit) -> str | None:
-        return None
-
-    def span(self, unit: Unit) -> tuple[int, int]:
-        return whole(unit)
 
     async def read(
         self, unit: Unit, content: Content

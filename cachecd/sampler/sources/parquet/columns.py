@@ -28,6 +28,19 @@ from numpy.typing import NDArray
 from cachecd.errors import UnitError
 
 _FILE = {"bytes", "path"}
+# A map is a list of structs of `key` and `value`.
+_LISTS = (
+    pa.ListType,
+    pa.LargeListType,
+    pa.FixedSizeListType,
+    pa.ListViewType,
+    pa.LargeListViewType,
+    pa.MapType,
+)
+_BYTES = {
+    *(pa.binary(), pa.large_binary(), pa.binary_view()),
+    *(pa.string(), pa.large_string(), pa.string_view()),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +95,7 @@ class Column:
                 array = array.flatten()[kind.get_field_index(fields.pop(0))]
             elif pa.types.is_map(kind):
                 array = array.cast(pa.list_(kind.field(0)))
-            elif is_list(kind):
+            elif isinstance(kind, _LISTS):
                 lengths = pc.fill_null(pc.list_value_length(array), -1)
                 lists.append(lengths.to_numpy(zero_copy_only=False).astype(np.int64))
                 array = array.flatten()
@@ -143,7 +156,7 @@ def _walk(
                     pass
             else:
                 yield from found
-    elif is_list(kind):
+    elif isinstance(kind, _LISTS):
         fixed = fixed and pa.types.is_fixed_size_list(kind)
         yield from _walk(name, fields, kind.field(0).type, dims + 1, fixed, leaves)
     else:
@@ -152,34 +165,11 @@ def _walk(
         yield Column(name, next(leaves), fields, _dtype(kind), dims, bool(dims) and fixed)
 
 
-def is_list(kind: Any) -> bool:
-    """Whether an Arrow type is any of its lists; a map is one of structs of `key` and `value`."""
-    types = pa.types
-    return bool(
-        types.is_list(kind)
-        or types.is_large_list(kind)
-        or types.is_fixed_size_list(kind)
-        or types.is_list_view(kind)
-        or types.is_large_list_view(kind)
-        or types.is_map(kind)
-    )
-
-
 def _dtype(kind: Any) -> str:
     types = pa.types
-    if (
-        types.is_binary(kind)
-        or types.is_string(kind)
-        or types.is_large_binary(kind)
-        or types.is_large_string(kind)
-        or types.is_fixed_size_binary(kind)
-        or types.is_binary_view(kind)
-        or types.is_string_view(kind)
-    ):
+    if kind in _BYTES or types.is_fixed_size_binary(kind):
         return "bytes"
-    if types.is_boolean(kind):
-        return "bool"
-    if types.is_integer(kind) or types.is_floating(kind):
+    if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
         return str(np.dtype(kind.to_pandas_dtype()))
     if types.is_decimal(kind):
         return "float64"

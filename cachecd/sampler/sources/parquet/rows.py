@@ -33,7 +33,7 @@ from cachecd.sampler.sources.parquet.footer import (
     read_footer,
     told,
 )
-from cachecd_client.schema import Schema
+from cachecd.sampler.sources.records import Format
 
 # A batch is to have this many bytes, by what the footer says, and so many rows at most: by the rows there
 # is a bound to what repeated values can come to, about which a footer says nothing.
@@ -44,12 +44,11 @@ _FOOTERS = 16 << 20  # bytes of footers that are kept
 Record = dict[str, Any]
 
 
-class Parquet:
+class Parquet(Format):
     """Reads row groups as records. `transformed`: whether something is done to them before they are
     cached; what is not has a schema, and what a schema cannot hold sets its unit aside. `memory` is what
     the process may take."""
 
-    single = False
     ranged = True
 
     def __init__(
@@ -59,7 +58,6 @@ class Parquet:
         self._transformed = transformed
         self._memory = memory
         self._footers: OrderedDict[tuple[str, str], Footer] = OrderedDict()
-        self.schema: Schema | None = None
 
     def refusal(self, unit: Unit) -> str | None:
         return None if unit.size else "not a Parquet file: it is empty"
