@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from cachecd.policy.values import Lease
-
-VERSION = 2
+from cachecd_client import protocol
+from cachecd_client.errors import ProtocolVersionError
 
 
 def encode_manifest(
@@ -18,28 +18,22 @@ def encode_manifest(
     window in bytes; None: the whole set."""
     fields = lease._asdict()
     fields["lease"] = fields.pop("id")
-    body = {"version": VERSION, **fields, "window": window, "schema": schema or {}}
+    body = {
+        "version": protocol.MANIFEST_VERSION,
+        **fields,
+        "window": window,
+        "schema": schema or {},
+    }
     return json.dumps(body, separators=(",", ":")).encode("ascii")
 
 
 def decode_manifest(text: bytes) -> Lease:
-    """The lease of a manifest. ValueError for any other text."""
+    """The lease of a manifest. ValueError for any other text, also of another version."""
     try:
-        body = json.loads(text)
-        if body["version"] != VERSION:
-            raise ValueError(f"manifest version {body['version']}, expected {VERSION}")
-        fields = {name: body[name] for name in Lease._fields if name != "id"}
-        fields["intervals"] = tuple(_ints(each, 3) for each in fields["intervals"])
-        fields["versions"] = tuple(_ints(each, 2) for each in fields["versions"])
-        lease = Lease(body["lease"], **fields)
-        if not all(type(n) is int and n >= 0 for n in (lease.streams, lease.epoch, lease.ranks)):
-            raise ValueError(f"found {lease}, expected counts")
-    except (KeyError, TypeError, RecursionError) as error:
-        raise ValueError(f"no manifest: found {text[:80]!r}") from error
-    return lease
-
-
-def _ints(values: Any, count: int) -> Any:
-    if len(values) != count or not all(type(value) is int and value >= 0 for value in values):
-        raise ValueError(f"found {values!r}, expected {count} numbers")
-    return tuple(values)
+        manifest = protocol.decode_manifest(text)
+    except ProtocolVersionError as error:
+        raise ValueError(str(error)) from error
+    fields = {name: getattr(manifest, name) for name in Lease._fields if name != "id"}
+    for name in ("intervals", "versions"):
+        fields[name] = tuple(map(tuple, fields[name]))
+    return Lease(manifest.lease, **fields)

@@ -47,7 +47,8 @@ CURRENT = (*LIVE, Status.RETIRING)
 
 @dataclass(frozen=True, slots=True)
 class ShardSet:
-    """Shards that a lease may name. `versions` are the exceptions: numbers whose version is not 0."""
+    """Shards that a lease may name. `versions` are the exceptions: numbers whose version is not 0,
+    ascending."""
 
     intervals: Intervals
     versions: tuple[Name, ...]
@@ -280,6 +281,7 @@ class ShardTable:
             for row in np.flatnonzero(rows["version"]).tolist():
                 number = (max(first, column.base) + row) * (self.streams + 1) + stream
                 versions.append((number, int(rows["version"][row])))
+        versions.sort()  # by number; they were found by stream
         return ShardSet(intervals, tuple(versions), records, data, allocated, digest % (1 << 64))
 
     def has_quarantined(self, intervals: Intervals) -> bool:

@@ -1,5 +1,6 @@
 """The shard table: sets, versions, holds, and that it stays small."""
 
+from cachecd.daemon.manifest import decode_manifest, encode_manifest
 from cachecd.model import ShardFacts
 from cachecd.policy.shard_table import ShardTable, Status
 from cachecd.policy.values import Lease
@@ -100,6 +101,17 @@ def test_older_version_is_unlinked_with_its_last_lease():
     assert table.is_held(2, 1)
     table.let_go(after)
     assert table.take_unheld() == []
+
+
+def test_versions_of_several_streams_ascend():
+    table = ShardTable(2)
+    for number in (0, 1, 3, 4):
+        table.add(number, FACTS._replace(version=1))
+    chosen = table.select()
+    assert chosen.intervals == ((0, 0, 1), (1, 0, 1))
+    assert chosen.versions == ((0, 1), (1, 1), (3, 1), (4, 1))
+    text = encode_manifest(lease("x", chosen.intervals, chosen.versions)._replace(streams=2), None)
+    assert len(decode_manifest(text).versions) == 4, "a trainer reads it"
 
 
 def test_table_stays_small_while_an_old_lease_stays():
