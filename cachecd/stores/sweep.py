@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import queue
 import random
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from cachecd.errors import SourceUnreachableError
 from cachecd.model import ObjectInfo
@@ -17,19 +16,9 @@ from cachecd.stores.lanes import WINDOW, Ask, Lanes, Page
 from cachecd.stores.patience import Pace, Retry
 
 
-@dataclass(slots=True)
-class _Job:
-    """An answer, once it is `done`, or why there is none."""
-
-    ask: Ask
-    page: Page | None = None
-    error: BaseException | None = None
-    done: threading.Event = field(default_factory=threading.Event)
-
-
 class Sweep:
-    """One attempt at a listing, from where its lanes are. `close` lets its threads go, once the store
-    answers them.
+    """One attempt at a listing, from where its lanes are. After `close` its threads end as soon as the
+    store answers them.
 
     `page` makes one attempt at an answer, `units` returns the units among listed objects. What fails is
     tried again after a while; a store that throttles gets fewer requests at a time, and more again as they
@@ -54,9 +43,8 @@ class Sweep:
         self._turn = threading.Condition()
         self._active = 0
         self._closed = threading.Event()
-        self._todo: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._jobs: deque[_Job] = deque()  # as the lanes ask for them
-        self._threads = 0
+        self._answers: deque[Future[Page]] = deque()  # as the lanes ask for them
+        self._threads = ThreadPoolExecutor(min(connections, WINDOW), "lane")
 
     def next(self) -> list[ObjectInfo] | None:
         """The units that follow, perhaps none; None at the end of the listing. Blocks. Raises what the
@@ -65,34 +53,17 @@ class Sweep:
         asks = self._lanes.asks
         if not asks:
             return None
-        for ask in asks[len(self._jobs) :]:
-            self._jobs.append(_Job(ask))
-            self._todo.put(self._jobs[-1])
-        while self._threads < min(self._pace.allowed, len(asks)):
-            self._threads += 1
-            threading.Thread(target=self._work, name="lane", daemon=True).start()
-        job = self._jobs[0]
-        job.done.wait()
-        if job.error is not None:
-            raise job.error
-        assert job.page is not None
-        self._jobs.popleft()
-        return self._units(self._lanes.answer(job.page))
+        for ask in asks[len(self._answers) :]:
+            self._answers.append(self._threads.submit(self._patiently, ask))
+        page = self._answers[0].result()
+        self._answers.popleft()
+        return self._units(self._lanes.answer(page))
 
     def close(self) -> None:
         self._closed.set()
-        for _ in range(self._threads):
-            self._todo.put(None)
+        self._threads.shutdown(wait=False, cancel_futures=True)
         with self._turn:
             self._turn.notify_all()
-
-    def _work(self) -> None:
-        while (job := self._todo.get()) is not None and not self._closed.is_set():
-            try:
-                job.page = self._patiently(job.ask)
-            except BaseException as error:
-                job.error = error
-            job.done.set()
 
     def _patiently(self, ask: Ask) -> Page:
         began, failures = time.monotonic(), 0

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import queue
 import threading
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -111,8 +110,7 @@ class Lockstep:
     """
 
     def __init__(self) -> None:
-        self._steps: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._thread = ThreadPoolExecutor(1, "guest")
         self._one_at_a_time = asyncio.Lock()
         self._changed = threading.Condition()  # guards what follows
         self._loop: asyncio.AbstractEventLoop | None = None  # of the step in hand
@@ -126,18 +124,16 @@ class Lockstep:
         for the next step.
         """
         async with self._one_at_a_time:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="guest", daemon=True)
-                self._thread.start()
             self._loop = loop = asyncio.get_running_loop()
             changed = asyncio.Event()
 
             def wake(_: object) -> None:
+                with self._changed:
+                    self._changed.notify()
                 loop.call_soon_threadsafe(changed.set)
 
-            step = Future[T]()
+            step = self._thread.submit(code)
             step.add_done_callback(wake)
-            self._steps.put((code, step))
             try:
                 while not step.done():
                     with self._changed:
@@ -168,15 +164,3 @@ class Lockstep:
 
     def _pending(self) -> list[Future[Any]]:
         return [future for future in self._waits if not future.done()]
-
-    def _work(self) -> None:
-        while True:
-            code, step = self._steps.get()
-            try:
-                result = code()
-            except BaseException as error:
-                step.set_exception(error)
-            else:
-                step.set_result(result)
-            with self._changed:
-                self._changed.notify()
