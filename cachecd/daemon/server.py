@@ -12,37 +12,14 @@ import dataclasses
 import json
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 import structlog
 import zmq
 import zmq.asyncio
-from pydantic import BaseModel, ConfigDict, FailFast, ValidationError, create_model
 
 from cachecd_client import protocol
 
-
-def _failing_fast(hint: Any) -> Any:
-    """The same type, but only the first wrong element of a list is reported: reporting 20,000 takes
-    100 ms."""
-    if get_origin(hint) is not list:
-        return hint
-    (element,) = get_args(hint)
-    return Annotated[list[_failing_fast(element)], FailFast()]  # type: ignore[misc]
-
-
-def _form(request: type[Any]) -> type[BaseModel]:
-    """Validates the fields of a request; the client's dataclasses stay plain."""
-    hints = get_type_hints(request)
-    finite = ConfigDict(allow_inf_nan=False)
-    fields: dict[str, Any] = {}
-    for f in dataclasses.fields(request):
-        needed = f.default is f.default_factory  # neither is given
-        fields[f.name] = (_failing_fast(hints[f.name]), ... if needed else None)
-    return create_model(request.__name__, __config__=finite, **fields)
-
-
-_FORMS = {name: _form(request) for name, request in protocol.REQUESTS.items()}
 _REPLIES = 8192  # of 100 jobs of 8 ranks that wait, asking twice a second each: 5 s
 _BYTES = 4 * protocol.MAX_MESSAGE_BYTES
 _log = structlog.get_logger("cachecd.server")
@@ -176,17 +153,13 @@ class Server:
         body = _body(sent)
         if body is None:
             return None
-        id, kind = body["id"], str(body.get("type"))
-        if kind not in _FORMS:
-            return protocol.Refused(id, "bad-request", "unknown type of request")
+        id = body["id"]
         try:
-            found = _FORMS[kind].model_validate(body, strict=True)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "request"
-            return protocol.Refused(id, "bad-request", f"{where}: {first['msg']}")
-        fields: dict[str, Any] = {name: getattr(found, name) for name in found.model_fields_set}
-        for name, value in fields.items():
+            request: protocol.Request = protocol.parse(protocol.REQUESTS, body)
+        except ValueError as error:
+            return protocol.Refused(id, "bad-request", str(error))
+        for field in dataclasses.fields(request):
+            name, value = field.name, getattr(request, field.name)
             keys, most = name == "keys", protocol.MAX_KEY if name == "keys" else protocol.MAX_TEXT
             for text in value if keys else [value] if isinstance(value, str) else ():
                 if len(text) > most:
@@ -195,7 +168,6 @@ class Server:
                 # Names of objects need not be Unicode.
                 if not keys and _is_not_unicode(text):
                     return protocol.Refused(id, "bad-request", f"{name}: found a lone surrogate")
-        request: protocol.Request = protocol.REQUESTS[kind](**fields)
         return request
 
     def close(self) -> None:

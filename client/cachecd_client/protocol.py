@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -201,17 +201,23 @@ def decode_reply(frames: list[bytes]) -> Reply:
         body = json.loads(frames[1])
     except RecursionError:
         raise ValueError("its body is nested without end") from None
-    kind = body.pop("type", None) if isinstance(body, dict) else None
-    cls = REPLIES.get(kind) if isinstance(kind, str) else None
+    reply: Reply = parse(REPLIES, body)
+    return reply
+
+
+def parse(kinds: Mapping[str, type[Any]], body: Any) -> Any:
+    """The message of one of these kinds in a JSON value; unknown fields are ignored. ValueError names the
+    field that is missing or has another type."""
+    kind = body.get("type") if isinstance(body, dict) else None
+    cls = kinds.get(kind) if isinstance(kind, str) else None
     if cls is None:
-        raise ValueError(f"not a reply: {frames[1][:200]!r}")
+        raise ValueError(f"unknown type of message: {str(body)[:200]}")
     known = {f.name: body[f.name] for f in dataclasses.fields(cls) if f.name in body}
     _check(cls, known)
     try:
-        reply: Reply = cls(**known)
+        return cls(**known)
     except TypeError as error:
         raise ValueError(str(error)) from None
-    return reply
 
 
 def _check(cls: type[Any], found: dict[str, Any]) -> None:
@@ -228,7 +234,7 @@ def _is(value: Any, annotation: str) -> bool:
         case "str":
             return isinstance(value, str)
         case "int":
-            return type(value) is int and -(1 << 63) <= value < 1 << 64
+            return _is_int(value)
         case "int | None":
             return value is None or _is(value, "int")
         case "bool":
@@ -238,13 +244,19 @@ def _is(value: Any, annotation: str) -> bool:
         case "float | None":
             return value is None or _is(value, "float")
         case "list[int]":
-            return isinstance(value, list) and all(_is(n, "int") for n in value)
+            return isinstance(value, list) and all(map(_is_int, value))
         case "list[list[int]]":
             return isinstance(value, list) and all(_is(each, "list[int]") for each in value)
+        case "list[str]":
+            return isinstance(value, list) and all(isinstance(each, str) for each in value)
         case "dict[str, Any]":
             return isinstance(value, dict)
         case _:
             raise AssertionError(f"a message cannot have a field of type {annotation}")
+
+
+def _is_int(value: Any) -> bool:
+    return type(value) is int and -(1 << 63) <= value < 1 << 64
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ import pytest
 import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from cachecd.daemon import server
 from cachecd.daemon.server import Answered, Server
@@ -182,20 +181,13 @@ def test_a_request_that_does_not_fit_is_refused_with_the_field(peer, body):
     assert (reply.id, reply.code) == ("x", "bad-request")
 
 
-@pytest.mark.parametrize(
-    ("shards", "where"),
-    [([["x", "y", "z"]] * 20_000, "shards.0.0"), ([[0, 1, 2], ["x"] * 20_000], "shards.1.0")],
-)
-def test_of_a_list_that_does_not_fit_the_first_wrong_element_is_said_and_no_other(
-    peer, shards, where
-):
-    """To say all of them would keep trainers waiting."""
+@pytest.mark.parametrize("shards", [[["x", "y", "z"]] * 20_000, [[0, 1, 2], ["x"] * 20_000]])
+def test_refusal_of_a_long_list_is_short(peer, shards):
     body = {"type": "Acquire", "id": "x", "dataset": "d", "job": "j", "epoch": 0, "shards": shards}
     peer.send(protocol.VERSION_FRAME, json.dumps(body).encode())
-    assert peer.reply().message.startswith(f"{where}: ")
-    with pytest.raises(ValidationError) as found:
-        server._FORMS["Acquire"].model_validate(body, strict=True)
-    assert found.value.error_count() == 1
+    message = peer.reply().message
+    assert message.startswith("Acquire.shards is ")
+    assert len(message) < 100
 
 
 def test_a_defect_in_one_request_does_not_end_the_server(peer):
