@@ -18,7 +18,6 @@ from cachecd.model import ObjectInfo, encoded
 from cachecd.sampler.manifest import BadRowError, Table, key_of, text_of
 from cachecd.sampler.tables import Row
 from cachecd.stores.answers import without_secrets
-from cachecd.stores.backend import Backend
 
 _log = logging.getLogger(__name__)
 
@@ -26,34 +25,23 @@ _COLUMNS = ("key", "url", "label")
 _BATCH = 1 << 14  # rows
 
 
-class LabelledBackend:
-    """A store that lists its objects with the labels of a table. Takes 20 bytes of memory for each row
-    while it lists."""
-
-    def __init__(self, backend: Backend, source: SourceConfig) -> None:
-        self.where = backend.where
-        self.find, self.read, self.tail = backend.find, backend.read, backend.tail
-        self.glimpse = backend.glimpse
-        self._backend = backend
-        self._source = source
-
-    def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
-        assert self._source.label is not None, "the configuration has one"
-        url = self._source.label.manifest
-        assert url is not None, "the configuration has one"
-        table = read_labels(self._source, url)
-        without = 0
-        for page in self._backend.list(start_after):
-            labels = table.of([unit.key for unit in page])
-            without += labels.count("")
-            yield [replace(u, label=label) for u, label in zip(page, labels, strict=True)]
-        if not start_after and (without or table.unused):
-            _log.warning(
-                "%s: %d units have no row in it, and %d of its rows have no unit",
-                without_secrets(url),
-                without,
-                table.unused,
-            )
+def labelled(
+    source: SourceConfig, url: str, pages: Iterator[list[ObjectInfo]], *, is_whole: bool
+) -> Iterator[list[ObjectInfo]]:
+    """The units with the labels of the table at `url`. Takes 20 bytes of memory for each row."""
+    table = read_labels(source, url)
+    without = 0
+    for page in pages:
+        labels = table.of([unit.key for unit in page])
+        without += labels.count("")
+        yield [replace(u, label=label) for u, label in zip(page, labels, strict=True)]
+    if is_whole and (without or table.unused):
+        _log.warning(
+            "%s: %d units have no row in it, and %d of its rows have no unit",
+            without_secrets(url),
+            without,
+            table.unused,
+        )
 
 
 class LabelTable:

@@ -26,7 +26,6 @@ from cachecd.sampler.tables import Row, read_rows
 from cachecd.sampler.view import Direct, StoreView
 from cachecd.stores import urls
 from cachecd.stores.answers import without_secrets
-from cachecd.stores.backend import Backend
 from cachecd.stores.fetch import Store, open_plain_store
 from cachecd.stores.patience import Retry
 
@@ -48,49 +47,42 @@ class BadRowError(Exception):
     """What is wrong with a row."""
 
 
-class ManifestBackend:
-    """A store that lists what a manifest names, and reads as ever."""
+def manifest_pages(
+    source: SourceConfig, url: str, store: Store, after: str
+) -> Iterator[list[ObjectInfo]]:
+    """The units that the manifest at `url` names. `store` looks up what the manifest does not say."""
+    table = Table(source, url)
+    direct = Direct(store)
+    try:
+        yield from pages_of(_units(source, table, store, direct), after)
+    finally:
+        direct.close()
+    table.end()
 
-    def __init__(self, backend: Backend, source: SourceConfig, store: Store) -> None:
-        """`store` looks up what the manifest does not say."""
-        self.where = backend.where
-        self.find, self.read, self.tail = backend.find, backend.read, backend.tail
-        self._source = source
-        self._store = store
 
-    def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
-        assert self._source.manifest is not None, "the configuration has one"
-        table = Table(self._source, self._source.manifest)
-        direct = Direct(self._store)
-        try:
-            yield from pages_of(self._units(table, direct), start_after)
-        finally:
-            direct.close()
-        table.end()
+def _units(
+    source: SourceConfig, table: Table, store: Store, direct: Direct
+) -> Iterator[ObjectInfo]:
+    rows = table.rows(COLUMNS, partial(wish_of, source))
+    while wishes := list(itertools.islice(rows, _AT_A_TIME)):
+        missing = [wish.unit.key for wish in wishes if wish.needs_size]
+        sizes = direct.do(_look_up(store, missing)) if missing else {}
+        for wish in wishes:
+            try:
+                unit = wish.sized(sizes[wish.unit.key]) if wish.needs_size else wish.unit
+            except (UnitError, BadRowError) as error:
+                table.bad(wish.place, str(error))
+            else:
+                table.good += 1
+                yield unit
 
-    def glimpse(self) -> Sequence[ObjectInfo]:
-        return next(self.list(), [])
 
-    def _units(self, table: Table, direct: Direct) -> Iterator[ObjectInfo]:
-        rows = table.rows(COLUMNS, partial(wish_of, self._source))
-        while wishes := list(itertools.islice(rows, _AT_A_TIME)):
-            missing = [wish.unit.key for wish in wishes if wish.needs_size]
-            sizes = direct.do(self._look_up(missing)) if missing else {}
-            for wish in wishes:
-                try:
-                    unit = wish.sized(sizes[wish.unit.key]) if wish.needs_size else wish.unit
-                except (UnitError, BadRowError) as error:
-                    table.bad(wish.place, str(error))
-                else:
-                    table.good += 1
-                    yield unit
-
-    async def _look_up(self, keys: Sequence[str]) -> dict[str, ObjectInfo | BaseException]:
-        found = await asyncio.gather(*map(self._store.find, keys), return_exceptions=True)
-        for error in found:
-            if isinstance(error, BaseException) and not isinstance(error, UnitError):
-                raise error
-        return dict(zip(keys, found, strict=True))
+async def _look_up(store: Store, keys: Sequence[str]) -> dict[str, ObjectInfo | BaseException]:
+    found = await asyncio.gather(*map(store.find, keys), return_exceptions=True)
+    for error in found:
+        if isinstance(error, BaseException) and not isinstance(error, UnitError):
+            raise error
+    return dict(zip(keys, found, strict=True))
 
 
 class Table:

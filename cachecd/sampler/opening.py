@@ -1,9 +1,14 @@
-"""Opens the store of a source: the objects of its URL, listed and labelled by tables where it has them."""
+"""Opens the store of a source: its listing may come from a table, be selected by patterns, and labelled."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
+from cachecd.config.keypattern import folder_of, matches, text_in
+from cachecd.model import ObjectInfo
 from cachecd.stores.fetch import Store, open_plain_store
 from cachecd.stores.patience import Retry
 
@@ -22,20 +27,94 @@ def open_store(source: SourceConfig, connections: int, retry: Retry | None = Non
     """
     retry = retry or Retry()
     store = open_plain_store(source, connections, retry)
-    if source.manifest is not None:
-        from cachecd.sampler.manifest import ManifestBackend
+    label = source.label.manifest if source.label else None
+    if not (source.manifest or source.match or source.skip or source.join or label):
+        return store
 
-        store = Store(ManifestBackend(store.backend, source, store), retry, connections)
-    if source.match or source.skip or source.join:
-        from cachecd.sampler.picked import PickedBackend
+    def open_at(url: str) -> Backend:
+        at = source.model_copy(update={"url": url})
+        return open_plain_store(at, connections, retry).backend
 
-        def open_at(url: str) -> Backend:
-            at = source.model_copy(update={"url": url})
-            return open_plain_store(at, connections, retry).backend
+    return Store(_Units(source, store, label, open_at), retry, connections)
 
-        store = Store(PickedBackend(store.backend, source, open_at), retry, connections)
-    if source.label is not None and source.label.manifest is not None:
-        from cachecd.sampler.labels import LabelledBackend
 
-        store = Store(LabelledBackend(store.backend, source), retry, connections)
-    return store
+class _Units:
+    """A store that lists units: the rows of a `manifest`, or objects; of these what `match` and `skip`
+    leave or, with `join`, the texts for which its first pattern has an object; with the labels of the table
+    `label`. It reads any object, by the object's key.
+
+    `open_at` opens the store at a URL; only the folder that the patterns have in common is listed.
+    """
+
+    def __init__(
+        self,
+        source: SourceConfig,
+        store: Store,
+        label: str | None,
+        open_at: Callable[[str], Backend],
+    ) -> None:
+        backend = store.backend
+        self.where = backend.where
+        self.find, self.read, self.tail = backend.find, backend.read, backend.tail
+        self._source, self._store, self._label = source, store, label
+        self._open_at = open_at
+        self._first = source.listed_pattern
+        self._match = (self._first,) if self._first else source.match or ("*",)
+        self._skip = source.skip or ()
+        # A URL with more behind its path cannot be made longer, and a table is no folder.
+        is_folder = source.manifest is None and "::" not in source.url and "?" not in source.url
+        self._folder = folder_of(self._match) if is_folder else ""
+
+    @cached_property
+    def _listed(self) -> Any:
+        if not self._folder:
+            return self._store.backend
+        return self._open_at(f"{self._source.url.rstrip('/')}/{self._folder}")
+
+    @property
+    def page(self) -> Any:
+        """As the store's, of objects. AttributeError if the store has none, or a table is read."""
+        if self._source.manifest or self._label:
+            raise AttributeError("page")
+        return self._listed.page
+
+    def units(self, page: Sequence[ObjectInfo]) -> list[ObjectInfo]:
+        """The units among some listed objects."""
+        if self._match == ("*",) and not self._skip:
+            return list(page)
+        units = []
+        for found in page:
+            key = self._folder + found.key
+            picked = any(matches(pattern, key) for pattern in self._match)
+            picked = picked and not any(matches(pattern, key) for pattern in self._skip)
+            name = text_in(self._first, key) if self._first else key
+            if picked and name:
+                units.append(replace(found, key=name))
+        return units
+
+    def glimpse(self) -> Sequence[ObjectInfo]:
+        if self._source.manifest is not None:
+            return next(self._objects(""), [])
+        return [replace(found, key=self._folder + found.key) for found in self._listed.glimpse()]
+
+    def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
+        pages: Iterator[list[ObjectInfo]] = map(self.units, self._objects(start_after))
+        if self._first:
+            pages = ([unit for unit in page if unit.key != start_after] for page in pages)
+        if self._label is None:
+            return pages
+        from cachecd.sampler.labels import labelled
+
+        return labelled(self._source, self._label, pages, is_whole=not start_after)
+
+    def _objects(self, start_after: str) -> Any:
+        """Pages of what is picked from."""
+        if self._source.manifest is not None:
+            from cachecd.sampler.manifest import manifest_pages
+
+            return manifest_pages(self._source, self._source.manifest, self._store, start_after)
+        # Behind the text's first key or sooner: texts and keys need not be in the same order.
+        after = self._first.partition("*")[0] + start_after
+        return self._listed.list(
+            after[len(self._folder) :] if after.startswith(self._folder) else ""
+        )

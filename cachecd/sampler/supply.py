@@ -12,8 +12,8 @@ from cachecd.model import Unit
 from cachecd.sampler.ahead import PIECE, WINDOW, Ahead
 from cachecd.sampler.draft import Draft
 from cachecd.sampler.filling import UNKNOWN_SIZE
+from cachecd.sampler.joined import Joined
 from cachecd.sampler.origin import Origin, Reader
-from cachecd.sampler.picked import Joined
 from cachecd.sampler.reader import UNSIZED
 from cachecd.sampler.sources import Position, Source
 from cachecd.sampler.sources.content import Content

@@ -16,7 +16,7 @@ from cachecd.daemon.identities import identity_of
 from cachecd.errors import UnitError
 from cachecd.listing.selection import selection_of
 from cachecd.model import ObjectInfo, Unit
-from cachecd.sampler.picked import Joined
+from cachecd.sampler.joined import Joined
 from cachecd.sampler.sources.files import label_of
 from cachecd.sampler.units import list_units, sweep_units
 from cachecd.stores.backend import GoneError

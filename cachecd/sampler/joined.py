@@ -1,0 +1,61 @@
+"""Reads the objects of a joined unit."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from typing_extensions import Buffer
+
+from cachecd.config.objects import Join
+from cachecd.errors import UnitError
+from cachecd.model import ObjectInfo, Unit
+from cachecd.sampler.sources.content import Reader
+from cachecd.stores.backend import GoneError
+
+_Found = TypeVar("_Found")
+
+
+class Joined:
+    """The objects of one joined unit, read as one: each begins where the object before it ends.
+
+    The listing has the first object. `read` looks up the other objects before it reads any byte: a unit
+    that lacks an object costs no bytes. It calls `longer` with the sum of their sizes, so that memory is
+    reserved for them, and adds them to `objects`.
+    """
+
+    def __init__(
+        self, unit: Unit, join: Join, reader: Reader, longer: Callable[[int], None]
+    ) -> None:
+        first, *self._others = (pattern.replace("*", unit.key) for pattern in join.values())
+        self.objects = [ObjectInfo(first, unit.size, unit.etag)]
+        self._reader = reader
+        self._longer = longer
+
+    async def read(self, start: int, stop: int) -> Buffer:
+        """Bytes [start, stop) of the unit, from 0 on first. UnitError names the object."""
+        if start == 0 and self._others:
+            others = [await _named(key, self._reader.find(key)) for key in self._others]
+            self._others.clear()
+            self.objects += others
+            self._longer(sum(found.size for found in others))
+        parts: list[Buffer] = []
+        begin = 0
+        for found in self.objects:
+            low, high = max(start - begin, 0), min(stop - begin, found.size)
+            if low < high:
+                read = self._reader.get(found.key, found.size, found.etag, low, high)
+                listed = found is self.objects[0]
+                parts.append(await (read if listed else _named(found.key, read)))
+            begin += found.size
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def _named(key: str, answer: Awaitable[_Found]) -> _Found:
+    """An answer of the store; UnitError names the object."""
+    try:
+        return await answer
+    except GoneError as error:
+        raise UnitError(f"{key!r} is missing") from error
+    except UnitError as error:
+        raise UnitError(f"{key!r}: {error}", passing=error.passing) from error
