@@ -8,40 +8,37 @@ from collections.abc import Mapping
 from typing import Any
 
 from cachecd.config import DatasetConfig
-from cachecd.disk.identity import Identity
 
 _AS_IT_IS = ("url", "endpoint", "id", "format", "match", "skip", "join", "manifest", "reader")
+_IF_ANY = ("label", "array", "columns", "options")
+_OF_DATASET = ("split", "partition", "generation")
 _NAMES = ("format", "manifest", "array", "reader", "options")  # with the URL, they name the units
 
 
-def identity_of(dataset: DatasetConfig) -> Identity:
-    """Returns what decides the content of a dataset's records. Values that are defaults are left out, as
-    `Identity` needs it."""
+def identity_of(dataset: DatasetConfig) -> dict[str, Any]:
+    """Returns what decides the content of a dataset's records, in the words of generation.json. Values that
+    are defaults are left out, as `directory_name` needs it."""
     source = dataset.source.model_dump(mode="json", exclude_defaults=True)
     whole = dataset.model_dump(mode="json", exclude_defaults=True)
     if "://" in source.get("id", ""):  # the default of a source, in words: it stays that source
         source["url"], _, endpoint = source.pop("id").partition(" ")
         source["endpoint"] = endpoint or None
-    values: dict[str, Any] = {name: source[name] for name in _AS_IT_IS if name in source}
-    for name in ("label", "array", "columns", "options"):
-        if source.get(name):
-            values[name] = source[name]
-    if "join" in values:
-        values["join"] = _in_order(values["join"])
-    if "arrays" in values.get("array", {}):
-        values["array"]["arrays"] = _in_order(values["array"]["arrays"])
-    steps = [
-        {step.name: step.argument} if step.argument is not None else step.name
-        for step in dataset.transform
-    ]
-    return Identity(
-        **values,
-        transform=tuple(steps),
-        split=whole.get("split"),
-        held_out=dataset.held_out,
-        partition=whole.get("partition"),
-        generation=dataset.generation,
-    )
+    words = {name: source[name] for name in _AS_IT_IS if source.get(name) is not None}
+    words |= {name: source[name] for name in _IF_ANY if source.get(name)}
+    if "join" in words:
+        words["join"] = _in_order(words["join"])
+    if "arrays" in words.get("array", {}):
+        words["array"]["arrays"] = _in_order(words["array"]["arrays"])
+    if dataset.transform:
+        words["transform"] = [
+            {step.name: step.argument} if step.argument is not None else step.name
+            for step in dataset.transform
+        ]
+    words |= {name: whole[name] for name in _OF_DATASET if whole.get(name) is not None}
+    if dataset.held_out:
+        words["held_out"] = True
+    plain: dict[str, Any] = json.loads(json.dumps(words))
+    return plain
 
 
 def _in_order(patterns: dict[str, Any]) -> Any:
@@ -63,7 +60,7 @@ def split_of(words: Mapping[str, Any]) -> str:
 
 def classes_rule(dataset: DatasetConfig) -> str:
     """Returns the hash that names the file of class numbers."""
-    words = identity_of(dataset).words()
+    words = identity_of(dataset)
     source = words.get("id", words.get("url", ""))
     text = json.dumps([source, words.get("label")], sort_keys=True)
     return hashlib.blake2b(text.encode("ascii"), digest_size=8, person=b"classes").hexdigest()

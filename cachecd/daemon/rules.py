@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from cachecd.config import Config
 from cachecd.daemon.identities import identity_of, split_of
 from cachecd.disk.filesystem import limit_bytes
+from cachecd.disk.identity import directory_name
 from cachecd.policy import events as ev
 from cachecd.policy.fit import refuse_small_limit
 from cachecd.policy.values import Rules
@@ -26,7 +27,7 @@ def rules_of(config: Config, limit: int, generations: Mapping[str, str]) -> tupl
             generation=generations[name],
             first=dataset.grow.first_within(min(part, dataset.limit or part)),
             shard_size=config.cache.shard_size,
-            split=split_of(identity_of(dataset).words()),
+            split=split_of(identity_of(dataset)),
             per_epoch=dataset.grow.per_epoch,
             wait=dataset.grow.wait,
             refresh=dataset.evict.refresh,
@@ -69,7 +70,9 @@ def resolve(
     """Returns `cache.limit` in bytes and the rules of every dataset. `sizes`: the bytes of the shards of
     pinned datasets, where they are known. LimitTooSmallError, DiskError."""
     limit = limit_bytes(config.cache.limit, config.cache.dir)
-    names = {name: identity_of(dataset).name() for name, dataset in config.datasets.items()}
+    names = {
+        name: directory_name(identity_of(dataset)) for name, dataset in config.datasets.items()
+    }
     rules = rules_of(config, limit, names)
     refuse_small_limit(limit, rules, sizes or {})
     return limit, rules

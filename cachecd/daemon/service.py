@@ -38,6 +38,7 @@ from cachecd.daemon.server import Server
 from cachecd.daemon.trainer import Stop, run_trainer
 from cachecd.daemon.workers import executor_of, lister_of, worker_setup
 from cachecd.disk.filesystem import refuse_network_filesystem
+from cachecd.disk.identity import directory_name
 from cachecd.disk.layout import Layout
 from cachecd.errors import DiskError, SourceError
 from cachecd.executors.local import LocalExecutor
@@ -103,7 +104,7 @@ def _look_at_sources(config: Config, layout: Layout, executor: LocalExecutor) ->
             _log.warning("source looked at", dataset=name, what=what)
         return
     for name, dataset in config.datasets.items():
-        if dataset.split and (name, identity_of(dataset).name()) not in known:
+        if dataset.split and (name, directory_name(identity_of(dataset))) not in known:
             try:
                 check_side(config, lister, name)
             except SourceError as error:  # what is cached is served all the same

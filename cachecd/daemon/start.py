@@ -22,7 +22,7 @@ from cachecd.daemon.rules import configured
 from cachecd.disk import filesystem, leases
 from cachecd.disk.durable import State, read_egress, read_figures, read_state
 from cachecd.disk.excluded import ExcludedFile
-from cachecd.disk.identity import Generation, read_generation, write_generation
+from cachecd.disk.identity import Generation, directory_name, read_generation, write_generation
 from cachecd.disk.layout import Layout
 from cachecd.disk.start import remove_leftovers, take_inventory
 from cachecd.errors import DamagedError
@@ -122,18 +122,18 @@ async def _open(found: Start, config: Config, name: str, dataset: DatasetConfig)
     copies = [
         int(match[1]) if (match := _COPY.search(directory)) else 1
         for of, directory in found.layout.generations()
-        if of == name and directory.partition("-")[0] == identity.name()
+        if of == name and directory.partition("-")[0] == directory_name(identity)
     ]
     copy = max(copies, default=1)
     while True:
-        generation = GenerationId(name, identity.name(copy))
+        generation = GenerationId(name, directory_name(identity, copy))
         layout = found.layout.generation(*generation)
         with filesystem.refusing(f"cannot make {layout.root}"):
             layout.shards.mkdir(parents=True, exist_ok=True)
         known = read_generation(layout.identity)
         if known is None:
             size = config.cache.shard_size
-            known = Generation(identity.words(), time.time(), dataset.seed, size)
+            known = Generation(identity, time.time(), dataset.seed, size)
             write_generation(layout.identity, known)
         try:
             blocks = 0 if known.shape is None else 1

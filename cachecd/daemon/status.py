@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from cachecd.config import Config, DatasetConfig
-from cachecd.daemon.identities import identity_of
 from cachecd.disk.durable import State
 from cachecd.disk.identity import Generation as Known
 from cachecd.policy.dataset import Dataset
@@ -41,7 +40,7 @@ def document(
             name: {
                 **_dataset(policy, dataset, states.get(dataset.generation.id, State()), now),
                 "share": shares[name],
-                "source_id": _source_id(config.datasets[name]),
+                "source_id": config.datasets[name].source.identity,
             }
             for name, dataset in sorted(policy.datasets.items())
         },
@@ -120,12 +119,6 @@ def epoch_of(policy: Policy, dataset: Dataset) -> str:
 def _older(gen: Generation) -> dict[str, Any]:
     shards = gen.table.count(*CURRENT) + gen.table.num_kept
     return {"generation": gen.id.name, "shards": shards, "bytes": gen.table.total}
-
-
-def _source_id(dataset: DatasetConfig) -> str:
-    """What `source.id` stands for if it is not set: it keeps the generation where a bucket moves."""
-    identity = identity_of(dataset)
-    return identity.id or " ".join(filter(None, (identity.url, identity.endpoint)))
 
 
 def stale_values(dataset: DatasetConfig, shard_size: int, known: Known) -> list[str]:

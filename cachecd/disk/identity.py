@@ -12,57 +12,20 @@ from typing import Any
 from cachecd.disk.durable import read_json, write_json
 from cachecd.model import Shape
 
-# A JSON value. Callers leave out keys of mappings whose values are defaults.
-Json = Any
+Json = Any  # a JSON value
 
 _FIXED = ("S", "stripe", "lanes", "capacity")
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """The values of the configuration that decide the content of a record.
-
-    Two configurations with equal identities share a directory. Default values do not enter the name: a
-    later release can add fields and keep the names.
-    """
-
-    url: str = ""
-    endpoint: str | None = None
-    id: str | None = None
-    """source.id replaces url and endpoint in the name, for a bucket that moves."""
-    format: str = ""
-    match: Json = None
-    skip: Json = None
-    join: Json = None
-    manifest: str | None = None
-    label: Json = None
-    array: Json = None
-    columns: Json = None
-    reader: str | None = None
-    options: Json = None
-    transform: tuple[Json, ...] = ()
-    """Each ready-made step with its argument, and the name of each user step."""
-    split: Json = None
-    held_out: bool = False
-    partition: Json = None
-    generation: int = 1
-
-    def words(self) -> dict[str, Json]:
-        """Returns the values that are not defaults, for generation.json."""
-        values = {field.name: (getattr(self, field.name), field.default) for field in fields(self)}
-        words = {name: value for name, (value, default) in values.items() if value != default}
-        plain: dict[str, Json] = json.loads(json.dumps(words))
-        return plain
-
-    def name(self, copy: int = 1) -> str:
-        """Returns the name of the directory. `copy` 2 replaces a directory with a damaged listing, and so
-        on."""
-        words = self.words()
-        if self.id is not None:
-            words = {key: words[key] for key in words if key not in ("url", "endpoint")}
-        text = json.dumps(words, sort_keys=True, separators=(",", ":")).encode("ascii")
-        digest = hashlib.blake2b(text, digest_size=8, person=b"generation").hexdigest()
-        return digest if copy == 1 else f"{digest}-{copy}"
+def directory_name(identity: Mapping[str, Json], copy: int = 1) -> str:
+    """Returns the name of the directory of all shards with this identity: the values of the configuration
+    that decide the content of a record, without those that are defaults. So a later release can add values
+    and keep the names. `copy` 2 replaces a directory with a damaged listing, and so on."""
+    replaced = ("url", "endpoint") if "id" in identity else ()  # for a bucket that moves
+    words = {name: identity[name] for name in identity if name not in replaced}
+    text = json.dumps(words, sort_keys=True, separators=(",", ":")).encode("ascii")
+    digest = hashlib.blake2b(text, digest_size=8, person=b"generation").hexdigest()
+    return digest if copy == 1 else f"{digest}-{copy}"
 
 
 @dataclass(frozen=True, slots=True)

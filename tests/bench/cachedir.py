@@ -17,7 +17,7 @@ from typing import Any
 
 from cachecd.config import SourceConfig, load
 from cachecd.daemon.identities import identity_of
-from cachecd.disk.identity import Generation, write_generation
+from cachecd.disk.identity import Generation, directory_name, write_generation
 from cachecd.disk.layout import GenerationLayout, Layout
 from cachecd.listing.keeping import Listing
 from cachecd.listing.permutation import BlockOrder
@@ -51,7 +51,7 @@ class CacheFolder:
 
     @property
     def generation(self) -> GenerationLayout:
-        name = identity_of(load(self.config).datasets[DATASET]).name()
+        name = directory_name(identity_of(load(self.config).datasets[DATASET]))
         return self.layout.generation(DATASET, name)
 
     @property
@@ -77,7 +77,7 @@ def make(folder: Path, shards: int) -> CacheFolder:
     seed = load(made.config).datasets[DATASET].seed
     shape = Shape(streams=8, stripe=32, lanes=1, capacity=_SHARD_SIZE, seed=seed)
     schema = json.dumps(_SCHEMA.to_json())
-    identity = identity_of(load(made.config).datasets[DATASET]).words()
+    identity = identity_of(load(made.config).datasets[DATASET])
     known = Generation(identity, time.time(), seed, _SHARD_SIZE, shape, schema)
     write_generation(generation.identity, known)
     _write_shards(generation, shape, ends, shards)

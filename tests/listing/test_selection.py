@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cachecd.config import DatasetConfig
 from cachecd.daemon.identities import identity_of, split_of
+from cachecd.disk.identity import directory_name
 from cachecd.listing.selection import selection_of
 from cachecd.model import ObjectInfo
 
@@ -132,7 +133,7 @@ def test_a_split_under_another_url_or_of_other_windows_is_another_split():
     def of(**changes):
         source = {"url": "s3://b/", "format": "files", **changes}
         given = dataset(source=source, split={"eval": 0.1, "by": "unit"})
-        return split_of(identity_of(given).words())
+        return split_of(identity_of(given))
 
     def windows(length):
         return of(url="s3://b/tokens.npy", format="npy", array={"window": length})
@@ -157,5 +158,5 @@ def test_another_selection_is_another_generation():
         dataset(partition={"index": 1, "count": 2}),
         dataset(partition={"index": 0, "count": 2}, split={"eval": 0.1}),
     ]
-    assert len({identity_of(each).name() for each in every}) == len(every)
+    assert len({directory_name(identity_of(each)) for each in every}) == len(every)
     assert selection_of(every[0]) is None

@@ -13,6 +13,7 @@ import pytest
 
 from cachecd.config import DatasetConfig, SourceConfig
 from cachecd.daemon.identities import identity_of
+from cachecd.disk.identity import directory_name
 from cachecd.errors import UnitError
 from cachecd.listing.selection import selection_of
 from cachecd.model import ObjectInfo, Unit
@@ -297,7 +298,7 @@ def test_a_folder_that_is_gone_costs_no_unit(tmp_path: Path):
 def test_patterns_name_the_generation():
     def name(**picks: Any) -> str:
         source = SourceConfig.model_validate({"url": "s3://b/", "format": "files", **picks})
-        return identity_of(DatasetConfig(source=source)).name()
+        return directory_name(identity_of(DatasetConfig(source=source)))
 
     names = [
         name(),

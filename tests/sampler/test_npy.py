@@ -14,6 +14,7 @@ from cachecd.config import Config, DatasetConfig
 from cachecd.config.array import ArrayFile
 from cachecd.daemon.identities import identity_of
 from cachecd.daemon.workers import lister_of
+from cachecd.disk.identity import directory_name
 from cachecd.errors import ConfigError, UnitError
 from cachecd.listing.first_look import check_sources
 from cachecd.sampler.sources.arrays import matches
@@ -303,7 +304,7 @@ def test_the_listing_reads_headers_alone(place, monkeypatch):
 def test_a_generation_is_of_its_windows_but_not_of_the_seed():
     def name(seed: int, **array: Any) -> str:
         config = DatasetConfig.model_validate(config_of(array, seed=seed))
-        return identity_of(config).name()
+        return directory_name(identity_of(config))
 
     assert name(1, window=4) == name(2, window=4)
     assert name(1, window=4) != name(1, window=5)
