@@ -1,4 +1,4 @@
-"""The values that all rooms share: units, streams with their cursors, single shards that are made again.
+"""The values that all rooms share: units, and streams with their cursors.
 
 Pure. A generation is S endless streams of records. Listing numbers the units; blocks are runs of unit
 numbers. Place g in a generation counts over all blocks, in permuted order: the units of block b have the
@@ -38,7 +38,8 @@ def etag_hash(etag: str) -> int:
 
 @dataclass(frozen=True, slots=True, order=True)
 class StreamId:
-    """Names one stream: `index` counts from 0 to S - 1 within the generation."""
+    """Names one stream of a generation. Index 0 to S - 1: an endless stream; S: supplements; S + 1 + n:
+    makes the damaged shard n again."""
 
     dataset: str
     generation: str
@@ -186,6 +187,15 @@ class ShardFound(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Condemned:
+    """A unit that its stream skips without a try: workers died with it in hand."""
+
+    unit: int
+    reason: str
+    passing: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Shape:
     """What generation.json fixes: `streams` is S, `stripe` the units that one stream gets in a row,
     `lanes` the units that a stream has in hand, `capacity` the bytes of a shard with its sidecar.
@@ -239,20 +249,6 @@ def _begin(block: int, ends: Sequence[int]) -> int:
     return ends[block - 1] if block else 0
 
 
-# --- units as they are listed, and shards that are made by themselves
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class ShardId:
-    """Names a shard that is made by itself, not by a stream."""
-
-    dataset: str
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.dataset}/{self.number}"
-
-
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
     """One unit as it is listed: an object, `key` relative to the source's URL, or `size` bytes of it
@@ -276,43 +272,3 @@ def encoded(text: str) -> bytes:
 MISFIT = (
     "record does not fit the schema"  # how the reason begins of one whose records are of another
 )
-
-
-@dataclass(frozen=True, slots=True)
-class SetAside:
-    """A unit that cannot be fetched or decoded, with the reason a person can act on.
-
-    `passing`: the reason may pass without the object changing (a refusal, a server that failed).
-    """
-
-    unit: int
-    key: str
-    reason: str
-    passing: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """What one shard is to hold, fixed before anything is fetched; redone, it is the same."""
-
-    shard: ShardId
-    generation: str
-    units: tuple[Unit, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a worker made of an assignment: a sealed temporary file, or nothing if `records` is 0.
-
-    `remainder` is what did not fit, `set_aside` what failed for good.
-    `data_bytes` and `sidecar_bytes` are lengths, `allocated` is what both files occupy on disk.
-    """
-
-    records: int
-    data_bytes: int
-    sidecar_bytes: int
-    allocated: int
-    fetched_bytes: int
-    seconds: float
-    remainder: tuple[Unit, ...] = ()
-    set_aside: tuple[SetAside, ...] = ()

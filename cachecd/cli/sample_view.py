@@ -52,7 +52,7 @@ def document(sample: Sample, images: Mapping[tuple[int, str], Path]) -> dict[str
         "data_bytes": sample.outcome.data_bytes,
         "fetched_bytes": sample.outcome.fetched_bytes,
         "seconds": round(sample.outcome.seconds, 3),
-        "whole": not sample.outcome.remainder,
+        "whole": sample.is_whole,
         "skipped": [{"key": each.key, "reason": each.reason} for each in sample.skipped],
     }
 
@@ -70,7 +70,7 @@ def lines(sample: Sample, images: Mapping[tuple[int, str], Path]) -> Iterator[tu
     if made > len(sample.records):
         more = made - len(sample.records)
         yield "", f"and {more} more {'record' if more == 1 else 'records'}"
-    if sample.outcome.remainder:
+    if not sample.is_whole:
         yield "", "a shard was full before the end of it"
     for skipped in sample.skipped[:_SKIPPED]:
         yield "skipped", f"{printable(skipped.key)}: {printable(skipped.reason)}"

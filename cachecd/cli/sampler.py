@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import itertools
 import json
 import os
@@ -22,24 +21,27 @@ import numpy as np
 
 from cachecd.config import Config, SourceConfig
 from cachecd.daemon.workers import worker_setup
-from cachecd.errors import ConfigError, SourceError, UnitError
+from cachecd.errors import ConfigError, UnitError
 from cachecd.listing.selection import empty_side, selection_of
 from cachecd.model import (
-    Assignment,
+    MOST_LANES,
+    Cursor,
     ObjectInfo,
-    Outcome,
-    SetAside,
-    ShardId,
+    Shape,
+    Skipped,
+    StreamId,
     Unit,
     encoded,
 )
-from cachecd.sampler.messages import FromSampler, FromStream, Made, Make
+from cachecd.sampler.carried import Carried
+from cachecd.sampler.messages import FromStream, Grant, Open, Sealed, Units
 from cachecd.sampler.opening import open_store
+from cachecd.sampler.origin import Origin
 from cachecd.sampler.sources import open_source
 from cachecd.sampler.sources.files import class_names, label_of
+from cachecd.sampler.throttle import Throttle
 from cachecd.sampler.units import list_units
 from cachecd.sampler.usercode import search_first
-from cachecd.sampler.worker import Worker
 from cachecd.stores.fetch import Store
 from cachecd_client._core import Sidecar, decode_example, read_record
 from cachecd_client.schema import Feature, Schema
@@ -67,7 +69,7 @@ class Sample:
     """
 
     units: tuple[Unit, ...]
-    outcome: Outcome
+    outcome: Sealed
     schema: Schema | None = None
     records: list[Record] = field(default_factory=list)
     errors: list[Exception] = field(default_factory=list)
@@ -75,8 +77,13 @@ class Sample:
     numbered: bool = True
 
     @property
-    def skipped(self) -> tuple[SetAside, ...]:
-        return self.outcome.set_aside
+    def skipped(self) -> tuple[Skipped, ...]:
+        return self.outcome.skipped
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is left of the units."""
+        return self.outcome.end == "pass"
 
     @property
     def bytes_per_second(self) -> float:
@@ -86,9 +93,8 @@ class Sample:
     @property
     def read(self) -> int:
         """How many of the units were read to their end."""
-        left = {unit.number for unit in self.outcome.remainder}
-        aside = {skipped.unit for skipped in self.skipped}
-        return sum(unit.number not in left | aside for unit in self.units)
+        after = self.outcome.after
+        return after.place - len(after.lanes) - len(self.skipped)
 
 
 class Sampler:
@@ -122,7 +128,7 @@ class Sampler:
         for page in list_units(self._source, self._store):
             listed += len(page)
             if mine := page if takes is None else list(filter(takes, page)):
-                return tuple(map(_slice, range(most), mine))
+                return tuple(map(_unit, range(most), mine))
         if not listed:
             raise ConfigError(f"no objects under {self.url}; expected at least one")
         if self._dataset.split is not None:
@@ -167,7 +173,7 @@ class Sampler:
         for found in _listed_near(self._source, self._store, key):
             if found.key == key:
                 if found.begin == begin:
-                    return _slice(0, found)
+                    return _unit(0, found)
                 begins.append(found.begin)
         if begins:
             told = ", ".join(map(str, begins[:5])) + (" ..." if len(begins) > 5 else "")
@@ -186,31 +192,39 @@ class Sampler:
         """
         self._import_as_samplers_do()
         errors: list[Exception] = []
-        sent: list[FromSampler | FromStream] = []
-        datasets = {self.name: self._dataset.model_dump(mode="json")}
-        setup = dataclasses.replace(worker_setup(self._config), datasets=datasets)
-        worker = Worker(setup, sent.append, failed=errors.append)
-        shard = ShardId(self.name, 1)
         classes, numbered = self._classes(units)
         with tempfile.TemporaryDirectory(prefix="cachecd-sample-") as folder:
             path = Path(folder, "shard.tfrecord")
-            make = Make(
-                Assignment(shard, "", units),
-                str(path),
-                self._config.cache.shard_size,
-                None,
-                classes,
-                {"dataset": shard.dataset, "number": shard.number},
-            )
             with contextlib.redirect_stdout(sys.stderr):
-                worker.prepare()
-                done = asyncio.run(worker.make(make))
-            if not isinstance(done, Made):
-                raise errors[-1] if errors else SourceError(done.reason)
-            found = Sample(units, done.outcome, errors=errors, classes=classes, numbered=numbered)
-            if done.outcome.records:
+                sealed = asyncio.run(self._fill(path, units, classes, errors))
+            found = Sample(units, sealed, errors=errors, classes=classes, numbered=numbered)
+            if sealed.records:
                 _read_back(path, found, most)
         return found
+
+    async def _fill(
+        self, path: Path, units: tuple[Unit, ...], classes: tuple[str, ...], errors: list[Exception]
+    ) -> Sealed:
+        """Makes the first shard of a stream of these units."""
+        setup, sent = worker_setup(self._config), list[FromStream]()
+        origin = Origin(self._dataset, setup.connections, None, setup.memory)
+        origin.read_with(classes)  # imports do not count for the rate
+        stream, capacity = StreamId(self.name, "", 0), self._config.cache.shard_size
+        opened = Open(
+            stream, Cursor(), (), None, Shape(1, 1, MOST_LANES, capacity, 0), None, classes
+        )
+        carried = Carried(
+            *(opened, origin, Throttle(setup.bandwidth), setup.connections),
+            *(sent.append, lambda unit: None, errors.append),
+        )
+        try:
+            carried.list_units(Units(stream, 0, 0, units, "end"))
+            carried.grant(Grant(stream, 0, str(path)))
+            await carried.work()
+        finally:
+            await carried.close()
+        [sealed] = [message for message in sent if isinstance(message, Sealed)]
+        return sealed
 
     def _import_as_samplers_do(self) -> None:
         """From the working directory too, as `python -m cachecd.sampler` does."""
@@ -228,8 +242,8 @@ class Sampler:
         return class_names(name for name in names if name is not None), False
 
 
-def _slice(number: int, found: ObjectInfo) -> Unit:
-    return Unit(number, found.key, found.size, found.etag, begin=found.begin, label=found.label)
+def _unit(number: int, found: ObjectInfo) -> Unit:
+    return Unit(number, found.key, found.size, found.etag, found.begin, found.label)
 
 
 def _listed_near(source: SourceConfig, store: Store, key: str) -> Iterator[ObjectInfo]:

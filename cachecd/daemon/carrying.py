@@ -16,8 +16,10 @@ from typing import Any, get_args
 import structlog
 
 from cachecd.daemon.disk_work import DiskWork, Search, Write
-from cachecd.daemon.feeding import Executor, Feeding
+from cachecd.daemon.feeding import Feeding
+from cachecd.daemon.remaking import Remaking
 from cachecd.errors import DiskError
+from cachecd.executors import Executor
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.values import GenerationId
@@ -28,12 +30,11 @@ _WRITES, _SEARCHES = get_args(Write), get_args(Search)
 
 ToClient = do.ReplyGranted | do.ReplyDone | do.ReplyWaiting | do.ReplyRefused
 Reply = ToClient | do.ReplyRoom
-Making = do.FindMissing | do.MakeSupplement | do.RemakeShard | do.CloseStream
 
 
 class Carrying:
-    """`deliver` gets every event, on the event loop. `reply` answers requests. `make` has records made
-    again from the source, and closes supplements."""
+    """`deliver` gets every event, on the event loop. `reply` answers requests. `fetched` counts bytes of a
+    dataset."""
 
     def __init__(
         self,
@@ -41,24 +42,16 @@ class Carrying:
         executor: Executor,
         deliver: Callable[[ev.Event], None],
         reply: Callable[[Reply], None],
-        make: Callable[[Making], None],
         fetched: Callable[[str, int], None] = lambda dataset, count: None,
     ) -> None:
         self._work = work
         self._loop = asyncio.get_running_loop()
-        self._deliver, self._reply, self._make = deliver, reply, make
+        self._deliver, self._reply = deliver, reply
         self._writes = ThreadPoolExecutor(1, thread_name_prefix="disk")
         self._searches = ThreadPoolExecutor(1, thread_name_prefix="search")
         self._closing = False
-        self.feeding = Feeding(
-            executor,
-            work.excluded_keys,
-            self.record,
-            work.facts,
-            work.discard,
-            self._described,
-            fetched,
-        )
+        self.feeding = Feeding(executor, work, self.record, self._described, fetched)
+        self._remaking = Remaking(work, self.feeding, self.record)
 
     def carry_out(self, commands: Iterable[do.Command]) -> None:
         """Begins every command, in order. Never blocks."""
@@ -71,12 +64,10 @@ class Carrying:
                 self.feeding.open(command)
             case do.SetUntil() | do.GrantShard():
                 self.feeding.send(command)
-            case do.CloseStream(stream) if self.feeding.is_supplement(stream):
-                self._make(command)
             case do.CloseStream():
                 self.feeding.close(command)
             case do.RemakeShard(local=False) | do.FindMissing() | do.MakeSupplement():
-                self._make(command)
+                self._remaking.carry_out(command)
             case _ if isinstance(command, _WRITES):
                 self.record(lambda: self._do(self._work.write, command))
             case _ if isinstance(command, _SEARCHES):
@@ -95,6 +86,7 @@ class Carrying:
     async def finish(self) -> None:
         """Ends every write that was begun. Nothing is delivered afterwards."""
         self._closing = True
+        await self._remaking.finish()
         await self.feeding.finish()
         for pool in (self._writes, self._searches):
             await asyncio.to_thread(pool.shutdown)

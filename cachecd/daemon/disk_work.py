@@ -177,13 +177,35 @@ class DiskWork:
 
     def _publish(self, stream: StreamId, number: int) -> ev.Event:
         layout, generation = self.of(generation_of(stream)), generation_of(stream)
-        keys = self.excluded_keys(stream.dataset)
-        sidecar = layout.temporary_sidecar(number)
-        if keys and holds(sidecar, _encoded(keys)):
+        if self._holds_excluded(generation, number):
             return ev.PublishRefused(stream, number)
         allocated = publish.publish(layout, number)
         self._count(generation, self._skipped.pop((stream, number), ()))
         return ev.Published(stream, number, allocated)
+
+    def publish_remade(self, generation: GenerationId, number: int, version: int) -> ev.Event:
+        """Publishes the next version of a damaged shard, which was made from the source. DiskError."""
+        if self._holds_excluded(generation, number, version):
+            publish.discard(self.of(generation), number, version)
+            return ev.RemakeFailed(generation, number, "a record of it was excluded")
+        return self._publish_version(generation, number, version)
+
+    def _holds_excluded(self, generation: GenerationId, number: int, version: int = 0) -> bool:
+        """Whether a sealed shard has a record that was excluded after the shard was begun."""
+        keys = self.excluded_keys(generation.dataset)
+        sidecar = self.of(generation).temporary_sidecar(number, version)
+        return bool(keys) and holds(sidecar, _encoded(keys))
+
+    def _publish_version(self, generation: GenerationId, number: int, version: int) -> ev.Event:
+        layout = self.of(generation)
+        try:
+            head = read_head(layout.temporary_sidecar(number, version))
+            allocated = publish.publish(layout, number, version)
+        except DiskError as error:
+            halves = not isinstance(error, NameTakenError)
+            publish.discard(layout, number, version, halves=halves)  # its room is given back
+            raise
+        return ev.Remade(generation, number, _facts(head, allocated, version))
 
     def _count(self, generation: GenerationId, skipped: Sequence[Skipped]) -> None:
         """Counts skipped units, for state.json. The log names as many as state.json does."""
@@ -269,14 +291,7 @@ class DiskWork:
         publish.copy_without(
             layout, number, version, _encoded(self.excluded_keys(generation.dataset))
         )
-        return self.publish_version(generation, number, version + 1)
-
-    def publish_version(self, generation: GenerationId, number: int, version: int) -> ev.Event:
-        """Publishes the next version of a quarantined shard. DiskError."""
-        layout = self.of(generation)
-        head = read_head(layout.temporary_sidecar(number, version))
-        allocated = publish.publish(layout, number, version)
-        return ev.Remade(generation, number, _facts(head, allocated, version))
+        return self._publish_version(generation, number, version + 1)
 
     def of(self, generation: GenerationId) -> GenerationLayout:
         """The paths of a generation."""

@@ -7,69 +7,43 @@ because its first message needs a look into the listing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
-from cachecd.daemon.disk_work import generation_of
+from cachecd.daemon.disk_work import DiskWork, generation_of
+from cachecd.daemon.listings import GenerationListing
 from cachecd.disk.layout import GenerationLayout
 from cachecd.errors import DiskError
-from cachecd.listing.pages import Page
-from cachecd.model import More, Place, Shape, ShardFacts, Skipped, StreamId, Unit
+from cachecd.executors import Executor
+from cachecd.model import Cursor, More, Place, Shape, ShardFacts, StreamId, Unit
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.values import GenerationId
-from cachecd.sampler import messages
+from cachecd.sampler.draft import discard
 from cachecd.sampler.messages import (
     Asks,
     Close,
     Closed,
-    Filled,
+    Described,
+    Failed,
     FromStream,
     Grant,
     OfStreams,
     Open,
     Sealed,
-    StreamDescribed,
-    StreamFailed,
-    StreamWorking,
     Units,
     Until,
+    Working,
 )
 
 _log = structlog.get_logger("cachecd.daemon")
 _RETRY = 1.0  # seconds until a read of the listing that the disk refused is repeated
 
 Result = TypeVar("Result")
-
-
-class Executor(Protocol):
-    """Carries streams by worker processes. The reports about a stream are delivered on the event loop, in
-    order."""
-
-    def send(self, message: OfStreams) -> None:
-        """Has a message reach the worker of its stream, in order. Each Close is answered, also for a stream
-        that failed meanwhile, after every other report about the stream."""
-
-
-class Listing(Protocol):
-    """The listing of a generation, as far as feeding needs it."""
-
-    @property
-    def waits(self) -> bool:
-        """Whether the first listing goes on: a stream waits at the end of what is listed."""
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The names of all classes, by number."""
-
-    async def page(self, shape: Shape, stream: int, place: Place, excluded: frozenset[str]) -> Page:
-        """The next units of a stream. DiskError."""
-
-    async def units(self, numbers: Sequence[int]) -> list[Unit | None]:
-        """Units by number; None for a number that is not listed. DiskError."""
+UnitsOrNone = tuple[Unit | None, ...]
 
 
 @dataclass(slots=True)
@@ -78,7 +52,7 @@ class FedGeneration:
 
     id: GenerationId
     layout: GenerationLayout
-    listing: Listing
+    listing: GenerationListing
     schema: dict[str, Any] | None = None
     shape: Shape | None = None
     describing: StreamId | None = None
@@ -89,7 +63,8 @@ class FedGeneration:
 @dataclass(eq=False, slots=True)
 class _Stream:
     """One stream from Open to Close. `place`: behind the last unit that was sent. `more`: what the worker
-    knows of the units behind. `fetched`: bytes that were counted; `sealed`: bytes of sealed shards."""
+    knows of the units behind. `fetched`: bytes that were counted. `last`: the shard with which the stream
+    ends; `report` makes an event of that end, None: as of any stream."""
 
     id: StreamId
     place: Place = (0, 0)
@@ -98,34 +73,30 @@ class _Stream:
     reading: bool = False
     woken: bool = False
     fetched: int = 0
-    sealed: int = 0
     outbox: list[OfStreams] = field(default_factory=list)
+    last: Grant | None = None
+    report: Callable[[Sealed | Failed], ev.Event] | None = None
 
 
 class Feeding:
-    """`excluded` returns the excluded keys of a dataset. `record` does a job in the thread of writes, and
-    delivers its events: so the reports of a stream become events in order. `described` stores a schema."""
+    """`record` does a job in the thread of writes, and delivers its events: so the reports of a stream
+    become events in order. `described` stores a schema; `fetched` counts bytes of a dataset."""
 
     def __init__(
         self,
         executor: Executor,
-        excluded: Callable[[str], frozenset[str]],
+        work: DiskWork,
         record: Callable[[Callable[[], list[ev.Event]]], None],
-        facts: Callable[[StreamId, int, tuple[Skipped, ...]], ShardFacts],
-        discard: Callable[[StreamId, Sequence[int]], None],
         described: Callable[[GenerationId, dict[str, Any]], None],
-        fetched: Callable[[str, int], None] = lambda dataset, count: None,
+        fetched: Callable[[str, int], None],
     ) -> None:
         self.generations: dict[GenerationId, FedGeneration] = {}
-        self._executor = executor
-        self._excluded = excluded
-        self._record, self._facts, self._discard = record, facts, discard
-        self._described = described
-        self._fetched = fetched
+        self._executor, self._work = executor, work
+        self._record, self._described, self._fetched = record, described, fetched
         self._streams: dict[StreamId, _Stream] = {}
         self._sealed: dict[StreamId, set[int]] = {}
-        # By Close that is not answered: whether to discard sealed shards; None: the policy does not wait.
-        self._closes: dict[StreamId, list[bool | None]] = {}
+        # By Close that is not answered: whether the policy waits for the answer.
+        self._closes: dict[StreamId, list[bool]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     # --- commands
@@ -137,6 +108,21 @@ class Feeding:
             command.stream, (command.cursor.block, command.cursor.place)
         )
         self._start(stream, self._open(generation, stream, command))
+
+    def make(
+        self,
+        generation: FedGeneration,
+        last: Grant,
+        read: Callable[[], Awaitable[UnitsOrNone]],
+        remade: dict[str, Any] | None = None,
+        report: Callable[[Sealed | Failed], ev.Event] | None = None,
+    ) -> None:
+        """Opens a stream that ends with one shard, of the units or parts of units that `read` returns from
+        the listing. A shard without a record is removed. `remade`: as of Open. `report` makes an event of
+        the end, in the thread of writes."""
+        stream = _Stream(last.stream, more="end", last=last, report=report)
+        self._streams[stream.id] = stream
+        self._start(stream, self._make(generation, stream, last, read, remade))
 
     def send(self, command: do.SetUntil | do.GrantShard) -> None:
         """Has an open stream go on."""
@@ -151,12 +137,7 @@ class Feeding:
 
     def close(self, command: do.CloseStream) -> None:
         """Takes a stream from its worker."""
-        self._close(command.stream, True)
-
-    def is_supplement(self, stream: StreamId) -> bool:
-        """Whether a stream makes the supplements of its generation."""
-        fed = self.generations.get(generation_of(stream))
-        return fed is not None and fed.shape is not None and stream.index == fed.shape.streams
+        self._close(command.stream, awaited=True)
 
     def published(self, stream: StreamId, number: int) -> None:
         """A shard of a stream is published."""
@@ -188,37 +169,27 @@ class Feeding:
             case Asks():
                 if stream is not None and stream.opened and stream.more == "listed":
                     self._feed(stream)
-            case StreamDescribed(schema=schema):
+            case Described(schema=schema):
                 self._learn(name, schema)
-            case StreamWorking(number=number, fetched_bytes=fetched, half=half):
+            case Working(number=number, fetched_bytes=fetched, half=half):
                 self._count(stream, fetched)
                 if half:
                     self._record(lambda: [ev.HalfFull(name, number)])
-            case Sealed(number=number, outcome=outcome):
-                if stream is not None:
-                    stream.sealed += outcome.fetched_bytes
-                    self._count(stream, stream.sealed)
-                self._note_sealed(name, number, outcome)
+            case Sealed():
+                self._sealed_one(stream, message)
             case Closed():
                 self._closed(name)
-            case StreamFailed():
-                self._forget(name)
-                failed = ev.Failed(
-                    name, message.cause, message.reason, message.unit, message.passing
-                )
-                self._record(lambda: [failed])
+            case Failed():
+                self._failed(stream, message)
 
     def _closed(self, name: StreamId) -> None:
         """A worker has given up a stream, as Close asked, and reports nothing more about it."""
-        discard = self._closes[name].pop(0)
-        if discard is None:
+        if not self._closes[name].pop(0):
             return
-        sealed = self._sealed.get(name, set())
+        sealed = self._sealed.pop(name, set())
 
         def end() -> list[ev.Event]:
-            if discard:
-                self._discard(name, sorted(sealed))
-                sealed.clear()
+            self._work.discard(name, sorted(sealed))
             return [ev.StreamClosed(name)]
 
         self._record(end)
@@ -229,23 +200,45 @@ class Feeding:
             self._fetched(stream.id.dataset, fetched - stream.fetched)
             stream.fetched = fetched
 
-    def _note_sealed(self, name: StreamId, number: int, outcome: Filled) -> None:
+    def _sealed_one(self, stream: _Stream | None, message: Sealed) -> None:
+        name, number, skipped, report = message.stream, message.number, message.skipped, None
+        has_file = message.before != message.after or bool(skipped)
+        if stream is not None:
+            self._count(stream, message.fetched_bytes)
+            report = stream.report
+            if stream.last is not None:
+                self._close(name, awaited=False)
+                if not message.records:
+                    discard(stream.last.path)
+                    has_file = False
         if generation := self.generations.get(generation_of(name)):
             self._end_describing(generation, name)
-        has_file = outcome.before != outcome.after or bool(outcome.skipped)
         sealed = self._sealed.setdefault(name, set())
-        if has_file:
+        if has_file and report is None:
             sealed.add(number)
 
-        def report() -> list[ev.Event]:
-            skipped = outcome.skipped
-            ended = self._facts(name, number, skipped).ended if has_file else 0
+        def end() -> list[ev.Event]:
+            if report is not None:
+                return [report(message)]
+            ended = self._work.facts(name, number, skipped).ended if has_file else 0
             facts = ShardFacts(
-                outcome.allocated, outcome.records, outcome.data_bytes, ended, outcome.digest
+                message.allocated, message.records, message.data_bytes, ended, message.digest
             )
-            return [ev.Sealed(name, number, outcome.before, outcome.after, facts, skipped)]
+            return [ev.Sealed(name, number, message.before, message.after, facts, skipped)]
 
-        self._record(report)
+        self._record(end)
+
+    def _failed(self, stream: _Stream | None, message: Failed) -> None:
+        self._forget(message.stream)
+        report = stream.report if stream is not None else None
+
+        def end() -> list[ev.Event]:
+            if report is not None:
+                return [report(message)]
+            cause, unit = message.cause, message.unit
+            return [ev.Failed(message.stream, cause, message.reason, unit, message.passing)]
+
+        self._record(end)
 
     def _learn(self, name: StreamId, schema: dict[str, Any]) -> None:
         generation = self.generations.get(generation_of(name))
@@ -256,23 +249,39 @@ class Feeding:
 
     # --- messages to a worker
 
+    async def _make(
+        self,
+        generation: FedGeneration,
+        stream: _Stream,
+        last: Grant,
+        read: Callable[[], Awaitable[UnitsOrNone]],
+        remade: dict[str, Any] | None,
+    ) -> None:
+        units = await self._read(stream, read)
+        if units is not None:
+            stream.outbox = [Units(stream.id, 0, 0, units, "end"), last]
+            whole = do.OpenStream(stream.id, Cursor(), Cursor(1))
+            await self._open(generation, stream, whole, remade)
+
     async def _open(
-        self, generation: FedGeneration, stream: _Stream, command: do.OpenStream
+        self,
+        generation: FedGeneration,
+        stream: _Stream,
+        command: do.OpenStream,
+        remade: dict[str, Any] | None = None,
     ) -> None:
         numbers = [lane.unit for lane in command.cursor.lanes]
         listed = await self._read(stream, lambda: generation.listing.units(numbers))
         if listed is None:
             return
-        excluded = self._excluded(generation.id.dataset)
+        excluded = self._work.excluded_keys(generation.id.dataset)
         units = tuple(None if unit and unit.key in excluded else unit for unit in listed)
-        condemned = tuple(messages.Condemned(*each) for each in command.condemned)
 
         def first() -> Open:
             assert generation.shape is not None, "streams open after their shape is fixed"
-            meta = {"dataset": stream.id.dataset, "generation": stream.id.generation}
             return Open(
                 *(stream.id, command.cursor, units, command.until, generation.shape),
-                *(generation.schema, generation.listing.classes, meta, condemned),
+                *(generation.schema, generation.listing.classes, command.condemned, remade),
             )
 
         while generation.schema is None and generation.describing not in (None, stream.id):
@@ -303,7 +312,7 @@ class Feeding:
         listing, shape = generation.listing, generation.shape
         assert shape is not None, "the stream is open"
         waits = listing.waits  # before the page: units that are listed meanwhile follow
-        keys = self._excluded(stream.id.dataset)
+        keys = self._work.excluded_keys(stream.id.dataset)
         page = await self._read(
             stream, lambda: listing.page(shape, stream.id.index, stream.place, keys)
         )
@@ -342,8 +351,8 @@ class Feeding:
             generation.changed.set()
             generation.changed = asyncio.Event()
 
-    def _close(self, name: StreamId, discard: bool | None) -> None:
-        self._closes.setdefault(name, []).append(discard)
+    def _close(self, name: StreamId, *, awaited: bool) -> None:
+        self._closes.setdefault(name, []).append(awaited)
         self._forget(name)
         self._executor.send(Close(name))
 
@@ -356,9 +365,9 @@ class Feeding:
                 return
             _log.error("stream not fed", stream=str(stream.id), exc_info=error)
             if self._streams.get(stream.id) is stream:
-                self._close(stream.id, None)
+                self._close(stream.id, awaited=False)
                 reason = f"{type(error).__name__}: {error}"
-                self._record(lambda: [ev.Failed(stream.id, "worker", reason)])
+                self._failed(stream, Failed(stream.id, "worker", reason))
 
         task = asyncio.ensure_future(work)
         self._tasks.add(task)

@@ -6,19 +6,18 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
 from cachecd.config import Config
-from cachecd.daemon.carrying import Carrying, Making, Reply, ToClient
+from cachecd.daemon.carrying import Carrying, Reply, ToClient
 from cachecd.daemon.complaints import Complaints
-from cachecd.daemon.feeding import Executor, FedGeneration
+from cachecd.daemon.feeding import FedGeneration
 from cachecd.daemon.ground import Ground
 from cachecd.daemon.identities import classes_rule
 from cachecd.daemon.listings import ListingKeeper
 from cachecd.daemon.rate import Rate
-from cachecd.daemon.remaking import MakeExecutor, Remaking
 from cachecd.daemon.rules import configured, resolve
 from cachecd.daemon.start import Start, known_sizes, measure, start
 from cachecd.daemon.status import document, epoch_of, rotation_waits, stale_values
@@ -27,11 +26,11 @@ from cachecd.disk.durable import write_egress
 from cachecd.disk.layout import Layout
 from cachecd.disk.snapshot import write_snapshot
 from cachecd.errors import DiskError, LimitTooSmallError, NoRoomError
+from cachecd.executors import Executor
 from cachecd.listing.source_pages import Lister
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.policy import Policy
-from cachecd.sampler.messages import Described, Failed, FromSampler, FromStream, Made, Working
 
 _TICK, _PROBE, _MEASURE = 0.25, 0.25, 1.0  # seconds
 _MINUTE, _SNAPSHOT = 60.0, 600.0
@@ -41,13 +40,9 @@ _PATIENCE = 60.0  # until the log says why nothing rotates
 _log = structlog.get_logger("cachecd.daemon")
 
 
-class WorkerExecutor(Executor, MakeExecutor, Protocol):
-    """Carries streams, and makes single shards."""
-
-
 class CacheLoop:
     """`lister` lists the sources; `reply` answers requests. All methods belong to the event
-    loop's thread. The executor's reports go to `heard`, on the event loop.
+    loop's thread. The executor's reports go to `feeding.heard`, on the event loop.
 
     `offline`: nothing is listed or fetched. `progress`: as of `start`.
     """
@@ -56,7 +51,7 @@ class CacheLoop:
         self,
         config: Config,
         limit: int,
-        executor: WorkerExecutor,
+        executor: Executor,
         lister: Lister,
         reply: Callable[[ToClient], None],
         *,
@@ -91,11 +86,8 @@ class CacheLoop:
         self._ground = Ground(found.directories)
         found.work.check = self._ground.check
         self._fetched = found.fetched
-        self.carrying = Carrying(
-            *(found.work, self._executor, self.feed, self._reply, self._again_made, self._count)
-        )
+        self.carrying = Carrying(found.work, self._executor, self.feed, self._reply, self._count)
         self.feeding = self.carrying.feeding
-        self.remaking = Remaking(self.carrying, found.work, self._executor, self._count)
         self._keepers = {name: self._configured(name) for name in found.configured}
         for keeper in self._keepers.values():
             with contextlib.suppress(DiskError):  # `keep` repeats it, and reports the error
@@ -138,16 +130,6 @@ class CacheLoop:
         if isinstance(event, ev.Sealed):
             self.carrying.record(self._counts)
 
-    def heard(self, message: FromSampler | FromStream) -> None:
-        """A worker reports."""
-        match message:
-            case Made() | Failed():
-                self.remaking.heard(message)
-            case Described() | Working():
-                pass  # of a shard that is made again: its schema is known
-            case _:
-                self.feeding.heard(message)
-
     async def drain(self, grace: float) -> None:
         """Begins no more shards. Returns when none is being made, after `grace` seconds at the latest."""
         self.feed(ev.Draining())
@@ -165,7 +147,6 @@ class CacheLoop:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._write_counts()
         await self._write_snapshots()
-        await self.remaking.finish()
         await self.carrying.finish()
         for listing in self._found.listings.values():
             await listing.close()
@@ -279,9 +260,6 @@ class CacheLoop:
         self.feed(ev.RoomAsked(size))  # the reply comes at once
         if not self._granted:
             raise NoRoomError(f"there is no room under cache.limit for {size} bytes of the listing")
-
-    def _again_made(self, command: Making) -> None:
-        self.remaking.carry_out(command)
 
     def _count(self, dataset: str, fetched: int) -> None:
         self._fetched += fetched

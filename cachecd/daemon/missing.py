@@ -88,9 +88,8 @@ def _add(held: HeldRecords, sidecar: Sidecar) -> None:
     np.add.at(held.count, units, 1)
     np.maximum.at(held.top, units, sidecar.ordinals.astype(np.int64) + 1)
     meta = json.loads(sidecar.meta)
-    open_ = {row[0] for name in ("skipped", "remainder") for row in meta.get(name, ())}
-    if "after" in meta:
-        open_ |= {lane.unit for lane in Cursor.unpack(meta["after"]).lanes}
+    open_ = {row[0] for row in meta["skipped"]}
+    open_ |= {lane.unit for lane in Cursor.unpack(meta["after"]).lanes}
     for unit, _, _, etag in sidecar.table:
         digest = etag_hash(etag.decode("utf-8", "surrogatepass"))
         held.mixed[unit] |= bool(held.etag[unit]) and held.etag[unit] != digest

@@ -187,7 +187,7 @@ class _Daemon:
 
     async def open(self) -> bool:
         """Begins to work. False if it was stopped meanwhile."""
-        await self._executor.start(self._cache.heard, self._cache.heard)
+        await self._executor.start(self._cache.feeding.heard)
         try:
             await self._cache.open()
         except InterruptedError:

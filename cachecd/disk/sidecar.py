@@ -19,8 +19,8 @@ from cachecd_client.errors import CorruptError
 class Head:
     """The beginning of a sidecar, which is all that a start reads.
 
-    `before` and `after`: the cursors of the shard's stream; None for a supplement. `ended`: the number of
-    units whose last record is in this shard.
+    `before` and `after`: the cursors of the shard's stream. `ended`: the number of units whose last record
+    is in this shard.
     """
 
     records: int

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections import deque
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,18 +17,13 @@ from cachecd.executors.descendants import MARK, end_marked, mark_of
 from cachecd.executors.process import Bounds, SamplerProcess
 from cachecd.executors.streams import Streams
 from cachecd.sampler import messages
-from cachecd.sampler.draft import discard
 from cachecd.sampler.messages import (
     Failed,
-    FromSampler,
     FromStream,
-    Made,
-    Make,
     OfStreams,
     Sealed,
     Setup,
-    StreamFailed,
-    StreamWorking,
+    Working,
 )
 from cachecd.sampler.throttle import SIZE
 
@@ -40,19 +34,18 @@ _TIRED = 0.75  # the share of its memory with which a process is replaced once a
 
 
 class LocalExecutor:
-    """Runs up to `workers` assignments at once, each in a process of its own, and carries streams, each in
-    the process that carried the fewest when it was opened.
+    """Carries streams by `workers` processes, each stream in the one that carried the fewest when it was
+    opened.
 
     A process is `python` (this interpreter, if None) `-m cachecd.sampler` in a session of its own,
     with the variables `environ` (this process's, if None) and this process's stderr. `launch` starts
-    them all, so that their imports are done by the time the first assignment comes; `start` listens to
-    them, and has what they say delivered.
+    them all, so that their imports are done by the time the first stream opens; `start` listens to
+    them, and has what they say reported.
 
-    A process that dies is replaced, and its assignment is Failed with the unit it was working on. So
-    is one that takes more than `memory` bytes, or has been silent for `silence` seconds with an
-    assignment or a stream (it gives a sign of life every quarter of a second, unless a transform
-    hangs). What it started dies with it, and what those of a killed executor of the same `name` left,
-    at the start.
+    A process that dies is replaced, and its streams fail, the one that it was working on with its unit. So
+    is one that takes more than `memory` bytes, or has been silent for `silence` seconds with a stream (it
+    gives a sign of life every quarter of a second, unless a transform hangs). What it started dies with
+    it, and what those of a killed executor of the same `name` left, at the start.
     A process near its memory is replaced after a shard; its streams fail, which is nobody's fault.
     One that died before it was done with a single unit is replaced after a pause, which doubles with
     each such death in a row, up to 30 s.
@@ -75,10 +68,8 @@ class LocalExecutor:
         self._environ = environ
         self._bounds = Bounds(memory, silence)
         self._name = name or f"{id(self):x}"
-        self._deliver: Callable[[FromSampler], None] = lambda message: None
         self._workers = workers
         self._launched: list[SamplerProcess] = []  # not yet listened to
-        self._waiting: deque[Make] = deque()
         self._processes: set[SamplerProcess] = set()
         self._streams = Streams(self._processes)
         self._keepers: set[asyncio.Task[None]] = set()
@@ -118,16 +109,12 @@ class LocalExecutor:
                 f"sampler.python: cannot start {self._command[0]}: {error}"
             ) from error
 
-    async def start(
-        self,
-        deliver: Callable[[FromSampler], None],
-        report: Callable[[FromStream], None] = lambda message: None,
-    ) -> None:
-        """They are launched, if that was not done, and given what is submitted and sent from now on. What
-        is said of streams goes to `report`. ConfigError as of `launch`."""
+    async def start(self, report: Callable[[FromStream], None]) -> None:
+        """They are launched, if that was not done, and given what is sent from now on. What is said of
+        streams goes to `report`. ConfigError as of `launch`."""
         if self._link < 0:
             self.launch()
-        self._deliver, self._streams.report = deliver, report
+        self._streams.report = report
         while self._launched:
             process = self._launched[-1]
             await self._connect(process)
@@ -144,27 +131,26 @@ class LocalExecutor:
 
     def reload(self, setup: Setup, workers: int) -> None:
         """Has processes work by another setup, and changes their number. Each is replaced, and its streams
-        fail, which is nobody's fault; one that makes a single shard keeps its setup until it ends."""
+        fail, which is nobody's fault."""
         self._setup = messages.pack(setup)
         more, self._workers = workers - self._workers, workers
         for process in tuple(self._processes):
-            if process.make is None and not process.retired:
+            if not process.retired:
                 process.retire("sampler process replaced: the configuration was reloaded")
         for _ in range(more):
             self._keep(self._look_after(None))
-
-    def submit(self, make: Make) -> None:
-        self._waiting.append(make)
-        self._dispatch()
 
     def send(self, message: OfStreams) -> None:
         if not self._closing.is_set():
             self._streams.send(message)
 
     async def close(self, grace: float) -> None:
+        """Ends all processes, those that have not ended by themselves after `grace` seconds by force.
+
+        Afterwards none is left, nor are their temporary files, and nothing more is reported.
+        """
         self._closing.set()
         self._streams.report = lambda message: None
-        self._waiting.clear()
         for process in self._processes:
             process.hang_up()
         if self._keepers:
@@ -182,13 +168,6 @@ class LocalExecutor:
         self._keepers.add(task)
         task.add_done_callback(self._keepers.discard)
 
-    def _dispatch(self) -> None:
-        """Gives what waits to those that have nothing to do."""
-        for process in self._processes:
-            if self._waiting and process.free:
-                process.give(self._waiting.popleft())
-        self._streams.place()
-
     def _launch_one(self) -> SamplerProcess:
         self._started += 1
         environ = os.environ if self._environ is None else self._environ
@@ -200,7 +179,7 @@ class LocalExecutor:
         self._processes.add(process)
         if self._closing.is_set():
             process.hang_up()
-        self._dispatch()
+        self._streams.place()
 
     async def _look_after(self, process: SamplerProcess | None) -> None:
         """Looks after one process, or the first that it starts, and, when it has died, its successors."""
@@ -234,73 +213,50 @@ class LocalExecutor:
         done = False
         first: int | None = None  # the unit of a stream that it had in hand first
 
-        def heard(message: FromSampler | FromStream) -> None:
+        def heard(message: FromStream) -> None:
             nonlocal done, first
             if self._closing.is_set():
                 return  # what nobody is told of is removed
-            if isinstance(message, FromStream):
-                if isinstance(message, StreamWorking):
-                    first = message.unit if first is None else first
-                    done = done or message.unit != first
-                done = done or isinstance(message, (Sealed, StreamFailed))
-                if isinstance(message, StreamFailed) and message.cause == "worker":
-                    self._retire(process, message.reason)
-                elif isinstance(message, Sealed) and self._is_tired(process):
-                    self._retire(process, "sampler process replaced: it had taken much memory")
-                self._streams.heard(process, message)
-                return
-            if isinstance(message, (Made, Failed)):
-                process.make = None
-                done = True
-                if isinstance(message, Failed) and message.cause == "worker":
-                    process.retire()  # it came upon a defect, and may be damaged itself
-                    self._died(process, message.reason)
-                elif self._is_tired(process):
-                    process.retire()  # if it leaks, it is to end where that costs nothing
-            self._deliver(message)
-            self._dispatch()
+            match message:
+                case Working(unit=unit):
+                    first = unit if first is None else first
+                    done = done or unit != first
+                case Sealed():
+                    done = True
+                    if process.memory > _TIRED * self._bounds.memory:
+                        self._retire(process, "sampler process replaced: it had taken much memory")
+                case Failed(cause=cause, reason=reason):
+                    done = True
+                    if cause == "worker":  # it came upon a defect, and may be damaged itself
+                        self._retire(process, reason)
+            self._streams.heard(process, message)
 
         reason = await process.attend(heard, self._bounds)
         self._processes.discard(process)
-        make, unit = process.make, process.unit
-        # One unit that crashes is not a crash loop: whoever makes the shard again gets beyond it.
-        done = done or (make is not None and unit not in (None, make.assignment.units[0].number))
         process.close()
         if not self._closing.is_set():
-            # Before its file is given up: a child that it forked may write to that.
+            # Before its files are given up: a child that it forked may write to them.
             end_marked(self._name, process.number)
-        if make is not None:
-            discard(make.path)
         why, passing = process.why_retired or reason, process.killed or process.retired
         self._streams.lose(process, why, blame=not process.retired, passing=passing)
         if self._closing.is_set() or process.retired:
             return True
         self._died(process, reason)
-        if make is not None:
-            shard, killed = make.assignment.shard, process.killed
-            self._deliver(Failed(shard, "worker", reason, unit=unit, passing=killed))
-        elif not done:
+        if not done:
             self._stuck(reason)
         return done
 
     async def _give_up(self, process: SamplerProcess, why: str) -> None:
         """It is killed, and what it had in hand fails: nobody else would say so."""
         self._processes.discard(process)
-        make, process.make = process.make, None
         await process.end()
         self._streams.lose(process, why, blame=False, passing=False)
         self._died(process, why)
-        if make is not None and not self._closing.is_set():
-            self._deliver(Failed(make.assignment.shard, "worker", why))
-        else:
-            self._stuck(why)
-
-    def _is_tired(self, process: SamplerProcess) -> bool:
-        return process.memory > _TIRED * self._bounds.memory
+        self._stuck(why)
 
     def _retire(self, process: SamplerProcess, why: str) -> None:
-        """Replaces a process that carries streams, unless it has an assignment in hand."""
-        if process.make is None and not process.retired:
+        """Replaces a process."""
+        if not process.retired:
             process.retire(why)
             self._died(process, why)
 
@@ -315,13 +271,9 @@ class LocalExecutor:
             await asyncio.wait_for(self._closing.wait(), seconds)
 
     def _stuck(self, reason: str) -> None:
-        """Answers one assignment and all streams that wait in vain, if no process is left to do it."""
-        if self._processes:
-            return
-        reason = f"no sampler process stays alive: {reason}"
-        if self._waiting:
-            self._deliver(Failed(self._waiting.popleft().assignment.shard, "worker", reason))
-        self._streams.give_up(reason)
+        """Fails the streams that wait in vain, if no process is left."""
+        if not self._processes:
+            self._streams.give_up(f"no sampler process stays alive: {reason}")
 
 
 def _longer(pause: float) -> float:

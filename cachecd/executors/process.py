@@ -17,7 +17,7 @@ import structlog
 from cachecd.model import StreamId
 from cachecd.sampler import messages
 from cachecd.sampler.mark import SIZE, Mark
-from cachecd.sampler.messages import FromSampler, FromStream, Make, OfStreams
+from cachecd.sampler.messages import FromStream, OfStreams
 
 _log = structlog.get_logger("cachecd.executor")
 
@@ -55,7 +55,6 @@ class SamplerProcess:
         link: int,
         setup: bytes,
     ) -> None:
-        self.make: Make | None = None
         self.streams: set[StreamId] = set()
         """Those that it carries, or that it has not answered a Close of."""
         self.retired = False
@@ -107,47 +106,23 @@ class SamplerProcess:
         self._writing, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, self._popen.stdin)
         self._writing.write(self._unsaid)
 
-    @property
-    def unit(self) -> int | None:
-        """The unit in hand, as the process last wrote it down."""
-        unit = self._mark.unit
-        known = self.make is not None and any(u.number == unit for u in self.make.assignment.units)
-        return unit if known else None
-
     def unit_of(self, stream: StreamId) -> int | None:
         """The unit in hand, if it is of this stream. Also of a process that is closed."""
-        return None if self.make is not None else self._mark.unit_of(stream)
+        return self._mark.unit_of(stream)
 
     @property
     def memory(self) -> int:
         """As `memory_of` has it."""
         return memory_of(self.pid)
 
-    @property
-    def free(self) -> bool:
-        """Whether it can be given something."""
-        return self.make is None and not self.retired
-
-    def give(self, make: Make) -> None:
-        """Has it do an assignment. It must be free."""
-        self._mark.clear()
-        self.make = make
-        self._silent_for = 0.0
-        self._writing.write(messages.pack(make))
-
     def tell(self, message: OfStreams) -> None:
         """Has it hear of a stream."""
-        if self._waits:
+        if not self.streams:
             self._silent_for = 0.0
         self._writing.write(messages.pack(message))
 
-    @property
-    def _waits(self) -> bool:
-        """Whether nothing is expected of it."""
-        return self.make is None and not self.streams
-
-    def retire(self, why: str = "") -> None:
-        """Has it end, with no assignment in hand."""
+    def retire(self, why: str) -> None:
+        """Has it end."""
         self.retired, self.why_retired = True, why
         self._silent_for = 0.0
         self.hang_up()
@@ -163,9 +138,7 @@ class SamplerProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
-    async def attend(
-        self, heard: Callable[[FromSampler | FromStream], None], bounds: Bounds
-    ) -> str:
+    async def attend(self, heard: Callable[[FromStream], None], bounds: Bounds) -> str:
         """Until it has died; how it did. Everything it said has been heard then."""
         exited = _exit_of(self.pid)
         listening = asyncio.create_task(self._listen(heard))
@@ -208,7 +181,7 @@ class SamplerProcess:
             return f"took more than {int(bounds.memory) >> 20} MiB of memory (sampler.memory) and "
         begun = self._mark.unit is not None
         silence = bounds.silence if begun else max(bounds.silence, LONGEST_START)
-        if not self._waits and self._silent_for > silence:
+        if self.streams and self._silent_for > silence:
             return (
                 f"said nothing for {silence:g} s (does a transform hang? sampler.unit_timeout) and "
             )
@@ -216,7 +189,7 @@ class SamplerProcess:
             return "did not end when it was told to and "
         return ""
 
-    async def _listen(self, heard: Callable[[FromSampler | FromStream], None]) -> None:
+    async def _listen(self, heard: Callable[[FromStream], None]) -> None:
         with contextlib.suppress(asyncio.IncompleteReadError):
             while True:
                 length = int.from_bytes(await self._replies.readexactly(4), "little")
@@ -226,21 +199,15 @@ class SamplerProcess:
                 self._silent_for = 0.0
                 heard(message)
 
-    def _unpack(self, body: bytes) -> FromSampler | FromStream:
-        """A message about what is in hand."""
+    def _unpack(self, body: bytes) -> FromStream:
+        """A message about a stream that it carries."""
         try:
             message = messages.unpack(body)
         except Exception as error:  # anything may be in it
             raise _GarbledError(f"no message: {body[:200]!r}") from error
         if isinstance(message, FromStream) and message.stream in self.streams:
             return message
-        if (
-            isinstance(message, FromSampler)
-            and self.make is not None
-            and message.shard == self.make.assignment.shard
-        ):
-            return message
-        raise _GarbledError(f"not about what is in hand: {body[:200]!r}")
+        raise _GarbledError(f"not about a stream that it carries: {body[:200]!r}")
 
     def abandon(self) -> None:
         """Kills it, which was never connected, and frees what it had."""

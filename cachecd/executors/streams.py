@@ -12,12 +12,12 @@ from cachecd.sampler.draft import discard
 from cachecd.sampler.messages import (
     Close,
     Closed,
+    Failed,
     FromStream,
     Grant,
     OfStreams,
     Open,
     Sealed,
-    StreamFailed,
 )
 
 
@@ -113,9 +113,9 @@ class Streams:
         if stream.closes and not stream.closes[0].awaited:
             return  # it has failed
         match message:
-            case StreamFailed() if stream.closes:
+            case Failed() if stream.closes:
                 return  # Closed follows
-            case StreamFailed():
+            case Failed():
                 stream.paths.clear()
                 stream.close(awaited=False)
                 if not process.retired:
@@ -141,14 +141,14 @@ class Streams:
             if stream.open:
                 unit = units[name]
                 innocent = passing or (at_work and unit is None)
-                self.report(StreamFailed(name, "worker", reason, unit=unit, passing=innocent))
+                self.report(Failed(name, "worker", reason, unit=unit, passing=innocent))
 
     def give_up(self, reason: str) -> None:
         """Fails all streams that wait for a process."""
         for name, stream in list(self._streams.items()):
             if stream.process is None:
                 del self._streams[name]
-                self.report(StreamFailed(name, "worker", reason))
+                self.report(Failed(name, "worker", reason))
 
     def _forget(self, name: StreamId) -> None:
         process = self._streams.pop(name).process

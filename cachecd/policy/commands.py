@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cachecd.model import Cursor, Shape, StreamId
-from cachecd.policy.values import Condemned, Figures, GenerationId, Head, Lease, Name, Piece
+from cachecd.model import Condemned, Cursor, Shape, StreamId
+from cachecd.policy.values import Figures, GenerationId, Head, Lease, Name, Piece
 
 
 class WriteShape(NamedTuple):

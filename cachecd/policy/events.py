@@ -130,7 +130,7 @@ class HalfFull(NamedTuple):
 
 class Sealed(NamedTuple):
     """A shard is finished and synced, under its temporary name. If the cursor has not moved and nothing was
-    skipped, there is no file: the worker found nothing to write. For a supplement, `left` did not fit."""
+    skipped, there is no file: the worker found nothing to write. A supplement without a record has none."""
 
     stream: StreamId
     number: int
@@ -138,7 +138,6 @@ class Sealed(NamedTuple):
     after: Cursor
     facts: ShardFacts
     skipped: tuple[Skipped, ...] = ()
-    left: tuple[Piece, ...] = ()
 
 
 class Failed(NamedTuple):

@@ -12,10 +12,9 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from cachecd.model import Cursor, Place, Shape
+from cachecd.model import Condemned, Cursor, Place, Shape
 from cachecd.policy.events import Failed, Sealed
 from cachecd.policy.pause import Pause
-from cachecd.policy.values import Condemned
 
 # A unit that was in hand at this many deaths of its worker is skipped.
 _DEATHS = 2

@@ -77,12 +77,15 @@ class Supplements:
             return
         self.pause.end()
         skipped = {skip.unit for skip in event.skipped}
-        for unit in {piece.unit for piece in self.making} - {piece.unit for piece in event.left}:
+        after = event.after
+        left = tuple(self.making[lane.place]._replace(record=lane.record) for lane in after.lanes)
+        left += self.making[after.place :]
+        for unit in {piece.unit for piece in self.making} - {piece.unit for piece in left}:
             if unit in skipped or not event.facts.records:
                 self._wait(unit, now)
             else:
                 self.waits.pop(unit, None)
-        self.pieces, self.making = event.left + self.pieces, ()
+        self.pieces, self.making = left + self.pieces, ()
         self.sealed = event if event.facts.records else None
 
     def published(self) -> Sealed:

@@ -40,14 +40,6 @@ class Rules(NamedTuple):
     awaits_classes: bool = False
 
 
-class Condemned(NamedTuple):
-    """A unit that its stream skips without a try: workers died with it in hand."""
-
-    unit: int
-    reason: str
-    passing: bool
-
-
 class Piece(NamedTuple):
     """Records of a unit that a whole dataset lacks: from `record` up to `stop` (None: to its end)."""
 

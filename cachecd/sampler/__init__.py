@@ -1,7 +1,7 @@
 """Inside a worker process: fetch -> decode -> transform -> write. The process may die at any time.
 
 __main__    the process: frames on stdin and stdout (messages), its end (child)
-worker      carries streams in turn, and makes single shards again
+worker      carries streams in turn
 carried     one stream in a worker; filling: which record comes next; supply, ahead: bytes ahead of need
 draft       the shard that is being written
 opening     the store of a source, with its table of units or labels, its patterns

@@ -23,7 +23,7 @@ from cachecd.sampler import messages
 from cachecd.sampler.child import give_way, keep_freed_memory, serve_the_daemon
 from cachecd.sampler.draft import discard
 from cachecd.sampler.mark import SIZE, Mark
-from cachecd.sampler.messages import FromSampler, FromStream, Make, OfStreams, Setup
+from cachecd.sampler.messages import FromStream, OfStreams, Setup
 from cachecd.sampler.reach import mapped
 from cachecd.sampler.usercode import search_first
 from cachecd.sampler.worker import Worker
@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> None:
             discard(path)
         os._exit(0)
 
-    def send(message: FromSampler | FromStream) -> None:
+    def send(message: FromStream) -> None:
         try:
             replies.write(messages.pack(message))
             replies.flush()
@@ -55,8 +55,8 @@ def main(arguments: list[str]) -> None:
             end()
 
     progress, link = map(int, arguments) if arguments else (None, None)
-    mark = Mark(bytearray(SIZE) if progress is None else mapped(progress, SIZE))
-    worker = Worker(setup, send, mark.work, link=link, turn=mark.turn, beat=mark.beat)
+    mark = None if progress is None else Mark(mapped(progress, SIZE))
+    worker = Worker(setup, send, mark, link=link)
     # The user's code comes next.
     for shared in (progress, link):
         if shared is not None:
@@ -70,7 +70,7 @@ async def _serve(worker: Worker, requests: BinaryIO, end: Callable[[], NoReturn]
 
     def listen() -> None:
         try:
-            while isinstance(request := messages.read(requests), Make | OfStreams):
+            while isinstance(request := messages.read(requests), OfStreams):
                 loop.call_soon_threadsafe(worker.receive, request)
         except ValueError:
             traceback.print_exc()

@@ -10,20 +10,18 @@ from typing import Any
 
 from cachecd.errors import UnitError
 from cachecd.model import Cursor
-from cachecd.sampler.ahead import WINDOW
 from cachecd.sampler.draft import Draft, cursors_text, discard
 from cachecd.sampler.draft import Sealed as SealedFiles
 from cachecd.sampler.filling import Filling
 from cachecd.sampler.messages import (
     Asks,
-    Filled,
+    Described,
     FromStream,
     Grant,
     Open,
     Sealed,
-    StreamDescribed,
-    StreamWorking,
     Units,
+    Working,
 )
 from cachecd.sampler.origin import Origin, Progress, Reader
 from cachecd.sampler.supply import Supply
@@ -36,7 +34,7 @@ _PAGES = 4  # units are asked for when fewer than `_PAGES` x connections are lef
 
 class Carried:
     """A stream that was opened. `send` reports; `working` is called with each unit that is worked on,
-    `failed` with each error that costs a unit. `window`: bytes that may be fetched ahead.
+    `failed` with each error that costs a unit.
 
     After an error the stream is to be closed.
     """
@@ -49,15 +47,17 @@ class Carried:
         connections: int,
         send: Callable[[FromStream], None],
         working: Callable[[int], None],
-        failed: Callable[[Exception], None],
-        window: int = WINDOW,
+        failed: Callable[[Exception], None] = lambda error: None,
     ) -> None:
         self.id = opened.stream
         self.progress = Progress()
         self.grants: deque[Grant] = deque()
         self.writing: Grant | None = None
         """The grant of the shard in hand."""
-        self._meta = {**opened.meta, "stream": opened.stream.index}
+        self._remakes = opened.remade is not None
+        name = opened.stream
+        new = {"dataset": name.dataset, "generation": name.generation, "stream": name.index}
+        self._meta = new if opened.remade is None else opened.remade
         self._send = send
         self._working = working
         self._connections = connections
@@ -67,15 +67,16 @@ class Carried:
         self._asked = False
         self._sealed_bytes = 0
         self._sealing: asyncio.Task[SealedFiles] | None = None
-        self._reported = (0, time.monotonic())  # bytes fetched, and when, at the last shard
+        self._sealed_at = time.monotonic()  # when the last shard was sealed
+        skips = None if self._remakes else self._capacity // _SKIPS
         self._draft = Draft(
             "",
             self._capacity,
             Schema.from_json(opened.schema) if opened.schema else None,
-            lambda schema: send(StreamDescribed(self.id, schema.to_json())),
+            lambda schema: send(Described(self.id, schema.to_json())),
             {},
             opened.classes,
-            skips=self._capacity // _SKIPS,
+            skips,
         )
         self._supply = Supply(
             dataset,
@@ -89,7 +90,6 @@ class Carried:
             self._works,
             failed,
             self._report_half,
-            window,
         )
         self._filling = Filling(
             self._supply,
@@ -97,7 +97,7 @@ class Carried:
             opened.cursor,
             opened.units,
             opened.until,
-            self._capacity // _SKIPS,
+            skips,
             {each.unit: UnitError(each.reason, passing=each.passing) for each in opened.condemned},
         )
         self._ask()
@@ -144,27 +144,28 @@ class Carried:
         assert part is not None, "a shard was filled"
         sealed = SealedFiles()
         if self._draft.records or part.skipped or part.before != after:
-            sealed = await self._seal(cursors_text(part.before, after, part.skipped))
+            end_text = cursors_text(part.before, after, part.skipped)
+            sealed = await self._seal({} if self._remakes else end_text)
         else:
             discard(self.writing.path)  # of a process that was killed
-        fetched, since = self._reported
-        now = time.monotonic()
-        self._reported = self.progress.fetched_bytes, now
-        outcome = Filled(
-            part.before,
-            after,
-            end,
-            sealed.records,
-            sealed.data_bytes,
-            sealed.sidecar_bytes,
-            sealed.allocated,
-            sealed.digest,
-            tuple(part.skipped),
-            self.progress.fetched_bytes - fetched,
-            now - since,
-        )
+        since, self._sealed_at = self._sealed_at, time.monotonic()
         number, self.writing = self.writing.number, None
-        self._send(Sealed(self.id, number, outcome))
+        self._send(
+            Sealed(
+                self.id,
+                number,
+                part.before,
+                after,
+                end,
+                sealed.records,
+                sealed.data_bytes,
+                sealed.allocated,
+                sealed.digest,
+                tuple(part.skipped),
+                self.progress.fetched_bytes,
+                self._sealed_at - since,
+            )
+        )
 
     @property
     def held(self) -> int:
@@ -223,9 +224,7 @@ class Carried:
             self._half = True
             self._send(self._working_on())
 
-    def _working_on(self) -> StreamWorking:
+    def _working_on(self) -> Working:
         assert self.writing is not None, "a shard is in hand"
         unit = -1 if self.progress.unit is None else self.progress.unit
-        return StreamWorking(
-            self.id, self.writing.number, self.progress.fetched_bytes, unit, self._half
-        )
+        return Working(self.id, self.writing.number, self.progress.fetched_bytes, unit, self._half)

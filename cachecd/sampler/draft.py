@@ -19,7 +19,7 @@ from cachecd_client.errors import CorruptRecordError, SchemaError
 from cachecd_client.schema import Schema, infer
 
 # Of the capacity, bytes that are kept for the part of the meta text that is known only at the end: two
-# cursors, or what did not fit. With `skips`, one skipped unit more than fit into their part.
+# cursors, and one skipped unit more than fit into `skips`.
 _END, _LAST_SKIP = 2048, 2048
 # A skipped unit in the meta text takes the JSON of its key, which is left out if it is longer than that,
 # and this. Reasons differ from run to run, and which units a shard skips must not depend on them.
@@ -30,11 +30,10 @@ _WIDE = 1 << 62  # as wide as any number in the meta text
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sealed:
-    """A finished shard: lengths of its two files, the bytes both occupy on disk, the sidecar's digest."""
+    """A finished shard: the length of its file, the bytes that both files occupy on disk, the digest."""
 
     records: int = 0
     data_bytes: int = 0
-    sidecar_bytes: int = 0
     allocated: int = 0
     digest: int = 0
 
@@ -49,7 +48,7 @@ class Draft:
 
     How much fits follows from the records, the keys and ETags of their units, `meta` less its numbers, and
     the schema: never from what is known only at the end. `skips`: bytes of the capacity that are kept
-    for skipped units.
+    for skipped units; None: nothing becomes known only at the end.
     """
 
     def __init__(
@@ -60,7 +59,7 @@ class Draft:
         described: Callable[[Schema], None],
         meta: Mapping[str, Any],
         classes: tuple[str, ...] = (),
-        skips: int = 0,
+        skips: int | None = None,
     ) -> None:
         self.path = path
         self.capacity = capacity
@@ -70,7 +69,7 @@ class Draft:
         self._described = described
         self._meta = dict(meta)
         self._classes = classes
-        self._kept = _END + (skips + _LAST_SKIP if skips else 0)
+        self._kept = 0 if skips is None else _END + skips + _LAST_SKIP
         self._writer: ShardWriter | None = None
         self._named: set[int] = set()  # units that the writer knows
 
@@ -185,21 +184,21 @@ class Draft:
     def seal(self, end: Mapping[str, Any]) -> Sealed:
         """Finishes both files, on disk for good. Without any record there is a sidecar alone.
 
-        `end` is what the sidecar's meta says beside `meta` and the schema, within the bytes kept for it.
+        `end` is what the meta text has besides `meta` and the schema, within the bytes kept for it.
         """
         records, text = self.records, self._text(end)
         with self._disk():
             if self._writer is None or not records:
                 self.abort()  # no record fitted
                 discard(self.path)
-                sidecar = write_sidecar(self.path + _SIDECAR, text, 0, np.zeros(0, np.uint64))
+                write_sidecar(self.path + _SIDECAR, text, 0, np.zeros(0, np.uint64))
                 data = digest = 0
             else:
-                data, sidecar = self._writer.finish(text)
+                data, _ = self._writer.finish(text)
                 digest, self._writer = self._writer.digest, None
             files = _files(self.path)[0 if records else 1 :]
             allocated = sum(os.stat(file).st_blocks * 512 for file in files)
-        return Sealed(records, data, sidecar, allocated, digest)
+        return Sealed(records, data, allocated, digest)
 
     def _text(self, end: Mapping[str, Any]) -> str:
         schema = {} if self.schema is None else {"schema": self.schema.to_json()}
@@ -220,21 +219,6 @@ class Draft:
         except OSError as error:
             self.abort()
             raise DiskError(f"cannot write {self.path}: {error.strerror or error}") from error
-
-
-def remainder_text(remainder: Sequence[Unit]) -> dict[str, Any]:
-    """What did not fit, for the meta text: "remainder": [[unit, ordinal, offset, stop], ...], as far as
-    it stays short: if not of all units, then of those that were begun, in the order given.
-
-    Whoever rebuilds the catalog from the sidecars can tell those not begun from their absence.
-    """
-    left = [(u.number, u.record, u.offset, u.stop) for u in remainder]
-    room = _END - len(', "remainder": ')
-    if len(json.dumps(left)) >= room:
-        left = [part for part in left if part[1]]
-    while len(json.dumps(left)) >= room:  # the last were begun by earlier shards
-        left.pop()
-    return {"remainder": left}
 
 
 def cursors_text(before: Cursor, after: Cursor, skipped: Sequence[Skipped]) -> dict[str, Any]:

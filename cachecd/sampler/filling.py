@@ -13,53 +13,21 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 from cachecd.errors import UnitError
 from cachecd.model import Cursor, Lane, More, Place, Skipped, Unit, etag_hash
 from cachecd.sampler.draft import Draft, skipped_bytes
 from cachecd.sampler.sources import Position
+from cachecd.sampler.supply import Supply
 
-# Bytes of units in hand that cannot be begun in their middle, together; and what a unit of unknown size
-# counts.
-IN_HAND, UNKNOWN_SIZE = 64 << 20, 16 << 20
+IN_HAND = 64 << 20  # bytes of units in hand that cannot be begun in their middle, together
 # Seconds after which heartbeats and fetches may run; small records would pay more for that than for being
 # written.
 _BREATH = 0.001
 
 # Why a shard ended; "waits": it did not, but nothing can be done before `feed` or `move_until`.
 End = Literal["full", "pass", "until", "skips", "waits"]
-
-
-class Supply(Protocol):
-    """The contents of units, each named by the handle that `add` returned."""
-
-    def add(self, unit: Unit) -> int:
-        """A unit that will be poured soon, after those that were added before."""
-
-    def refusal(self, unit: Unit) -> str | None:
-        """Why the unit cannot be used, as far as its key and size tell."""
-
-    def in_hand(self, unit: Unit) -> int:
-        """The bytes that the unit counts while it is in hand; 0 if it can be begun in its middle."""
-
-    def pour(self, handle: int, draft: Draft) -> AsyncGenerator[Position, int | None]:
-        """As Source.pour. From now on the unit is in hand, until it is left."""
-
-    def work(self, unit: Unit) -> None:
-        """The unit gives the next record."""
-
-    def reached(self, handle: int, position: Position) -> None:
-        """The unit has come to this position."""
-
-    def leave(self, handle: int, error: UnitError | None = None) -> None:
-        """Nothing more of the unit is needed; or it cannot be used."""
-
-    async def listed_as(self, key: str) -> tuple[str, int]:
-        """ETag and size of an object as the store has it now. UnitError."""
-
-    def breathe(self) -> None:
-        """After each step in filling a shard."""
 
 
 @dataclass(slots=True)
@@ -204,15 +172,6 @@ class Filling:
                 for lane in self._lanes
             ),
         )
-
-    def left(self) -> tuple[Unit, ...]:
-        """What is left of the units that were listed here, in their order."""
-        begun = (
-            replace(lane.unit, record=lane.position[0], offset=lane.position[1])
-            for lane in self._lanes
-        )
-        queued = (each.unit for each in (*self._queue, *self._beyond))
-        return *begun, *(unit for unit in queued if unit is not None)
 
     # --- filling
 

@@ -1,4 +1,4 @@
-"""A dataset's source inside a worker: its store, its format, and the counted reader of one assignment."""
+"""A dataset's source inside a worker: its store, its format, and the counted reader of one stream."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Origin:
 
 @dataclass(slots=True)
 class Progress:
-    """Of one assignment or stream."""
+    """Of one stream."""
 
     unit: int | None = None
     fetched_bytes: int = 0

@@ -9,22 +9,23 @@ from typing_extensions import Buffer
 
 from cachecd.errors import UnitError
 from cachecd.model import Unit
-from cachecd.sampler.ahead import PIECE, WINDOW, Ahead
+from cachecd.sampler.ahead import PIECE, Ahead
 from cachecd.sampler.draft import Draft
-from cachecd.sampler.filling import UNKNOWN_SIZE
 from cachecd.sampler.joined import Joined
 from cachecd.sampler.origin import Origin, Reader
 from cachecd.sampler.reader import UNSIZED
 from cachecd.sampler.sources import Position, Source
 from cachecd.sampler.sources.content import Content
 
+UNKNOWN_SIZE = 16 << 20  # what a unit of unknown size counts
+
 
 class Supply:
-    """Units of one dataset, as `filling.Supply` describes it.
+    """Units of one dataset, each named by the handle that `add` returned.
 
     `room()` are the bytes that may still be written, `written()` those that were: no more is fetched ahead
     than will fit. `working` is called with each unit that gives a record, `failed` with each error that
-    costs a unit, `breathe` now and then.
+    costs a unit, `breathe` after each step in filling a shard.
     """
 
     def __init__(
@@ -40,7 +41,6 @@ class Supply:
         working: Callable[[int], None],
         failed: Callable[[Exception], None],
         breathe: Callable[[], None] = lambda: None,
-        window: int = WINDOW,
     ) -> None:
         self._dataset = dataset
         self._source = source
@@ -55,7 +55,7 @@ class Supply:
         self._parted = source.ranged or dataset.config.source.manifest is not None
         self._units: dict[int, Unit] = {}
         self._joined: dict[int, Joined] = {}
-        self._ahead = Ahead((), self._piece, connections, self._wanted, lanes, window)
+        self._ahead = Ahead((), self._piece, connections, self._wanted, lanes)
 
     @property
     def held(self) -> int:
@@ -63,6 +63,7 @@ class Supply:
         return self._ahead.held
 
     def add(self, unit: Unit) -> int:
+        """A unit that will be poured soon, after those that were added before."""
         handle = self._ahead.add(self._source.span(unit))
         self._units[handle] = unit
         if (join := self._dataset.config.source.join) is not None:
@@ -71,9 +72,11 @@ class Supply:
         return handle
 
     def refusal(self, unit: Unit) -> str | None:
+        """Why the unit cannot be used, as far as its key and size tell."""
         return self._source.refusal(unit, self._capacity)
 
     def in_hand(self, unit: Unit) -> int:
+        """The bytes that the unit counts while it is in hand; 0 if it can be begun in its middle."""
         source = self._dataset.config.source
         if self._dataset.streams(unit):
             return 0
@@ -81,21 +84,25 @@ class Supply:
         return UNKNOWN_SIZE if unknown else unit.size
 
     def pour(self, handle: int, draft: Draft) -> AsyncGenerator[Position, int | None]:
+        """As Source.pour. From now on the unit is in hand, until it is left."""
         unit = self._units[handle]
         objects = self._joined[handle].objects if handle in self._joined else ()
         content = Content(unit, self._ahead.chunks(handle), self._reader, objects)
         return self._source.pour(unit, content, draft)
 
     def work(self, unit: Unit) -> None:
+        """The unit gives the next record."""
         self._working(unit.number)
 
     def reached(self, handle: int, position: Position) -> None:
+        """The unit has come to this position."""
         unit = self._units[handle]
         span = self._source.span(unit)
         if position[1] and span is not None:
             self._ahead.note(handle, unit.begin + position[1] - span[0])
 
     def leave(self, handle: int, error: UnitError | None = None) -> None:
+        """Nothing more of the unit is needed; or it cannot be used."""
         self._ahead.leave(handle)
         self._units.pop(handle, None)
         self._joined.pop(handle, None)
@@ -103,6 +110,7 @@ class Supply:
             self._failed(error)
 
     async def listed_as(self, key: str) -> tuple[str, int]:
+        """ETag and size of an object as the store has it now. UnitError."""
         found = await self._reader.find(key)
         return found.etag, found.size
 

@@ -1,82 +1,61 @@
-"""A sampler's work, streams and single shards: units -> bytes -> records -> sealed shards."""
+"""A sampler's work on its streams: units -> bytes -> records -> sealed shards."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 import traceback
-from collections import deque
 from collections.abc import Callable
 
 from cachecd.config import DatasetConfig
 from cachecd.errors import ConfigError, DiskError, SourceUnreachableError
-from cachecd.model import MOST_LANES, Outcome, SetAside, ShardId, StreamId, Unit
+from cachecd.model import StreamId
 from cachecd.sampler.carried import Carried
-from cachecd.sampler.draft import Draft, Sealed, remainder_text
-from cachecd.sampler.filling import Filling
+from cachecd.sampler.mark import SIZE, Mark
 from cachecd.sampler.messages import (
     Close,
     Closed,
-    Described,
     Failed,
-    FromSampler,
     FromStream,
     Grant,
-    Made,
-    Make,
     OfStreams,
     Open,
     Setup,
-    StreamFailed,
     Units,
     Until,
-    Working,
 )
-from cachecd.sampler.origin import Origin, Progress, Reader
-from cachecd.sampler.supply import Supply
+from cachecd.sampler.origin import Origin
 from cachecd.sampler.throttle import Throttle
 from cachecd.stores.patience import Retry
-from cachecd_client.schema import Schema
 
-_HEARTBEAT = 0.25  # seconds between two Working messages
+_HEARTBEAT = 0.25  # seconds between two signs of life
 
 
 class Worker:
     """Makes shards of the datasets in `setup`, reporting to `send`.
 
-    `mark` is told each unit before it is worked on, so that a crash can be blamed on it; `failed`, each
-    exception that costs a unit, the assignment or the stream, of which the messages have the text alone.
-    `link` is what this process shares its bandwidth by (throttle.py), None if it has it alone. `turn` is
-    told each stream that is turned to, before its units, and None when no stream is worked on. `beat` is
-    called a few times a second while this is not stuck.
+    `mark` gets each stream that is turned to and each unit before it is worked on, so that a crash can be
+    blamed on the unit, and a beat a few times a second while this is not stuck. `link` is what this
+    process shares its bandwidth by (throttle.py), None if it has it alone.
     """
 
     def __init__(
         self,
         setup: Setup,
-        send: Callable[[FromSampler | FromStream], None],
-        mark: Callable[[int], None] = lambda unit: None,
+        send: Callable[[FromStream], None],
+        mark: Mark | None = None,
         retry: Retry | None = None,
-        failed: Callable[[Exception], None] = lambda error: None,
         link: int | None = None,
-        turn: Callable[[StreamId | None], None] = lambda stream: None,
-        beat: Callable[[], None] = lambda: None,
     ) -> None:
         self._setup = setup
         self._send = send
-        self._mark = mark
-        self._turns_to = turn
-        self._beat = beat
+        self._mark = mark or Mark(bytearray(SIZE))
         self._retry = retry
-        self._failed = failed
         self._datasets: dict[str, Origin] = {}
         self._throttle = Throttle(setup.bandwidth, link)
-        self._path: str | None = None  # of the assignment in hand
-        self._makes: deque[Make] = deque()
         self._streams: dict[StreamId, Carried] = {}
         self._current: Carried | None = None
-        self._marked: Carried | None = None  # the stream that `turn` was told last
+        self._marked: Carried | None = None  # the stream that `mark` has
         self._turn: asyncio.Task[None] | None = None  # the current stream's work
         self._closing: dict[asyncio.Task[None], StreamId] = {}
         # By stream that is being closed: what came for it meanwhile.
@@ -86,11 +65,10 @@ class Worker:
     @property
     def paths(self) -> list[str]:
         """The temporary files of all shards in hand."""
-        writing = [stream.writing.path for stream in self._streams.values() if stream.writing]
-        return [*writing, *([self._path] if self._path else [])]
+        return [stream.writing.path for stream in self._streams.values() if stream.writing]
 
     def prepare(self) -> None:
-        """Imports and opens what the datasets need, ahead of the first assignment; what fails here
+        """Imports and opens what the datasets need, ahead of the first stream; what fails here
         fails there, with its reason."""
         for name in self._setup.datasets:
             with contextlib.suppress(Exception):
@@ -106,16 +84,12 @@ class Worker:
             )
         return self._datasets[name]
 
-    # --- streams
-
-    def receive(self, message: Make | OfStreams) -> None:
+    def receive(self, message: OfStreams) -> None:
         """Takes a message of the daemon; `serve` does what it says."""
-        if not isinstance(message, Make) and message.stream in self._held_back:
+        if message.stream in self._held_back:
             self._held_back[message.stream].append(message)
             return
         match message:
-            case Make():
-                self._makes.append(message)
             case Open(stream=stream):
                 self._close(stream)
                 self._guard(stream, lambda: self._open(message))
@@ -139,9 +113,6 @@ class Worker:
                 self._wake.clear()
                 if self._closing:  # their files may be granted again
                     await asyncio.wait(self._closing)
-                elif self._makes:
-                    self._turn_to(None)
-                    self._send(await self.make(self._makes.popleft()))
                 elif (stream := self._next()) is not None:
                     await self._work(stream)
                 else:
@@ -167,9 +138,9 @@ class Worker:
         if stream is self._marked:
             return
         self._marked = stream
-        self._turns_to(None if stream is None else stream.id)
+        self._mark.turn(None if stream is None else stream.id)
         if stream is not None and stream.progress.unit is not None:
-            self._mark(stream.progress.unit)
+            self._mark.work(stream.progress.unit)
 
     async def _work(self, stream: Carried) -> None:
         if stream is not self._current:
@@ -196,8 +167,7 @@ class Worker:
             self._throttle,
             self._setup.connections,
             self._send,
-            self._mark,
-            self._failed,
+            self._mark.work,
         )
 
     def _guard(self, stream: StreamId, step: Callable[[], None]) -> None:
@@ -212,9 +182,9 @@ class Worker:
             raise error
         cause, reason, code = self._blame(error)
         unit = unit if cause == "worker" else None
-        self._close(stream, StreamFailed(stream, cause, reason, code, unit))
+        self._close(stream, Failed(stream, cause, reason, code, unit))
 
-    def _close(self, stream: StreamId, report: Closed | StreamFailed | None = None) -> None:
+    def _close(self, stream: StreamId, report: Closed | Failed | None = None) -> None:
         """Closes a stream, if it is open, and then sends this; what comes for it meanwhile is held back."""
         carried = self._streams.pop(stream, None)
         if carried is None and report is None:
@@ -250,14 +220,12 @@ class Worker:
         match error:
             # A transform that cannot be imported stops the dataset as a source does that is not there.
             case SourceUnreachableError() | ConfigError():
-                self._failed(error)
                 return "source", str(error), 0
             case DiskError():
                 cause = error.__cause__
                 code = cause.errno if isinstance(cause, OSError) else None
                 return "disk", str(error), code or 0
             case _:
-                self._failed(error)
                 traceback.print_exception(error)
                 return "worker", traceback.format_exception_only(error)[-1].strip(), 0
 
@@ -265,100 +233,6 @@ class Worker:
         """Reports progress now and then: silence means that something hangs."""
         while True:
             await asyncio.sleep(_HEARTBEAT)
-            if self._path is not None:
-                continue  # what a single shard says is enough
-            self._beat()
+            self._mark.beat()
             if self._turn is not None and self._current is not None:
                 self._current.report()
-
-    # --- single shards
-
-    async def make(self, make: Make) -> Made | Failed:
-        """Does one assignment: a stream of its units that ends with its first shard. Failed: nothing is
-        left on disk."""
-        shard = make.assignment.shard
-        began = time.monotonic()
-        self._path = make.path
-        draft = Draft(
-            make.path,
-            make.capacity,
-            Schema.from_json(make.schema) if make.schema else None,
-            lambda schema: self._send(Described(shard, schema.to_json())),
-            make.meta,
-            make.classes,
-        )
-        progress = Progress()
-        heartbeat = asyncio.create_task(self._report(shard, progress))
-        try:
-            remainder, set_aside = await self._fill(make, draft, progress)
-            sealed = Sealed()
-            if draft.records:
-                sealed = await asyncio.to_thread(draft.seal, remainder_text(remainder))
-            return Made(
-                shard,
-                Outcome(
-                    records=sealed.records,
-                    data_bytes=sealed.data_bytes,
-                    sidecar_bytes=sealed.sidecar_bytes,
-                    allocated=sealed.allocated,
-                    fetched_bytes=progress.fetched_bytes,
-                    seconds=time.monotonic() - began,
-                    remainder=remainder,
-                    set_aside=set_aside,
-                ),
-            )
-        except Exception as error:
-            cause, reason, code = self._blame(error)
-            unit = progress.unit if cause == "worker" else None
-            return Failed(shard, cause, reason, code, unit)
-        finally:
-            heartbeat.cancel()
-            draft.abort()
-            self._path = None
-
-    async def _fill(
-        self, make: Make, draft: Draft, progress: Progress
-    ) -> tuple[tuple[Unit, ...], tuple[SetAside, ...]]:
-        """Adds units to the draft until it is full; returns what did not fit, and what cannot be used."""
-        dataset = self._dataset(make.assignment.shard.dataset)
-        source = dataset.read_with(make.classes)
-        units = make.assignment.units
-        # A unit of `files` is one record, and units come in a random order: nothing is to be mixed.
-        lanes = 1 if dataset.config.source.format == "files" else MOST_LANES
-        lanes = max(1, min(lanes, len(units)))
-
-        def work(unit: int) -> None:
-            if progress.unit != unit:
-                progress.unit = unit
-                self._mark(unit)
-
-        supply = Supply(
-            dataset,
-            source,
-            Reader(dataset.store, self._throttle, progress),
-            make.capacity,
-            lanes if any(map(dataset.streams, units)) else 1,
-            self._setup.connections,
-            lambda: draft.room,
-            lambda: draft.num_bytes,
-            work,
-            self._failed,
-        )
-        filling = Filling(supply, lanes)
-        filling.feed(0, 0, units, "end")
-        try:
-            await filling.fill(draft)
-            remainder = filling.left()
-        finally:
-            supply.close()
-            await filling.let_go()
-        assert filling.part is not None, "a shard was filled"
-        skipped = filling.part.skipped
-        return remainder, tuple(SetAside(s.unit, s.key, s.reason, s.passing) for s in skipped)
-
-    async def _report(self, shard: ShardId, progress: Progress) -> None:
-        """Says now and then how far it is: silence means that something hangs."""
-        while True:
-            await asyncio.sleep(_HEARTBEAT)
-            if progress.unit is not None:
-                self._send(Working(shard, progress.fetched_bytes, progress.unit))

@@ -6,7 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing_extensions import Buffer
 from cachecd.config import DatasetConfig
 from cachecd.errors import UnitError
 from cachecd.model import Cursor, ObjectInfo, Unit
-from cachecd.sampler.draft import Draft, cursors_text, remainder_text
+from cachecd.sampler.draft import Draft, cursors_text
 from cachecd.sampler.filling import Filling
 from cachecd.sampler.sources import Position, Source, open_source
 from cachecd_client._core import Sidecar, decode_example, encode_example, read_record
@@ -101,7 +101,7 @@ class Bench:
             before = [(u.number, u.record, u.stop) for u in todo]
             todo = asyncio.run(self._fill(draft, todo, objects))
             if draft.records:
-                draft.seal(remainder_text(todo))
+                draft.seal({})
                 shards.append(read_back(Path(draft.path)))
             draft.abort()
             assert [(u.number, u.record, u.stop) for u in todo] != before, "no progress"
@@ -122,7 +122,7 @@ class Bench:
             if filling is None or killed(len(shards)):
                 if filling is not None:
                     await filling.let_go()
-                draft = Draft(path, self.capacity, self.schema, self.described, {})
+                draft = Draft(path, self.capacity, self.schema, self.described, {}, skips=0)
                 units = [listed[lane.unit] for lane in cursor.lanes]
                 filling = Filling(_Given(self, objects), self.lanes, cursor, units)
                 filling.feed(0, cursor.place, listed[cursor.place :], "end")
@@ -143,9 +143,11 @@ class Bench:
         await filling.fill(draft)
         assert filling.part is not None
         self.set_aside |= {one.unit: one.reason for one in filling.part.skipped}
-        left = list(filling.left())
+        after = filling.cursor()
         await filling.let_go()
-        return left
+        begun = [(todo[lane.place], lane) for lane in after.lanes]
+        left = [replace(unit, record=lane.record, offset=lane.offset) for unit, lane in begun]
+        return left + todo[after.place :]
 
     def _took(self, length: int) -> None:
         self.taken += length

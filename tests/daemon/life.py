@@ -73,9 +73,9 @@ class Life:
         self.loop = CacheLoop(self.config, limit, self.executor, Lister(4), self._reply)
         await self.loop.open()
         if self.workers:
-            await self.executor.start(self.loop.heard, self.loop.heard)
+            await self.executor.start(self.loop.feeding.heard)
         else:
-            self.executor.heard = self.loop.heard
+            self.executor.heard = self.loop.feeding.heard
         return self
 
     async def __aexit__(self, *error: object) -> None:

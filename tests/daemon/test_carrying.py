@@ -14,7 +14,7 @@ from cachecd.errors import DiskError
 from cachecd.model import Cursor
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
-from cachecd.sampler.messages import Close, Closed, Filled, Sealed, StreamFailed
+from cachecd.sampler.messages import Close, Closed, Failed, Sealed
 from tests.daemon.directories import NAME, Directory, lease, stream
 from tests.disk.shards import cursor, make, tree, write
 
@@ -27,10 +27,7 @@ class Bench:
         self.sent: list[Any] = []
         self.events: list[ev.Event] = []
         self.replies: list[Any] = []
-        self.made: list[Any] = []
-        self.carrying = Carrying(
-            disk.work, self, self.events.append, self.replies.append, self.made.append
-        )
+        self.carrying = Carrying(disk.work, self, self.events.append, self.replies.append)
 
     def send(self, message: Any) -> None:
         self.sent.append(message)
@@ -38,8 +35,9 @@ class Bench:
     def seal(self, number: int, index: int = 0) -> None:
         """A worker reports that it has sealed a shard."""
         write(self.disk.generation, number)
-        outcome = Filled(cursor(number), cursor(number + 3), "full", 6, 1, 1, 8192, 5, (), 100, 1.0)
-        self.carrying.feeding.heard(Sealed(stream(index), number, outcome))
+        place = cursor(number), cursor(number + 3)
+        sealed = Sealed(stream(index), number, *place, "full", 6, 1, 8192, 5, (), 100, 1.0)
+        self.carrying.feeding.heard(sealed)
 
     async def settle(self, count: int) -> list[ev.Event]:
         """Waits for so many events."""
@@ -102,7 +100,7 @@ def test_shard_is_refused_that_was_sealed_before_its_record_was_excluded(run):
 def test_failed_stream_is_reported_after_its_shards(run):
     async def play(bench: Bench) -> None:
         bench.seal(0)
-        failure = StreamFailed(stream(0), "worker", "died", unit=7, passing=True)
+        failure = Failed(stream(0), "worker", "died", unit=7, passing=True)
         bench.carrying.feeding.heard(failure)
         events = await bench.settle(2)
         assert events[1] == ev.Failed(stream(0), "worker", "died", 7, True)
@@ -112,8 +110,8 @@ def test_failed_stream_is_reported_after_its_shards(run):
 
 def test_shard_without_a_file_is_sealed_all_the_same(run):
     async def play(bench: Bench) -> None:
-        nothing = Filled(Cursor(), Cursor(), "until", 0, 0, 0, 0, 0, (), 0, 0.0)
-        bench.carrying.feeding.heard(Sealed(stream(0), 0, nothing))
+        nothing = Cursor(), Cursor(), "until", 0, 0, 0, 0, (), 0, 0.0
+        bench.carrying.feeding.heard(Sealed(stream(0), 0, *nothing))
         [sealed] = await bench.settle(1)
         assert isinstance(sealed, ev.Sealed)
         assert sealed.facts.records == 0
@@ -162,16 +160,6 @@ def test_defect_in_a_command_is_a_refusal(run, monkeypatch):
         for refused in await bench.settle(2):
             assert isinstance(refused, ev.DiskRefused)
             assert "ZeroDivisionError" in refused.reason
-
-    run(play)
-
-
-def test_replies_and_remakes_go_where_they_belong(run):
-    async def play(bench: Bench) -> None:
-        remake = do.RemakeShard(NAME, 0, 0, local=False, drop=False)
-        bench.carrying.carry_out([do.ReplyDone("r"), remake, do.FindMissing(NAME, 0)])
-        assert bench.replies == [do.ReplyDone("r")]
-        assert bench.made == [remake, do.FindMissing(NAME, 0)]
 
     run(play)
 

@@ -14,19 +14,17 @@ from cachecd.daemon.carrying import Carrying
 from cachecd.daemon.feeding import FedGeneration
 from cachecd.daemon.listings import GenerationListing
 from cachecd.errors import DiskError
-from cachecd.model import Cursor, Lane, ObjectInfo, Shape, StreamId
+from cachecd.model import Condemned, Cursor, Lane, ObjectInfo, Shape, StreamId
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
-from cachecd.policy.values import Condemned
 from cachecd.sampler.messages import (
     Asks,
     Close,
     Closed,
-    Filled,
+    Described,
     Grant,
     Open,
     Sealed,
-    StreamDescribed,
     Units,
     Until,
 )
@@ -50,9 +48,7 @@ class Bench:
         self.sent: list[Any] = []
         self.events: list[Any] = []
         self.disk, self.listing = disk, listing
-        self.carrying = Carrying(
-            disk.work, executor or self, self._deliver, lambda reply: None, lambda making: None
-        )
+        self.carrying = Carrying(disk.work, executor or self, self._deliver, lambda reply: None)
         self.feeding = self.carrying.feeding
         self.fed = FedGeneration(NAME, disk.generation, listing, {"features": []}, SHAPE)
         self.feeding.generations[NAME] = self.fed
@@ -300,7 +296,7 @@ def test_other_streams_open_when_the_first_has_found_the_schema(run):
         await asyncio.sleep(0.02)
         assert [(m.stream.index, m.schema) for m in bench.sent] == [(0, None)]
         schema = {"features": ["x"]}
-        bench.feeding.heard(StreamDescribed(stream(0), schema))
+        bench.feeding.heard(Described(stream(0), schema))
         _, second = await bench.messages(2)
         assert (second.stream.index, second.schema) == (1, schema)
 
@@ -316,8 +312,8 @@ def test_another_stream_finds_the_schema_when_the_first_ends_without(run, end):
         bench.open(1)
         await bench.messages(1)
         if end == "sealed":
-            nothing = Filled(Cursor(), Cursor(), "pass", 0, 0, 0, 0, 0, (), 0, 0.0)
-            bench.feeding.heard(Sealed(stream(0), 0, nothing))
+            nothing = Cursor(), Cursor(), "pass", 0, 0, 0, 0, (), 0, 0.0
+            bench.feeding.heard(Sealed(stream(0), 0, *nothing))
         else:
             bench.carrying.carry_out([do.CloseStream(stream(0))])
         opened = await bench.until(lambda: [m for m in bench.sent if isinstance(m, Open)][1:])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from cachecd.daemon.missing import held_records
 from cachecd.disk.publish import mark_retired, publish
-from cachecd.model import Lane, Unit
+from cachecd.model import Cursor, Lane, Unit
 from cachecd.policy.values import Piece
 from cachecd_client._core import ShardWriter
 from tests.disk.shards import directory, make, write
@@ -58,6 +60,6 @@ def test_gap_between_records_is_a_piece(layout):
     writer.describe(5, b"key-5", 0, b"etag")
     for ordinal in (1, 2, 6):
         assert writer.append(b"x", 5, ordinal)
-    writer.finish('{"skipped": []}')
+    writer.finish(json.dumps({"after": Cursor(0, 0, 9).pack(), "skipped": []}))
     publish(layout, 0)
     assert pieces(layout, [5]) == [Piece(5, 0, 1), Piece(5, 3, 6)]

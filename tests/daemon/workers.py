@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from cachecd.sampler.messages import Make, OfStreams, Setup
+from cachecd.sampler.messages import OfStreams, Setup
 from cachecd.sampler.worker import Worker
 from tests.sampler.streams import RETRY
 
@@ -23,9 +23,6 @@ class InProcess:
 
     def send(self, message: OfStreams) -> None:
         self.worker.receive(message)
-
-    def submit(self, make: Make) -> None:
-        self.worker.receive(make)
 
     async def end(self) -> None:
         for task in self._tasks:

@@ -49,8 +49,6 @@ def write(
     after = cursor(number + SHAPE.streams + 1)
     after = Cursor(after.pass_, after.block, after.place, lanes)
     meta = {"before": cursor(number).pack(), "after": after.pack(), "skipped": []}
-    if SHAPE.split(number)[0] == SHAPE.streams:
-        meta = {}
     writer.finish(json.dumps(meta))
 
 

@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from cachecd.executors.local import LocalExecutor
-from cachecd.model import Assignment, ShardId, Unit
-from cachecd.sampler.messages import Failed, FromSampler, Made, Make, Setup
+from cachecd.model import StreamId, Unit
+from cachecd.sampler.messages import Close, Failed, FromStream, Sealed, Setup
 from cachecd_client._core import decode_example
 from tests.contracts.source import read_back
+from tests.sampler.streams import one_shard
 
 
 class Bench:
     def __init__(self, folder: Path, workers: int, **options: Any) -> None:
         self.folder = folder
-        self.said: list[FromSampler] = []
+        self.said: list[FromStream] = []
         dataset = {"source": {"url": f"file://{folder}/src", "format": "files"}}
         steps = {"transform": options.pop("transform", [])}
         bandwidth = options.pop("bandwidth", None)
@@ -36,26 +37,36 @@ class Bench:
 
     async def start(self) -> None:
         self.executor.launch()
-        await self.executor.start(self.said.append)
+        await self.executor.start(self._report)
+
+    def _report(self, message: FromStream) -> None:
+        self.said.append(message)
+        if isinstance(message, Sealed):
+            self.executor.send(Close(message.stream))
 
     def submit(self, number: int, *bodies: bytes) -> None:
+        """Has a stream make one shard of these bodies."""
         (self.folder / "src").mkdir(exist_ok=True)
         units = []
         for body in bodies:
             unit = 1000 * number + len(units)
             (self.folder / "src" / f"{unit}").write_bytes(body)
             units.append(Unit(unit, f"{unit}", len(body)))
-        assignment = Assignment(ShardId("train", number), "g", tuple(units))
-        self.executor.submit(Make(assignment, self.path(number), 1 << 20, None, (), {}))
+        for message in one_shard(units, Path(self.path(number)), number):
+            self.executor.send(message)
+
+    def unit_of(self, number: int) -> int | None:
+        """The unit of this shard that a process has in hand."""
+        units = (p.unit_of(StreamId("train", "g", number)) for p in self.executor._processes)
+        return next((unit for unit in units if unit is not None), None)
 
     def path(self, number: int) -> str:
         return str(self.folder / f"{number}.tfrecord")
 
-    async def answer(self, number: int) -> Made | Failed:
-        def found() -> list[Made | Failed]:
-            return [
-                m for m in self.said if isinstance(m, (Made, Failed)) and m.shard.number == number
-            ]
+    async def answer(self, number: int) -> Sealed | Failed:
+        def found() -> list[Sealed | Failed]:
+            ends = (m for m in self.said if isinstance(m, (Sealed, Failed)))
+            return [end for end in ends if end.stream.index == number]
 
         await until(lambda: bool(found()))
         [answer] = found()

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from cachecd.executors.descendants import MARK
-from cachecd.sampler.messages import Made
+from cachecd.sampler.messages import Sealed
 from cachecd.sampler.throttle import CREDIT
 from tests.executors.bench import bench, in_loop, until
 
@@ -22,9 +22,9 @@ async def test_nobody_is_silent_while_nobody_listens(tmp_path: Path):
     async with bench(tmp_path, transform="tests.sampler.steps:slow", silence=1.5) as b:
         b.submit(1, b"x", b"y", b"z")
         [process] = b.executor._processes
-        await until(lambda: process.unit is not None)
+        await until(lambda: b.unit_of(1) is not None)
         time.sleep(2)
-        assert isinstance(await b.answer(1), Made)
+        assert isinstance(await b.answer(1), Sealed)
         assert b.executor.pids == [process.pid]
 
 
@@ -35,7 +35,7 @@ async def test_a_start_may_take_longer_than_a_unit(tmp_path: Path):
     script.chmod(0o755)
     async with bench(tmp_path, python=script, silence=1.2) as b:
         b.submit(1, b"x")
-        assert isinstance(await b.answer(1), Made)
+        assert isinstance(await b.answer(1), Sealed)
         assert b.executor.status() == {
             "workers": 1, "alive": 1, "restarts": 0, "last_end": ""
         }  # fmt: skip
@@ -82,8 +82,8 @@ async def test_all_processes_together_fetch_no_faster_than_the_bandwidth(tmp_pat
         fetched = 0
         for number in (3, 4):
             made = await b.answer(number)
-            assert isinstance(made, Made)
-            fetched += made.outcome.fetched_bytes
+            assert isinstance(made, Sealed)
+            fetched += made.fetched_bytes
         took = time.monotonic() - began
         # Let through at once: the credit, and the last piece of each.
         assert fetched == 800_000

@@ -15,21 +15,21 @@ from structlog.testing import capture_logs
 
 from cachecd.errors import ConfigError
 from cachecd.executors import Executor, local
-from cachecd.sampler.messages import Described, Failed, FromSampler, Made, Working
+from cachecd.sampler.messages import Described, Failed, FromStream, Sealed
 from tests.executors.bench import Bench, bench, in_loop, is_alive, run, until
 
 
 @in_loop
-async def test_assignments_are_made_each_answered_once(tmp_path: Path):
+async def test_each_stream_is_carried_and_answered_once(tmp_path: Path):
     async with bench(tmp_path, workers=2) as b:
         for number in range(1, 8):
             b.submit(number, b"%d" % number, b"x")
         for number in range(1, 8):
-            assert isinstance(await b.answer(number), Made)
+            assert isinstance(await b.answer(number), Sealed)
             assert b.payloads(number) == [b"%d" % number, b"x"]
-        kinds = [type(m) for m in b.said if not isinstance(m, Working)]
-        assert kinds.count(Made) == kinds.count(Described) == 7
-        assert len(kinds) == 14
+        kinds = [type(m) for m in b.said]
+        assert kinds.count(Sealed) == kinds.count(Described) == 7
+        assert Failed not in kinds
 
 
 def test_it_keeps_the_contract_of_executors(tmp_path: Path):
@@ -48,8 +48,7 @@ async def test_processes_are_groups_of_their_own_and_as_many_as_workers(tmp_path
 async def test_a_process_killed_from_outside_is_replaced(tmp_path: Path):
     async with bench(tmp_path, transform="tests.sampler.steps:first_then_wait") as b:
         b.submit(1, b"x", b"y")
-        [process] = b.executor._processes
-        await until(lambda: process.unit == 1001)
+        await until(lambda: b.unit_of(1) == 1001)
         [pid] = b.executor.pids
         os.kill(pid, signal.SIGKILL)
         failed = await b.failed(1)
@@ -66,7 +65,7 @@ async def test_an_idle_process_that_dies_is_replaced_and_costs_nothing(tmp_path:
         os.kill(pid, signal.SIGKILL)
         await until(lambda: b.executor.pids not in ([], [pid]))
         b.submit(2, b"y")
-        assert isinstance(await b.answer(2), Made)
+        assert isinstance(await b.answer(2), Sealed)
         assert not any(isinstance(m, Failed) for m in b.said)
 
 
@@ -127,7 +126,7 @@ async def test_the_users_interpreter_and_variables_are_used(tmp_path: Path):
     script.chmod(0o755)
     async with bench(tmp_path, python=script, environ={**os.environ, "MINE": "yes"}) as b:
         b.submit(1, b"x")
-        assert isinstance(await b.answer(1), Made)
+        assert isinstance(await b.answer(1), Sealed)
     assert (tmp_path / "said").read_text() == "yes\n"
 
 
@@ -178,18 +177,18 @@ async def test_without_workers_there_is_nothing_to_start_or_close(tmp_path: Path
 def test_a_defect_in_who_listens_is_logged_and_wedges_nothing(tmp_path: Path):
     async def test() -> None:
         async with bench(tmp_path) as b:
-            deliver = b.executor._deliver
+            report = b.executor._streams.report
 
-            def defective(message: FromSampler) -> None:
-                b.executor._deliver = deliver
+            def defective(message: FromStream) -> None:
+                b.executor._streams.report = report
                 raise RuntimeError("a defect")
 
-            b.executor._deliver = defective
+            b.executor._streams.report = defective
             b.submit(1, b"x")
             failed = await b.failed(1)
             assert "was killed" in failed.reason
             b.submit(2, b"y")
-            assert isinstance(await b.answer(2), Made)
+            assert isinstance(await b.answer(2), Sealed)
 
     with capture_logs() as said:
         run(test)

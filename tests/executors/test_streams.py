@@ -20,14 +20,13 @@ from cachecd.sampler.messages import (
     Asks,
     Close,
     Closed,
-    Filled,
+    Described,
+    Failed,
     FromStream,
     Grant,
     Open,
     Sealed,
     Setup,
-    StreamDescribed,
-    StreamFailed,
     Units,
 )
 from tests.executors.bench import in_loop, is_alive, until
@@ -59,11 +58,11 @@ class Bench:
         )
 
     def _report(self, message: FromStream) -> None:
-        if isinstance(message, StreamFailed):
+        if isinstance(message, Failed):
             assert not self.unsealed(message.stream), "its files are gone before it is reported"
         self.said.append(message)
         match message:
-            case StreamDescribed(schema=schema):
+            case Described(schema=schema):
                 self.schema = schema
 
     def unsealed(self, stream: StreamId) -> list[Path]:
@@ -79,8 +78,7 @@ class Bench:
         stream, cursor = StreamId("train", "g", index), cursor or Cursor()
         (self.folder / f"{index}").mkdir(exist_ok=True)
         lanes = tuple(self.units[lane.unit] for lane in cursor.lanes)
-        meta = {"dataset": "train", "generation": "g"}
-        self.executor.send(Open(stream, cursor, lanes, None, SHAPE, self.schema, (), meta))
+        self.executor.send(Open(stream, cursor, lanes, None, SHAPE, self.schema, ()))
         units = tuple(self.units[cursor.place :])
         self.executor.send(Units(stream, 0, cursor.place, units, "end"))
         return stream
@@ -92,9 +90,9 @@ class Bench:
     def path(self, stream: StreamId, shard: int) -> str:
         return str(self.folder / f"{stream.index}" / f"{shard}.tfrecord")
 
-    async def sealed(self, stream: StreamId, shard: int) -> Filled:
-        def found() -> list[Filled]:
-            return [m.outcome for m in self.of(stream, Sealed) if m.number == shard]
+    async def sealed(self, stream: StreamId, shard: int) -> Sealed:
+        def found() -> list[Sealed]:
+            return [m for m in self.of(stream, Sealed) if m.number == shard]
 
         await until(lambda: bool(found()))
         return found()[-1]
@@ -110,7 +108,7 @@ class Bench:
 @asynccontextmanager
 async def bench(folder: Path, workers: int = 1, **options: Any) -> AsyncIterator[Bench]:
     one = Bench(folder, workers, **options)
-    await one.executor.start(lambda message: None, one._report)
+    await one.executor.start(one._report)
     try:
         yield one
     finally:
@@ -134,7 +132,7 @@ async def test_streams_are_spread_over_the_processes_and_each_fills_shards(tmp_p
             first, second = await b.sealed(stream, 0), await b.sealed(stream, 1)
             assert first.records > 0
             assert second.before == first.after
-        assert not any(isinstance(m, StreamFailed) for m in b.said)
+        assert not any(isinstance(m, Failed) for m in b.said)
 
 
 @in_loop
@@ -152,12 +150,12 @@ async def test_streams_of_a_killed_process_fail_and_the_others_go_on(tmp_path: P
         await until(lambda: bool(b.unsealed(at_work)))
         os.kill(process.pid, signal.SIGKILL)
         for stream in lost:
-            failed = await b.ended(stream, StreamFailed)
+            failed = await b.ended(stream, Failed)
             assert (failed.cause, failed.passing) == ("worker", True)
             assert (failed.unit is not None) == (stream == at_work)
         for stream in kept:
             assert (await b.sealed(stream, 0)).records > 0
-            assert not b.of(stream, StreamFailed)
+            assert not b.of(stream, Failed)
         b.executor.send(Close(at_work))
         await b.ended(at_work, Closed)
         await until(lambda: len(b.executor.pids) == 2)
@@ -176,7 +174,7 @@ async def test_no_unit_is_blamed_for_the_death_of_a_process_that_waits(tmp_path:
         [process] = b.executor._processes
         await until(lambda: process.unit_of(stream) is None)
         os.kill(process.pid, signal.SIGKILL)
-        failed = await b.ended(stream, StreamFailed)
+        failed = await b.ended(stream, Failed)
         assert (failed.cause, failed.unit, failed.passing) == ("worker", None, True)
 
 
@@ -199,7 +197,7 @@ async def test_stream_opened_again_at_its_cursor_makes_the_same_bytes(tmp_path: 
         await asyncio.sleep(0.6)
         assert len(b.said) == said, "nothing is said of a closed stream"
         assert all(not p.streams for p in b.executor._processes)
-        b.open(0, sealed.outcome.after)
+        b.open(0, sealed.after)
         b.grant(stream, *range(sealed.number + 1, 3))
         await b.sealed(stream, 2)
         assert first.before == Cursor()
@@ -222,10 +220,10 @@ async def test_stream_whose_transform_hangs_fails_with_its_unit(tmp_path: Path):
     async with bench(tmp_path, transform=step, silence=1.0) as b:
         hangs, waits = b.open(0), b.open(1)
         b.grant(hangs, 0)
-        failed = await b.ended(hangs, StreamFailed)
+        failed = await b.ended(hangs, Failed)
         assert (failed.unit, failed.passing) == (1, False)
         assert "said nothing for 1 s" in failed.reason
-        other = await b.ended(waits, StreamFailed)
+        other = await b.ended(waits, Failed)
         assert (other.unit, other.passing) == (None, True)
 
 
@@ -238,7 +236,7 @@ async def test_stream_that_waits_for_a_grant_is_not_silent(tmp_path: Path):
         await asyncio.sleep(2.5)
         b.grant(stream, 1)
         assert (await b.sealed(stream, 1)).records > 0
-        assert not b.of(stream, StreamFailed)
+        assert not b.of(stream, Failed)
 
 
 @in_loop
@@ -250,7 +248,7 @@ async def test_streams_of_a_process_near_its_memory_fail_between_shards(
         stream = b.open(0)
         b.grant(stream, 0, 1)
         await b.sealed(stream, 0)
-        failed = await b.ended(stream, StreamFailed)
+        failed = await b.ended(stream, Failed)
         assert (failed.cause, failed.unit, failed.passing) == ("worker", None, True)
         assert "memory" in failed.reason
 
@@ -262,8 +260,8 @@ async def test_streams_fail_where_no_process_stays_alive(tmp_path: Path):
         await b.ended(stream, Asks)
         b.executor._command = (str(tmp_path / "none"),)
         os.kill(b.executor.pids[0], signal.SIGKILL)
-        await b.ended(stream, StreamFailed)
+        await b.ended(stream, Failed)
         b.open(0)
-        await until(lambda: len(b.of(stream, StreamFailed)) == 2)
-        failed = b.of(stream, StreamFailed)[-1]
+        await until(lambda: len(b.of(stream, Failed)) == 2)
+        failed = b.of(stream, Failed)[-1]
         assert failed.reason.startswith("no sampler process stays alive: cannot start ")

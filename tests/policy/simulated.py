@@ -37,6 +37,7 @@ class Simulated:
         self.sealed: dict[StreamId, list[tuple[int, Shard]]] = {}
         self.making: dict[StreamId, do.MakeSupplement] = {}
         self.remaking: set[do.RemakeShard] = set()
+        self.left: set[int] = set()  # units with records that did not fit into the last supplement
 
     def objects(self, dataset: str) -> dict[str, Object]:
         return self.sources[dataset]
@@ -72,13 +73,11 @@ class Simulated:
 
     # --- workers
 
-    def seal(
-        self, name: StreamId, number: int, shard: Shard, left: tuple[Piece, ...] = ()
-    ) -> ev.Sealed:
+    def seal(self, name: StreamId, number: int, shard: Shard) -> ev.Sealed:
         if shard.after != shard.before or shard.skipped or shard.records:
             self.sealed.setdefault(name, []).append((number, shard))
         facts = self.facts(shard, 0)
-        return ev.Sealed(name, number, shard.before, shard.after, facts, shard.skipped, left)
+        return ev.Sealed(name, number, shard.before, shard.after, facts, shard.skipped)
 
     def facts(self, shard: Shard, version: int) -> ShardFacts:
         data = shard.size - OVERHEAD
@@ -120,12 +119,16 @@ class Simulated:
                 pieces[0] = piece._replace(record=piece.record + 1)
                 continue
             pieces.pop(0)
-        shard = Shard(Cursor(), Cursor(), tuple(records), tuple(skipped), ended)
+        place, self.left = len(command.pieces) - len(pieces), {piece.unit for piece in pieces}
+        lanes = ()
+        if pieces and pieces[0] != command.pieces[place]:
+            lanes = (Lane(0, place, pieces[0].unit, 0, 0, pieces[0].record),)
+        after = Cursor(0, 0, place + len(lanes), lanes)
+        shard = Shard(Cursor(), after, tuple(records), tuple(skipped), ended)
         if not records:
             facts = self.facts(shard, 0)
-            skips = shard.skipped
-            return ev.Sealed(name, command.number, Cursor(), Cursor(), facts, skips, tuple(pieces))
-        return self.seal(name, command.number, shard, tuple(pieces))
+            return ev.Sealed(name, command.number, Cursor(), after, facts, shard.skipped)
+        return self.seal(name, command.number, shard)
 
     def missing(self, name: GenerationId, begin: int) -> ev.MissingFound:
         """What the live shards of a generation lack."""

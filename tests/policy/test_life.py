@@ -138,7 +138,7 @@ def test_unit_without_a_record_is_tried_more_and_more_rarely():
         supplements.note_missing(ev.MissingFound(A, (Piece(3),)), day * DAY, is_whole=True)
         if supplements.start():
             tries.append(day)
-            nothing = StreamId("a", "one", 1), 1, Cursor(), Cursor(), ShardFacts(0, 0, 0)
+            nothing = StreamId("a", "one", 1), 1, Cursor(), Cursor(0, 0, 1), ShardFacts(0, 0, 0)
             supplements.finish(ev.Sealed(*nothing), day * DAY)
     assert tries == [0, 1, 3, 6, 10, 15]
 

@@ -68,7 +68,7 @@ class Promises(Scenario):
             ]
             assert max(until) <= self.now, "a supplement is tried again too early"
         elif about.stream.index == directory.shape.streams and closing not in self.pending:
-            left, made = {piece.unit for piece in about.left}, self.sealed.get(about.stream, ())
+            left, made = self.left, self.sealed.get(about.stream, ())
             for unit in {record[0] for _, shard in made for record in shard.records} - left:
                 self.failed.pop((about.stream, unit), None)
             for unit in {skip.unit for skip in about.skipped} - left:

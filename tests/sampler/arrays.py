@@ -16,7 +16,7 @@ import numpy as np
 from cachecd.config import DatasetConfig
 from cachecd.errors import UnitError
 from cachecd.model import ObjectInfo, Unit
-from cachecd.sampler.draft import Draft, remainder_text
+from cachecd.sampler.draft import Draft
 from cachecd.sampler.opening import open_store
 from cachecd.sampler.sources import open_source
 from cachecd.sampler.units import list_units
@@ -104,7 +104,7 @@ class Place:
                     rest = [left, *todo[at + 1 :]]
                     break
             if draft.records:
-                draft.seal(remainder_text(rest))
+                draft.seal({})
                 found += map(self._decoded, read_back(self.made).records)
             draft.abort()
             todo = rest

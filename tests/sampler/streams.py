@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from cachecd.config import DatasetConfig
 from cachecd.model import Cursor, Shape, StreamId, Unit
+from cachecd.sampler.mark import SIZE, Mark
 from cachecd.sampler.messages import (
     Asks,
-    Filled,
+    Described,
+    Failed,
     Grant,
     Open,
     Sealed,
     Setup,
-    StreamDescribed,
-    StreamFailed,
-    StreamWorking,
     Units,
+    Working,
 )
 from cachecd.sampler.opening import open_store
 from cachecd.sampler.units import list_units
@@ -41,12 +41,43 @@ def listed(dataset: dict[str, Any]) -> list[Unit]:
     ]
 
 
+class Noting(Mark):
+    """Calls `note` with each unit that is worked on."""
+
+    def __init__(self, note: Callable[[int], None]) -> None:
+        super().__init__(bytearray(SIZE))
+        self._note = note
+
+    def work(self, unit: int) -> None:
+        super().work(unit)
+        self._note(unit)
+
+
+def one_shard(
+    units: Sequence[Unit],
+    path: Path,
+    number: int = 1,
+    capacity: int = 1 << 20,
+    lanes: int = 1,
+    schema: dict[str, Any] | None = None,
+    classes: tuple[str, ...] = (),
+    remade: dict[str, Any] | None = None,
+) -> tuple[Open, Units, Grant]:
+    """Has a stream of its own, which has the number of the shard, make one shard of these units."""
+    stream, shape = StreamId("train", "g", number), Shape(1, 8, lanes, capacity, 0)
+    return (
+        Open(stream, Cursor(), (), None, shape, schema, classes, remade=remade),
+        Units(stream, 0, 0, tuple(units), "end"),
+        Grant(stream, number, str(path)),
+    )
+
+
 @dataclass(frozen=True)
 class Made:
     """A sealed shard: what was said of it, and both files' bytes; b"" for one that is not there."""
 
     number: int
-    outcome: Filled
+    outcome: Sealed
     data: bytes
     sidecar: bytes
 
@@ -81,7 +112,7 @@ class Player:
 
     def worker(self) -> Worker:
         setup = Setup({"train": self.dataset}, self.connections, None, memory=self.memory)
-        return Worker(setup, self._heard, self._mark, RETRY)
+        return Worker(setup, self._heard, Noting(self._mark), RETRY)
 
     def _mark(self, unit: int) -> None:
         self._steps -= 1
@@ -94,10 +125,7 @@ class Player:
         cursor = self.cursor
         self._next = cursor.place
         of_lanes = tuple(self.units[lane.unit] for lane in cursor.lanes)
-        meta = {"dataset": "train", "generation": "g"}
-        worker.receive(
-            Open(self.stream, cursor, of_lanes, self.until, self.shape, self.schema, (), meta)
-        )
+        worker.receive(Open(self.stream, cursor, of_lanes, self.until, self.shape, self.schema, ()))
         self._granted = len(self.made)
         self.grant()
 
@@ -117,16 +145,16 @@ class Player:
         match message:
             case Asks():
                 asyncio.get_running_loop().call_soon(self.feed)
-            case StreamDescribed(schema=schema):
+            case Described(schema=schema):
                 self.schema = schema
-            case StreamWorking(half=True) if self._granted == len(self.made) + 1:
+            case Working(half=True) if self._granted == len(self.made) + 1:
                 asyncio.get_running_loop().call_soon(self.grant)
-            case Sealed(number=number, outcome=outcome):
+            case Sealed(number=number):
                 path = self.folder / f"{number}.tfrecord"
-                self.made.append(Made(number, outcome, _bytes(path), _bytes(Path(f"{path}.idx"))))
+                self.made.append(Made(number, message, _bytes(path), _bytes(Path(f"{path}.idx"))))
                 if self._granted == len(self.made) and not self.done:
                     asyncio.get_running_loop().call_soon(self.grant)
-            case StreamFailed():
+            case Failed():
                 raise AssertionError(message)
 
     async def play(self, steps: int = -1) -> None:

@@ -13,20 +13,19 @@ from typing import Any
 
 import pytest
 
-from cachecd.model import Cursor, Lane, Shape, Skipped, StreamId, Unit
+from cachecd.model import Condemned, Cursor, Lane, Shape, Skipped, StreamId, Unit
 from cachecd.sampler import messages
 from cachecd.sampler.messages import (
     Asks,
     Close,
     Closed,
-    Filled,
+    Failed,
     Grant,
     Open,
     Sealed,
-    StreamFailed,
-    StreamWorking,
     Units,
     Until,
+    Working,
 )
 from tests.sampler.streams import Player, listed
 from tests.sampler.test_stream import _tfrecords, player, records, shards, source
@@ -100,9 +99,9 @@ def test_half_full_shard_is_reported_at_once(bench: Bench):
     asyncio.run(of.play())
     half: set[int] = set()
     for message in of.said:
-        if isinstance(message, StreamWorking) and message.half:
+        if isinstance(message, Working) and message.half:
             half.add(message.number)
-        if isinstance(message, Sealed) and message.outcome.end == "full":
+        if isinstance(message, Sealed) and message.end == "full":
             assert message.number in half
 
 
@@ -166,7 +165,7 @@ def test_closed_stream_leaves_nothing(bench: Bench):
         worker.receive(Units(of.stream, 0, 2, (), "end"))
         await settle(turns=100)
         assert os.listdir(of.folder) == [], "messages about a closed stream are ignored"
-        assert not any(isinstance(m, StreamFailed | Sealed) for m in of.said)
+        assert not any(isinstance(m, Failed | Sealed) for m in of.said)
         assert len(of.said) == count, "nothing is said after Closed"
         worker.receive(Close(of.stream))
         await settle(lambda: len(of.said) > count)
@@ -187,7 +186,7 @@ def test_stream_opened_while_it_is_closed_says_closed_first(bench: Bench):
         worker.receive(Close(of.stream))
         of.open(worker)
         await settle(lambda: of.done, turns=30_000)
-        after = [type(m) for m in of.said[count:] if not isinstance(m, StreamWorking)]
+        after = [type(m) for m in of.said[count:] if not isinstance(m, Working)]
         assert after[:2] == [Closed, Asks]
         assert sorted(records(of)) == [(unit, n) for unit in range(8) for n in range(30)]
         serving.cancel()
@@ -228,7 +227,7 @@ def test_stream_lets_go_of_what_it_holds_beyond_the_memory(bench: Bench):
                 grant()
                 await settle(lambda one=one, made=made: len(one.made) > made)  # type: ignore[misc]
         serving.cancel()
-        fetched = sum(made.outcome.fetched_bytes for one in of for made in one.made)
+        fetched = sum(one.made[-1].outcome.fetched_bytes for one in of)
         return [shards(one) for one in of], fetched
 
     roomy, once = asyncio.run(run(1e9))
@@ -240,9 +239,9 @@ def test_stream_lets_go_of_what_it_holds_beyond_the_memory(bench: Bench):
 def test_units_that_do_not_follow_close_the_stream(bench: Bench):
     async def run() -> None:
         of = bench.player()
-        failed: list[StreamFailed] = []
+        failed: list[Failed] = []
         worker = of.worker()
-        worker._send = lambda m: failed.append(m) if isinstance(m, StreamFailed) else None
+        worker._send = lambda m: failed.append(m) if isinstance(m, Failed) else None
         serving = asyncio.ensure_future(worker.serve())
         of.open(worker)
         worker.receive(Units(of.stream, 0, 5, tuple(bench.units[5:]), "end"))
@@ -261,12 +260,12 @@ def test_source_that_is_gone_fails_the_stream_and_leaves_nothing(bench: Bench):
 
     async def run() -> None:
         of = bench.player()
-        failed: list[StreamFailed] = []
+        failed: list[Failed] = []
         worker = of.worker()
         heard = of._heard
 
         def take(message: Any) -> None:
-            failed.append(message) if isinstance(message, StreamFailed) else heard(message)
+            failed.append(message) if isinstance(message, Failed) else heard(message)
 
         worker._send = take
         serving = asyncio.ensure_future(worker.serve())
@@ -283,10 +282,10 @@ def test_disk_that_is_gone_fails_the_stream(bench: Bench):
     async def run() -> None:
         of = bench.player()
         shutil.rmtree(of.folder)
-        failed: list[StreamFailed] = []
+        failed: list[Failed] = []
         worker = of.worker()
         heard = of._heard
-        worker._send = lambda m: failed.append(m) if isinstance(m, StreamFailed) else heard(m)
+        worker._send = lambda m: failed.append(m) if isinstance(m, Failed) else heard(m)
         serving = asyncio.ensure_future(worker.serve())
         of.open(worker)
         await settle(lambda: bool(failed), turns=30_000)
@@ -301,20 +300,28 @@ def test_messages_of_streams_survive_the_pipe():
     cursor = Cursor(1, 2, 3, (Lane(2, 1, 9, 2**64 - 1, 100, 4, 50),))
     unit = Unit(9, "a/\udcff", 100, "e", 5, "cat")
     skipped = Skipped(9, "a", 2**63, 4, "why", True)
-    filled = Filled(Cursor(), cursor, "full", 1, 2, 3, 4, 2**64 - 1, (skipped,), 5, 0.5)
     for message in (
-        Open(stream, cursor, (unit, None), cursor, shape, {"version": 1}, ("a", "b"), {"x": "y"}),
-        Open(stream, cursor, (), None, shape, None, (), {}),
+        Open(
+            stream,
+            cursor,
+            (unit, None),
+            cursor,
+            shape,
+            {"version": 1},
+            ("a", "b"),
+            remade={"x": "y"},
+        ),
+        Open(stream, cursor, (), None, shape, None, (), (Condemned(3, "died", True),)),
         Units(stream, 1, 2, (unit, unit), "wait"),
         Until(stream, cursor),
         Until(stream, None),
         Grant(stream, 12, "/tmp/x"),
         Close(stream),
         messages.Asks(stream),
-        messages.StreamDescribed(stream, {"version": 1}),
-        StreamWorking(stream, 12, 3, -1, True),
-        Sealed(stream, 12, filled),
+        messages.Described(stream, {"version": 1}),
+        Working(stream, 12, 3, -1, True),
+        Sealed(stream, 12, Cursor(), cursor, "full", 1, 2, 3, 2**64 - 1, (skipped,), 5, 0.5),
         Closed(stream),
-        StreamFailed(stream, "disk", "full", 28, 5, True),
+        Failed(stream, "disk", "full", 28, 5, True),
     ):
         assert messages.read(io.BytesIO(messages.pack(message))) == message

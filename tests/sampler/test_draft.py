@@ -17,7 +17,6 @@ from cachecd.sampler.draft import (
     Draft,
     cursors_text,
     discard,
-    remainder_text,
     skipped_bytes,
 )
 from cachecd_client._core import Sidecar, read_record
@@ -35,8 +34,8 @@ def draft(path: str, schema: Schema | None = None, capacity: int = CAPACITY, **m
     return Draft(path, capacity, schema, lambda _: None, {"dataset": "train", "number": 3}, **more)
 
 
-def unit(number: int, ordinal: int = 0, offset: int = 0) -> Unit:
-    return Unit(number, f"{number}", 1000, record=ordinal, offset=offset)
+def unit(number: int) -> Unit:
+    return Unit(number, f"{number}", 1000)
 
 
 def test_nothing_is_on_disk_before_the_first_record_nor_after_an_abort(path: str, tmp_path: Path):
@@ -54,26 +53,17 @@ def test_a_sealed_shard_is_described_by_its_sidecar_and_its_figures(path: str):
     one = draft(path)
     for number in range(5):
         assert one.add({"x": number}, unit(number), ordinal=7)
-    sealed = one.seal(remainder_text([unit(8)]))
+    sealed = one.seal({})
     sidecar = Sidecar.read(path + ".idx")
     assert (sealed.records, sealed.data_bytes) == (5, os.path.getsize(path))
-    assert sealed.sidecar_bytes == os.path.getsize(path + ".idx")
     assert sealed.allocated == sum(os.stat(p).st_blocks * 512 for p in (path, path + ".idx"))
     assert sidecar.units.tolist() == [0, 1, 2, 3, 4]
     assert sidecar.ordinals.tolist() == [7] * 5
     meta = json.loads(sidecar.meta)
     assert (meta["dataset"], meta["number"]) == ("train", 3)
     assert Schema.from_json(meta["schema"]) == Schema((Feature("x", "int64", "int64", ()),))
-    assert meta["remainder"] == [[8, 0, 0, 0]]
     one.abort()
     assert Path(path).exists(), "sealed is sealed"
-
-
-def test_a_long_remainder_names_only_the_unit_that_was_begun(path: str):
-    one = draft(path)
-    one.add({"x": 1}, unit(0), 0)
-    one.seal(remainder_text([unit(5, 2, 100), *(unit(n) for n in range(1000, 2000))]))
-    assert json.loads(Sidecar.read(path + ".idx").meta)["remainder"] == [[5, 2, 100, 0]]
 
 
 def test_both_files_never_take_more_than_the_capacity_however_long_the_schema(path: str):
@@ -83,7 +73,7 @@ def test_both_files_never_take_more_than_the_capacity_however_long_the_schema(pa
     count = 0
     while one.add({"label": 5}, unit(count), 0):
         count += 1
-    sealed = one.seal(remainder_text([unit(0, ordinal=1)]))
+    sealed = one.seal({})
     assert sealed.allocated <= CAPACITY
     assert sealed.records == count
     assert CAPACITY - sealed.allocated <= 3 * 4096, "hardly any room is wasted"
@@ -225,7 +215,6 @@ def test_shard_without_records_is_a_sidecar_alone(path: str, tmp_path: Path):
     sealed = one.seal(cursors_text(Cursor(), Cursor(1), []))
     assert [file.name for file in tmp_path.iterdir()] == ["shard.tfrecord.idx"]
     assert (sealed.records, sealed.data_bytes, sealed.digest) == (0, 0, 0)
-    assert sealed.sidecar_bytes == os.path.getsize(path + ".idx")
     assert len(Sidecar.read(path + ".idx")) == 0
 
 

@@ -239,15 +239,16 @@ def test_unit_that_was_rewritten_is_skipped_unless_until_names_it(
     assert begun(listed, until, found) == expected
 
 
-def test_assignment_leaves_what_did_not_fit_in_its_order():
+def test_parts_of_units_that_do_not_fit_are_left_to_the_cursor():
     sources_ = whole(9, 9, 9)
     supply = Fakes(sources_)
     units = [replace(unit_of(n, s), stop=8) for n, s in enumerate(sources_)]
     filling_ = Filling(supply, 2)
     filling_.feed(0, 0, units, "end")
     assert asyncio.run(filling_.fill(cast(Draft, FakeDraft()))) == "full"
-    left = [(u.number, u.record, u.offset, u.stop) for u in filling_.left()]
-    assert left == [(0, 5, 50, 8), (1, 5, 50, 8), (2, 0, 0, 8)]
+    after = filling_.cursor()
+    left = [(lane.place, lane.unit, lane.record, lane.offset) for lane in after.lanes]
+    assert (left, after.place) == ([(0, 0, 5, 50), (1, 1, 5, 50)], 2)
 
 
 def test_place_without_a_unit_is_passed_over():

@@ -182,7 +182,7 @@ class TestWorker:
         assert {r["key"][1][0].decode(): (r["image"][1][0], r["mask"][1][0]) for r in found} == {
             text: pair for text, pair in pairs.items() if text not in lost
         }
-        assert [(s.key, s.reason, s.passing) for s in outcome.set_aside] == [
+        assert [(s.key, s.reason, s.passing) for s in outcome.skipped] == [
             (text, f"'masks/{text}.json' is missing", False) for text in sorted(lost)
         ]
         whole = sum(len(a) + len(b) for text, (a, b) in pairs.items() if text not in lost)
@@ -219,7 +219,7 @@ class TestWorker:
             [Unit(0, "1", 10), Unit(1, "2", 1)]
         )
         assert [unit for unit, _, _ in shard.records] == [1]
-        assert "raise cache.shard_size" in outcome.set_aside[0].reason
+        assert "raise cache.shard_size" in outcome.skipped[0].reason
 
 
 class _Store:

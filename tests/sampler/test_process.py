@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 
-from cachecd.model import Assignment, Cursor, Shape, ShardId, StreamId, Unit
+from cachecd.model import Cursor, Shape, StreamId, Unit
 from cachecd.sampler import messages
 from cachecd.sampler.messages import (
     Asks,
-    FromSampler,
+    Failed,
+    FromStream,
     Grant,
-    Made,
-    Make,
     OfStreams,
     Open,
     Sealed,
@@ -30,6 +29,7 @@ from cachecd_client._core import ShardWriter, decode_example
 from cachecd_client.schema import Feature, Schema
 from tests.contracts.source import read_back
 from tests.e2e.daemons import alive, wait_until
+from tests.sampler.streams import one_shard
 
 Process = subprocess.Popen[bytes]
 
@@ -63,26 +63,27 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Process]]:
             pipe.close()
 
 
-def send(process: Process, message: Setup | Make | OfStreams) -> None:
+def send(process: Process, *given: Setup | OfStreams) -> None:
     assert process.stdin is not None
-    process.stdin.write(messages.pack(message))
+    for message in given:
+        process.stdin.write(messages.pack(message))
     process.stdin.flush()
 
 
-def make(folder: Path, count: int = 3) -> Make:
-    for number in range(count):
-        (folder / "src" / f"{number}").write_bytes(b"%d" % number)
-    units = tuple(Unit(number, f"{number}", 1) for number in range(count))
-    assignment = Assignment(ShardId("train", 1), "g", units)
-    return Make(assignment, str(folder / "1.tfrecord"), 1 << 20, None, (), {})
+def shard(folder: Path, number: int = 1) -> tuple[OfStreams, ...]:
+    """Has three units made into a shard."""
+    for unit in range(3):
+        (folder / "src" / f"{unit}").write_bytes(b"%d" % unit)
+    units = [Unit(unit, f"{unit}", 1) for unit in range(3)]
+    return one_shard(units, folder / f"{number}.tfrecord", number)
 
 
-def answer(process: Process) -> FromSampler:
+def answer(process: Process) -> FromStream:
     assert process.stdout is not None
     while True:
         message = messages.read(process.stdout)  # type: ignore[arg-type]
         assert message is not None, "the process has ended"
-        if isinstance(message, (Made, messages.Failed)):
+        if isinstance(message, (Sealed, Failed)):
             return message
 
 
@@ -90,8 +91,8 @@ def test_what_users_print_goes_to_stderr_and_stdin_is_empty(
     start: Callable[..., Process], tmp_path: Path
 ):
     process = start(transform="tests.sampler.steps:chatty")
-    send(process, make(tmp_path))
-    assert isinstance(answer(process), Made)
+    send(process, *shard(tmp_path))
+    assert isinstance(answer(process), Sealed)
     for _, _, record in read_back(tmp_path / "1.tfrecord").records:
         assert decode_example(record)["stdin"] == ("bytes", [b""])
     process.communicate()
@@ -100,20 +101,18 @@ def test_what_users_print_goes_to_stderr_and_stdin_is_empty(
         assert printed.count(line) == 3
 
 
-def test_one_assignment_after_another_is_done(start: Callable[..., Process], tmp_path: Path):
+def test_one_stream_after_another_is_carried(start: Callable[..., Process], tmp_path: Path):
     process = start()
     for number in range(1, 4):
-        one = make(tmp_path)
-        path = str(tmp_path / f"{number}.tfrecord")
-        send(process, Make(one.assignment, path, 1 << 20, None, (), {}))
+        send(process, *shard(tmp_path, number))
     for number in range(1, 4):
-        assert isinstance(answer(process), Made)
+        assert isinstance(answer(process), Sealed)
         assert len(read_back(tmp_path / f"{number}.tfrecord").records) == 3
 
 
 def test_eof_ends_it_and_leaves_no_temporary_file(start: Callable[..., Process], tmp_path: Path):
     process = start(transform="tests.sampler.steps:first_then_wait")
-    send(process, make(tmp_path))
+    send(process, *shard(tmp_path))
     wait_until((tmp_path / "1.tfrecord").exists, 30)
     assert process.stdin is not None
     process.stdin.close()
@@ -146,12 +145,11 @@ def test_memory_does_not_grow_with_the_size_of_an_object(
     size, _ = writer.finish("{}")
     process = start(source={"url": f"file://{tmp_path}/src", "format": "tfrecord"})
     unit = Unit(0, "large", size)
-    assignment = Assignment(ShardId("train", 1), "g", (unit,))
     schema = Schema((Feature("x", "bytes", "bytes", ()),)).to_json()
-    send(process, Make(assignment, str(tmp_path / "1"), 300 << 20, schema, (), {}))
+    send(process, *one_shard([unit], tmp_path / "1", capacity=300 << 20, schema=schema))
     made = answer(process)
-    assert isinstance(made, Made)
-    assert made.outcome.records == 256
+    assert isinstance(made, Sealed)
+    assert made.records == 256
     status = Path(f"/proc/{process.pid}/status").read_text()
     [peak] = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")]
     assert peak < 200 << 10, "kB; the object has 262144"
@@ -162,14 +160,11 @@ def test_signals_for_the_whole_group_are_left_to_the_daemon(
     start: Callable[..., Process], tmp_path: Path, number: signal.Signals
 ):
     process = start()
-    send(process, make(tmp_path))
+    send(process, *shard(tmp_path))
     answer(process)
     process.send_signal(number)
-    send(
-        process,
-        Make(make(tmp_path).assignment, str(tmp_path / "2.tfrecord"), 1 << 20, None, (), {}),
-    )
-    assert isinstance(answer(process), Made)
+    send(process, *shard(tmp_path, 2))
+    assert isinstance(answer(process), Sealed)
 
 
 def test_it_does_not_outlive_its_parent_even_with_the_pipe_open(tmp_path: Path):
@@ -193,7 +188,7 @@ os.read(0, 1)
     (tmp_path / "src").mkdir()
     source = {"source": {"url": f"file://{tmp_path}/src", "format": "files"}}
     os.write(writing, messages.pack(Setup({"train": source}, 4, None)))
-    os.write(writing, messages.pack(make(tmp_path)))
+    os.write(writing, b"".join(map(messages.pack, shard(tmp_path))))
     wait_until((tmp_path / "1.tfrecord.idx").exists, 30)  # it is up and at work
     process.kill()
     process.communicate()
@@ -210,16 +205,16 @@ def test_stream_is_carried_over_the_pipes_and_leaves_nothing_at_the_end(
         (tmp_path / "src" / f"{number}").write_bytes(bytes([number]) * 20_000)
     stream, shape = StreamId("train", "g", 0), Shape(1, 8, 2, 64 << 10, 0)
     units = tuple(Unit(number, f"{number}", 20_000) for number in range(9))
-    send(process, Open(stream, Cursor(), (), None, shape, None, (), {"dataset": "train"}))
+    send(process, Open(stream, Cursor(), (), None, shape, None, ()))
     for number in (0, 2):
         send(process, Grant(stream, number, str(tmp_path / f"{number}.tfrecord")))
     assert received(process, Asks) == Asks(stream)
     send(process, Units(stream, 0, 0, units[:7], "wait"))
     first = received(process, Sealed)
-    assert (first.number, first.outcome.end, first.outcome.records) == (0, "full", 2)
+    assert (first.number, first.end, first.records) == (0, "full", 2)
     assert [u for u, _, _ in read_back(tmp_path / "0.tfrecord").records] == [0, 1]
     second = received(process, Sealed)
-    assert second.outcome.before == first.outcome.after
+    assert second.before == first.after
     send(process, Grant(stream, 4, str(tmp_path / "4.tfrecord")))
     wait_until(lambda: (tmp_path / "4.tfrecord").exists())
     assert process.stdin is not None

@@ -38,7 +38,7 @@ def test_whatever_a_stores_library_raises_of_one_object_sets_that_aside_for_a_wh
     of.add(key)
     outcome, _ = bench.made(UNITS)
     assert outcome.records == 1
-    (aside,) = outcome.set_aside
+    (aside,) = outcome.skipped
     assert (aside.key, aside.passing) == (key, True)
     assert aside.reason.startswith("RuntimeError: nobody thought of this (")
 

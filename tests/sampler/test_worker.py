@@ -1,4 +1,4 @@
-"""One assignment from a store to a sealed shard, in this process."""
+"""One shard from a store to its two files, by a worker in this process."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import errno
 import random
 import uuid
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cachecd.model import Assignment, Outcome, ShardId, Unit
+from cachecd.model import Shape, StreamId, Unit
 from cachecd.sampler import ahead
-from cachecd.sampler.messages import Described, Failed, FromSampler, Made, Make, Setup, Working
+from cachecd.sampler.messages import (
+    Close,
+    Closed,
+    Described,
+    Failed,
+    FromStream,
+    Sealed,
+    Setup,
+    Working,
+)
 from cachecd.sampler.worker import Worker
 from cachecd.stores import fetch
-from cachecd.stores.patience import Retry
 from cachecd_client._core import decode_example, encode_example
 from tests import scripted
 from tests.contracts.source import Shard, read_back
+from tests.sampler.streams import RETRY, Noting, Player, one_shard
 from tests.sampler.test_sources import frame, tfrecord
 from tests.scripted import ScriptedServer, scripted_server
 from tests.stores import S3Server
@@ -33,27 +43,43 @@ RNG = np.random.default_rng(11)
 class Bench:
     def __init__(self, folder: Path, **dataset: Any) -> None:
         self.folder = folder
-        self.said: list[FromSampler] = []
+        self.dataset = dataset
+        self.said: list[FromStream] = []
         self.marked: list[int] = []
         self.capacity = CAPACITY
         self.schema: dict[str, Any] | None = None
         self.classes: tuple[str, ...] = ()
         setup = Setup({"train": dataset}, connections=8, bandwidth=None)
-        self.worker = Worker(
-            setup, self.said.append, self.marked.append, Retry(2, within=0.3, first=0.01)
-        )
+        self.worker = Worker(setup, self.said.append, Noting(self.marked.append), RETRY)
+        self._loop = asyncio.new_event_loop()
+        weakref.finalize(self, self._loop.close)
 
-    def make(self, units: list[Unit], number: int = 1) -> Made | Failed:
-        assignment = Assignment(ShardId("train", number), "g", tuple(units))
-        meta = {"dataset": "train", "number": number}
-        path = str(self.folder / f"{number}.tfrecord")
-        make = Make(assignment, path, self.capacity, self.schema, self.classes, meta)
-        return asyncio.run(self.worker.make(make))
+    def make(self, units: list[Unit], number: int = 1, lanes: int = 1) -> Sealed | Failed:
+        return self._loop.run_until_complete(self._make(units, number, lanes))
 
-    def made(self, units: list[Unit], number: int = 1) -> tuple[Outcome, Shard]:
-        result = self.make(units, number)
-        assert isinstance(result, Made), result
-        return result.outcome, read_back(self.folder / f"{number}.tfrecord")
+    async def _make(self, units: list[Unit], number: int, lanes: int) -> Sealed | Failed:
+        path = self.folder / f"{number}.tfrecord"
+        common = self.capacity, lanes, self.schema, self.classes
+        for message in one_shard(units, path, number, *common):
+            self.worker.receive(message)
+        serving = asyncio.ensure_future(self.worker.serve())
+        end = await self._said(Sealed, Failed)
+        self.worker.receive(Close(end.stream))
+        await self._said(Closed)
+        serving.cancel()
+        await asyncio.wait({serving})
+        return end
+
+    async def _said(self, *kinds: type[Any]) -> Any:
+        """What the worker says last, once it is one of these."""
+        while not (self.said and isinstance(self.said[-1], kinds)):
+            await asyncio.sleep(0.001)
+        return self.said[-1]
+
+    def made(self, units: list[Unit], number: int = 1, lanes: int = 1) -> tuple[Sealed, Shard]:
+        result = self.make(units, number, lanes)
+        assert isinstance(result, Sealed), result
+        return result, read_back(self.folder / f"{number}.tfrecord")
 
     def failed(self, units: list[Unit]) -> Failed:
         result = self.make(units)
@@ -62,18 +88,12 @@ class Bench:
         return result
 
     def all_of(self, units: list[Unit]) -> list[tuple[int, int, bytes]]:
-        """Every record, over as many shards as it takes; each remainder is the next assignment."""
-        records: list[tuple[int, int, bytes]] = []
-        number = 0
-        while units:
-            number += 1
-            outcome, shard = self.made(units, number)
-            for described in self.said:
-                if isinstance(described, Described):
-                    self.schema = described.schema
-            records += shard.records
-            units = list(outcome.remainder)
-        return records
+        """Every record, over as many shards as it takes."""
+        shape = Shape(1, 8, 4, self.capacity, 0)
+        player = Player(self.folder, self.dataset, units, shape, said=self.said)
+        asyncio.run(player.play())
+        paths = [self.folder / f"{made.number}.tfrecord" for made in player.made]
+        return [record for path in paths for record in read_back(path).records]
 
 
 @pytest.fixture
@@ -129,7 +149,7 @@ class TestS3:
         assert sorted(bench.all_of(self.units(s3, bucket))) == expected
         assert [type(m) for m in bench.said].count(Described) == 1
 
-    def test_objects_become_records_and_what_is_gone_is_set_aside(
+    def test_objects_become_records_and_what_is_gone_is_skipped(
         self, s3: S3Server, bucket: str, folder: Path
     ):
         bodies = {f"{n:03d}": RNG.bytes(n * 10) for n in range(50)}
@@ -142,9 +162,9 @@ class TestS3:
         )
         expected = {n: body for n, body in enumerate(bodies.values()) if n not in (7, 8)}
         assert payloads(shard) == expected
-        assert [(s.unit, s.key) for s in outcome.set_aside] == [(7, "007"), (8, "008")]
-        assert "gone" in outcome.set_aside[0].reason
-        assert "changed" in outcome.set_aside[1].reason
+        assert [(s.unit, s.key) for s in outcome.skipped] == [(7, "007"), (8, "008")]
+        assert "gone" in outcome.skipped[0].reason
+        assert "changed" in outcome.skipped[1].reason
         assert outcome.fetched_bytes == sum(map(len, expected.values()))
 
 
@@ -155,27 +175,17 @@ class TestOutcome:
         path, sidecar = folder / "1.tfrecord", folder / "1.tfrecord.idx"
         assert outcome.records == len(shard.records) == 20
         assert outcome.data_bytes == path.stat().st_size
-        assert outcome.sidecar_bytes == sidecar.stat().st_size
         assert outcome.allocated == 512 * (path.stat().st_blocks + sidecar.stat().st_blocks)
         assert outcome.fetched_bytes == 100_000
         assert outcome.seconds > 0
-        assert outcome.remainder == outcome.set_aside == ()
+        assert (outcome.end, outcome.skipped) == ("pass", ())
 
-    def test_an_assignment_of_which_nothing_can_be_used_makes_no_file(
-        self, tmp_path: Path, folder: Path
-    ):
-        [unit, _] = written(tmp_path / "src", [b"x", b"y"])
-        (tmp_path / "src" / "0000").unlink()
-        result = Bench(folder, **files(tmp_path / "src")).make([unit])
-        assert isinstance(result, Made)
-        assert (result.outcome.records, result.outcome.allocated) == (0, 0)
-        assert [s.unit for s in result.outcome.set_aside] == [0]
-        assert list(folder.iterdir()) == []
-
-    def test_what_is_not_reached_is_left_over_as_it_was(self, tmp_path: Path, folder: Path):
+    def test_a_full_shard_leaves_the_rest_to_its_cursor(self, tmp_path: Path, folder: Path):
         units = written(tmp_path / "src", [RNG.bytes(100_000) for _ in range(30)])
         outcome, shard = Bench(folder, **files(tmp_path / "src")).made(units)
-        assert outcome.remainder == tuple(units[len(shard.records) :])
+        [lane] = outcome.after.lanes
+        assert (lane.unit, lane.record) == (len(shard.records), 0)
+        assert outcome.after.place == len(shard.records) + 1
         assert outcome.allocated <= CAPACITY
 
     def test_little_more_is_fetched_than_fits(self, tmp_path: Path, folder: Path):
@@ -216,7 +226,7 @@ class TestDeterminism:
         monkeypatch.setattr(fetch.Store, "get", late)
 
     @pytest.mark.parametrize("steps", [[], ["tests.sampler.steps:twice"]])
-    def test_whatever_arrives_first_the_same_assignment_gives_the_same_bytes(
+    def test_whatever_arrives_first_the_same_units_give_the_same_bytes(
         self, tmp_path: Path, folder: Path, steps: list[str]
     ):
         units = written(tmp_path / "src", [RNG.bytes(int(n)) for n in RNG.integers(0, 9000, 300)])
@@ -226,9 +236,9 @@ class TestDeterminism:
             (folder / f"{number}").mkdir()
             bench = Bench(folder / f"{number}", **files(tmp_path / "src"), transform=steps)
             outcome, shard = bench.made(units)
-            results.append((shard.file, shard.records, outcome.remainder))
+            results.append((shard.file, shard.records, outcome.after))
         assert results[0] == results[1] == results[2]
-        assert results[0][2], "the shard was full"
+        assert outcome.end == "full"
 
     @pytest.mark.parametrize(
         "steps", [[], ["tests.sampler.steps:twice"]], ids=["verbatim", "decoded"]
@@ -247,12 +257,11 @@ class TestDeterminism:
         for number in (1, 2):
             (folder / f"{number}").mkdir()
             bench = Bench(folder / f"{number}", source=source, transform=steps)
-            outcome, shard = bench.made(units)
-            results.append((shard.file, shard.records, outcome.remainder))
+            outcome, shard = bench.made(units, lanes=16)
+            results.append((shard.file, shard.records, outcome.after))
         assert results[0] == results[1]
-        left = {u.number: u for u in outcome.remainder}
-        assert [u for u in units if u == left.get(u.number)] == units[16:]
-        given = [left[n].offset for n in range(16)]
+        assert [lane.unit for lane in outcome.after.lanes] == list(range(16))
+        given = [lane.offset for lane in outcome.after.lanes]
         assert max(given) - min(given) < 3 * 9100 * (1 + len(steps))
 
 
@@ -263,7 +272,7 @@ class TestTransforms:
         bench = Bench(folder, **files(tmp_path / "src"), transform="tests.sampler.steps:wild")
         outcome, shard = bench.made(units)
         assert payloads(shard) == {0: b"first", 6: b"last"}
-        reasons = {s.unit: s.reason for s in outcome.set_aside}
+        reasons = {s.unit: s.reason for s in outcome.skipped}
         assert "wild raised ValueError: no good" in reasons[1]
         assert "wild raised SystemExit: 3" in reasons[2]
         assert reasons[3] == "its transform made no record of it"
@@ -277,7 +286,8 @@ class TestTransforms:
         bench = Bench(folder, **files(tmp_path / "src"), transform="tests.sampler.steps:twice")
         bench.capacity = 200_000
         records = bench.all_of(units)
-        assert [(unit, n) for unit, n, _ in records] == [(u, n) for u in range(20) for n in (0, 1)]
+        found = sorted((unit, n) for unit, n, _ in records)
+        assert found == [(u, n) for u in range(20) for n in (0, 1)]
 
     def test_a_transform_that_cannot_be_imported_stops_the_dataset_with_its_reason(
         self, tmp_path: Path, folder: Path
@@ -298,7 +308,7 @@ class TestFaults:
                 server.script[f"/b/{number}"] = [scripted.body(b"fine")]
             yield server
 
-    def test_a_store_that_is_not_there_fails_the_assignment(self, tmp_path: Path, folder: Path):
+    def test_a_store_that_is_not_there_fails_the_stream(self, tmp_path: Path, folder: Path):
         failed = Bench(folder, **files(tmp_path / "nowhere")).failed([Unit(0, "a", 1)])
         assert failed.cause == "source"
         assert "nowhere: the folder does not exist" in failed.reason
@@ -322,7 +332,7 @@ class TestFaults:
             [Unit(number, f"{number}", 4) for number in range(20)]
         )
         assert len(shard.records) == 19
-        [aside] = outcome.set_aside
+        [aside] = outcome.skipped
         assert aside.unit == 7
         assert "while other objects can be read" in aside.reason
 
@@ -338,15 +348,13 @@ class TestFaults:
     ):
         units = written(tmp_path / "src", [b"x"])
         bench = Bench(folder, **files(tmp_path / "src"))
-        bench.capacity = 1  # no caller may ask for that
+        bench.capacity = 1000  # no caller may ask for that
         failed = bench.failed(units)
         assert failed.cause == "worker"
-        assert "ValueError: capacity of 1 bytes" in failed.reason
+        assert "ValueError: capacity of 1000 bytes" in failed.reason
         assert "Traceback" in capsys.readouterr().err
 
-    def test_the_next_assignment_is_not_affected_by_one_that_failed(
-        self, tmp_path: Path, folder: Path
-    ):
+    def test_the_next_stream_is_not_affected_by_one_that_failed(self, tmp_path: Path, folder: Path):
         units = written(tmp_path / "src", [b"x"])
         (tmp_path / "src").rename(tmp_path / "away")
         bench = Bench(folder, **files(tmp_path / "src"))
@@ -369,7 +377,7 @@ def test_progress_is_reported_while_something_is_slow(
             await asyncio.wait_for(reported.wait(), 30)
         return await get(self, key, *args)
 
-    def said(message: FromSampler) -> None:
+    def said(message: FromStream) -> None:
         bench.said.append(message)
         if isinstance(message, Working) and message.unit == 1:
             reported.set()
@@ -377,7 +385,7 @@ def test_progress_is_reported_while_something_is_slow(
     monkeypatch.setattr(fetch.Store, "get", slow)
     bench.worker._send = said
     bench.made(units)
-    assert Working(ShardId("train", 1), 5, 1) in bench.said
+    assert Working(StreamId("train", "g", 1), 1, 5, 1, half=False) in bench.said
 
 
 def test_frames_for_tests_are_what_the_core_reads():
