@@ -52,27 +52,13 @@ class DiskWork:
     states: dict[GenerationId, State] = field(default_factory=dict)
     window: int | None = None
     check: Callable[[], None] = lambda: None
-    _open: dict[str, Exclusion] = field(default_factory=dict)
-    _keys: dict[str, frozenset[str]] = field(default_factory=dict)
     _skipped: dict[tuple[StreamId, int], tuple[Skipped, ...]] = field(default_factory=dict)
     _halves: set[tuple[StreamId, int]] = field(default_factory=set)
     _counted: set[GenerationId] = field(default_factory=set)  # state.json lacks their newest counts
 
-    def __post_init__(self) -> None:
-        self._open = {each.name: each for each in self.excluded.unfinished}
-
     def excluded_keys(self, dataset: str) -> frozenset[str]:
         """Returns the excluded keys of a dataset; any thread may ask."""
-        if (keys := self._keys.get(dataset)) is None:
-            keys = self._keys[dataset] = self.excluded.keys(dataset)
-        return keys
-
-    def is_excluded(self, dataset: str, keys: frozenset[str]) -> bool:
-        """Whether keys are excluded, and all shards with records of theirs are done."""
-        under_way = (each for each in list(self._open.values()) if each.dataset == dataset)
-        return keys <= self.excluded_keys(dataset) and not any(
-            keys.intersection(each.keys) for each in under_way
-        )
+        return self.excluded.keys(dataset)
 
     # --- writes
 
@@ -117,13 +103,9 @@ class DiskWork:
             case do.MarkBad(generation, number, version):
                 publish.mark_bad(self.of(generation), number, version)
             case do.WriteExclusion(name, dataset, keys):
-                exclusion = Exclusion(name, dataset, keys)
-                self.excluded.add(exclusion)
-                self._open[name] = exclusion
-                self._keys[dataset] = self.excluded_keys(dataset).union(keys)
+                self.excluded.add(Exclusion(name, dataset, keys))
             case do.FinishExclusion(name):
                 self.excluded.finish(name)
-                self._open.pop(name, None)
             case do.WriteManifest(lease):
                 schema = self.schemas.get(GenerationId(lease.dataset, lease.generation))
                 shards = sum(last - first + 1 for _, first, last in lease.intervals)
@@ -278,7 +260,7 @@ class DiskWork:
         return ev.HoldersFound(name, tuple(self._holders(name)))
 
     def _holders(self, name: str) -> Iterable[tuple[GenerationId, int, int]]:
-        exclusion = self._open[name]
+        [exclusion] = (each for each in self.excluded.unfinished if each.name == name)
         for dataset, generation in self.layout.generations():
             layout = self.layout.generation(dataset, generation)
             if dataset == exclusion.dataset and layout.shards.exists():

@@ -190,7 +190,7 @@ class CacheLoop:
 
     def are_excluded(self, dataset: str, keys: frozenset[str]) -> bool:
         """Whether keys are excluded, and their shards are done."""
-        return self._found.work.is_excluded(dataset, keys)
+        return self._found.work.excluded.are_done(dataset, keys)
 
     def rate(self, dataset: str) -> float:
         """The bytes per second that are fetched for a dataset now."""

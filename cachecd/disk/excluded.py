@@ -7,6 +7,7 @@ says that its shards are done; a start searches shards only for the other exclus
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,8 +36,9 @@ class ExcludedFile:
         last line without its end is ignored: the daemon was killed before it replied."""
         self._path = path
         self._end = 0
-        self._made: dict[str, Exclusion] = {}
-        self._done: set[str] = set()
+        self._made: set[str] = set()
+        self._open: dict[str, Exclusion] = {}  # whose shards may not be done
+        self._keys: defaultdict[str, set[str]] = defaultdict(set)
         for number, line in enumerate((read(path) or b"").splitlines(keepends=True), 1):
             if not line.endswith(b"\n"):
                 break
@@ -50,14 +52,18 @@ class ExcludedFile:
             self._end += len(line)
 
     def keys(self, dataset: str) -> frozenset[str]:
-        """Returns all excluded keys of a dataset."""
-        every = (made.keys for made in self._made.values() if made.dataset == dataset)
-        return frozenset(key for keys in every for key in keys)
+        """Returns all excluded keys of a dataset; any thread may ask."""
+        return frozenset(self._keys.get(dataset, ()))
 
     @property
     def unfinished(self) -> tuple[Exclusion, ...]:
-        """The exclusions whose shards may not be done."""
-        return tuple(made for name, made in self._made.items() if name not in self._done)
+        """The exclusions whose shards may not be done; any thread may ask."""
+        return tuple(self._open.values())
+
+    def are_done(self, dataset: str, keys: frozenset[str]) -> bool:
+        """Whether keys are excluded, and all shards with records of theirs are done."""
+        under_way = (each.keys for each in self.unfinished if each.dataset == dataset)
+        return keys <= self.keys(dataset) and all(map(keys.isdisjoint, under_way))
 
     def add(self, exclusion: Exclusion) -> None:
         """Appends an exclusion, unless the file has it already. DiskError."""
@@ -67,7 +73,7 @@ class ExcludedFile:
 
     def finish(self, name: str) -> None:
         """Appends that all shards of this exclusion are done. DiskError."""
-        if name not in self._done:
+        if name in self._open:
             self._append({"exclusion": name, "done": True})
 
     def _append(self, fields: dict[str, object]) -> None:
@@ -78,10 +84,12 @@ class ExcludedFile:
     def _take(self, line: bytes) -> None:
         match json.loads(line):
             case {"exclusion": str(name), "done": True}:
-                self._done.add(name)
+                self._open.pop(name, None)
             case {"exclusion": str(name), "dataset": str(dataset), "keys": [*keys]}:
                 if not all(isinstance(key, str) for key in keys):
                     raise ValueError("a key is no text")
-                self._made[name] = Exclusion(name, dataset, tuple(keys))
+                self._made.add(name)
+                self._open[name] = Exclusion(name, dataset, tuple(keys))
+                self._keys[dataset].update(keys)
             case _:
                 raise ValueError("no exclusion")
