@@ -46,7 +46,7 @@ def ingest(
             deadline = time.monotonic() + PATIENCE
             while not condition(found := status()):
                 assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {found}"
-                time.sleep(0.02)
+                time.sleep(0.1)  # a status takes the daemon 2 ms
             return found
 
         before = until(lambda s: s["listed"] and s["shards"] and not s["making"])
