@@ -187,7 +187,7 @@ class _Daemon:
 
     async def open(self) -> bool:
         """Begins to work. False if it was stopped meanwhile."""
-        await self._executor.start(self._cache.feeding.heard)
+        await self._executor.start(lambda message: self._cache.feeding.heard(message))
         try:
             await self._cache.open()
         except InterruptedError:
