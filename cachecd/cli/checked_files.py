@@ -17,7 +17,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from cachecd.disk.layout import SIDECAR, GenerationLayout, Layout, ShardFile, parse
+from cachecd.disk.layout import (
+    SIDECAR,
+    GenerationLayout,
+    Layout,
+    ShardFile,
+    is_known,
+    parse,
+    shard_file,
+)
 from cachecd_client import resources
 from cachecd_client._core import Sidecar, read_sidecar_head, scan
 from cachecd_client.errors import CallerError, CorruptRecordError, CorruptSidecarError
@@ -26,13 +34,6 @@ from cachecd_client.errors import CallerError, CorruptRecordError, CorruptSideca
 _MAX_THREADS = 8
 _MOMENT = 0.1  # seconds, in which a shard that is published or removed has both its files, or none
 
-_NAME, _GENERATION = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", r"[0-9a-f]{16}(-[1-9][0-9]{0,3})?"
-_OURS = re.compile(
-    r"(lock|egress\.json|excluded\.jsonl|leases/[^/]+\.(json|held)"
-    rf"|datasets/{_NAME}/((rotation|classes-[0-9a-f]+)\.json"
-    rf"|{_GENERATION}/(generation\.json|listing\.sqlite(-journal)?|state\.json|snapshot)))(\.new)?"
-)
-_SHARDS = re.compile(rf"datasets/{_NAME}/{_GENERATION}/shards")
 _TFRECORD = re.compile(r".*\.tfrecords?(-\d+-of-\d+)?", re.DOTALL)  # a name may hold a newline
 
 
@@ -90,9 +91,9 @@ def take_inventory(directory: Path) -> Inventory:
             is_shard, is_ours = bool(_TFRECORD.fullmatch(path.name)), path.name.endswith(SIDECAR)
         else:
             name = str(path.relative_to(directory))
-            file = parse(path.name) if _SHARDS.fullmatch(str(Path(name).parent)) else None
+            file = shard_file(name)
             is_shard = file is not None and file.kind == ".tfrecord"
-            is_ours = file is not None or bool(_OURS.fullmatch(name))
+            is_ours = file is not None or is_known(name)
             if file is not None and file.kind == f".tfrecord{SIDECAR}":
                 shard = path.with_name(path.name.removesuffix(SIDECAR))
                 inventory.absent += [] if shard.exists() else [shard]

@@ -13,8 +13,14 @@ NEW = ".new"  # at the end of a temporary file's name
 MOST_VERSIONS = 100  # of one number
 
 _DATA = ".tfrecord"
-_DATASET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-_GENERATION = re.compile(r"[0-9a-f]{16}(-[1-9][0-9]{0,3})?")
+_NAME, _HASH = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", r"[0-9a-f]{16}(-[1-9][0-9]{0,3})?"
+_DATASET, _GENERATION = re.compile(_NAME), re.compile(_HASH)
+_SMALL_FILE = re.compile(
+    r"(lock|egress\.json|excluded\.jsonl|leases/[^/]+\.(json|held)"
+    rf"|datasets/{_NAME}/((rotation|classes-[0-9a-f]+)\.json"
+    rf"|{_HASH}/(generation\.json|listing\.sqlite(-journal)?|state\.json|snapshot)))(\.new)?"
+)
+_SHARDS = re.compile(rf"datasets/{_NAME}/{_HASH}/shards")
 _SHARD_FILE = re.compile(
     r"(?P<number>[0-9]{10,18})(\.(?P<version>[1-9][0-9]?))?"
     r"(?P<kind>\.tfrecord|\.tfrecord\.idx|\.bad|\.old|\.new|\.new\.idx)"
@@ -143,6 +149,17 @@ class GenerationLayout:
 
     def old(self, number: int) -> Path:
         return self.shards / (_name(number, 0) + ".old")
+
+
+def is_known(path: str) -> bool:
+    """Whether the daemon writes a file with this path below cache.dir, besides shards."""
+    return bool(_SMALL_FILE.fullmatch(path))
+
+
+def shard_file(path: str) -> ShardFile | None:
+    """Parses the path of a file below cache.dir. Returns None if it is not one of a shard."""
+    folder, _, name = path.rpartition("/")
+    return parse(name) if _SHARDS.fullmatch(folder) else None
 
 
 def parse(name: str) -> ShardFile | None:
