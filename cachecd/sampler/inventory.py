@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 from urllib.parse import unquote_plus
 
@@ -13,8 +14,8 @@ from cachecd.sampler.tables import Bad, Row, read_rows
 from cachecd.sampler.view import StoreView
 from cachecd.stores.answers import without_secrets
 
-# A view of the folder at a URL, what is left of the URL, and what ends the view.
-Open = Callable[[str], tuple[StoreView, str, Callable[[], None]]]
+# A view of the folder at a URL, and what is left of the URL.
+Open = Callable[[str], AbstractContextManager[tuple[StoreView, str]]]
 
 _COLUMNS = (
     "key",
@@ -43,8 +44,7 @@ def rows_of_inventory(
         )
     below = f"{prefix.rstrip('/')}/" if prefix.rstrip("/") else ""
     in_csv = found["kind"] == "CSV"
-    tables, _, close = open_at(f"{scheme}://{found['bucket']}/")
-    try:
+    with open_at(f"{scheme}://{found['bucket']}/") as (tables, _):
         for part in found["parts"]:
             with tables.open(part) as file:
                 rows = read_rows(
@@ -58,8 +58,6 @@ def rows_of_inventory(
                     fields = _current(row.fields, below, in_csv)
                     if fields is not None:
                         yield Row(f"{part}, {row.place}", fields)
-    finally:
-        close()
 
 
 def _read(view: StoreView, name: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ given are looked up. The `manifest.json` of an S3 Inventory names tables of a bu
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import re
@@ -52,11 +53,8 @@ def manifest_pages(
 ) -> Iterator[list[ObjectInfo]]:
     """The units that the manifest at `url` names. `store` looks up what the manifest does not say."""
     table = Table(source, url)
-    direct = Direct(store)
-    try:
+    with contextlib.closing(Direct()) as direct:
         yield from pages_of(_units(source, table, store, direct), after)
-    finally:
-        direct.close()
     table.end()
 
 
@@ -66,7 +64,7 @@ def _units(
     rows = table.rows(COLUMNS, partial(wish_of, source))
     while wishes := list(itertools.islice(rows, _AT_A_TIME)):
         missing = [wish.unit.key for wish in wishes if wish.needs_size]
-        sizes = direct.do(_look_up(store, missing)) if missing else {}
+        sizes = direct.do(partial(_look_up, store, missing)) if missing else {}
         for wish in wishes:
             try:
                 unit = wish.sized(sizes[wish.unit.key]) if wish.needs_size else wish.unit
@@ -122,19 +120,17 @@ class Table:
 
     def _rows(self, columns: Sequence[str]) -> Iterator[Row]:
         """The rows of the table, or of the tables that an inventory names."""
-        view, name, close = _open(self._source, self._url)
         try:
-            if name.lower() == "manifest.json":
-                open_at = partial(_open, self._source)
-                yield from rows_of_inventory(self._source, view, name, open_at, self.bad)
-            else:
-                with view.open(name) as file:
-                    yield from read_rows(file, name, columns, self.bad)
+            with _open(self._source, self._url) as (view, name):
+                if name.lower() == "manifest.json":
+                    open_at = partial(_open, self._source)
+                    yield from rows_of_inventory(self._source, view, name, open_at, self.bad)
+                else:
+                    with view.open(name) as file:
+                        yield from read_rows(file, name, columns, self.bad)
         except (UnitError, SourceUnreachableError, ConfigError) as error:
             kind = SourceUnreachableError if isinstance(error, UnitError) else type(error)
             raise kind(f"{without_secrets(self._url)}: {error}") from error
-        finally:
-            close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +151,9 @@ class Wish:
         return replace(unit, size=found.size - unit.begin, etag=unit.etag or found.etag)
 
 
-def _open(source: SourceConfig, url: str) -> tuple[StoreView, str, Callable[[], None]]:
-    """A view of the folder that a URL's object lies in, the object's name there, and what ends it."""
+@contextlib.contextmanager
+def _open(source: SourceConfig, url: str) -> Iterator[tuple[StoreView, str]]:
+    """A view of the folder that a URL's object lies in, and the object's name there."""
     folder, _, name = url.rpartition("/")
     folder += "/"
     # Not checked, as what users write is: file:/// is no place for a source.
@@ -167,8 +164,8 @@ def _open(source: SourceConfig, url: str) -> tuple[StoreView, str, Callable[[], 
         region=source.region,
         anonymous=source.anonymous,
     )
-    direct = Direct(open_plain_store(place, _CONNECTIONS, _TRIES))
-    return StoreView(direct), name, direct.close
+    with contextlib.closing(Direct()) as direct:
+        yield direct.view(open_plain_store(place, _CONNECTIONS, _TRIES)), name
 
 
 def wish_of(source: SourceConfig, row: Row) -> Wish:

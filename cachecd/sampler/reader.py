@@ -8,6 +8,7 @@ class Recordings:
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import operator
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -146,14 +147,12 @@ def list_reader(source: SourceConfig, store: Store, after: str) -> Iterator[list
     if source.manifest is not None:
         yield from store.list(after)
         return
-    direct = Direct(store)
-    try:
-        found = Reader(source).units(StoreView(direct))
-        yield from store.list(after) if found is None else pages_of(found, after)
-    except BlamedError as error:
-        raise SourceUnreachableError(str(error)) from error
-    finally:
-        direct.close()
+    with contextlib.closing(Direct()) as direct:
+        try:
+            found = Reader(source).units(direct.view(store))
+            yield from store.list(after) if found is None else pages_of(found, after)
+        except BlamedError as error:
+            raise SourceUnreachableError(str(error)) from error
 
 
 def _number(value: Any) -> int | None:

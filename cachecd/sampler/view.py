@@ -6,13 +6,11 @@ import asyncio
 import contextlib
 import io
 import threading
-from collections.abc import Coroutine, Iterator
-from typing import Any, BinaryIO, Protocol, TypeVar
-
-from typing_extensions import Buffer
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, BinaryIO, TypeVar
 
 from cachecd.model import ObjectInfo
-from cachecd.sampler.ahead import in_pieces
+from cachecd.sampler.sources.content import Content
 from cachecd.stores.fetch import Store
 
 T = TypeVar("T")
@@ -21,12 +19,8 @@ T = TypeVar("T")
 _LEAST, _MOST = 256 << 10, 16 << 20
 
 
-class Access(Protocol):
-    """How a view reaches its store. Blocks, and may be called in several threads."""
-
-    def list(self) -> Iterator[list[ObjectInfo]]: ...
-    def stat(self, key: str) -> ObjectInfo: ...
-    def read(self, key: str, start: int, stop: int, etag: str) -> Buffer: ...
+# Returns what a coroutine brings. Blocks, and may be called in several threads.
+Do = Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]
 
 
 class StoreView:
@@ -37,36 +31,41 @@ class StoreView:
     be used in several threads, for several reads at a time.
     """
 
-    def __init__(self, access: Access) -> None:
-        self._access = access
+    def __init__(self, content: Content, do: Do) -> None:
+        self._content, self._do = content, do
 
     def list(self) -> Iterator[ObjectInfo]:
         """All objects, with `key` (str), `size` (bytes) and `etag`."""
-        for page in self._access.list():
+        for page in self._content.list():
             yield from page
 
     def stat(self, key: str) -> ObjectInfo:
         """Size and etag of one object."""
-        return self._access.stat(key)
+        found: ObjectInfo = self._do(lambda: self._content.find(key))
+        return found
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
         """Bytes [start, stop) of an object, up to its end if stop is None; exactly as many."""
         etag = ""
         if stop is None:
-            found = self._access.stat(key)
+            found = self.stat(key)
             stop, etag = found.size, found.etag
         if not 0 <= start <= stop:
             raise ValueError(f"bytes {start} to {stop} of {key!r}, expected 0 <= start <= stop")
-        return bytes(self._access.read(key, start, stop, etag)) if start < stop else b""
+        return bytes(self._read(key, start, stop, etag)) if start < stop else b""
 
     def open(self, key: str) -> BinaryIO:
         """The object as a file, which may be read from anywhere; only what is read is fetched."""
-        return io.BufferedReader(_File(self._access, self._access.stat(key)), 64 << 10)
+        return io.BufferedReader(_File(self._read, self.stat(key)), 64 << 10)
+
+    def _read(self, key: str, start: int, stop: int, etag: str) -> memoryview:
+        data = self._do(lambda: self._content.read(start, stop, key, etag))
+        return memoryview(data).cast("B")
 
 
 class _File(io.RawIOBase):
-    def __init__(self, access: Access, about: ObjectInfo) -> None:
-        self._access, self._about = access, about
+    def __init__(self, read: Callable[[str, int, int, str], memoryview], about: ObjectInfo) -> None:
+        self._read, self._about = read, about
         self._at = 0
         self._begin, self._data = 0, memoryview(b"")
         self._ahead = _LEAST
@@ -92,10 +91,7 @@ class _File(io.RawIOBase):
         if not self._begin <= self._at < end:
             self._ahead = min(2 * self._ahead, _MOST) if self._at == end else _LEAST
             stop = min(self._at + max(len(into), self._ahead), self._about.size)
-            about = self._about
-            self._data = memoryview(self._access.read(about.key, self._at, stop, about.etag)).cast(
-                "B"
-            )
+            self._data = self._read(self._about.key, self._at, stop, self._about.etag)
             self._begin = self._at
         skipped = self._at - self._begin
         piece = self._data[skipped : skipped + len(into)]
@@ -105,10 +101,9 @@ class _File(io.RawIOBase):
 
 
 class Direct:
-    """Access to a store by an event loop of its own, in a thread."""
+    """Does the work of a store's event loop in a thread of its own."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="store", daemon=True)
         self._thread.start()
@@ -117,18 +112,13 @@ class Direct:
         with contextlib.closing(self._loop):
             self._loop.run_forever()
 
-    def list(self) -> Iterator[list[ObjectInfo]]:
-        return self._store.list()
+    def view(self, store: Store) -> StoreView:
+        """A view of a store that this loop works for."""
+        return StoreView(Content.without_chunks(ObjectInfo("", 0), store), self.do)
 
-    def stat(self, key: str) -> ObjectInfo:
-        return self.do(self._store.find(key))
-
-    def read(self, key: str, start: int, stop: int, etag: str) -> Buffer:
-        return self.do(in_pieces(lambda a, b: self._store.get(key, None, etag, a, b), start, stop))
-
-    def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """What it brings, done by the loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+    def do(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """What `work` brings, done by the loop."""
+        return asyncio.run_coroutine_threadsafe(work(), self._loop).result()
 
     def close(self) -> None:
         """Ends its thread. Nobody may be waiting for it."""

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -105,49 +106,43 @@ class S3Backend:
         self._cloud = CloudBackend(store, self.where)
 
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
-        after = {"StartAfter": self._prefix + start_after} if start_after else {}
         try:
-            pages = (
-                self._signed_in(self._tries)
-                .get_paginator("list_objects_v2")
-                .paginate(
-                    Bucket=self._bucket,
-                    Prefix=self._prefix,
-                    PaginationConfig={"PageSize": PAGE},
-                    **after,
-                )
-            )
-            for page in pages:
+            for answer in self._answers(self._tries, start_after, PAGE):
                 # Which may be empty, and not the last.
-                yield [o for o in _entries(page, self._prefix) if not is_marker(o)]
-        except (BotoCoreError, ClientError) as error:
-            failure = self._explain(error)
-            if isinstance(failure, SourceUnreachableError):
-                raise failure from None  # botocore's own text may quote the signed request
-            raise SourceUnreachableError(f"{self.where}: {failure}") from None
+                yield [o for o in _entries(answer, self._prefix) if not is_marker(o)]
+        except SourceUnreachableError:
+            raise
+        except SourceError as error:
+            raise SourceUnreachableError(f"{self.where}: {error}") from None
 
     def page(self, ask: Ask) -> Page:
         """A part of the listing, in one attempt. Blocks."""
-        client = self._signed_in(1)
         found: list[ObjectInfo] = []
-        where = {"StartAfter": self._prefix + ask.after} if ask.after else {}
-        try:
-            for _ in range(_MOST_EMPTY):
-                answer = client.list_objects_v2(
-                    Bucket=self._bucket,
-                    Prefix=self._prefix,
-                    MaxKeys=ask.most - len(found),
-                    **where,
-                )
-                found += _entries(answer, self._prefix)
-                where = {"ContinuationToken": answer.get("NextContinuationToken", "")}
-                if not answer.get("IsTruncated") or len(found) >= ask.most:
-                    return Page(found, bool(answer.get("IsTruncated")))
-        except (BotoCoreError, ClientError) as error:
-            raise self._explain(error) from None
+        for answer in islice(self._answers(1, ask.after, ask.most), _MOST_EMPTY):
+            found += _entries(answer, self._prefix)
+            more = answer.get("IsTruncated", False)
+            if not more or len(found) >= ask.most:
+                return Page(found[: ask.most], more or len(found) > ask.most)
         raise TransientError(
             f"the store has listed {_MOST_EMPTY} pages with hardly anything in them"
         )
+
+    def _answers(self, tries: int, after: str, most: int) -> Iterator[Any]:
+        """The store's answers of at most so many keys, from the one behind `after` on."""
+        client = self._signed_in(tries)
+        where = {"StartAfter": self._prefix + after} if after else {}
+        more = True
+        while more:
+            try:
+                answer = client.list_objects_v2(
+                    Bucket=self._bucket, Prefix=self._prefix, MaxKeys=most, **where
+                )
+            except (BotoCoreError, ClientError) as error:
+                # Without botocore's own text, which may quote the signed request.
+                raise self._explain(error) from None
+            yield answer
+            where = {"ContinuationToken": answer.get("NextContinuationToken", "")}
+            more = answer.get("IsTruncated", False)
 
     def glimpse(self) -> Sequence[ObjectInfo]:
         return [found for found in self.page(Ask("", 10)).objects if not is_marker(found)]

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing
 from typing import Any, TypeVar
 
-from typing_extensions import Buffer
-
 from cachecd import model
 from cachecd.config import SourceConfig
-from cachecd.model import ObjectInfo
 from cachecd.sampler.reader import Reader, Record, Unit
 from cachecd.sampler.sources.content import Content
 from cachecd.sampler.sources.records import Format
@@ -65,7 +62,7 @@ class Python(Format):
     ) -> AsyncGenerator[Record, None]:
         """The records from the `passed`th on."""
         steps = self._steps
-        store = StoreView(_Reached(content, steps))
+        store = StoreView(content, steps.wait)
         reader = await steps.run(self._made)
         records = await steps.run(lambda: reader.read(Unit.of(unit), store))
         try:
@@ -82,22 +79,6 @@ class Python(Format):
         if self._reader is None:
             self._reader = Reader(self._source)
         return self._reader
-
-
-class _Reached:
-    """Access to the store by the worker's event loop."""
-
-    def __init__(self, content: Content, steps: Lockstep) -> None:
-        self._content, self._steps = content, steps
-
-    def list(self) -> Iterator[list[ObjectInfo]]:
-        return self._content.list()
-
-    def stat(self, key: str) -> ObjectInfo:
-        return self._steps.wait(lambda: self._content.find(key))
-
-    def read(self, key: str, start: int, stop: int, etag: str) -> Buffer:
-        return self._steps.wait(lambda: self._content.read(start, stop, key, etag))
 
 
 class Lockstep:
