@@ -96,6 +96,9 @@ class Lockstep:
         self._changed = threading.Condition()  # guards what follows
         self._loop: asyncio.AbstractEventLoop | None = None  # of the step in hand
         self._waits: list[Future[Any]] = []
+        self._idle: asyncio.Event | None = (
+            None  # set when the loop that runs meanwhile is to look again
+        )
 
     async def run(self, code: Callable[[], T]) -> T:
         """What the code returns, or raises. Keeps the loop from running until it ends or calls `wait`,
@@ -105,25 +108,17 @@ class Lockstep:
         for the next step.
         """
         async with self._one_at_a_time:
-            self._loop = loop = asyncio.get_running_loop()
-            changed = asyncio.Event()
-
-            def wake(_: object) -> None:
-                with self._changed:
-                    self._changed.notify()
-                loop.call_soon_threadsafe(changed.set)
-
+            self._loop = asyncio.get_running_loop()
             step = self._thread.submit(code)
-            step.add_done_callback(wake)
+            step.add_done_callback(self._wake)
             try:
                 while not step.done():
                     with self._changed:
                         self._changed.wait_for(lambda: step.done() or self._pending())
-                    changed.clear()
-                    for future in self._pending():
-                        future.add_done_callback(wake)
+                    self._idle = asyncio.Event()
                     if self._pending() and not step.done():
-                        await changed.wait()
+                        await self._idle.wait()
+                    self._idle = None
             except asyncio.CancelledError:
                 with self._changed:
                     self._loop = None
@@ -141,7 +136,14 @@ class Lockstep:
             future = asyncio.run_coroutine_threadsafe(work(), self._loop)
             self._waits = [*self._pending(), future]
             self._changed.notify()
+        future.add_done_callback(self._wake)
         return future.result()
 
     def _pending(self) -> list[Future[Any]]:
         return [future for future in self._waits if not future.done()]
+
+    def _wake(self, _: object) -> None:
+        with self._changed:
+            self._changed.notify()
+            if self._loop is not None and self._idle is not None:
+                self._loop.call_soon_threadsafe(self._idle.set)
