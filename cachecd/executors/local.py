@@ -14,7 +14,7 @@ import structlog
 
 from cachecd.errors import ConfigError
 from cachecd.executors.descendants import MARK, end_marked, mark_of
-from cachecd.executors.process import Bounds, SamplerProcess
+from cachecd.executors.process import Bounds, SamplerProcess, memory_of
 from cachecd.executors.streams import Streams
 from cachecd.sampler import messages
 from cachecd.sampler.messages import (
@@ -223,7 +223,7 @@ class LocalExecutor:
                     done = done or unit != first
                 case Sealed():
                     done = True
-                    if process.memory > _TIRED * self._bounds.memory:
+                    if memory_of(process.pid) > _TIRED * self._bounds.memory:
                         self._retire(process, "sampler process replaced: it had taken much memory")
                 case Failed(cause=cause, reason=reason):
                     done = True

@@ -110,11 +110,6 @@ class SamplerProcess:
         """The unit in hand, if it is of this stream. Also of a process that is closed."""
         return self._mark.unit_of(stream)
 
-    @property
-    def memory(self) -> int:
-        """As `memory_of` has it."""
-        return memory_of(self.pid)
-
     def tell(self, message: OfStreams) -> None:
         """Has it hear of a stream."""
         if not self.streams:
@@ -177,7 +172,7 @@ class SamplerProcess:
         if (mark := self._mark.read()) != self._marked:
             self._marked, self._silent_for = mark, 0.0  # it works
         # First: a process that swaps is silent too.
-        if self.memory > bounds.memory:
+        if memory_of(self.pid) > bounds.memory:
             return f"took more than {int(bounds.memory) >> 20} MiB of memory (sampler.memory) and "
         begun = self._mark.unit is not None
         silence = bounds.silence if begun else max(bounds.silence, LONGEST_START)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import traceback
+from collections import deque
 from collections.abc import Callable
 
 from cachecd.config import DatasetConfig
@@ -57,10 +58,8 @@ class Worker:
         self._current: Carried | None = None
         self._marked: Carried | None = None  # the stream that `mark` has
         self._turn: asyncio.Task[None] | None = None  # the current stream's work
-        self._closing: dict[asyncio.Task[None], StreamId] = {}
-        # By stream that is being closed: what came for it meanwhile.
-        self._held_back: dict[StreamId, list[OfStreams]] = {}
-        self._wake = asyncio.Event()
+        self._inbox: deque[OfStreams] = deque()
+        self._wake = asyncio.Event()  # a message came, or the turn has ended
 
     @property
     def paths(self) -> list[str]:
@@ -85,24 +84,8 @@ class Worker:
         return self._datasets[name]
 
     def receive(self, message: OfStreams) -> None:
-        """Takes a message of the daemon; `serve` does what it says."""
-        if message.stream in self._held_back:
-            self._held_back[message.stream].append(message)
-            return
-        match message:
-            case Open(stream=stream):
-                self._close(stream)
-                self._guard(stream, lambda: self._open(message))
-            case Close(stream=stream):
-                self._close(stream, Closed(stream))
-            case Units(stream=stream) if stream in self._streams:
-                self._guard(stream, lambda: self._streams[stream].list_units(message))
-            case Until(stream=stream, until=until) if stream in self._streams:
-                self._streams[stream].move_until(until)
-            case Grant(stream=stream) if stream in self._streams:
-                self._streams[stream].grant(message)
-            case _:
-                pass  # the stream has failed, and its daemon does not know yet
+        """Takes a message of the daemon; `serve` does what it says, in order."""
+        self._inbox.append(message)
         self._wake.set()
 
     async def serve(self) -> None:
@@ -111,17 +94,40 @@ class Worker:
         try:
             while True:
                 self._wake.clear()
-                if self._closing:  # their files may be granted again
-                    await asyncio.wait(self._closing)
-                elif (stream := self._next()) is not None:
-                    await self._work(stream)
-                else:
-                    self._turn_to(None)
-                    await self._wake.wait()
+                if self._turn is not None and self._turn.done():
+                    await self._end_turn(self._turn)
+                while self._inbox:
+                    await self._take(self._inbox.popleft())
+                if self._turn is None:
+                    await self._begin_turn()
+                await self._wake.wait()
         finally:
             heartbeat.cancel()
+            await self._stop_turn()
             for stream in self._streams.values():
                 await stream.close()
+
+    async def _take(self, message: OfStreams) -> None:
+        stream = message.stream
+        carried = self._streams.get(stream)
+        try:
+            match message:
+                case Open():
+                    await self._close(stream)
+                    self._open(message)
+                case Close():
+                    await self._close(stream)
+                    self._send(Closed(stream))
+                case _ if carried is None:
+                    pass  # the stream has failed, and its daemon does not know yet
+                case Units():
+                    carried.list_units(message)
+                case Until():
+                    carried.move_until(message.until)
+                case Grant():
+                    carried.grant(message)
+        except Exception as error:
+            await self._fail(stream, error, None)
 
     def _next(self) -> Carried | None:
         """The stream to be worked on: the current one as long as it can go on, else the next in turn."""
@@ -142,23 +148,31 @@ class Worker:
         if stream is not None and stream.progress.unit is not None:
             self._mark.work(stream.progress.unit)
 
-    async def _work(self, stream: Carried) -> None:
-        if stream is not self._current:
+    async def _begin_turn(self) -> None:
+        stream = self._next()
+        if stream is not None and stream is not self._current:
             self._current = stream
             others = [one for one in self._streams.values() if one is not stream]
             if sum(one.held for one in others) > self._setup.memory / 2:
                 for one in others:
                     await one.let_go()
         self._turn_to(stream)
-        self._turn = asyncio.ensure_future(stream.work())
-        try:
-            await asyncio.wait({self._turn})
-            if not self._turn.cancelled() and (error := self._turn.exception()) is not None:
-                self._fail(stream.id, error, stream.progress.unit)
-        finally:
-            turn, self._turn = self._turn, None
-            if turn.cancel():
-                await asyncio.wait({turn})
+        if stream is not None:
+            self._turn = asyncio.ensure_future(stream.work())
+            self._turn.add_done_callback(lambda turn: self._wake.set())
+
+    async def _end_turn(self, turn: asyncio.Task[None]) -> None:
+        self._turn = None
+        if turn.cancelled() or (error := turn.exception()) is None:
+            return
+        assert self._current is not None, "it had the turn"
+        await self._fail(self._current.id, error, self._current.progress.unit)
+
+    async def _stop_turn(self) -> None:
+        if self._turn is not None:
+            self._turn.cancel()
+            await asyncio.gather(self._turn, return_exceptions=True)
+            self._turn = None
 
     def _open(self, message: Open) -> None:
         self._streams[message.stream] = Carried(
@@ -170,50 +184,20 @@ class Worker:
             self._mark.work,
         )
 
-    def _guard(self, stream: StreamId, step: Callable[[], None]) -> None:
-        try:
-            step()
-        except Exception as error:
-            self._fail(stream, error, None)
-
-    def _fail(self, stream: StreamId, error: BaseException, unit: int | None) -> None:
+    async def _fail(self, stream: StreamId, error: BaseException, unit: int | None) -> None:
         """Closes a stream and reports why."""
         if not isinstance(error, Exception):
             raise error
         cause, reason, code = self._blame(error)
-        unit = unit if cause == "worker" else None
-        self._close(stream, Failed(stream, cause, reason, code, unit))
+        await self._close(stream)
+        self._send(Failed(stream, cause, reason, code, unit if cause == "worker" else None))
 
-    def _close(self, stream: StreamId, report: Closed | Failed | None = None) -> None:
-        """Closes a stream, if it is open, and then sends this; what comes for it meanwhile is held back."""
-        carried = self._streams.pop(stream, None)
-        if carried is None and report is None:
-            return
-        turn = self._turn if carried is not None and carried is self._current else None
-        earlier = {task for task, closing in self._closing.items() if closing == stream}
-        if report is not None:
-            self._held_back[stream] = []
-
-        async def close() -> None:
-            if earlier:
-                await asyncio.wait(earlier)
-            if turn is not None:
-                turn.cancel()
-                await asyncio.wait({turn})
-            if carried is not None:
-                await carried.close()
-
-        def closed(task: asyncio.Task[None]) -> None:
-            del self._closing[task]
-            if report is None or task.cancelled():
-                return
-            self._send(report)
-            for message in self._held_back.pop(stream):
-                self.receive(message)
-
-        task = asyncio.ensure_future(close())
-        self._closing[task] = stream
-        task.add_done_callback(closed)
+    async def _close(self, stream: StreamId) -> None:
+        """Closes a stream, if it is open."""
+        if (carried := self._streams.pop(stream, None)) is not None:
+            if carried is self._current:
+                await self._stop_turn()
+            await carried.close()
 
     def _blame(self, error: Exception) -> tuple[str, str, int]:
         """What is at fault (as Failed has it), why, and the number of an error of the disk."""
