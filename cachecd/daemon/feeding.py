@@ -60,11 +60,22 @@ class FedGeneration:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
+@dataclass(frozen=True, slots=True)
+class OneShard:
+    """A stream that ends with one shard, of the units or parts of units that `read` returns from the
+    listing. A shard without a record is removed. `remade`: as of Open. `report` makes an event of the end,
+    in the thread of writes; None: the end is reported as of any stream."""
+
+    grant: Grant
+    read: Callable[[], Awaitable[UnitsOrNone]]
+    remade: dict[str, Any] | None = None
+    report: Callable[[Sealed | Failed], ev.Event] | None = None
+
+
 @dataclass(eq=False, slots=True)
 class _Stream:
     """One stream from Open to Close. `place`: behind the last unit that was sent. `more`: what the worker
-    knows of the units behind. `fetched`: bytes that were counted. `last`: the shard with which the stream
-    ends; `report` makes an event of that end, None: as of any stream."""
+    knows of the units behind. `fetched`: bytes that were counted."""
 
     id: StreamId
     place: Place = (0, 0)
@@ -74,8 +85,7 @@ class _Stream:
     woken: bool = False
     fetched: int = 0
     outbox: list[OfStreams] = field(default_factory=list)
-    last: Grant | None = None
-    report: Callable[[Sealed | Failed], ev.Event] | None = None
+    only: OneShard | None = None
 
 
 class Feeding:
@@ -103,26 +113,17 @@ class Feeding:
 
     def open(self, command: do.OpenStream) -> None:
         """Opens a stream, or has it begin anew."""
-        generation = self.generations[generation_of(command.stream)]
-        stream = self._streams[command.stream] = _Stream(
-            command.stream, (command.cursor.block, command.cursor.place)
-        )
-        self._start(stream, self._open(generation, stream, command))
+        stream = _Stream(command.stream, (command.cursor.block, command.cursor.place))
+        self._begin(stream, command)
 
-    def make(
-        self,
-        generation: FedGeneration,
-        last: Grant,
-        read: Callable[[], Awaitable[UnitsOrNone]],
-        remade: dict[str, Any] | None = None,
-        report: Callable[[Sealed | Failed], ev.Event] | None = None,
-    ) -> None:
-        """Opens a stream that ends with one shard, of the units or parts of units that `read` returns from
-        the listing. A shard without a record is removed. `remade`: as of Open. `report` makes an event of
-        the end, in the thread of writes."""
-        stream = _Stream(last.stream, more="end", last=last, report=report)
+    def make(self, only: OneShard) -> None:
+        """Opens a stream that ends with one shard."""
+        name = only.grant.stream
+        self._begin(_Stream(name, more="end", only=only), do.OpenStream(name, Cursor(), Cursor(1)))
+
+    def _begin(self, stream: _Stream, command: do.OpenStream) -> None:
         self._streams[stream.id] = stream
-        self._start(stream, self._make(generation, stream, last, read, remade))
+        self._start(stream, self._open(stream, command))
 
     def send(self, command: do.SetUntil | do.GrantShard) -> None:
         """Has an open stream go on."""
@@ -201,21 +202,20 @@ class Feeding:
             stream.fetched = fetched
 
     def _sealed_one(self, stream: _Stream | None, message: Sealed) -> None:
-        name, number, skipped, report = message.stream, message.number, message.skipped, None
+        name, number, skipped = message.stream, message.number, message.skipped
         has_file = message.before != message.after or bool(skipped)
-        if stream is not None:
-            self._count(stream, message.fetched_bytes)
-            report = stream.report
-            if stream.last is not None:
-                self._close(name, awaited=False)
-                if not message.records:
-                    discard(stream.last.path)
-                    has_file = False
+        only = None if stream is None else stream.only
+        report = None if only is None else only.report
+        self._count(stream, message.fetched_bytes)
+        if only is not None:
+            self._close(name, awaited=False)
+            if not message.records:
+                discard(only.grant.path)
+                has_file = False
         if generation := self.generations.get(generation_of(name)):
             self._end_describing(generation, name)
-        sealed = self._sealed.setdefault(name, set())
         if has_file and report is None:
-            sealed.add(number)
+            self._sealed.setdefault(name, set()).add(number)
 
         def end() -> list[ev.Event]:
             if report is not None:
@@ -230,7 +230,8 @@ class Feeding:
 
     def _failed(self, stream: _Stream | None, message: Failed) -> None:
         self._forget(message.stream)
-        report = stream.report if stream is not None else None
+        only = None if stream is None else stream.only
+        report = None if only is None else only.report
 
         def end() -> list[ev.Event]:
             if report is not None:
@@ -249,39 +250,25 @@ class Feeding:
 
     # --- messages to a worker
 
-    async def _make(
-        self,
-        generation: FedGeneration,
-        stream: _Stream,
-        last: Grant,
-        read: Callable[[], Awaitable[UnitsOrNone]],
-        remade: dict[str, Any] | None,
-    ) -> None:
-        units = await self._read(stream, read)
-        if units is not None:
-            stream.outbox = [Units(stream.id, 0, 0, units, "end"), last]
-            whole = do.OpenStream(stream.id, Cursor(), Cursor(1))
-            await self._open(generation, stream, whole, remade)
-
-    async def _open(
-        self,
-        generation: FedGeneration,
-        stream: _Stream,
-        command: do.OpenStream,
-        remade: dict[str, Any] | None = None,
-    ) -> None:
+    async def _open(self, stream: _Stream, command: do.OpenStream) -> None:
+        generation, only = self.generations[generation_of(stream.id)], stream.only
         numbers = [lane.unit for lane in command.cursor.lanes]
         listed = await self._read(stream, lambda: generation.listing.units(numbers))
         if listed is None:
             return
         excluded = self._work.excluded_keys(generation.id.dataset)
         units = tuple(None if unit and unit.key in excluded else unit for unit in listed)
+        if only is not None:
+            if (given := await self._read(stream, only.read)) is None:
+                return
+            stream.outbox = [Units(stream.id, 0, 0, given, "end"), only.grant]
 
         def first() -> Open:
             assert generation.shape is not None, "streams open after their shape is fixed"
             return Open(
                 *(stream.id, command.cursor, units, command.until, generation.shape),
-                *(generation.schema, generation.listing.classes, command.condemned, remade),
+                *(generation.schema, generation.listing.classes, command.condemned),
+                None if only is None else only.remade,
             )
 
         while generation.schema is None and generation.describing not in (None, stream.id):

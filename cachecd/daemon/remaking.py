@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from cachecd.daemon.disk_work import DiskWork, generation_of
-from cachecd.daemon.feeding import FedGeneration, Feeding, UnitsOrNone
+from cachecd.daemon.feeding import FedGeneration, Feeding, OneShard, UnitsOrNone
 from cachecd.daemon.missing import HeldRecords, held_records
 from cachecd.disk import publish
 from cachecd.errors import DiskError
@@ -87,7 +87,7 @@ class Remaking:
             )
 
         path = str(fed.layout.temporary(command.number))
-        self._feeding.make(fed, Grant(command.stream, command.number, path), read)
+        self._feeding.make(OneShard(Grant(command.stream, command.number, path), read))
 
     # --- damaged shards
 
@@ -116,8 +116,8 @@ class Remaking:
         meta = json.loads(sidecar.meta)
         meta.pop("schema", None)
         name = StreamId(*generation, fed.shape.streams + 1 + number)
-        last = Grant(name, number, str(fed.layout.temporary(number, version + 1)))
-        self._feeding.make(fed, last, read, meta, partial(self._remade, command))
+        grant = Grant(name, number, str(fed.layout.temporary(number, version + 1)))
+        self._feeding.make(OneShard(grant, read, meta, partial(self._remade, command)))
 
     def _remade(self, command: do.RemakeShard, end: Sealed | Failed) -> ev.Event:
         """Publishes the next version."""
