@@ -14,7 +14,7 @@ from cachecd.sampler.tables import Bad, Row, read_rows
 from cachecd.sampler.view import StoreView
 from cachecd.stores.answers import without_secrets
 
-# A view of the folder at a URL, and what is left of the URL.
+# A view of the folder of a URL, and the name of the URL's object there.
 Open = Callable[[str], AbstractContextManager[tuple[StoreView, str]]]
 
 _COLUMNS = (

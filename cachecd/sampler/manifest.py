@@ -51,7 +51,7 @@ class BadRowError(Exception):
 def manifest_pages(
     source: SourceConfig, url: str, store: Store, after: str
 ) -> Iterator[list[ObjectInfo]]:
-    """The units that the manifest at `url` names. `store` looks up what the manifest does not say."""
+    """The units that the manifest at `url` names. `store` looks up the sizes that it lacks."""
     table = Table(source, url)
     with contextlib.closing(Direct()) as direct:
         yield from pages_of(_units(source, table, store, direct), after)

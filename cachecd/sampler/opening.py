@@ -108,7 +108,7 @@ class _Units:
         return labelled(self._source, self._label, pages, is_whole=not start_after)
 
     def _objects(self, start_after: str) -> Any:
-        """Pages of what is picked from."""
+        """Objects or rows of a manifest, in pages."""
         if self._source.manifest is not None:
             from cachecd.sampler.manifest import manifest_pages
 

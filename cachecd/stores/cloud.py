@@ -17,7 +17,7 @@ import obstore.store
 
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
-from cachecd.stores.answers import redacted, refusal, without_secrets
+from cachecd.stores.answers import is_version, redacted, refusal, without_secrets
 from cachecd.stores.backend import PAGE, Backend, NotPartialError, TransientError, resized
 from cachecd.stores.lanes import Ask, OutOfOrderError, Page, is_marker
 
@@ -112,7 +112,7 @@ class CloudBackend(Backend):
             if size is not None and meta["size"] != size:
                 raise resized(meta["size"], size)
             # Some stores take no notice of If-Match.
-            if etag and meta["e_tag"] and _bare(meta["e_tag"]) != _bare(etag):
+            if not is_version(meta["e_tag"] or "", etag):
                 raise refusal(412, "", self.where)
             return meta["size"], await answer.bytes_async()
 
@@ -176,10 +176,6 @@ def untrusted(where: str) -> SourceUnreachableError:
         f"{where}: the store's TLS certificate is not trusted: if its authority is your own, let "
         "AWS_CA_BUNDLE name a file with that authority's certificate"
     )
-
-
-def _bare(etag: str) -> str:
-    return etag.removeprefix("W/").strip('"')
 
 
 def explain(error: Exception, where: str) -> SourceError:

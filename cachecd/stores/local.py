@@ -15,6 +15,7 @@ import os
 import stat
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
@@ -38,13 +39,8 @@ class LocalBackend(Backend):
         self._threads = ThreadPoolExecutor(connections, "read-file")
 
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
-        page: list[ObjectInfo] = []
-        for found in self._walk(self._root, "", (), os.fsencode(start_after)):
-            page.append(found)
-            if len(page) == PAGE:
-                yield page
-                page = []
-        if page:
+        files = self._walk(self._root, "", (), os.fsencode(start_after))
+        while page := list(islice(files, PAGE)):
             yield page
 
     def _walk(

@@ -19,7 +19,7 @@ from urllib3 import exceptions
 
 from cachecd.errors import SourceError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
-from cachecd.stores.answers import redacted, refusal, seconds_of, without_secrets
+from cachecd.stores.answers import is_version, redacted, refusal, seconds_of, without_secrets
 from cachecd.stores.backend import Backend, TransientError, resized
 
 if TYPE_CHECKING:
@@ -56,6 +56,14 @@ def refused(url: str, schemes: Sequence[str]) -> str | None:
     return None
 
 
+def trusted() -> ssl.SSLContext:
+    """The usual certificate authorities, and the one that AWS_CA_BUNDLE names."""
+    context = ssl.create_default_context()
+    if bundle := os.environ.get("AWS_CA_BUNDLE"):
+        context.load_verify_locations(bundle)
+    return context
+
+
 class UrlsBackend(Backend):
     """Objects by their URLs, which are their keys. There is no listing but a manifest.
 
@@ -67,15 +75,12 @@ class UrlsBackend(Backend):
     def __init__(self, source: SourceConfig, connections: int, silence: float) -> None:
         self.where = source.url
         self._schemes = schemes_of(source.url)
-        trusted = ssl.create_default_context()
-        if bundle := os.environ.get("AWS_CA_BUNDLE"):
-            trusted.load_verify_locations(bundle)
         self._options: dict[str, Any] = {
             "num_pools": _HOSTS,
             "maxsize": connections,
             "timeout": urllib3.Timeout(connect=min(5.0, silence), read=silence),
             "retries": False,  # tries are counted by cachecd.stores.fetch
-            "ssl_context": trusted,
+            "ssl_context": trusted(),
         }
         self._direct = urllib3.PoolManager(**self._options)
         self._proxies: dict[str, urllib3.PoolManager] = {
@@ -127,7 +132,7 @@ class UrlsBackend(Backend):
             found = _length_of(answer)
             if size is not None and found is not None and found != size:
                 raise resized(found, size)
-            if etag and _bare(answer.headers.get("ETag", etag)) != _bare(etag):
+            if not is_version(answer.headers.get("ETag", ""), etag):
                 raise refusal(412, "", self.where)
             return _body(answer, stop - start + 1, given_up)
 
@@ -209,10 +214,6 @@ def _length_of(answer: urllib3.BaseHTTPResponse) -> int | None:
         return int(total[1]) if total else None
     told = answer.headers.get("Content-Length", "")
     return int(told[:19]) if told.isascii() and told.isdigit() else None
-
-
-def _bare(etag: str) -> str:
-    return etag.removeprefix("W/").strip('"')
 
 
 def _explained(error: exceptions.HTTPError) -> SourceError:

@@ -11,14 +11,14 @@ import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
 
 import obstore
-import obstore.exceptions
 from obstore.store import HTTPStore
 
-from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, UnitError
+from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
 from cachecd.stores.answers import redacted, refusal, without_secrets
 from cachecd.stores.backend import PAGE, TransientError
@@ -26,9 +26,9 @@ from cachecd.stores.cloud import (
     NO_RETRIES,
     CloudBackend,
     client_options,
-    explain,
     untrusted,
 )
+from cachecd.stores.urls import trusted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,23 +63,14 @@ class WebBackend(CloudBackend):
         # Of thousands of questions for a size, one that fails must not end the listing.
         self._patient = make(url, client_options=options, retry_config={"max_retries": 3})
         self._silence = silence
-        self._trusted: ssl.SSLContext | None = None
-        if parts.scheme == "https":
-            self._trusted = ssl.create_default_context()
-            if bundle := os.environ.get("AWS_CA_BUNDLE"):
-                self._trusted.load_verify_locations(bundle)
+        self._trusted = trusted() if parts.scheme == "https" else None
         self._asking = ThreadPoolExecutor(connections, "head-web")
 
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
         try:
-            waiting: list[str] = []
-            for key in self._files(start_after):
-                waiting.append(key)
-                if len(waiting) == PAGE:
-                    yield [*self._sized(waiting)]
-                    waiting = []
-            if waiting:
-                yield [*self._sized(waiting)]
+            files = self._files(start_after)
+            while keys := list(islice(files, PAGE)):
+                yield [*self._sized(keys)]
         except TransientError as error:
             raise SourceUnreachableError(f"{self.where}: cannot list: {error}") from None
         except UnitError as error:
@@ -88,12 +79,7 @@ class WebBackend(CloudBackend):
             ) from None
 
     def glimpse(self) -> Sequence[ObjectInfo]:
-        found: list[str] = []
-        for key in self._files(""):
-            found.append(key)
-            if len(found) == 10:
-                break
-        return self._sized(found)
+        return self._sized(list(islice(self._files(""), 10)))
 
     def _files(self, start_after: str) -> Iterator[str]:
         """The keys of all files, by their bytes."""
@@ -151,19 +137,15 @@ class WebBackend(CloudBackend):
 
     def _look_up(self, key: str) -> ObjectInfo | None:
         try:
-            meta = obstore.head(self._patient, key)
+            with self._explained():
+                meta = obstore.head(self._patient, key)
             return ObjectInfo(key, meta["size"], meta["e_tag"] or "")
-        except (obstore.exceptions.BaseError, FileNotFoundError) as error:
-            failure: SourceError = explain(error, self.where)
-            if isinstance(failure, TransientError) and "does not tell" not in str(failure):
-                raise failure from None
-            if isinstance(failure, SourceUnreachableError):
-                raise failure from None
-            reason = str(failure)
-        except ValueError as error:
-            reason = str(error)
-        _log.warning("left out: %s of %s: %s", ascii(key), self.where, redacted(reason))
-        return None
+        except (UnitError, TransientError) as error:
+            if isinstance(error, TransientError) and "does not tell" not in str(error):
+                raise
+            reason = redacted(str(error))
+            _log.warning("left out: %s of %s: %s", ascii(key), self.where, reason)
+            return None
 
 
 class _Links(HTMLParser):
