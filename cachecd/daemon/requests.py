@@ -54,9 +54,9 @@ class Requests:
             case protocol.Acquire():
                 self._acquire(request, answer)
             case protocol.Held(id, lease, rank):
-                self._feed(ev.RankHolds(self._name(id, "", answer), lease, rank))
+                self._cache.feed(ev.RankHolds(self._name(id, "", answer), lease, rank))
             case protocol.Released(id, lease, _, delivered):
-                self._feed(ev.Delivered(lease, delivered))
+                self._cache.feed(ev.Delivered(lease, delivered))
                 answer(protocol.Done(id))
                 # The client unlocks its manifest when it has this reply: what it reports is never late.
                 asyncio.get_running_loop().call_later(_MOMENT, self._cache.probe, lease)
@@ -88,9 +88,6 @@ class Requests:
             case do.ReplyDone():
                 return protocol.Done(due.id)
 
-    def _feed(self, event: ev.Event) -> None:
-        self._cache.feed(event)
-
     def _name(self, id: str, dataset: str, answer: Answer) -> str:
         """Names a request for the policy."""
         name = next(self._names)
@@ -116,7 +113,7 @@ class Requests:
             *(request.local_rank, request.local_world_size, resume),
         )
         if request.lease:
-            self._feed(ev.Delivered(request.lease, request.delivered))
+            self._cache.feed(ev.Delivered(request.lease, request.delivered))
         # A job that was launched again under its name gets no set of the job that ended.
         wanted = request.dataset, request.job, request.epoch
         leases = (state.lease for state in self._cache.policy.leases.by_id.values())
@@ -124,7 +121,7 @@ class Requests:
         if same and not all(map(self._cache.probe, same)):
             self._cache.after_writes(asked)
         else:
-            self._feed(asked)
+            self._cache.feed(asked)
 
     def _report(self, request: protocol.ReportCorrupt, answer: Answer) -> None:
         generation, number = GenerationId(request.dataset, request.generation), request.shard
@@ -136,7 +133,7 @@ class Requests:
             about = {"offset": request.offset, "why": request.why}
             _log.warning("corrupt record reported", shard=shard, **about)
         name = self._name(request.id, request.dataset, answer)
-        self._feed(ev.DamageReported(name, generation, number, request.version))
+        self._cache.feed(ev.DamageReported(name, generation, number, request.version))
 
     async def _exclude(self, request: protocol.Exclude, answer: Answer) -> None:
         """Replies when the exclusion is durable and its shards are in no new set, or after a while to send
@@ -175,7 +172,7 @@ class Requests:
         self._excluding[wanted] = done
         _log.info("keys excluded", dataset=dataset, keys=len(keys))
         name = self._name("", dataset, end)
-        self._feed(ev.ExcludeAsked(name, dataset, tuple(sorted(keys))))
+        self._cache.feed(ev.ExcludeAsked(name, dataset, tuple(sorted(keys))))
         return done
 
 

@@ -49,6 +49,12 @@ def egress_gone(cache: Path, leased: set[int], chance: random.Random) -> set[int
     return set()
 
 
+def figures_cut(cache: Path, leased: set[int], chance: random.Random) -> set[int]:
+    for path in cache.glob("datasets/*/rotation.json"):
+        _cut(path, chance.randrange(path.stat().st_size + 1))
+    return set()
+
+
 def _spoil(cache: Path, leased: set[int], damage: Callable[[Path], object]) -> set[int]:
     """Damages the youngest shard, unless a lease names it."""
     found = sorted(cache.glob("datasets/train/*/shards/??????????.tfrecord"))
@@ -92,6 +98,7 @@ DAMAGES: tuple[Damage, ...] = (
     snapshot_cut,
     state_that_was_not_replaced,
     egress_gone,
+    figures_cut,
     shard_renamed_but_empty,
     sidecar_renamed_but_empty,
     one_rename_of_two,
