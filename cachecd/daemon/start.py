@@ -202,7 +202,7 @@ def _inspect(
         progress(f"{name}: {count} sidecars read, which the snapshot does not have")
 
     inventory = take_inventory(layout, known.shape, state, leased, excluded, read)
-    remove_leftovers(layout, inventory, state)
+    found.work.states[generation] = remove_leftovers(layout, inventory, state)
     return ev.GenerationFound(
         generation,
         split,

@@ -65,15 +65,18 @@ def take_inventory(
     return _Inspection(layout, shape, leased, keys, progress).take(state)
 
 
-def remove_leftovers(layout: GenerationLayout, inventory: Inventory, state: State) -> None:
+def remove_leftovers(layout: GenerationLayout, inventory: Inventory, state: State) -> State:
     """Removes the leftovers, durably. `state`: the content of state.json, which gets the inventory's heads
-    before the last shard of a stream is removed. DiskError: the caller may repeat the call."""
+    before the last shard of a stream is removed. Returns its content by then. DiskError: the caller may
+    repeat the call."""
     for path in inventory.leftovers.files:
         with refusing(f"cannot remove {path}"):
             path.unlink(missing_ok=True)
     if names := inventory.leftovers.names:
-        write_state(layout.state, replace(state, heads=inventory.heads))
+        state = replace(state, heads=inventory.heads)
+        write_state(layout.state, state)
         publish.unlink(layout, names)
+    return state
 
 
 def find_holders(layout: GenerationLayout, keys: Collection[str]) -> list[Name]:

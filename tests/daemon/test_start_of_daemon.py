@@ -18,11 +18,12 @@ from cachecd.daemon.manifest import encode_manifest
 from cachecd.daemon.rules import rules_of
 from cachecd.daemon.start import Start, measure, start
 from cachecd.disk import leases, publish
-from cachecd.disk.durable import write_figures
+from cachecd.disk.durable import read_state, write_figures
 from cachecd.disk.filesystem import allocated
 from cachecd.disk.identity import directory_name, read_generation, write_generation
 from cachecd.disk.layout import GenerationLayout, Layout
 from cachecd.errors import DamagedError
+from cachecd.model import Skipped
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.policy import Policy
@@ -166,6 +167,20 @@ def test_damaged_lease_is_removed(tmp_path):
     leases.write_manifest(layout, "a", b"{}")
     begin(given)
     assert not layout.manifest("a").exists()
+
+
+def test_heads_that_a_start_wrote_are_not_replaced_by_older_ones(tmp_path):
+    given = config(tmp_path)
+    found = begin(given, units=300)
+    fix_shape(directory(found))
+    make(directory(found), 3)
+    publish.mark_retired(directory(found), [3])  # no lease names it: the start unlinks it
+    again = begin(given)
+    heads = read_state(directory(again).state).heads
+    assert heads[0][0] == 2
+    again.work._count(again.configured["train"], [Skipped(7, "k", 0, 0, "gone")])
+    again.work.write_counts()
+    assert read_state(directory(again).state).heads == heads
 
 
 def test_figures_of_rotation_come_back_damaged_ones_do_not(tmp_path):
