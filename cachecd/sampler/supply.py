@@ -16,6 +16,7 @@ from cachecd.sampler.origin import Origin, Reader
 from cachecd.sampler.reader import UNSIZED
 from cachecd.sampler.sources import Position, Source
 from cachecd.sampler.sources.content import Content
+from cachecd.sampler.units import OBJECTS
 
 UNKNOWN_SIZE = 16 << 20  # what a unit of unknown size counts
 
@@ -52,7 +53,8 @@ class Supply:
         self._failed = failed
         self.breathe = breathe
         # Whether a unit may be less than its object.
-        self._parted = source.ranged or dataset.config.source.manifest is not None
+        given = dataset.config.source
+        self._parted = given.format not in OBJECTS or given.manifest is not None
         self._units: dict[int, Unit] = {}
         self._joined: dict[int, Joined] = {}
         self._ahead = Ahead((), self._piece, connections, self._wanted, lanes)

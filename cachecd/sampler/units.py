@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cachecd.stores.lanes import Lanes
     from cachecd.stores.sweep import Sweep
 
-_OBJECTS = {"files", "tfrecord", "webdataset"}  # formats of which an object is a unit
+OBJECTS = {"files", "tfrecord", "webdataset"}  # formats of which an object is a unit
 _AT_ONCE = 256  # objects that are looked into at a time, within the store's connections
 
 # The units in one object: begin and size of each.
@@ -33,7 +33,7 @@ def list_units(source: SourceConfig, store: Store, after: str = "") -> Iterator[
     An object that has several units gives them all in one page. An object that cannot be looked into is a
     unit by itself, so that its reading says why. SourceUnreachableError says what to do.
     """
-    if source.format in _OBJECTS:
+    if source.format in OBJECTS:
         return store.list(after)
     match source.format:
         case "npy":
@@ -87,11 +87,11 @@ def needs_a_process(source: SourceConfig) -> bool:
     """Whether listing takes more than a store's answers: the user's code, a library that decodes or has
     its own way with a silent store, or a table that may be long."""
     tables = source.manifest is not None or (source.label is not None and source.label.manifest)
-    ours = source.format in _OBJECTS and not source.url.startswith("hf://")
+    ours = source.format in OBJECTS and not source.url.startswith("hf://")
     return not ours or bool(tables)
 
 
 def sweep_units(source: SourceConfig, store: Store, lanes: Lanes) -> Sweep | None:
     """The same by several requests at a time, as `lanes` has it; None where units are in objects, and in
     stores that are listed by one request after the other."""
-    return store.sweep(lanes) if source.format in _OBJECTS else None
+    return store.sweep(lanes) if source.format in OBJECTS else None

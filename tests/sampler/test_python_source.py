@@ -219,6 +219,33 @@ def test_the_loop_stands_still_while_the_code_computes_and_runs_while_it_waits()
     assert waited >= after + 50
 
 
+@pytest.mark.timeout(20)
+def test_cancelled_step_frees_the_thread_for_the_next():
+    """Whatever the code was waiting for, and however often it tries again."""
+    steps, tried = Lockstep(), []
+
+    async def never() -> None:
+        await asyncio.sleep(1000)
+
+    def code() -> None:
+        for attempt in range(3):
+            try:
+                steps.wait(never)
+            except BaseException as error:
+                tried.append((attempt, type(error).__name__))
+
+    async def test() -> Any:
+        task = asyncio.ensure_future(steps.run(code))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return await steps.run(lambda: "next")
+
+    assert asyncio.run(test()) == "next"
+    assert tried == [(attempt, "CancelledError") for attempt in range(3)]
+
+
 # --- listing
 
 

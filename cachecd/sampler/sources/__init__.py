@@ -25,9 +25,6 @@ class Source(Protocol):
         """Why a unit cannot be used in shards of `capacity` bytes, as far as its key and size tell;
         None if it has to be fetched to know. SourceUnreachableError if nothing can be told yet."""
 
-    ranged: bool
-    """Whether a unit may be less than its object: then its size is not the object's."""
-
     def span(self, unit: Unit) -> tuple[int, int] | None:
         """Which bytes of the object will be wanted, one after the other: `Content.chunks`, which are
         fetched ahead of `pour`. None where only the content tells what is to be read."""

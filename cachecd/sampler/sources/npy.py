@@ -184,8 +184,6 @@ def _ratio(name: str, rows: int, first: int) -> tuple[int, int]:
 class Arrays(Format):
     """Reads units as windows."""
 
-    ranged = True
-
     def __init__(self, config: ArrayConfig) -> None:
         self._config = config
         self._known: OrderedDict[tuple[str, str], _Aligned] = OrderedDict()

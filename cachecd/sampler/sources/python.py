@@ -27,8 +27,6 @@ class Python(Format):
     where only a part of a unit is wanted.
     """
 
-    ranged = True
-
     def __init__(self, source: SourceConfig) -> None:
         """ConfigError if there is no such class. Imports it."""
         assert source.reader is not None, "the configuration requires a reader"

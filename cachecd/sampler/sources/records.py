@@ -26,9 +26,6 @@ class Format:
     single = False
     """Whether a unit is one record that holds all its bytes: then its size tells whether it fits."""
 
-    ranged = False
-    """As Source has it."""
-
     def refusal(self, unit: Unit) -> str | None:
         """Why a unit cannot be used, as far as its key and size tell."""
         return None
@@ -54,7 +51,6 @@ class Records:
 
     def __init__(self, records: Format, transform: Transform | None) -> None:
         self._format = records
-        self.ranged = records.ranged
         self._transform = transform
         self._sized = records.single and transform is None
 

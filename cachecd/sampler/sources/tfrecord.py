@@ -40,8 +40,6 @@ _RUNS = 128
 class Verbatim:
     """Carries whole records over; their CRCs are checked on the way."""
 
-    ranged = False
-
     def refusal(self, unit: Unit, capacity: int) -> str | None:
         return None
 

@@ -49,8 +49,6 @@ class Parquet(Format):
     cached; what is not has a schema, and what a schema cannot hold sets its unit aside. `memory` is what
     the process may take."""
 
-    ranged = True
-
     def __init__(
         self, source: SourceConfig, transformed: bool, memory: float = float("inf")
     ) -> None:
