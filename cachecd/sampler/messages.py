@@ -236,6 +236,8 @@ def _decoder(kind: Any) -> Callable[[Any], Any] | None:
         hints = get_type_hints(kind).items()
         nested = {name: bounded if name == "reason" else _decoder(hint) for name, hint in hints}
         decoders = {name: decode for name, decode in nested.items() if decode is not None}
+        if not decoders:  # a page has a thousand units
+            return lambda fields: make(**fields)
         return lambda fields: make(
             **fields | {name: decode(fields[name]) for name, decode in decoders.items()}
         )
