@@ -113,6 +113,8 @@ class Feeding:
 
     def open(self, command: do.OpenStream) -> None:
         """Opens a stream, or has it begin anew."""
+        if command.stream in self._streams:
+            self._close(command.stream, awaited=False)
         stream = _Stream(command.stream, (command.cursor.block, command.cursor.place))
         self._begin(stream, command)
 

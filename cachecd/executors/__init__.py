@@ -12,7 +12,7 @@ class Executor(Protocol):
 
     def send(self, message: OfStreams) -> None:
         """Has a message reach the process of its stream, in order. A message other than Open for a stream
-        that nobody carries is dropped.
+        that nobody carries is dropped. A stream that is open is closed before it is opened again.
 
         What is said of a stream is reported on the event loop, in order. A stream that was opened ends with
         Failed, or with the Closed that answers each Close, also one for a stream that nobody carries;

@@ -229,7 +229,7 @@ class LocalExecutor:
                     done = True
                     if cause == "worker":  # it came upon a defect, and may be damaged itself
                         self._retire(process, reason)
-            self._streams.heard(process, message)
+            self._streams.heard(message)
 
         reason = await process.attend(heard, self._bounds)
         self._processes.discard(process)

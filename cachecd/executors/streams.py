@@ -22,42 +22,27 @@ from cachecd.sampler.messages import (
 
 
 @dataclass(slots=True)
-class _Close:
-    """A Close that is not answered. `awaited`: somebody else than this executor sent it. `paths`: granted
-    before, and not sealed."""
-
-    awaited: bool
-    paths: dict[int, str]
-
-
-@dataclass(slots=True)
 class _Stream:
     """A stream from its Open until it has failed or is closed. `open`: it was opened after the last Close.
-    `waiting`: what is said to the process once there is one. `paths`: as of _Close."""
+    `waiting`: what is said to the process once there is one. `paths`: granted and not sealed, by number;
+    `closes`: the same of each Close that is not answered."""
 
     process: SamplerProcess | None = None
     open: bool = False
     waiting: list[OfStreams] = field(default_factory=list)
     paths: dict[int, str] = field(default_factory=dict)
-    closes: deque[_Close] = field(default_factory=deque)
-
-    def close(self, *, awaited: bool) -> None:
-        self.closes.append(_Close(awaited, self.paths))
-        self.paths, self.open = {}, False
+    closes: deque[dict[int, str]] = field(default_factory=deque)
 
     def discard(self) -> None:
         """Removes every file that was granted and is not known to be sealed."""
-        for paths in (self.paths, *(close.paths for close in self.closes)):
+        for paths in (self.paths, *self.closes):
             for path in paths.values():
                 discard(path)
 
 
 class Streams:
-    """Streams over processes. `processes` are those that are alive, `report` gets what is said of streams.
-
-    A stream that has failed stays with its process until that has answered a Close which this sends
-    itself: what is said meanwhile is of no interest to anybody, and no other process writes its files.
-    """
+    """Streams over processes. `processes` are those that are alive, `report` gets what they say of
+    streams."""
 
     def __init__(self, processes: Iterable[SamplerProcess]) -> None:
         self.report: Callable[[FromStream], None] = lambda message: None
@@ -78,7 +63,8 @@ class Streams:
             case Open():
                 stream.open = True
             case Close():
-                stream.close(awaited=True)
+                stream.closes.append(stream.paths)
+                stream.paths, stream.open = {}, False
             case _ if not stream.open:
                 return
             case Grant(number=number, path=path):
@@ -100,28 +86,20 @@ class Streams:
                 stream.process.streams.add(name)
                 stream.waiting.clear()
 
-    def heard(self, process: SamplerProcess, message: FromStream) -> None:
-        """Takes what the process says of a stream that it carries."""
+    def heard(self, message: FromStream) -> None:
+        """Takes what a process says of a stream that it carries."""
         stream = self._streams[message.stream]
-        if isinstance(message, Closed):
-            awaited = stream.closes.popleft().awaited
-            if not stream.closes and not stream.open:
-                self._forget(message.stream)
-            if awaited:
-                self.report(message)
-            return
-        if stream.closes and not stream.closes[0].awaited:
-            return  # it has failed
         match message:
+            case Closed():
+                stream.closes.popleft()
+                if not stream.closes and not stream.open:
+                    self._forget(message.stream)
             case Failed() if stream.closes:
                 return  # Closed follows
             case Failed():
-                stream.paths.clear()
-                stream.close(awaited=False)
-                if not process.retired:
-                    process.tell(Close(message.stream))
+                self._forget(message.stream)
             case Sealed(number=number):
-                paths = stream.closes[0].paths if stream.closes else stream.paths
+                paths = stream.closes[0] if stream.closes else stream.paths
                 paths.pop(number, None)
         self.report(message)
 
@@ -135,9 +113,8 @@ class Streams:
             stream.discard()
             self._forget(name)
         for name, stream in lost.items():
-            for close in stream.closes:
-                if close.awaited:
-                    self.report(Closed(name))
+            for _ in stream.closes:
+                self.report(Closed(name))
             if stream.open:
                 unit = units[name]
                 innocent = passing or (at_work and unit is None)

@@ -200,6 +200,23 @@ def test_stream_that_is_closed_while_it_opens_sends_nothing(run):
     run(play)
 
 
+def test_open_stream_is_closed_before_it_is_opened_again(run):
+    """The policy waits for no answer."""
+
+    async def play(bench: Bench) -> None:
+        await bench.list(objects(0, 300), ends=True)
+        bench.open()
+        await bench.messages(1)
+        bench.open(0, Cursor(1))
+        assert [type(message) for message in await bench.messages(3)] == [Open, Close, Open]
+        bench.feeding.heard(Closed(stream(0)))
+        bench.carrying.carry_out([do.MarkHeld("x")])
+        await bench.until(lambda: bench.events)
+        assert not any(isinstance(e, ev.StreamClosed) for e in bench.events)
+
+    run(play)
+
+
 def test_excluded_units_are_not_fed(run):
     async def play(bench: Bench) -> None:
         await bench.list(objects(0, 300), ends=True)
