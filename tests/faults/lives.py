@@ -135,7 +135,7 @@ class Lives:
             self._daemon.kill()
             self._daemon.wait()
         if (left := self._remains()) is not None:  # fails on a shard that is not whole
-            check_records(left.shards)
+            check_records(left)
             check_limit(self.cache, self.setting.limit)
             self.history.see(left.shards)
             self._unwanted |= left.unwanted
@@ -180,7 +180,7 @@ class Lives:
         left = Remains.of(self.cache)
         assert not left.temporaries, f"temporary files: {left.temporaries}"
         assert not (self.cache / "lock").exists()
-        check_records(left.shards)
+        check_records(left)
         if not self.setting.rotates:
             records = sum(len(shard.ordinals) for shard in left.shards.values())
             all_of_them = len(self.setting.records)
