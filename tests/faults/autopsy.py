@@ -96,7 +96,7 @@ def check_start(before: Remains, after: Remains, held: Set[str], soon: bool) -> 
 
 def check_records(left: Remains) -> None:
     """No record is twice among shards that a lease may name. A shard that is retired, and kept by a lease
-    alone, may hold what the next pass of its stream has read again: a stream of few units soon begins one."""
+    alone, may hold what the next pass has read again: a stream of few units soon begins one."""
     twice = repeated({n: shard for n, shard in left.shards.items() if n not in left.unwanted})
     assert not twice, f"records that are in two shards (unit, ordinal): {twice[:5]}"
 
