@@ -266,7 +266,10 @@ class Generation:
             stream.note_oldest(self.table.oldest_current(stream.index))
             oldest = stream.oldest
             known = stream.tail and stream.tail[0]
-            if oldest is not None and oldest not in (known, stream.reading_tail):
+            stays = oldest == self.table.oldest_live(
+                stream.index
+            )  # else its files may be gone by then
+            if oldest is not None and stays and oldest not in (known, stream.reading_tail):
                 stream.reading_tail = oldest
                 number = self.blocks.shape.number(stream.index, oldest)
                 self._out.append(do.ReadCursor(self.id, number))

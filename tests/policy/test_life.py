@@ -52,6 +52,18 @@ def test_an_unlink_does_not_speak_for_a_mark_that_is_not_durable():
     assert cache.live() == [4, 6, 8, 10]
 
 
+def test_cursor_of_a_shard_that_is_being_unlinked_is_not_read():
+    cache = a_whole_cache()
+    cache.disk.directories[A].shards[4, 0].sidecar = False
+    cache.pending.clear()
+    cache.start()
+    [unlink] = cache.under_way(do.Unlink)
+    assert unlink.names == ((0, 0), (2, 0), (4, 0))
+    assert not cache.under_way(do.ReadCursor)
+    cache.run()
+    assert cache.live() == [6, 8, 10, 12]
+
+
 def test_head_of_a_stream_without_shards_survives_a_kill():
     cache = a_whole_cache()
     shard = cache.disk.directories[A].shards[6, 0]
