@@ -210,9 +210,8 @@ class Sampler:
         origin = Origin(self._dataset, setup.connections, None, setup.memory)
         origin.read_with(classes)  # imports do not count for the rate
         stream, capacity = StreamId(self.name, "", 0), self._config.cache.shard_size
-        opened = Open(
-            stream, Cursor(), (), None, Shape(1, 1, MOST_LANES, capacity, 0), None, classes
-        )
+        shape = Shape(1, 1, MOST_LANES, capacity, 0)
+        opened = Open(stream, Cursor(), (), None, shape, None, classes, remade={})
         carried = Carried(
             *(opened, origin, Throttle(setup.bandwidth), setup.connections),
             *(sent.append, lambda unit: None, errors.append),

@@ -5,6 +5,7 @@ One thread calls `write`, another `search`: writes are short and in order, searc
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -163,6 +164,8 @@ class DiskWork:
             return ev.PublishRefused(stream, number)
         allocated = publish.publish(layout, number)
         self._count(generation, self._skipped.pop((stream, number), ()))
+        with contextlib.suppress(DiskError):  # the next minute repeats it
+            self.write_counts()
         return ev.Published(stream, number, allocated)
 
     def publish_remade(self, generation: GenerationId, number: int, version: int) -> ev.Event:

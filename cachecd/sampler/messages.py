@@ -43,8 +43,8 @@ class Open:
     `classes` are the label's class names, configured or found in the listing. A stream that is open already
     begins anew. `condemned` units are skipped without a try.
 
-    `remade`: the stream makes a damaged shard again. This is the meta text of its sidecar, less the schema,
-    and stays as it is; units that are skipped take no part of the capacity.
+    `remade`: the stream makes one shard by itself. This is the meta text of its sidecar, less the schema,
+    and stays as it is; units that are skipped take no part of the capacity, and do not end the shard.
     """
 
     stream: StreamId

@@ -109,14 +109,6 @@ def _fill_source(folder: Path, units: int) -> None:
             os.link(first, path)
 
 
-class _Room:
-    def reserve(self, size: int) -> None:
-        pass
-
-    def settle(self) -> None:
-        pass
-
-
 def _list(generation: GenerationLayout, source: Path, units: int) -> Sequence[int]:
     """Writes the listing; returns the ends of its blocks."""
     etags = _etags(source)
@@ -128,7 +120,7 @@ def _list(generation: GenerationLayout, source: Path, units: int) -> Sequence[in
 
     with ThreadPoolExecutor(1) as thread:
         table = thread.submit(Table, generation.listing).result()
-        asyncio.run(Listing(table, thread, _Room()).read(pages()))
+        asyncio.run(Listing(table, thread, lambda size: None).read(pages()))
         thread.submit(table.close).result()
         return table.ends
 

@@ -32,10 +32,10 @@ class Remains:
     @staticmethod
     def of(cache: Path, spoilt: Set[int] = frozenset()) -> Remains:
         """`spoilt`: shards that need not be whole, and do not count."""
-        manifests = {
-            path.name: (path.stat().st_ino, path.read_bytes())
-            for path in (cache / "leases").glob("*.json")
-        }
+        manifests = {}
+        for path in (cache / "leases").glob("*.json"):
+            with contextlib.suppress(FileNotFoundError):  # the lease ends at this moment
+                manifests[path.name] = (path.stat().st_ino, path.read_bytes())
         marked = frozenset(p.stem + ".json" for p in (cache / "leases").glob("*.held"))
         folder = shards_of(cache)
         if folder is None:
