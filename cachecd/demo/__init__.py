@@ -8,4 +8,5 @@ trainers            the small model, once for each framework: trainer_numpy and 
 passes              an epoch's passes over its set, and what the loop waited for
 disk_watch          what the cache occupies, measured from outside
 report              one row an epoch, for people or for programs
+interruption        Ctrl-C and SIGTERM: out through every cleanup, once
 """

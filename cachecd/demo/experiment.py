@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType
 
 from threadpoolctl import threadpool_limits
 
 from cachecd.demo.configuration import BANDWIDTH, configuration
 from cachecd.demo.disk_watch import DiskWatch
 from cachecd.demo.images import SIDE, StoredImage, images
+from cachecd.demo.interruption import Interruption
 from cachecd.demo.passes import Passes
 from cachecd.demo.report import Report, Row, Setting, Summary
 from cachecd.demo.store import StoreKind, filled_store
@@ -28,7 +27,6 @@ from cachecd_client.errors import CachecdError, WorldError
 _EPOCH_SECONDS = 1.0
 _SEED = 17
 _ROOM = 32 << 20  # it writes about 15 MiB
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOG_LINES = 20  # of the daemon's, shown when something fails
 
 
@@ -39,7 +37,7 @@ def run(framework: Framework, store: StoreKind, epochs: int, report: Report) -> 
     package is missing; besides that whatever a daemon, a disk or `report` raises.
     """
     began = time.monotonic()
-    with interruptible() as owned:
+    with Interruption() as interruption, ExitStack() as owned, interruption.heeded():
         home = owned.enter_context(_home())
         trainer = load_trainer(framework)(_SEED)
         # On two cores shared with samplers a step takes 0.4 ms so, and 3 to 27 ms in two threads.
@@ -68,6 +66,7 @@ def run(framework: Framework, store: StoreKind, epochs: int, report: Report) -> 
         for row in _rows(cache, trainer, epochs, objects, watch, limit):
             report.row(row)
             rows.append(row)
+            interruption.check()
         summary = Summary(
             epochs=epochs,
             seconds=time.monotonic() - began,
@@ -81,38 +80,6 @@ def run(framework: Framework, store: StoreKind, epochs: int, report: Report) -> 
         )
         report.end(summary)
     return summary
-
-
-@contextmanager
-def interruptible() -> Iterator[ExitStack]:
-    """A stack of cleanups that no signal cuts short. Before them Ctrl-C, SIGTERM or a closed terminal
-    raises KeyboardInterrupt or SystemExit, once: further ones have no effect until the process has ended.
-    For the main thread."""
-    ended = False
-
-    def end(number: int, _: FrameType | None) -> None:
-        nonlocal ended
-        ended = True
-        ignore()
-        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
-
-    def ignore() -> None:
-        for number in before:
-            signal.signal(number, signal.SIG_IGN)
-
-    # Under nohup SIGHUP is ignored, and is to stay so.
-    before = {n: h for n in _SIGNALS if (h := signal.getsignal(n)) != signal.SIG_IGN}
-    for number in before:
-        signal.signal(number, end)
-    try:
-        with ExitStack() as owned:
-            try:
-                yield owned
-            finally:
-                ignore()
-    finally:
-        for number, handler in before.items() if not ended else ():
-            signal.signal(number, handler)
 
 
 @contextmanager

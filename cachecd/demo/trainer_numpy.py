@@ -1,4 +1,4 @@
-"""The model in scikit-learn, on NumPy batches: neither framework is needed."""
+"""The model in NumPy alone."""
 
 from __future__ import annotations
 
@@ -6,38 +6,78 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.neural_network import MLPClassifier
 
-from cachecd.demo.images import CLASSES
+from cachecd.demo.images import CLASSES, SIDE
 from cachecd.demo.passes import Passes
 from cachecd.demo.trainers import BATCH, HIDDEN, LEARNING_RATE, MOMENTUM
 from cachecd_client.epoch import Epoch
 
+Array = NDArray[np.float32]
+
 
 class Trainer:
     def __init__(self, seed: int) -> None:
-        self._model: Any = MLPClassifier(
-            (HIDDEN,),
-            solver="sgd",
-            alpha=0,
-            learning_rate_init=LEARNING_RATE,
-            momentum=MOMENTUM,
-            nesterovs_momentum=False,
-            random_state=seed,
-        )
+        random = np.random.default_rng(seed)
+        pixels = SIDE * SIDE
+
+        def weights(inputs: int, outputs: int) -> Array:
+            scale = np.float32(np.sqrt(2 / inputs))
+            return random.standard_normal((inputs, outputs), np.float32) * scale
+
+        self._parameters: list[Array] = [
+            weights(pixels, HIDDEN),
+            np.zeros(HIDDEN, np.float32),
+            weights(HIDDEN, CLASSES),
+            np.zeros(CLASSES, np.float32),
+        ]
+        self._velocities = [np.zeros_like(parameter) for parameter in self._parameters]
 
     def train(self, epoch: Epoch, passes: Passes) -> None:
         for batch in passes.over(lambda n: epoch.numpy(BATCH, seed=epoch.seed + n)):
-            self._model.partial_fit(_inputs(batch), batch["label"], classes=range(CLASSES))
+            self._step(_inputs(batch), batch["label"])
 
     def accuracy(self, held_out: Epoch) -> float:
-        right = 0
-        for batch in held_out.numpy(BATCH):
-            right += int((self._model.predict(_inputs(batch)) == batch["label"]).sum())
+        right = sum(
+            int((self._scores(_inputs(batch)).argmax(1) == batch["label"]).sum())
+            for batch in held_out.numpy(BATCH)
+        )
         return right / held_out.num_records
 
+    def _hidden(self, inputs: Array) -> Array:
+        weights, biases, _, _ = self._parameters
+        hidden: Array = np.maximum(inputs @ weights + biases, 0)
+        return hidden
 
-def _inputs(batch: dict[str, Any]) -> NDArray[np.float32]:
+    def _scores(self, inputs: Array) -> Array:
+        _, _, weights, biases = self._parameters
+        scores: Array = self._hidden(inputs) @ weights + biases
+        return scores
+
+    def _step(self, inputs: Array, labels: NDArray[np.int64]) -> None:
+        hidden = self._hidden(inputs)
+        weights = self._parameters[2]
+        scores = hidden @ weights + self._parameters[3]
+        # The gradient of the mean cross-entropy of a softmax: probability less truth.
+        likely = np.exp(scores - scores.max(axis=1, keepdims=True))
+        by_score = likely / likely.sum(axis=1, keepdims=True)
+        by_score[np.arange(len(labels)), labels] -= 1
+        by_score /= len(labels)
+        by_hidden = (by_score @ weights.T) * (hidden > 0)
+        gradients = (
+            inputs.T @ by_hidden,
+            by_hidden.sum(axis=0),
+            hidden.T @ by_score,
+            by_score.sum(axis=0),
+        )
+        for parameter, velocity, gradient in zip(
+            self._parameters, self._velocities, gradients, strict=True
+        ):
+            velocity *= MOMENTUM
+            velocity -= LEARNING_RATE * gradient
+            parameter += velocity
+
+
+def _inputs(batch: dict[str, Any]) -> Array:
     """Pixels of 0..255 as one row of 0..1 an image."""
     pixels: NDArray[np.uint8] = batch["image"]
     return pixels.reshape(len(pixels), -1).astype(np.float32) / np.float32(255)

@@ -8,7 +8,8 @@ import signal
 
 import pytest
 
-from cachecd.demo.experiment import interruptible
+from cachecd.demo import interruption as module
+from cachecd.demo.interruption import Interruption
 
 ENDING = [
     (signal.SIGINT, KeyboardInterrupt, ()),
@@ -35,43 +36,110 @@ def send(number):
 
 @pytest.mark.parametrize(("number", "error", "arguments"), ENDING)
 def test_a_signal_raises_what_the_exit_code_needs(number, error, arguments):
-    with pytest.raises(error) as raised, interruptible():
+    with pytest.raises(error) as raised, Interruption() as interruption, interruption.heeded():
         send(number)
     assert raised.value.args == arguments
 
 
-@pytest.mark.parametrize("interrupts", [True, False])
-def test_a_signal_does_not_disturb_the_cleanup(interrupts):
+def test_a_second_signal_does_not_disturb_the_cleanup():
     cleaned = []
 
-    def clean_up():
-        for number, _, _ in ENDING:
-            send(number)
-        cleaned.append(True)
+    def interrupted():
+        with Interruption() as interruption:
+            try:
+                with interruption.heeded():
+                    send(signal.SIGINT)
+            finally:
+                for number, _, _ in ENDING:
+                    send(number)
+                cleaned.append(True)
 
-    with contextlib.suppress(KeyboardInterrupt), interruptible() as owned:
-        owned.callback(clean_up)
-        if interrupts:
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    send(signal.SIGINT)  # and so on until the process has ended
+    assert cleaned == [True]
+
+
+def test_a_second_signal_does_not_disturb_what_the_first_closes_on_its_way(monkeypatch):
+    lost = []
+    monkeypatch.setattr("sys.unraisablehook", lost.append)
+
+    def endless():
+        try:
+            while True:
+                yield
+        finally:
+            send(signal.SIGINT)
+            for _ in range(1000):  # somewhere here the handler runs
+                pass
+
+    def interrupted():
+        with Interruption() as interruption, interruption.heeded():
+            for _ in endless():
+                send(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert lost == []
+
+
+def test_a_signal_whose_exception_was_lost_may_be_sent_again(monkeypatch):
+    monkeypatch.setattr(module, "_RISING", 0.0)
+
+    def interrupted():
+        with Interruption() as interruption, interruption.heeded():
+            with contextlib.suppress(KeyboardInterrupt):
+                send(signal.SIGINT)
             send(signal.SIGINT)
             pytest.fail("not heeded")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+
+
+def test_a_signal_that_comes_in_the_last_cleanup_is_raised_after_it():
+    cleaned = []
+
+    def interrupted():
+        with Interruption() as interruption:
+            with interruption.heeded():
+                pass
+            send(signal.SIGTERM)
+            cleaned.append(True)
+
+    with pytest.raises(SystemExit):
+        interrupted()
     assert cleaned == [True]
-    if interrupts:
-        send(signal.SIGINT)  # and so on until the process has ended
 
 
-def test_what_fails_by_itself_leaves_signals_as_they_were(handlers):
-    with pytest.raises(ZeroDivisionError), interruptible():
-        raise ZeroDivisionError
-    assert {number: signal.getsignal(number) for number in handlers} == handlers
+def test_a_signal_whose_exception_was_lost_is_found_again(monkeypatch):
+    lost = []
+    monkeypatch.setattr("sys.unraisablehook", lost.append)
+
+    class Careless:
+        def __del__(self):
+            send(signal.SIGINT)
+            for _ in range(1000):  # somewhere here the handler runs, where nothing can be raised
+                pass
+
+    def interrupted():
+        with Interruption() as interruption, interruption.heeded():
+            Careless()
+            assert [one.exc_type for one in lost] == [KeyboardInterrupt]
+            lost.clear()
+            interruption.check()
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
 
 
 def test_without_a_signal_everything_is_as_before(handlers):
-    with interruptible():
+    with Interruption() as interruption, interruption.heeded():
         assert signal.getsignal(signal.SIGTERM) != handlers[signal.SIGTERM]
     assert {number: signal.getsignal(number) for number in handlers} == handlers
 
 
 def test_under_nohup_a_closed_terminal_is_still_ignored():
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    with interruptible():
+    with Interruption() as interruption, interruption.heeded():
         send(signal.SIGHUP)

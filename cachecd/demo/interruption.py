@@ -1,0 +1,77 @@
+"""Ctrl-C, SIGTERM and a closed terminal end the demo through its cleanups, whatever it is doing."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+_RISING = 1.0  # seconds that an exception may be on its way out of `heeded`
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interruption:
+    """These signals as exceptions, but never in a cleanup. For the main thread.
+
+        with Interruption() as interruption, ExitStack() as cleanups, interruption.heeded():
+
+    Within `heeded` a signal raises KeyboardInterrupt (Ctrl-C) or SystemExit. From there on, while
+    the cleanups run and the process ends, further signals have no effect: nobody cuts short what
+    ends by itself. One that arrives in an undisturbed cleanup is raised after it.
+
+    Nor has one that comes right behind the first, while that goes up through what is being closed:
+    a generator's end, for one, can only print what is raised in it. Later ones are heeded.
+    """
+
+    def __init__(self) -> None:
+        self._heeding = False
+        self._received = 0
+        self._since = 0.0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in _SIGNALS:
+            # Under nohup SIGHUP is ignored, and is to stay so.
+            if (before := signal.getsignal(number)) != signal.SIG_IGN:
+                self._before[number] = before
+                signal.signal(number, self._receive)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if not self._received:
+            for number, handler in self._before.items():
+                signal.signal(number, handler)
+        elif error is None:
+            self.check()
+
+    @contextmanager
+    def heeded(self) -> Iterator[None]:
+        """Where signals raise."""
+        self._heeding = True
+        try:
+            self.check()
+            yield
+        finally:
+            self._heeding = False
+
+    def check(self) -> None:
+        """Raises if a signal has come and its exception was lost, as in a weak reference's callback."""
+        self._since = time.monotonic()
+        if self._received == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self._received:
+            raise SystemExit(128 + self._received)
+
+    def _receive(self, number: int, _: FrameType | None) -> None:
+        rising = self._received and time.monotonic() < self._since + _RISING
+        self._received = self._received or number
+        if self._heeding and not rising:
+            self.check()
