@@ -62,7 +62,7 @@ def test_hostile_units_are_set_aside_after_two_tries_and_all_others_are_there(tm
         assert train["stopped"] == ""
         assert served.temporaries() == []
         assert sampler["restarts"] >= 2 * 6, "two tries each, but for what raised"
-        assert sampler["alive"] == sampler["workers"] == 2
+        wait_until(lambda: served.status()["sampler"]["alive"] == sampler["workers"] == 2)
         assert "sampler process" in sampler["last_end"]
         left = int((tmp_path / "left").read_text())
         wait_until(lambda: not alive(left), what=f"process {left} is gone")
