@@ -1,29 +1,26 @@
 """Bytes that are fetched for each byte of a source until it is whole: `python -m tests.bench.fetched`.
 
-A real S3 server has the objects, and the daemon reaches it through a relay that counts what the server
+A real S3 server has the objects, and the daemon reaches it through a link that counts what the server
 sends, listings and headers with it. A `tfrecord` source and tars are read in records of 100 kB.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-import contextlib
 import io
 import json
 import random
 import sys
 import tarfile
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from cachecd_client._core import encode_example
 from tests.e2e.daemons import ExecutedDaemon, wait_until
+from tests.e2e.link import Link
 from tests.sampler.test_sources import frame
 from tests.stores import S3Server, s3_server
 
@@ -67,45 +64,6 @@ CASES = (
 )
 
 
-class Relay:
-    """Passes connections on to an address. `sent` counts the bytes that came back from there."""
-
-    def __init__(self, endpoint: str) -> None:
-        self.sent = 0
-        self.endpoint = ""
-        self._to = urlsplit(endpoint)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there_reader, there_writer = await asyncio.open_connection(self._to.hostname, self._to.port)
-
-        async def copy(
-            source: asyncio.StreamReader, to: asyncio.StreamWriter, *, counted: bool
-        ) -> None:
-            with contextlib.suppress(ConnectionError):
-                while some := await source.read(1 << 18):
-                    self.sent += len(some) if counted else 0
-                    to.write(some)
-                    await to.drain()
-            to.close()
-
-        await asyncio.gather(
-            copy(reader, there_writer, counted=False), copy(there_reader, writer, counted=True)
-        )
-
-    def __enter__(self) -> Relay:
-        self._thread.start()
-        starting = asyncio.start_server(self._pass_on, "127.0.0.1", 0)
-        server = asyncio.run_coroutine_threadsafe(starting, self._loop).result()
-        self.endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-
-
 def measure(server: S3Server, case: Case, folder: Path) -> dict[str, float]:
     prefix, size = f"{case.format}-{case.size}-{case.objects}/", 0
     for number in range(case.objects):
@@ -113,8 +71,8 @@ def measure(server: S3Server, case: Case, folder: Path) -> dict[str, float]:
         size += len(body)
         server.put(BUCKET, {f"{prefix}{number:04d}": body})
     source = {"url": f"s3://{BUCKET}/{prefix}", "format": case.format}
-    with Relay(server.endpoint) as relay:
-        environ = {**server.environ, "AWS_ENDPOINT_URL": relay.endpoint}
+    with Link(server.endpoint) as link:
+        environ = {**server.environ, "AWS_ENDPOINT_URL": link.endpoint}
         with ExecutedDaemon(
             folder,
             {"train": {"source": source, "grow": {"first": "1MiB"}}},
@@ -127,7 +85,7 @@ def measure(server: S3Server, case: Case, folder: Path) -> dict[str, float]:
             wait_until(lambda: daemon.train["whole"], PATIENCE, "all of it is cached")
             records = daemon.train["records"]
     assert records == case.objects * (case.size * 1_000_000 // _RECORD), records
-    return {"source": size, "fetched": relay.sent, "ratio": relay.sent / size}
+    return {"source": size, "fetched": link.answered_bytes, "ratio": link.answered_bytes / size}
 
 
 def run(cases: Sequence[Case], folder: Path | None) -> Iterator[tuple[Case, dict[str, float]]]:

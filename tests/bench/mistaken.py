@@ -1,7 +1,7 @@
 """What a mistaken start costs: `python -m tests.bench.mistaken`.
 
 A daemon caches a source whole. Then it is started with a mistake in its configuration until 1 GiB is
-sealed, and with the mended one again, in each of five ways. A relay before the store counts what the
+sealed, and with the mended one again, in each of five ways. A link before the store counts what the
 mended start fetches until it has listed its source and all is whole again: listings alone.
 """
 
@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.bench.fetched import PATIENCE, Relay
+from tests.bench.fetched import PATIENCE
 from tests.e2e.daemons import ExecutedDaemon, wait_until
+from tests.e2e.link import Link
 from tests.stores import S3Server, s3_server
 
 _SIZE = 1_000_000  # bytes of an object
@@ -67,9 +68,9 @@ def measure(
 ) -> Iterator[tuple[str, dict[str, float]]]:
     """For each mistake the bytes that it had sealed, and those that the mended start fetched."""
     source_bytes = megabytes * _SIZE * 12 // 10
-    with Relay(server.endpoint) as relay:
+    with Link(server.endpoint) as link:
         source = {
-            **{"url": "s3://right/", "format": "files", "endpoint": relay.endpoint},
+            **{"url": "s3://right/", "format": "files", "endpoint": link.endpoint},
             "label": {"pattern": r"^class-(\d)"},
         }
         right: Datasets = {"train": {"source": source, "grow": {"first": "1MiB"}}}
@@ -90,7 +91,7 @@ def measure(
                 datasets = copy.deepcopy(right)
                 mistake(datasets)
                 daemon.document["datasets"] = datasets
-                (name,) = (each for each in datasets if not each.endswith("-eval"))
+                (name,) = datasets
                 daemon.start()
 
                 def sealed(name: str = name) -> int:
@@ -101,7 +102,7 @@ def measure(
                 wrong = sealed()
                 daemon.terminate()
                 daemon.document["datasets"] = copy.deepcopy(right)
-                before, listed = relay.sent, daemon.said().count("source listed")
+                before, listed = link.answered_bytes, daemon.said().count("source listed")
                 daemon.start()
 
                 def ready(listed: int = listed) -> bool:
@@ -110,7 +111,7 @@ def measure(
 
                 wait_until(ready, PATIENCE, "it is listed, and all of it is there again")
                 assert daemon.train["records"] == whole
-                again = relay.sent - before
+                again = link.answered_bytes - before
                 yield mistake.__name__, {"sealed": wrong, "again": again, "of": source_bytes}
 
 
