@@ -266,9 +266,8 @@ class Generation:
             stream.note_oldest(self.table.oldest_current(stream.index))
             oldest = stream.oldest
             known = stream.tail and stream.tail[0]
-            stays = oldest == self.table.oldest_live(
-                stream.index
-            )  # else its files may be gone by then
+            # The files of a shard that is being retired may be gone by then.
+            stays = oldest == self.table.oldest_live(stream.index)
             if oldest is not None and stays and oldest not in (known, stream.reading_tail):
                 stream.reading_tail = oldest
                 number = self.blocks.shape.number(stream.index, oldest)

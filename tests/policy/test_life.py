@@ -315,6 +315,21 @@ def test_newest_older_generation_is_leased_and_oldest_gives_its_room_first():
     assert len(cache.live(GenerationId("a", "two"))) == 4
 
 
+def start_another(cache: Cache, name: str) -> None:
+    """Starts with another generation, which is listed and has its first shard."""
+    generation = GenerationId("a", name)
+    cache.rules["a"] = cache.rules["a"]._replace(generation=name)
+    cache.disk.directories[generation] = Directory("", 1000, cache.rules["a"])
+    cache.start()
+    cache.directory(generation).list(sorted(cache.sources["a"]), 1 << 30)
+    cache.send(cache.listed(generation))
+    cache.run(but=(do.PublishShard,))
+    publish = cache.under_way(do.PublishShard)[0]
+    cache.pending.remove(publish)
+    for event in cache.carry_out(publish):
+        cache.send(event)
+
+
 def test_older_generation_without_a_record_keeps_nobody_waiting():
     cache = Cache(units=100, first=30)  # more than one shard
     good = dict(cache.sources["a"])
@@ -322,17 +337,7 @@ def test_older_generation_without_a_record_keeps_nobody_waiting():
     cache.list_all()
     assert not any(shard.records for shard in cache.disk.directories[A].shards.values())
     cache.sources["a"] = good
-    two = GenerationId("a", "two")
-    cache.rules["a"] = cache.rules["a"]._replace(generation="two")
-    cache.disk.directories[two] = Directory("", 1000, cache.rules["a"])
-    cache.start()
-    cache.directory(two).list(sorted(good), 1 << 30)
-    cache.send(cache.listed(two))
-    cache.run(but=(do.PublishShard,))
-    publish = cache.under_way(do.PublishShard)[0]
-    cache.pending.remove(publish)
-    for event in cache.carry_out(publish):
-        cache.send(event)
+    start_another(cache, "two")
     cache.send(ev.Measured(0, 100_000, spare=0))  # others have filled the file system
     cache.send(ev.AcquireAsked("r", "a", "x", 0))
     assert cache.under_way(do.WriteManifest), "the only records that there are"
@@ -340,17 +345,7 @@ def test_older_generation_without_a_record_keeps_nobody_waiting():
 
 def test_generation_with_a_damaged_listing_is_leased_while_it_has_more():
     cache = a_whole_cache(first=1)
-    again = GenerationId("a", "one-2")
-    cache.rules["a"] = cache.rules["a"]._replace(generation="one-2")
-    cache.disk.directories[again] = Directory("", 1000, cache.rules["a"])
-    cache.start()
-    cache.directory(again).list(sorted(cache.sources["a"]), 1 << 30)
-    cache.send(cache.listed(again))
-    cache.run(but=(do.PublishShard,))
-    publish = cache.under_way(do.PublishShard)[0]
-    cache.pending.remove(publish)
-    for event in cache.carry_out(publish):
-        cache.send(event)
+    start_another(cache, "one-2")
     cache.send(ev.AcquireAsked("few", "a", "x", 0))
     assert cache.under_way(do.WriteManifest)[-1].lease.generation == "one"
     cache.run()
