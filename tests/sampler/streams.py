@@ -149,7 +149,7 @@ class Player:
                 self.schema = schema
             case Working(half=True) if self._granted == len(self.made) + 1:
                 asyncio.get_running_loop().call_soon(self.grant)
-            case Sealed(number=number):
+            case Sealed(number=number) if not self.done:  # what was granted ahead is answered too
                 path = self.folder / f"{number}.tfrecord"
                 self.made.append(Made(number, message, _bytes(path), _bytes(Path(f"{path}.idx"))))
                 if self._granted == len(self.made) and not self.done:
