@@ -29,6 +29,7 @@ from cachecd.sampler.worker import Worker
 from cachecd.stores.patience import Retry
 
 RETRY = Retry(2, within=0.3, first=0.01)
+_ENDS = ("pass", "until")  # why a stream has no more to do
 
 
 def listed(dataset: dict[str, Any]) -> list[Unit]:
@@ -108,7 +109,7 @@ class Player:
 
     @property
     def done(self) -> bool:
-        return bool(self.made) and self.made[-1].outcome.end in ("pass", "until")
+        return any(made.outcome.end in _ENDS for made in self.made)
 
     def worker(self) -> Worker:
         setup = Setup({"train": self.dataset}, self.connections, None, memory=self.memory)
@@ -149,7 +150,7 @@ class Player:
                 self.schema = schema
             case Working(half=True) if self._granted == len(self.made) + 1:
                 asyncio.get_running_loop().call_soon(self.grant)
-            case Sealed(number=number) if not self.done:  # what was granted ahead is answered too
+            case Sealed(number=number):
                 path = self.folder / f"{number}.tfrecord"
                 self.made.append(Made(number, message, _bytes(path), _bytes(Path(f"{path}.idx"))))
                 if self._granted == len(self.made) and not self.done:
@@ -172,6 +173,9 @@ class Player:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._serving
             self._serving = None
+            ends = [made.outcome.end in _ENDS for made in self.made]
+            if any(ends):  # what was granted ahead is answered too
+                del self.made[ends.index(True) + 1 :]
 
     def leave_traces(self) -> None:
         """What a process that was killed by SIGKILL leaves of its shard in hand."""

@@ -163,27 +163,23 @@ def test_units_that_are_left_out_or_left_early_are_not_fetched_any_further():
     run(test)
 
 
-def test_spans_that_are_read_at_once_are_asked_for_as_far_as_each_is_wanted(monkeypatch):
+def test_spans_that_are_read_at_once_are_asked_for_by_halves_of_what_each_may_have(monkeypatch):
     monkeypatch.setattr(ahead, "_LEAST", 1)
-    monkeypatch.setattr(ahead, "_AWAITED", 1)
-    wanted = 40
 
     async def test() -> None:
         fetcher = Fetcher()
-        reader = Ahead(spans(100, 100, 100), fetcher.fetch, 9, lambda: wanted, lanes=2)
+        reader = Ahead(spans(100, 100, 100), fetcher.fetch, 9, lambda: 40, lanes=2)
         lanes = [asyncio.ensure_future(anext(reader.chunks(index))) for index in range(2)]
         await settle()
-        assert sorted(fetcher.open) == [(0, 0, 20), (1, 0, 20)]
+        assert sorted(fetcher.open) == [(0, 0, 10), (0, 10, 20), (1, 0, 10), (1, 10, 20)]
         fetcher.answer()
         await settle()
         assert all(lane.done() for lane in lanes)
-        nonlocal wanted
-        wanted = 30  # for all that, ten bytes alone have been used, of the second span
-        reader.note(1, 10)
-        late = asyncio.ensure_future(anext(reader.chunks(1)))
+        reader.note(1, 9)
+        late = asyncio.ensure_future(anext(reader.chunks(0)))
         await settle()
-        assert list(fetcher.open) == [(1, 20, 35)]
-        assert reader.used == 20 + 20 / 2
+        assert list(fetcher.open) == [(0, 20, 30)], "as little as 9 bytes is no request"
+        assert reader.used == 9 + 10 + 10 / 2, "half of a piece, where nobody says how much"
         late.cancel()
 
     run(test)
