@@ -130,14 +130,17 @@ class Worker:
             await self._fail(stream, error, None)
 
     def _next(self) -> Carried | None:
-        """The stream to be worked on: the current one as long as it can go on, else the next in turn."""
+        """The stream to be worked on: the current one as long as it can go on, else the next in turn, those
+        with a shard in hand first: while a source is listed all wait for units again and again, and the
+        first shard is to be sealed soon."""
         if self._current is not None and self._current.can_work:
             return self._current
         order = list(self._streams.values())
         if self._current in order:
             at = order.index(self._current) + 1
             order = order[at:] + order[:at]
-        return next((stream for stream in order if stream.can_work), None)
+        workable = (stream for stream in order if stream.can_work)
+        return min(workable, key=lambda stream: stream.writing is None, default=None)
 
     def _turn_to(self, stream: Carried | None) -> None:
         """Says what is worked on from now on."""

@@ -168,18 +168,18 @@ def test_spans_that_are_read_at_once_are_asked_for_by_halves_of_what_each_may_ha
 
     async def test() -> None:
         fetcher = Fetcher()
-        reader = Ahead(spans(100, 100, 100), fetcher.fetch, 9, lambda: 40, lanes=2)
+        reader = Ahead(spans(100, 100, 100), fetcher.fetch, 9, lambda: 32, lanes=2)
         lanes = [asyncio.ensure_future(anext(reader.chunks(index))) for index in range(2)]
         await settle()
-        assert sorted(fetcher.open) == [(0, 0, 10), (0, 10, 20), (1, 0, 10), (1, 10, 20)]
+        assert sorted(fetcher.open) == [(0, 0, 8), (0, 8, 16), (1, 0, 8), (1, 8, 16)]
         fetcher.answer()
         await settle()
         assert all(lane.done() for lane in lanes)
-        reader.note(1, 9)
+        reader.note(1, 7)
         late = asyncio.ensure_future(anext(reader.chunks(0)))
         await settle()
-        assert list(fetcher.open) == [(0, 20, 30)], "as little as 9 bytes is no request"
-        assert reader.used == 9 + 10 + 10 / 2, "half of a piece, where nobody says how much"
+        assert list(fetcher.open) == [(0, 16, 24)], "as little as 7 bytes is no request"
+        assert reader.used == 7 + 8 + 8 / 2, "half of a piece, where nobody says how much"
         late.cancel()
 
     run(test)
@@ -244,7 +244,7 @@ def test_a_lengthened_span_is_fetched_ahead_within_the_bounds():
             async for chunk in chunks:
                 sizes.append(len(chunk))
                 held -= len(chunk)
-            assert sizes == ([10, 20] if not index else [10, 10, 20])
+            assert sizes == ([30] if not index else [10, 30])
         assert most <= 100
         assert reader.used == 9 * 40
 
