@@ -32,8 +32,8 @@ class Scenario(Simulated):
     def check_supplement(self, about: do.MakeSupplement | ev.Sealed) -> None:
         """A supplement is to be made, or was made."""
 
-    def check_set(self, lease: Lease) -> None:
-        """A lease was granted; `held` is to have the shards that it names."""
+    def check_set(self, lease: Lease, new: bool) -> None:
+        """A lease was granted, `new` or once more; `held` is to have the shards that it names."""
 
     def check_rotation(self, event: ev.Event, commands: list[do.Command]) -> None:
         """These commands follow from an event; there is one dataset."""
@@ -228,12 +228,13 @@ class Scenario(Simulated):
             fraction = 1.0 if whole else self.rng.choice([0, 0.1, 0.5, 1])
             self.delivered[name] += fraction * sum(shard.size for shard in self.held[before])
             self.send(ev.Delivered(before, fraction))
+        written = set(self.disk.manifests)  # by a daemon that was killed before its reply, too
         reply = self.ask(ev.AcquireAsked, name, job, epoch)
         if isinstance(reply, do.ReplyRefused) and reply.code == "split-changed":
             self.leave((name, job))
         if not isinstance(reply, do.ReplyGranted):
             return False
-        self.check_set(self.disk.manifests[reply.lease])
+        self.check_set(self.disk.manifests[reply.lease], reply.lease not in written)
         self.epochs[name, job] += 1
         self.jobs[name, job] = reply.lease
         self.ask(ev.RankHolds, reply.lease, 0)
