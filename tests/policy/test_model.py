@@ -36,8 +36,10 @@ class Promises(Scenario):
             self.passes[named] = shard.after.pass_
 
     def check_set(self, lease: Lease, new: bool) -> None:
-        """No record twice in a set, none that is excluded, no quarantined shard, no other split. A set that is
-        granted once more is the same, whatever was found or excluded since."""
+        """No record twice in a set, none that is excluded, no quarantined shard, no other split.
+
+        A set that is granted once more is the same, whatever was found or excluded since.
+        """
         generation = GenerationId(lease.dataset, lease.generation)
         directory, versions = self.disk.directories[generation], dict(lease.versions)
         assert directory.split == self.rules[lease.dataset].split, (
