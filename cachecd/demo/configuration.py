@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cachecd.demo.store import Location
-
 BANDWIDTH = "400kB/s"
 
 # A shard takes 76 KiB at most, for 14 images of 4 KiB. So the limit holds the test images and some 40 %
@@ -21,7 +19,7 @@ cache:
 datasets:
   train:
     source:
-      url: {train}{endpoint}
+      url: {train}
       format: files        # one object, one record
       label: {{pattern: "-([0-9])[.]png$"}}
     transform: [{{decode_image: {{mode: L}}}}]   # grey pixels are cached, not PNG
@@ -31,7 +29,7 @@ datasets:
     seed: 17
   test:
     source:
-      url: {test}{endpoint}
+      url: {test}
       format: files
       label: {{pattern: "-([0-9])[.]png$"}}
     transform: [{{decode_image: {{mode: L}}}}]
@@ -42,16 +40,12 @@ sampler:
 """
 
 
-def configuration(location: Location, cache: Path) -> str:
-    """The configuration of a cache in `cache` for the images at `location`."""
-    endpoint = ""
-    if location.endpoint:
-        endpoint = f"\n      endpoint: {_text(location.endpoint)}\n      anonymous: true"
+def configuration(store: Path, cache: Path) -> str:
+    """The configuration of a cache in `cache` for the images in the folder `store`."""
     return _TEXT.format(
         cache=_text(str(cache)),
-        train=_text(f"{location.url}/train/"),
-        test=_text(f"{location.url}/test/"),
-        endpoint=endpoint,
+        train=_text(f"file://{store}/train/"),
+        test=_text(f"file://{store}/test/"),
         bandwidth=BANDWIDTH,
     )
 

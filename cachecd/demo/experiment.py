@@ -1,4 +1,4 @@
-"""The demo as a whole: a store, a daemon with a cache smaller than the data, a training loop."""
+"""The demo as a whole: a folder of images, a daemon with a smaller cache, a training loop."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -15,12 +15,11 @@ from threadpoolctl import threadpool_limits
 
 from cachecd.demo.configuration import BANDWIDTH, configuration
 from cachecd.demo.disk_watch import DiskWatch
-from cachecd.demo.images import SIDE, StoredImage, images
+from cachecd.demo.images import SIDE, images, write_images
 from cachecd.demo.interruption import Interruption
 from cachecd.demo.passes import Passes
-from cachecd.demo.report import Report, Row, Setting, Summary
-from cachecd.demo.store import StoreKind, filled_store
-from cachecd.demo.trainers import BATCH, Framework, Trainer, load_trainer
+from cachecd.demo.report import Part, Row, Setting, Summary
+from cachecd.demo.trainer import BATCH, Trainer
 from cachecd_client import Cache, Epoch, connect
 from cachecd_client.errors import CachecdError, WorldError
 
@@ -30,31 +29,29 @@ _ROOM = 32 << 20  # it writes about 15 MiB
 _LOG_LINES = 20  # of the daemon's, shown when something fails
 
 
-def run(framework: Framework, store: StoreKind, epochs: int, report: Report) -> Summary:
-    """Runs it in a temporary directory, and says on `report` how it goes.
+def run(epochs: int, say: Callable[[Part], None]) -> Summary:
+    """Runs it in a temporary directory, and passes each part of the output to `say` at once.
 
-    Leaves no process and no file behind, also when it fails or is interrupted. CallerError if a
-    package is missing; besides that whatever a daemon, a disk or `report` raises.
+    Leaves no process and no file behind, also when it fails or is interrupted. Raises whatever a
+    daemon, a disk or `say` raises.
     """
     began = time.monotonic()
     with Interruption() as interruption, ExitStack() as owned, interruption.heeded():
-        home = owned.enter_context(_home())
-        trainer = load_trainer(framework)(_SEED)
+        home = Path(owned.enter_context(tempfile.TemporaryDirectory(prefix="cachecd-demo-")))
+        _check_room(home)
         # On two cores shared with samplers a step takes 0.4 ms so, and 3 to 27 ms in two threads.
         owned.enter_context(threadpool_limits(1))
         objects = images()
-        location = owned.enter_context(filled_store(store, home / "store", objects))
-        config, folder = home / "demo.yaml", home / "cache"
-        config.write_text(configuration(location, folder))
+        store, folder, config = home / "store", home / "cache", home / "demo.yaml"
+        write_images(objects, store)
+        config.write_text(configuration(store, folder))
         cache = owned.enter_context(_own_daemon(config, home / "daemon.log"))
         limit = cache.status()["cache"]["limit"]
-        report.begin(
+        say(
             Setting(
                 directory=str(home),
-                store=location.url,
-                framework=framework,
                 images=len(objects),
-                object_bytes=sum(len(one.png) for one in objects),
+                object_bytes=sum(map(len, objects.values())),
                 pixel_bytes=len(objects) * SIDE * SIDE,
                 limit_bytes=limit,
                 bandwidth=BANDWIDTH,
@@ -62,9 +59,10 @@ def run(framework: Framework, store: StoreKind, epochs: int, report: Report) -> 
             )
         )
         watch = owned.enter_context(DiskWatch(folder))
+        to_see = sum(key.startswith("train/") for key in objects)
         rows = []
-        for row in _rows(cache, trainer, epochs, objects, watch, limit):
-            report.row(row)
+        for row in _rows(cache, epochs, to_see, watch, limit):
+            say(row)
             rows.append(row)
             interruption.check()
         summary = Summary(
@@ -78,43 +76,21 @@ def run(framework: Framework, store: StoreKind, epochs: int, report: Report) -> 
             first_accuracy=rows[0].accuracy,
             last_accuracy=rows[-1].accuracy,
         )
-        report.end(summary)
+        say(summary)
     return summary
 
 
-@contextmanager
-def _home() -> Iterator[Path]:
-    """A directory with room for all that the demo writes, the temporary one of everything within.
-
-    So what a framework leaves in the temporary directory, as torch does, goes with it.
-    """
-    with tempfile.TemporaryDirectory(prefix="cachecd-demo-") as name:
-        if (free := shutil.disk_usage(name).free) < _ROOM:
-            raise WorldError(
-                f"the demo needs {_ROOM >> 20} MiB, and {tempfile.gettempdir()} has {free >> 20}: "
-                "choose another place with TMPDIR=DIRECTORY"
-            )
-        before = os.environ.get("TMPDIR"), tempfile.tempdir
-        os.environ["TMPDIR"] = tempfile.tempdir = name
-        try:
-            yield Path(name)
-        finally:
-            if before[0] is None:
-                del os.environ["TMPDIR"]
-            else:
-                os.environ["TMPDIR"] = before[0]
-            tempfile.tempdir = before[1]
+def _check_room(directory: Path) -> None:
+    if (free := shutil.disk_usage(directory).free) < _ROOM:
+        raise WorldError(
+            f"the demo needs {_ROOM >> 20} MiB, and {directory.parent} has {free >> 20}: "
+            "choose another place with TMPDIR=DIRECTORY"
+        )
 
 
-def _rows(
-    cache: Cache,
-    trainer: Trainer,
-    epochs: int,
-    objects: list[StoredImage],
-    watch: DiskWatch,
-    limit: int,
-) -> Iterator[Row]:
-    to_see = sum(one.key.startswith("train/") for one in objects)
+def _rows(cache: Cache, epochs: int, to_see: int, watch: DiskWatch, limit: int) -> Iterator[Row]:
+    """Trains, and yields a row after each epoch; `to_see`: how many training images there are."""
+    trainer = Trainer(_SEED)
     seen: set[bytes] = set()
     asked = time.monotonic()
     with cache.acquire("test") as held_out:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 
@@ -14,25 +15,26 @@ CLASSES = 10
 _HELD_OUT = 197
 
 
-@dataclass(frozen=True, slots=True)
-class StoredImage:
-    """One object: its key, such as ``train/0042-3.png``, and the PNG file."""
-
-    key: str
-    png: bytes
-
-
-def images() -> list[StoredImage]:
-    """All images, SIDE pixels square in 8 bits of grey: 1,600 under train/, 197 under test/."""
+def images() -> dict[str, bytes]:
+    """PNG files by key, such as ``train/0042-3.png``, which is a 3: 1,600 under train/ and 197 under
+    test/, each SIDE pixels square in 8 bits of grey."""
     from PIL import Image
     from sklearn.datasets import load_digits
 
     digits = load_digits()
-    found = []
+    files = {}
     for number, (scan, digit) in enumerate(zip(digits.images, digits.target, strict=True)):
         grey = Image.fromarray((scan * (255 / scan.max())).astype(np.uint8))
-        file = io.BytesIO()
-        grey.resize((SIDE, SIDE), Image.Resampling.BICUBIC).save(file, "png")
+        png = io.BytesIO()
+        grey.resize((SIDE, SIDE), Image.Resampling.BICUBIC).save(png, "png")
         part = "train" if number < len(digits.target) - _HELD_OUT else "test"
-        found.append(StoredImage(f"{part}/{number:04}-{digit}.png", file.getvalue()))
-    return found
+        files[f"{part}/{number:04}-{digit}.png"] = png.getvalue()
+    return files
+
+
+def write_images(files: Mapping[str, bytes], folder: Path) -> None:
+    """Writes each image to its key under `folder`."""
+    for key, png in files.items():
+        path = folder / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(png)

@@ -124,29 +124,6 @@ def test_the_cache_grows_and_rotates_within_its_limit_while_the_model_learns(sta
     assert demo.left() == []
 
 
-# The other takes nine seconds of both cores, which a run of all tests has not to spare.
-FRAMEWORKS = [("torch", "s3")]
-if "CACHECD_LONG" in os.environ:
-    FRAMEWORKS += [("tensorflow", "local")]
-
-
-@pytest.mark.parametrize(("framework", "store"), FRAMEWORKS)
-def test_every_framework_learns_from_every_store(framework, store, start):
-    demo = start("--framework", framework, "--store", store, "--epochs", "2", "--json")
-    output, errors = demo.end()
-    assert demo.process.returncode == 0, errors
-    setting, rows, summary = results(output)
-    assert (setting["framework"], setting["store"].partition(":")[0]) == (
-        framework,
-        {"local": "file", "s3": "s3"}[store],
-    )
-    assert rows[1]["records"] > rows[0]["records"]
-    assert rows[1]["accuracy"] > ACCURACY
-    assert summary["limit_kept"]
-    assert "Traceback" not in errors
-    assert demo.left() == []
-
-
 def test_ctrl_c_in_mid_epoch_leaves_no_process_and_no_file(start):
     demo = start("--epochs", "60")
     demo.lines_until("epoch  files")

@@ -1,4 +1,4 @@
-"""The model in NumPy alone."""
+"""The model, in NumPy alone: one hidden layer, trained by gradient descent with momentum."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from numpy.typing import NDArray
 
 from cachecd.demo.images import CLASSES, SIDE
 from cachecd.demo.passes import Passes
-from cachecd.demo.trainers import BATCH, HIDDEN, LEARNING_RATE, MOMENTUM
 from cachecd_client.epoch import Epoch
 
 Array = NDArray[np.float32]
 
+BATCH = 32
+_HIDDEN = 32
+_LEARNING_RATE = 0.01
+_MOMENTUM = 0.9
+
 
 class Trainer:
     def __init__(self, seed: int) -> None:
+        """Makes the weights; the same ones for the same seed."""
         random = np.random.default_rng(seed)
         pixels = SIDE * SIDE
 
@@ -25,18 +30,20 @@ class Trainer:
             return random.standard_normal((inputs, outputs), np.float32) * scale
 
         self._parameters: list[Array] = [
-            weights(pixels, HIDDEN),
-            np.zeros(HIDDEN, np.float32),
-            weights(HIDDEN, CLASSES),
+            weights(pixels, _HIDDEN),
+            np.zeros(_HIDDEN, np.float32),
+            weights(_HIDDEN, CLASSES),
             np.zeros(CLASSES, np.float32),
         ]
         self._velocities = [np.zeros_like(parameter) for parameter in self._parameters]
 
     def train(self, epoch: Epoch, passes: Passes) -> None:
+        """Trains on batches of BATCH, as long as `passes` gives any."""
         for batch in passes.over(lambda n: epoch.numpy(BATCH, seed=epoch.seed + n)):
             self._step(_inputs(batch), batch["label"])
 
     def accuracy(self, held_out: Epoch) -> float:
+        """The share of these images that the model names rightly, 0..1."""
         right = sum(
             int((self._scores(_inputs(batch)).argmax(1) == batch["label"]).sum())
             for batch in held_out.numpy(BATCH)
@@ -72,8 +79,8 @@ class Trainer:
         for parameter, velocity, gradient in zip(
             self._parameters, self._velocities, gradients, strict=True
         ):
-            velocity *= MOMENTUM
-            velocity -= LEARNING_RATE * gradient
+            velocity *= _MOMENTUM
+            velocity -= _LEARNING_RATE * gradient
             parameter += velocity
 
 
