@@ -4,7 +4,7 @@
     transforms  the steps a transform may name
     section, dataset, models
                 the sections and their keys: meaning, default, bounds
-    keys        the keys as a list, found by walking the models
+    keys        the section at each place of a document
     document    YAML -> values that remember their line and column
     overrides   CACHECD_SECTION__KEY=value
     loading     a file and the environment -> a Config, or a line for each thing that is wrong

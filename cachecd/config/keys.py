@@ -1,18 +1,16 @@
-"""The configuration's keys, found by walking its models."""
+"""The sections of the configuration, found in its models."""
 
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Union, get_args, get_origin
 
-from pydantic import BaseModel, BeforeValidator
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel
 
 from cachecd.config.models import Config
 from cachecd.config.section import SectionModel
-from cachecd.config.values import refuse_for_now
 
 Loc = tuple[str | int, ...]
 
@@ -25,21 +23,6 @@ class Section:
     model: type[BaseModel]
     named: bool = False
     listed: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """One key of the configuration; `path` reads like ``datasets.NAME.grow.first``."""
-
-    path: str
-    field: FieldInfo
-
-    @property
-    def available(self) -> bool:
-        """Whether this version takes it."""
-        return not any(
-            isinstance(m, BeforeValidator) and m.func is refuse_for_now for m in self.field.metadata
-        )
 
 
 ROOT = Section(Config)
@@ -60,20 +43,6 @@ def section_at(loc: Sequence[str | int]) -> Section | None:
         if found is not None:
             found = below(found, str(name))
     return found
-
-
-def every_key(section: Section = ROOT, prefix: str = "") -> Iterator[Key]:
-    """All keys that hold a single value, in the models' order."""
-    for name, field in section.model.model_fields.items():
-        path = f"{prefix}{name}"
-        inner = below(section, name)
-        key = Key(path, field)
-        if inner is None or inner.listed or not key.available:
-            yield key
-        else:
-            yield from every_key(
-                Section(inner.model), f"{path}.NAME." if inner.named else f"{path}."
-            )
 
 
 def _section(annotation: Any) -> Section | None:

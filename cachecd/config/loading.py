@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from cachecd.config.document import Document, Place, Problem, raise_all, read_document
-from cachecd.config.keys import Loc, every_key, section_at
+from cachecd.config.keys import Loc, section_at
 from cachecd.config.models import Config, default_endpoint
 from cachecd.config.overrides import apply_overrides
 from cachecd.config.removed import removed
@@ -107,8 +107,6 @@ def _unknown(loc: Loc) -> str:
     known = [*section.model.model_fields] if section else []
     if close := get_close_matches(str(name), known, 1):
         return f"unknown key; did you mean {close[0]!r}?"
-    if elsewhere := [k.path for k in every_key() if k.path.rpartition(".")[2] == name]:
-        return f"unknown key here; did you mean {elsewhere[0]}?"
     return f"unknown key; known: {', '.join(known)}"
 
 

@@ -21,13 +21,11 @@ from cachecd.config.values import (
     Directory,
     Duration,
     Integer,
-    Later,
     PositiveSize,
     Rate,
     Size,
     SizeOrPercent,
     SocketAddress,
-    Text,
 )
 from cachecd.quantities import approximate_size, format_size
 
@@ -206,13 +204,6 @@ class ServerConfig(SectionModel):
             "where that variable is not set."
         ),
         examples=["ipc:///run/cachecd/cachecd.sock"],
-    )
-    http: Later[Text | None] = Field(
-        None,
-        description=(
-            "Address for health, metrics and the status page. Not available in this version."
-        ),
-        examples=["127.0.0.1:9465"],
     )
 
 

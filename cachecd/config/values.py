@@ -9,11 +9,10 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     PlainSerializer,
     PlainValidator,
     Strict,
@@ -36,13 +35,6 @@ EVERY_HOST: Final = ("http://", "https://")
 MAX_SOCKET_PATH: Final = 107  # sockaddr_un.sun_path is 108 bytes, the last of them NUL
 
 _SCHEME = re.compile("[a-z][a-z0-9+.-]*")
-
-
-def refuse_for_now(value: object) -> object:
-    """Lets only the absence of a value pass."""
-    if value is None or value in ((), []):
-        return value
-    raise ValueError("not available in this version; remove it")
 
 
 def _text(value: object) -> str:
@@ -148,13 +140,6 @@ def _refuse_password(scheme: str, rest: str) -> None:
         )
 
 
-def _available_format(value: str) -> str:
-    if value not in AVAILABLE_FORMATS:
-        available = ", ".join(AVAILABLE_FORMATS)
-        raise ValueError(f"found {value!r}: not available in this version; available: {available}")
-    return value
-
-
 def _socket_address(value: str) -> str:
     path = value.removeprefix("ipc://")
     if path == value or not path.startswith("/"):
@@ -167,10 +152,6 @@ def _socket_address(value: str) -> str:
         )
     return value
 
-
-T = TypeVar("T")
-# In the schema, so that its name is fixed; refused, so that nobody believes it has an effect.
-Later = Annotated[T, BeforeValidator(refuse_for_now)]
 
 # Strict, because a true that counts as 1 or a "no" that counts as false hides a mistake.
 Integer = Annotated[int, Strict()]
@@ -185,10 +166,7 @@ ClassName = Annotated[
     WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1}, {"type": "integer"}]}),
 ]
 
-Format = Annotated[
-    Literal["files", "webdataset", "tfrecord", "parquet", "npy", "python"],
-    AfterValidator(_available_format),
-]
+Format = Literal["files", "webdataset", "tfrecord", "parquet", "npy", "python"]
 SourceUrl = Annotated[Text, AfterValidator(_source_url)]
 UrlOrNone = Annotated[str, Strict(), AfterValidator(lambda value: value and _source_url(value))]
 StoreAddress = Annotated[Text, AfterValidator(_store_address)]

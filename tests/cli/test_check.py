@@ -90,7 +90,7 @@ def test_every_mistake_is_one_line_on_stderr_and_the_exit_code_is_2(cachecd, wri
     assert where.startswith(f"cachecd: {path}:2:")
     assert "cache.limit: found 'lots', expected a size" in where
     assert what == f"cachecd: {path}:6:11: sampler.wokers: unknown key; did you mean 'workers'?"
-    assert http.startswith(f"cachecd: {path}:7:16: server.http: not available in this version")
+    assert http == f"cachecd: {path}:7:10: server.http: unknown key; known: endpoint"
     assert variable.startswith(
         "cachecd: CACHECD_SAMPLER__CONNECTIONS: sampler.connections: found 0"
     )

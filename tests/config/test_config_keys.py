@@ -150,11 +150,6 @@ def test_what_is_just_allowed_loads(loaded, good, old, new):
     loaded(good.replace(old, new))
 
 
-def test_a_key_of_a_later_version_is_refused_at_its_position(complaints, good):
-    text = good.replace("version: 1", "version: 1\nserver: {http: '127.0.0.1:9465'}")
-    assert complaints(text) == ["2:16: server.http: not available in this version; remove it"]
-
-
 def test_a_limit_below_the_first_sets_is_too_small_and_says_what_would_do(loaded, good):
     text = good + "    grow: {first: 400GiB}\n  eval: {source: {url: 's3://b/', format: files}, "
     with pytest.raises(

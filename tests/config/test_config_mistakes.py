@@ -19,7 +19,7 @@ MISTAKES = [
     (
         "version: 1",
         "version: 1\nworkers: 3",
-        "2:1: workers: unknown key here; did you mean sampler.workers?",
+        "2:1: workers: unknown key; known: version, cache, datasets, sampler, server",
     ),
     (
         "limit: 500GiB",

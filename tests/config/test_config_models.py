@@ -10,12 +10,25 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 
 from cachecd.config import Config, DatasetConfig, Percent, default_endpoint, load
-from cachecd.config.keys import every_key, section_at
+from cachecd.config.keys import ROOT, Section, below, section_at
+from cachecd.config.removed import removed
 from cachecd.quantities import format_duration, format_size
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLES = REPOSITORY / "deploy" / "config"
-KEYS = {key.path: key for key in every_key()}
+
+
+def _walk(section, prefix):
+    """The path and the field of each key that holds a single value, in the models' order."""
+    for name, field in section.model.model_fields.items():
+        path, inner = f"{prefix}{name}", below(section, name)
+        if inner is None or inner.listed:
+            yield path, field
+        else:
+            yield from _walk(Section(inner.model), f"{path}.NAME." if inner.named else f"{path}.")
+
+
+KEYS = dict(_walk(ROOT, ""))
 
 
 @pytest.fixture
@@ -47,15 +60,14 @@ def test_a_configuration_cannot_be_changed(full):
 
 
 @pytest.mark.parametrize("path", KEYS)
-def test_every_key_says_what_it_is_for_and_whether_this_version_takes_it(path):
-    description = KEYS[path].field.description
+def test_every_key_says_what_it_is_for(path):
+    description = KEYS[path].description
     assert description is not None
     assert description.endswith(".")
-    assert KEYS[path].available == (not description.endswith("Not available in this version."))
 
 
-def test_the_unavailable_keys_are_exactly_those_of_later_versions():
-    assert [path for path, key in KEYS.items() if not key.available] == ["server.http"]
+def test_every_key_of_this_edition_is_not_removed():
+    assert [path for path in KEYS if removed(path.split("."))] == []
 
 
 def test_a_place_in_the_document_leads_to_its_section():
@@ -73,7 +85,7 @@ def test_an_example_loads(name):
     assert load(EXAMPLES / name, {}).datasets
 
 
-def test_the_full_example_shows_every_key_of_this_version():
+def test_the_full_example_shows_every_key():
     document = YAML(typ="safe").load(EXAMPLES / "full.yaml")
     shown = set()
 
@@ -89,7 +101,7 @@ def test_the_full_example_shows_every_key_of_this_version():
                 walk(inner, (*path, name))
 
     walk(document, ())
-    assert shown == {path for path, key in KEYS.items() if key.available}
+    assert shown == set(KEYS)
 
 
 # --- docs/reference.md --------------------------------------------------------------------------
@@ -109,9 +121,9 @@ def test_the_reference_has_every_key_once_and_no_other(rows):
 
 
 @pytest.mark.parametrize("path", KEYS)
-def test_the_reference_gives_each_keys_default_and_availability(rows, path):
-    field = KEYS[path].field
-    _, default, purpose = rows[path]
+def test_the_reference_gives_each_keys_default(rows, path):
+    field = KEYS[path]
+    _, default, _ = rows[path]
     if field.is_required():
         assert default == "required"
     elif path == "server.endpoint":
@@ -120,7 +132,6 @@ def test_the_reference_gives_each_keys_default_and_availability(rows, path):
         assert default.startswith(("none", "1GiB, or a quarter", "half of the memory of"))
     else:
         assert default.strip("`") in _written(field.default)
-    assert purpose.endswith("*Not available in this version.*") == (not KEYS[path].available)
 
 
 def _with_datasets(paths):

@@ -86,7 +86,6 @@ WRONG = {
     "bad value": ("SAMPLER__WORKERS", "many", "sampler.workers: found 'many', expected a whole"),
     "bad size": ("CACHE__LIMIT", "1Gib", "cache.limit: found '1Gib', expected a size"),
     "required, empty": ("CACHE__DIR", "", "cache.dir: found '', expected text"),
-    "not available": ("SERVER__HTTP", ":1", "server.http: not available in this version"),
     "step": ("DATASETS__TRAIN__TRANSFORM", "[resize]", "datasets.train.transform.0: found neither"),
 }
 
