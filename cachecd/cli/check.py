@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from cachecd.policy.values import Rules
 
 
-_ENOUGH = 256 << 10  # bytes of records to estimate by; of less, most is what any start costs
-
-
 def command(
     config: Annotated[Path, typer.Argument(help="The YAML file.")],
     sources: Annotated[
@@ -37,8 +34,7 @@ def command(
 
     Every mistake is one line on stderr with file, line and column, and the exit code is 2. Nothing
     is made on disk. With --sources the first objects go through the transform, in this process:
-    their records are shown, and from them is estimated how long the cache takes to fill, and how much of
-    the source an epoch has.
+    one of their records is shown, and how much of the source an epoch has is estimated from them.
     """
     from cachecd.config import load, placed
 
@@ -145,29 +141,12 @@ def _of_dataset(resolved: _Resolved, rules: Rules) -> dict[str, Any]:
     if rules.name in resolved.samples:
         held = resolved.capacities[rules.name]
         about["sample"] = document(resolved.samples[rules.name], {})
-        about["estimate"] = _estimate(resolved, rules)
         about |= {"epoch": held.epoch, "capacity": held.images, "set_bytes": held.size}
     return about
 
 
-def _estimate(resolved: _Resolved, rules: Rules) -> dict[str, float]:
-    """Seconds to grow.first and to the limit at the rate of this one read by one process; with more of
-    them it takes as long at most, unless the link or the store gives less to several."""
-    sample = resolved.samples[rules.name]
-    rate = sample.bytes_per_second
-    if sample.outcome.data_bytes < _ENOUGH:
-        return {}
-    return {
-        "bytes_per_second": round(rate),
-        "processes": resolved.config.sampler.workers,
-        "first_s": round(rules.first / rate, 1),
-        "limit_s": round((rules.limit or resolved.limit) / rate, 1),
-    }
-
-
 def _read(resolved: _Resolved, rules: Rules) -> Iterator[str]:
     from cachecd.cli.sample_view import lines
-    from cachecd.quantities import approximate_duration
 
     sample, held = resolved.samples[rules.name], resolved.capacities[rules.name]
     outcome = sample.outcome
@@ -178,16 +157,6 @@ def _read(resolved: _Resolved, rules: Rules) -> Iterator[str]:
     )
     for left, right in lines(sample, {}):
         yield f"{left}: {right}" if left else f"  {right}"
-    if estimate := _estimate(resolved, rules):
-        first, limit = (approximate_duration(estimate[s]) for s in ("first_s", "limit_s"))
-        begins = "" if rules.pin else f"grow.first takes {first}, "
-        yield (
-            f"an estimate from this read alone: {begins}filling the limit {limit}, at "
-            f"{approximate_size(sample.bytes_per_second)}/s of records by one process; "
-            f"{resolved.config.sampler.workers} share the work as far as the link allows"
-        )
-    elif sample.records:
-        yield "too little was read to estimate how long the cache takes to fill"
     yield from filter(None, (held.epoch, held.images))
 
 

@@ -46,8 +46,8 @@ from cachecd.stores.fetch import Store
 from cachecd_client._core import Sidecar, decode_example, read_record
 from cachecd_client.schema import Feature, Schema
 
-# By what a rate is measured: a transform may take a second for each unit.
-_MEASURED, _MEASURED_BYTES = 32, 16 << 20
+# Units and bytes of a sample: a transform may take a second for each unit.
+_MOST_UNITS, _MOST_BYTES = 32, 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +84,6 @@ class Sample:
     def is_whole(self) -> bool:
         """Whether nothing is left of the units."""
         return self.outcome.end == "pass"
-
-    @property
-    def bytes_per_second(self) -> float:
-        """Of records made, by this one process."""
-        return self.outcome.data_bytes / max(self.outcome.seconds, 1e-6)
 
     @property
     def read(self) -> int:
@@ -146,10 +141,10 @@ class Sampler:
         return next((u for u in units if source.refusal(u, capacity) is None), units[0])
 
     def beginning(self) -> tuple[Unit, ...]:
-        """A few of the first: enough to measure by, and no more than a shard."""
-        few = self.first(_MEASURED)
+        """A few of the first: enough to estimate by, and no more than a shard."""
+        few = self.first(_MOST_UNITS)
         sizes = itertools.accumulate(unit.size for unit in few)
-        most = min(self._config.cache.shard_size, _MEASURED_BYTES)
+        most = min(self._config.cache.shard_size, _MOST_BYTES)
         return tuple(
             unit
             for at, (unit, size) in enumerate(zip(few, sizes, strict=True))
