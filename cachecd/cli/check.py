@@ -47,9 +47,9 @@ def command(
     refuse_network_filesystem(loaded.cache.dir)
     _find_stale(resolved)
     if sources:
-        _look(resolved)
-        sizes = {n: c.size for n, c in resolved.capacities.items() if c.size is not None}
         with placed(config):
+            _look(resolved)
+            sizes = {n: c.size for n, c in resolved.capacities.items() if c.size is not None}
             resolve(loaded, sizes)
     if as_json:
         print(json.dumps(_document(resolved), indent=2))
@@ -78,7 +78,6 @@ class _Resolved:
     limit: int
     rules: tuple[Rules, ...]
     stale: dict[str, list[str]] = field(default_factory=dict)
-    noticed: dict[str, str] = field(default_factory=dict)
     samples: dict[str, Sample] = field(default_factory=dict)
     capacities: dict[str, Capacity] = field(default_factory=dict)
 
@@ -110,7 +109,7 @@ def _look(resolved: _Resolved) -> None:
     from cachecd.listing.first_look import check_sources
 
     config = resolved.config
-    resolved.noticed = check_sources(config, lister_of(config, is_owner=False))
+    check_sources(config, lister_of(config, is_owner=False))
     for rules in resolved.rules:
         sampler = Sampler(config, rules.name)
         resolved.samples[rules.name] = sample = sampler.take(sampler.beginning(), LOOKED_AT)
@@ -136,7 +135,6 @@ def _of_dataset(resolved: _Resolved, rules: Rules) -> dict[str, Any]:
         "first_bytes": rules.first,
         "generation": rules.generation,
         "from_next_generation": resolved.stale.get(rules.name, []),
-        "noticed": resolved.noticed.get(rules.name, ""),
     }
     if rules.name in resolved.samples:
         held = resolved.capacities[rules.name]
@@ -176,8 +174,6 @@ def _summary(resolved: _Resolved) -> Iterator[tuple[str, str]]:
             yield "", line
         for value in resolved.stale.get(rules.name, ()):
             yield "", f"counts from the next generation on: {value}"
-        if rules.name in resolved.noticed:
-            yield "", resolved.noticed[rules.name]
         if rules.name in resolved.samples:
             for line in _read(resolved, rules):
                 yield "", line

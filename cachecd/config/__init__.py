@@ -31,7 +31,7 @@ from cachecd.config.selection import PartitionConfig, SplitConfig
 from cachecd.config.source import LabelConfig, SourceConfig
 from cachecd.config.transforms import TransformStep
 from cachecd.config.values import AVAILABLE_FORMATS, EVERY_HOST
-from cachecd.errors import LimitTooSmallError
+from cachecd.errors import ConfigError
 from cachecd.quantities import Percent
 
 __all__ = [
@@ -72,13 +72,15 @@ def load(path: Path | str, environ: Mapping[str, str] = os.environ) -> Config:
 
 @contextmanager
 def placed(path: Path | str, environ: Mapping[str, str] = os.environ) -> Iterator[None]:
-    """Completes a LimitTooSmallError whose message begins with a key of the configuration at `path`:
+    """Completes a ConfigError whose message begins with a key of the configuration at `path`:
     ``file:line:column: key: found, expected``."""
     try:
         yield
-    except LimitTooSmallError as error:
+    except ConfigError as error:
         from cachecd.config.loading import place_of
 
-        key = str(error).partition(": ")[0]
-        place = place_of(Path(path), environ, tuple(key.split(".")))
-        raise LimitTooSmallError(f"{place}: {error}") from error
+        section, *below = str(error).partition(": ")[0].split(".")
+        if section not in Config.model_fields:
+            raise
+        place = place_of(Path(path), environ, (section, *below))
+        raise type(error)(f"{place}: {error}") from error

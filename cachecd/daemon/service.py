@@ -100,8 +100,7 @@ def _look_at_sources(config: Config, layout: Layout, executor: LocalExecutor) ->
     known, lister = set(layout.generations()), lister_of(config)
     if not known:
         executor.launch()  # workers import meanwhile
-        for name, what in check_sources(config, lister).items():
-            _log.warning("source looked at", dataset=name, what=what)
+        check_sources(config, lister)
         return
     for name, dataset in config.datasets.items():
         if dataset.split and (name, directory_name(identity_of(dataset))) not in known:

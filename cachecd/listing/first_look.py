@@ -8,46 +8,50 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 
 from cachecd.config import Config, DatasetConfig, SourceConfig
-from cachecd.errors import ConfigError, SourceError, UnitError
-from cachecd.listing.selection import Takes, empty_side, selection_of
+from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, UnitError
+from cachecd.listing.selection import empty_side, selection_of
 from cachecd.listing.source_pages import Lister
-from cachecd.model import ObjectInfo
+from cachecd.model import ObjectInfo, Unit
 from cachecd.sampler.opening import open_store
-from cachecd.sampler.sources.arrays import matches
-from cachecd.sampler.sources.files import label_of
+from cachecd.sampler.sources.files import Files
+from cachecd.sampler.sources.npy import Arrays
+from cachecd.sampler.sources.records import Format
 from cachecd.stores.extras import extra
 from cachecd.stores.fetch import Store
 
 _CONNECTIONS = 4
 _LOOKED_INTO = 10  # objects, for one that is what its format says
-_NAMED = 5  # classes that a sentence names
 
 
-def check_sources(config: Config, lister: Lister) -> dict[str, str]:
+def check_sources(config: Config, lister: Lister) -> None:
     """Lists every source until a usable object is found. For a start without any cached shard.
 
-    Returns a warning for each dataset that has objects of classes that are not configured.
-    SourceUnreachableError if a source cannot be listed, ConfigError if there is nothing, or if no
-    object has a label, or none of a configured class, or none matches the pattern of an array, or if a
-    split leaves one of its sides nothing.
+    SourceUnreachableError if a source cannot be listed. ConfigError if it lists nothing, if the format
+    refuses all objects by key or size, or if a split leaves one of its sides nothing.
     """
-    noticed = {}
     for name, dataset in config.datasets.items():
-        look = _check_source(name, lister, dataset)
+        try:
+            look = _look_at(dataset, lister)
+            if look.taken and dataset.source.format == "parquet":
+                store = open_store(dataset.source, _CONNECTIONS)
+                _check_columns(f"{name}.source", dataset.source, store, look.page)
+        except SourceError as error:
+            raise type(error)(f"datasets.{name}.source: {error}") from error
+        if not look.seen:
+            raise ConfigError(f"datasets.{name}.source{_nothing_listed(dataset.source)}")
+        if not look.usable:
+            raise ConfigError(
+                f"datasets.{name}.source: none of the {look.seen} objects can be used; the first, "
+                f"{look.refused}"
+            )
         _check_side(name, dataset, look)
-        if look.noticed:
-            noticed[name] = look.noticed
-    return noticed
 
 
 def check_side(config: Config, lister: Lister, name: str) -> None:
     """ConfigError if the split leaves a dataset nothing, SourceError if its source cannot be listed. For a
     new split beside other datasets that are cached."""
     dataset = config.datasets[name]
-    look = _Look(dataset.source, _side_of(dataset))
-    for _ in _looked_at(look, lister, dataset):
-        pass
-    _check_side(name, dataset, look)
+    _check_side(name, dataset, _look_at(dataset, lister))
 
 
 def _check_side(name: str, dataset: DatasetConfig, look: _Look) -> None:
@@ -55,55 +59,37 @@ def _check_side(name: str, dataset: DatasetConfig, look: _Look) -> None:
         raise ConfigError(f"datasets.{name}: {empty_side(dataset, look.usable)}")
 
 
-def _side_of(dataset: DatasetConfig) -> Takes | None:
-    """Other nodes have the rest of a side: none is empty because of that."""
-    return selection_of(dataset.model_copy(update={"partition": None}))
-
-
 @dataclass(slots=True)
 class _Look:
-    """What was seen of one source; `taken`: whether something usable is on the dataset's side of its
-    split; `others` are the classes that are not configured."""
+    """What was seen of one source, up to the first page with something usable on the dataset's side of its
+    split (`taken`). `page`: the last one. `refused`: the first object that cannot be used, and why."""
 
-    source: SourceConfig
-    on_side: Takes | None = None
     seen: int = 0
     usable: int = 0
     taken: bool = False
-    example: str = ""
-    others: dict[str, int] = field(default_factory=dict)
+    refused: str = ""
+    page: list[ObjectInfo] = field(default_factory=list)
 
-    def at(self, page: list[ObjectInfo]) -> None:
-        classes = frozenset(self.source.classes)
-        for found in page:
-            name = label_of(self.source, found.key, found.label)
-            files = self.source.array.files.values() if self.source.array else ()
-            foreign = bool(files) and not any(matches(file, found.key) for file in files)
-            if foreign or (self.source.label is not None and name is None):
-                self.example = found.key
-            elif name is not None and classes and name not in classes:
-                self.others[name] = self.others.get(name, 0) + 1
-            else:
-                self.usable += 1
-                self.taken = self.taken or self.on_side is None or self.on_side(found)
-        self.seen += len(page)
 
-    @property
-    def noticed(self) -> str:
-        """What is to be said of a source that can be used; mostly nothing."""
-        if not self.others:
-            return ""
-        return (
-            f"{sum(self.others.values())} of the first {self.seen} objects are of classes that "
-            f"label.classes does not have: {self.named}; they will be skipped"
-        )
-
-    @property
-    def named(self) -> str:
-        """The first of the classes that are not configured."""
-        names = [repr(name) for name in self.others]
-        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        return ", ".join(names[:_NAMED]) + more
+def _look_at(dataset: DatasetConfig, lister: Lister) -> _Look:
+    """SourceError, ConfigError."""
+    source, look = dataset.source, _Look()
+    # Other nodes have the rest of a side: none is empty because of that.
+    takes = selection_of(dataset.model_copy(update={"partition": None}))
+    by_unit = dataset.split is not None and dataset.split.by == "unit"
+    form = _format_of(source)
+    with contextlib.closing(_pages(source, lister, by_unit)) as pages:
+        for page in pages:
+            look.page, look.seen = page, look.seen + len(page)
+            for found in page:
+                if why := _refusal(form, found):
+                    look.refused = look.refused or f"{found.key!r}: {why}"
+                else:
+                    look.usable += 1
+                    look.taken = look.taken or takes is None or takes(found)
+            if look.taken:
+                break
+    return look
 
 
 def _pages(
@@ -117,67 +103,32 @@ def _pages(
         yield from open_store(source, _CONNECTIONS).list()
 
 
-def _looked_at(
-    look: _Look, lister: Lister, dataset: DatasetConfig
-) -> Generator[list[ObjectInfo], None, None]:
-    """The pages of its source, up to the first with something usable on the dataset's side."""
-    by_unit = dataset.split is not None and dataset.split.by == "unit"
-    with contextlib.closing(_pages(look.source, lister, by_unit)) as pages:
-        for page in pages:
-            look.at(page)
-            yield page
-            if look.taken:
-                return
+def _format_of(source: SourceConfig) -> Format:
+    """The format, if it refuses units by their keys. Imports nothing of the user's."""
+    if source.format == "files":
+        return Files(source, source.classes)
+    return Arrays(source.array) if source.array is not None else Format()
 
 
-def _check_source(dataset_name: str, lister: Lister, dataset: DatasetConfig) -> _Look:
-    name, source = f"{dataset_name}.source", dataset.source
-    look = _Look(source, _side_of(dataset))
+def _refusal(form: Format, found: ObjectInfo) -> str | None:
     try:
-        for page in _looked_at(look, lister, dataset):
-            if look.taken and source.format == "parquet":
-                store = open_store(source, _CONNECTIONS)
-                _check_columns(name, source, store, page)
-    except SourceError as error:
-        raise type(error)(f"datasets.{name}: {error}") from error
-    told = source.manifest or source.reader
-    if not look.seen and told:
-        raise ConfigError(f"datasets.{name}: {told} names no unit, expected at least one")
-    if not look.seen and (keys := [k for k in ("match", "skip", "join") if getattr(source, k)]):
-        raise ConfigError(
-            f"datasets.{name}.{' and '.join(keys)}: selects none of the objects under {source.url}, "
-            "expected at least one: patterns are of keys below the URL"
+        return form.refusal(Unit(0, found.key, found.size, label=found.label))
+    except SourceUnreachableError:
+        return None  # the class gets a number when the listing ends
+
+
+def _nothing_listed(source: SourceConfig) -> str:
+    if told := source.manifest or source.reader:
+        return f": {told} names no unit, expected at least one"
+    if keys := [key for key in ("match", "skip", "join") if getattr(source, key)]:
+        return (
+            f".{' and '.join(keys)}: selects none of the objects under {source.url}, expected at least "
+            "one: patterns are of keys below the URL"
         )
-    if not look.seen:
-        raise ConfigError(
-            f"datasets.{name}.url: no objects under {source.url}; expected at least one: "
-            "check the prefix, and that it ends where the keys begin"
-        )
-    others = sum(look.others.values())
-    if not look.usable and source.array is not None:
-        patterns = ", ".join(repr(file.match) for file in source.array.files.values())
-        raise ConfigError(
-            f"datasets.{name}.array: {patterns} matches none of the {look.seen} keys under "
-            f"{source.url} (for example {look.example!r})"
-        )
-    if not look.usable and not others:
-        assert source.label is not None
-        if source.label.pattern is None:
-            raise ConfigError(
-                f"datasets.{name}.label: {source.label.manifest or told} has a label for none of "
-                f"the {look.seen} units (for example {look.example!r})"
-            )
-        raise ConfigError(
-            f"datasets.{name}.label.pattern: {source.label.pattern!r} matches none of the "
-            f"{look.seen} keys under {source.url} (for example {look.example!r})"
-        )
-    if not look.usable:
-        raise ConfigError(
-            f"datasets.{name}.label.classes: none of the {look.seen} objects under "
-            f"{source.url} is of a class in the list; found {look.named}, expected names such as "
-            f"{source.classes[0]!r}"
-        )
-    return look
+    return (
+        f".url: no objects under {source.url}; expected at least one: check the prefix, and that it ends "
+        "where the keys begin"
+    )
 
 
 def _check_columns(name: str, source: SourceConfig, store: Store, page: list[ObjectInfo]) -> None:

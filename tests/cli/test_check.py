@@ -162,10 +162,13 @@ def test_a_source_none_of_whose_objects_gives_a_record_fails_the_check(objects, 
 )
 def test_patterns_that_give_no_record_fail_the_check(objects, capsys, picks, code, reason):
     path = objects(10)
-    path.write_text(path.read_text().replace("format: files", f"format: files, {picks}"))
+    text = path.read_text().replace("format: files", f"format: files, {picks}")
+    path.write_text(text)
     assert cli.run_command(["check", str(path), "--sources"]) == code
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"cachecd: {reason}")
+    column = text.splitlines()[3].find('"*.jpg"') + 1
+    place = f"{path}:4:{column}: " if code == 2 else ""
+    assert line.startswith(f"cachecd: {place}{reason}")
 
 
 SIDE = 96

@@ -96,10 +96,12 @@ def test_a_limit_below_the_minimum_is_refused_with_a_figure_that_would_do(daemon
 def test_a_label_pattern_that_matches_nothing_is_refused_with_an_example(daemon, train, objects):
     dataset = train()
     dataset["source"]["label"] = {"pattern": r"^kind-(\d+)/"}
-    said = refused(daemon({"train": dataset}), CALLER)
-    assert said.startswith("datasets.train.source.label.pattern: '^kind-(\\\\d+)/' matches none of")
-    assert f"{len(objects)} keys" in said
-    assert "'class-" in said
+    served = daemon({"train": dataset})
+    place, _, said = refused(served, CALLER).partition(": ")
+    assert re.fullmatch(re.escape(str(served.config)) + r":\d+:\d+", place)
+    assert said.startswith(f"datasets.train.source: none of the {len(objects)} objects can be used")
+    assert ": label pattern '^kind-(\\\\d+)/' finds no class in the key" in said
+    assert "the first, 'class-" in said
 
 
 # --- the source, with nothing cached yet

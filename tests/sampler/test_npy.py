@@ -259,7 +259,8 @@ def test_a_source_none_of_whose_keys_match_is_refused_at_the_start(place):
     config = Config.model_validate(
         {"version": 1, "cache": cache, "datasets": {"train": found.config}}
     )
-    with pytest.raises(ConfigError, match=r"array: '\*.npz' matches none of the 1 keys .*'a.npy'"):
+    reason = r"none of the 1 objects .*'a.npy': the key matches no pattern of array: '\*.npz'"
+    with pytest.raises(ConfigError, match=reason):
         check_sources(config, lister_of(config, is_owner=False))
 
 

@@ -189,6 +189,10 @@ class Arrays(Format):
         self._known: OrderedDict[tuple[str, str], _Aligned] = OrderedDict()
 
     def refusal(self, unit: Unit) -> str | None:
+        files = self._config.files.values()
+        if not any(matches(file, unit.key) for file in files):
+            patterns = ", ".join(repr(file.match) for file in files)
+            return f"the key matches no pattern of array: {patterns}"
         return None if unit.size else "the object is empty"
 
     def span(self, unit: Unit) -> tuple[int, int] | None:
