@@ -96,16 +96,15 @@ def _older(older: dict[str, Any], size: Any) -> str:
     return f"generation {older['generation']}: {older['shards']} shards, {size(older['bytes'])}"
 
 
-def _listing(listing: dict[str, Any]) -> str:
-    """How far the listing is, or when the last one ended."""
-    from cachecd.quantities import approximate_duration as age
+def _listing(dataset: dict[str, Any]) -> str:
+    """How far the first listing is, or when the last listing ended."""
+    from cachecd.quantities import approximate_duration
 
-    if listing["running"]:
-        objects = f"{listing['objects']} objects at {listing['objects_per_second']}/s"
-        return f", for {age(listing['for_s'])}: {objects}"
-    if listing["ended_ago_s"] is None:
-        return ""
-    return f", {age(listing['ended_ago_s'])} ago in {age(listing['took_s'])}"
+    listing = dataset["listing"]
+    if not dataset["listed"]:
+        return f"still listing: {listing['objects']} objects"
+    ago = listing["ended_ago_s"]
+    return "complete" if ago is None else f"complete, {approximate_duration(ago)} ago"
 
 
 def _print_dataset(name: str, dataset: dict[str, Any], size: Any) -> None:
@@ -117,8 +116,7 @@ def _print_dataset(name: str, dataset: dict[str, Any], size: Any) -> None:
         f"{size(dataset['data_bytes'])} of a share of {size(dataset['share'])}; "
         f"{dataset['evicted_shards']} shards retired, {dataset['retired_shards']} of them still held"
     )
-    listed = "complete" if dataset["listed"] else "still listing"
-    _say(f"  listing: {dataset['units']} units ({listed}{_listing(dataset['listing'])})")
+    _say(f"  listing: {dataset['units']} units ({_listing(dataset)})")
     pass_ = "whole: nothing is missing" if dataset["whole"] else f"pass {dataset['passes'] + 1}"
     _say(f"  {pass_}; {dataset['coverage']:.1%} of the units cached at least once")
     _say(

@@ -16,5 +16,5 @@ feeding     streams in workers: units, grants, `until`, and the workers' reports
 remaking    damaged shards and supplements, made again from the source
 missing     the listed records that no live shard holds
 listings    the listing of each generation, kept current
-complaints  what fails is logged once; ground: whether cache.dir is still the same; rate: bytes per second
+complaints  what fails is logged once; ground: whether cache.dir is still the same
 """

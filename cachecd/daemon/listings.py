@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -26,7 +26,6 @@ from cachecd.errors import (
 from cachecd.listing.classes import ClassNames
 from cachecd.listing.keeping import Changes, Listing, UnusableListingError
 from cachecd.listing.pages import Page, units_of
-from cachecd.listing.progress import Progress
 from cachecd.listing.selection import selection_of
 from cachecd.listing.source_pages import Lister, SourcePages
 from cachecd.listing.table import Table
@@ -106,8 +105,9 @@ class ListingKeeper:
     units that are listed are fed meanwhile.
 
     Every change of the listing is delivered as Listed, and then `changed` is called. `classes`: the path of
-    the file of class numbers. `reserve`: as of Listing. `rewritten`: units with a new ETag, size or label
-    since the start.
+    the file of class numbers. `reserve`: as of Listing. `reason`: why the last attempt failed, or "".
+    `rewritten`: units with a new ETag, size or label since the start. `objects`: how many objects this
+    attempt has listed. `ended`: when the last listing ended, by the monotonic clock; 0 if none has.
     """
 
     name: GenerationId
@@ -121,7 +121,8 @@ class ListingKeeper:
     reason: str = ""
     doubted: bool = False
     rewritten: int = 0
-    progress: Progress = field(default_factory=Progress)
+    objects: int = 0
+    ended: float = 0.0
     _found: set[str] = field(default_factory=set)
 
     async def keep(self) -> None:
@@ -130,10 +131,10 @@ class ListingKeeper:
         longest = _LONGEST_PAUSE
         judges = True
         while True:
-            self.progress.begin(time.monotonic())
+            began = time.monotonic()
             changes = await self._until_listed(judges, longest)
-            self.progress.end(time.monotonic())
-            took = self.progress.took
+            self.ended = time.monotonic()
+            took = self.ended - began
             self.rewritten += changes.rewritten
             _log.info(
                 "source listed",
@@ -153,6 +154,11 @@ class ListingKeeper:
         """Delivers the state of the listing."""
         self.deliver(self.listing.listed(self.name, self.reason, self.doubted))
         self.changed()
+
+    def status(self) -> dict[str, Any]:
+        """As the status document has it."""
+        ago = round(time.monotonic() - self.ended, 1) if self.ended else None
+        return {"objects": self.objects, "ended_ago_s": ago, "failed": self.reason}
 
     async def load_classes(self) -> None:
         """Reads the class numbers that are known. DiskError, DamagedError."""
@@ -189,7 +195,7 @@ class ListingKeeper:
 
     def _begin(self, judges: bool) -> Listing:
         self._found.clear()
-        self.progress.objects = 0
+        self.objects = 0
         return Listing(self.listing.table, self.listing.thread, self.reserve, judges, self.report)
 
     def _failed(self, error: Exception, failures: int, longest: float) -> float:
@@ -212,7 +218,6 @@ class ListingKeeper:
         elif not self.config.source.awaits_classes:
             hopeless = isinstance(error, ConfigError) or failures >= _PATIENCE
             self.listing.waits = self.listing.waits and not hopeless
-        self.progress.failed = self.reason
         _log.warning(
             "source not listed",
             dataset=self.name.dataset,
@@ -231,7 +236,7 @@ class ListingKeeper:
                 labels = (label_of(source, unit.key, unit.label) for unit in page)
                 self._found.update(label for label in labels if label is not None)
             yield page if takes is None else [unit for unit in page if takes(unit)]
-            self.progress.objects += len(page)
+            self.objects += len(page)
 
     async def _number_classes(self) -> None:
         """Numbers the classes that are new, durably. DiskError."""

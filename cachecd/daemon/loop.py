@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -17,7 +18,6 @@ from cachecd.daemon.feeding import FedGeneration
 from cachecd.daemon.ground import Ground
 from cachecd.daemon.identities import classes_rule
 from cachecd.daemon.listings import ListingKeeper
-from cachecd.daemon.rate import Rate
 from cachecd.daemon.rules import configured, resolve
 from cachecd.daemon.start import Start, known_sizes, measure, start
 from cachecd.daemon.status import document, epoch_of, rotation_waits, stale_values
@@ -33,6 +33,7 @@ from cachecd.policy import events as ev
 from cachecd.policy.policy import Policy
 
 _TICK, _PROBE, _MEASURE = 0.25, 0.25, 1.0  # seconds
+_RATED = 10  # measurements: the rate of fetching is over the last ten seconds
 _MINUTE, _SNAPSHOT = 60.0, 600.0
 _PAUSE = 1.0  # after a failure
 _PATIENCE = 60.0  # until the log says why nothing rotates
@@ -69,7 +70,8 @@ class CacheLoop:
         self._failing, self._stopped = Complaints(), Complaints()
         self._keepers: dict[str, ListingKeeper] = {}
         self._described: set[str] = set()
-        self._rates = {name: Rate() for name in config.datasets}
+        self._arrived = Counter[str]()  # bytes fetched for each dataset since the start
+        self._earlier = deque([(time.monotonic(), self._arrived.copy())], _RATED)
         self._tasks: list[asyncio.Task[Any]] = []
         self._fetched = self._corrupt = 0
 
@@ -194,12 +196,11 @@ class CacheLoop:
 
     def rate(self, dataset: str) -> float:
         """The bytes per second that are fetched for a dataset now."""
-        known = self._rates.get(dataset)
-        return known.now(time.monotonic()) if known else 0.0
+        then, arrived = self._earlier[0]
+        return (self._arrived[dataset] - arrived[dataset]) / (time.monotonic() - then)
 
     def status(self) -> dict[str, Any]:
         """The status document of the cache."""
-        now = time.monotonic()
         text = document(self.policy, self._found.work.states, self._config, self._now())
         text["cache"]["dir"] = str(self.layout.root)
         text["cache"] |= {"corrupt_shards": self._corrupt, "fetched_bytes": self._fetched}
@@ -212,7 +213,7 @@ class CacheLoop:
             since = max(self._stopped.seconds(workers), self._stopped.seconds(source))
             dataset["stopped_for_s"] = round(since, 1)
             dataset["rewritten_units"] = self._keepers[name].rewritten
-            dataset["listing"] = self._keepers[name].progress.status(now)
+            dataset["listing"] = self._keepers[name].status()
             dataset["from_next_generation"] = stale[name]
         for lease in text["leases"]:
             with contextlib.suppress(DiskError, OSError):
@@ -263,8 +264,7 @@ class CacheLoop:
 
     def _count(self, dataset: str, fetched: int) -> None:
         self._fetched += fetched
-        if dataset in self._rates:
-            self._rates[dataset].add(fetched, time.monotonic())
+        self._arrived[dataset] += fetched
 
     def _complain(self) -> None:
         """Logs what the disk or a source refuses, once."""
@@ -320,6 +320,8 @@ class CacheLoop:
             self.feed(ev.LeaseUnheld(name))
 
     async def _measure(self) -> None:
+        self._earlier.append((time.monotonic(), self._arrived.copy()))
+
         def look() -> ev.Measured:
             self._ground.check()
             return measure(self.layout, self._fetched, self._config.cache.reserve_free)

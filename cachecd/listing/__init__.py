@@ -8,7 +8,6 @@ keeping      brings a table up to date from the pages of a lister
 permutation  the order of a block's units, the same in every pass
 pages        the units of a stream, page by page
 classes      the numbers of class names, append-only
-progress     how far a listing is, for people
 
 The daemon gives a table its thread, its room under the limit, and its retries.
 """
