@@ -152,7 +152,7 @@ def test_memory_does_not_grow_with_the_size_of_an_object(
     assert made.records == 256
     status = Path(f"/proc/{process.pid}/status").read_text()
     [peak] = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")]
-    assert peak < 200 << 10, "kB; the object has 262144"
+    assert peak < 240 << 10, "kB; the object has 262144, beside 95,000 of the process"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
