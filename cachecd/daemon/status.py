@@ -76,7 +76,7 @@ def _dataset(policy: Policy, dataset: Dataset, state: State, now: float) -> dict
         "evicted_shards": gen.num_retired,
         "making": sum(s.reserved for s in gen.streams)
         + gen.supplements.reserved
-        + sum(repair.making is not None for repair in gen.repairs.values()),
+        + len(gen.remaking),
         "streams": len(gen.streams),
         "open_streams": len(opened),
         "units": gen.units,

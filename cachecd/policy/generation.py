@@ -29,13 +29,10 @@ _FOUND |= {"damaged": Status.QUARANTINED, "excluded": Status.QUARANTINED}
 @dataclass(slots=True)
 class Repair:
     """A quarantined number that needs a next version. `local`: a copy will do. `marked`: its mark is
-    durable. `making`: the next version is being made, with `reserved` bytes; `retire`: the number is
-    retired after that."""
+    durable. `retire`: the number is retired after the next version was made."""
 
     local: bool
     marked: bool = False
-    making: do.RemakeShard | None = None
-    reserved: int = 0
     retire: bool = False
     pause: Pause = field(default_factory=Pause)
 
@@ -55,6 +52,8 @@ class Generation:
         self.streams: list[Stream] = []
         self.supplements = Supplements()
         self.repairs: dict[int, Repair] = {}  # by number
+        # Whose next version is being made, and the bytes reserved for it: few, where repairs are many.
+        self.remaking: dict[int, tuple[do.RemakeShard, int]] = {}
         self.units = self.completed = self.num_retired = 0
         self.reason = ""
         self._fits, (self._misfits, self._misfit) = 0, found.misfits
@@ -121,7 +120,7 @@ class Generation:
     def reserved(self) -> int:
         """Bytes of granted and sealed shards that are not published yet."""
         shards = sum(stream.reserved for stream in self.streams) + self.supplements.reserved
-        again = sum(repair.reserved for repair in self.repairs.values())
+        again = sum(reserved for _, reserved in self.remaking.values())
         return shards * self.footprint + again
 
     @property
@@ -198,8 +197,8 @@ class Generation:
         marks: list[int] = []
         free: list[Name] = []
         for number in numbers:
-            if (repair := self.repairs.get(number)) and repair.making:
-                repair.retire = True
+            if number in self.remaking:
+                self.repairs[number].retire = True
                 continue
             self.repairs.pop(number, None)
             self.table.set_status(number, Status.RETIRING)

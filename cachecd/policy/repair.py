@@ -22,6 +22,9 @@ from cachecd.policy.generation import Generation, Repair
 from cachecd.policy.room import Room
 from cachecd.policy.shard_table import LIVE, Status
 
+# Next versions of a generation that are made at a time: an exclusion may need 10,000 of them.
+AT_ONCE = 16
+
 
 class Repairs:
     """`new_name` returns a name that is unique over restarts. Commands are appended to `out`."""
@@ -103,27 +106,33 @@ class Repairs:
     # --- next versions
 
     def make(self, gen: Generation, fetches: bool, now: float) -> None:
-        """Begins every next version for which there is room. `fetches`: something may be fetched."""
-        for number, repair in sorted(gen.repairs.items()):
-            if repair.making or not repair.marked or repair.pause.stops(now):
+        """Begins next versions, oldest reports first, AT_ONCE at most and as long as there is room.
+        `fetches`: something may be fetched."""
+        hopeless = []
+        for number, repair in gen.repairs.items():
+            if len(gen.remaking) >= AT_ONCE:
+                break
+            if number in gen.remaking or not repair.marked or repair.pause.stops(now):
                 continue
             is_supplement = number % (gen.table.streams + 1) == gen.table.streams
             if not repair.local and (is_supplement or not gen.is_configured):
-                gen.supplements.try_again()
-                gen.retire([number])
+                hopeless.append(number)
             elif repair.local or fetches:
                 facts = gen.table.facts(number)
                 drop = not (repair.local or gen.table.is_held(number, facts.version))
                 size = max(0, gen.footprint - drop * facts.allocated)
-                if self._room.fits(size):
-                    version, repair.reserved = facts.version, size
-                    repair.making = do.RemakeShard(gen.id, number, version, repair.local, drop)
-                    self._out.append(repair.making)
+                if not self._room.fits(size):
+                    break
+                make = do.RemakeShard(gen.id, number, facts.version, repair.local, drop)
+                gen.remaking[number] = make, size
+                self._out.append(make)
+        if hopeless:
+            gen.supplements.try_again()
+            gen.retire(hopeless)
 
     def remade(self, gen: Generation, event: Remade) -> None:
-        repair = gen.repairs.pop(event.number)
-        assert repair.making is not None
-        gen.table.replace(event.number, event.facts, repair.making.drop)
+        repair, (make, _) = gen.repairs.pop(event.number), gen.remaking.pop(event.number)
+        gen.table.replace(event.number, event.facts, make.drop)
         gen.unlink_unheld()
         if repair.retire:
             gen.retire([event.number])
@@ -133,8 +142,9 @@ class Repairs:
     ) -> None:
         """A next version could not be made now. The disk `refused` it; else a shard that cannot be
         copied is damaged."""
+        gen.remaking.pop(number, None)
         if repair := gen.repairs.get(number):
-            repair.making, repair.reserved, repair.local = None, 0, repair.local and refused
+            repair.local = repair.local and refused
             repair.pause.begin(now, reason)
             if repair.retire:
                 gen.retire([number])

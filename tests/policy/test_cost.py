@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 
 import pytest
 
@@ -113,3 +114,25 @@ def test_boundary_costs_what_it_retires():
             assert dataset.generation.table.num_live == live - 1
         seconds[shards] = min(tries)
     assert seconds[100_000] < 5 * seconds[1_000] + 0.2 * MS
+
+
+def test_each_event_takes_as_long_while_ten_thousand_shards_are_copied():
+    policy, seconds = a_policy(100_000)[0], []
+    numbers = [j * (STREAMS + 1) for j in range(10_000)]
+    policy.handle(ev.ExcludeAsked("request", "train", ("key",)), 0.0)
+    holders = ev.HoldersFound("0", tuple((NAME, number, 0) for number in numbers))
+    commands, copies = deque(policy.handle(holders, 0.0)), 0
+    while commands:
+        command = commands.popleft()
+        if isinstance(command, do.MarkBad | do.Unlink):
+            event: ev.Event = ev.Done(command)
+        elif isinstance(command, do.RemakeShard):
+            event = ev.Remade(NAME, command.number, ShardFacts(SIZE, 9, SIZE, 5, 1))
+            copies += 1
+        else:
+            continue
+        begun = time.perf_counter()
+        commands += policy.handle(event, 0.0)
+        seconds.append(time.perf_counter() - begun)
+    assert copies == len(numbers)
+    assert sorted(seconds)[len(seconds) // 2] < 1 * MS
