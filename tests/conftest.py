@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -16,6 +17,9 @@ settings.register_profile(
     "short", max_examples=33, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("short")
+
+# What a shell starts in the background ignores SIGINT, and every process of a test would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
