@@ -112,7 +112,10 @@ def check_bytes(cache: Path, status: dict[str, Any]) -> str:
     train = status["datasets"]["train"]
     folder = shards_of(cache)
     assert folder is not None
-    shards = sum(e.stat().st_blocks * 512 for e in os.scandir(folder))
+    try:
+        shards = sum(e.stat().st_blocks * 512 for e in os.scandir(folder))
+    except FileNotFoundError as gone:
+        return f"{gone.filename} went meanwhile"
     if shards != train["allocated"]:
         return f"shards occupy {shards}, status says {train['allocated']}"
     real = allocated(cache)

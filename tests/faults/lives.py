@@ -36,6 +36,7 @@ PHASES = ("start", "fill", "grant", "next grant", "release", "stop")
 _OF_A_KILL = (
     "damaged lease removed",
     "listing damaged: the source is listed anew",
+    "rotation.json ignored",
     "shard lost",
     "state.json ignored",
 )
