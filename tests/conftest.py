@@ -18,7 +18,7 @@ settings.register_profile(
 )
 settings.load_profile("short")
 
-# What a shell starts in the background ignores SIGINT, and every process of a test would inherit that.
+# A shell lets background jobs ignore SIGINT, and every process that a test starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -22,8 +22,8 @@ from cachecd.policy.generation import Generation, Repair
 from cachecd.policy.room import Room
 from cachecd.policy.shard_table import LIVE, Status
 
-# Next versions of a generation that are made at a time: an exclusion may need 10,000 of them.
-AT_ONCE = 16
+# How many next versions of a generation are made at a time: an exclusion may need 10,000 of them.
+_AT_ONCE = 16
 
 
 class Repairs:
@@ -106,11 +106,11 @@ class Repairs:
     # --- next versions
 
     def make(self, gen: Generation, fetches: bool, now: float) -> None:
-        """Begins next versions, oldest reports first, AT_ONCE at most and as long as there is room.
+        """Begins next versions, oldest reports first, _AT_ONCE at most and as long as there is room.
         `fetches`: something may be fetched."""
         hopeless = []
         for number, repair in gen.repairs.items():
-            if len(gen.remaking) >= AT_ONCE:
+            if len(gen.remaking) >= _AT_ONCE:
                 break
             if number in gen.remaking or not repair.marked or repair.pause.stops(now):
                 continue

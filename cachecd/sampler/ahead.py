@@ -224,8 +224,8 @@ class Ahead:
         return min(self._wanted(), self._window)
 
     def _most_needed(self, part: float) -> _Reading | None:
-        """The span that is to be asked for next: of those that are read the one with the least ahead,
-        until that is a lane's part; then what comes after them; then any."""
+        """The span to request next. First the open span that holds the least, if one more request stays
+        within a lane's part; then the next span that is not open yet; then the open span again."""
         unfinished = (r for r in self._open.values() if not r.whole)
         low = min(unfinished, key=lambda r: r.held, default=None)
         if low is not None and low.held + self._size(low, part) <= part:
