@@ -64,11 +64,16 @@ def kill_over_and_over(served: Daemon, times: int, seed: int) -> int:
     """
     chance = random.Random(seed)
     known: dict[int, Found] = {}
+    marked: set[int] = set()
     epoch = 0
     for number in range(times):
         served.start()
         found = inventory(served.cache)
-        assert {n: found[n].same for n in known} == {n: s.same for n, s in known.items()}
+        evicted = known.keys() - found.keys()
+        assert {n: found[n].same for n in known if n in found} == {
+            n: s.same for n, s in known.items() if n in found
+        }
+        assert len(evicted - marked) <= served.train["evicted_shards"], f"lost: {evicted - marked}"
         with served.connect() as cache:
             # Epoch after epoch: once the cache is full, shards come and go.
             names, changes = names_in(served), chance.randrange(1, 16)
@@ -91,9 +96,10 @@ def kill_over_and_over(served: Daemon, times: int, seed: int) -> int:
             served.kill()
         known = inventory(served.cache)  # fails on a shard that is not whole
         assert not repeated(known)
+        marks = served.cache.glob("datasets/train/*/shards/*.old")
+        marked = {int(mark.name[:10]) for mark in marks}
     # Offline nothing is begun, so what there is now is all that a start leaves.
-    marks = served.cache.glob("datasets/train/*/shards/*.old")
-    kept = known.keys() - {int(mark.name[:10]) for mark in marks}
+    kept = known.keys() - marked
     served.start("--offline")
     assert served.temporaries() == []
     wait_until(lambda: inventory(served.cache).keys() == kept, what="retired shards are gone")
