@@ -168,12 +168,19 @@ class DiskWork:
             self.write_counts()
         return ev.Published(stream, number, allocated)
 
-    def publish_remade(self, generation: GenerationId, number: int, version: int) -> ev.Event:
-        """Publishes the next version of a damaged shard, which was made from the source. DiskError."""
+    def publish_remade(
+        self, generation: GenerationId, number: int, version: int, dropped: bool
+    ) -> ev.Event:
+        """Publishes the next version of a damaged shard, which was made from the source. `dropped`: the data
+        of the version before is gone; the rest of it goes now. DiskError."""
         if self._holds_excluded(generation, number, version):
             publish.discard(self.of(generation), number, version)
             return ev.RemakeFailed(generation, number, "a record of it was excluded")
-        return self._publish_version(generation, number, version)
+        remade = self._publish_version(generation, number, version)
+        if dropped:
+            with contextlib.suppress(DiskError):  # the next start removes it
+                publish.unlink(self.of(generation), [(number, version - 1)])
+        return remade
 
     def _holds_excluded(self, generation: GenerationId, number: int, version: int = 0) -> bool:
         """Whether a sealed shard has a record that was excluded after the shard was begun."""

@@ -127,7 +127,7 @@ class Remaking:
         if not end.records:
             return ev.RemakeFailed(generation, number, "none of its records can be fetched now")
         try:
-            return self._work.publish_remade(generation, number, command.version + 1)
+            return self._work.publish_remade(generation, number, command.version + 1, command.drop)
         except DiskError as error:
             return ev.DiskRefused(command, str(error))
 

@@ -126,7 +126,7 @@ class MarkBad(NamedTuple):
 class RemakeShard(NamedTuple):
     """Make the next version of a quarantined shard, without records that are excluded by the time it is
     published: `local`, as a copy; else from the source. Its room is reserved. `drop`: first remove the
-    damaged file, not its sidecar. -> Remade or RemakeFailed"""
+    damaged file, and its sidecar at the end. -> Remade or RemakeFailed"""
 
     generation: GenerationId
     number: int

@@ -120,7 +120,8 @@ class Repairs:
             elif repair.local or fetches:
                 facts = gen.table.facts(number)
                 drop = not (repair.local or gen.table.is_held(number, facts.version))
-                size = max(0, gen.footprint - drop * facts.allocated)
+                freed = facts.data_bytes if drop and facts.allocated >= facts.data_bytes else 0
+                size = max(0, gen.footprint - freed)
                 if not self._room.fits(size):
                     break
                 make = do.RemakeShard(gen.id, number, facts.version, repair.local, drop)

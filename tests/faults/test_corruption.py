@@ -158,6 +158,8 @@ def test_what_rots_while_it_is_cold_is_found_by_verify_and_fetched_again(daemon,
     assert corrupt_shards(daemon) == before + len(DAMAGES)
     assert_all_is_there(daemon, objects, "d")
     assert daemon.verify() == 0, "what was fetched again is sound"
+    newest = files(daemon)
+    assert {*newest[0].parent.iterdir()} == {*newest, *(Path(f"{path}.idx") for path in newest)}
 
 
 def test_a_disk_that_cannot_read_at_all_costs_no_shard(daemon, objects, disk):
