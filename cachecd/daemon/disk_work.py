@@ -171,8 +171,8 @@ class DiskWork:
     def publish_remade(
         self, generation: GenerationId, number: int, version: int, dropped: bool
     ) -> ev.Event:
-        """Publishes the next version of a damaged shard, which was made from the source. `dropped`: the data
-        of the version before is gone; the rest of it goes now. DiskError."""
+        """Publishes the next version of a damaged shard, which was made from the source. `dropped`: the
+        data of the version before is gone; the rest of it goes now. DiskError."""
         if self._holds_excluded(generation, number, version):
             publish.discard(self.of(generation), number, version)
             return ev.RemakeFailed(generation, number, "a record of it was excluded")
