@@ -120,6 +120,7 @@ class ShardTable:
         self._columns = [_Column() for _ in range(streams + 1)]
         self._old: dict[Name, _Old] = {}
         self._leases: dict[str, tuple[Intervals, dict[int, int]]] = {}
+        self._selected: ShardSet | None = None  # of all live shards, until one changes
 
     # --- reading
 
@@ -248,6 +249,13 @@ class ShardTable:
 
     def select(self, upto: int | None = None) -> ShardSet:
         """The set of all live shards that have records; with `upto`, of those with a smaller j."""
+        if upto is not None:
+            return self._select(upto)
+        if self._selected is None:
+            self._selected = self._select(None)
+        return self._selected
+
+    def _select(self, upto: int | None) -> ShardSet:
         intervals: list[tuple[int, int, int]] = []
         for stream, column in enumerate(self._columns):
             rows = column.slice(0, column.base + column.end if upto is None else upto - 1)
@@ -259,6 +267,8 @@ class ShardTable:
 
     def find(self, intervals: Intervals) -> ShardSet | None:
         """The set of exactly these numbers, if all of them are live."""
+        if self._selected is not None and self._selected.intervals == intervals:
+            return self._selected
         for stream, first, last in intervals:
             if not 0 <= stream <= self.streams or first > last:
                 return None
@@ -312,6 +322,7 @@ class ShardTable:
 
     def _put(self, number: int, facts: ShardFacts, status: Status) -> None:
         """Changes a row, and every sum with it."""
+        self._selected = None
         column, row = self._find(number)
         *before, was = column.rows[row].item()
         self._count(-1, ShardFacts(*before), was)
