@@ -44,18 +44,22 @@ Search = do.VerifyShard | do.FindHolders | do.RemakeShard
 @dataclass(slots=True)
 class DiskWork:
     """`states`: what state.json of each generation has, or gets with its next write. `schemas`: the
-    known schemas. `window`: as cache.window. `check` raises DiskError if nothing
+    known schemas. `window`: the shuffle window in bytes. `check` raises DiskError if nothing
     may be written."""
 
     layout: Layout
     excluded: ExcludedFile
     schemas: dict[GenerationId, dict[str, Any]] = field(default_factory=dict)
     states: dict[GenerationId, State] = field(default_factory=dict)
-    window: int | None = None
+    window: int = 0
     check: Callable[[], None] = lambda: None
     _skipped: dict[tuple[StreamId, int], tuple[Skipped, ...]] = field(default_factory=dict)
     _halves: set[tuple[StreamId, int]] = field(default_factory=set)
     _counted: set[GenerationId] = field(default_factory=set)  # state.json lacks their newest counts
+
+    def configure(self, window: int | None) -> None:
+        """`window`: as cache.window. Looks up what the memory allows, which takes a millisecond."""
+        self.window = resources.window() if window is None else window
 
     def excluded_keys(self, dataset: str) -> frozenset[str]:
         """Returns the excluded keys of a dataset; any thread may ask."""

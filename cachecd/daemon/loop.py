@@ -113,7 +113,7 @@ class CacheLoop:
     def configure(self, config: Config, limit: int) -> None:
         """Takes over what may change while the daemon runs: limits, growth, rotation, the window."""
         self._config = config
-        self._found.work.window = config.cache.window
+        self._found.work.configure(config.cache.window)
         found = self._found
         self.feed(configured(config, limit, found.names, found.boot, self._offline))
 

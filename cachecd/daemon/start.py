@@ -110,7 +110,7 @@ async def start(
     found = Start(layout, DiskWork(layout, excluded), read_egress(layout.egress))
     for name, dataset in config.datasets.items():
         await _open(found, config, name, dataset)
-    found.work.window = config.cache.window
+    found.work.configure(config.cache.window)
     event = configured(config, limit, found.names, found.boot, offline)
     await asyncio.to_thread(_take_stock, found, event, config.cache.reserve_free, progress)
     return found

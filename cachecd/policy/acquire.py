@@ -303,15 +303,15 @@ class Leases:
         """No process locks the manifest. A lease that could not be granted any more has no grace."""
         if (state := self.by_id.get(lease)) is None:
             return
-        dataset, gen = self._room.datasets.get(state.lease.dataset), self.generation_of(state.lease)
-        barred = (
-            dataset is None
-            or gen is None
-            or gen.split != dataset.rules.split
-            or gen.table.has_quarantined(state.lease.intervals)
-        )
-        if not state.stands(now) or (barred and state.written):
+        if not state.stands(now) or (state.written and self._is_barred(state.lease)):
             self._out.append(do.EndLease(lease))
+
+    def _is_barred(self, lease: Lease) -> bool:
+        """Whether a lease could not be granted any more."""
+        dataset, gen = self._room.datasets.get(lease.dataset), self.generation_of(lease)
+        if dataset is None or gen is None or gen.split != dataset.rules.split:
+            return True
+        return gen.table.has_quarantined(lease.intervals)
 
     def ended(self, lease: str) -> None:
         """The manifest is gone: what no lease names any more is unlinked."""
