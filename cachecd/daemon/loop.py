@@ -32,7 +32,7 @@ from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.policy import Policy
 
-_TICK, _PROBE, _MEASURE = 0.25, 0.25, 1.0  # seconds
+_TICK, _PROBE, _MEASURE = 0.5, 0.5, 1.0  # seconds; a lease ends within one
 _RATED = 10  # measurements: the rate of fetching is over the last ten seconds
 _MINUTE, _SNAPSHOT = 60.0, 600.0
 _PAUSE = 1.0  # after a failure
@@ -96,7 +96,7 @@ class CacheLoop:
                 await keeper.load_classes()  # before a stream opens that needs the numbers
         for event in found.events:
             self.feed(event)
-        found.events.clear()  # every shard is named there
+        found.events.clear()
         for name, values in self._stale_values().items():
             for value in values:
                 _log.warning("from the next generation on", dataset=name, value=value)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from cachecd.disk.filesystem import refusing
 from cachecd.disk.layout import GenerationLayout, parse
 from cachecd.model import Cursor, Unit, etag_hash
-from cachecd.policy.values import Piece
+from cachecd.policy.values import Name, Piece
 from cachecd_client._core import Sidecar
 from cachecd_client.errors import CorruptError
 
@@ -30,7 +30,7 @@ class HeldRecords:
     ended: NDArray[np.bool_]
     etag: NDArray[np.uint64]
     mixed: NDArray[np.bool_]
-    sidecars: list[Path] = field(default_factory=list)
+    sidecars: list[Name] = field(default_factory=list)
 
     def pieces(self, units: Sequence[Unit], excluded: frozenset[str]) -> list[Piece]:
         """Returns the missing records of these units. A unit of which another version is held lacks
@@ -55,8 +55,8 @@ class HeldRecords:
         if not numbers:
             return
         held: dict[int, list[int]] = {number: [] for number in numbers}
-        for path in self.sidecars:
-            sidecar = _read(path)
+        for name in self.sidecars:
+            sidecar = _read(self.layout, name)
             if sidecar is None:
                 continue
             wanted = np.isin(sidecar.units, np.array(numbers, np.uint64))
@@ -77,8 +77,8 @@ def held_records(layout: GenerationLayout, units: int) -> HeldRecords:
     counts = (np.zeros(units, np.int64), np.zeros(units, np.int64), np.zeros(units, np.bool_))
     held = HeldRecords(layout, *counts, np.zeros(units, np.uint64), np.zeros(units, np.bool_))
     held.sidecars = _current(layout)
-    for path in held.sidecars:
-        if (sidecar := _read(path)) is not None and len(sidecar):
+    for name in held.sidecars:
+        if (sidecar := _read(layout, name)) is not None and len(sidecar):
             _add(held, sidecar)
     return held
 
@@ -97,24 +97,24 @@ def _add(held: HeldRecords, sidecar: Sidecar) -> None:
         held.ended[unit] |= unit not in open_
 
 
-def _current(layout: GenerationLayout) -> list[Path]:
-    """The sidecar of the highest version of each number without a mark `.old`."""
+def _current(layout: GenerationLayout) -> list[Name]:
+    """The highest version of each number without a mark `.old` that has a sidecar."""
     highest: dict[int, int] = {}
     old = set()
     with refusing(f"cannot look at {layout.shards}"):
-        for path in layout.shards.iterdir():
-            if (file := parse(path.name)) is None:
+        for name in os.listdir(layout.shards):
+            if (file := parse(name)) is None:
                 continue
             if file.kind == ".old":
                 old.add(file.number)
             elif file.kind == ".tfrecord.idx":
                 highest[file.number] = max(highest.get(file.number, 0), file.version)
-    return [layout.sidecar(n, v) for n, v in sorted(highest.items()) if n not in old]
+    return [name for name in sorted(highest.items()) if name[0] not in old]
 
 
-def _read(path: Path) -> Sidecar | None:
+def _read(layout: GenerationLayout, name: Name) -> Sidecar | None:
     """None for a sidecar that is damaged, or was unlinked meanwhile."""
     try:
-        return Sidecar.read(str(path))
+        return Sidecar.read(str(layout.sidecar(*name)))
     except (FileNotFoundError, CorruptError):
         return None
