@@ -4,13 +4,15 @@
         daemon = hatchery.start(config, log)
         daemon.kill(); daemon.wait()
 
-What runs is `cachecd run CONFIG`, line for line; but imports, most of a start's second, are done.
-Everything else is real: on disk, every process, signal and lock, and samplers are started by exec.
+What runs is `cachecd run CONFIG`, line for line; but imports, most of a start's second, are done. Samplers
+are forked from the daemon, for the same reason, unless they have another interpreter. Everything else is
+real: on disk, every process, signal and lock.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import importlib
 import json
@@ -23,11 +25,20 @@ import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 from cachecd.cli import run_command
+from cachecd.executors import process
+from cachecd.sampler import __main__ as sampler
 
 REPOSITORY = Path(__file__).parents[1]
+_EARLY = ("LD_", "PYTHON")  # variables that count when the linker and the interpreter start
+
+
+def early(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that must be there before a program begins."""
+    return {key: value for key, value in environ.items() if key.startswith(_EARLY)}
 
 
 class Hatched:
@@ -114,8 +125,7 @@ class Hatchery:
 
 
 def _serve() -> None:
-    # All that a daemon imports, and a sampler of local files, before any thread is started.
-
+    process.subprocess = SimpleNamespace(Popen=_popen, PIPE=subprocess.PIPE)  # type: ignore[assignment]
     for prepared in sys.argv[1:]:
         importlib.import_module(prepared).prepare()
     gc.freeze()
@@ -151,6 +161,71 @@ def _be_a_daemon(
         traceback.print_exc()
     finally:
         sys.stderr.flush()
+        os._exit(code)
+
+
+def _popen(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes] | ForkedSampler:
+    if command[0] == sys.executable and early(options["env"]) == early(os.environ):
+        return ForkedSampler(command, options["env"], options["pass_fds"])
+    return subprocess.Popen(command, **options)
+
+
+class ForkedSampler:
+    """What an executor needs of Popen, for `python -m cachecd.sampler PROGRESS_FD LINK_FD`."""
+
+    def __init__(
+        self, command: Sequence[str], environ: Mapping[str, str], passed: Sequence[int]
+    ) -> None:
+        assert command[1:3] == ["-m", "cachecd.sampler"], command
+        requests, give = os.pipe()
+        take, replies = os.pipe()
+        leads, told = os.pipe()
+        self.returncode: int | None = None
+        self.pid = os.fork()
+        if not self.pid:
+            _be_a_sampler(requests, replies, told, passed, environ)
+        for fd in (requests, replies, told):
+            os.close(fd)
+        os.read(leads, 1)  # from now on it can be killed with its group
+        os.close(leads)
+        self.stdin = os.fdopen(give, "wb", 0)
+        self.stdout = os.fdopen(take, "rb", 0)
+
+    def wait(self) -> int:
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.returncode
+
+    def communicate(self) -> None:
+        """It was killed, and its pipes are not needed any more."""
+        self.stdin.close()
+        self.stdout.close()
+        self.wait()
+
+
+def _be_a_sampler(
+    requests: int, replies: int, told: int, passed: Sequence[int], environ: Mapping[str, str]
+) -> NoReturn:
+    code = 1
+    try:
+        os.setsid()
+        os.close(told)
+        signal.set_wakeup_fd(-1)
+        os.environ.clear()
+        os.environ.update(environ)
+        os.dup2(requests, 0)
+        os.dup2(replies, 1)
+        # Above all others first: neither may take the other's new number.
+        aside = [fcntl.fcntl(fd, fcntl.F_DUPFD, 256) for fd in passed]
+        # As exec closes them: no lock and no socket of the daemon's is kept.
+        os.closerange(3, 256)
+        numbers = [str(os.dup(fd)) for fd in aside]
+        os.closerange(256, 256 + len(aside))
+        sampler.main(numbers)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
         os._exit(code)
 
 

@@ -63,9 +63,10 @@ class Leases:
             message = f"no dataset {event.dataset!r}; this daemon serves {names}"
             return "unknown-dataset", message
         for lease in (state.lease for state in self.by_id.values()):
+            if (lease.dataset, lease.job) != (event.dataset, event.job):
+                continue
             gen = self._room.by_id.get(GenerationId(lease.dataset, lease.generation))
-            is_own = (lease.dataset, lease.job) == (event.dataset, event.job)
-            if is_own and (gen is None or gen.split != dataset.rules.split):
+            if gen is None or gen.split != dataset.rules.split:
                 message = (
                     f"datasets.{event.dataset}: split was changed. Job {event.job} holds a set from "
                     "before, which may contain records that are now held out. Start the job again."

@@ -10,8 +10,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cachecd_client.errors import DaemonUnreachableError
-from cachecd_client.protocol import Acquire, Granted, Held, Reply, Request, Waiting
+from cachecd_client.protocol import Acquire, Granted, Reply, Request, Waiting
 from cachecd_client.standing import LeftSet, Standing
 from cachecd_client.waiting import Wait
 
@@ -117,11 +116,3 @@ class Acquiring:
                     self._wait.pause(waiting)
                 case other:
                     raise AssertionError(f"{other} is no answer to Acquire")
-
-    def say_held(self, lease: str) -> None:
-        """Says that the lease is locked, if anybody is there to hear it."""
-        try:
-            self._ask(Held(uuid.uuid4().hex, lease, self._asker.rank))
-        except DaemonUnreachableError as error:
-            # The lock is what counts, and it is there: a daemon that starts again will find it.
-            log.warning("%s: leased, but %s", self._dataset, error)

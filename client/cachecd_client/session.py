@@ -32,6 +32,7 @@ from cachecd_client.private_daemon import PrivateDaemon
 from cachecd_client.protocol import (
     AskStatus,
     Exclude,
+    Held,
     Reply,
     Request,
     StatusReply,
@@ -392,7 +393,8 @@ class Cache:
                     continue
                 self._held.add(held)
                 try:
-                    acquiring.say_held(held.manifest.lease)
+                    # The lock is what counts: nothing is waited for.
+                    daemon.tell(Held(_new_id(), held.manifest.lease, asker.rank))
                     return LeasedSet(
                         held,
                         self._transport,
@@ -401,11 +403,6 @@ class Cache:
                         reads=reads,
                         coverage=granted.coverage,
                     )
-                except LeaseLostError as error:
-                    self._held.discard(held)
-                    held.close()
-                    lost = error
-                    continue
                 except BaseException:
                     self._release(held)
                     raise

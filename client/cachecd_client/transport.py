@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import socket
@@ -39,6 +40,7 @@ from cachecd_client.protocol import (
 
 _FIRST_PATIENCE = 1.0  # seconds until a request is sent again; doubles up to _LAST_PATIENCE
 _LAST_PATIENCE = 8.0
+_TOLD_WITHIN = 200  # milliseconds
 _LOOK_PAUSE = 0.05  # seconds between two looks at a socket that nobody listens on
 _LONGEST_PATH = 107  # of a Unix socket: sun_path less its closing zero
 
@@ -189,6 +191,15 @@ class Conversation:
         if isinstance(reply, Refused):
             raise _REFUSALS.get(reply.code, RequestError)(reply.message)
         return reply
+
+    def tell(self, request: Request) -> None:
+        """Sends a request whose reply does not matter, and ends the conversation. Raises nothing if nobody
+        takes it within a moment."""
+        with contextlib.suppress(zmq.ZMQError):
+            socket = self._open()
+            socket.linger = socket.sndtimeo = _TOLD_WITHIN
+            socket.send_multipart(encode(request))
+        self.close()
 
     def _exchange(self, frames: list[bytes], timeout: float) -> list[bytes] | None:
         milliseconds = math.ceil(timeout * 1000)

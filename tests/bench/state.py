@@ -178,6 +178,7 @@ def measure(cache: CacheFolder, jobs: int, epochs: int, idle_s: float) -> dict[s
         process.settle()
         transport = TimedTransport(cache.endpoint)
         acquired_ms: list[float] = []
+        bare_ms: list[float] = []  # by turns with these
         held: list[Epoch | None] = [None] * jobs
         with Cache(transport, 30.0) as session:
             for epoch in range(epochs):
@@ -189,9 +190,9 @@ def measure(cache: CacheFolder, jobs: int, epochs: int, idle_s: float) -> dict[s
                     if (before := held[job]) is not None:
                         before.release()
                     held[job] = found
+                    bare_ms.append(_bare_ms(transport, _manifest(cache)))
             process.settle()
             assert len(session.status()["leases"]) == jobs
-            bare_ms = [_bare_ms(transport, _manifest(cache)) for _ in range(jobs * epochs)]
             cpu, began = process.cpu_seconds(), time.perf_counter()
             time.sleep(idle_s)
             share = (process.cpu_seconds() - cpu) / (time.perf_counter() - began)

@@ -253,7 +253,7 @@ def test_leases_that_always_vanish_are_an_error_in_the_end(daemon, cache_dir):
     assert len(scripted.of(Acquire)) == 5
 
 
-def test_a_daemon_that_dies_after_its_grant_leaves_a_usable_lease(daemon, cache_dir, caplog):
+def test_a_daemon_that_dies_after_its_grant_leaves_a_usable_lease(daemon, cache_dir):
     path = cache_dir.manifest("lease-0")
 
     def answer(request):
@@ -264,7 +264,6 @@ def test_a_daemon_that_dies_after_its_grant_leaves_a_usable_lease(daemon, cache_
     with connect(daemon(answer, polite=False).endpoint, timeout=0.2) as opened:
         epoch = opened.acquire("train")
         assert locked(path)
-        assert "leased, but no daemon answered" in caplog.text
         epoch.release()  # never fails, though nobody listens
         assert not locked(path)
 

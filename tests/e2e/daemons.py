@@ -19,7 +19,7 @@ from cachecd_client import connect
 from cachecd_client.errors import DaemonUnreachableError
 from cachecd_client.session import Cache
 from cachecd_client.transport import Transport
-from tests.hatchery import Hatched, Hatchery
+from tests.hatchery import Hatched, Hatchery, early
 
 REPOSITORY = Path(__file__).parents[2]
 STARTED_WITHIN = 30.0  # seconds; it takes one
@@ -135,8 +135,7 @@ class Daemon:
                 assert time.monotonic() < deadline, f"it does not answer:\n{self.said()}"
 
     def _launch(self, options: Sequence[str]) -> subprocess.Popen[bytes] | Hatched:
-        early = {k: v for k, v in self.environ.items() if k.startswith(("LD_", "PYTHON"))}
-        if early.items() - clean_environ().items():
+        if early(self.environ) != early(clean_environ()):
             return self._execute(options)
         return _hatchery().start(self.config, self.log, *options, environ=self.environ)
 
