@@ -228,7 +228,7 @@ class Leases:
             live=gen.table.live_bytes,
             shards=gen.table.num_live,
             held=gen.table.live_bytes + gen.reserved,
-            share=room.share(dataset),
+            share=room.bound(dataset),
             first=room.first(dataset),
             footprint=gen.footprint,
             full=room.is_full(dataset),

@@ -119,9 +119,17 @@ class Room:
         fits = self.fits(dataset.generation.footprint + self._kept)
         return not fits or self._fills_share(dataset)
 
+    def bound(self, dataset: Dataset) -> int:
+        """What a dataset may hold when an epoch begins: its share, less the footprint that it keeps back if
+        another finds no room in its own share."""
+        others = (each for each in self.datasets.values() if each is not dataset)
+        is_short = any(self.is_full(each) and not self._fills_share(each) for each in others)
+        return self.share(dataset) - is_short * dataset.generation.footprint
+
     def make_room(self, dataset: Dataset) -> bool:
         """Whether a dataset has room for one more shard. If its share has, others retire what lacks: first
-        generations that are not configured, then datasets above their share of which no lease is held."""
+        generations that are not configured, then datasets of which no lease is held, down to their share
+        less the footprint that each keeps back."""
         if not self.is_full(dataset):
             return True
         if self._fills_share(dataset):
@@ -141,6 +149,6 @@ class Room:
         shares = self.shares()
         for each in givers:
             gen = each.generation
-            excess = gen.table.live_bytes + gen.reserved - shares[each.rules.name]
+            excess = gen.table.live_bytes + gen.reserved + gen.footprint - shares[each.rules.name]
             short -= gen.retire_oldest(min(short, excess))
         return False
