@@ -228,11 +228,12 @@ class Leases:
             live=gen.table.live_bytes,
             shards=gen.table.num_live,
             held=gen.table.live_bytes + gen.reserved,
-            share=room.bound(dataset),
+            share=room.share(dataset),
             first=room.first(dataset),
             footprint=gen.footprint,
             full=room.is_full(dataset),
-            feeds=not (self._restraint.spent or (gen.is_whole and not gen.supplements.lacks_room)),
+            feeds=not self._restraint.spent
+            and (not gen.is_whole or gen.supplements.lacks_room or room.is_needed(dataset)),
         )
 
     # --- the life of a lease

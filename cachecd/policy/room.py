@@ -119,12 +119,10 @@ class Room:
         fits = self.fits(dataset.generation.footprint + self._kept)
         return not fits or self._fills_share(dataset)
 
-    def bound(self, dataset: Dataset) -> int:
-        """What a dataset may hold when an epoch begins: its share, less the footprint that it keeps back if
-        another finds no room in its own share."""
+    def is_needed(self, dataset: Dataset) -> bool:
+        """Whether another dataset finds no room in its own share."""
         others = (each for each in self.datasets.values() if each is not dataset)
-        is_short = any(self.is_full(each) and not self._fills_share(each) for each in others)
-        return self.share(dataset) - is_short * dataset.generation.footprint
+        return any(self.is_full(each) and not self._fills_share(each) for each in others)
 
     def make_room(self, dataset: Dataset) -> bool:
         """Whether a dataset has room for one more shard. If its share has, others retire what lacks: first

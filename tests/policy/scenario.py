@@ -79,6 +79,7 @@ class Scenario(Simulated):
         # Bytes since the last boundary that retired something, and what that retired.
         self.delivered, self.sealed_bytes = Counter(), Counter()
         self.retired: dict[int, int] = {}
+        self.counted = Counter(), Counter()  # both, when that boundary began
         self.failed: dict[
             tuple[object, ...], tuple[int, float]
         ] = {}  # days that a unit waits, since when
@@ -128,6 +129,9 @@ class Scenario(Simulated):
                 if not shard.sidecar:  # as if never made: its records may come again
                     for record in shard.records:
                         self.passes.pop((name, *record[:3]), None)
+        if any(isinstance(command, do.KeepFigures) for command in self.pending):
+            self.delivered.update(self.counted[0])  # the last boundary left no trace
+            self.sealed_bytes.update(self.counted[1])
         self.policy = Policy()
         self.failed.clear()
         rules = tuple(self.rules.values())

@@ -108,6 +108,7 @@ class Promises(Scenario):
                 )
                 assert size <= self.delivered[name] + 1e-6, "nothing goes before it was delivered"
                 assert size <= refilled, "no more goes than the link refills"
+            self.counted = self.delivered.copy(), self.sealed_bytes.copy()
             self.retired = {}
             self.delivered[name] = self.sealed_bytes[name] = 0
         self.retired |= retired
