@@ -211,6 +211,7 @@ def _be_a_sampler(
         os.setsid()
         os.close(told)
         signal.set_wakeup_fd(-1)
+        sys.path.insert(0, os.getcwd())  # as `python -m` does
         os.environ.clear()
         os.environ.update(environ)
         os.dup2(requests, 0)

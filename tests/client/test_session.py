@@ -233,18 +233,6 @@ def test_a_lease_lost_between_grant_and_lock_is_acquired_again(daemon, cache_dir
     assert [held.lease for held in scripted.of(Held)] == ["lease-3"]
 
 
-def test_a_lease_the_daemon_no_longer_knows_is_acquired_again(daemon, cache_dir):
-    def answer(request):
-        if isinstance(request, Held) and request.lease == "lease-1":
-            return Refused(request.id, "lease-lost", "no such lease")
-        return lending(lambda _: cache_dir.manifest(f"lease-{len(scripted.of(Acquire))}"))(request)
-
-    scripted = daemon(answer)
-    with connect(scripted.endpoint) as opened, opened.acquire("train") as epoch:
-        assert epoch.lease == "lease-2"
-        assert not locked(cache_dir.root / "leases/lease-1.json")
-
-
 def test_leases_that_always_vanish_are_an_error_in_the_end(daemon, cache_dir):
     (cache_dir.root / "leases").mkdir()
     scripted = daemon(lending(lambda request: cache_dir.root / "leases/gone.json"))
