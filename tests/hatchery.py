@@ -99,14 +99,16 @@ class Hatchery:
         self._process.stdout.close()
 
     def start(
-        self, config: Path, log: Path, *options: str, environ: Mapping[str, str] | None = None
-    ) -> Hatched:
+        self, config: Path, log: Path, *options: str, environ: Mapping[str, str] | None = None,
+        out: Path | None = None,
+    ) -> Hatched:  # fmt: skip
         """Starts a daemon, in its configuration's folder; it does not answer yet. `environ`: its
         variables, the hatchery's if None. What the linker and the interpreter read of them when they
-        start comes too late.
+        start comes too late. `log` gets stderr, `out` stdout, which is `log` if None.
         """
         arguments = ["run", str(config), *options]
         asked = {"arguments": arguments, "folder": str(config.parent), "log": str(log)}
+        asked["out"] = str(out or log)
         return Hatched(self, self._ask({**asked, "environ": environ}))
 
     def reap(self, pid: int) -> int:
@@ -142,7 +144,7 @@ def _serve() -> None:
 
 
 def _be_a_daemon(
-    arguments: Sequence[str], folder: str, log: str, environ: Mapping[str, str] | None
+    arguments: Sequence[str], folder: str, log: str, out: str, environ: Mapping[str, str] | None
 ) -> NoReturn:
     code = 1
     try:
@@ -152,14 +154,15 @@ def _be_a_daemon(
             os.environ.clear()
             os.environ.update(environ)
         nothing = os.open(os.devnull, os.O_RDONLY)
-        to = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        for number, fd in enumerate((nothing, to, to)):
+        to = [os.open(each, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600) for each in (out, log)]
+        for number, fd in enumerate((nothing, *to)):
             os.dup2(fd, number)
         os.closerange(3, 256)
         code = run_command(arguments)
     except BaseException:
         traceback.print_exc()
     finally:
+        sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
 

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -155,7 +156,18 @@ class Daemon:
     ) -> subprocess.CompletedProcess[str]:
         """Runs it to its end, with a trainer or because it cannot start."""
         self.write_config()
-        return run([*self.command(*options), *(["--", *trainer] if trainer else [])], self, timeout)
+        options = (*options, *(["--", *trainer] if trainer else []))
+        if early(self.environ) != early(clean_environ()):
+            return run(self.command(*options), self, timeout)
+        with tempfile.TemporaryDirectory() as folder:
+            out, log = Path(folder) / "out", Path(folder) / "log"
+            process = _hatchery().start(self.config, log, *options, environ=self.environ, out=out)
+            try:
+                code = process.wait(timeout)
+            finally:
+                process.kill()
+            texts = out.read_text(), log.read_text()
+            return subprocess.CompletedProcess(["cachecd", "run", *options], code, *texts)
 
     def connect(self, timeout: float = 10.0) -> Cache:
         return connect(self.endpoint, timeout=timeout)
