@@ -14,6 +14,7 @@ from pathlib import Path
 from cachecd.disk.filesystem import refusing
 from cachecd.disk.layout import NEW, Layout
 from cachecd.disk.locks import is_locked, try_write_lock
+from cachecd.errors import DiskError
 
 _SUFFIX, _HELD = ".json", ".held"
 # A link or a pipe under a manifest's name is never followed, and never waited for.
@@ -75,16 +76,18 @@ def find_manifests(layout: Layout) -> list[FoundManifest]:
 
 def is_held(layout: Layout, lease: str) -> bool:
     """Returns whether a process holds a lock on the manifest; False if there is none. DiskError."""
-    path = layout.manifest(lease)
-    with refusing(f"cannot probe the lease {path}"):
-        try:
-            fd = os.open(path, os.O_RDONLY | _CAREFULLY)
-        except FileNotFoundError:
-            return False
+    # A text, because 100 leases are probed twice a second: a Path takes as long as the rest.
+    path = f"{layout.root}/leases/{lease}{_SUFFIX}"
+    try:
+        fd = os.open(path, os.O_RDONLY | _CAREFULLY)
         try:
             return is_locked(fd)
         finally:
             os.close(fd)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise DiskError(f"cannot probe the lease {path}: {error.strerror or error}") from error
 
 
 def end_lease(layout: Layout, lease: str) -> bool:
