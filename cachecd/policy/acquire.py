@@ -233,7 +233,7 @@ class Leases:
             footprint=gen.footprint,
             full=room.is_full(dataset),
             feeds=not self._restraint.spent
-            and (not gen.is_whole or gen.supplements.lacks_room or room.is_needed(dataset)),
+            and (not gen.is_whole or gen.supplements.lacks_room or room.owes_room(dataset)),
         )
 
     # --- the life of a lease

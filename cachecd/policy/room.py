@@ -119,8 +119,11 @@ class Room:
         fits = self.fits(dataset.generation.footprint + self._kept)
         return not fits or self._fills_share(dataset)
 
-    def is_needed(self, dataset: Dataset) -> bool:
-        """Whether another dataset finds no room in its own share."""
+    def owes_room(self, dataset: Dataset) -> bool:
+        """Whether a dataset holds the footprint that it should keep back of its share, and another finds no
+        room in its own."""
+        if dataset.generation.held + dataset.generation.footprint <= self.share(dataset):
+            return False
         others = (each for each in self.datasets.values() if each is not dataset)
         return any(self.is_full(each) and not self._fills_share(each) for each in others)
 

@@ -19,7 +19,7 @@ class Boundary:
 
     `now`: seconds since 1970. `live`: bytes of live shards, of which `shards` have records. `held`: live
     and reserved bytes. `first`: what counts of `grow.first`. `full`: no room for one more shard. `feeds`: a
-    stream or a supplement needs room, or another dataset does that finds none in its share.
+    stream or a supplement needs room, or it owes room to another dataset.
     """
 
     now: float
