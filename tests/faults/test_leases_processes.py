@@ -317,5 +317,9 @@ def test_a_request_that_waits_goes_through_a_restart_of_the_daemon(served):
             served.start()
             # The successor read who holds what from the disk.
             assert said_line(other)["lease"] == lease
-            (found,) = [x for x in served.status()["leases"] if x["job"] == "patient"]
-            assert (found["held"], found["ranks"], found["held_by"]) == (True, 1, [0])
+
+            def held() -> tuple[bool, int, list[int]]:
+                (found,) = [x for x in served.status()["leases"] if x["job"] == "patient"]
+                return found["held"], found["ranks"], found["held_by"]
+
+            wait_until(lambda: held() == (True, 1, [0]), what="the daemon heard who holds it")
