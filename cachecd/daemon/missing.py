@@ -22,7 +22,8 @@ from cachecd_client.errors import CorruptError
 class HeldRecords:
     """The records of all shards without a mark `.old`, for each unit: how many (`count`), the number
     behind the last (`top`), whether a shard has the unit's last record (`ended`), the hash of the ETag, and
-    whether two versions of the unit are held (`mixed`)."""
+    whether two versions of the unit are held (`mixed`). `damaged`: sidecars that cannot be read, so that
+    nobody knows what is missing."""
 
     layout: GenerationLayout
     count: NDArray[np.int64]
@@ -31,6 +32,7 @@ class HeldRecords:
     etag: NDArray[np.uint64]
     mixed: NDArray[np.bool_]
     sidecars: list[Name] = field(default_factory=list)
+    damaged: list[Name] = field(default_factory=list)
 
     def pieces(self, units: Sequence[Unit], excluded: frozenset[str]) -> list[Piece]:
         """Returns the missing records of these units. A unit of which another version is held lacks
@@ -78,8 +80,11 @@ def held_records(layout: GenerationLayout, units: int) -> HeldRecords:
     held = HeldRecords(layout, *counts, np.zeros(units, np.uint64), np.zeros(units, np.bool_))
     held.sidecars = _current(layout)
     for name in held.sidecars:
-        if (sidecar := _read(layout, name)) is not None and len(sidecar):
-            _add(held, sidecar)
+        try:
+            if (sidecar := _read(layout, name)) is not None and len(sidecar):
+                _add(held, sidecar)
+        except CorruptError:
+            held.damaged.append(name)
     return held
 
 
@@ -113,8 +118,8 @@ def _current(layout: GenerationLayout) -> list[Name]:
 
 
 def _read(layout: GenerationLayout, name: Name) -> Sidecar | None:
-    """None for a sidecar that is damaged, or was unlinked meanwhile."""
+    """None for a sidecar that was unlinked meanwhile. CorruptError."""
     try:
         return Sidecar.read(str(layout.sidecar(*name)))
-    except (FileNotFoundError, CorruptError):
+    except FileNotFoundError:
         return None
