@@ -58,7 +58,8 @@ class DiskWork:
     _counted: set[GenerationId] = field(default_factory=set)  # state.json lacks their newest counts
 
     def configure(self, window: int | None) -> None:
-        """`window`: as cache.window. Looks up what the memory allows, which takes a millisecond."""
+        """Sets the shuffle window. `window`: cache.window; None: half of the memory. Reading how much there
+        is takes a millisecond, so it is not done for each manifest."""
         self.window = resources.window() if window is None else window
 
     def excluded_keys(self, dataset: str) -> frozenset[str]:

@@ -96,7 +96,7 @@ class CacheLoop:
                 await keeper.load_classes()  # before a stream opens that needs the numbers
         for event in found.events:
             self.feed(event)
-        found.events.clear()
+        found.events.clear()  # they hold the facts of all shards
         for name, values in self._stale_values().items():
             for value in values:
                 _log.warning("from the next generation on", dataset=name, value=value)

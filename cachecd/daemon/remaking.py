@@ -65,7 +65,7 @@ class Remaking:
         listing = fed.listing
         units = await listing.run(lambda: len(listing.table))
         held = await asyncio.to_thread(held_records, fed.layout, units)
-        if held.damaged:  # what such a shard holds would be made a second time
+        if held.damaged:  # their records would seem to be missing, and be made a second time
             reports = [ev.DamageReported("", command.generation, *name) for name in held.damaged]
             nothing = ev.MissingFound(command.generation, (), False)
             self._record(lambda: [*reports, nothing])

@@ -120,8 +120,8 @@ class Room:
         return not fits or self._fills_share(dataset)
 
     def owes_room(self, dataset: Dataset) -> bool:
-        """Whether a dataset holds the footprint that it should keep back of its share, and another finds no
-        room in its own."""
+        """Whether a dataset holds more than its share less one footprint, and another finds no room in its
+        own share."""
         if dataset.generation.held + dataset.generation.footprint <= self.share(dataset):
             return False
         others = (each for each in self.datasets.values() if each is not dataset)
