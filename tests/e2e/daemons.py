@@ -135,8 +135,12 @@ class Daemon:
                 assert self._process.poll() is None, f"it ended:\n{self.said()}"
                 assert time.monotonic() < deadline, f"it does not answer:\n{self.said()}"
 
+    @property
+    def _is_hatched(self) -> bool:
+        return early(self.environ) == early(clean_environ())
+
     def _launch(self, options: Sequence[str]) -> subprocess.Popen[bytes] | Hatched:
-        if early(self.environ) != early(clean_environ()):
+        if not self._is_hatched:
             return self._execute(options)
         return _hatchery().start(self.config, self.log, *options, environ=self.environ)
 
@@ -157,7 +161,7 @@ class Daemon:
         """Runs it to its end, with a trainer or because it cannot start."""
         self.write_config()
         options = (*options, *(["--", *trainer] if trainer else []))
-        if early(self.environ) != early(clean_environ()):
+        if not self._is_hatched:
             return run(self.command(*options), self, timeout)
         with tempfile.TemporaryDirectory() as folder:
             out, log = Path(folder) / "out", Path(folder) / "log"
@@ -241,8 +245,9 @@ class Daemon:
 class ExecutedDaemon(Daemon):
     """Started by exec, imports and all, as a service manager does: whose start or memory is measured."""
 
-    def _launch(self, options: Sequence[str]) -> subprocess.Popen[bytes]:
-        return self._execute(options)
+    @property
+    def _is_hatched(self) -> bool:
+        return False
 
 
 def run(
