@@ -165,8 +165,10 @@ def test_what_rots_while_it_is_cold_is_found_by_verify_and_fetched_again(daemon,
 @pytest.mark.parametrize("damage", ["sidecar", "sidecar cut off"])
 def test_a_sidecar_that_rots_before_a_start_makes_no_record_come_twice(daemon, objects, damage):
     daemon.terminate()
-    DAMAGES[damage](files(daemon)[0])
+    damaged = files(daemon)[0]
+    DAMAGES[damage](damaged)
     daemon.start()
+    wait_until(lambda: not damaged.exists(), what="the damage is found")
     filled(daemon)
     daemon.settle()
     with daemon.connect() as cache, cache.acquire("train", job="g") as epoch:
