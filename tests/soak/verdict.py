@@ -25,6 +25,11 @@ def judge(stage: Stage) -> list[str]:
         for line in rank.lines():
             wrong += [f"{rank.job}, epoch {line['epoch']}: {w}" for w in line.get("wrong", ())]
     _heal(stage)
+    if not _grows(stage):
+        wrong.append(
+            f"train has only {len(_shards(stage, 'train'))} shards: it does not grow any more"
+        )
+    _heal(stage)
     status = stage.daemon.status()
     wrong += _of_status(status)
     processes = descendants(stage.daemon.pid)
@@ -53,6 +58,17 @@ def _heal(stage: Stage) -> None:
 
     stage.daemon.verify()  # also finds damage that no reader looks at, as in a sidecar's meta
     wait_until(sound, 90, "every damaged shard is found and everything made has come to rest")
+
+
+def _grows(stage: Stage) -> bool:
+    """Whether train has, or comes to, 20 shards: damage may have retired most of them just before."""
+    with stage.daemon.connect() as cache:
+        for epoch in range(40):
+            if len(_shards(stage, "train")) >= 20:
+                return True
+            cache.acquire("train", epoch, job="verdict", timeout=30).release()
+            stage.daemon.settle()
+    return False
 
 
 def _shards(stage: Stage, dataset: str) -> list[Path]:
@@ -102,5 +118,3 @@ def _of_the_disk(stage: Stage, status: dict[str, Any]) -> Iterator[str]:
                         yield f"{dataset}, on disk: {fault}"
         if dataset == "eval" and len(found) < len(objects):
             yield f"eval is pinned, but {len(objects) - len(found)} of its records are not there"
-        if dataset == "train" and len(shards) < 20:
-            yield f"train has only {len(shards)} shards left: the cache does not grow any more"
