@@ -40,24 +40,24 @@ class ArrayFile(SectionModel):
     match: Text | None = Field(
         None,
         description=(
-            "Which keys: * stands for any text. The others are no part of the source. Left out: every "
-            "object."
+            "Which keys; * stands for any text. Other objects are no part of the source. Left out: "
+            "every object."
         ),
         examples=["*.audio.npy"],
     )
     dtype: DType | None = Field(
         None,
         description=(
-            "Of raw binary, and as >i2 its byte order. Where the object says it itself, it has to "
-            "agree; bfloat16 is what .npy stores as two bytes of no type."
+            "Of raw binary, and as >i2 its byte order. A .npy file has its own, which must agree; "
+            "with bfloat16, a .npy file stores two bytes without a type."
         ),
         examples=["float32", ">i2"],
     )
     shape: tuple[Side, ...] = Field(
         (),
         description=(
-            "Of one row of raw binary; the number of rows follows from the object's size. Left "
-            "out: a row is one number."
+            "Of one row of raw binary. The number of rows follows from the object's size. Left out: a "
+            "row is one number."
         ),
         examples=[[2]],
     )
@@ -89,7 +89,7 @@ class ArrayConfig(ArrayFile):
     window: Integer = Field(
         ge=1,
         le=2**40,
-        description="Rows along axis 0 that make one record (of the first array, of several).",
+        description="Rows along axis 0 that make one record. Of several arrays, rows of the first.",
         examples=[16000],
     )
     stride: Integer | None = Field(
@@ -97,17 +97,16 @@ class ArrayConfig(ArrayFile):
         ge=1,
         le=2**40,
         description=(
-            "Rows from one window's start to the next one's. Less than window lets them overlap, "
-            "more leaves rows out. Left out: window."
+            "Rows from the start of one window to the start of the next. Less than `window`: they "
+            "overlap. More: rows are left out. Left out: `window`."
         ),
         examples=[8000],
     )
     arrays: dict[str, ArrayFile] = Field(
         {},
         description=(
-            "Several aligned arrays that are read together: feature -> pattern (or section) with one "
-            "*; what it stands for is the stem that the objects have in common. Rows may be in a "
-            "ratio: window, stride and start count those of the first array."
+            "Several arrays that are read together: feature -> pattern (or section) with one *. "
+            "Objects for which * stands for the same text belong together."
         ),
         examples=[{"audio": "*.audio.npy", "labels": "*.labels.npy"}],
     )

@@ -18,22 +18,25 @@ class GrowConfig(SectionModel):
     first: PositiveSize | None = Field(
         None,
         description=(
-            "How much must be cached before the first epoch begins: the first epoch's set. Small "
-            "starts training sooner, large gives the first epoch more variety. Left out: 1GiB or "
-            "a quarter of the limit, whichever is smaller."
+            "How much must be cached before the first epoch begins. With a small value, training "
+            "starts sooner. With a large one, the first epoch has more variety. At most half of the "
+            "dataset's share counts. Left out: 1GiB, or a quarter of the limit if that is smaller."
         ),
         examples=["1GiB"],
     )
     per_epoch: Size | None = Field(
         None,
-        description="How much each epoch may add. Left out: as fast as the link allows.",
+        description=(
+            "How much each epoch may add. Before the first epoch begins, the cache grows to `first`. "
+            "Left out: as fast as the link allows."
+        ),
         examples=["20GiB"],
     )
     wait: Boolean = Field(
         False,
         description=(
-            "Make epoch k wait for exactly first + k * per_epoch, so that every run sees the same "
-            "sets whatever the link does. Needs per_epoch."
+            "Epoch k waits for exactly first + k * per_epoch, so that every run has the same sets, "
+            "however fast the link is. It has no effect once a shard was retired. Needs `per_epoch`."
         ),
     )
 
@@ -58,8 +61,9 @@ class EvictConfig(SectionModel):
         gt=0,
         le=1,
         description=(
-            "Share of the cache, more than 0 and at most 1, that may be replaced when an epoch begins. "
-            "Never more is retired than was fetched, or read, in the epoch before."
+            "Part of the dataset's share that may be retired when an epoch begins, once the share is "
+            "full. Never more is retired than the link refills, or than was delivered to trainers "
+            "since the last rotation."
         ),
     )
 
@@ -73,9 +77,9 @@ class DatasetConfig(SectionModel):
     transform: Steps = Field(
         (),
         description=(
-            "Steps that prepare a record once, before it is cached: shrink, decode_image, resize, "
-            "center_crop, class_map, decode_audio, and module:function for your own. One "
-            "module:function may stand alone."
+            "Prepares a record once, before it is cached: ready-made steps (shrink, decode_image, "
+            "resize, center_crop, class_map, decode_audio), and module:function for your own. A "
+            "single module:function may stand alone."
         ),
         examples=[["decode_image", {"resize": 256}], "my_project.prepare:to_tensors"],
     )
@@ -87,7 +91,8 @@ class DatasetConfig(SectionModel):
         le=2**64 - 1,
         description=(
             "Decides the order in which the source is sampled, and the default order of reading. A "
-            "generation keeps its order of sampling."
+            "generation keeps the order of sampling that it began with. Another seed in the YAML "
+            "changes the order of reading alone."
         ),
     )
     streams: Integer = Field(
@@ -95,42 +100,46 @@ class DatasetConfig(SectionModel):
         ge=1,
         le=1024,
         description=(
-            "How many sequences of records are sampled side by side, at most; fewer where there are few "
-            "units or little room. A generation keeps its number. More streams keep more workers busy."
+            "How many sequences of records are sampled side by side, at most. There are fewer if the "
+            "first block of the listing has fewer than 8 units for each, or if a share of the limit "
+            "has room for fewer than 4 shards of each. A generation keeps its number of streams. More "
+            "streams keep more workers busy."
         ),
     )
     pin: Boolean = Field(
         False,
-        description=(
-            "Fetch it first, lease it only when it is whole, and never evict it: for evaluation "
-            "sets."
-        ),
+        description="Fetched first, leased only when it is whole, never evicted: for evaluation sets.",
     )
     limit: PositiveSize | None = Field(
         None,
-        description="Disk this dataset may use at most, within cache.limit.",
+        description="Disk that this dataset may use at most, within `cache.limit`.",
         examples=["100GiB"],
     )
     split: SplitConfig | None = Field(
-        None, description="Hold a part out, as a dataset of its own: NAME-eval, pinned."
+        None, description="Holds a part out, as a pinned dataset of its own: NAME-eval."
     )
     partition: PartitionConfig | None = Field(
-        None, description="Take only this node's part of the units, so that no two nodes share one."
+        None,
+        description=(
+            "This node's part of the units, if several nodes share a source: no two nodes have a unit "
+            "in common."
+        ),
     )
     generation: Integer = Field(
         1,
         ge=1,
         description=(
-            "Count it up to have everything prepared anew, for example after a change inside a "
-            "transform's function. The old shards are served until the new ones suffice."
+            "A higher number prepares everything anew, for example after a change inside a "
+            "transform's function. The old shards are leased until `grow.first` of new ones is "
+            "cached."
         ),
     )
     relist: Duration | None = Field(
         None,
         description=(
-            "How often the source is listed again while the daemon runs. New and rewritten objects are "
-            "sampled from the next pass on. Left out: once a start. Not for a pinned dataset, which is "
-            "one set for all epochs."
+            "How often the source is listed again while the daemon runs. The next pass has new and "
+            "rewritten objects. Left out: once a start. Not for a pinned dataset, which is one set "
+            "for all epochs."
         ),
         examples=["10m"],
     )

@@ -29,19 +29,18 @@ TableUrl = Annotated[SourceUrl, AfterValidator(_table)]
 MANIFEST: Any = Field(
     None,
     description=(
-        "URL of a table that is taken in place of the store's listing: *.csv, *.jsonl (both also with "
-        ".gz), *.parquet, or the manifest.json of an S3 Inventory. Columns: key (relative to `url`) "
-        "or url (absolute, below `url`, or of any host where that is https:// alone); offset and "
-        "length (a part of the object), size, etag and label are optional. Read with the credentials "
-        "of the source."
+        "URL of a table that replaces the store's listing: *.csv, *.jsonl (both also with .gz), "
+        "*.parquet, or the manifest.json of an S3 Inventory. Its columns: key (relative to `url`) or "
+        "url (absolute); offset and length (a part of the object), size, etag and label are optional. "
+        "Read with the credentials of the source."
     ),
     examples=["s3://bucket/lists/train.csv"],
 )
 LABELS: Any = Field(
     None,
     description=(
-        "URL of a table of keys and labels, in one of the formats of source.manifest, with the columns "
-        "key (or url) and label. A unit that has no row is skipped."
+        "In place of a pattern: URL of a table of keys and labels, in one of the formats of "
+        "`source.manifest`, with the columns key (or url) and label. A unit without a row is skipped."
     ),
     examples=["s3://bucket/lists/labels.csv"],
 )

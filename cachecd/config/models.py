@@ -1,7 +1,7 @@
 """The configuration, version 1, as frozen models.
 
 Field by field, what a key means, its default and its bounds stand here and in dataset.py and
-nowhere else: the JSON schema, `cachecd check` and docs/reference.md follow. Sizes are bytes,
+nowhere else: the JSON schema, `cachecd check` and docs/configuration.md follow. Sizes are bytes,
 durations seconds and rates bytes per second once loaded. A model's JSON form
 (`model_dump(mode="json")`) validates back to an equal model.
 """
@@ -44,23 +44,23 @@ class CacheConfig(SectionModel):
 
     dir: AbsolutePath = Field(
         description=(
-            "Directory of the cache, on a local disk. It belongs to one daemon; trainers need "
-            "permission to read it. Network file systems are refused."
+            "Directory of the cache, on a local disk. ~ is the daemon's home. The directory belongs "
+            "to one daemon. Trainers need permission to read it. Network file systems are refused."
         )
     )
     limit: SizeOrPercent = Field(
         description=(
-            "Disk the cache may use at most, a size or a share of its file system such as 80%. "
-            "Everything in the directory counts, in allocated blocks. The larger, the more of the "
-            "data is served from the disk."
+            "Disk the cache may use at most: a size, or a share of its file system such as 80%. "
+            "Everything in the directory counts, in allocated blocks. The larger the limit, the more "
+            "variety an epoch has."
         ),
         examples=["500GiB", "80%"],
     )
     shard_size: Size = Field(
         64 << 20,
         description=(
-            "Size of one shard file, from 64KiB to 4GiB. Small shards let training start and "
-            "rotation proceed in finer steps; large ones cost fewer files."
+            "Size of one shard file, from 64KiB to 4GiB. With small shards, training starts sooner "
+            "and rotation proceeds in finer steps. Large shards are fewer files."
         ),
         examples=["64MiB"],
     )
@@ -73,12 +73,11 @@ class CacheConfig(SectionModel):
         None,
         gt=0,
         description=(
-            "Shards that a trainer reads at random from at a time. A larger set is shuffled within a "
-            "sliding window of whole shards, read ahead in one sweep each: random access to what "
-            "memory cannot hold is ruinous. Half of the memory of the daemon's cgroup when it is "
-            "left out; never "
-            "more than 16,384 shards, as a process can map no more than 65,530 files. Set it where "
-            "trainers on several machines must read in the same order."
+            "Bytes of shards that a trainer reads at random at a time. A larger set is shuffled "
+            "within a sliding window of whole shards, which are read ahead, because random access to "
+            "more than the memory holds is very slow. Never more than 16,384 shards, because a "
+            "process can map at most 65,530 files. Set it if trainers on several machines must read "
+            "in the same order. Left out: half of the memory of the daemon's cgroup."
         ),
         examples=["32GiB"],
     )
@@ -109,8 +108,8 @@ class SamplerConfig(SectionModel):
         ge=1,
         le=1024,
         description=(
-            "Processes. More help when the transform is what takes the time; leave the trainer "
-            "its cores."
+            "Processes that fetch, prepare and write. More help if the transform takes the time. "
+            "Leave the trainer its cores."
         ),
     )
     connections: Integer = Field(
@@ -124,33 +123,33 @@ class SamplerConfig(SectionModel):
     )
     bandwidth: Rate | None = Field(
         None,
-        description=(
-            "What to take of the link at most, over all workers, in bytes per second. Left out: "
-            "all of it."
-        ),
+        description="Part of the link to use at most, over all workers. Left out: all of it.",
         examples=["600MB/s"],
     )
     python: AbsolutePath | None = Field(
         None,
         description=(
-            "Interpreter of the workers: the one in whose environment the transform's module is "
-            "installed. Left out: the daemon's own."
+            "Interpreter of the workers: its environment has the transform's module. Left out: the "
+            "daemon's own."
         ),
         examples=["/home/me/project/.venv/bin/python"],
     )
     path: tuple[Directory, ...] = Field(
         (),
         description=(
-            "Directories in which modules of yours lie that are not installed: where the workers look "
-            "first when they import a transform or a reader. A relative one lies beside this file."
+            "Folders of your modules that are not installed. Workers search them first, in this "
+            "order, then the daemon's working directory, PYTHONPATH and installed packages. A "
+            "relative folder is relative to the configuration file. A missing folder is an error. "
+            "Modules that a worker has imported already, such as most of Python's own, are not "
+            "replaced."
         ),
         examples=[["."]],
     )
     memory: PositiveSize | None = Field(
         None,
         description=(
-            "Memory that one worker may take; one that takes more is ended, and the unit it was at is "
-            "tried once more. Neither files that it maps nor processes that its transform starts "
+            "Memory that one worker may take. The daemon ends a worker that takes more, and the unit "
+            "in hand is tried once more. Mapped files, and processes that a transform starts, do not "
             "count. Left out: half of the memory of the daemon's cgroup, divided among the workers."
         ),
         examples=["4GiB"],
@@ -158,25 +157,26 @@ class SamplerConfig(SectionModel):
     unit_timeout: Duration = Field(
         600.0,
         description=(
-            "How long a transform may take for one record. A worker that has been silent for so long "
-            "is ended, and the unit it was at is tried once more."
+            "How long a transform may take for one record. The daemon ends a worker that is silent "
+            "for so long, and the unit in hand is tried once more. Imports before the first unit may "
+            "take two minutes, or this time if it is longer."
         ),
         examples=["2m"],
     )
     egress_limit: PositiveSize | None = Field(
         None,
         description=(
-            "Bytes to fetch in all, counted over restarts (in cache.dir/egress.json). "
-            "Then nothing more is fetched, and training goes on with what is cached. For stores that "
-            "bill what leaves them. What is under way when it is reached is finished."
+            "Bytes to fetch in all, counted over restarts in egress.json. At the limit the daemon "
+            "fetches nothing more, and training goes on with what is cached. For stores that bill "
+            "outgoing bytes. Units in hand are finished."
         ),
         examples=["10TiB"],
     )
     idle: Duration | None = Field(
         None,
         description=(
-            "Fetch nothing when nobody has had a lease for so long; the next one that is asked for "
-            "resumes it. Left out: the cache is filled whether or not anybody trains."
+            "Fetch nothing if no job had a lease for so long. The next acquire resumes. Left out: the "
+            "cache is filled whether or not a job trains."
         ),
         examples=["30m"],
     )
@@ -199,9 +199,10 @@ class ServerConfig(SectionModel):
         default_factory=default_endpoint,
         validate_default=True,
         description=(
-            "Unix socket of the daemon: ipc:// and an absolute path of at most 107 bytes. Left "
-            "out: ipc://$XDG_RUNTIME_DIR/cachecd/cachecd.sock, or ipc:///run/cachecd/cachecd.sock "
-            "where that variable is not set."
+            "Unix socket of the daemon: ipc:// and an absolute path of at most 107 bytes. The "
+            "socket's group can read everything that is cached. Left out: "
+            "ipc://$XDG_RUNTIME_DIR/cachecd/cachecd.sock, or ipc:///run/cachecd/cachecd.sock without "
+            "that variable."
         ),
         examples=["ipc:///run/cachecd/cachecd.sock"],
     )
@@ -214,11 +215,12 @@ class Config(SectionModel):
     """A whole configuration file."""
 
     version: Literal[1] = Field(description="The version of this file's format: 1.")
-    cache: CacheConfig = Field(description="Where the shards lie and how much room they may take.")
+    cache: CacheConfig = Field(description="Where the shards are, and how much room they may take.")
     datasets: dict[DatasetName, DatasetConfig] = Field(
         min_length=1,
         description=(
-            "Named streams of shards. A name is at most 64 letters, digits, dashes and underscores."
+            "Named streams of shards, at least one. A name has 1 to 64 letters, digits, dashes and "
+            "underscores, and begins with a letter or digit."
         ),
     )
     sampler: SamplerConfig = Field(

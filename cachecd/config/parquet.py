@@ -22,8 +22,8 @@ def _columns(names: tuple[str, ...]) -> tuple[str, ...]:
 
 Columns = Annotated[tuple[Text, ...], AfterValidator(_columns)]
 COLUMNS = (
-    "For parquet: the columns to read. Only their bytes are fetched, so a few of many cost little of the "
-    "link. A field of a struct is named with dots; a struct's name stands for all its fields. Left out: "
-    "all columns."
+    "For parquet: the columns to read. Only their bytes are fetched. A field of a struct is named "
+    "with dots; a struct's name stands for all its fields. Left out: all columns. Other columns are "
+    "another generation."
 )
 EXAMPLE = ["image", "label", "meta.width"]

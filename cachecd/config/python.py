@@ -43,16 +43,18 @@ Options = Annotated[dict[Annotated[str, Strict()], Any], AfterValidator(_plain)]
 READER: Any = Field(
     None,
     description=(
-        "For format python: your class, module:Class, imported by the sampler's interpreter in the "
-        "daemon's working directory. It is made with `options`, says its units by `units()` or "
-        "`__len__` (left out: the objects below the URL), and `read(unit, store)` gives the unit's "
-        "records, dict by dict."
+        "For python: your class, module:Class, which the sampler's interpreter imports in the "
+        "daemon's working directory. It is made with `options`, names its units by units() or __len__ "
+        "(left out: the objects below the URL), and read(unit, store) yields the unit's records."
     ),
     examples=["my_project.data:Recordings"],
 )
 OPTIONS: Any = Field(
     {},
-    description="For format python: the keyword arguments with which the reader is made.",
+    description=(
+        "For python: the keyword arguments with which the class is made. Part of the generation's "
+        "name, as `reader` is."
+    ),
     examples=[{"rate": 16000}],
 )
 

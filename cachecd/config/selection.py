@@ -18,28 +18,28 @@ class SplitConfig(SectionModel):
         gt=0,
         lt=1,
         description=(
-            "Share of the source that is held out, as a pinned dataset NAME-eval. What that is follows "
-            "from keys alone, or with `by: unit` from keys and places in objects: on every machine and "
-            "in every run the same. Another share is another generation; a larger one holds out all "
-            "that a smaller one did."
+            "Part of the source that is held out as the pinned dataset NAME-eval, prepared in the "
+            "same way. A hash of each key decides (with by: unit, of key and place in the object), so "
+            "the choice is the same on every machine and in every run. A larger part contains every "
+            "smaller one. Another part is another generation of both datasets."
         ),
         examples=[0.01],
     )
     by: Literal["key", "unit"] = Field(
         "key",
         description=(
-            "What is hashed. key: the object's key, or its group in it, so that an object is on one "
-            "side. unit: the key and the place in the object, so that one large object is divided: an "
-            "array by runs of windows of about 4 MiB, a Parquet file by row groups. Windows that overlap "
+            "The input of the hash. key: the object's key, or the group in it, so an object is on one "
+            "side. unit: the key and the place in the object, so a large object is divided: an array "
+            "by runs of windows of about 4 MiB, a Parquet file by row groups. Windows that overlap "
             "share rows across the border of two runs."
         ),
     )
     group: Text | None = Field(
         None,
         description=(
-            "Regular expression, searched in each object's key; objects whose only group, or group "
-            "named group, is the same stay on one side: those of one patient, or one recording. A key "
-            "in which it is not found is a group by itself."
+            "Regular expression, searched in each key. Objects with the same text in its only group, "
+            "or in the group named `group`, are on one side: all objects of a patient, or of a "
+            "recording. A key without a match is a group by itself."
         ),
         examples=["^(patient-[0-9]+)/"],
     )
@@ -64,8 +64,8 @@ class PartitionConfig(SectionModel):
     index: Integer = Field(
         ge=0,
         description=(
-            "Number of this node, from 0: each node takes the units whose keys' hash leaves this "
-            "number. ${RANK} or the like takes it from the environment."
+            "Number of this node, from 0. A hash of each unit decides which node takes it: together "
+            "the nodes have all units. Class numbers are those of the whole source."
         ),
         examples=[0],
     )

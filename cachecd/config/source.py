@@ -20,8 +20,8 @@ class LabelConfig(SectionModel):
     pattern: Text | None = Field(
         None,
         description=(
-            "Regular expression, searched in each object's key; its only group, or the group "
-            "named label, is the class's name."
+            "Regular expression, searched in each key. Its only group, or the group named `label`, is "
+            "the class's name."
         ),
         examples=["^([^/]+)/"],
     )
@@ -29,17 +29,20 @@ class LabelConfig(SectionModel):
         None,
         json_schema_extra={"minItems": 1},
         description=(
-            "The names of all classes, in the order of their numbers. With it the source is "
-            "sampled while it is still being listed, and every machine and every run has the same "
-            "numbers; objects of other classes are skipped. Without it, classes are numbered in "
-            "the order of their names once the listing has come to its end, and nothing is sampled "
-            "before. Another list is another generation."
+            "The names of all classes, in the order of their numbers. 007 is the text as written. The "
+            "source is then sampled while it is listed, and the numbers are the same on every "
+            "machine. Objects of other classes are skipped, each by name: the list is no filter. "
+            "Without the list, classes are numbered in the order of their names when the first "
+            "listing ends, and nothing is sampled before. A class that a later listing finds gets the "
+            "next number. A label keeps its number in every generation. Another list is another "
+            "generation."
         ),
         examples=[["cat", "dog"]],
     )
     manifest: TableUrl | None = LABELS
     column: Boolean = Field(
-        False, description="Take the column label of source.manifest, where that has one."
+        False,
+        description="In place of a pattern: the labels are in the column `label` of `source.manifest`.",
     )
 
     @model_validator(mode="after")
@@ -72,40 +75,36 @@ class SourceConfig(SectionModel):
     url: UrlOrNone = Field(
         "",
         description=(
-            "The prefix under which all objects lie. s3:// is spoken natively; every other scheme "
-            "goes through fsspec. Credentials come from the provider's chain (environment, "
-            "profile, role), never from here. Only format python does without."
+            "The prefix of all objects, such as s3://bucket/train/. Required, except for format "
+            "python. Credentials come from the provider's chain (environment, profile, role). A "
+            "password in the URL is refused."
         ),
         examples=["s3://bucket/train/", "file:///data/train/"],
     )
     format: Format = Field(
         description=(
-            "What one object is: files (one object, one record), webdataset (a tar or tar.gz; "
-            "neighbouring members of one key are a record), tfrecord (plain, GZIP or ZLIB; its "
-            "records are carried over verbatim), parquet (its rows are records), npy (windows of "
-            "arrays: .npy, raw binary) or python (a class: yours, or cachecd.readers.hdf5:Windows or "
-            "cachecd.readers.zarr:Windows; see reader)."
+            "What one object is. files: one record. webdataset: a tar file, one record a sample. "
+            "tfrecord: its records, carried over verbatim. parquet: its rows are records. npy: "
+            "windows of arrays. python: a class of yours, or cachecd.readers.hdf5:Windows or "
+            "cachecd.readers.zarr:Windows, says what the units and their records are."
         )
     )
     endpoint: StoreAddress | None = Field(
         None,
-        description=(
-            "Address of an S3 service other than Amazon's. AWS_ENDPOINT_URL counts when this is "
-            "left out."
-        ),
+        description="Address of an S3 service other than Amazon's. Left out: AWS_ENDPOINT_URL counts.",
         examples=["https://minio.example:9000"],
     )
     id: Text | None = Field(
         None,
         description=(
-            "Names the source in place of url and endpoint, for a bucket that moves: what is cached stays "
-            "in use as long as the id is the same. `cachecd status` prints the default."
+            "Names the source in place of `url` and `endpoint`. If a bucket moves, set `id` to the "
+            "default, `source_id` in `cachecd status --json`: the cached shards then stay in use."
         ),
         examples=["s3://bucket/train/"],
     )
     region: Text | None = Field(
         None,
-        description="Region of the bucket, when neither the environment nor the profile says it.",
+        description="Region of the bucket, if neither the environment nor the profile names it.",
         examples=["eu-central-1"],
     )
     anonymous: Boolean = Field(
@@ -114,19 +113,16 @@ class SourceConfig(SectionModel):
     )
     requester_pays: Boolean = Field(
         False,
-        description=(
-            "Have the bill for listing and reading sent to whom the credentials belong to, as the "
-            "owners of some s3:// buckets require."
-        ),
+        description="Pay for requests yourself (S3 Requester Pays).",
     )
     match: Patterns | None = MATCH
     skip: Patterns | None = SKIP
     join: Join | None = JOIN
     label: LabelConfig | None = Field(
-        None, description="For files: adds the feature label (int64) to every record."
+        None, description="For files: adds the feature `label` (int64) to every record."
     )
     array: ArrayConfig | None = Field(
-        None, description="For npy: which windows of which arrays make the records."
+        None, description="For npy: which windows of which arrays are the records."
     )
     columns: Columns | None = Field(None, description=COLUMNS, examples=[EXAMPLE])
     manifest: TableUrl | None = MANIFEST

@@ -142,7 +142,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class StatusReply:
-    """Answer to AskStatus; the document is described in docs/reference.md."""
+    """Answer to AskStatus; the document is described in docs/commands.md."""
 
     id: str
     status: dict[str, Any]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 from ruamel.yaml import YAML
 
-from cachecd.config import Config, DatasetConfig, Percent, default_endpoint, load
+from cachecd.config import Config, DatasetConfig, Percent, load
 from cachecd.config.keys import ROOT, Section, below, section_at
 from cachecd.config.removed import removed
-from cachecd.quantities import format_duration, format_size
+from tests.docs import configuration
 
 REPOSITORY = Path(__file__).parents[2]
 EXAMPLES = REPOSITORY / "deploy" / "config"
@@ -104,49 +105,16 @@ def test_the_full_example_shows_every_key():
     assert shown == set(KEYS)
 
 
-# --- docs/reference.md --------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def rows():
-    """The reference's table of keys: path -> (type, default, what for)."""
-    text = (REPOSITORY / "docs" / "reference.md").read_text()
-    section = text.split("## Configuration")[1].split("\n## ")[0]
-    cells = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("| `")]
-    return {first.strip(" `"): tuple(c.strip() for c in rest) for first, *rest in cells}
-
-
-def test_the_reference_has_every_key_once_and_no_other(rows):
-    assert list(rows) == list(_with_datasets(KEYS))
+def test_the_page_of_the_configuration_is_as_its_generator_writes_it():
+    assert configuration.PAGE.read_text() == configuration.page(), (
+        "run python -m tests.docs.configuration"
+    )
 
 
 @pytest.mark.parametrize("path", KEYS)
-def test_the_reference_gives_each_keys_default(rows, path):
-    field = KEYS[path]
-    _, default, _ = rows[path]
-    if field.is_required():
-        assert default == "required"
-    elif path == "server.endpoint":
-        assert default_endpoint({}) in default
-    elif field.default in (None, (), "", {}):
-        assert default.startswith(("none", "1GiB, or a quarter", "half of the memory of"))
-    else:
-        assert default.strip("`") in _written(field.default)
-
-
-def _with_datasets(paths):
-    """The keys, with the dataset itself before its first one."""
-    for path in paths:
-        if path == "datasets.NAME.source.url":
-            yield "datasets.NAME"
-        yield path
-
-
-def _written(value):
-    if isinstance(value, bool):
-        return [str(value).lower()]
-    if isinstance(value, int):
-        return [str(value), format_size(value)]
-    if isinstance(value, str):
-        return [value]
-    return [str(value), *([format_duration(value)] if value > 1 else [])]
+def test_the_page_of_the_configuration_has_every_key(path):
+    section, _, name = path.rpartition(".")
+    text = configuration.PAGE.read_text()
+    if section:
+        text = re.split(rf"^##+ {re.escape(section)}$", text, flags=re.M)[1].partition("\n#")[0]
+    assert f"- **`{name}`** (" in text

@@ -27,7 +27,7 @@ def checkout(tmp_path):
     (tmp_path / "tree" / ".ci" / "run").write_bytes((ROOT / ".ci" / "run").read_bytes())
     (tmp_path / "tree" / "README.md").write_text("    pip install it\n\npip install x && pytest\n")
     (tmp_path / "bin").mkdir()
-    for tool in ("pip", "ruff", "mypy", "clang-format", "pytest"):
+    for tool in ("pip", "ruff", "mypy", "mkdocs", "clang-format", "pytest"):
         script = f'#!/bin/sh\necho "{tool} $*" >> "$CALLS"\n[ "$FAIL" != "{tool}" ]\n'
         (tmp_path / "bin" / tool).write_text(script)
         (tmp_path / "bin" / tool).chmod(0o755)
@@ -63,7 +63,9 @@ def test_every_check_runs_in_an_environment_that_is_removed_again(checkout):
     done, calls = run(checkout)
     assert done.returncode == 0, done.stderr
     assert calls[0] == "pip install x"
-    assert sorted(calls[1:]) == [
+    (site,) = (call for call in calls if call.startswith("mkdocs "))
+    assert site.startswith("mkdocs build --strict --quiet --config-file .mkdocs/mkdocs.yml ")
+    assert sorted(set(calls[1:]) - {site}) == [
         "clang-format --dry-run -Werror client/core/a.cc",
         "mypy ",
         "pytest ",
@@ -72,17 +74,18 @@ def test_every_check_runs_in_an_environment_that_is_removed_again(checkout):
         "ruff format --check",
     ]
     assert list((checkout / "tmp").iterdir()) == []
-    verdicts = [line for line in done.stdout.splitlines()[-8:] if line.endswith("ok")]
+    verdicts = [line for line in done.stdout.splitlines()[-9:] if line.endswith("ok")]
     assert sorted(line.split()[0] for line in verdicts) == [
-        "c++", "environment", "format", "imports", "install", "lint", "tests", "types",
+        "c++", "environment", "format", "imports", "install", "lint", "site", "tests",
+        "types",
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("tool", ["ruff", "mypy", "clang-format", "pytest"])
+@pytest.mark.parametrize("tool", ["ruff", "mypy", "mkdocs", "clang-format", "pytest"])
 def test_one_failing_check_fails_the_run_but_not_the_other_checks(checkout, tool):
     done, calls = run(checkout, fail=tool)
     assert done.returncode == 1
-    assert len(calls) == 7
+    assert len(calls) == 8
     assert "FAILED" in done.stdout
     assert list((checkout / "tmp").iterdir()) == []
 

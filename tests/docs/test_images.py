@@ -10,16 +10,10 @@ import pytest
 import torch
 from PIL import Image
 
-import cachecd_client
-from tests.docs.test_examples import ROOT, blocks
+from tests.docs.shown import ROOT, runner
 
-CONFIGURATIONS = blocks("docs/images.md", "yaml")
-PROGRAMS = blocks("docs/images.md", "python")
-SMALLER = {
-    '"cuda"': '"cpu"', '"train", 90': '"train", 2', "torch(256": "torch(4", "torch(16": "torch(4",
-    "Image(224": "Image(28", "resize=256": "resize=32", "Image(512": "Image(32",
-}  # fmt: skip
-SMALL = {"CACHE__LIMIT": "64MiB", "CACHE__SHARD_SIZE": "256KiB", "SAMPLER__WORKERS": "1"}
+PAGE = "docs/images.md"
+SMALLER = {"Image(224": "Image(28", "resize=256": "resize=32", "torch(256": "torch(4"}
 
 
 def write(path, pixels):
@@ -45,37 +39,27 @@ def bucket(tmp_path):
 def run(bucket, tmp_path, monkeypatch, capsys):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
+    run_shown = runner(tmp_path, monkeypatch)
 
-    def run_program(configuration, program):
-        text = CONFIGURATIONS[configuration].replace("s3://my-bucket", f"file://{bucket}")
-        path = tmp_path / "shown.yaml"
-        path.write_text(
-            text.replace("/data/cachecd", str(tmp_path / "cache")).replace("4GiB", "4KiB")
-        )
-        for key, value in SMALL.items():
-            monkeypatch.setenv(f"CACHECD_{key}", value)
-        connect = cachecd_client.connect
-        monkeypatch.setattr(cachecd_client, "connect", lambda: connect(path))
-        text = PROGRAMS[program]
-        for large, small in SMALLER.items():
-            text = text.replace(large, small)
-        scope: dict = {}
-        exec(compile(text, "docs/images.md", "exec"), scope)
-        return scope, capsys.readouterr().out
+    def run_program(configuration, program, changes):
+        changes = {'"train", 90': '"train", 2', **changes}
+        return run_shown(PAGE, configuration, program, changes), capsys.readouterr().out
 
     yield run_program
     torch.set_num_threads(threads)
 
 
 def test_the_loop_for_imagenet_trains_and_evaluates_each_record(run):
-    scope, printed = run(0, 0)
+    scope, printed = run(0, 0, SMALLER)
     assert re.findall(r"epoch (\d): [\d.]+% of (\d+)", printed) == [("0", "8"), ("1", "8")]
     assert scope["batch"]["image"].shape == (4, 3, 28, 28)
     assert scope["batch"].keys() == {"image", "label"}
 
 
 def test_the_loop_for_segmentation_trains_on_masks_of_class_numbers(run):
-    scope, _ = run(2, 1)  # the same pairs as of the configuration before, but shrunk
+    scope, _ = run(
+        2, 1, {"Image(512": "Image(32", "torch(16": "torch(4"}
+    )  # the same pairs as of the configuration before, but shrunk
     assert scope["batch"]["image"].shape == (4, 3, 32, 32)
     assert scope["batch"]["mask"].shape == (4, 32, 32)
     assert set(scope["batch"]["mask"].unique().tolist()) <= {0, 1, 2, 255}
