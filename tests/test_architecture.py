@@ -35,6 +35,21 @@ ARROWS = {
     "__main__": "cli",
 }
 ALLOWED = {room: frozenset(known.split()) for room, known in ARROWS.items()}
+# The rooms of `cachecd_client`. `ground`: the modules at the root, but for the command `index`.
+# `cachecd_client` itself has the public names.
+CLIENT_ARROWS = {
+    "ground": "",
+    "report": "ground",
+    "loader": "ground",
+    "frameworks": "ground report loader",
+    "lease": "ground report",
+    "files": "ground report loader frameworks",
+    "runs": "ground report loader frameworks lease files",
+    "session": "ground report loader frameworks lease files runs",
+    "index": "ground files",
+    "cachecd_client": "ground loader files runs session",
+}
+CLIENT_ALLOWED = {room: frozenset(known.split()) for room, known in CLIENT_ARROWS.items()}
 PURE = {"model", "quantities", "stores.lanes", "stores.patience"}
 # Nothing here reads a file, a clock, the environment or a source of randomness.
 STDLIB = (
@@ -78,6 +93,11 @@ def room_of(module: str) -> str:
     return top if top in ALLOWED else "values"
 
 
+def client_room_of(module: str) -> str:
+    top = module.removeprefix("cachecd_client.").partition(".")[0]
+    return top if top in CLIENT_ALLOWED else "ground"
+
+
 def rooms_known_to(tree: ast.AST) -> set[str]:
     return {
         room_of(name) for name in imports(tree) if name.startswith(("cachecd.", "cachecd_client"))
@@ -87,12 +107,26 @@ def rooms_known_to(tree: ast.AST) -> set[str]:
 def test_the_allowed_arrows_make_no_circle():
     ours = {room: known - {"client"} for room, known in ALLOWED.items()}
     assert set(TopologicalSorter(ours).static_order()) == ALLOWED.keys()
+    assert set(TopologicalSorter(CLIENT_ALLOWED).static_order()) == CLIENT_ALLOWED.keys()
 
 
 @pytest.mark.parametrize("module", sorted(DAEMON.keys() - {"cachecd"}))
 def test_a_module_imports_only_rooms_that_its_room_may_know(module):
     room = room_of(module)
     assert rooms_known_to(DAEMON[module]) <= ALLOWED[room] | {room}
+
+
+@pytest.mark.parametrize("module", sorted(CLIENT))
+def test_a_client_module_imports_only_rooms_that_its_room_may_know(module):
+    room = client_room_of(module)
+    known = {name for name in imports(CLIENT[module]) if name.startswith("cachecd_client")}
+    assert {client_room_of(name) for name in known} <= CLIENT_ALLOWED[room] | {room}
+
+
+def test_no_client_modules_import_each_other_in_a_circle():
+    """Not even late, or for types alone."""
+    known = {name: imports(tree) & CLIENT.keys() for name, tree in CLIENT.items()}
+    assert set(TopologicalSorter(known).static_order()) == CLIENT.keys()
 
 
 @pytest.mark.parametrize("module", sorted(PURE))
@@ -130,7 +164,7 @@ def test_importing_the_client_imports_no_framework():
         check=True,
         text=True,
     ).stdout.split()
-    assert {"cachecd_client.session", "cachecd_client.fileset"} <= set(loaded)
+    assert {"cachecd_client.session.cache", "cachecd_client.files.file_set"} <= set(loaded)
     assert {"torch", "tensorflow", "jax", "cachecd"}.isdisjoint(loaded)
 
 

@@ -33,14 +33,14 @@ from cachecd_client.errors import (
 )
 
 if TYPE_CHECKING:
-    from cachecd_client.columns import Bytes, Ragged, RaggedBytes
-    from cachecd_client.epoch import Epoch
-    from cachecd_client.fileset import FileSet
-    from cachecd_client.image import Image
-    from cachecd_client.loader import Loader
-    from cachecd_client.mixture import Mixture
+    from cachecd_client.files.file_set import FileSet
+    from cachecd_client.loader.columns import Bytes, Ragged, RaggedBytes
+    from cachecd_client.loader.image import Image
+    from cachecd_client.loader.loader import Loader
+    from cachecd_client.runs.epoch import Epoch
+    from cachecd_client.runs.mixture import Mixture
     from cachecd_client.schema import Feature, Schema
-    from cachecd_client.session import Cache, connect
+    from cachecd_client.session.cache import Cache, connect
 
 __all__ = [
     "AcquireTimeoutError",
@@ -74,18 +74,18 @@ __all__ = [
 ]
 
 _HOME = {
-    "Bytes": "columns",
-    "Cache": "session",
-    "Epoch": "epoch",
+    "Bytes": "loader.columns",
+    "Cache": "session.cache",
+    "Epoch": "runs.epoch",
     "Feature": "schema",
-    "FileSet": "fileset",
-    "Image": "image",
-    "Loader": "loader",
-    "Mixture": "mixture",
-    "Ragged": "columns",
-    "RaggedBytes": "columns",
+    "FileSet": "files.file_set",
+    "Image": "loader.image",
+    "Loader": "loader.loader",
+    "Mixture": "runs.mixture",
+    "Ragged": "loader.columns",
+    "RaggedBytes": "loader.columns",
     "Schema": "schema",
-    "connect": "session",
+    "connect": "session.cache",
 }
 
 

@@ -23,9 +23,10 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cachecd_client import _core, resources
+import cachecd_client._core as _core
+from cachecd_client import resources
 from cachecd_client.errors import CallerError, CorruptRecordError, CorruptSidecarError
-from cachecd_client.inflate import (
+from cachecd_client.files.inflate import (
     HEAD,
     Compression,
     DamagedError,
@@ -33,7 +34,7 @@ from cachecd_client.inflate import (
     begins_a_record,
     compression_of,
 )
-from cachecd_client.locating import by_sidecar
+from cachecd_client.files.locate import by_sidecar
 
 _ENDINGS = (".gz", ".gzip", ".zlib", ".zz", ".z")
 _READ = 1 << 20

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cachecd_client import _core
+import cachecd_client._core as _core
 from cachecd_client.errors import SchemaError
 
 Kind = Literal["bytes", "float", "int64"]

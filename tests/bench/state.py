@@ -28,10 +28,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cachecd_client.epoch import Epoch
 from cachecd_client.errors import LeaseLostError
 from cachecd_client.protocol import Acquire, Held, Reply, Request
-from cachecd_client.session import Cache
+from cachecd_client.runs.epoch import Epoch
+from cachecd_client.session.cache import Cache
 from cachecd_client.transport import Conversation, Transport
 from tests.bench.cachedir import DATASET, CacheFolder, make
 from tests.bench.cachedir import key as key_of

@@ -18,10 +18,11 @@ import pytest
 import zmq
 
 from cachecd_client import protocol
-from cachecd_client.agreement import AllGather, Row
-from cachecd_client.fileset import FileSet
+from cachecd_client.files.file_set import FileSet
+from cachecd_client.frameworks.collective import AllGather
 from cachecd_client.protocol import Done, Granted, Manifest, Reply, Request, StatusReply
-from cachecd_client.session import Cache, connect
+from cachecd_client.runs.agreement import Row
+from cachecd_client.session.cache import Cache, connect
 from tests.client.records import examples, schema, write, write_set
 
 GENERATION = "0123456789abcdef"
@@ -241,7 +242,7 @@ def cache(granting) -> Iterator[Cache]:
 @pytest.fixture
 def hasty_cache(granting, monkeypatch) -> Iterator[Cache]:
     """A session that waits a second for its daemon instead of ten."""
-    monkeypatch.setattr("cachecd_client.ending._RELEASE_TIMEOUT", 0.05)
+    monkeypatch.setattr("cachecd_client.session.acquire._RELEASE_TIMEOUT", 0.05)
     with connect(granting.endpoint, timeout=1.0) as opened:
         yield opened
 

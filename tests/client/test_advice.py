@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cachecd_client.report import Waited, advice, line
+from cachecd_client.report.summary import Waited, advice, line
 
 REPORT = {
     "dataset": "train",

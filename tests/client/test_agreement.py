@@ -12,10 +12,10 @@ from functools import partial
 import pytest
 import torch.distributed as dist
 
-from cachecd_client.agreement import Row
 from cachecd_client.errors import CachecdError, CallerError, OtherNodeError
 from cachecd_client.protocol import Refused
-from cachecd_client.session import connect
+from cachecd_client.runs.agreement import Row
+from cachecd_client.session.cache import connect
 from tests.client.conftest import CacheDir, ScriptedDaemon, lending, locked
 from tests.client.records import labels
 from tests.core.processes import in_children
@@ -162,7 +162,7 @@ def test_a_pinned_set_that_all_nodes_have_is_divided_by_rank_and_world(node):
 
 
 def test_ranks_of_a_node_whose_records_do_not_divide_take_the_steps_of_all(cache, monkeypatch):
-    monkeypatch.setattr(cache, "_world", 3)  # 20 records: 7, 7 and 6
+    monkeypatch.setattr(cache._leases, "world", 3)  # 20 records: 7, 7 and 6
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
 

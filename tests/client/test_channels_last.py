@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from cachecd_client.errors import CallerError, SchemaError
-from cachecd_client.fileset import FileSet
+from cachecd_client.files.file_set import FileSet
 from cachecd_client.schema import infer
 from tests.client.records import write
 

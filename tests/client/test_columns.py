@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from cachecd_client.columns import Bytes, Ragged, RaggedBytes
+from cachecd_client.loader.columns import Bytes, Ragged, RaggedBytes
 
 
 def splits(*numbers: int) -> np.ndarray:

@@ -9,7 +9,7 @@ import torch
 
 from cachecd_client import _core
 from cachecd_client.errors import CallerError, SchemaError
-from cachecd_client.fileset import FileSet
+from cachecd_client.files.file_set import FileSet
 from cachecd_client.schema import Feature, Schema, infer
 from tests.client.records import write
 

@@ -9,9 +9,10 @@ import PIL.Image
 import pytest
 from torch.utils.data import DataLoader
 
-from cachecd_client import Image, _core, passstate
+from cachecd_client import Image, _core
 from cachecd_client.errors import CallerError, CorruptRecordError, SchemaError
-from cachecd_client.fileset import FileSet
+from cachecd_client.files.file_set import FileSet
+from cachecd_client.loader import state as passstate
 from cachecd_client.schema import infer
 from tests.client.records import write
 from tests.core.pictures import with_orientation

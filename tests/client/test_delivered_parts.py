@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 
 from cachecd_client.protocol import Acquire, Released
-from cachecd_client.session import connect
+from cachecd_client.session.cache import connect
 from tests.client.conftest import beside, lending
 from tests.core.processes import run_program
 
@@ -143,7 +143,7 @@ def test_a_loader_that_was_never_read_counts_as_nothing(lender):
 
 
 def test_what_a_dead_daemon_did_not_hear_is_reported_with_a_later_request(lender, monkeypatch):
-    monkeypatch.setattr("cachecd_client.session._RESTART", 0.0)
+    monkeypatch.setattr("cachecd_client.session.epochs._RESTART", 0.0)
     with connect(lender.endpoint) as cache:
         for epoch in cache.epochs("train", 3, job="j"):
             list(islice(epoch.numpy(batch_size=PER_SHARD), 6))

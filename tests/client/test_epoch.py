@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from cachecd_client import _core, protocol, resources
-from cachecd_client import leased as leased_sets
-from cachecd_client.epoch import Epoch
 from cachecd_client.errors import CallerError, CorruptRecordError
-from cachecd_client.lease import HeldLease
-from cachecd_client.leased import LeasedSet
+from cachecd_client.lease import leased_set as leased_sets
+from cachecd_client.lease.held_lease import HeldLease
+from cachecd_client.lease.leased_set import LeasedSet
 from cachecd_client.protocol import ReportCorrupt
-from cachecd_client.session import connect
+from cachecd_client.runs.epoch import Epoch
+from cachecd_client.session.cache import connect
 from cachecd_client.transport import Transport
 from tests.client.conftest import GENERATION, locked
 from tests.client.records import labels
@@ -70,7 +70,7 @@ def test_a_pinned_set_is_the_same_each_time_it_is_leased_and_read(by_hand):
 def test_a_trainer_with_less_memory_than_the_leases_window_says_so_once(
     by_hand, monkeypatch, caplog
 ):
-    monkeypatch.setattr("cachecd_client.epoch._warned", set())
+    monkeypatch.setattr("cachecd_client.runs.epoch._warned", set())
     with by_hand() as whole:
         size = whole.num_bytes
         monkeypatch.setattr(resources, "memory", lambda *_: size)
@@ -81,7 +81,7 @@ def test_a_trainer_with_less_memory_than_the_leases_window_says_so_once(
         whole.numpy(batch_size=10)
         (record,) = caplog.records
         assert "set cache.window to half of the memory that trainers have" in record.getMessage()
-    monkeypatch.setattr("cachecd_client.epoch._warned", set())
+    monkeypatch.setattr("cachecd_client.runs.epoch._warned", set())
     with by_hand(window=size // 2) as windowed:
         windowed.numpy(batch_size=10)
     assert len(caplog.records) == 1

@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from cachecd_client import reads, telemetry
 from cachecd_client.errors import CallerError
-from cachecd_client.loader import Loader
+from cachecd_client.loader.loader import Loader
 from cachecd_client.protocol import Acquire, Granted, Waiting
-from cachecd_client.report import Waited, advice, line
-from cachecd_client.session import Cache, connect
+from cachecd_client.report import reads, telemetry
+from cachecd_client.report.summary import Waited, advice, line
+from cachecd_client.session.cache import Cache, connect
 from tests.client.test_epoch import corrupt
 from tests.core.processes import in_child
 

@@ -14,7 +14,7 @@ from cachecd_client.protocol import (
     Refused,
     Released,
 )
-from cachecd_client.session import connect
+from cachecd_client.session.cache import connect
 from tests.client.conftest import lending, locked
 from tests.core.processes import run_program
 
@@ -87,7 +87,7 @@ def test_without_a_daemon_the_set_is_repeated_in_another_order(
 
 
 def test_only_the_first_boundary_waits_for_a_daemon_that_has_ended(granting, monkeypatch):
-    monkeypatch.setattr("cachecd_client.session._RESTART", 0.5)
+    monkeypatch.setattr("cachecd_client.session.epochs._RESTART", 0.5)
     took = []
     with connect(granting.endpoint) as cache:
         epochs = cache.epochs("train", 4)

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from cachecd_client import FileSet, Schema, _core
-from cachecd_client.epoch import Epoch
 from cachecd_client.errors import CorruptRecordError, CorruptSidecarError
-from cachecd_client.lease import HeldLease
-from cachecd_client.leased import LeasedSet
+from cachecd_client.lease.held_lease import HeldLease
+from cachecd_client.lease.leased_set import LeasedSet
 from cachecd_client.protocol import ReportCorrupt
+from cachecd_client.runs.epoch import Epoch
 from cachecd_client.schema import Feature
 from tests.client.conftest import GENERATION
 from tests.client.records import write

@@ -6,7 +6,7 @@ import pytest
 
 from cachecd_client import _core, resources
 from cachecd_client.errors import CallerError
-from cachecd_client.fileset import FileSet
+from cachecd_client.files.file_set import FileSet
 from tests.client.records import examples, record, schema, write, write_set
 
 

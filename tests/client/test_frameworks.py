@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 import torch
 
-from cachecd_client.fileset import FileSet
+from cachecd_client.files.file_set import FileSet
 from tests.client.foreign import of_tensorflow
 from tests.client.records import examples
 

@@ -15,10 +15,11 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachecd_client import FileSet, fileset
-from cachecd_client.agreement import Row, ranks_of_one_set
+from cachecd_client import FileSet
 from cachecd_client.errors import CachecdError, CallerError
-from cachecd_client.session import connect
+from cachecd_client.files import file_set as fileset
+from cachecd_client.runs.agreement import Row, ranks_of_one_set
+from cachecd_client.session.cache import connect
 from tests.client.conftest import CacheDir, ScriptedDaemon, lending
 from tests.client.records import examples, labels, write
 from tests.core.processes import in_children

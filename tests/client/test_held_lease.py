@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cachecd_client.errors import CallerError, CorruptError, LeaseLostError, ProtocolVersionError
-from cachecd_client.lease import HeldLease
+from cachecd_client.lease.held_lease import HeldLease
+from cachecd_client.lease.shard_files import ShardFiles
 from cachecd_client.protocol import Manifest
-from cachecd_client.shardfiles import ShardFiles
 from tests.client.conftest import locked
 from tests.core.processes import fork, in_child, until
 
@@ -263,7 +263,7 @@ def write_lock() -> bytes:
 def start_holder(path) -> subprocess.Popen:
     program = (
         "import sys, signal\n"
-        "from cachecd_client.lease import HeldLease\n"
+        "from cachecd_client.lease.held_lease import HeldLease\n"
         "held = HeldLease(sys.argv[1])\n"
         "print('held', flush=True)\n"
         "signal.pause()\n"

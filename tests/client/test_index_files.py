@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from cachecd_client import _core
 from cachecd_client.errors import CallerError, CorruptRecordError
-from cachecd_client.fileset import FileSet
+from cachecd_client.files.file_set import FileSet
 from cachecd_client.index import main
 from tests.client.foreign import KILLED_BEYOND, numbers, of_tensorflow, put, python
 from tests.client.records import labels, write

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from cachecd_client import _core
 from cachecd_client.errors import CorruptRecordError, SchemaError
-from cachecd_client.fileset import FileSet
+from cachecd_client.files.file_set import FileSet
 from cachecd_client.schema import Feature, infer
 from tests.client.foreign import put
 from tests.client.records import write
@@ -148,7 +148,7 @@ def test_what_a_later_record_has_more_is_not_delivered(tmp_path):
 def test_large_records_are_looked_at_in_small_number(tmp_path, monkeypatch):
     read = []
     read_record = _core.read_record
-    monkeypatch.setattr("cachecd_client.inferring._BYTES", 1 << 20)
+    monkeypatch.setattr("cachecd_client.files.inference._BYTES", 1 << 20)
 
     def noticed(path, offset):
         read.append(offset)

@@ -8,8 +8,8 @@ import zlib
 import pytest
 
 from cachecd_client.errors import CorruptRecordError
+from cachecd_client.files.inflate import compression_of
 from cachecd_client.index import inflate
-from cachecd_client.inflate import compression_of
 from tests.client.foreign import PACK, numbers, put
 from tests.core.shards import frames
 

@@ -8,8 +8,8 @@ import torch
 
 from cachecd_client import _core
 from cachecd_client.errors import CallerError, SchemaError
-from cachecd_client.fileset import FileSet
-from cachecd_client.jax import array
+from cachecd_client.files.file_set import FileSet
+from cachecd_client.loader.tensors import jax_array
 from tests.client.records import record
 from tests.core.processes import run_program
 
@@ -58,10 +58,10 @@ def test_an_integer_that_jax_would_cut_off_is_an_error_that_says_so(large):
 
 
 def test_64_bit_floats_are_narrowed_as_jax_narrows_them():
-    narrow = array(np.array([0.1, 2.0], np.float64))
+    narrow = jax_array(np.array([0.1, 2.0], np.float64))
     assert narrow.dtype == jnp.float32
     assert narrow.tolist() == pytest.approx([0.1, 2.0])
-    assert array(np.array([-1e300, 1e300])).tolist() == [-np.inf, np.inf]
+    assert jax_array(np.array([-1e300, 1e300])).tolist() == [-np.inf, np.inf]
 
 
 # Memory
@@ -70,9 +70,9 @@ def test_64_bit_floats_are_narrowed_as_jax_narrows_them():
 def test_arrays_share_an_aligned_arrays_memory(files):
     batch = next(iter(files.numpy(batch_size=24, shuffle=False)))
     for name in ("image", "vector"):
-        assert array(batch[name]).unsafe_buffer_pointer() == batch[name].ctypes.data
+        assert jax_array(batch[name]).unsafe_buffer_pointer() == batch[name].ctypes.data
     bits = batch["bits"]
-    assert array(bits, bfloat16=True).unsafe_buffer_pointer() == bits.ctypes.data
+    assert jax_array(bits, bfloat16=True).unsafe_buffer_pointer() == bits.ctypes.data
     values = batch["many"].values
     with jax.enable_x64(True):
         assert batch["many"].to_jax()[0].unsafe_buffer_pointer() == values.ctypes.data
@@ -83,12 +83,12 @@ def test_nothing_is_copied_on_the_way_from_the_core(files, monkeypatch, device):
     ways = []
 
     def watched(of, *options, **more):
-        made = array(of, *options, **more)
+        made = jax_array(of, *options, **more)
         if of.dtype.itemsize < 8:  # JAX narrows the rest
             ways.append((of.ctypes.data, made.unsafe_buffer_pointer()))
         return made
 
-    monkeypatch.setattr("cachecd_client.jax.array", watched)
+    monkeypatch.setattr("cachecd_client.frameworks.jax.jax_array", watched)
     loader = files.jax(batch_size=5, device=device, features=["bits", "image", "vector"])
     ways.clear()  # of what showed that the device takes such arrays
     kept = list(loader)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachecd_client.errors import CallerError, CorruptError
-from cachecd_client.fileset import FileSet
+from cachecd_client.files.file_set import FileSet
 from tests.client.records import examples, write, write_set
 
 N, EACH = 103, 20

@@ -5,7 +5,7 @@ import warnings
 
 import torch
 
-from cachecd_client.columns import Bytes, Ragged, RaggedBytes
+from cachecd_client.loader.columns import Bytes, Ragged, RaggedBytes
 
 BARE = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
 

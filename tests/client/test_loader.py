@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from cachecd_client.errors import CallerError, CorruptRecordError, SchemaError
-from cachecd_client.fileset import FileSet
+from cachecd_client.files.file_set import FileSet
 from cachecd_client.schema import infer
 from tests.client.records import examples, labels, write, write_set
 from tests.client.test_epoch import corrupt

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from cachecd_client.errors import CallerError
-from cachecd_client.fileset import FileSet
+from cachecd_client.files.file_set import FileSet
 from tests.client.records import labels, write_set
 
 N, EACH = 103, 20

@@ -7,9 +7,10 @@ import threading
 
 import pytest
 
-from cachecd_client import _core, locating
+from cachecd_client import _core
 from cachecd_client.errors import CallerError, CorruptRecordError, CorruptSidecarError
-from cachecd_client.fileset import FileSet
+from cachecd_client.files import locate as locating
+from cachecd_client.files.file_set import FileSet
 from tests.client.foreign import numbers, put
 from tests.client.records import write
 from tests.core.shards import flip, frames

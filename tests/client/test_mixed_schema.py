@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cachecd_client.errors import SchemaError
-from cachecd_client.mixed_schema import mixed
+from cachecd_client.runs.mixture import mixed
 from cachecd_client.schema import Feature, Schema
-from cachecd_client.session import connect
+from cachecd_client.session.cache import connect
 from tests.client.conftest import GENERATION, CacheDir, lending
 from tests.client.records import examples, write
 

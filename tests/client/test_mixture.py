@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from cachecd_client import Mixture
 from cachecd_client.errors import CallerError, DaemonUnreachableError, RequestError
 from cachecd_client.protocol import Acquire, Held, Refused, Released, ReportCorrupt
-from cachecd_client.session import connect
+from cachecd_client.session.cache import connect
 from tests.client.conftest import CacheDir, lending, locked
 from tests.client.records import labels
 from tests.client.test_epoch import corrupt

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from cachecd_client.columns import Bytes
 from cachecd_client.errors import CallerError, CorruptRecordError
-from cachecd_client.fileset import FileSet
-from cachecd_client.torch import SideStream, Torch, _side_stream
+from cachecd_client.files.file_set import FileSet
+from cachecd_client.frameworks.torch import SideStream, Torch, _side_stream
+from cachecd_client.loader.columns import Bytes
 from tests.client.records import examples, write
 from tests.core.shards import flip
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cachecd_client.errors import CallerError
-from cachecd_client.fileset import FileSet
+from cachecd_client.files.file_set import FileSet
 from tests.client.foreign import put
 
 N = 103

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from cachecd_client import private_daemon
 from cachecd_client.errors import CallerError, DaemonUnreachableError
-from cachecd_client.session import connect
+from cachecd_client.session import private_daemon
+from cachecd_client.session.cache import connect
 from tests.core.processes import in_child, until
 
 DAEMON = """

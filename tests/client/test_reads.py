@@ -4,8 +4,8 @@ import logging
 
 import pytest
 
-from cachecd_client.reads import Reads
-from cachecd_client.session import connect
+from cachecd_client.report.reads import Reads
+from cachecd_client.session.cache import connect
 
 
 def warnings(caplog) -> list[str]:

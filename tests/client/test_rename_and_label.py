@@ -7,7 +7,7 @@ import pytest
 from torch.utils.data import DataLoader
 
 from cachecd_client.errors import CallerError, SchemaError
-from cachecd_client.fileset import FileSet
+from cachecd_client.files.file_set import FileSet
 from tests.client.records import write_set
 
 FRAMEWORKS = ["numpy", "torch", "tf", "jax"]

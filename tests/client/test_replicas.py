@@ -12,8 +12,8 @@ from typing import NamedTuple
 import pytest
 
 from cachecd_client.errors import CallerError
-from cachecd_client.fileset import FileSet
-from cachecd_client.jax import _refuse_replicas
+from cachecd_client.files.file_set import FileSet
+from cachecd_client.frameworks.jax import _refuse_replicas
 from tests.client.records import examples, schema, write
 
 ROOT = Path(__file__).parents[2]

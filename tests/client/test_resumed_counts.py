@@ -6,8 +6,8 @@ import pytest
 from torch.utils.data import DataLoader
 
 from cachecd_client.errors import CallerError
-from cachecd_client.run import Run
-from cachecd_client.standing import Standing
+from cachecd_client.runs.run import Run
+from cachecd_client.runs.run_state import RunState
 from tests.client.conftest import beside
 from tests.client.test_resumed_runs import all_of, labels, left_at
 
@@ -98,7 +98,7 @@ def test_nodes_of_different_sizes_end_a_resumed_budget_in_the_same_epoch(cache, 
     _, state = left_at(cache, 0, 2, records=100)
     state["run"] |= {"ranks": [3, 4], "read": read, "of_epoch": 0}
     state |= {"batch_size": 4, "world": 3}
-    standing = Standing.of_state(state, "train")
+    standing = RunState.of_state(state, "train")
     over = []
     for own in (1, 3):
         run = Run(records=48)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cachecd_client import protocol, waiting
+from cachecd_client import protocol
 from cachecd_client.errors import (
     AcquireTimeoutError,
     CallerError,
@@ -27,7 +27,8 @@ from cachecd_client.protocol import (
     Released,
     Waiting,
 )
-from cachecd_client.session import connect
+from cachecd_client.session import acquire as waiting
+from cachecd_client.session.cache import connect
 from tests.client.conftest import lending, locked
 
 # Connecting

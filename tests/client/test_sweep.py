@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from cachecd_client.sweep import Sweep
+from cachecd_client.loader.sweep import Sweep
 
 
 def records_of(stages, files):

@@ -12,9 +12,9 @@ import torch
 
 from cachecd_client import _core
 from cachecd_client.errors import CallerError, SchemaError
-from cachecd_client.fileset import FileSet
+from cachecd_client.files.file_set import FileSet
+from cachecd_client.loader.tensors import tf_tensor
 from cachecd_client.schema import Feature, Schema
-from cachecd_client.tensorflow import tensor
 from tests.client.records import record, write
 from tests.core.processes import run_program
 
@@ -81,15 +81,15 @@ def test_a_bytes_feature_that_never_holds_any_is_refused_at_once(every_dtype):
 
 def test_tensors_share_an_aligned_arrays_memory_and_copy_what_is_not(files):
     array = next(iter(files.numpy(batch_size=24, shuffle=False)))["image"]
-    shared = tensor(array)
+    shared = tf_tensor(array)
     assert address(shared) == array.ctypes.data
     array[0, 0, 0] = 9
     assert shared[0, 0, 0] == 9
     for copied in (array[1:], array[::2], array[:0]):
-        assert np.array_equal(tensor(copied).numpy(), copied)
-        assert address(tensor(copied)) != copied.ctypes.data
+        assert np.array_equal(tf_tensor(copied).numpy(), copied)
+        assert address(tf_tensor(copied)) != copied.ctypes.data
     array.flags.writeable = False
-    assert np.array_equal(tensor(array).numpy(), array)
+    assert np.array_equal(tf_tensor(array).numpy(), array)
 
 
 def test_tensors_go_in_other_threads_while_batches_are_made(files):

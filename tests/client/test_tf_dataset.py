@@ -8,8 +8,8 @@ import pytest
 import tensorflow as tf
 
 from cachecd_client.errors import CallerError, SchemaError
-from cachecd_client.fileset import FileSet
-from cachecd_client.report import line
+from cachecd_client.files.file_set import FileSet
+from cachecd_client.report.summary import line
 from cachecd_client.schema import infer
 from tests.client.conftest import beside
 from tests.client.records import examples, labels, schema, write

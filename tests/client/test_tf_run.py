@@ -11,7 +11,7 @@ import tensorflow as tf
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.protocol import Acquire, Refused, Released
 from cachecd_client.schema import Feature, Schema
-from cachecd_client.session import connect
+from cachecd_client.session.cache import connect
 from tests.client.conftest import lending, locked, politely
 from tests.client.records import schema
 from tests.core.processes import until
@@ -333,7 +333,7 @@ def test_a_pipeline_that_cannot_be_made_holds_nothing(cache, manifest, monkeypat
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cachecd_client.tf_pipeline.Pipeline.ready", interrupted)
+    monkeypatch.setattr("cachecd_client.frameworks.tf_pipeline.Pipeline.ready", interrupted)
     with pytest.raises(KeyboardInterrupt):
         cache.tf_dataset("train", 5)
     assert not locked(manifest(0))

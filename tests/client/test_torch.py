@@ -5,7 +5,7 @@ from torch.distributed import checkpoint
 from torchdata.stateful_dataloader import stateful
 
 from cachecd_client.errors import CallerError
-from cachecd_client.torch import tensor
+from cachecd_client.loader.tensors import torch_tensor
 from tests.client.records import record
 
 
@@ -22,12 +22,12 @@ def test_dtypes_and_shapes_are_the_schemas(files):
 
 def test_tensors_share_the_arrays_memory():
     array = np.arange(6, dtype=np.uint8).reshape(2, 3)
-    shared = tensor(array)
+    shared = torch_tensor(array)
     assert shared.data_ptr() == array.ctypes.data
     array[0, 0] = 9
     assert shared[0, 0] == 9
     halves = np.array([0x3F80], np.uint16)
-    assert tensor(halves, bfloat16=True).data_ptr() == halves.ctypes.data
+    assert torch_tensor(halves, bfloat16=True).data_ptr() == halves.ctypes.data
 
 
 def test_added_columns_are_tensors_too(files):

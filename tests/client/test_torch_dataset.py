@@ -12,9 +12,9 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from cachecd_client.columns import Bytes, Ragged, RaggedBytes
 from cachecd_client.errors import CallerError, SchemaError
-from cachecd_client.fileset import FileSet
+from cachecd_client.files.file_set import FileSet
+from cachecd_client.loader.columns import Bytes, Ragged, RaggedBytes
 from tests.client.conftest import locked
 from tests.client.records import write_set
 
@@ -64,7 +64,7 @@ def test_workers_deliver_the_very_batches_of_a_loader_in_its_order(files, worker
 
 def test_workers_that_are_not_forked_but_given_it_pickled_share_the_batches(cache):
     context = multiprocessing.get_context("forkserver")  # as "spawn", but torch is imported once
-    context.set_forkserver_preload(["cachecd_client.torch_dataset"])
+    context.set_forkserver_preload(["cachecd_client.frameworks.torch_dataset"])
     with cache.acquire("train") as epoch:
         loader = loading(epoch, 2, context)
         assert rows(loader) == rows(epoch.torch(**OPTIONS))

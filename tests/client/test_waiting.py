@@ -1,7 +1,7 @@
 import pytest
 
 from cachecd_client.protocol import Waiting
-from cachecd_client.waiting import describe
+from cachecd_client.session.acquire import describe
 
 MIB = 1 << 20
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cachecd_client.errors import CallerError
-from cachecd_client.weights import Weights
+from cachecd_client.runs.mixture import Weights
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from typing import Any
 
 from cachecd_client import connect
 from cachecd_client.errors import DaemonUnreachableError
-from cachecd_client.session import Cache
+from cachecd_client.session.cache import Cache
 from cachecd_client.transport import Transport
 from tests.hatchery import Hatched, Hatchery, early
 

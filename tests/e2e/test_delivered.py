@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from cachecd_client import connect
-from cachecd_client.session import Cache
-from cachecd_client.shardfiles import ShardFiles
+from cachecd_client.lease.shard_files import ShardFiles
+from cachecd_client.session.cache import Cache
 from tests.e2e.daemons import Daemon, file_source, said_line, trainer, wait_until
 
 FILES = 400
@@ -104,7 +104,7 @@ def test_files_stay_leased_while_tensorflow_reads_a_cache_that_rotates(full: Dae
 
 
 def leased_shards(cache: Cache) -> set[int]:
-    manifests = [held.manifest for held in list(cache._held)]
+    manifests = [held.manifest for held in list(cache._leases._held)]
     return {
         number
         for manifest in manifests

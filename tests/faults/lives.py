@@ -14,7 +14,7 @@ from typing import Any
 
 from cachecd_client import Epoch, connect
 from cachecd_client.errors import AcquireTimeoutError, CorruptError, DaemonUnreachableError
-from cachecd_client.session import Cache
+from cachecd_client.session.cache import Cache
 from tests.faults.autopsy import (
     History,
     Remains,
@@ -254,9 +254,9 @@ class Lives:
         def granted() -> bool:
             assert self._session is not None
             with contextlib.suppress(AcquireTimeoutError, DaemonUnreachableError):
-                self._session._timeout = _ATTEMPT
+                self._session._leases.timeout = _ATTEMPT
                 before = self._held[-1][0] if self._held else None
-                epoch = self._session.take("train", self._epoch, "job", _ATTEMPT, before)
+                epoch = self._session._epochs.take("train", self._epoch, "job", _ATTEMPT, before)
                 self._held.append((epoch, epoch._sets[0].held.path.read_bytes()))
                 return True
             return False
@@ -303,7 +303,7 @@ class Lives:
 
     def _status(self) -> dict[str, Any]:
         assert self._session is not None
-        self._session._timeout = _ATTEMPT
+        self._session._leases.timeout = _ATTEMPT
         while True:
             with contextlib.suppress(DaemonUnreachableError):
                 return self._session.status()

@@ -11,9 +11,9 @@ from types import MappingProxyType
 from typing import Any
 
 from cachecd.disk.filesystem import allocated
-from cachecd_client.epoch import Epoch
 from cachecd_client.errors import AcquireTimeoutError
-from cachecd_client.session import Cache
+from cachecd_client.runs.epoch import Epoch
+from cachecd_client.session.cache import Cache
 from tests.e2e.daemons import Daemon, wait_until
 from tests.e2e.inventory import generation, inventory, repeated
 

@@ -143,7 +143,7 @@ def report(daemon: Daemon, shard: Path, request: str) -> None:
     name, _, version = shard.stem.partition(".")
     about = "train", generation(daemon.cache).name, int(name), int(version or 0)
     with daemon.connect() as cache:
-        cache._transport.ask(ReportCorrupt(request, *about, 0, "a lie"), 10.0)
+        cache._leases.transport.ask(ReportCorrupt(request, *about, 0, "a lie"), 10.0)
 
 
 def test_what_rots_while_it_is_cold_is_found_by_verify_and_fetched_again(daemon, objects):

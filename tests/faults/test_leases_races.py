@@ -16,7 +16,7 @@ from cachecd.disk.layout import Layout
 from cachecd.disk.leases import end_lease, is_held, write_manifest
 from cachecd.policy.values import Lease
 from cachecd_client.errors import LeaseLostError
-from cachecd_client.lease import HeldLease
+from cachecd_client.lease.held_lease import HeldLease
 from cachecd_client.protocol import decode_manifest
 from tests.e2e.daemons import clean_environ, wait_until
 from tests.faults.disk import FaultyDisk

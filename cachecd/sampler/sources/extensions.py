@@ -17,7 +17,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from cachecd.sampler.sources.packed import LARGEST
-from cachecd_client.inflate import Inflater
+from cachecd_client.files.inflate import Inflater
 
 _INTEGER = re.compile(rb"\s*([+-]?[0-9]{1,19})\s*")
 _STEP = 1 << 20  # bytes inflated at a time

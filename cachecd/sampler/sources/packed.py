@@ -11,7 +11,13 @@ from typing_extensions import Buffer
 from cachecd.errors import UnitError
 from cachecd.model import Unit
 from cachecd.sampler.sources.content import Content
-from cachecd_client.inflate import HEAD, Compression, DamagedError, Inflater, compression_of_head
+from cachecd_client.files.inflate import (
+    HEAD,
+    Compression,
+    DamagedError,
+    Inflater,
+    compression_of_head,
+)
 
 # One record is held in memory at a time; one of more bytes than this is refused before it is waited for.
 # Deflate makes up to a thousand bytes of one, so an object's size is no bound.

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd_client import _core
-from cachecd_client.columns import Bytes
+from cachecd_client.loader.columns import Bytes
 from tests.bench.contenders.contract import Contender
 from tests.bench.data import RecordSet
 from tests.bench.delivery import Batch, Passes

@@ -28,7 +28,7 @@ import numpy as np
 
 from cachecd_client import Epoch
 from cachecd_client._core import encode_example
-from cachecd_client.session import Cache
+from cachecd_client.session.cache import Cache
 from tests.bench.measuring import PACE, descendants
 from tests.bench.situations.places import EXAMPLES, Options, by_turns, place, say
 from tests.bench.situations.report import Bar, Report, table

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from cachecd_client.session import Cache
+from cachecd_client.session.cache import Cache
 from tests.bench.situations import places
 from tests.bench.situations.places import EXAMPLES, Options, by_turns, place, say
 from tests.bench.situations.report import Report, table

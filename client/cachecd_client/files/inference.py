@@ -1,0 +1,108 @@
+"""The schema of a file set: what its sidecars say, else what some of its records look like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import cachecd_client._core as _core
+from cachecd_client.errors import CorruptRecordError, CorruptSidecarError, SchemaError
+from cachecd_client.files.locate import Located
+from cachecd_client.schema import Form, Schema, dims, form, infer_forms
+
+# Of how many files, and how many records in all: enough to meet a list whose length varies or a
+# feature that is sometimes missing, and read and decoded in milliseconds.
+_FILES = 16
+_RECORDS = 64
+_BYTES = 64 << 20  # of records; one of each file may go beyond it
+
+
+def schema_of(files: Sequence[Located]) -> Schema:
+    """From the sidecars if any has a schema, else inferred from records of several files.
+
+    SchemaError, naming feature and file, if sidecars or records disagree; also if the records hold
+    no features or are no Examples, or if there are none. CorruptRecordError if every record that
+    was looked at is corrupt, CorruptSidecarError if what a sidecar says is no schema.
+    """
+    described = [file for file in files if file.schema]
+    return _agreed(described) if described else _inferred(files)
+
+
+def _agreed(files: Sequence[Located]) -> Schema:
+    first = files[0]
+    schema = _described(first)
+    for file in files:
+        if file.schema is None or file.schema == first.schema:
+            continue  # the usual case, without parsing thousands
+        other = _described(file)
+        for name in sorted({*schema.names, *other.names}):
+            here, there = _form(schema, name), _form(other, name)
+            if here != there:
+                raise SchemaError(
+                    f"feature {name!r} is {here} in {first.path} and {there} in {file.path}: "
+                    "make a FileSet of the files of each kind, or give schema= what all of them hold"
+                )
+    return schema
+
+
+def _described(file: Located) -> Schema:
+    """What the file's sidecar says."""
+    assert file.schema is not None
+    try:
+        return Schema.from_json(file.schema)
+    except SchemaError as error:
+        raise CorruptSidecarError(f"{file.path}.idx", str(error)) from error
+
+
+def _form(schema: Schema, name: str) -> str:
+    """What decides how the feature is read, in words."""
+    if name not in schema.names:
+        return "missing"
+    feature = schema[name]
+    return f"{feature.dtype}{dims(feature.shape)}{' (raw)' if feature.raw else ''}"
+
+
+def _inferred(files: Sequence[Located]) -> Schema:
+    sample = list(_sample([file for file in files if file.num_records]))
+    if not sample:
+        raise SchemaError(
+            f"no records in {len(files)} files: there is nothing to read, nor to infer a schema from"
+        )
+    schema = infer_forms(sample)
+    if not schema.features:
+        raise SchemaError(
+            f"{sample[0][0]}: no features, nor in {len(sample) - 1} other records; only TFRecord "
+            "files of tf.train.Example records can be read (a SequenceExample, for instance, has "
+            "to be converted)"
+        )
+    return schema
+
+
+def _sample(files: Sequence[Located]) -> Iterator[Form]:
+    """Of some records, spread over some files. Corrupt ones are passed over."""
+    chosen = [files[i] for i in _spread(len(files), _FILES)]
+    corrupt: CorruptRecordError | None = None
+    whole = size = 0
+    for file in chosen:
+        offsets = file.find()
+        for number, i in enumerate(_spread(len(offsets), _RECORDS // len(chosen))):
+            begin = int(offsets[i])
+            end = int(offsets[i + 1]) if i + 1 < len(offsets) else file.num_bytes
+            size += end - begin
+            if number and size > _BYTES:
+                break
+            try:
+                record = _core.read_record(file.path, begin)
+            except CorruptRecordError as error:
+                corrupt = corrupt or CorruptRecordError(file.path, begin, error.why)
+                continue
+            whole += 1
+            yield form(f"{file.path}, record at byte {begin}", record)
+    if corrupt is not None and not whole:
+        raise corrupt
+
+
+def _spread(count: int, most: int) -> list[int]:
+    """At most `most` of the numbers below `count`, evenly, with the first and the last."""
+    if count <= most:
+        return list(range(count))
+    return [i * (count - 1) // (most - 1) for i in range(most)]

@@ -1,0 +1,102 @@
+"""GZIP and ZLIB TFRecord files, as TensorFlow's `compression_type` makes them, inflated as streams."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Literal
+
+import cachecd_client._core as _core
+
+Compression = Literal["GZIP", "ZLIB"]
+
+_WINDOW_BITS: dict[Compression, int] = {"GZIP": 31, "ZLIB": 15}  # zlib's names of the two formats
+_READ = 64 << 10  # compressed bytes at a time: what a member's end leaves over is copied
+_STEP = 1 << 20  # inflated bytes at a time
+HEAD = 12
+"""Bytes of a file that tell how it is compressed: those of a record's length and its CRC."""
+
+
+def compression_of(path: str) -> Compression | None:
+    """How the file is compressed; None if it is a TFRecord file as it is, or nothing known.
+
+    A TFRecord file begins with a length and its CRC, so none can be mistaken for compressed.
+    """
+    with open(path, "rb", buffering=0) as file:
+        return compression_of_head(file.read(HEAD))
+
+
+def compression_of_head(head: bytes) -> Compression | None:
+    """The same, of the first HEAD bytes, or of all that there are."""
+    if len(head) < 2 or begins_a_record(head):
+        return None
+    if head.startswith(b"\x1f\x8b"):
+        return "GZIP"
+    # RFC 1950: method 8, a window of at most 32 kB, and a check of these two bytes.
+    if head[0] & 0x8F == 0x08 and int.from_bytes(head[:2], "big") % 31 == 0:
+        return "ZLIB"
+    return None
+
+
+def begins_a_record(head: bytes) -> bool:
+    """Whether these HEAD bytes are the length of a record and the length's CRC."""
+    if len(head) < HEAD:
+        return False
+    return _core.masked_crc32c(head[:8]) == int.from_bytes(head[8:HEAD], "little")
+
+
+class DamagedError(ValueError):
+    """A compressed stream is damaged, cut short or followed by something else."""
+
+
+class Inflater:
+    """Inflates a stream that comes in pieces, to pieces of at most a MiB, some of them empty.
+
+    A GZIP stream may have several members, and zeros after them.
+    """
+
+    def __init__(self, compression: Compression) -> None:
+        self._compression = compression
+        self._stream = self._new()
+        self.fed = 0
+        """Compressed bytes that were taken so far."""
+
+    def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
+        """What these bytes inflate to; DamagedError. Not all are taken until it is exhausted."""
+        for start in range(0, len(data), _READ):
+            piece = bytes(data[start : start + _READ])
+            self.fed += len(piece)
+            while piece:
+                if self._stream.eof:
+                    if self._compression == "ZLIB":
+                        raise DamagedError("ZLIB stream: bytes follow its end")
+                    piece = piece.lstrip(b"\0")
+                    if not piece:
+                        break
+                    self._stream = self._new()
+                yield self._inflate(piece)
+                stream = self._stream
+                piece = stream.unused_data if stream.eof else stream.unconsumed_tail
+
+    def finish(self) -> Iterator[bytes]:
+        """What is still to come when all has been fed; DamagedError if the stream goes on."""
+        while more := self._inflate(b""):
+            yield more
+        if not self._stream.eof:
+            raise DamagedError(
+                f"{self._compression} stream: cut short: the file ends within it, after {self.fed} bytes"
+            )
+
+    def _new(self) -> zlib._Decompress:
+        return zlib.decompressobj(_WINDOW_BITS[self._compression])
+
+    def _inflate(self, piece: bytes) -> bytes:
+        try:
+            return self._stream.decompress(piece, _STEP)
+        except zlib.error as error:
+            raise DamagedError(f"{self._compression} stream: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    """Without what Python's zlib puts before: "Error -3 while decompressing data: "."""
+    return str(error).rpartition("decompressing data: ")[2]

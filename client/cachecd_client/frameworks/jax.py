@@ -1,0 +1,136 @@
+"""Arrays as jax.Arrays, on the CPU over the same memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from cachecd_client._core import Division
+from cachecd_client.errors import CallerError, SchemaError
+from cachecd_client.loader.framework import Wrap, columns, is_dense
+from cachecd_client.loader.tensors import jax_array
+from cachecd_client.schema import Feature, Schema
+
+if TYPE_CHECKING:
+    from cachecd_client.loader.tensors import Place
+
+
+class Jax:
+    """Dense features as arrays on `device`, or the default one; others as columns.
+
+    What jax.device_put does not take is a CallerError here, and not in the middle of a pass: a
+    device that there is not, a sharding that does not divide a feature's [batch_size, *shape].
+    """
+
+    lane = None
+
+    def __init__(
+        self, device: Place, batch_size: int, given: tuple[int, int] | None = None
+    ) -> None:
+        """`given`: rank and world, as the caller gave them."""
+        self._device = device
+        self._given = given
+        self._batch_size = batch_size
+        devices: Iterable[Any]
+        if isinstance(device, jax.sharding.Sharding):
+            devices = device.device_set
+        else:
+            try:
+                devices = jax.device_put(np.zeros(1, np.int8), device).devices()
+            except (TypeError, ValueError, RuntimeError) as error:
+                raise CallerError(f"device={device!r}: {error}") from error
+        self.copies = {each.platform for each in devices} != {"cpu"}
+
+    def wrap(self, feature: Feature, made: bool = False) -> Wrap:
+        if not is_dense(feature):
+            return Wrap(None) if made else columns(feature)
+        if isinstance(self._device, jax.sharding.Sharding):
+            assert feature.shape is not None
+            if -1 in feature.shape:
+                raise CallerError(
+                    f"feature {feature.name!r}, device: a sharding needs pictures of a known shape: give "
+                    "its Image a pair as size, or a crop"
+                )
+            _refuse_replicas(self._device, feature, self._given)
+            try:
+                jax_array(
+                    np.zeros((self._batch_size, *feature.shape), np.int8), device=self._device
+                )
+            except ValueError as error:
+                raise CallerError(f"feature {feature.name!r}, device: {error}") from error
+        bfloat16 = feature.dtype == "bfloat16"
+
+        def place(dense: NDArray[Any]) -> jax.Array:
+            try:
+                return jax_array(dense, bfloat16, self._device)
+            except SchemaError as error:
+                raise SchemaError(f"feature {feature.name!r}: {error}") from None
+
+        return Wrap(place)
+
+    def check(self, delivered: Schema, division: Division, rank: int) -> None:
+        """CallerError for a short batch that the sharding cannot take."""
+        if division.is_full or not isinstance(self._device, jax.sharding.Sharding):
+            return
+        refusal = (
+            "pad_last=True fills it up with rows that `_valid` masks, drop_last=True leaves it out"
+        )
+        if not self._device.is_fully_addressable:
+            raise CallerError(
+                "a last batch may be short, and the processes of a sharding give equal parts of an array: "
+                + refusal
+            )
+        for rows in np.unique(division.rows(rank)):
+            for feature in filter(is_dense, delivered.features):
+                try:
+                    jax_array(
+                        np.zeros((rows, *(feature.shape or ())), np.int8), device=self._device
+                    )
+                except ValueError as error:
+                    raise CallerError(f"a batch of {rows} rows, {error}: {refusal}") from error
+
+
+def _refuse_replicas(
+    sharding: jax.sharding.Sharding, feature: Feature, given: tuple[int, int] | None
+) -> None:
+    """CallerError if two processes hold the same rows of a batch and would read different records for them,
+    or the other way round. Each process compares its own rank, so that none waits for another."""
+    if sharding.is_fully_addressable:
+        return
+    assert feature.shape is not None
+    held: dict[int, set[int]] = {}
+    shape = (len(sharding.device_set), *feature.shape)
+    device: Any
+    try:
+        for device, indices in sharding.devices_indices_map(shape).items():
+            rows = indices[0].indices(shape[0]) if indices else (0, 1, 1)
+            held.setdefault(device.process_index, set()).update(range(*rows))
+    except ValueError as error:
+        raise CallerError(f"feature {feature.name!r}, device: {error}") from error
+    parts = sorted({frozenset(rows) for rows in held.values()}, key=min)
+    if sum(map(len, parts)) != len(frozenset().union(*parts)):
+        raise CallerError(
+            f"device={sharding}: processes hold some of the same rows of each batch and some others, so "
+            "they can take neither the same records nor different ones"
+        )
+    if jax.process_index() not in held:
+        raise CallerError(
+            f"device={sharding}: it has no device of this process, expected at least one"
+        )
+    shares_rows = len(parts) < len(held)
+    number = parts.index(frozenset(held[jax.process_index()]))
+    expected = f"rank={number}, world={len(parts)}"
+    if given is None and shares_rows:
+        raise CallerError(
+            f"device={sharding}: processes hold the same rows of each batch, and would read different "
+            f"records for them; give {expected} to epochs(), or to the loader of a FileSet"
+        )
+    if given is not None and (given[1] != len(parts) or (shares_rows and given[0] != number)):
+        raise CallerError(
+            f"device={sharding}: this process holds part {number} of the {len(parts)} parts of each batch: "
+            f"expected {expected}, and got rank={given[0]}, world={given[1]}"
+        )

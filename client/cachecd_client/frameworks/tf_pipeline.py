@@ -1,0 +1,323 @@
+"""File sets as a stock tf.data pipeline: TensorFlow reads the files and parses the Examples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numpy as np
+import tensorflow as tf
+
+import cachecd_client._core as _core
+from cachecd_client import resources
+from cachecd_client._core import Division
+from cachecd_client.errors import CallerError
+from cachecd_client.frameworks.tensorflow import check_replicas
+from cachecd_client.loader.reading import Last, Reading, divide, keras_distribution
+from cachecd_client.report.telemetry import Lent
+from cachecd_client.schema import Feature, Schema
+
+_STREAMS = 2  # of files that are read and shuffled side by side; fixed, as the order depends on it
+_READ_BYTES = 1 << 20  # per open file
+# Of serialized records in all shuffle buffers. Four times the records cost 10 % of the speed; and all are
+# read before the first batch comes, 0.35 s for these bytes: a shard of 64 MiB for each stream.
+_SHUFFLE_RECORDS = 10_000
+_SHUFFLE_BYTES = 128 << 20
+_PREFETCH_BYTES = 64 << 20
+_LARGEST_SEED = 2**31 - 1  # by which TensorFlow reduces a global one
+
+_LISTS = {"bytes": tf.string, "float": tf.float32, "int64": tf.int64}
+# decode_raw knows no unsigned 32 and 64 bit integers and no bfloat16: same bits, other name.
+_DECODED_AS = {"uint32": "int32", "uint64": "int64", "bfloat16": "uint16"}
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def as_it_is(function: _Function) -> _Function:
+    """Keeps AutoGraph from translating a function that needs none: that took half of making a dataset."""
+    return cast(_Function, tf.autograph.experimental.do_not_convert(function))
+
+
+class Pass(NamedTuple):
+    """One pass over one set: plain values, or the same as tensors, so that one graph reads any set."""
+
+    files: Any  # paths, in the order of reading
+    within: Any  # records in all shuffle buffers
+    rows: Any  # that this rank is given
+    sizes: Any  # of its batches; one of all that are full, behind which a last one may be short
+    empty: Any  # batches of padding alone behind them
+    seed: Any
+
+
+_NUMBER = tf.TensorSpec([], tf.int64)
+PASS_SPEC = Pass(
+    files=tf.TensorSpec([None], tf.string),
+    within=_NUMBER,
+    rows=_NUMBER,
+    sizes=tf.TensorSpec([None], tf.int64),
+    empty=_NUMBER,
+    seed=_NUMBER,
+)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """What of a pipeline is the same for every set that it reads. `features` are parsed."""
+
+    features: tuple[Feature, ...]
+    batch_size: int
+    label: str | None
+    shuffle: bool
+    last: Last
+    rank: int
+    world: int
+
+    @staticmethod
+    def features_of(
+        schema: Schema, features: Sequence[str] | None, label: str | None
+    ) -> tuple[Feature, ...]:
+        """Those asked for and the label; SchemaError if one is not there, CallerError if there is none."""
+        found = (schema if features is None else schema.select(features)).features
+        if label is not None and all(feature.name != label for feature in found):
+            found = (*found, schema[label])
+        if not found:
+            raise CallerError("no features, expected at least one: no batch is made of none")
+        return found
+
+    def divided(self, num_records: int) -> Division:
+        """One pass of a set; CallerError if that cannot be."""
+        return divide(num_records, self.batch_size, self.world, self.last)
+
+    def one_pass(
+        self, files: Sequence[str], division: Division, num_bytes: int, seed: int
+    ) -> tuple[Pass, int]:
+        """A pass over this set, and the bytes of one of its batches.
+
+        Ranks that share a set need one seed: the order of the files decides which records are a rank's.
+        """
+        num_records = division.records
+        seed %= 1 << 63  # TensorFlow's seeds are int64
+        if self.shuffle:
+            order = _core.Permutation(len(files), seed).take(0, len(files))
+            files = [files[i] for i in order]
+        mean_bytes = max(1, num_bytes // max(1, num_records))
+        within = min(num_records // self.world + 1, _SHUFFLE_RECORDS, _SHUFFLE_BYTES // mean_bytes)
+        rows = division.begin(division.steps, self.rank)
+        sizes = [self.batch_size]
+        if self.last == "short" and (own := division.rows(self.rank).tolist())[:-1] != sizes * (
+            len(own) - 1
+        ):
+            sizes = own
+        empty = division.steps - -(-rows // self.batch_size) if self._pads else 0
+        one = Pass(files, max(1, within), rows, sizes, empty, seed)
+        return one, self.batch_size * mean_bytes
+
+    @as_it_is
+    def serialized(self, one: Pass) -> tf.data.Dataset:
+        """Batches of the pass's records as they are stored."""
+        drop = self.last == "drop"
+        if self.shuffle and self.world == 1:
+            streams = _streams(one, self.batch_size)
+            if self.last != "short":
+                batches = streams.rebatch(self.batch_size, drop)
+            else:
+                batches = streams.rebatch(one.sizes)
+        else:
+            records = tf.data.TFRecordDataset(one.files, buffer_size=_READ_BYTES)
+            if self.world > 1:
+                records = records.shard(self.world, self.rank).take(one.rows)
+            if self.shuffle:
+                records = _shuffled(records, one.within, one.seed)
+            batches = records.batch(self.batch_size, drop_remainder=drop)
+            if self.last == "short":
+                batches = batches.rebatch(one.sizes)
+        if self._pads:
+            nothing = tf.data.Dataset.from_tensors(tf.zeros([0], tf.string))
+            batches = batches.concatenate(nothing.repeat(one.empty))
+        return batches
+
+    @as_it_is
+    def anew(self, one: Pass, number: tf.Tensor) -> Pass:
+        """The pass in another order, by a random number. Of several ranks the files stay in theirs, by
+        which they share the set, wherever another rank is."""
+        files = one.files
+        if self.world == 1:
+            by = tf.random.stateless_uniform(tf.shape(files), [number, 0], None, None, tf.int64)
+            files = tf.gather(files, tf.argsort(by))
+        return one._replace(files=files, seed=number)
+
+    def ready(self, serialized: tf.data.Dataset, batches: int, batch_bytes: int) -> tf.data.Dataset:
+        """Parses serialized batches and makes at most `batches` of them ahead of the trainer."""
+        calls = min(resources.processors(), batches)
+        parsed = serialized.map(self._parse, num_parallel_calls=calls, deterministic=True)
+        ahead = max(2, min(_PREFETCH_BYTES // batch_bytes, batches))
+        options = tf.data.Options()
+        # The thread that tunes sleeps 10, 20, 40 ms and so on, and the end of a pass waits for it: with
+        # TensorFlow 2.21 passes took 0.64 or 1.28 s and nothing in between.
+        options.autotune.enabled = False
+        # Each rank has its own share of the set already, and each node its own cache.
+        options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        return parsed.prefetch(ahead).with_options(options)
+
+    @property
+    def _pads(self) -> bool:
+        """Whether rows without a record fill up the last batches."""
+        return self.last == "pad"
+
+    @as_it_is
+    def _parse(self, serialized: tf.Tensor) -> Any:
+        if self._pads:
+            there = tf.shape(serialized)[0]
+            nothing = _zeros(self.features)
+            serialized = tf.cond(
+                there == self.batch_size,
+                lambda: serialized,
+                lambda: tf.concat([serialized, tf.fill([self.batch_size - there], nothing)], 0),
+            )
+            serialized = tf.ensure_shape(serialized, [self.batch_size])
+            valid = tf.range(self.batch_size) < there
+        parsed = tf.io.parse_example(serialized, {f.name: _spec(f) for f in self.features})
+        batch = {f.name: _shaped(f, parsed[f.name]) for f in self.features}
+        if self._pads:
+            batch["_valid"] = valid
+        if self.label is None:
+            return batch
+        return (batch, batch.pop(self.label)) + ((batch.pop("_valid"),) if self._pads else ())
+
+
+def dataset(
+    reading: Reading,
+    batch_size: int,
+    *,
+    num_bytes: int,
+    label: str | None,
+    shuffle: bool,
+    seed: int,
+    reshuffle: bool,
+    last: Last,
+    features: Sequence[str] | None,
+    rank: int | None,
+    world: int | None,
+    begin: Callable[[], None],
+) -> tuple[tf.data.Dataset, Lent]:
+    """The pipeline that `FileSet.tf_dataset` describes, and how much it reads. Its options are settled.
+    Calls `begin` when all of them are found to be right."""
+    wanted = Pipeline.features_of(reading.schema, features, label)
+    refuse_keras_sharding()
+    rank, world = reading.place(rank, world)
+    part, division = reading.divided(batch_size, world, last, seed)
+    check_replicas(division.is_full)
+    begin()
+    steps = batches = division.steps
+    if part is not None or last == "drop":
+        # Of a part not the very records, as TensorFlow cannot read slices of files.
+        last = "drop"
+        division = divide(reading.num_records, batch_size, world, last)
+        batches = division.steps
+    pipeline = Pipeline(wanted, batch_size, label, shuffle, last, rank, world)
+    files = [path for path, _ in reading.files]
+    one, batch_bytes = pipeline.one_pass(files, division, num_bytes, seed)
+
+    @as_it_is
+    def passes(one: Pass) -> tf.data.Dataset:
+        if steps <= batches:
+            return pipeline.serialized(one)
+        return tf.data.Dataset.range(-(-steps // batches)).flat_map(
+            as_it_is(lambda k: pipeline.serialized(one._replace(seed=one.seed + _STREAMS * k)))
+        )
+
+    # A graph of TensorFlow 1 does not know which iteration it is.
+    if shuffle and reshuffle and tf.executing_eagerly():
+        iteration = tf.data.Dataset.random(one.seed, rerandomize_each_iteration=True).take(1)
+        serialized = iteration.flat_map(as_it_is(lambda number: passes(pipeline.anew(one, number))))
+    else:
+        serialized = passes(one)
+    if steps != batches:
+        serialized = serialized.take(steps)
+    serialized = serialized.apply(tf.data.experimental.assert_cardinality(steps))
+    made = pipeline.ready(serialized, steps, batch_bytes)
+    return made, Lent("TensorFlow", steps, batch_size, world)
+
+
+def _streams(one: Pass, batch_size: int) -> tf.data.Dataset:
+    """Batches of serialized records, shuffled; those at the end may be short.
+
+    By turns from several streams of files, each with a thread of its own: a single shuffle buffer is
+    one thread's work, and took as long as parsing what came out of it.
+    """
+
+    def stream(number: tf.Tensor) -> tf.data.Dataset:
+        some = tf.data.Dataset.from_tensor_slices(one.files).shard(_STREAMS, number)
+        records = tf.data.TFRecordDataset(some, buffer_size=_READ_BYTES)
+        within = tf.maximum(tf.cast(one.within // _STREAMS, tf.int64), 1)
+        return _shuffled(records, within, one.seed + number).batch(batch_size)
+
+    return tf.data.Dataset.range(_STREAMS).interleave(
+        stream, cycle_length=_STREAMS, num_parallel_calls=_STREAMS, deterministic=True
+    )
+
+
+def _shuffled(records: tf.data.Dataset, within: Any, seed: Any) -> tf.data.Dataset:
+    """By a seed that may be a tensor."""
+    graph = tf.compat.v1.get_default_graph()
+    # TensorFlow compares a global seed of 0 with (0, seed), and a tensor has no truth in a graph. The graph
+    # is that of the function which is traced here.
+    if graph.building_function and graph.seed is not None and graph.seed % _LARGEST_SEED == 0:
+        graph.seed = 1
+    return records.shuffle(within, seed=seed, reshuffle_each_iteration=False)
+
+
+def _zeros(features: Sequence[Feature]) -> bytes:
+    """A serialized Example of zeros and empty strings, without the ragged features."""
+    values: dict[str, Any] = {}
+    for feature in features:
+        if feature.shape is None:
+            continue
+        count = math.prod(feature.shape)
+        if feature.raw:
+            size = 2 if feature.dtype == "bfloat16" else np.dtype(feature.dtype).itemsize
+            values[feature.name] = bytes(count * size)
+        elif feature.kind == "bytes":
+            values[feature.name] = [b""] * count
+        else:
+            dtype = np.int64 if feature.kind == "int64" else np.float32
+            values[feature.name] = np.zeros(count, dtype)
+    return _core.encode_example(values)
+
+
+def _spec(feature: Feature) -> Any:
+    """How tf.io.parse_example is told of the feature."""
+    if feature.shape is None:
+        return tf.io.RaggedFeature(_LISTS[feature.kind], row_splits_dtype=tf.int64)
+    if feature.raw:
+        return tf.io.FixedLenFeature([], tf.string)
+    return tf.io.FixedLenFeature(list(feature.shape), _LISTS[feature.kind])
+
+
+def _shaped(feature: Feature, parsed: Any) -> Any:
+    """A parsed batch of the feature in the schema's dtype and shape."""
+    if feature.dtype == "bytes":
+        return parsed
+    wanted = tf.as_dtype(feature.dtype)
+    if not feature.raw:
+        return parsed if parsed.dtype == wanted else tf.cast(parsed, wanted)
+    assert feature.shape is not None  # of a raw array
+    decoded = tf.io.decode_raw(
+        parsed, tf.as_dtype(_DECODED_AS.get(feature.dtype, feature.dtype)), little_endian=True
+    )
+    if decoded.dtype != wanted:
+        decoded = tf.bitcast(decoded, wanted)
+    # Not -1 for the rows: arrays without elements tell no number of them.
+    return tf.reshape(decoded, [tf.shape(parsed)[0], *feature.shape])
+
+
+def refuse_keras_sharding() -> None:
+    """CallerError if Keras would divide among processes what is one process's share already."""
+    current = keras_distribution()
+    if current is not None and getattr(current, "auto_shard_dataset", False):
+        raise CallerError(
+            f"{type(current).__name__} of {current.num_processes} processes divides each dataset among "
+            "them, and each has its own share already: make it with auto_shard_dataset=False"
+        )

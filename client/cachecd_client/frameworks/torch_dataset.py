@@ -1,0 +1,155 @@
+"""A file set as a dataset of batches, for torch's DataLoader and its workers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from cachecd_client.errors import CallerError
+from cachecd_client.options import integer
+
+if TYPE_CHECKING:
+    from cachecd_client.loader.loader import Batch, Loader
+
+_ALONE = {"worker": 0, "workers": 1}
+
+
+class BatchDataset(IterableDataset["Batch"]):
+    """The batches of one loader, which the workers of a DataLoader make in turn.
+
+    `DataLoader(dataset, batch_size=None, num_workers=N)` delivers the batches of `torch()` with the same
+    options, in the same order and `len()` of them, whatever N and however the workers are started: worker w
+    makes the batches w, w + N, w + 2N ... in a process of its own and, of a lease, under a lock of its own.
+    Made by `to_dataset()`.
+
+    Without workers, passes are numbered as those of `Loader`. Workers do not know how many passes there
+    were before, so through workers every pass has the number that `set_epoch` gave last, 0 at first. A
+    second pass of the same number logs a warning.
+
+    `state_dict()` and `load_state_dict()` are what torchdata's StatefulDataLoader calls in each worker. A
+    state taken without workers, or of `torch()`, continues with any number of them.
+    """
+
+    def __init__(
+        self,
+        make: Callable[..., Loader],
+        begin: dict[str, Any] | None = None,
+        shared: torch.Tensor | None = None,
+    ) -> None:
+        """`make(every=, threads=)` makes a loader; it is pickled for workers that are not forked.
+
+        `begin`: a state at which the next pass begins. `shared`: pass number and first batch, as persistent
+        workers see them, and how many passes of that number workers have begun.
+        """
+        self._make = make
+        #: Makes the batches, in this process.
+        self.loader = make()
+        if begin is not None:
+            self.loader.load_state_dict(begin)
+        self._next = self.loader.next_pass  # of workers that are started from now on
+        self._shared = torch.tensor((*self._next, 0)) if shared is None else shared
+        self._shared.share_memory_()  # type: ignore[no-untyped-call]
+        self._turn = _ALONE  # of the worker that `loader` belongs to
+        self._process = os.getpid()
+        self._has_begun = False  # whether this worker has begun a pass
+
+    def __len__(self) -> int:
+        """Batches of a whole pass over all workers, the same on every rank."""
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The next pass from its start, or the rest of the pass that `load_state_dict` gave.
+
+        In a DataLoader's worker, this worker's batches of it. A dataset has one pass at a time.
+        CallerError if workers have continued that pass before.
+        """
+        turn = self._own()
+        if get_worker_info() is not None:
+            if self._has_begun:  # a persistent worker, which was not told what comes next
+                number, start, _ = self._shared.tolist()
+                self._continue(number, start, turn["worker"])
+            self._has_begun = True
+            if not turn["worker"]:
+                return self._counted()
+        return iter(self.loader)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Gives the next pass this number, as `Loader.set_epoch`; call it between passes.
+
+        Workers see it, persistent ones too.
+        """
+        number = integer("epoch", epoch, 0)
+        if self._shared[2]:
+            self.loader.set_epoch(number ^ 1)  # drops a state, which workers have continued
+        self.loader.set_epoch(number)
+        self._share()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this process's pass stands: plain values."""
+        turn = self._own()
+        if get_worker_info() is None:
+            return self.loader.state_dict()
+        # It goes from process to process with each batch, and a worker resumes nothing but its pass.
+        return self.loader.pass_state() | turn
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Makes the next pass continue after the batch that `state` had delivered last.
+
+        CallerError, as of `Loader.load_state_dict`, and for the state of another worker, or of one
+        among another number of workers.
+        """
+        turn = self._own()
+        found = {key: state[key] for key in _ALONE if key in state}
+        if found and found != turn:
+            raise CallerError(
+                f"the state is of worker {found.get('worker')} of {found.get('workers')}, this is "
+                f"worker {turn['worker']} of {turn['workers']}: resume with as many workers"
+            )
+        self.loader.load_state_dict(state)
+        if get_worker_info() is None:
+            self._share()
+        elif not found:
+            self._continue(*self.loader.next_pass, turn["worker"])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BatchDataset, (self._make, self._state(*self._next), self._shared)
+
+    def _own(self) -> dict[str, int]:
+        """Makes a loader if this is another process than before. Returns which worker's it is."""
+        info = get_worker_info()
+        turn = _ALONE if info is None else {"worker": info.id, "workers": info.num_workers}
+        if turn != self._turn or os.getpid() != self._process:
+            self.loader = self._make(every=turn["workers"], threads=1 if info else 0)
+            self._continue(*self._next, turn["worker"])
+            self._turn, self._process = turn, os.getpid()
+            self._has_begun = False
+        return turn
+
+    def _share(self) -> None:
+        """Lets workers begin with the loader's next pass."""
+        self._next = self.loader.next_pass
+        self._shared[:] = torch.tensor((*self._next, 0))
+
+    def _counted(self) -> Iterator[Batch]:
+        """The pass of worker 0, which counts the passes of one number for all workers."""
+        self._shared[2] += 1
+        number, start, begun = self._shared.tolist()
+        if begun > 1 and start:
+            raise CallerError(
+                f"the state of pass {number}, batch {start}, was continued before: call set_epoch(n) for "
+                "another pass, or load_state_dict(state) to continue it again"
+            )
+        if begun == 2:
+            self.loader.warn_of_same_order(number)
+        yield from self.loader
+
+    def _state(self, number: int, position: int) -> dict[str, Any]:
+        return {**self.loader.pass_state(), "pass": number, "position": position}
+
+    def _continue(self, number: int, start: int, worker: int) -> None:
+        """Makes this pass the next one of the worker's loader, from the batch at `start` on."""
+        self.loader.load_state_dict(self._state(number, min(start + worker, len(self))))

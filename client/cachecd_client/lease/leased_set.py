@@ -1,0 +1,142 @@
+"""One dataset's files on lease to this process."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachecd_client._core import count_records
+from cachecd_client.errors import CachecdError
+from cachecd_client.lease.held_lease import HeldLease
+from cachecd_client.lease.shard_files import ShardFiles
+from cachecd_client.protocol import MAX_TEXT, ReportCorrupt
+from cachecd_client.report.reads import Reads
+from cachecd_client.schema import Schema
+from cachecd_client.transport import Transport
+
+log = logging.getLogger("cachecd")
+
+_REPORT_TIMEOUT = 0.5  # seconds that a training loop may stand still to report a corrupt record
+_REPORT_PAUSE = 30.0  # seconds without another attempt, when nobody listened
+
+
+class LeasedSet:
+    """The files that a lease names, how they are read, and the daemon that hears what is corrupt.
+
+    A pickled copy, as one in a forked child, is to hold the lease itself before it reads (`ensure`), and
+    lets go of that alone.
+    """
+
+    def __init__(
+        self,
+        held: HeldLease,
+        transport: Transport,
+        release: Callable[[HeldLease], None],
+        *,
+        number: int,
+        reads: Reads | None = None,
+        coverage: float | None = None,
+    ) -> None:
+        """`release` ends the lease; `number` is the epoch's, the manifest's but in a repeated set.
+
+        `reads`: of the job; `coverage`: what the daemon said with the grant. SchemaError, if the
+        manifest's is none.
+        """
+        manifest = held.manifest
+        self.held = held
+        self.manifest = manifest
+        self.dataset = manifest.dataset
+        self.number = number
+        datasets = held.path.parent.parent / "datasets"
+        folder = datasets / manifest.dataset / manifest.generation / "shards"
+        # Not looked at one by one: the lease vouches for them.
+        self.files = ShardFiles(
+            str(folder), manifest.streams, manifest.intervals, manifest.versions
+        )
+        self.schema = Schema.from_json(manifest.schema)
+        self.seed = _seed(manifest.seed, number) if self.is_repeated else manifest.seed
+        self.reads = reads or Reads(manifest.dataset)
+        self.coverage = coverage
+        self.transport = transport
+        self._release: Callable[[HeldLease], None] | None = release
+        self._reported: set[str] = set()
+        self._silent_until = 0.0
+
+    @property
+    def released(self) -> bool:
+        """Whether the files may be gone."""
+        return self.held.released
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether it is the set of an earlier epoch, as no daemon answered."""
+        return self.number != self.manifest.epoch
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether somebody else has the original."""
+        return self._release is None
+
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:
+        """How many records each file has."""
+        totals = self.manifest.num_records, self.manifest.num_bytes
+        return count_records([(path, None) for path in self.files], totals).astype(np.int64)
+
+    def release(self) -> None:
+        """Ends the lease, or a copy's share in it. Idempotent; never fails."""
+        if self._release is None:
+            self.held.close()
+        else:
+            self._release(self.held)
+
+    def repeated(self, number: int) -> LeasedSet:
+        """The same set for epoch `number`, in another order; takes over the lease of this one."""
+        assert self._release is not None
+        return LeasedSet(
+            self.held,
+            self.transport,
+            self._release,
+            number=number,
+            reads=self.reads,
+            coverage=self.coverage,
+        )
+
+    def has(self, path: str) -> bool:
+        """Whether the file is one of these."""
+        return Path(path).parent == Path(self.files.folder)
+
+    def report(self, path: str, offset: int, why: str) -> None:
+        """Reports the first corrupt record of each shard to the daemon, which then verifies the shard.
+        Training never fails for it."""
+        if path in self._reported or time.monotonic() < self._silent_until:
+            return
+        number, _, version = Path(path).stem.partition(".")
+        shard = self.dataset, self.manifest.generation, int(number), int(version or 0)
+        report = ReportCorrupt(uuid.uuid4().hex, *shard, offset, why[:MAX_TEXT])
+        try:
+            self.transport.ask(report, _REPORT_TIMEOUT)
+            self._reported.add(path)
+        except CachecdError:
+            self._silent_until = time.monotonic() + _REPORT_PAUSE
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_release": None, "reads": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, reads=Reads(state["dataset"]))
+
+
+def _seed(seed: int, number: int) -> int:
+    """The seed of an epoch that repeats another's set: the same on every rank, and on every run."""
+    digest = hashlib.sha256(f"cachecd repeated epoch {seed} {number}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1

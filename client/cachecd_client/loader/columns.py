@@ -1,0 +1,203 @@
+"""Columns of a batch whose rows differ in length: one array of values, one of offsets.
+
+A column indexes like a list (``column[3]``, ``column[-1]``, ``column[2:5]``, ``len``, iteration)
+and makes nothing per row until a row is asked for. Dense features are plain arrays, not columns.
+
+It is no `collections.abc.Sequence`: whoever goes through the batches of others (torch's DataLoader and its
+pinning, Lightning and Accelerate on the way to a device) takes those apart, row by row in Python, and
+makes others of them by calls that their classes do not know.
+"""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachecd_client.errors import CallerError
+from cachecd_client.loader.tensors import jax_array, tf_ragged, tf_strings, tf_tensor, torch_tensor
+
+if TYPE_CHECKING:
+    import jax
+    import tensorflow as tf
+    import torch
+
+Row = TypeVar("Row")
+Offsets = NDArray[np.int64]
+
+
+class _Column(ABC, Generic[Row]):
+    """Rows between consecutive offsets, of which there is one more than there are rows."""
+
+    def __init__(self, splits: Offsets) -> None:
+        self._splits = splits
+
+    def __len__(self) -> int:
+        return len(self._splits) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+    @overload
+    def __getitem__(self, index: slice) -> Self | list[Row]: ...
+    def __getitem__(self, index: int | slice) -> Row | Self | list[Row]:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step == 1:
+                return self._rows(start, max(start, stop))
+            return [self._row(i) for i in range(start, stop, step)]
+        return self._row(self._at(index))
+
+    def __iter__(self) -> Iterator[Row]:
+        return map(self._row, range(len(self)))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} column of {len(self)} rows>"
+
+    def _at(self, index: int) -> int:
+        """The row, counted from the first; IndexError if there is none."""
+        row = index + len(self) if index < 0 else index
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {index} of a column of {len(self)} rows")
+        return row
+
+    @abstractmethod
+    def _row(self, row: int) -> Row: ...
+
+    @abstractmethod
+    def _rows(self, start: int, stop: int) -> Self:
+        """Rows start..stop as a column over the same memory."""
+
+
+class Ragged(_Column[NDArray[Any]]):
+    """Lists of numbers: row i is ``values[row_splits[i]:row_splits[i + 1]]``, a view.
+
+    `values`: [total, ...] of the feature's dtype; `row_splits`: int64 [rows + 1], from 0.
+    `bfloat16` says that `values`, uint16 for NumPy, are bfloat16.
+    """
+
+    def __init__(self, values: NDArray[Any], row_splits: Offsets, bfloat16: bool = False) -> None:
+        super().__init__(row_splits)
+        self.values = values
+        self.row_splits = row_splits
+        self.bfloat16 = bfloat16
+
+    def to_torch(self, device: Any = None) -> torch.Tensor:
+        """A torch jagged tensor [rows, *] over the same memory, or a copy of it on `device`."""
+        import torch
+
+        values = torch_tensor(self.values, self.bfloat16, device)
+        return torch.nested.nested_tensor_from_jagged(
+            values, torch_tensor(self.row_splits, device=device)
+        )
+
+    def to_tf(self) -> tf.RaggedTensor:
+        """A tf.RaggedTensor [rows, None] over the same memory, with int64 row splits.
+
+        A copy of what is not aligned to 64 bytes, as in a slice.
+        """
+        return tf_ragged(tf_tensor(self.values, self.bfloat16), tf_tensor(self.row_splits))
+
+    def to_jax(self, device: Any = None) -> tuple[jax.Array, jax.Array]:
+        """(values, row_splits), as JAX has no ragged arrays; on a CPU over the same memory.
+
+        Their lengths differ from batch to batch, for each of which `jax.jit` compiles anew: pad them.
+        """
+        values = jax_array(self.values, self.bfloat16, device)
+        return values, jax_array(self.row_splits, device=device)
+
+    def _row(self, row: int) -> NDArray[Any]:
+        return self.values[self.row_splits[row] : self.row_splits[row + 1]]
+
+    def _rows(self, start: int, stop: int) -> Self:
+        values, splits = _cut(self.values, self.row_splits, start, stop)
+        return type(self)(values, splits, self.bfloat16)
+
+
+class Bytes(_Column[bytes]):
+    """Byte strings: row i is ``data[offsets[i]:offsets[i + 1]]``, copied into `bytes`.
+
+    `data`: uint8 [total]; `offsets`: int64 [rows + 1], from 0. `view(i)` does not copy.
+    """
+
+    def __init__(self, data: NDArray[np.uint8], offsets: Offsets) -> None:
+        super().__init__(offsets)
+        self.data = data
+        self.offsets = offsets
+
+    def view(self, row: int) -> NDArray[np.uint8]:
+        """Row `row` as uint8 [length], over the column's memory; IndexError as of `column[row]`."""
+        row = self._at(row)
+        return self.data[self.offsets[row] : self.offsets[row + 1]]
+
+    def to_torch(self, device: Any = None) -> torch.Tensor:
+        """A torch jagged uint8 tensor [rows, *] over the same memory, or a copy on `device`."""
+        return Ragged(self.data, self.offsets).to_torch(device)
+
+    def to_tf(self) -> tf.Tensor:
+        """A string tensor [rows]; TensorFlow's strings are its own, so this copies."""
+        return tf_strings(self.tolist())
+
+    def to_jax(self, device: Any = None) -> tuple[jax.Array, jax.Array]:
+        """(data, offsets), as JAX has no strings; see `Ragged.to_jax`."""
+        return Ragged(self.data, self.offsets).to_jax(device)
+
+    def tolist(self) -> list[bytes]:
+        """All rows; faster than one by one."""
+        whole = self.data.tobytes()
+        ends = self.offsets.tolist()
+        return [whole[begin:end] for begin, end in itertools.pairwise(ends)]
+
+    def _row(self, row: int) -> bytes:
+        return self.view(row).tobytes()
+
+    def _rows(self, start: int, stop: int) -> Self:
+        return type(self)(*_cut(self.data, self.offsets, start, stop))
+
+
+class RaggedBytes(_Column[list[bytes]]):
+    """Lists of byte strings: row i is ``strings[row_splits[i]:row_splits[i + 1]]``, a list.
+
+    `strings`: a `Bytes` column of all of them; `row_splits`: int64 [rows + 1], from 0.
+    """
+
+    def __init__(self, strings: Bytes, row_splits: Offsets) -> None:
+        super().__init__(row_splits)
+        self.strings = strings
+        self.row_splits = row_splits
+
+    def to_tf(self) -> tf.RaggedTensor:
+        """A string tf.RaggedTensor [rows, None]; copies."""
+        return tf_ragged(self.strings.to_tf(), tf_tensor(self.row_splits))
+
+    def to_torch(self, device: Any = None) -> NoReturn:
+        """CallerError: a jagged tensor has one level of rows."""
+        raise CallerError(
+            "torch has no tensor of lists of byte strings: column.strings.to_torch() is a jagged "
+            "tensor of all strings, and column.row_splits says which are whose"
+        )
+
+    def to_jax(self, device: Any = None) -> NoReturn:
+        """CallerError: JAX has no ragged arrays."""
+        raise CallerError(
+            "JAX has no array of lists of byte strings: column.strings.to_jax() is (data, offsets) "
+            "of all strings, and column.row_splits says which are whose"
+        )
+
+    def _row(self, row: int) -> list[bytes]:
+        return list(self.strings[int(self.row_splits[row]) : int(self.row_splits[row + 1])])
+
+    def _rows(self, start: int, stop: int) -> Self:
+        first, last = int(self.row_splits[start]), int(self.row_splits[stop])
+        strings = self.strings._rows(first, last)
+        return type(self)(strings, self.row_splits[start : stop + 1] - first)
+
+
+def _cut(
+    values: NDArray[Any], splits: Offsets, start: int, stop: int
+) -> tuple[NDArray[Any], Offsets]:
+    first, last = splits[start], splits[stop]
+    return values[first:last], splits[start : stop + 1] - first

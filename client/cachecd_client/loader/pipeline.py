@@ -1,0 +1,288 @@
+"""The way of a loader's batches from the native reader to the loop: prepare, framework, device, label."""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from cachecd_client._core import BatchReader, Division
+from cachecd_client.errors import CallerError, SchemaError
+from cachecd_client.loader.columns import Bytes, Ragged, RaggedBytes
+from cachecd_client.loader.conversions import Delivery
+from cachecd_client.loader.framework import ADDED, IDS, Framework, Lane, Numpy, Wrap, renumbered
+from cachecd_client.loader.reading import Reading
+from cachecd_client.schema import NUMERIC_DTYPES, Feature, Schema
+
+Source: TypeAlias = "BatchReader | Ahead"
+
+
+Figures = tuple[int, int, float]  # a source's position, bytes_read and queue_filled
+
+
+class Ahead(ABC):
+    """Takes batches from a source ahead of the loop. Its figures count the batches handed out, as
+    BatchReader's do.
+
+    If making a batch raises an Exception, it is raised after the batches before that one. Any other
+    exception (KeyboardInterrupt) is raised at once. A closed pass ends at once.
+    """
+
+    def __init__(self, source: Source, most: int) -> None:
+        """`most`: batches that are under way when the oldest of them is handed out."""
+        self._source = source
+        self._most = most
+        self._pending: deque[tuple[Any, Figures]] = deque()
+        self._process = os.getpid()
+        self._closed = False
+        self.position, self.bytes_read, self.queue_filled = self._figures()
+        self._answered = self._waited = 0.0
+
+    @property
+    def seconds_waited(self) -> float:
+        return self._source.seconds_waited + self._waited
+
+    @property
+    def seconds_idle(self) -> float:
+        return time.monotonic() - self._answered if self._answered else 0.0
+
+    def close(self) -> None:
+        """Ends the pass. Batches that are under way are dropped."""
+        self._closed = True
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        batches = iter(self._source)
+        end: Exception | None = None
+        while not self._closed:
+            while end is None and len(self._pending) < self._most:
+                number = self._source.position
+                try:
+                    self._pending.append((self._send(next(batches), number), self._figures()))
+                except Exception as error:  # StopIteration too
+                    end = error
+            if not self._pending:
+                break
+            yield self._next()  # in no variable, or it would stay while others come
+        self._answered = time.monotonic()
+        try:
+            if self._closed:
+                raise RuntimeError("closed")
+            if end is not None and not isinstance(end, StopIteration):
+                raise end
+        finally:
+            del end  # whose traceback holds this frame
+
+    def _next(self) -> dict[str, Any]:
+        sent, figures = self._pending.popleft()
+        if os.getpid() != self._process:
+            raise RuntimeError("the batches under way are those of the process before the fork")
+        batch = self._receive(sent)
+        self.position, self.bytes_read, self.queue_filled = figures
+        self._answered = time.monotonic()
+        return batch
+
+    def _figures(self) -> Figures:
+        return self._source.position, self._source.bytes_read, self._source.queue_filled
+
+    @abstractmethod
+    def _send(self, batch: dict[str, Any], number: int) -> Any:
+        """Sends the batch of this number on its way; returns what `_receive` takes for it."""
+
+    @abstractmethod
+    def _receive(self, sent: Any) -> dict[str, Any]:
+        """The batch, at its turn."""
+
+
+class OneAhead(Ahead):
+    """The batches of a pass through a lane. A batch is sent before the previous one is handed out."""
+
+    def __init__(self, source: Source, lane: Lane) -> None:
+        super().__init__(source, 2)
+        self._lane = lane
+
+    def _send(self, batch: dict[str, Any], number: int) -> Any:
+        return self._lane.send(batch)
+
+    def _receive(self, sent: Any) -> dict[str, Any]:
+        return self._lane.receive(sent)
+
+
+class Pipeline:
+    """What every batch of a loader goes through. It has one pass at a time."""
+
+    def __init__(
+        self, reading: Reading, deliveries: Sequence[Delivery], framework: Framework, division: Division,
+        *, rank: int, world: int, ids: bool, pad_last: bool, label: str | None, prepare: Prepare | None,
+    ) -> None:  # fmt: skip
+        """SchemaError for features that the loader itself adds, and for a label that is no feature; and
+        what the framework refuses. What `prepare` returns is checked when it returns it."""
+        self.framework = framework
+        self.schema = Schema(tuple(delivery.delivered for delivery in deliveries))
+        self._division, self._rank, self._world = division, rank, world
+        added = dict(ADDED)
+        if reading.datasets is None:
+            del added["_dataset"]
+        for name in (f"_{d.delivered.name}_length" for d in deliveries if "pad" in d.options):
+            added[name] = Feature(name, "int64", "int64", ())
+        if taken := added.keys() & set(self.schema.names):
+            raise SchemaError(f"the loader itself adds {sorted(taken)}: leave these features out")
+        present = {"_valid": pad_last, **dict.fromkeys(IDS, ids)}
+        columns = [*self.schema.features, *(f for n, f in added.items() if present.get(n, True))]
+        if prepare is not None and not callable(prepare):
+            raise CallerError(f"prepare={prepare!r}, expected a function")
+        first: Framework = framework if prepare is None else Numpy()
+        wraps: dict[str, Wrap] = {f.name: first.wrap(f) for f in columns}
+        if ids and reading.shards is not None:
+            wraps["_shard"] = renumbered(wraps["_shard"], reading.shards)
+        #: The arguments of a BatchReader that say what its batches are made of.
+        self.for_reader: dict[str, Any] = {
+            "features": [(*each.stored.for_reader(), each.options) for each in deliveries],
+            "wrap": {name: wrap.call for name, wrap in wraps.items()},
+            "dlpack": {name for name, wrap in wraps.items() if wrap.dlpack},
+            "one_by_one": first.copies,
+        }
+        self._prepare = prepare
+        self._made: dict[Feature, Wrap] = {}  # what makes values of the columns of `prepare`
+        self._bfloat16 = {f.name for f in self.schema.features if f.dtype == "bfloat16"}
+        if label is not None and not isinstance(label, str):
+            raise CallerError(f"label={label!r}, expected the name of a feature")
+        self._label = label or ""
+        if prepare is None:
+            framework.check(self.schema, division, rank)
+            if label is not None:
+                self.schema[label]  # SchemaError
+        self._stages: list[Ahead] = []  # of the pass that runs
+
+    def open(self, reader: BatchReader, seed: int) -> Source:
+        """The batches of the reader's pass, as far as they go ahead of the loop. `seed`: the pass's, from
+        which follow the random numbers of `prepare`."""
+        source: Source = reader
+        if self._prepare is not None:
+            source = Prepared(source, partial(self._call, seed), self._finish)
+            self._stages.append(source)
+        if self.framework.lane is not None:
+            source = OneAhead(source, self.framework.lane)
+            self._stages.append(source)
+        return source
+
+    def close(self) -> None:
+        """Ends the threads that work ahead of the loop."""
+        while self._stages:
+            self._stages.pop().close()
+
+    def deliver(self, batches: Iterable[dict[str, Any]]) -> Iterable[Any]:
+        """The batches as the loop gets them."""
+        return map(self._labelled, batches) if self._label else batches
+
+    def _labelled(self, batch: dict[str, Any]) -> tuple[Any, ...]:
+        """(inputs, label), and what masks padding: Keras takes it as sample weights."""
+        if self._label not in batch:
+            raise SchemaError(f"prepare returned no {self._label!r}, which is the label")
+        label = batch.pop(self._label)
+        return (batch, label, batch.pop("_valid")) if "_valid" in batch else (batch, label)
+
+    def _call(self, seed: int, batch: dict[str, Any], number: int) -> dict[str, Any]:
+        assert self._prepare is not None
+        place = self._division.begin(number, self._rank) * self._world + self._rank
+        key = np.array([seed, place], np.uint64)
+        return call(self._prepare, batch, np.random.Generator(np.random.Philox(key=key)))
+
+    def _finish(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """The columns that `prepare` made, as values of the framework."""
+        features = [feature_of(n, column, n in self._bfloat16) for n, column in batch.items()]
+        if not self._made:
+            self.framework.check(Schema(tuple(features)), self._division, self._rank)
+        for feature in features:
+            if feature not in self._made:
+                self._made[feature] = self.framework.wrap(feature, made=True)
+            if (make := self._made[feature].call) is not None:
+                batch[feature.name] = make(batch[feature.name])
+        return batch
+
+
+Batch = dict[str, Any]
+Prepare = Callable[[Batch, np.random.Generator], Mapping[str, Any]]
+
+_NUMBERS = NUMERIC_DTYPES - {"bfloat16"}  # which NumPy itself does not have
+_THREADS = 2
+_AHEAD = _THREADS + 1  # batches that are with the threads, or wait for their turn
+
+
+class Prepared(Ahead):
+    """The batches of a pass, each prepared in a thread ahead of the loop."""
+
+    def __init__(
+        self,
+        source: Source,
+        prepare: Callable[[Batch, int], Batch],
+        finish: Callable[[Batch], Batch],
+    ) -> None:
+        """`prepare` gets a batch and its number, in a thread; `finish` gets the result at its turn."""
+        super().__init__(source, _AHEAD)
+        self._prepare = prepare
+        self._finish = finish
+        self._threads = ThreadPoolExecutor(_THREADS, "cachecd-prepare")
+
+    def close(self) -> None:
+        """Hands out no batch more, and ends the threads: waits for calls of `prepare` that run."""
+        super().close()
+        if os.getpid() == self._process:
+            self._threads.shutdown(cancel_futures=True)
+        self._pending.clear()
+
+    def _send(self, batch: Batch, number: int) -> Future[Batch]:
+        return self._threads.submit(self._prepare, batch, number)
+
+    def _receive(self, sent: Future[Batch]) -> Batch:
+        began = time.monotonic()
+        try:
+            prepared = sent.result()
+        except CancelledError:
+            raise RuntimeError("closed") from None
+        finally:
+            self._waited += time.monotonic() - began
+        return self._finish(prepared)
+
+
+def call(prepare: Prepare, batch: Batch, random: np.random.Generator) -> Batch:
+    """The columns that `prepare` returns, as arrays that every framework takes. SchemaError if a value is
+    not an array with a row for each row of the batch."""
+    rows = len(next(iter(batch.values()), ()))
+    made = prepare(batch, random)
+    if not isinstance(made, Mapping) or not all(isinstance(name, str) for name in made):
+        raise SchemaError(
+            f"prepare returned a {type(made).__name__}, expected a dict of name -> column"
+        )
+    return {name: _column(name, value, rows) for name, value in made.items()}
+
+
+def _column(name: str, value: Any, rows: int) -> Any:
+    numbers = isinstance(value, np.ndarray) and value.ndim and value.dtype.name in _NUMBERS
+    if not numbers and not isinstance(value, (Bytes, Ragged, RaggedBytes)):
+        array = isinstance(value, np.ndarray)
+        found = f"{value.dtype}{list(value.shape)}" if array else type(value).__name__
+        raise SchemaError(
+            f"prepare returned {found} as {name!r}, expected an array of numbers [{rows}, ...], or a column"
+        )
+    if len(value) != rows:
+        raise SchemaError(f"prepare returned {len(value)} rows of {name!r}, expected {rows}")
+    # As every framework takes it.
+    return np.require(value, value.dtype.newbyteorder("="), ["C", "W"]) if numbers else value
+
+
+def feature_of(name: str, column: Any, bfloat16: bool) -> Feature:
+    """The feature that has this column. `bfloat16`: uint16 numbers are bfloat16."""
+    if isinstance(column, np.ndarray):
+        dtype = column.dtype.name
+        dtype = "bfloat16" if bfloat16 and dtype == "uint16" else dtype
+        return Feature(name, "bytes", dtype, column.shape[1:], raw=True)
+    if isinstance(column, Ragged):
+        return Feature(name, "bytes", column.values.dtype.name, None)
+    return Feature(name, "bytes", "bytes", () if isinstance(column, Bytes) else None)

@@ -1,0 +1,222 @@
+"""What a loader reads: files and their schema, the part of this rank, and who is notified."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachecd_client._core import Division
+from cachecd_client.errors import CallerError
+from cachecd_client.launcher import local_ranks
+from cachecd_client.loader.sweep import Part
+from cachecd_client.options import flag, integer
+from cachecd_client.schema import Schema
+
+log = logging.getLogger("cachecd")
+
+#: What becomes of the records that do not fill a batch on every rank: they are left out; they make a
+#: short batch; they make a batch that is filled up with rows that are no records.
+Last = Literal["drop", "short", "pad"]
+
+
+class Agreed(NamedTuple):
+    """Records of a node's set that are read, so that each rank of every node takes as many steps."""
+
+    least: int
+    """Where every batch has to be full."""
+    most: int
+    """Where every record has to be read: its records, and the padding behind them."""
+
+
+def last_of(drop_last: bool | None, pad_last: bool | None, default: bool) -> Last:
+    """By these options, of which `drop_last` is `default` if nobody says. CallerError for both."""
+    pads = pad_last is not None and flag("pad_last", pad_last)
+    if drop_last is not None:
+        drop_last = flag("drop_last", drop_last)
+        if drop_last and pads:
+            raise CallerError(
+                "drop_last=True, pad_last=True: expected one of them; what is left out is not filled up"
+            )
+    if pads:
+        return "pad"
+    return "drop" if (default if drop_last is None else drop_last) else "short"
+
+
+def divide(
+    records: int, batch_size: int, world: int, last: Last, nodes: tuple[int, int] | None = None
+) -> Division:
+    """One pass over a set. `nodes`: records of the nodes that have the fewest and the most, if there are
+    others.
+
+    CallerError, on every rank alike, if there is no step, or if some rank would have no record for one.
+    """
+    if not records:
+        raise CallerError(
+            "the set has no records: its files are empty, so there is nothing to read"
+        )
+    try:
+        division = Division(records, batch_size, world, last, nodes)
+    except ValueError as error:
+        raise CallerError(
+            f"{error}; pad_last=True fills up with rows that `_valid` masks, drop_last=True leaves out "
+            "what does not fill a batch"
+        ) from error
+    if not division.steps:
+        least = records if nodes is None else min(records, nodes[0])
+        raise CallerError(
+            f"{least} records over {world} ranks make no batch of {batch_size}: choose a smaller "
+            "batch_size, or drop_last=False"
+        )
+    return division
+
+
+CorruptRecord = tuple[str, int, str]  # path, offset, why
+
+LARGEST_SEED = 2**64 - 1
+
+
+def _ignore(_: Any) -> None:
+    """Nobody wants to know."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a loader reads, the defaults that come with it, and whom to tell.
+
+    `files` are (path, offsets or None) as the core takes them. `begin` is called before files are
+    opened and raises if they may no longer be read; `began` and `ended` get the loader when a pass of
+    it has begun, and when it is over; `corrupt` gets each corrupt record once, between two batches.
+    `part` says of steps of so many records over all ranks, and for a seed, which are read, None if it is
+    one pass of the set; `about` what a loader's state says beside its position.
+    """
+
+    files: Sequence[tuple[str, NDArray[np.uint64] | None]]
+    schema: Schema
+    num_records: int
+    num_bytes: int
+    fingerprint: str
+    seed: int = 0
+    shuffle: bool = True
+    drop_last: bool = True
+    window: int | None = None  # shuffle window in bytes; None: the whole set
+    shards: NDArray[np.int64] | None = None  # what `_shard` calls each file; None: its index
+    datasets: NDArray[np.int64] | None = None  # what `_dataset` calls each file's
+    begin: Callable[[], None] = lambda: None
+    began: Callable[[Any], None] = _ignore
+    ended: Callable[[Any], None] = _ignore
+    part: Callable[[int, int], Part | None] = lambda _, __: None
+    agreed: Agreed | None = None  # how much of it, where other nodes read other sets
+    share: tuple[int, int] | None = None  # rank and world; None: as the launcher says
+    about: Callable[[Any], dict[str, Any]] = lambda _: {}
+    corrupt: Callable[[Sequence[CorruptRecord]], None] = _ignore
+
+    def settle(
+        self, shuffle: bool | None, seed: int | None, drop_last: bool | None, pad_last: bool | None
+    ) -> tuple[bool, int, Last]:
+        """As these say, and this reading for those that are None. CallerError for what cannot be."""
+        return (
+            self.shuffle if shuffle is None else flag("shuffle", shuffle),
+            self.seed if seed is None else integer("seed", seed, 0, LARGEST_SEED),
+            last_of(drop_last, pad_last, self.drop_last),
+        )
+
+    def place(self, rank: int | None, world: int | None) -> tuple[int, int]:
+        """This process's rank, and how many ranks share the set. CallerError if that cannot be, or is not
+        what the processes of the run agreed on."""
+        if rank is None and world is None:
+            return self.share or place(None, None)
+        given = place(rank, world)
+        if self.agreed is not None and given != (own := self.share or local_ranks()):
+            raise CallerError(
+                f"rank={rank}, world={world}: the processes of this run agreed on rank={own[0]}, "
+                f"world={own[1]} here; give rank= and world= to epochs(), and not to its loaders"
+            )
+        return given
+
+    def divided(
+        self, batch_size: int, world: int, last: Last, seed: int
+    ) -> tuple[Part | None, Division]:
+        """What is read, if that is not one pass of the set, and how it is divided. CallerError if it
+        cannot be."""
+        batch_size = integer("batch_size", batch_size, 1)
+        if (part := self.part(batch_size * world, seed)) is not None:
+            records = part.steps * batch_size * world
+            return part, Division(records, batch_size, world, last)
+        return None, divide(self.num_records, batch_size, world, last, self.agreed)
+
+
+def place(rank: int | None, world: int | None) -> tuple[int, int]:
+    """Rank and world as the caller gives them, or else as the launcher says. CallerError if that cannot
+    be."""
+    if rank is None and world is None:
+        refuse_keras_replicas()
+        return local_ranks()
+    if rank is None or world is None:
+        raise CallerError(f"rank={rank}, world={world}: expected both, or neither")
+    world = integer("world", world, 1)
+    rank = integer("rank", rank, 0)
+    if rank >= world:
+        raise CallerError(f"rank={rank}, world={world}: expected 0 <= rank < world")
+    return rank, world
+
+
+def keras_distribution() -> Any:
+    """What Keras distributes over several processes, None if it does not."""
+    library = sys.modules.get("keras.distribution")
+    current = getattr(library, "distribution", lambda: None)()
+    return current if getattr(current, "num_processes", 1) > 1 else None
+
+
+def refuse_keras_replicas() -> None:
+    """CallerError if by Keras processes hold one model replica: without their rank they would take
+    different records."""
+    if (current := keras_distribution()) is None:
+        return
+    processes = current.num_processes
+    replicas = getattr(current, "num_model_replicas", processes)
+    if replicas < processes:
+        raise CallerError(
+            f"{type(current).__name__} has {processes} processes for {replicas} replicas of the model: "
+            "those that hold one replica need the same records, and would read different ones; give "
+            "rank= and world= to epochs(), or to the loader of a FileSet: the replica's number and how "
+            "many there are"
+        )
+
+
+class Losses:
+    """What a loader's passes met that is corrupt. It is the reader's, and so refers to no loader."""
+
+    def __init__(self, report: Callable[[Sequence[CorruptRecord]], None]) -> None:
+        self._report = report
+        self._met = 0
+        self._first: CorruptRecord | None = None
+
+    def __call__(self, records: Sequence[CorruptRecord]) -> None:
+        # A damaged sidecar costs no record.
+        lost = [record for record in records if not record[2].startswith("sidecar: ")]
+        self._met += len(lost)
+        if lost and self._first is None:
+            self._first = lost[0]
+        self._report(records)
+
+    def tell(self, each_once: bool) -> None:
+        """Of the pass that is over, in the log: a warning where each record was to come once."""
+        if self._first is None:
+            return
+        path, offset, why = self._first
+        log.log(
+            logging.WARNING if each_once else logging.INFO,
+            "this pass met %d corrupt records, and others of this rank came in their place%s; the first is "
+            "at byte %d of %s: %s",
+            self._met,
+            ", so figures over the pass lack them and count those twice (on_corrupt='raise' ends it "
+            "instead)" * each_once,
+            offset, path, why,
+        )  # fmt: skip
+        self._met, self._first = 0, None

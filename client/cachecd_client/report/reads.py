@@ -1,0 +1,125 @@
+"""How the sets of a job's epochs grow, and how often each record in them was read."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from cachecd_client.errors import CallerError
+from cachecd_client.report.summary import Report
+
+log = logging.getLogger("cachecd")
+
+# Reads of each record in the mean, above which a job is told that its cache grows too slowly. For language
+# models up to 4 passes over a text are about as good as new text, and more than 16 add next to nothing
+# (Muennighoff et al., "Scaling Data-Constrained Language Models", 2023).
+MANY_READS = 10
+
+Interval = tuple[int, int, int]  # stream, first and last j
+
+
+class Reads:
+    """One job's epochs of one dataset, in this process."""
+
+    def __init__(self, dataset: str, rank: int = 0) -> None:
+        """`rank`: this process's on its node; what concerns all is said by the first."""
+        self.dataset = dataset
+        self.rank = rank
+        #: What the epoch leased last tells, and when it was.
+        self.latest: tuple[float, Callable[[], Report]] | None = None
+        self._asked: float | None = None  # since when a set is wanted
+        self._bytes: int | None = None  # of the set leased last
+        self._generation = ""
+        self._shards: list[Interval] = []  # of all sets of the generation
+        self._different = 0.0  # records in them
+        self._reads = 0.0
+        self._warned = False
+
+    def asks(self) -> None:
+        """The next set is asked for now."""
+        self._asked = time.monotonic()
+
+    def leased(
+        self, generation: str, shards: Iterable[Sequence[int]], records: int, size: int
+    ) -> tuple[float, float | None]:
+        """The next set has come: its shards by a manifest's intervals, its records, its bytes.
+
+        How many seconds that took, and its size over that of the set before; None for the first.
+        """
+        seconds = 0.0 if self._asked is None else time.monotonic() - self._asked
+        self._asked = None
+        growth = size / self._bytes if self._bytes else None
+        self._bytes = size
+        if generation != self._generation:
+            self._generation, self._shards = generation, []
+        own = [(stream, first, last) for stream, first, last in shards]
+        every = _united([*self._shards, *own])
+        if each := _count(own):
+            # A manifest says how many records all its shards have, and not which has how many.
+            self._different += (_count(every) - _count(self._shards)) * records / each
+        self._shards = every
+        return seconds, growth
+
+    def reads_per_record(self, more: float = 0.0) -> float:
+        """The mean over all that was leased: of what `read` was told, and `more`."""
+        return (self._reads + more) / self._different if self._different else 0.0
+
+    def read(self, records: float, coverage: float | None, pinned: bool) -> None:
+        """An epoch has ended in which so many were read over all ranks. Warns once if each is read often
+        while there are others, of which the set may grow."""
+        self._reads += records
+        mean = self.reads_per_record()
+        if self._warned or mean <= MANY_READS or pinned or (coverage or 0.0) >= 1.0:
+            return
+        self._warned = True
+        if self.rank:
+            return
+        rest = ""
+        if coverage is not None:
+            rest = f", while {100 * (1 - coverage):.0f} % of the source was never cached"
+        log.warning(
+            "%s: each record was read %.0f times in this run%s: let the cache grow faster "
+            "(grow.per_epoch, evict.refresh, cache.limit, sampler.bandwidth; `cachecd status` shows which "
+            "of them holds it back), or plan fewer epochs, or fewer steps",
+            self.dataset, mean, rest,
+        )  # fmt: skip
+
+
+class JobReads:
+    """The runs of a session."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+        self._jobs: dict[tuple[str, str], Reads] = {}
+
+    def of(self, dataset: str, job: str) -> Reads:
+        """What the job has read of the dataset; nothing yet, if it is not known."""
+        return self._jobs.setdefault((dataset, job), Reads(dataset, self._rank))
+
+    def report(self, dataset: str | None) -> Report:
+        """Of the epoch that was leased last, of this dataset or of any; CallerError if none was."""
+        chosen = [job for job in list(self._jobs.values()) if dataset in (None, job.dataset)]
+        latest = max(
+            (job.latest for job in chosen if job.latest), default=None, key=lambda at: at[0]
+        )
+        if latest is None:
+            what = "anything" if dataset is None else repr(dataset)
+            raise CallerError(f"this session has leased no epoch of {what} yet: nothing to report")
+        return latest[1]()
+
+
+def _count(shards: Iterable[Interval]) -> int:
+    return sum(last - first + 1 for _, first, last in shards)
+
+
+def _united(shards: list[Interval]) -> list[Interval]:
+    """The shards in any of the intervals, as ascending intervals that do not touch."""
+    united: list[Interval] = []
+    for stream, first, last in sorted(shards):
+        before = united[-1] if united else None
+        if before is not None and stream == before[0] and first <= before[2] + 1:
+            united[-1] = stream, before[1], max(before[2], last)
+        else:
+            united.append((stream, first, last))
+    return united

@@ -1,0 +1,261 @@
+"""The processes of a run compare their ranks and sets, and agree on the steps of each epoch."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import operator
+import os
+import socket
+import time
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from cachecd_client.errors import CallerError, OtherNodeError, ReplicasDifferError
+from cachecd_client.frameworks.collective import AllGather, gathering
+from cachecd_client.loader.reading import Agreed
+
+if TYPE_CHECKING:
+    from cachecd_client.runs.epoch import Epoch
+    from cachecd_client.runs.run import Run
+
+log = logging.getLogger("cachecd")
+
+_LONG = 10.0  # seconds of waiting for other nodes that are worth a line
+_ROWS = 64  # of a table in an error
+
+
+class Row(NamedTuple):
+    """What a process sends to all: before its first epoch, and whenever it has leased a set."""
+
+    rank: int
+    world: int
+    is_given: (
+        int  # rank and world, by the caller: they count replicas; else the launcher's, on this node
+    )
+    node: int
+    has_failed: int = 0
+    epoch: int = 0
+    batch: int = 0  # where an epoch that resumes goes on, from 1 on; 0: at its begin
+    set: int = 0  # names the set and the order in which it is read
+    lease: int = 0
+    records: int = 0
+    share: int = 1  # the ranks among which the set is divided
+
+
+class Agreement:
+    """How the processes of one run agree, if it has other nodes than this one, or was given ranks."""
+
+    def __init__(
+        self, agree: bool | AllGather, local: tuple[int, int], given: tuple[int, int] | None, endpoint: str
+    ) -> None:  # fmt: skip
+        """`agree`: as in `Cache.epochs`. `local`: rank and world on this node, by the launcher; `given`: by
+        the caller. `endpoint`: of the node's daemon. CallerError for what cannot be."""
+        if not (isinstance(agree, bool) or callable(agree)):
+            raise CallerError(
+                f"agree={agree!r}, expected True, False, or a function that gathers a tuple of numbers "
+                "from all processes, such as mpi4py's comm.allgather"
+            )
+        self._agree = agree
+        self._processes = local[1]
+        self._own = Row(*(given or local), is_given=given is not None, node=_node_of(endpoint))
+        self._share = given or local  # of this process in its node's set
+
+    @contextlib.contextmanager
+    def telling(self) -> Iterator[None]:
+        """What fails before the run begins fails on the other nodes, too, where they begin."""
+        try:
+            yield
+        except Exception as error:
+            self._tell(error)
+            raise
+
+    def over(self, epochs: Generator[Epoch, None, None], run: Run) -> Generator[Epoch, None, None]:
+        """These epochs, each of which knows what was agreed on; and the run, how many ranks it has.
+
+        An epoch that cannot be is an error on all nodes, OtherNodeError where it is another's. A run that
+        resumes goes on where it was left if all nodes do, else it begins that epoch anew.
+        """
+        gather = self._gather()
+        with contextlib.closing(epochs):
+            if gather is not None:
+                run.among(*self._begin(gather, run.number))
+            first = True
+            while True:
+                try:
+                    epoch = next(epochs, None)
+                except Exception as error:
+                    self._tell(error)
+                    raise
+                if epoch is None:
+                    return
+                if self._own.is_given:
+                    epoch.share((self._own.rank, self._own.world), self._share)
+                if gather is not None:
+                    rows = self._rows_of(gather, epoch)
+                    epoch.agree(self._steps(rows, epoch))
+                    if first and len({row.batch for row in rows}) > 1:
+                        _begin_anew(epoch)
+                first = False
+                yield epoch
+
+    def _gather(self) -> AllGather | None:
+        if callable(self._agree):
+            return self._agree
+        # Ranks that were given are compared on one node, too.
+        return gathering(1 if self._own.is_given else self._processes) if self._agree else None
+
+    def _exchange(self, gather: AllGather, what: str, own: Row) -> list[Row]:
+        try:
+            return [Row(*map(operator.index, row)) for row in gather(tuple(map(int, own)))]
+        except Exception as error:
+            error.add_note(f"The nodes were agreeing on {what}.")
+            raise
+
+    def _tell(self, error: Exception) -> None:
+        if (gather := self._gather()) is None:
+            return
+        log.error("telling the other nodes, once they have come as far: %s", error)
+        # Whatever comes of it, the reason is the one above.
+        with contextlib.suppress(Exception):
+            self._exchange(gather, "a failure", self._own._replace(has_failed=1))
+
+    def _begin(self, gather: AllGather, number: int) -> tuple[int, int]:
+        """Compares how all processes begin. Returns how many ranks divide this node's set, and how many
+        the run has."""
+        own = self._own
+        rows = self._exchange(gather, "the epoch to begin with", own._replace(epoch=number))
+        if len(rows) < self._processes:
+            raise CallerError(
+                f"agree= gathered {len(rows)} rows where this node alone has {self._processes} ranks: "
+                "expected one from each process that trains"
+            )
+        _refuse_failed(rows, "could not begin")
+        if len(found := {row.epoch for row in rows}) > 1:
+            raise CallerError(
+                f"this process begins with epoch {number}, others with epochs {sorted(found)}: give "
+                "all of them the same start=, or states of the same step"
+            )
+        if not any(row.is_given for row in rows):
+            return own.world, len(rows)
+        processes = Counter(row.rank for row in rows)
+        if (
+            {(row.is_given, row.world) for row in rows} != {(1, len(processes))}
+            or set(processes) != set(range(len(processes)))
+            or len(set(processes.values())) > 1
+        ):
+            raise ReplicasDifferError(
+                "rank= and world= are not those of replicas: expected world=N on all processes, and the "
+                "ranks 0 ... N-1, each on as many processes\n" + _table(rows)
+            )
+        ranks = ranks_of_one_set(own.rank, rows)
+        self._share = ranks.index(own.rank), len(ranks)
+        return len(ranks), own.world
+
+    def _rows_of(self, gather: AllGather, epoch: Epoch) -> list[Row]:
+        """What all processes say of their sets, which may be read as they say."""
+        own = self._own._replace(
+            epoch=epoch.epoch,
+            batch=epoch.place,
+            set=_number_of(epoch.fingerprint, epoch.seed, epoch.window),
+            lease=_number_of(self._own.node, epoch.lease),
+            records=epoch.length,
+            share=self._share[1],
+        )
+        what = f"the steps of epoch {epoch.epoch} of {epoch.dataset!r}"
+        began = time.monotonic()
+        rows = self._exchange(gather, what, own)
+        if (waited := time.monotonic() - began) >= _LONG:
+            log.info("%s: waited %.0f s for the sets of the other nodes", epoch.dataset, waited)
+        of_epoch = f"epoch {epoch.epoch} of {epoch.dataset!r}: "
+        _refuse_failed(rows, "could not take their set", of_epoch)
+        if own.is_given:
+            if len({(row.rank, row.set) for row in rows}) > own.world:
+                raise ReplicasDifferError(
+                    f"{of_epoch}processes that hold one replica have different sets, or read them in "
+                    f"different orders (here: set {epoch.fingerprint}, seed {epoch.seed}, window "
+                    f"{epoch.window}). Give these nodes the same source, `partition` and `seed`, `grow: "
+                    "{wait: true}` or `pin: true`, and one `cache.window`; without a daemon at a boundary "
+                    f"a node repeats its set in another order\n{_table(rows)}"
+                )
+        else:
+            places = {(row.lease, row.rank) for row in rows}
+            worlds = {(row.lease, row.world) for row in rows}
+            if len(places) < len(rows) or len(worlds) > len({row.lease for row in rows}):
+                raise ReplicasDifferError(
+                    f"{of_epoch}processes that share a lease have the same LOCAL_RANK, or another "
+                    "LOCAL_WORLD_SIZE, and would read the same records: set them as torchrun does, or "
+                    f"give epochs() rank= and world=\n{_table(rows)}"
+                )
+        return rows
+
+    def _steps(self, rows: Sequence[Row], epoch: Epoch) -> Agreed:
+        """How much of the set each of its ranks reads, as each of all nodes can."""
+        _, world = self._share
+        least = min(row.records // row.share for row in rows) * world
+        most = max(-(-row.records // row.share) for row in rows) * world
+        if least + world <= epoch.length and not epoch.pinned:
+            log.info(
+                "%s: epoch %d reads %d of %d records, as many a rank as where there are fewest",
+                epoch.dataset, epoch.epoch, least, epoch.length,
+            )  # fmt: skip
+        return Agreed(least, most)
+
+
+def ranks_of_one_set(rank: int, rows: Sequence[Row]) -> list[int]:
+    """The replicas that divide one set with this one: those on its nodes, and on all nodes that hold a part
+    of one of these."""
+    ranks: set[int] = set()
+    grown = {rank}
+    while grown != ranks:
+        ranks = grown
+        nodes = {row.node for row in rows if row.rank in ranks}
+        grown = {row.rank for row in rows if row.node in nodes}
+    return sorted(ranks)
+
+
+def _refuse_failed(rows: Sequence[Row], what: str, of_epoch: str = "") -> None:
+    if failed := [process for process, row in enumerate(rows) if row.has_failed]:
+        raise OtherNodeError(
+            f"{of_epoch}{len(failed)} of {len(rows)} processes {what}, the first is process {failed[0]}: "
+            "its log says why"
+        )
+
+
+def _begin_anew(epoch: Epoch) -> None:
+    """The first epoch goes on where it was left on all nodes or on none."""
+    if epoch.place:
+        log.warning(
+            "%s: epoch %d begins anew, as other nodes have not got the sets of their states any more",
+            epoch.dataset, epoch.epoch,
+        )  # fmt: skip
+    epoch.begin_anew()
+
+
+def _table(rows: Sequence[Row]) -> str:
+    lines = ["process   rank  world  set"]
+    for process, row in enumerate(rows[:_ROWS]):
+        rank, world = (row.rank, row.world) if row.is_given else ("local", "-")
+        lines.append(
+            f"{process:7}  {rank:>5}  {world:>5}  " + (f"{row.set:016x}" if row.set else "-")
+        )
+    if (more := len(rows) - _ROWS) > 0:
+        lines.append(f"and {more} more")
+    return "\n".join(lines)
+
+
+def _node_of(endpoint: str) -> int:
+    """A number of the node, the same in all processes that share the daemon at this address."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            boot = file.read()
+    except OSError:
+        boot = ""
+    return _number_of(boot, socket.gethostname(), os.path.realpath(endpoint.removeprefix("ipc://")))
+
+
+def _number_of(*values: object) -> int:
+    """A number below 2**62 that names these plain values."""
+    return int.from_bytes(hashlib.sha256(repr(values).encode()).digest()[:8], "big") >> 2

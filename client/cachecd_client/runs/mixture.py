@@ -1,0 +1,345 @@
+"""One epoch of several datasets, mixed as they are read."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import reprlib
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import accumulate
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+import cachecd_client._core as _core
+from cachecd_client import resources
+from cachecd_client.errors import CallerError, SchemaError
+from cachecd_client.lease.leased_set import LeasedSet
+from cachecd_client.lease.shard_files import JoinedFiles
+from cachecd_client.loader.reading import Reading
+from cachecd_client.loader.sweep import Part, Selection, Stage, Sweep
+from cachecd_client.runs.epoch import Epoch
+from cachecd_client.runs.run import Run
+from cachecd_client.runs.run_state import RunState
+from cachecd_client.schema import Feature, Schema, dims
+
+if TYPE_CHECKING:
+    from cachecd_client.loader.options import Options
+_REMEDY = (
+    "ask for features=[...] without it, or give it one form by the datasets' `transform` or `label`"
+)
+
+
+def mixed(
+    schemas: Mapping[str, Schema],
+    features: Iterable[str] | None = None,
+    default: Collection[str] = (),
+) -> Schema:
+    """The schema of records of all these datasets: of the features that all have, or those asked for.
+
+    `default`: features that some may lack. SchemaError for one that two datasets have in different
+    forms, or that one lacks where it is asked for.
+    """
+    if features is None:
+        names: Iterable[str] = sorted(set().union(*(schema.names for schema in schemas.values())))
+        names = [
+            name
+            for name in names
+            if name in default or all(name in schema.names for schema in schemas.values())
+        ]
+    elif isinstance(features, str):
+        raise SchemaError(f"features={features!r}, expected a list of names: [{features!r}]")
+    else:
+        names = features
+    return Schema(tuple(_one(name, schemas, name in default) for name in names))
+
+
+def _one(name: str, schemas: Mapping[str, Schema], may_lack: bool) -> Feature:
+    """The feature as all have it. What they call its classes is left out if one of them does not say."""
+    found = {of: schema[name] for of, schema in schemas.items() if name in schema.names}
+    lacking = [of for of in schemas if of not in found]
+    if not found:
+        raise SchemaError(f"no feature {name!r} in any of the datasets {', '.join(schemas)}")
+    (first, feature), *others = found.items()
+    for other, its in others:
+        if _form(its) != _form(feature):
+            raise SchemaError(
+                f"feature {name!r} is {_described(feature)} in {first!r} and {_described(its)} in "
+                f"{other!r}: {_REMEDY}"
+            )
+        if its.classes and not feature.classes:  # the first one that says
+            first, feature = other, its
+        elif its.classes and its.classes != feature.classes:
+            place = next(
+                i
+                for i in range(max(len(its.classes), len(feature.classes)))
+                if its.classes[i : i + 1] != feature.classes[i : i + 1]
+            )
+            raise SchemaError(
+                f"feature {name!r} has other classes in {first!r} than in {other!r}: {place} is "
+                f"{_class(feature, place)} and {_class(its, place)}: {_REMEDY}"
+            )
+    if lacking and not may_lack and feature.shape is not None:
+        raise SchemaError(
+            f"feature {name!r} of {first!r} is not in {', '.join(map(repr, lacking))}: ask for "
+            f"features=[...] without it, or say default={{{name!r}: ...}}"
+        )
+    if lacking or not all(of.classes for of in found.values()):
+        return replace(feature, classes=())
+    return feature
+
+
+def _form(feature: Feature) -> Feature:
+    return replace(feature, classes=())
+
+
+def _described(feature: Feature) -> str:
+    stored = " as raw bytes" if feature.raw else f" as a list of {feature.kind}"
+    return f"{feature.dtype}{dims(feature.shape)}{stored}"
+
+
+def _class(feature: Feature, place: int) -> str:
+    return repr(feature.classes[place]) if place < len(feature.classes) else "none"
+
+
+class Mixture(Epoch):
+    """The files of several datasets that one epoch of one job reads, all of them on lease.
+
+    As an `Epoch`, with these differences. The dataset of each record is drawn by weight; the record is the
+    next of that dataset's pass, in a shuffled order, of pinned ones too. Batches are always full.
+    `schema` has the features that all the datasets have. `ids=True` adds `_dataset`, int64: the dataset's
+    place in `weights`; `_shard` numbers the shards of each.
+    """
+
+    #: Each dataset's share of the epoch's records, in the order that the caller gave them in.
+    weights: Mapping[str, float]
+
+    def __init__(
+        self,
+        sets: Sequence[LeasedSet],
+        weights: Mapping[str, float],
+        run: Run,
+        resumed: RunState | None = None,
+    ) -> None:
+        """`sets` by their datasets' names, so that each rank has one order; `weights` are 1 in all, and
+        name all of these, of which some may have none. `resumed`: where an earlier process left them."""
+        self.weights = dict(weights)
+        manifests = [leased.manifest for leased in sets]
+        self._files = JoinedFiles([leased.files for leased in sets])
+        self._schema = None
+        self.num_records = sum(manifest.num_records for manifest in manifests)
+        self.num_bytes = sum(manifest.num_bytes for manifest in manifests)
+        self.fingerprint = _digest(f"{m.dataset} {m.fingerprint}" for m in manifests).hex()[:32]
+        self.epoch = sets[0].number
+        #: The leases and datasets, joined by "+".
+        self.lease = "+".join(manifest.lease for manifest in manifests)
+        self.dataset = "+".join(
+            name for name in weights if name in {leased.dataset for leased in sets}
+        )
+        self.job = manifests[0].job
+        seed = _digest(f"{leased.dataset} {leased.seed}" for leased in sets)
+        self.seed = int.from_bytes(seed[:8], "little") >> 1
+        self.pinned = False
+        self.window = _window([manifest.window for manifest in manifests], self.num_bytes)
+        drawn = _digest([f"draws of epoch {self.epoch}", seed.hex()])
+        self._key = int.from_bytes(drawn[:8], "little")
+        if resumed is not None:
+            self.window, self._key = resumed.window, resumed.key
+        of_each = [weights[leased.dataset] for leased in sets]
+        self._drawn = [leased for leased in sets if weights[leased.dataset]]
+        self._bounds = _bounds([weights[leased.dataset] for leased in self._drawn])
+        records = [leased.manifest.num_records for leased in self._drawn]
+        length = _core.draws_until(self._bounds, self._key, records)
+        self._made_of(sets, of_each, length, run, resumed, weights, self._key)
+
+    @cached_property
+    def schema(self) -> Schema:
+        """The features that the records of all the datasets have.
+
+        SchemaError for one that two of them have in different forms. A loader that is asked for other
+        features alone does not mind it.
+        """
+        return mixed({leased.dataset: leased.schema for leased in self._sets})
+
+    def repeated(self, number: int, weights: Mapping[str, float]) -> Mixture:
+        """The same sets as epoch `number`, in another order, by these weights of those that are here.
+
+        Takes over the leases of this one.
+        """
+        assert self._run is not None
+        self._check()
+        self._end_passes()
+        self.count_delivered()
+        here = [leased.dataset for leased in self._sets]
+        if whole := sum(weights.get(name, 0.0) for name in here):
+            # Not in another order, by which `_dataset` counts.
+            known = {name: w / whole if name in here else 0.0 for name, w in weights.items()}
+            weights = known | {name: 0.0 for name in here if name not in known}
+        else:
+            weights = self.weights
+        mixture = Mixture([leased.repeated(number) for leased in self._sets], weights, self._run)
+        self._handed_on = True
+        return mixture
+
+    def tf_dataset(self, *_: object, **__: object) -> NoReturn:
+        """CallerError: TensorFlow's own readers know no parts of files."""
+        raise CallerError(NO_TF_DATASET)
+
+    def _part(self, step: int, seed: int) -> Part:
+        run, length = self._run, self._passes.length
+        assert run is not None
+        if empty := [one.dataset for one in self._drawn if not one.manifest.num_records]:
+            raise CallerError(
+                f"the set of {empty[0]} has no records, and a weight: there is nothing to read"
+            )
+        if run.steps_per_epoch is None and step > length:
+            raise CallerError(
+                f"an epoch of {self.dataset} has {length} records, a step over all ranks {step}: choose "
+                "a smaller batch_size, or steps_per_epoch, by which small sets are read again"
+            )
+        sweeps = run.sweeps if run.limits(length) else None
+        return run.part(length, step, lambda wanted: self._take(wanted, sweeps, seed))
+
+    def _take(self, positions: int, sweeps: Mapping[str, Sweep] | None, seed: int) -> Selection:
+        """The records of so many positions. `sweeps`: how far each dataset has been read; None: an epoch
+        is part of one pass of each dataset."""
+        drawn = _core.drawn(self._bounds, self._key, positions)
+        windows = _windows([one.manifest.num_bytes for one in self._drawn], self.window)
+        begins = accumulate((len(leased.files) for leased in self._sets), initial=0)
+        first = dict(zip(self._sets, begins, strict=False))
+        stages: list[Stage] = []
+        after: dict[str, Sweep] = {}
+        parts = []
+        for leased, count, window in zip(self._drawn, drawn, windows, strict=True):
+            name, begin = leased.dataset, first[leased]
+            if sweeps is None:
+                whole = np.zeros((len(leased.files), 3), np.uint64)
+                whole[:, 0], whole[:, 2] = np.arange(len(leased.files)), leased.counts
+                own = [whole]
+            else:
+                sweep = sweeps.get(name, Sweep()).of(leased.manifest.generation)
+                own, after[name] = sweep.take(
+                    leased.files.numbers, leased.counts, count, whole_files=window > 0, seed=seed
+                )
+            for stage in own:
+                stage[:, 0] += np.uint64(begin)
+            stages += own
+            parts.append((window, own))
+        mixture = self._bounds, self._key, positions, parts
+        return Selection(stages, after, mixture)
+
+    @property
+    def _datasets(self) -> NDArray[np.int64]:
+        """What `_dataset` calls the dataset of each file."""
+        places = list(self.weights)
+        return np.concatenate(
+            [
+                np.full(len(leased.files), places.index(leased.dataset), np.int64)
+                for leased in self._sets
+            ]
+        )
+
+    def _stores(self, name: str) -> bool:
+        return any(name in leased.schema.names for leased in self._sets)
+
+    def _schema_for(self, options: Options) -> Schema:
+        if not options.get("shuffle") and options.get("shuffle") is not None:
+            raise CallerError(
+                "shuffle=False: datasets are mixed by shuffling; for one after another, take epochs() of "
+                "each"
+            )
+        schemas = {leased.dataset: leased.schema for leased in self._sets}
+        default = options.get("default")
+        lacking = default if isinstance(default, Mapping) else ()  # the loader refuses another
+        return mixed(schemas, options.get("features"), lacking)
+
+    def _reading(self, schema: Schema) -> Reading:
+        return replace(super()._reading(schema), datasets=self._datasets)
+
+
+NO_TF_DATASET = (
+    "tf_dataset() is of one dataset: TensorFlow's own readers know no parts of files, which is how "
+    "datasets are mixed; use epoch.tf(batch_size) of each epoch of epochs({...})"
+)
+
+
+def _digest(texts: Iterable[str]) -> bytes:
+    return hashlib.sha256("\0".join(texts).encode()).digest()
+
+
+def _bounds(weights: Sequence[float]) -> list[int]:
+    """The cumulative weights, of 2**62, as the core compares its draws with them."""
+    bounds = [round(2**62 * below) for below in accumulate(weights)]
+    return [*(min(bound, 2**62) for bound in bounds[:-1]), 2**62]
+
+
+def _windows(sizes: Sequence[int], window: int | None) -> list[int]:
+    """The shuffle window of each set of so many bytes; 0: the whole set.
+
+    The smallest sets are whole as long as they leave the others at least as much each.
+    """
+    windows = [0] * len(sizes)
+    if window is None:
+        return windows
+    places = sorted(range(len(sizes)), key=lambda place: sizes[place])
+    for done, place in enumerate(places):
+        share = window // (len(places) - done)
+        if sizes[place] > share:
+            windows[place] = max(1, share)
+        window -= min(sizes[place], share)
+    return windows
+
+
+def _window(windows: Sequence[int | None], size: int) -> int | None:
+    """Of sets that may each have none, as it fits into memory, and all together do not."""
+    window = min([resources.window(), *(window for window in windows if window is not None)])
+    return window if size > window else None
+
+
+# Weights by dataset; or the same by the run's progress, 0..1.
+Mixing = Mapping[str, float] | Callable[[float], Mapping[str, float]]
+
+
+class Weights:
+    """What a caller gave as weights, read anew whenever it is asked."""
+
+    def __init__(self, given: Mixing) -> None:
+        """CallerError for a mapping that cannot be."""
+        self._given = given
+        if not callable(given):
+            self.at(0.0)
+
+    def at(self, progress: float) -> dict[str, float]:
+        """Each dataset's share of the records, in the caller's order: 0..1, and 1 in all.
+
+        CallerError for weights that cannot be.
+        """
+        given = self._given(progress) if callable(self._given) else self._given
+        if not isinstance(given, Mapping) or not given:
+            raise CallerError(
+                f"weights {reprlib.repr(given)}, expected a dict of dataset -> weight, of one dataset at "
+                "least"
+            )
+        weights = {name: _weight(name, weight) for name, weight in given.items()}
+        if not (most := max(weights.values())):
+            raise CallerError(
+                f"the weights of {', '.join(weights)} are all 0: nothing is to be read"
+            )
+        # By the largest first, as the sum of finite weights may not be.
+        whole = math.fsum(weight / most for weight in weights.values())
+        return {name: weight / most / whole for name, weight in weights.items()}
+
+
+def _weight(name: str, weight: float) -> float:
+    if not isinstance(name, str):
+        raise CallerError(f"weights: {name!r} is no dataset's name")
+    try:
+        number = float(weight)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not (math.isfinite(number) and number >= 0):
+        raise CallerError(f"weight {weight!r} of dataset {name!r}, expected a number of 0 or more")
+    return number

@@ -1,0 +1,186 @@
+"""The passes that an epoch's loaders make over its set, and what they come to in its run."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cachecd_client.loader.sweep import Part
+from cachecd_client.report.telemetry import Lent, Telemetry
+from cachecd_client.runs.run import Run
+
+if TYPE_CHECKING:
+    from cachecd_client.loader.loader import Loader
+
+
+class _Read(NamedTuple):
+    """The records that one pass read over all ranks, in steps of so many, of the set or of a part of it."""
+
+    records: int
+    step: int
+    part: Part | None
+
+
+class _Elsewhere(NamedTuple):
+    """What others were lent, and the loader that makes it if it is read here after all."""
+
+    lent: Lent
+    part: Part | None
+    loader: weakref.ref[Loader] | None
+
+    @property
+    def read(self) -> _Read:
+        """All of it, as nobody counts."""
+        lent = self.lent
+        return _Read(lent.steps * lent.step, lent.step, self.part)
+
+
+class Passes:
+    """Of all loaders of one epoch in this process. `telemetry` counts them; this says what that means."""
+
+    def __init__(self, number: int, length: int, telemetry: Telemetry, run: Run | None) -> None:
+        """`number` is the epoch's in `run`; `length`: records of one pass, over all ranks."""
+        self.number = number
+        self.length = length
+        self.telemetry = telemetry
+        self._run = run
+        self.before = 0 if run is None else run.read
+        """Records of the epochs before it, over all ranks."""
+        self.earlier = 0
+        """Of this one, what an earlier process read."""
+        self._done = 0.0  # share of the latest pass
+        self._latest: weakref.ref[Loader] | None = None  # whose pass began last
+        self._most: _Read | None = None  # of the passes that are over
+        self._delivered = 0  # records, by these passes in this process
+        self._elsewhere: list[_Elsewhere] = []
+        self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
+        self._counts = False  # a loader was made, or others were lent it
+
+    @property
+    def progress(self) -> float:
+        """0..1, of the run, or of the latest pass where there is no run."""
+        latest = None if self._latest is None else self._latest()
+        if latest is not None:
+            self._done = latest.position / len(latest)
+        if self._run is None:
+            return self._done
+        return self._run.progress(self.number, self._done, self.before + self.rows)
+
+    def go_on(self, read: int, share: float) -> None:
+        """An earlier process read so many records of it, which is that `share` of a pass."""
+        self.earlier, self._done = read, share
+
+    def begin_anew(self) -> None:
+        """What an earlier process read of it was read before it."""
+        self.before += self.earlier
+        if self._run is not None:
+            self._run.read += self.earlier
+        self.earlier, self._done = 0, 0.0
+
+    @property
+    def rows(self) -> int:
+        """Records that were read of this epoch, over all ranks."""
+        return self.earlier + self.telemetry.rows
+
+    def add(self, loader: Loader) -> None:
+        """It is one of this epoch's."""
+        self._loaders.add(loader)
+        self._counts = True
+
+    def began(self, loader: Loader) -> None:
+        """Its pass has begun."""
+        self._latest = weakref.ref(loader)
+        for one in list(self._elsewhere):
+            if one.loader is not None and one.loader() is loader:
+                self._elsewhere.remove(one)
+                self.telemetry.take_back(one.lent)
+        self.telemetry.began(loader)
+
+    def ended(self, loader: Loader) -> None:
+        """Its pass is over."""
+        self.telemetry.ended(loader)
+        self._done = loader.position / len(loader)
+        self._most = _most([self._most, _read(loader)])
+        self._delivered += _delivered(loader)
+
+    def lend(self, lent: Lent, loader: Loader | None) -> None:
+        """Others are to read it: what this loader would read, unless it begins itself."""
+        part, made_by = (loader.part, weakref.ref(loader)) if loader is not None else (None, None)
+        self._elsewhere.append(_Elsewhere(lent, part, made_by))
+        self._counts = True
+        self.telemetry.lend(lent)
+
+    def delivered(self, records: int) -> int | None:
+        """How many records of the set, which has so many, were delivered over all ranks by passes of this
+        process, or were to be read by others. None where nobody counts."""
+        if not self._counts:
+            return None
+        elsewhere = [one.read for one in self._elsewhere]
+        lent = [
+            records if abs(one.records - records) < one.step else one.records for one in elsewhere
+        ]
+        return self._delivered + sum(map(_delivered, self._running())) + sum(lent)
+
+    def _running(self) -> list[Loader]:
+        return [loader for loader in list(self._loaders) if self.telemetry.is_running(loader)]
+
+    def close(self) -> None:
+        """Ends those that run; none begins after that."""
+        for loader in list(self._loaders):
+            loader.close()
+
+    def tell_run(self) -> None:
+        """Tells the run what was read: as is counted, or as much as others were to read, of which nobody
+        tells here; where neither is known, all once."""
+        if self._run is None:
+            return
+        running = [_read(loader) for loader in self._running()]
+        # Of datasets that were made the last one is what is used, so far as anybody knows.
+        elsewhere = [one.read for one in self._elsewhere[-1:]]
+        # What decides how the run goes on is what read most: a look at a few records reads little.
+        most = _most([self._most, *running, *elsewhere])
+        if most is None:
+            self._run.ended(self.length, 1, None)
+            return
+        read = max([self.rows, *(one.records for one in elsewhere)])
+        self._run.ended(read, most.step, most.part)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What other processes read they count themselves.
+        return {
+            **self.__dict__,
+            "_loaders": None,
+            "_latest": None,
+            "_elsewhere": [],
+            "telemetry": None,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Without `telemetry`, which whoever has both makes anew."""
+        self.__dict__.update(state, _loaders=weakref.WeakSet())
+
+
+def _read(loader: Loader) -> _Read:
+    """What its pass has delivered, in an earlier process too."""
+    step = loader.batch_size * loader.world
+    return _Read(loader.position * step, step, loader.part)
+
+
+def _is_cut(loader: Loader) -> bool:
+    """Whether a pass leaves out a step or more, since another node has fewer records."""
+    step = loader.batch_size * loader.world
+    return loader.part is None and loader.division.records - loader.division.steps * step >= step
+
+
+def _delivered(loader: Loader) -> int:
+    """Records that the loader's pass has delivered here, over all ranks, since it was resumed. What
+    `drop_last` leaves out of a whole pass, less than a step, counts too."""
+    step, records = loader.batch_size * loader.world, loader.division.records
+    is_whole = loader.position == len(loader) and not _is_cut(loader)
+    end = records if is_whole else min(loader.position * step, records)
+    return end - min(loader.start * step, records)
+
+
+def _most(passes: Iterable[_Read | None]) -> _Read | None:
+    return max((one for one in passes if one), key=lambda one: one.records, default=None)

@@ -1,0 +1,222 @@
+"""Where a run stands, as plain values in its loaders' states: its epoch, the sets, what was read before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from cachecd_client.errors import CallerError
+from cachecd_client.loader.sweep import Sweep
+from cachecd_client.protocol import Manifest, last_shard
+
+#: The key of a loader's state under which all this is.
+RUN = "run"
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class SavedSet:
+    """A set that a run had on lease where it was left: fields of its manifest, by their names there.
+    `fingerprint` is "" if all of it was read."""
+
+    dataset: str
+    generation: str
+    intervals: list[list[int]]
+    fingerprint: str
+    sampling_seed: int
+    streams: int
+    place: int
+
+    @classmethod
+    def of_state(cls, told: Mapping[str, Any]) -> SavedSet:
+        """ValueError, or another error that means it, for what is no state."""
+        return cls(
+            dataset=_text(told["dataset"]),
+            generation=_text(told["generation"]),
+            intervals=[
+                [_number(stream), _number(first), _number(last)]
+                for stream, first, last in told["intervals"]
+            ],
+            fingerprint=_text(told["fingerprint"]),
+            sampling_seed=_number(told["sampling_seed"]),
+            streams=_number(told["streams"]),
+            place=_number(told["place"]),
+        )
+
+    def for_acquire(self) -> dict[str, Any]:
+        """The fields of an Acquire that name this set."""
+        return {
+            "generation": self.generation,
+            "shards": self.intervals if self.fingerprint else [],
+            "fingerprint": self.fingerprint,
+            "sampling_seed": self.sampling_seed,
+            "streams": self.streams,
+            "place": self.place,
+        }
+
+    def is_set_of(self, now: Manifest) -> bool:
+        """Whether `now` has the same records in the same places."""
+        return (
+            self.fingerprint == now.fingerprint
+            and self.intervals == now.intervals
+            and self._is_sampled_as(now)
+        )
+
+    def _is_sampled_as(self, now: Manifest) -> bool:
+        return (self.sampling_seed, self.streams) == (now.sampling_seed, now.streams)
+
+    def is_ahead_of(self, now: Manifest) -> bool:
+        """Whether the cache of this set had come further than the one that has granted `now`."""
+        if self.generation != now.generation:
+            return False  # whose numbers mean nothing there
+        return (
+            not self._is_sampled_as(now)
+            or self.place > now.place
+            or last_shard(self.intervals, self.streams) > last_shard(now.intervals, now.streams)
+        )
+
+
+_OF_SET = tuple(f.name for f in fields(SavedSet))
+
+
+@dataclass(frozen=True)
+class RunState:
+    """A run as a state has it, in epoch `epoch`, with the sets that it had on lease.
+
+    `read`: records before that epoch, over all ranks, and `of_epoch` those of it, in steps of `step`;
+    these ranks, and those of all nodes, are `ranks`.
+    `position` in its pass, of which that is a `share`. `sweeps`: before it, or, if it is `over`, after it.
+    `weights`: each dataset's share of a mixture; none of a single dataset. `key`: of the mixture's draws.
+    `window`: its shuffle window.
+    `state`: all of it, for the loader.
+    """
+
+    epoch: int
+    read: int
+    of_epoch: int
+    ranks: tuple[int, int]
+    step: int
+    share: float
+    position: int
+    over: bool
+    window: int | None
+    sweeps: dict[str, Sweep]
+    weights: dict[str, float]
+    key: int
+    sets: dict[str, SavedSet]
+    state: dict[str, Any]
+
+    def is_ahead_of(self, sets: Sequence[Manifest]) -> bool:
+        """Whether a cache is another one than the run had: it samples otherwise, or has not come as far in
+        its source. The same numbers are then of other records."""
+        return any(saved.is_ahead_of(now) for now in sets if (saved := self.sets.get(now.dataset)))
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any], dataset: object) -> RunState:
+        """CallerError if it is no state of a loader of this dataset's lease, or of one of a mixture if
+        `dataset` is no name."""
+        told = state.get(RUN) if isinstance(state, Mapping) else None
+        if not isinstance(told, Mapping):
+            raise CallerError(
+                "state: expected what `state_dict()` of a leased epoch's loader gave"
+                + (f", not a {type(state).__name__}" if not isinstance(state, Mapping) else "")
+                + "; a DataLoader's own state goes into its load_state_dict()"
+            )
+        if told.get("version") != _VERSION:
+            raise CallerError(
+                f"state: version {told.get('version')!r} of a run, expected {_VERSION}"
+            )
+        try:
+            sets = [SavedSet.of_state(one) for one in told["sets"]]
+            weights = {_text(name): _share(share) for name, share in told.get("weights", ())}
+            found = cls(
+                epoch=_number(told["epoch"]),
+                read=_number(told["read"]),
+                of_epoch=_number(told["of_epoch"]),
+                ranks=_ranks(*told["ranks"]),
+                step=max(1, _number(state["batch_size"]) * _number(state["world"])),
+                share=_share(told["share"]),
+                position=_number(state["position"]),
+                over=bool(told["over"]),
+                window=None if state["window"] is None else _number(state["window"]),
+                sweeps={_text(name): Sweep.of_state(one) for name, one in told["sweeps"].items()},
+                weights=weights,
+                key=_number(told["key"]) if weights else 0,
+                sets={one.dataset: one for one in sets},
+                state=dict(state),
+            )
+            weighty = {name for name, share in weights.items() if share}
+            # Repeated without a daemon, a mixture has sets too that have no weight any more.
+            if not found.sets or (weights and not weighty <= found.sets.keys() <= weights.keys()):
+                raise ValueError(f"sets of {list(found.sets)}, weights of {list(weights)}")
+        except Exception as error:  # whatever garbage makes of it
+            raise CallerError(f"state: it is damaged ({error!r})") from error
+        of = "a mixture of " * bool(weights) + " and ".join(map(repr, found.sets))
+        wanted = f"dataset {dataset!r}" if isinstance(dataset, str) else "a mixture"
+        if bool(weights) == isinstance(dataset, str) or (not weights and dataset not in found.sets):
+            raise CallerError(f"state: it is of {of}, and epochs() is asked for {wanted}")
+        return found
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no number")
+    return value
+
+
+def _ranks(own: Any, all_nodes: Any) -> tuple[int, int]:
+    if not 0 < _number(own) <= _number(all_nodes):
+        raise ValueError(f"{own} of {all_nodes} ranks")
+    return own, all_nodes
+
+
+def _share(value: Any) -> float:
+    if not isinstance(value, (int, float)) or not (math.isfinite(value) and 0 <= value <= 1):
+        raise ValueError(f"{value!r} is no share")
+    return float(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is no text")
+    return value
+
+
+class StateWriter:
+    """Writes the part of a run in the states of one epoch's loaders."""
+
+    def __init__(
+        self, epoch: int, sets: Sequence[Manifest], sweeps: Mapping[str, Sweep], ranks: tuple[int, int],
+        weights: Mapping[str, float], key: int = 0,
+    ) -> None:  # fmt: skip
+        """`sets`, `sweeps` and `ranks`: as the epoch begins. `weights` and `key`: of a mixture."""
+        self._sweeps = sweeps
+        self._constant: dict[str, Any] = {
+            "version": _VERSION,
+            "epoch": epoch,
+            "ranks": list(ranks),
+            "sets": [{name: getattr(one, name) for name in _OF_SET} for one in sets],
+        }
+        if weights:
+            self._constant["weights"] = [[name, share] for name, share in weights.items()]
+            self._constant["key"] = key
+
+    def write(
+        self, position: int, steps: int, after: Mapping[str, Sweep], read: int, of_epoch: int
+    ) -> dict[str, Any]:
+        """The state at batch `position` of `steps`.
+
+        `after`: the sweeps after the last batch. `read`: records before the epoch, `of_epoch`: of it.
+        """
+        over = position >= steps
+        sweeps = {**self._sweeps, **after} if over else self._sweeps
+        changing = {
+            "read": read,
+            "of_epoch": of_epoch,
+            "share": position / steps,
+            "over": over,
+            "sweeps": {name: sweep.state() for name, sweep in sorted(sweeps.items())},
+        }
+        return {RUN: self._constant | changing}

@@ -1,0 +1,308 @@
+"""A whole run as one stock tf.data pipeline: a generator takes the next set, TensorFlow reads its files.
+
+The generator yields one element per set. TensorFlow's flat_map asks for the next set when it has read the
+one before; its readers may still hold files of that set open. So a lease ends one set later.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import logging
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import Protocol, Self, TypedDict
+
+import tensorflow as tf
+
+from cachecd_client.errors import CallerError, SchemaError
+from cachecd_client.frameworks.tensorflow import check_replicas
+from cachecd_client.frameworks.tf_pipeline import PASS_SPEC, Pass, Pipeline, refuse_keras_sharding
+from cachecd_client.loader.reading import LARGEST_SEED, last_of, place
+from cachecd_client.options import flag, integer
+from cachecd_client.report.telemetry import Lent
+from cachecd_client.runs.epoch import Epoch
+from cachecd_client.schema import Feature
+
+log = logging.getLogger("cachecd")
+
+_QUIET = 0.2  # seconds in which TensorFlow's threads leave Python when the process ends
+
+
+class RunOptions(TypedDict, total=False):
+    """The options of `Cache.tf_dataset` beside dataset, batch size and `epochs`."""
+
+    label: str | None
+    start: int
+    job: str | None
+    timeout: float | None
+    shuffle: bool | None
+    seed: int | None
+    drop_last: bool | None
+    pad_last: bool | None
+    features: Sequence[str] | None
+    rank: int | None
+    world: int | None
+
+
+class Numbers:
+    """Numbers the epochs of one job, dataset and rank over all iterators of a session. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._next = 0
+
+    def take(self, least: int) -> int:
+        """The number of the next set."""
+        with self._lock:
+            number = max(least, self._next)
+            self._next = number + 1
+            return number
+
+
+class Session(Protocol):
+    """How a session takes epochs: `Epochs` of the room `session`."""
+
+    def take(
+        self, dataset: str, epoch: int, job: str | None, timeout: float | None,
+        before: Epoch | None = None,
+    ) -> Epoch: ...  # fmt: skip
+
+    def following(
+        self, current: Epoch | None, number: int, acquire: Callable[[], Epoch]
+    ) -> Epoch: ...
+
+
+def dataset(
+    session: Session,
+    interrupt: Callable[[], None],
+    name: str,
+    batch_size: int,
+    numbers: Numbers,
+    *,
+    epochs: int | None,
+    label: str | None = None,
+    start: int = 0,
+    job: str | None = None,
+    timeout: float | None = None,
+    shuffle: bool | None = None,
+    seed: int | None = None,
+    drop_last: bool | None = None,
+    pad_last: bool | None = None,
+    features: Sequence[str] | None = None,
+    rank: int | None = None,
+    world: int | None = None,
+) -> tf.data.Dataset:
+    """The pipeline that `Cache.tf_dataset` describes.
+
+    `interrupt` ends the session. `numbers` counts the epochs of all iterators over the dataset.
+    """
+    if epochs is not None:
+        integer("epochs", epochs, 1)
+    if seed is not None:
+        integer("seed", seed, 0, LARGEST_SEED)
+    integer("start", start, 0)
+    sets = _Sets(session, interrupt, name, partial(numbers.take, start), epochs, job, timeout, seed)
+    try:
+        first = sets.first()
+        last = last_of(drop_last, pad_last, not first.pinned)
+        check_replicas(last != "short")
+        refuse_keras_sharding()
+        rank, world = place(rank, world)
+        integer("batch_size", batch_size, 1)
+        sets.pipeline = pipeline = Pipeline(
+            Pipeline.features_of(first.schema, features, label),
+            batch_size,
+            label,
+            not first.pinned if shuffle is None else flag("shuffle", shuffle),
+            last,
+            rank,
+            world,
+        )
+        batches = pipeline.divided(first.num_records).steps
+        _, batch_bytes = sets.one_pass(first)
+        passes = tf.data.Dataset.from_generator(sets, output_signature=PASS_SPEC)
+        serialized = passes.flat_map(pipeline.serialized)
+        if epochs is None:
+            endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+            serialized = serialized.apply(endless)
+        # Batches made ahead must not be those of several small sets, leased long before they are used.
+        ready = pipeline.ready(serialized, max(1, batches // 4), batch_bytes)
+    except BaseException:
+        sets.close()
+        raise
+    # TensorFlow keeps what `from_generator` calls for ever, in a graph of its own. In a graph of
+    # TensorFlow 1 the dataset itself is gone before a session makes its iterator.
+    owner = ready if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    weakref.finalize(owner, sets.close)
+    return ready
+
+
+class _Sets:
+    """Takes one set after another on lease, for each iterator that `from_generator` asks it for.
+
+    The first iterator takes over the set that `dataset` acquired for its schema.
+    """
+
+    pipeline: Pipeline
+
+    def __init__(
+        self,
+        session: Session,
+        interrupt: Callable[[], None],
+        name: str,
+        next_number: Callable[[], int],
+        epochs: int | None,
+        job: str | None,
+        timeout: float | None,
+        seed: int | None,
+    ) -> None:
+        self._session = session
+        self._interrupt = interrupt
+        self._name = name
+        self._next_number = next_number
+        self._epochs = epochs
+        self._take = partial(session.take, name, job=job, timeout=timeout)
+        self._seed = seed
+        self._first: list[Epoch] = []
+
+    def first(self) -> Epoch:
+        """The set that the first iterator begins with."""
+        self._first.append(self._take(self._next_number()))
+        return self._first[0]
+
+    def __call__(self) -> _Iterator:
+        return _Iterator(self._passes(), self._interrupt)
+
+    def _passes(self) -> Generator[Pass, None, None]:
+        held: deque[Epoch] = deque()
+        taken = 0
+        try:
+            while taken != self._epochs:
+                held.append(self._next(held))
+                while len(held) > 2:
+                    held.popleft().release()
+                taken += 1
+                yield self._begin(held[-1])
+        finally:
+            for epoch in held:
+                epoch.release()
+
+    def _next(self, held: deque[Epoch]) -> Epoch:
+        try:
+            return self._first.pop()
+        except IndexError:
+            number = self._next_number()
+        if not held:
+            return self._take(number)
+        take = partial(self._take, number, before=held[-1])
+        epoch = self._session.following(held[-1], number, take)
+        if epoch.lease == held[-1].lease:
+            held.pop()  # which it repeats
+        return epoch
+
+    def _begin(self, epoch: Epoch) -> Pass:
+        if epoch.released:
+            raise CallerError(
+                f"the session that leases {self._name!r} was closed: iterate over the dataset "
+                "before close(), or the end of the with-block"
+            )
+        if differing := _differing(self.pipeline.features, epoch):
+            raise SchemaError(
+                f"epoch {epoch.epoch} of {self._name!r} has another schema than the one that "
+                f"this dataset was made for, its generation has changed: {differing}; call "
+                "tf_dataset() again, and go on with what it gives"
+            )
+        one, steps = self.one_pass(epoch)[0], self.pipeline.divided(epoch.num_records).steps
+        epoch.lend(Lent("TensorFlow", steps, self.pipeline.batch_size, self.pipeline.world))
+        log.info(
+            "%s: epoch %d reads %d records in %d files",
+            self._name, epoch.epoch, epoch.num_records, len(one.files),
+        )  # fmt: skip
+        return one
+
+    def one_pass(self, epoch: Epoch) -> tuple[Pass, int]:
+        """How the pipeline reads the epoch, and about how many bytes a batch has."""
+        seed = epoch.seed if self._seed is None else _mixed(self._seed, epoch.epoch)
+        division = self.pipeline.divided(epoch.num_records)
+        return self.pipeline.one_pass(epoch.files, division, epoch.num_bytes, seed)
+
+    def close(self) -> None:
+        """Ends the lease of the first set if no iterator has taken it over."""
+        while self._first:
+            epoch = self._first.pop()
+            epoch.lend(Lent("TensorFlow", 0, 1, 1))  # nobody has read it
+            epoch.release()
+
+
+class _Iterator:
+    """An iterator over a generator that TensorFlow's threads advance.
+
+    When the interpreter ends it kills the native threads that are in Python. The destructors of tf.data's
+    iterators join these threads and would wait for ever. So at exit no thread may be in Python: `interrupt`
+    ends a call that takes long, and later calls end the iteration.
+    """
+
+    def __init__(
+        self, generator: Generator[Pass, None, None], interrupt: Callable[[], None]
+    ) -> None:
+        self._generator = generator
+        self._interrupt = interrupt
+        self._calling = threading.Lock()
+        self._is_over = False
+        _alive.add(self)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Pass:
+        with self._calling:
+            if self._is_over:
+                raise StopIteration
+            return next(self._generator)
+
+    def end(self) -> None:
+        """Waits for a call that runs, and releases the leases."""
+        self._is_over = True
+        if not self._calling.acquire(timeout=_QUIET):
+            self._interrupt()
+            self._calling.acquire()
+        self._generator.close()
+        self._calling.release()
+
+
+_alive: weakref.WeakSet[_Iterator] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    for iterator in (alive := list(_alive)):
+        iterator.end()
+    if not alive:
+        return
+    del alive, iterator
+    # A thread that asks again drops its iterator. One that has enough batches never asks.
+    deadline = time.monotonic() + _QUIET
+    while _alive and time.monotonic() < deadline:
+        time.sleep(_QUIET / 10)
+    time.sleep(_QUIET / 10)  # for the last thread to leave Python
+
+
+def _differing(parsed: Sequence[Feature], epoch: Epoch) -> str:
+    """The first parsed feature that differs in the epoch's schema, and how."""
+    for feature in parsed:
+        if feature.name not in epoch.schema.names:
+            return f"there is no feature {feature.name!r} any more"
+        if (now := epoch.schema[feature.name]) != feature:
+            return f"{feature} is now {now}"
+    return ""
+
+
+def _mixed(seed: int, epoch: int) -> int:
+    """The seed of an epoch's order."""
+    digest = hashlib.sha256(f"cachecd tf.data order {seed} {epoch}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1

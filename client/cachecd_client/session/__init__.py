@@ -1,0 +1,5 @@
+"""A session with one daemon: `connect` and `Cache`.
+
+`acquire` takes leases and ends them, `epochs` takes the epochs of a run one after another,
+`private_daemon` starts a daemon that ends with this process.
+"""

@@ -1,0 +1,259 @@
+"""The leases of a session: acquired from the daemon, awaited while the cache fills, and released."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import operator
+import os
+import time
+import uuid
+import weakref
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from cachecd_client.errors import AcquireTimeoutError, CachecdError, CallerError, LeaseLostError
+from cachecd_client.launcher import job_id, local_ranks
+from cachecd_client.lease.held_lease import HeldLease, manifest_path
+from cachecd_client.lease.leased_set import LeasedSet
+from cachecd_client.protocol import Acquire, Granted, Held, Released, Reply, Request, Waiting
+from cachecd_client.report.reads import JobReads
+from cachecd_client.runs.epoch import Epoch
+from cachecd_client.runs.run_state import SavedSet
+from cachecd_client.session.private_daemon import PrivateDaemon
+from cachecd_client.transport import Conversation, Transport
+
+log = logging.getLogger("cachecd")
+
+_GRANTS = 5  # leases lost between grant and lock in a row, until that is an error
+_RELEASE_TIMEOUT = 0.5  # for a hint: the daemon learns of a release from the lock anyway
+_FIRST_PAUSE, _LAST_PAUSE = 0.02, 0.5  # seconds between two requests
+_FIRST_LINE, _NEXT_LINES = 2.0, 10.0  # seconds before the first line in the log, and between lines
+
+
+class Asker(NamedTuple):
+    """The rank that asks, its job and epoch, and how many seconds it waits at most.
+
+    `before`: the leases of the epoch before, by dataset.
+    """
+
+    job: str
+    epoch: int
+    timeout: float | None
+    before: Mapping[str, HeldLease] = MappingProxyType({})
+
+
+class Leases:
+    """All leases that one session holds. Safe to use from any thread.
+
+    Every lease is released by `close()`, or else when the session and its epochs are collected, or when
+    the interpreter exits.
+    """
+
+    def __init__(
+        self, transport: Transport, timeout: float, daemon: PrivateDaemon | None = None
+    ) -> None:
+        self.transport = transport
+        #: Seconds that a request waits for its reply.
+        self.timeout = timeout
+        self.job = job_id()
+        self.rank, self.world = local_ranks()
+        self.reads = JobReads(self.rank)
+        self._held: set[HeldLease] = set()
+        # No WeakSet, of which no list can be made while another thread adds to it.
+        self._epochs: set[weakref.ref[Epoch]] = set()
+        # Also runs at interpreter exit, while the socket still works.
+        self._end = weakref.finalize(
+            self, _end, self._held, self._epochs, transport, self.rank, daemon
+        )
+
+    def ask(self, request: Request, daemon: Conversation | None = None) -> Reply:
+        """The daemon's reply; CallerError after `close()`, and errors as of `Transport.ask`."""
+        if not self._end.alive:
+            raise CallerError("this session is closed: connect() again")
+        return (daemon or self.transport).ask(request, self.timeout)
+
+    def asker(
+        self, epoch: int, job: str | None, timeout: float | None, before: Epoch | None
+    ) -> Asker:
+        """CallerError if the epoch's number is negative."""
+        if (epoch := operator.index(epoch)) < 0:
+            raise CallerError(f"epoch={epoch}, expected 0 or more")
+        return Asker(job or self.job, epoch, timeout, {} if before is None else before.leases)
+
+    def request(
+        self, asker: Asker, dataset: str, saved: SavedSet | None = None, daemon: Conversation | None = None
+    ) -> Reply:  # fmt: skip
+        """Requests the dataset's set once, and reports what was delivered of the epoch before.
+
+        `saved`: the set that a resumed run had.
+        """
+        fields: dict[str, Any] = {} if saved is None else saved.for_acquire()
+        previous = asker.before.get(dataset)
+        since = 0.0 if previous is None else previous.unreported
+        if previous is not None and since:
+            fields |= {"lease": previous.manifest.lease, "delivered": since}
+        # A new id each time: a repeated id would get the old reply.
+        request = Acquire(
+            id=new_id(), dataset=dataset, job=asker.job, epoch=asker.epoch, local_rank=self.rank,
+            local_world_size=self.world, **fields,
+        )  # fmt: skip
+        reply = self.ask(request, daemon)
+        if previous is not None:
+            previous.reported += since
+        return reply
+
+    def acquire(self, asker: Asker, dataset: str, saved: SavedSet | None = None) -> LeasedSet:
+        """The dataset's set, on lease to this process; waits until the daemon grants it."""
+        reads = self.reads.of(dataset, asker.job)
+        reads.asks()
+        wait = Wait(dataset, asker.timeout)
+        lost: LeaseLostError | None = None
+        with self.transport.conversation() as daemon:
+            for _ in range(_GRANTS):
+                while isinstance(reply := self.request(asker, dataset, saved, daemon), Waiting):
+                    wait.pause(reply)
+                assert isinstance(reply, Granted)
+                try:
+                    held = HeldLease(manifest_path(reply, os.environ))
+                except LeaseLostError as error:
+                    lost = error
+                    continue
+                self._held.add(held)
+                try:
+                    # The lock is what counts: nothing is waited for.
+                    daemon.tell(Held(new_id(), held.manifest.lease, self.rank))
+                    return LeasedSet(
+                        held, self.transport, self.release, number=asker.epoch, reads=reads,
+                        coverage=reply.coverage,
+                    )  # fmt: skip
+                except BaseException:
+                    self.release(held)
+                    raise
+        assert lost is not None
+        raise lost
+
+    def watch(self, epoch: Epoch) -> Epoch:
+        """Releases this epoch with the session, unless it is released before."""
+        self._epochs.add(weakref.ref(epoch, self._epochs.discard))
+        return epoch
+
+    def release(self, held: HeldLease) -> None:
+        """Ends this process's share in the lease. Idempotent; never fails."""
+        try:
+            self._held.remove(held)  # of threads that release it at once, one reports it
+        except KeyError:
+            return
+        _release(held, self.transport, self.rank)
+
+    def close(self) -> None:
+        """Releases every epoch and lease, and ends the session's own daemon. Idempotent."""
+        for known in list(self._epochs):
+            if (epoch := known()) is not None:
+                epoch.release()
+        self._end()
+
+
+def new_id() -> str:
+    return uuid.uuid4().hex
+
+
+def _release(held: HeldLease, transport: Transport, rank: int) -> None:
+    """Reports what was delivered, if a daemon answers, then ends this process's share in the lease."""
+    lease = held.manifest.lease
+    try:
+        if held.is_held:  # else a forked child's copy; the lease is its parent's
+            released = Released(new_id(), lease, rank, held.unreported)
+            transport.ask(released, _RELEASE_TIMEOUT)
+    except CachecdError as error:
+        log.debug("release of %s not reported: %s", lease, error)
+    finally:
+        held.close()
+
+
+def _end(
+    held: set[HeldLease], epochs: set[weakref.ref[Epoch]], transport: Transport, rank: int,
+    daemon: PrivateDaemon | None,
+) -> None:  # fmt: skip
+    """Releases all leases, also of epochs that still run, and ends the daemon if it is the session's."""
+    for known in list(epochs):
+        if (epoch := known()) is not None:
+            with contextlib.suppress(
+                Exception
+            ):  # an interpreter that ends may lack anything by now
+                epoch.count_delivered()
+    with contextlib.suppress(KeyError):
+        while True:
+            _release(held.pop(), transport, rank)
+    if daemon is not None:
+        daemon.close()
+
+
+class Wait:
+    """One wait for one reply: its deadline, its pauses of at most `longest` seconds, its log lines."""
+
+    def __init__(self, dataset: str, timeout: float | None, longest: float = _LAST_PAUSE) -> None:
+        self._dataset = dataset
+        self._timeout = timeout
+        now = time.monotonic()
+        self._deadline = None if timeout is None else now + timeout
+        self._next_line = now + _FIRST_LINE
+        self._pause = _FIRST_PAUSE
+        self._longest = longest
+
+    def pause(self, waiting: Waiting) -> None:
+        """Sleeps until the next request is due; AcquireTimeoutError when the time is up."""
+        now = time.monotonic()
+        pause = self._pause
+        if self._deadline is not None:
+            if now >= self._deadline:
+                raise AcquireTimeoutError(
+                    f"no lease within {self._timeout:.3g} s: {describe(self._dataset, waiting)}"
+                )
+            pause = min(pause, self._deadline - now)
+        if now >= self._next_line:
+            # A warning: a trainer that set up no logging shows nothing less, and should not seem to hang.
+            log.warning("%s", describe(self._dataset, waiting))
+            self._next_line = now + _NEXT_LINES
+        time.sleep(pause)
+        self._pause = min(2 * self._pause, self._longest)
+
+
+def describe(dataset: str, waiting: Waiting) -> str:
+    """For example ``train: 312 MiB of 1 GiB (30 %), 95 MB/s, ready in about 8 s``."""
+    have, want, rate = waiting.have_bytes, waiting.want_bytes, waiting.bytes_per_second
+    if want <= 0:  # no figures: the daemon is starting, or its disk has failed
+        return f"{dataset}: {waiting.reason or 'not ready yet'}"
+    parts = [f"{dataset}: {_size(have)} of {_size(want)} ({100 * have // want} %)"]
+    if rate > 0:
+        parts.append(f"{_rate(rate)}, ready in about {_duration(max(want - have, 0) / rate)}")
+    else:
+        parts.append("nothing is arriving")
+    return ", ".join(parts) + (f" ({waiting.reason})" if waiting.reason else "")
+
+
+def _size(count: int) -> str:
+    """Binary units, as the configuration writes sizes."""
+    value, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
+
+
+def _rate(bytes_per_second: float) -> str:
+    """Decimal units, as links are sold and as the configuration writes rates."""
+    value, unit = bytes_per_second, "B/s"
+    for unit in ("B/s", "kB/s", "MB/s", "GB/s"):
+        if value < 1000 or unit == "GB/s":
+            break
+        value /= 1000
+    return f"{value:.3g} {unit}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,244 @@
+"""The trainer's session with a daemon: connect, take leases, give them back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, Unpack
+
+from cachecd_client.errors import CallerError
+from cachecd_client.frameworks.collective import AllGather
+from cachecd_client.loader.reading import place
+from cachecd_client.protocol import AskStatus, Exclude, StatusReply, Waiting
+from cachecd_client.report.summary import Report
+from cachecd_client.runs.agreement import Agreement
+from cachecd_client.runs.epoch import Epoch
+from cachecd_client.runs.mixture import NO_TF_DATASET, Mixing, Weights
+from cachecd_client.runs.run import Run
+from cachecd_client.runs.run_state import RunState
+from cachecd_client.session.acquire import Leases, Wait, new_id
+from cachecd_client.session.epochs import Epochs
+from cachecd_client.session.private_daemon import PrivateDaemon
+from cachecd_client.transport import Transport, endpoint_of
+
+if TYPE_CHECKING:
+    import tensorflow
+
+    from cachecd_client.runs.tf_run import Numbers, RunOptions
+
+_PATIENCE = 10.0  # seconds for a daemon that somebody else starts
+_START = 120.0  # seconds for one that is started here: it may have a large cache to look through
+_SEARCH_POLL = 0.1  # of a listing of millions, for a key
+
+
+def connect(target: str | os.PathLike[str] | None = None, timeout: float | None = None) -> Cache:
+    """A session with the daemon, which has answered once when this returns.
+
+    target: a socket's address (``ipc:///run/cachecd/cachecd.sock``) or path. None: that in
+    $CACHECD_ENDPOINT, or the default, cachecd/cachecd.sock in $XDG_RUNTIME_DIR or else in /run.
+    A path that ends in .yaml or .yml is a configuration: then this starts a daemon of its own,
+    which ends with the session, and with this process if that comes first.
+    timeout: seconds to wait for an answer, now and at each later request; by default 10, or 120
+    for a daemon to start. While it is not up, a request is repeated until then.
+
+    DaemonUnreachableError if nobody answers; ProtocolVersionError if it speaks another version;
+    CallerError if the target is none, or the daemon refuses the configuration.
+    """
+    if target is not None and Path(target).suffix in (".yaml", ".yml"):
+        daemon = PrivateDaemon(target)
+        try:
+            transport = Transport(daemon.endpoint)
+            daemon.await_answer(transport, _START if timeout is None else timeout)
+        except BaseException:
+            daemon.close()
+            raise
+        return Cache(Leases(transport, _PATIENCE if timeout is None else timeout, daemon))
+    transport = Transport(endpoint_of(target, os.environ))
+    patience = _PATIENCE if timeout is None else timeout
+    transport.ask(AskStatus(new_id()), patience)
+    return Cache(Leases(transport, patience))
+
+
+class Cache:
+    """A session with one daemon; made by `connect`.
+
+    Use it as a context manager, or `close()` it. If neither happens, it is closed when it is
+    collected or the interpreter exits. Methods may be called from any thread.
+    """
+
+    def __init__(self, leases: Leases) -> None:
+        self._leases = leases
+        self._epochs = Epochs(leases)
+        self._numbers: dict[tuple[str, str, int | None], Numbers] = {}
+
+    @property
+    def endpoint(self) -> str:
+        """The socket's address."""
+        return self._leases.transport.endpoint
+
+    def acquire(
+        self,
+        dataset: str,
+        epoch: int = 0,
+        job: str | None = None,
+        timeout: float | None = None,
+    ) -> Epoch:
+        """The dataset's file set for this epoch, on lease to this process.
+
+        Every rank of `job` on this node that asks for this epoch gets the same set; a later epoch
+        sees everything the cache has gained since. While the cache holds less than the
+        dataset's `grow.first` (or, pinned, is not whole) it waits, up to `timeout` seconds, and
+        says in the log how far it is. `job`: the launcher's id by default. Nodes agree on
+        nothing here; if several train together, use `epochs`.
+
+        AcquireTimeoutError; UnknownDatasetError; RequestError, if the daemon can never grant it;
+        DaemonUnreachableError; LeaseLostError, if the leases vanish as soon as they are granted.
+        """
+        return self._epochs.take(dataset, epoch, job, timeout)
+
+    def epochs(
+        self,
+        dataset: str | Mixing,
+        n: int | None = None,
+        job: str | None = None,
+        start: int = 0,
+        timeout: float | None = None,
+        *,
+        records: int | None = None,
+        steps_per_epoch: int | None = None,
+        agree: bool | AllGather = True,
+        state: Mapping[str, Any] | None = None,
+        rank: int | None = None,
+        world: int | None = None,
+    ) -> Iterator[Epoch]:
+        """Epochs `start` .. `n` - 1, each on lease during its step of the loop.
+
+        `records`, in place of `n`: as many epochs as it takes to read so many records over all ranks,
+        however the sets grow; the last one is as long as what is left. `steps_per_epoch`: each epoch's
+        loaders have so many batches, whatever the set: a small one is read again, in another order; of
+        a large one what was not read comes first in the next epoch, also when the set has grown or
+        rotated by then. What nobody here counts is taken to be what was asked for, or the whole set.
+
+        `dataset` may be a dict of dataset -> weight: then each epoch is a `Mixture`, and the dataset of
+        each record is drawn by weight. The dict is read anew at each boundary; a function in its place is
+        called there with the run's progress, 0..1. An epoch ends with the first dataset that is through;
+        `records` and `steps_per_epoch` are as for one dataset. A dataset of weight 0 is not leased.
+        `timeout` is for each dataset.
+
+        Over several nodes, each with a cache of its own, every rank of every node takes as many steps: at
+        each boundary all processes of the run agree on it, through torch.distributed or jax.distributed if
+        one is initialised when the loop begins. `records` are then those of all nodes. `agree`: in place of
+        these, a function that gathers a tuple of numbers from all processes (mpi4py's `comm.allgather`); or
+        False, where each process is for itself.
+
+        `rank`, `world`: the data-parallel replica that this process holds, or holds a part of, and how many
+        replicas the run has. Give both on all processes if a replica spans processes, as under tensor
+        parallelism. Processes of one rank then read the same records, and each node's set is divided among
+        the replicas on that node; nodes that hold parts of one replica divide one set. ReplicasDifferError,
+        on all processes, if the ranks are not exactly 0 ... world - 1, each on as many processes, or if
+        processes of one rank have different sets. Without them the ranks on this node divide its set.
+
+        The next set is acquired before the last one is released, so what both hold is never
+        evicted in between. If the daemon is unreachable at a boundary, or speaks another version by
+        then, the epoch repeats the set it has, reshuffled, and the log says so. Errors: as `acquire`
+        for the first epoch, or if the loop released the last one itself; else all but
+        DaemonUnreachableError and ProtocolVersionError. OtherNodeError, if another node has one of these.
+
+        `state`: what a loader of an earlier process's epoch gave by `state_dict()`: the first epoch is that
+        one, whatever `start`, its first loader begins after the batch that was delivered last, and
+        `progress` and `steps_per_epoch` go on. Where the set is gone, as on an empty disk, the epoch begins
+        anew with the set that is cached now, and the log says so.
+        A mixture's state has its weights, which count to the end of its epoch. CallerError for the state of
+        another dataset.
+        """
+        given = None if rank is None and world is None else place(rank, world)
+        leases = self._leases
+        agreement = Agreement(agree, (leases.rank, leases.world), given, self.endpoint)
+        with agreement.telling():
+            resumed = None if state is None else RunState.of_state(state, dataset)
+            start = start if resumed is None else resumed.epoch
+            run = Run(n, records, steps_per_epoch, start)
+            if resumed is not None:
+                run.resumed(resumed, same=False)
+            sets = dataset if isinstance(dataset, str) else Weights(dataset)
+        return agreement.over(self._epochs.of_run(sets, run, job, timeout, resumed), run)
+
+    def tf_dataset(
+        self,
+        dataset: str,
+        batch_size: int,
+        epochs: int | None = None,
+        **options: Unpack[RunOptions],
+    ) -> tensorflow.data.Dataset:
+        """A stock tf.data pipeline over epoch after epoch: one for a whole `fit`, endless by default.
+
+        Elements are those of `Epoch.tf_dataset`, with the same options (label, shuffle, seed,
+        drop_last, pad_last, features, rank, world) and defaults. TensorFlow reads each set to its end; then
+        the pipeline takes the next set, which reports the last one as delivered. A lease ends when the set
+        after the next is taken, or with the iterator. Without a daemon at a boundary the set is
+        repeated, reshuffled, and the log says so.
+
+        `epochs`: end after so many sets. `start`: the first set's number, for a run that resumes. Each
+        iterator begins with the next set. With tf.distribute, `batch_size` is the global one.
+
+        The first set is acquired here; errors as `acquire`. Errors at a boundary come out of TensorFlow
+        as tf.errors.OpError with the message, a SchemaError too if the features have changed by then.
+        """
+        given: object = dataset
+        if not isinstance(given, str):
+            raise CallerError(NO_TF_DATASET)
+        from cachecd_client.runs import tf_run
+
+        key = dataset, options.get("job") or self._leases.job, options.get("rank")
+        numbers = self._numbers.setdefault(key, tf_run.Numbers())
+        return tf_run.dataset(
+            self._epochs, self.close, dataset, batch_size, numbers, epochs=epochs, **options
+        )
+
+    def input_fn(
+        self,
+        dataset: str,
+        batch_size: int,
+        epochs: int | None = None,
+        **options: Unpack[RunOptions],
+    ) -> Callable[[], tensorflow.data.Dataset]:
+        """`tf_dataset` as the function that an Estimator calls: each call takes the next set on lease."""
+        return partial(self.tf_dataset, dataset, batch_size, epochs, **options)
+
+    def report(self, dataset: str | None = None) -> Report:
+        """What the epoch that was leased last tells, of this dataset or of any: `Epoch.report`.
+
+        Also after its release. CallerError if this session has leased none.
+        """
+        return self._leases.reads.report(dataset)
+
+    def status(self) -> dict[str, Any]:
+        """The daemon's status document, as `cachecd status --json` prints it."""
+        reply = self._leases.ask(AskStatus(new_id()))
+        assert isinstance(reply, StatusReply)
+        return reply.status
+
+    def exclude(self, dataset: str, *keys: str) -> None:
+        """Takes all records of these objects (keys relative to the source's URL) out of the dataset: they
+        are never fetched again, and no later lease names a shard with a record of theirs.
+
+        Returns when that outlives a power failure, however long a full disk puts that off; the log says
+        what it waits for. UnknownDatasetError; DaemonUnreachableError.
+        """
+        wait = Wait(dataset, None, _SEARCH_POLL)
+        while isinstance(
+            reply := self._leases.ask(Exclude(new_id(), dataset, list(keys))), Waiting
+        ):
+            wait.pause(reply)
+
+    def close(self) -> None:
+        """Releases every epoch, and ends the daemon if it is this session's own. Idempotent."""
+        self._leases.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
