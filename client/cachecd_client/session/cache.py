@@ -54,11 +54,11 @@ def connect(target: str | os.PathLike[str] | None = None, timeout: float | None 
         except BaseException:
             daemon.close()
             raise
-        return Cache(Leases(transport, _PATIENCE if timeout is None else timeout, daemon))
+        return Cache(transport, _PATIENCE if timeout is None else timeout, daemon)
     transport = Transport(endpoint_of(target, os.environ))
     patience = _PATIENCE if timeout is None else timeout
     transport.ask(AskStatus(new_id()), patience)
-    return Cache(Leases(transport, patience))
+    return Cache(transport, patience)
 
 
 class Cache:
@@ -68,8 +68,10 @@ class Cache:
     collected or the interpreter exits. Methods may be called from any thread.
     """
 
-    def __init__(self, leases: Leases) -> None:
-        self._leases = leases
+    def __init__(
+        self, transport: Transport, timeout: float, daemon: PrivateDaemon | None = None
+    ) -> None:
+        self._leases = leases = Leases(transport, timeout, daemon)
         self._epochs = Epochs(leases)
         self._numbers: dict[tuple[str, str, int | None], Numbers] = {}
 
