@@ -16,7 +16,6 @@ import itertools
 import json
 import os
 import random
-import statistics
 import sys
 import threading
 import time
@@ -174,7 +173,8 @@ def page(
     parts = [
         f"{datetime.now(UTC):%Y-%m-%d}, {here['processor']}, {here['cores']} cores, page cache warm; "
         f"records of {records.record_bytes / 1e3:.0f} kB, {records.batch_size} a batch; "
-        f"{options.repeats} repeats by turns: medians, in brackets the least and the greatest."
+        f"{options.repeats} repeats by turns: medians, in brackets the least and the greatest if they "
+        "differ by more than half."
     ]
     for package, title in (("tensorflow", "TensorFlow"), ("torch", "PyTorch")):
         lines = [
@@ -184,23 +184,15 @@ def page(
         ]
         for name, figures in measured.items():
             cells = [
-                _spread(figures["mb_s"], 1, ",.0f"),
-                _spread(figures["cpu_s_gb"], 1, ".2f"),
-                _spread(figures["paced_mb_s"], 1, ",.0f"),
-                _spread(figures["kept"], 100, ".0f") + " %",
+                report.spread(figures["mb_s"]),
+                report.spread(figures["cpu_s_gb"]),
+                report.spread(figures["paced_mb_s"]),
+                report.spread(figures["kept"], 100) + " %",
             ]
             if name.startswith(f"{package}: "):
                 lines.append(f"| {name.partition(': ')[2]} | {' | '.join(cells)} |")
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
-
-
-def _spread(values: Sequence[float], scale: float, form: str) -> str:
-    least, middle, most = (
-        format(scale * value, form)
-        for value in (min(values), statistics.median(values), max(values))
-    )
-    return f"{middle} ({least}-{most})"
 
 
 if __name__ == "__main__":

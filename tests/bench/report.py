@@ -145,15 +145,19 @@ def _left_out(results: Results) -> Iterable[str]:
             yield f"{title}: " + "; ".join(f"{name} ({why})" for name, why in reasons.items()) + "."
 
 
-def spread(values: Sequence[float] | None) -> str:
+def spread(values: Sequence[float] | None, scale: float = 1) -> str:
+    """The median, and in brackets the least and the greatest if they differ by more than half."""
     if not values:
         return ""
-    return f"{_short(median(values))} ({_short(min(values))}-{_short(max(values))})"
+    least, most = min(values), max(values)
+    noise = f" ({_short(scale * least)}-{_short(scale * most)})" if most > 1.5 * least else ""
+    return f"{_short(scale * median(values))}{noise}"
 
 
 def _short(value: float) -> str:
-    """Three digits, or all before the point."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    """Two digits: repeats differ by more than the third."""
+    rounded = float(f"{value:.2g}")
+    return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:g}"
 
 
 def put_into(path: Path, figures: str | None, mark: str = "figures") -> None:
