@@ -266,14 +266,15 @@ class Run:
         return 256 * 256 * 3 * len(sizes) / sum(sizes)
 
 
-def page(run: Run, rows: Sequence[Row]) -> str:
+def page(run: Run, rows: Sequence[Row] = ()) -> str:
+    """The tables; the bars are for whoever runs it, and not for the documentation."""
     here, options = report.machine(), run.options
     packages = ", ".join(f"{name} {version}" for name, version in sorted(run.versions.items()))
     parts = [
         f"{here['processor']}, {CORES} cores; Python {here['python']}; {packages}. "
-        f"{options.repeats} repeats: medians, in brackets the least and the greatest; batches of "
-        f"{options.batch}.",
-        report.bar_table(rows),
+        f"{options.repeats} repeats: medians, in brackets the least and the greatest if they differ by "
+        f"more than half; batches of {options.batch}.",
+        *([report.bar_table(rows)] if rows else []),
     ]
     for name, ways in sorted(run.measured.items(), key=lambda each: list(CASES).index(each[0])):
         figures = [f for f in FIGURES if any(f in values for values in ways.values())]
@@ -363,7 +364,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     figures = page(run, rows)
     sys.stdout.write(figures)
     if options.page:
-        report.put_into(options.page, figures, MARK)
+        report.put_into(options.page, page(run), MARK)
     return 1 if options.strict and not all(row.met for row in rows) else 0
 
 

@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         document = report.document(plan, results, rows)
         options.json.write_text(json.dumps(document, indent=1) + "\n")
     if options.page:
-        report.put_into(options.page, figures)
+        report.put_into(options.page, report.page(plan, results))
     if options.plot:
         plot.draw(results, options.plot)
     return 1 if options.strict and not all(row.met for row in rows) else 0
