@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from cachecd_client.loader.loader import Loader
     from cachecd_client.runs.epoch import Epoch
     from cachecd_client.runs.mixture import Mixture
+    from cachecd_client.runs.run_loader import RunLoader
     from cachecd_client.schema import Feature, Schema
     from cachecd_client.session.cache import Cache, connect
 
@@ -65,6 +66,7 @@ __all__ = [
     "RaggedBytes",
     "ReplicasDifferError",
     "RequestError",
+    "RunLoader",
     "Schema",
     "SchemaError",
     "SplitChangedError",
@@ -84,6 +86,7 @@ _HOME = {
     "Mixture": "runs.mixture",
     "Ragged": "loader.columns",
     "RaggedBytes": "loader.columns",
+    "RunLoader": "runs.run_loader",
     "Schema": "schema",
     "connect": "session.cache",
 }

@@ -27,6 +27,24 @@ with connect(timeout=20) as cache:
 """
 
 
+# The same by one loader for the run: it reads `loops` epochs before.
+ONE_LOADER = """
+import json, sys
+from cachecd_client import connect
+loops, batches, path, batch_size, run = json.loads(sys.argv[1])
+with connect(timeout=20) as cache:
+    loader = cache.numpy("train", batch_size, timeout=30, features=["key"], **run)
+    for _ in range(loops):
+        for batch in loader:
+            pass
+    for nth, batch in enumerate(loader, 1):
+        if nth == batches:
+            json.dump(loader.state_dict(), open(path, "w"))
+            print("[]", flush=True)
+            sys.stdin.read()
+"""
+
+
 class Read:
     def __init__(self, epoch: Any, **place: int) -> None:
         self.epoch, self.fingerprint = epoch.epoch, epoch.fingerprint
@@ -42,11 +60,13 @@ def read(served: Daemon, **run: Any) -> list[Read]:
         return [Read(epoch) for epoch in cache.epochs("train", timeout=30, **run)]
 
 
-def killed(served: Daemon, epoch: int, batches: int, **run: Any) -> dict[str, Any]:
+def killed(
+    served: Daemon, epoch: int, batches: int, program: str = TRAINER, **run: Any
+) -> dict[str, Any]:
     """The state of a run whose trainer was killed after so many batches of an epoch, and its daemon too."""
     path = served.folder / "state.json"
     asked = json.dumps([epoch, batches, str(path), BATCH, run])
-    with trainer(served, TRAINER, asked) as process:
+    with trainer(served, program, asked) as process:
         said_line(process)
         process.kill()
     served.kill()
@@ -97,3 +117,19 @@ def test_on_an_empty_disk_the_source_goes_on_from_the_place_of_the_state(daemon,
     assert (known["seed"], known["shape"]["S"]) == (leased["sampling_seed"], leased["streams"])
     block = BlockOrder(known["seed"], 0, [len(objects)])
     assert cached <= {block.unit(g) for g in range(place, len(objects))}, "the rest of the pass"
+
+
+def test_a_run_loader_goes_on_after_kill_9_of_trainer_and_daemon(daemon, train):
+    grow = {"first": "1MiB", "per_epoch": "512KiB", "wait": True}
+    served: Daemon = daemon({"train": train(grow=grow)}).start()
+    whole = read(served, n=3)
+    state = killed(served, 1, 5, ONE_LOADER, epochs=3)
+    served.start()
+    after = []
+    with (
+        served.connect(timeout=20) as cache,
+        cache.numpy("train", BATCH, 3, timeout=30, state=state, features=["key"]) as loader,
+    ):
+        for _ in range(3):  # one more than are left
+            after += [[bytes(key).decode() for key in batch["key"]] for batch in loader]
+    assert after == keys_of(whole)[len(whole[0].keys) + 5 :]

@@ -2,5 +2,6 @@
 
 `epoch` is a leased file set, `mixture` an epoch of several datasets, `passes` counts what an epoch's
 loaders read. `run` says how long a run is and where it is, `run_state` stores that in the states of
-loaders, `agreement` compares the processes of a run. `tf_run` is a whole run as one stock tf.data pipeline.
+loaders, `agreement` compares the processes of a run. `run_loader` reads a whole run, `tf_run` does so by
+stock tf.data.
 """

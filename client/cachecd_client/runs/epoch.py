@@ -182,6 +182,11 @@ class Epoch(FileSet):
         nobody tells, if that is more; all of the set once, if there is neither."""
         self._passes.tell_run()
 
+    def ends_run(self, loader: Loader) -> bool:
+        """Whether the run is over after the pass that this loader made."""
+        read, step = self._passes.before + self._passes.rows, loader.batch_size * loader.world
+        return self._run is not None and self._run.ends_before(self.epoch + 1, read, step)
+
     def count_delivered(self) -> None:
         """Counts what this process was delivered of each set until now, for the next report to the daemon,
         which may replace what was delivered. What nobody counts counts as all of it."""

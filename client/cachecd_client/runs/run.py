@@ -26,16 +26,20 @@ class Run:
         records: int | None = None,
         steps_per_epoch: int | None = None,
         start: int = 0,
+        *,
+        option: str = "n",
     ) -> None:
+        """`option`: how the caller names the number of epochs."""
         if (epochs is None) == (records is None):
             raise CallerError(
-                f"n={epochs}, records={records}: expected one of them, the run's length in epochs or in "
-                "records over all ranks"
+                f"{option}={epochs}, records={records}: expected one of them, the length of the run in "
+                "epochs, or in records over all ranks"
             )
         start = integer("start", start, 0)
-        if epochs is not None and not start <= integer("n", epochs, 0):
+        if epochs is not None and not start <= integer(option, epochs, 0):
             raise CallerError(
-                f"start={start}, n={epochs}: expected 0 <= start <= n; a state's start is its epoch"
+                f"start={start}, {option}={epochs}: expected 0 <= start <= {option}; the start of a state "
+                "is its epoch"
             )
         self.epochs = epochs
         self._budget = None if records is None else integer("records", records, 1)
@@ -75,10 +79,14 @@ class Run:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left: no epoch, or not the records of one step."""
+        """Whether nothing is left: no epoch, or fewer records than one step has."""
+        return self.ends_before(self.number, self.read, self._step)
+
+    def ends_before(self, number: int, read: int, step: int) -> bool:
+        """Whether there is no epoch `number` after `read` records, in steps of `step`."""
         if self.records is None:
-            return self.number >= (self.epochs or 0)
-        return self.records - self.read < self._step
+            return number >= (self.epochs or 0)
+        return self.records - read < step
 
     def resumed(self, standing: RunState, same: bool, elsewhere: bool = False) -> None:
         """It goes on where an earlier process left it, in the `same` sets or in others; what of its epoch

@@ -33,7 +33,7 @@ log = logging.getLogger("cachecd")
 _QUIET = 0.2  # seconds in which TensorFlow's threads leave Python when the process ends
 
 
-class RunOptions(TypedDict, total=False):
+class PipelineOptions(TypedDict, total=False):
     """The options of `Cache.tf_dataset` beside dataset, batch size and `epochs`."""
 
     label: str | None

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from cachecd_client.errors import CallerError
 from cachecd_client.frameworks.collective import AllGather
+from cachecd_client.loader.loader import Loader
+from cachecd_client.loader.options import Options
 from cachecd_client.loader.reading import place
 from cachecd_client.protocol import AskStatus, Exclude, StatusReply, Waiting
 from cachecd_client.report.summary import Report
@@ -17,6 +19,7 @@ from cachecd_client.runs.agreement import Agreement
 from cachecd_client.runs.epoch import Epoch
 from cachecd_client.runs.mixture import NO_TF_DATASET, Mixing, Weights
 from cachecd_client.runs.run import Run
+from cachecd_client.runs.run_loader import OF_RUN, RunLoader, RunOptions
 from cachecd_client.runs.run_state import RunState
 from cachecd_client.session.acquire import Leases, Wait, new_id
 from cachecd_client.session.epochs import Epochs
@@ -26,7 +29,7 @@ from cachecd_client.transport import Transport, endpoint_of
 if TYPE_CHECKING:
     import tensorflow
 
-    from cachecd_client.runs.tf_run import Numbers, RunOptions
+    from cachecd_client.runs.tf_run import Numbers, PipelineOptions
 
 _PATIENCE = 10.0  # seconds for a daemon that somebody else starts
 _START = 120.0  # seconds for one that is started here: it may have a large cache to look through
@@ -155,13 +158,113 @@ class Cache:
         A mixture's state has its weights, which count to the end of its epoch. CallerError for the state of
         another dataset.
         """
+        return self._begin(
+            "n",
+            dataset,
+            n,
+            job,
+            start,
+            timeout,
+            records,
+            steps_per_epoch,
+            agree,
+            state,
+            rank,
+            world,
+        )
+
+    def numpy(
+        self,
+        dataset: str | Mixing,
+        batch_size: int,
+        epochs: int | None = None,
+        **options: Unpack[RunOptions],
+    ) -> RunLoader:
+        """One loader for a run: each `for` loop over it is the next epoch. `RunLoader` has details.
+
+        `epochs`, or `records` in its place: the run's length. `records`, `steps_per_epoch`, `start`,
+        `job`, `timeout`, `agree`, `state`, `rank` and `world` are those of `epochs`, other options those
+        of the epoch's `numpy()`. With `seed`, each epoch has another order that follows from it, unless
+        reshuffle=False.
+        """
+        return self._loader(
+            dataset, epochs, options, lambda epoch, own: epoch.numpy(batch_size, **own)
+        )
+
+    def torch(
+        self,
+        dataset: str | Mixing,
+        batch_size: int,
+        epochs: int | None = None,
+        *,
+        device: Any = None,
+        channels_last: bool | Sequence[str] = False,
+        **options: Unpack[RunOptions],
+    ) -> RunLoader:
+        """As `numpy`, with the batches of `Epoch.torch`."""
+        to = {"device": device, "channels_last": channels_last}
+        return self._loader(
+            dataset, epochs, options, lambda epoch, own: epoch.torch(batch_size, **to, **own)
+        )
+
+    def tf(
+        self,
+        dataset: str | Mixing,
+        batch_size: int,
+        epochs: int | None = None,
+        **options: Unpack[RunOptions],
+    ) -> RunLoader:
+        """As `numpy`, with the batches of `Epoch.tf`."""
+        return self._loader(
+            dataset, epochs, options, lambda epoch, own: epoch.tf(batch_size, **own)
+        )
+
+    def jax(
+        self,
+        dataset: str | Mixing,
+        batch_size: int,
+        epochs: int | None = None,
+        *,
+        device: Any = None,
+        **options: Unpack[RunOptions],
+    ) -> RunLoader:
+        """As `numpy`, with the batches of `Epoch.jax`."""
+        return self._loader(
+            dataset,
+            epochs,
+            options,
+            lambda epoch, own: epoch.jax(batch_size, device=device, **own),
+        )
+
+    def _loader(
+        self, dataset: str | Mixing, epochs: int | None, options: RunOptions,
+        make: Callable[[Epoch, Options], Loader],
+    ) -> RunLoader:  # fmt: skip
+        given: dict[str, Any] = dict(options)
+        if unknown := given.keys() - RunOptions.__optional_keys__:
+            raise TypeError(
+                f"unknown option {sorted(unknown)[0]!r}; a loader of a run takes batch_size, epochs, "
+                f"{', '.join(RunOptions.__annotations__)}"
+            )
+        of_run = {name: given.pop(name) for name in OF_RUN & given.keys()}
+        state = of_run.pop("state", None)
+        begin = partial(self._begin, "epochs", dataset, epochs, **of_run)
+        return RunLoader(lambda at: begin(state=at), make, cast(Options, given), state)
+
+    def _begin(
+        self, option: str, dataset: str | Mixing, n: int | None, job: str | None = None, start: int = 0,
+        timeout: float | None = None, records: int | None = None, steps_per_epoch: int | None = None,
+        agree: bool | AllGather = True, state: Mapping[str, Any] | None = None,
+        rank: int | None = None, world: int | None = None,
+    ) -> Generator[Epoch, None, None]:  # fmt: skip
+        """As `epochs`; `option`: how the caller names `n`."""
         given = None if rank is None and world is None else place(rank, world)
         leases = self._leases
         agreement = Agreement(agree, (leases.rank, leases.world), given, self.endpoint)
         with agreement.telling():
             resumed = None if state is None else RunState.of_state(state, dataset)
             start = start if resumed is None else resumed.epoch
-            run = Run(n, records, steps_per_epoch, start)
+            run = Run(n, records, steps_per_epoch, start, option=option)
             if resumed is not None:
                 run.resumed(resumed, same=False)
             sets = dataset if isinstance(dataset, str) else Weights(dataset)
@@ -172,7 +275,7 @@ class Cache:
         dataset: str,
         batch_size: int,
         epochs: int | None = None,
-        **options: Unpack[RunOptions],
+        **options: Unpack[PipelineOptions],
     ) -> tensorflow.data.Dataset:
         """A stock tf.data pipeline over epoch after epoch: one for a whole `fit`, endless by default.
 
@@ -204,7 +307,7 @@ class Cache:
         dataset: str,
         batch_size: int,
         epochs: int | None = None,
-        **options: Unpack[RunOptions],
+        **options: Unpack[PipelineOptions],
     ) -> Callable[[], tensorflow.data.Dataset]:
         """`tf_dataset` as the function that an Estimator calls: each call takes the next set on lease."""
         return partial(self.tf_dataset, dataset, batch_size, epochs, **options)

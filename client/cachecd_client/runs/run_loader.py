@@ -1,0 +1,183 @@
+"""One loader for a whole run: each `iter()` is the next epoch, on its lease."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import Any, NoReturn, Self
+
+from cachecd_client.errors import CallerError
+from cachecd_client.frameworks.collective import AllGather
+from cachecd_client.loader.loader import Batch, Loader
+from cachecd_client.loader.options import Options
+from cachecd_client.loader.reading import LARGEST_SEED
+from cachecd_client.loader.state import seed_of
+from cachecd_client.options import integer
+from cachecd_client.report.summary import Report
+from cachecd_client.runs.epoch import Epoch
+
+log = logging.getLogger("cachecd")
+
+_CLOSED = "this loader is closed: make another one"
+
+
+class RunOptions(Options, total=False):
+    """Options of a run, explained at `Cache.epochs`, and of its loaders, explained at `Loader`."""
+
+    records: int | None
+    steps_per_epoch: int | None
+    start: int
+    job: str | None
+    timeout: float | None
+    agree: bool | AllGather
+    state: Mapping[str, Any] | None
+
+
+#: What `epochs()` takes. `rank` and `world` are the run's, and its loaders follow it.
+OF_RUN = RunOptions.__annotations__.keys() - Options.__annotations__.keys() | {"rank", "world"}
+
+
+class RunLoader:
+    """Iterates over batches, one epoch of the run for each `for` loop.
+
+    Each epoch is leased before the lease of the epoch before it ends, exactly as by `Cache.epochs`. An
+    epoch begins with the first batch of a loop; a loop that is left early ends its epoch. When the run is
+    over, loops deliver no batches, and the log says so: a program may loop more often than the run has
+    epochs left, as after a resume.
+
+    The first epoch is leased when it is needed: by a loop, `len()`, `state_dict()`, `progress` or
+    `report()`. The last lease ends with the last batch, with `close()` or with the session.
+
+    Made by `Cache.numpy`, `torch`, `tf` and `jax`. Use it from one thread at a time.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[Mapping[str, Any] | None], Generator[Epoch, None, None]],
+        make: Callable[[Epoch, Options], Loader],
+        options: Options,
+        state: Mapping[str, Any] | None,
+    ) -> None:
+        """`begin` begins the run at a state; `make` makes the loader of an epoch."""
+        self._begin = begin
+        self._make = make
+        self._options = options
+        self._state = state
+        self._epochs = begin(state)
+        self._epoch: Epoch | None = None  # whose pass ran last, or comes next
+        self._loader: Loader | None = None
+        self._has_begun = False  # a pass of it
+        self._is_over = self._is_closed = False
+        self._error: BaseException | None = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        """The batches of the next epoch, or the rest of the epoch at which the run resumes."""
+        if self._has_begun or self._loader is None:
+            self._advance()
+        loader, epoch = self._loader, self._epoch
+        if self._is_over or loader is None or epoch is None:
+            log.warning("the run is over: this loop gets no batches")
+            return
+        self._has_begun = True
+        yield from loader
+        if loader.position == len(loader) and epoch.ends_run(loader):
+            self._advance()  # ends the lease
+
+    def __len__(self) -> int:
+        """Steps of the epoch whose pass runs or ran last, or of the first epoch; 0 if the run has none.
+
+        It changes when a loop begins: the next set may be larger. `steps_per_epoch` makes it constant.
+        """
+        return 0 if (loader := self._current()) is None else len(loader)
+
+    @property
+    def epoch(self) -> Epoch | None:
+        """The epoch whose pass runs or ran last, or the first epoch; None if the run has none."""
+        self._current()
+        return self._epoch
+
+    @property
+    def progress(self) -> float:
+        """0..1: how far the run is; it moves with every batch."""
+        return 1.0 if (epoch := self.epoch) is None else epoch.progress
+
+    def report(self) -> Report:
+        """The figures of `epoch`: `Epoch.report`. CallerError if the run has no epoch."""
+        if (epoch := self.epoch) is None:
+            raise CallerError("the run is over, and no epoch was read here: nothing to report")
+        return epoch.report()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the run is, as plain values, the same on every rank at the same step.
+
+        `state=` of a loader in another process, or `load_state_dict()`, goes on there.
+        """
+        if (loader := self._current()) is not None:
+            return loader.state_dict()
+        return dict(self._state or {})
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where `state` was taken, as `state=` does. Releases the current epoch.
+
+        CallerError, and nothing changes, if it is no state of such a run.
+        """
+        if self._is_closed:
+            raise CallerError(_CLOSED)
+        epochs = self._begin(state)
+        self._epochs.close()
+        self._epochs, self._state = epochs, state
+        self._epoch = self._loader = self._error = None
+        self._has_begun = self._is_over = False
+
+    def close(self) -> None:
+        """Ends the pass and the lease, for good. Idempotent; batches stay valid."""
+        self._is_closed = True
+        self._epochs.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise CallerError(
+            "a loader of a run has threads and a lease, which cannot be pickled: make it in the process "
+            "that reads"
+        )
+
+    def _current(self) -> Loader | None:
+        if self._loader is None and not self._is_over:
+            self._advance()
+        return self._loader
+
+    def _advance(self) -> None:
+        """Takes the next epoch, or finds that the run is over."""
+        if self._is_over:
+            return
+        if self._is_closed:
+            raise CallerError(_CLOSED)
+        if self._error is not None:
+            raise CallerError(
+                f"this run ended with an error ({self._error!r}): make another loader with state=, or call "
+                "load_state_dict() with the last state"
+            ) from self._error
+        try:
+            epoch = next(self._epochs, None)
+            if epoch is None:
+                self._is_over = True
+                return
+            self._loader = self._make(epoch, self._options_for(epoch))
+        except BaseException as error:  # an interrupt ends the generator, too
+            self._error = error
+            self._epochs.close()
+            raise
+        self._epoch, self._has_begun = epoch, False
+
+    def _options_for(self, epoch: Epoch) -> Options:
+        """By one seed each epoch has another order."""
+        seed = self._options.get("seed")
+        if seed is None or not self._options.get("reshuffle", True):
+            return self._options
+        seed = integer("seed", seed, 0, LARGEST_SEED)
+        return {**self._options, "seed": seed_of(seed, epoch.epoch)}
