@@ -83,7 +83,9 @@ def take_inventory(directory: Path) -> Inventory:
     if not directory.is_dir():
         raise CallerError(f"{directory}: there is no such directory; expected a cache directory")
     layout = Layout(directory)
-    inventory = Inventory(is_cache=layout.lock.exists() and layout.datasets.is_dir())
+    # A daemon that ends removes its lock.
+    kept = layout.lock.exists() or layout.leases.is_dir()
+    inventory = Inventory(is_cache=kept and layout.datasets.is_dir())
     refused: list[Fault] = []
     for path in sorted(_walk(directory, refused)):
         regular = path.is_file() and not (inventory.is_cache and path.is_symlink())

@@ -242,6 +242,14 @@ def test_what_the_daemon_keeps_beside_the_shards_is_not_unknown(cachecd, cache):
     assert done.stdout.endswith("0 bad, 0 unknown\n")
 
 
+def test_cache_without_a_daemon_is_one(cache):
+    cache.layout.lock.unlink()
+    cache.layout.leases.mkdir(exist_ok=True)
+    cache.sidecar("train", 2).unlink()
+    assert [fault.path for fault in faults(cache.root)] == [cache.shard("train", 2)]
+    assert take_inventory(cache.root).unknown == []
+
+
 def test_json_holds_everything(cachecd, cache):
     path = cache.shard("eval", 1)
     flip(path, 14)
