@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import signal
 from collections.abc import Iterator
 
@@ -27,6 +28,15 @@ def s3() -> Iterator[S3Server]:
     """A real S3 server for the whole session: .endpoint, .environ, .client, .bucket(name), .put()."""
     with s3_server() as server:
         yield server
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what takes long, unless CACHECD_LONG is set: `nox -s long` runs it."""
+    if "CACHECD_LONG" in os.environ:
+        return
+    long = [item for item in items if item.get_closest_marker("long")]
+    config.hook.pytest_deselected(items=long)
+    items[:] = [item for item in items if not item.get_closest_marker("long")]
 
 
 def pytest_collection_finish() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 
 import numpy as np
 import pytest
@@ -62,13 +61,12 @@ def test_the_page_has_a_table_for_each_framework(records):
     assert "| torch() | 1,200 (1-2,300) | 0.2 (0.1-0.25) | 300 | 95 % |" in text
 
 
-if "CACHECD_LONG" in os.environ:
-
-    def test_all_ways_are_measured(tmp_path):
-        found, printed = run(
-            "gil", "--data", str(tmp_path / "data"), "--megabytes", "20", "--repeats", "1",
-            "--seconds", "0.1", figures=tmp_path / "figures.json",
-        )  # fmt: skip
-        assert found.keys() == WAYS.keys()
-        assert all(figures["mb_s"][0] > 0 for figures in found.values())
-        assert "| from_generator |" in printed
+@pytest.mark.long
+def test_all_ways_are_measured(tmp_path):
+    found, printed = run(
+        "gil", "--data", str(tmp_path / "data"), "--megabytes", "20", "--repeats", "1",
+        "--seconds", "0.1", figures=tmp_path / "figures.json",
+    )  # fmt: skip
+    assert found.keys() == WAYS.keys()
+    assert all(figures["mb_s"][0] > 0 for figures in found.values())
+    assert "| from_generator |" in printed

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from tests.bench import images
@@ -11,24 +9,24 @@ from tests.bench.shortform import run
 
 CASES = ("jpg256", "masks", "png256", "pixels256", "bytes4kB", "bare786kB", "job", "capacity")
 
-if "CACHECD_LONG" in os.environ:
 
-    def test_our_readers_are_measured_and_told_in_the_page(tmp_path):
-        page, figures = tmp_path / "page.md", tmp_path / "figures.json"
-        page.write_text("<!-- images: begin -->\n<!-- images: end -->\n")
-        place = ["--data", str(tmp_path / "data"), "--page", str(page)]
-        ours = [f"{case}/ours*" for case in CASES]
-        found, printed = run("images", "--quick", *place, "--only", *ours, figures=figures)
-        assert found["absent"] == {}
-        assert found["measured"].keys() == set(CASES)
-        assert found["measured"]["jpg256"]["ours"]["images_s"][0] > 0
-        assert found["measured"]["job"]["ours-job"]["nothing_s"][0] > 0
-        records = found["measured"]["capacity"]["ours-encoded"]["records"]
-        assert records == [found["plan"]["job"]]
-        tables = printed.partition("**")[2]
-        assert tables
-        assert tables in page.read_text()
-        assert printed.count("not measured") == len(images.BARS) - 3
+@pytest.mark.long
+def test_our_readers_are_measured_and_told_in_the_page(tmp_path):
+    page, figures = tmp_path / "page.md", tmp_path / "figures.json"
+    page.write_text("<!-- images: begin -->\n<!-- images: end -->\n")
+    place = ["--data", str(tmp_path / "data"), "--page", str(page)]
+    ours = [f"{case}/ours*" for case in CASES]
+    found, printed = run("images", "--quick", *place, "--only", *ours, figures=figures)
+    assert found["absent"] == {}
+    assert found["measured"].keys() == set(CASES)
+    assert found["measured"]["jpg256"]["ours"]["images_s"][0] > 0
+    assert found["measured"]["job"]["ours-job"]["nothing_s"][0] > 0
+    records = found["measured"]["capacity"]["ours-encoded"]["records"]
+    assert records == [found["plan"]["job"]]
+    tables = printed.partition("**")[2]
+    assert tables
+    assert tables in page.read_text()
+    assert printed.count("not measured") == len(images.BARS) - 3
 
 
 @pytest.mark.parametrize(("ours", "met"), [([5.0, 2.2, 1.0], True), ([5.0, 2.1, 8.0], False)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 
 import pytest
@@ -19,19 +18,18 @@ HERE = Path(__file__).parent / "situations"
 
 
 # Twenty seconds of both cores, which a run of all tests has not to spare.
-if "CACHECD_LONG" in os.environ:
-
-    def test_a_situation_measures_its_ways_and_leaves_nothing_behind(tmp_path_factory, tmp_path):
-        folder = tmp_path_factory.mktemp("s")
-        found, printed = run(
-            "situations", "5", "--short", "--folder", str(folder), figures=tmp_path / "figures.json"
-        )
-        figures = found["5"]["figures"]
-        assert figures.keys() == {"in a DataLoader", "moved out"}
-        assert all(way["images_s"][0] > 0 for way in figures.values())
-        assert figures["moved out"]["made_s"][0] > 0
-        assert printed.startswith("## 5. A slow step moved out of the input path")
-        assert list(folder.iterdir()) == []
+@pytest.mark.long
+def test_a_situation_measures_its_ways_and_leaves_nothing_behind(tmp_path_factory, tmp_path):
+    folder = tmp_path_factory.mktemp("s")
+    found, printed = run(
+        "situations", "5", "--short", "--folder", str(folder), figures=tmp_path / "figures.json"
+    )
+    figures = found["5"]["figures"]
+    assert figures.keys() == {"in a DataLoader", "moved out"}
+    assert all(way["images_s"][0] > 0 for way in figures.values())
+    assert figures["moved out"]["made_s"][0] > 0
+    assert printed.startswith("## 5. A slow step moved out of the input path")
+    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("number", SITUATIONS)

@@ -107,8 +107,9 @@ def test_ranks_are_disjoint_and_take_equal_steps(files, batch_size):
     assert len(set(delivered)) == len(delivered)
 
 
-@pytest.mark.parametrize(("batch_size", "world"), [(10, 2), (5, 4), (27, 2), (1, 5)])
-@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize(
+    ("batch_size", "world", "shuffle"), [(10, 2, True), (5, 4, False), (27, 2, True), (1, 5, False)]
+)
 def test_padded_ranks_deliver_every_record_once_in_full_batches(files, batch_size, world, shuffle):
     datasets = [
         files.tf_dataset(batch_size, pad_last=True, shuffle=shuffle, rank=rank, world=world)
@@ -126,8 +127,10 @@ def test_padded_ranks_deliver_every_record_once_in_full_batches(files, batch_siz
     assert sorted(valid) == list(range(N))
 
 
-@pytest.mark.parametrize(("batch_size", "world"), [(10, 1), (10, 2), (5, 4), (27, 2), (4, 13)])
-@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize(
+    ("batch_size", "world", "shuffle"),
+    [(10, 1, True), (10, 2, False), (5, 4, True), (27, 2, False), (4, 13, True)],
+)
 def test_short_last_batches_deliver_every_record_once(files, batch_size, world, shuffle):
     ranks = []
     for rank in range(world):

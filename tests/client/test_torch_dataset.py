@@ -184,6 +184,7 @@ def test_workers_repeat_the_pass_until_set_epoch(files, world, persistent):
         assert rows(loader) == expected[epoch]
 
 
+@pytest.mark.long
 def test_spawned_workers_see_the_epoch_that_was_set(files):
     dataset = files.to_dataset(**OPTIONS)
     first, *_, fifth = passes_of(files, 5)

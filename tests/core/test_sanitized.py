@@ -26,29 +26,32 @@ def built(tmp_path_factory):
     return build(tmp_path_factory.mktemp("sanitized"))
 
 
-if "CACHECD_LONG" in os.environ:
+@pytest.mark.long
+@pytest.mark.parametrize("target", TARGETS)
+def test_hostile_bytes_are_refused_or_read_as_the_format_says(target, built, tmp_path):
+    much = [f"-max_total_time={SECONDS}"] if SECONDS else [f"-runs={MUTATIONS}"]
+    flags = ["-seed=1", f"-artifact_prefix={tmp_path}/", *much]
+    program = built["address,undefined"] / f"fuzz_{target}"
+    output = run(program, *flags, FOLDER / target, folder=tmp_path)
+    files = len(list((FOLDER / target).iterdir()))
+    assert output.startswith(f"{files} files, ")
+    assert SECONDS or f" {MUTATIONS} mutations" in output
+    assert list(tmp_path.iterdir()) == [], "no input was saved, and no file is left"
 
-    @pytest.mark.parametrize("target", TARGETS)
-    def test_hostile_bytes_are_refused_or_read_as_the_format_says(target, built, tmp_path):
-        much = [f"-max_total_time={SECONDS}"] if SECONDS else [f"-runs={MUTATIONS}"]
-        flags = ["-seed=1", f"-artifact_prefix={tmp_path}/", *much]
-        program = built["address,undefined"] / f"fuzz_{target}"
-        output = run(program, *flags, FOLDER / target, folder=tmp_path)
-        files = len(list((FOLDER / target).iterdir()))
-        assert output.startswith(f"{files} files, ")
-        assert SECONDS or f" {MUTATIONS} mutations" in output
-        assert list(tmp_path.iterdir()) == [], "no input was saved, and no file is left"
 
-    def test_threads_neither_race_nor_touch_what_is_gone(built, tmp_path):
-        rounds = SECONDS * ROUNDS or ROUNDS
-        # A process under this sanitizer that finds its address space too random starts itself anew.
-        output = run(built["thread"] / "threads", rounds, folder=tmp_path)
-        assert output == f"{rounds} rounds\n"
-        assert list(tmp_path.iterdir()) == []
+@pytest.mark.long
+def test_threads_neither_race_nor_touch_what_is_gone(built, tmp_path):
+    rounds = SECONDS * ROUNDS or ROUNDS
+    # A process under this sanitizer that finds its address space too random starts itself anew.
+    output = run(built["thread"] / "threads", rounds, folder=tmp_path)
+    assert output == f"{rounds} rounds\n"
+    assert list(tmp_path.iterdir()) == []
 
-    @pytest.mark.parametrize("sanitizers", BUILDS)
-    def test_a_page_that_one_thread_had_replaced_is_known_to_all(sanitizers, built, tmp_path):
-        run(built[sanitizers] / "faults", folder=tmp_path)
+
+@pytest.mark.long
+@pytest.mark.parametrize("sanitizers", BUILDS)
+def test_a_page_that_one_thread_had_replaced_is_known_to_all(sanitizers, built, tmp_path):
+    run(built[sanitizers] / "faults", folder=tmp_path)
 
 
 def test_the_corpus_is_what_its_script_makes(tmp_path):

@@ -173,7 +173,7 @@ def published(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_ino for path in whole}
 
 
-@pytest.mark.parametrize("limit", [LIMIT, 3 << 20])
+@pytest.mark.parametrize("limit", [pytest.param(LIMIT, marks=pytest.mark.long), 3 << 20])
 def test_killed_cache_goes_on_where_it_was(root, limit):
     """Kills by SIGKILL at random points of the life, before, while and after it grows and rotates."""
     chance = random.Random(limit)

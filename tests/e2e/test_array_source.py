@@ -43,7 +43,7 @@ def test_windows_of_every_kind_of_array_arrive_and_what_has_none_costs_itself(da
             assert np.array_equal(found[key, at], arrays[kind][at : at + 100])
 
 
-@pytest.mark.parametrize("kind", ["hdf5", "zarr"])
+@pytest.mark.parametrize("kind", ["hdf5", pytest.param("zarr", marks=pytest.mark.long)])
 def test_windows_by_an_imported_reader_arrive_whole(kind, daemon, s3, tmp_path):
     array = np.random.default_rng(6).integers(0, 99, (5000, 2)).astype(">i2")
     if kind == "zarr":

@@ -260,6 +260,7 @@ def status_of(daemon: Daemon) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_objects_that_went_or_changed_since_the_listing_are_skipped_and_the_rest_goes_on(
     daemon, s3
 ):
@@ -333,6 +334,7 @@ def test_an_object_that_cannot_be_decoded_is_set_aside_with_its_reason_also_afte
         assert {int(image[0, 0, 0]) for image in batch["image"]} == set(range(20)) - {3, 11}
 
 
+@pytest.mark.long
 def test_a_prefix_of_grey_and_coloured_images_is_cached_whole_whichever_comes_first(daemon, s3):
     bodies = {}
     for number in range(40):

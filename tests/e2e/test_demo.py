@@ -139,6 +139,7 @@ def test_ctrl_c_in_mid_epoch_leaves_no_process_and_no_file(start):
     assert demo.left() == []
 
 
+@pytest.mark.long
 def test_a_reader_that_goes_away_ends_it(start):
     demo = start("--epochs", "60")
     demo.lines_until("epoch  files")

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
+
 from tests.e2e.daemons import Daemon, file_source, run
 
 
@@ -19,6 +21,7 @@ def dataset(folder: Any, **keys: Any) -> dict[str, Any]:
     return {"source": file_source(folder, objects), **keys}
 
 
+@pytest.mark.long
 def test_a_source_that_fits_is_cached_whole_whatever_an_epoch_may_add(daemon, tmp_path):
     grow = {"first": "64KiB", "per_epoch": "64KiB"}
     train = dataset(tmp_path / "source", grow=grow)
@@ -30,6 +33,7 @@ def test_a_source_that_fits_is_cached_whole_whatever_an_epoch_may_add(daemon, tm
     assert served.train["records"] == 200
 
 
+@pytest.mark.long
 def test_a_share_of_the_limit_is_filled(daemon, tmp_path):
     served = daemon({"train": dataset(tmp_path / "source")}, shard_size="64KiB", limit="4MiB")
     done = fill(served, "--until", "50%")

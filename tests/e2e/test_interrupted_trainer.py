@@ -92,6 +92,7 @@ def test_ctrl_c_leaves_the_trainer_time_to_save_and_its_exit_code_is_passed_on(
     assert not served.socket.exists()
 
 
+@pytest.mark.long
 def test_a_second_ctrl_c_ends_a_trainer_that_ignores_everything(daemon, train, tmp_path):
     served = daemon({"train": train()})
     said = tmp_path / "said"

@@ -7,6 +7,8 @@ import os
 import signal
 from collections import Counter
 
+import pytest
+
 from cachecd_client.errors import AcquireTimeoutError
 from tests.e2e.daemons import Daemon, file_source, said_line, trainer, wait_until
 from tests.e2e.reading import keys_of
@@ -116,6 +118,7 @@ def test_an_epoch_without_a_daemon_repeats_its_set_and_the_next_finds_the_new_da
     assert sum("repeats" in r.getMessage() for r in caplog.records) == 1
 
 
+@pytest.mark.long
 def test_a_limit_lowered_below_what_is_cached_is_reached_while_a_trainer_goes_on(daemon, train):
     """Which asks for the next set while it holds the last one."""
     served = daemon({"train": train(evict={"refresh": 0.5})}, limit="12MiB").start()
@@ -137,6 +140,7 @@ def test_a_limit_lowered_below_what_is_cached_is_reached_while_a_trainer_goes_on
     assert used() <= lowered
 
 
+@pytest.mark.long
 def test_reload_changes_the_number_of_workers_and_no_record_is_lost(daemon, train):
     served = daemon({"train": train()}, sampler={"workers": 1}).start()
     for workers in (3, 2):

@@ -52,6 +52,7 @@ def assert_labels(epoch: Epoch, classes: list[str]) -> set[int]:
     return {int(key) for key in found}
 
 
+@pytest.mark.long
 def test_with_classes_it_trains_before_the_listing_ends_is_killed_there_and_repeats_nothing(
     served, bucket
 ):

@@ -111,6 +111,7 @@ def kill_over_and_over(served: Daemon, times: int, seed: int) -> int:
     return epoch
 
 
+@pytest.mark.long
 def test_killed_while_shards_come_and_go_it_leaves_whole_ones_and_its_successor_goes_on(
     daemon, train
 ):
@@ -130,6 +131,7 @@ def test_killed_while_shards_come_and_go_it_leaves_whole_ones_and_its_successor_
     assert peak.bytes <= limit
 
 
+@pytest.mark.long
 def test_killed_while_it_cuts_large_units_it_forgets_no_record_and_repeats_none(daemon, tfrecords):
     """A file of this source spreads over several shards; what did not fit must be remembered."""
     source = {"url": "s3://tfrecords/train/", "format": "tfrecord"}
@@ -179,6 +181,7 @@ def test_a_daemon_started_by_its_trainer_ends_with_it_and_leaves_no_process(daem
     assert not served.socket.parent.exists(), "the configured endpoint is not for it"
 
 
+@pytest.mark.long
 def test_a_source_that_goes_away_leaves_what_is_cached_to_be_served(daemon, train, objects, s3):
     with Link(s3.endpoint) as link:
         environ = {**s3.environ, "AWS_ENDPOINT_URL": link.endpoint}

@@ -98,6 +98,7 @@ def test_a_listing_that_fails_in_the_middle_is_told_and_sampling_goes_on(served,
     assert bucket.listed_after.count(-1) == 2  # the look at the start, and one listing
 
 
+@pytest.mark.long
 def test_a_listing_without_end_is_told_and_sampling_goes_on(served, bucket):
     bucket.units, bucket.suffix = 10**7, 300 * "x"
     one = served(limit="24MiB").start()

@@ -66,7 +66,13 @@ def mistaken_pattern(document: dict[str, Any], tmp_path: Path) -> None:
     document["source"]["label"]["pattern"] = r"^class-\d/(\d)"
 
 
-@pytest.mark.parametrize("mistake", [mistaken_url, no_such_folder, mistaken_pattern])
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        mistaken_url,
+        *(pytest.param(f, marks=pytest.mark.long) for f in (no_such_folder, mistaken_pattern)),
+    ],
+)
 def test_after_a_mistaken_start_every_record_is_there_once_and_none_is_fetched_again(
     daemon, tmp_path, mistake
 ):

@@ -7,11 +7,12 @@ of CPU time. The short form is tests/client/test_agreement.py.
 from __future__ import annotations
 
 import json
-import os
 import random
 import socket
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.e2e.daemons import Daemon, file_source, trainer
 
@@ -90,38 +91,37 @@ def said(process: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
 
 
-if "CACHECD_LONG" in os.environ:
-
-    def test_two_nodes_with_sets_of_their_own_take_as_many_steps_by_torch_and_by_jax(tmp_path):
-        small, large = (node(tmp_path / str(objects), objects) for objects in RECORDS)
-        with small, large:
-            for served in small.start(), large.start():
-                served.settle()
-            ways = str(tmp_path / "meeting"), f"127.0.0.1:{free_port()}"
-            environ = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-            with (
-                trainer(small, NODE, *ways, RANK="0", **environ) as one,
-                trainer(large, NODE, *ways, RANK="1", **environ) as other,
-            ):
-                both = said(one), said(other)
-        for lines, records in zip(both, RECORDS, strict=True):
-            *epochs, _, half, rest, _, _, _ = lines
-            for epoch in (*epochs, half):
-                assert epoch["records"] == records
-                assert epoch["steps"] == 41 // BATCH
-                assert len(set(epoch["keys"])) == len(epoch["keys"]) == 40
-            for epoch in epochs:
-                # Without drop_last every record comes, and both take the steps of the larger set.
-                assert (len(epoch["valid"]), sum(epoch["valid"])) == (60 // BATCH, records)
-            # Of the records of all nodes each reads its half.
-            assert (half["steps"] + rest["steps"]) * BATCH == 48
-        dropped = [{f"{n:03d}" for n in range(60)} - set(epoch["keys"]) for epoch in both[1][:3]]
-        assert dropped[0] != dropped[1] != dropped[2]
-        errors = [lines[3]["error"].partition(":")[0] for lines in both]
-        assert errors == ["UnknownDatasetError", "OtherNodeError"]
-        (one_label,), (other_label,) = (lines[-3]["own"] for lines in both)
-        for lines in both:  # a global array, of the rows of both
-            assert lines[-3]["shape"] == [2 * BATCH]
-            assert lines[-3]["sum"] == sum(one_label + other_label)
-            assert lines[-2]["place"] == [0, 1, 41 // BATCH]
-            assert lines[-1]["error"].startswith("ReplicasDifferError: epoch 0 of 'train'")
+@pytest.mark.long
+def test_two_nodes_with_sets_of_their_own_take_as_many_steps_by_torch_and_by_jax(tmp_path):
+    small, large = (node(tmp_path / str(objects), objects) for objects in RECORDS)
+    with small, large:
+        for served in small.start(), large.start():
+            served.settle()
+        ways = str(tmp_path / "meeting"), f"127.0.0.1:{free_port()}"
+        environ = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+        with (
+            trainer(small, NODE, *ways, RANK="0", **environ) as one,
+            trainer(large, NODE, *ways, RANK="1", **environ) as other,
+        ):
+            both = said(one), said(other)
+    for lines, records in zip(both, RECORDS, strict=True):
+        *epochs, _, half, rest, _, _, _ = lines
+        for epoch in (*epochs, half):
+            assert epoch["records"] == records
+            assert epoch["steps"] == 41 // BATCH
+            assert len(set(epoch["keys"])) == len(epoch["keys"]) == 40
+        for epoch in epochs:
+            # Without drop_last every record comes, and both take the steps of the larger set.
+            assert (len(epoch["valid"]), sum(epoch["valid"])) == (60 // BATCH, records)
+        # Of the records of all nodes each reads its half.
+        assert (half["steps"] + rest["steps"]) * BATCH == 48
+    dropped = [{f"{n:03d}" for n in range(60)} - set(epoch["keys"]) for epoch in both[1][:3]]
+    assert dropped[0] != dropped[1] != dropped[2]
+    errors = [lines[3]["error"].partition(":")[0] for lines in both]
+    assert errors == ["UnknownDatasetError", "OtherNodeError"]
+    (one_label,), (other_label,) = (lines[-3]["own"] for lines in both)
+    for lines in both:  # a global array, of the rows of both
+        assert lines[-3]["shape"] == [2 * BATCH]
+        assert lines[-3]["sum"] == sum(one_label + other_label)
+        assert lines[-2]["place"] == [0, 1, 41 // BATCH]
+        assert lines[-1]["error"].startswith("ReplicasDifferError: epoch 0 of 'train'")

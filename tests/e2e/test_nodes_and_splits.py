@@ -9,6 +9,7 @@ from collections import Counter
 import numpy as np
 import pyarrow
 import pyarrow.parquet
+import pytest
 
 from tests.e2e.daemons import file_source
 from tests.e2e.reading import column, keys_of
@@ -96,6 +97,7 @@ def test_a_split_that_leaves_a_side_nothing_is_refused_on_a_filled_cache_too(dae
         assert epoch.num_records == 1
 
 
+@pytest.mark.long
 def test_by_unit_one_parquet_file_and_one_array_are_divided_between_training_and_evaluation(
     daemon, tmp_path
 ):

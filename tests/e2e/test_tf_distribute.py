@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import pytest
+
 from tests.e2e.daemons import Daemon, file_source, said_line, trainer
 
 # Two replicas in one process. What they had of the first set, then steps until the cache has grown twice;
@@ -34,6 +36,7 @@ print(json.dumps({"first": first}), flush=True)
 """
 
 
+@pytest.mark.long
 def test_replicas_divide_each_batch_of_a_set_and_see_the_cache_grow(tmp_path):
     objects = {f"{number:04d}": random.Random(number).randbytes(4000) for number in range(400)}
     source = file_source(tmp_path / "objects", objects)

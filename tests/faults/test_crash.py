@@ -88,6 +88,7 @@ def test_killed_at_a_step_nothing_valid_is_lost_and_nothing_is_left_over(crashes
     assert stands(crashes, STEPS[step]) == len(STEPS[step])
 
 
+@pytest.mark.long
 def test_killed_at_random_instants_over_and_over_it_goes_on(crashes):
     chance = random.Random(11)
     instants = [crashes.instant(chance) for _ in range(6)]

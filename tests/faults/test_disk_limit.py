@@ -6,6 +6,8 @@ import functools
 import subprocess
 import sys
 
+import pytest
+
 from tests.e2e.daemons import REPOSITORY, clean_environ
 
 
@@ -38,10 +40,12 @@ def test_what_is_reserved_for_others_stays_free_and_ingest_goes_on_when_they_are
     run("reserve_free", tmp_path)
 
 
+@pytest.mark.long
 def test_a_disk_without_inodes_stops_ingest_alone_and_ingest_goes_on_by_itself(tmp_path):
     run("inodes", tmp_path)
 
 
+@pytest.mark.long
 def test_a_start_on_a_disk_without_inodes_ends_and_loses_nothing(tmp_path):
     run("inodes_at_the_start", tmp_path)
 
@@ -50,5 +54,6 @@ def test_a_start_on_a_full_disk_serves_what_is_cached_and_goes_on_when_there_is_
     run("full_at_the_start", tmp_path)
 
 
+@pytest.mark.long
 def test_a_start_on_a_full_disk_serves_shards_that_no_snapshot_has(tmp_path):
     run("full_without_snapshot", tmp_path)

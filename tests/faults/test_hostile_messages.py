@@ -70,7 +70,7 @@ def test_a_place_moves_no_dataset_that_has_sealed_a_shard(rotating, place):
     assert rotating.status()["datasets"]["train"]["passes"] <= before + 10
 
 
-@pytest.mark.parametrize("seed", [5, 6])
+@pytest.mark.parametrize("seed", [5, pytest.param(6, marks=pytest.mark.long)])
 def test_typed_messages_of_every_kind_leave_a_restarted_daemon_as_without_them(tmp_path, seed):
     source = tmp_path / "source"
     source_of(source, 100)

@@ -17,7 +17,11 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    ("options", "said"), [([], "no GPU here"), (["--device", "cpu"], "expected a CUDA device")]
+    ("options", "said"),
+    [
+        ([], "no GPU here"),
+        pytest.param(["--device", "cpu"], "expected a CUDA device", marks=pytest.mark.long),
+    ],
 )
 def test_the_check_without_a_gpu_says_so_and_exits_with_2(options, said):
     ended = subprocess.run(
