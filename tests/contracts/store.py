@@ -52,9 +52,9 @@ class StoreContract:
         assert max(map(len, pages)) <= 1000
 
     def test_a_listing_goes_on_after_a_key(self, filled: Filled):
-        keys = ["a.b", "a/x", "a/y/z", "a/z", "b/x", *(f"c{number:04d}" for number in range(900))]
+        keys = ["a.b", "a/x", "a/y/z", "a/z", "b/x", *(f"c{number:04d}" for number in range(90))]
         store = filled(dict.fromkeys(keys, b"x"))
-        for at in (0, 1, 2, 3, 4, 454, 904) if self.in_order else ():
+        for at in (0, 1, 2, 3, 4, 54, 94) if self.in_order else ():
             after = [found.key for page in store.list(keys[at]) for found in page]
             assert after == keys[at + 1 :]
 
