@@ -152,7 +152,8 @@ def test_memory_does_not_grow_with_the_size_of_an_object(
     assert made.records == 256
     status = Path(f"/proc/{process.pid}/status").read_text()
     [peak] = [int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")]
-    assert peak < 240 << 10, "kB; the object has 262144, beside 95,000 of the process"
+    # Beside 95,000 kB of the process: what the lanes have ahead, at most 128 MiB, and a record.
+    assert peak < 280 << 10, "kB; the object alone has 262144"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
