@@ -119,6 +119,13 @@ def headings(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-") for text in found}
 
 
+def test_every_example_is_run_by_a_test():
+    """Here or by tests.estimator; most in the long form. The benchmark of the situations has its own."""
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    names = {path.stem for path in (ROOT / "docs" / "examples").glob("[!s]*.py")}
+    assert {name for name in names if name not in tests} == set()
+
+
 def test_a_newcomer_needs_two_commands():
     assert blocks("README.md", "sh") == [
         "pip install ./client '.[demo]' && cachecd demo\n",
