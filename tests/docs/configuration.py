@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -71,7 +72,7 @@ def keys() -> str:
     lines = [_line("version", ROOT.model.model_fields["version"], "version")]
     for path, meaning, section in sections():
         level = "##" if path.count(".") < 2 else "###"
-        lines.append(f"\n{level} {path}\n\n{_escaped(meaning)}\n")
+        lines.append(f"\n{level} {path}\n\n{_wrapped(_escaped(meaning))}\n")
         for name, field in section.model.model_fields.items():
             inner = below(section, name)
             if inner is None or inner.listed:
@@ -81,7 +82,7 @@ def keys() -> str:
 
 def page() -> str:
     text = PAGE.read_text()
-    return text.partition(BEGIN)[0] + BEGIN + keys() + END + text.partition(END)[2]
+    return f"{text.partition(BEGIN)[0]}{BEGIN}\n{keys()}\n{END}{text.partition(END)[2]}"
 
 
 def _line(name: str, field: FieldInfo, path: str) -> str:
@@ -89,7 +90,13 @@ def _line(name: str, field: FieldInfo, path: str) -> str:
     facts = ", ".join(filter(None, (_type(field), default)))
     more = next((to for key, to in MORE.items() if path.endswith(f".{key}")), "")
     link = f" [More]({more})." if more else ""
-    return f"- **`{name}`** ({facts}): {_escaped(field.description or '')}{link}"
+    return _wrapped(f"- **`{name}`** ({facts}): {_escaped(field.description or '')}{link}", "  ")
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    return textwrap.fill(
+        text, 108, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _type(field: FieldInfo) -> str:
@@ -112,7 +119,7 @@ def _type(field: FieldInfo) -> str:
 
 
 def _number(value: float) -> str:
-    exact = {2**64 - 1: "2⁶⁴ - 1", 2**40: "2⁴⁰"}
+    exact = {2**64 - 1: "2⁶⁴-1", 2**40: "2⁴⁰"}
     return exact.get(int(value)) or f"{value:g}"
 
 
