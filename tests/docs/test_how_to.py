@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import wave
 
 import numpy as np
@@ -61,29 +60,30 @@ def sound(samples: int) -> bytes:
     return file.getvalue()
 
 
-if "CACHECD_LONG" in os.environ:
+@pytest.mark.long
+def test_windows_of_tokens_train_a_language_model(run, bucket):
+    (bucket / "tokens").mkdir()
+    for number in range(8):
+        np.save(bucket / "tokens" / f"{number}.npy", np.arange(8192, dtype=np.uint16) % 1000)
+    changes = {"50_304": "1_000", "10_000_000": "16", "torch(8": "torch(4"}
+    scope = run("docs/text.md", 0, 0, changes)
+    assert scope["inputs"].shape == scope["targets"].shape == (4, 1024)
+    assert torch.equal(scope["inputs"][:, 1:], scope["targets"][:, :-1])
+    assert np.isfinite(scope["loss"].item())
 
-    def test_windows_of_tokens_train_a_language_model(run, bucket):
-        (bucket / "tokens").mkdir()
-        for number in range(8):
-            np.save(bucket / "tokens" / f"{number}.npy", np.arange(8192, dtype=np.uint16) % 1000)
-        changes = {"50_304": "1_000", "10_000_000": "16", "torch(8": "torch(4"}
-        scope = run("docs/text.md", 0, 0, changes)
-        assert scope["inputs"].shape == scope["targets"].shape == (4, 1024)
-        assert torch.equal(scope["inputs"][:, 1:], scope["targets"][:, :-1])
-        assert np.isfinite(scope["loss"].item())
 
-    def test_columns_of_a_table_train_a_model(run, bucket):
-        (bucket / "clicks").mkdir()
-        rows = np.arange(64)
-        table = pa.table(
-            {
-                "age": rows, "price": rows / 7, "country": ["de", "fr", "se", "de"] * 16,
-                "clicked": rows % 2, "unused": rows,
-            }
-        )  # fmt: skip
-        pyarrow.parquet.write_table(table, bucket / "clicks" / "a.parquet", row_group_size=4)
-        changes = {'"train", 5': '"train", 1', "torch(256": "torch(8"}
-        scope = run("docs/tabular.md", 0, 0, changes)
-        assert scope["batch"].keys() == {"age", "price", "country", "clicked"}
-        assert np.isfinite(scope["loss"].item())
+@pytest.mark.long
+def test_columns_of_a_table_train_a_model(run, bucket):
+    (bucket / "clicks").mkdir()
+    rows = np.arange(64)
+    table = pa.table(
+        {
+            "age": rows, "price": rows / 7, "country": ["de", "fr", "se", "de"] * 16,
+            "clicked": rows % 2, "unused": rows,
+        }
+    )  # fmt: skip
+    pyarrow.parquet.write_table(table, bucket / "clicks" / "a.parquet", row_group_size=4)
+    changes = {'"train", 5': '"train", 1', "torch(256": "torch(8"}
+    scope = run("docs/tabular.md", 0, 0, changes)
+    assert scope["batch"].keys() == {"age", "price", "country", "clicked"}
+    assert np.isfinite(scope["loss"].item())

@@ -66,7 +66,7 @@ def test_evaluation_after_each_epoch_is_of_the_same_records(run):
 def test_the_loop_that_crops_on_the_device_learns(run):
     found = re.findall(r"epoch (\d): \d+ records, loss ([\d.]+)", run("torch_on_device.py"))
     assert [epoch for epoch, _ in found] == [*"012"]
-    assert float(found[-1][1]) < 0.7 * float(found[0][1])
+    assert float(found[-1][1]) < 1  # of ten classes, a guess is 2.3
 
 
 def test_tensorboard_example_writes_each_figure(run, tmp_path, monkeypatch):
