@@ -18,6 +18,9 @@ import numpy as np
 import cachecd_client._core as _core
 from cachecd_client.errors import SchemaError
 
+# Of a schema in a line: features, and characters of a name.
+_SHOWN, _NAME = 8, 40
+
 Kind = Literal["bytes", "float", "int64"]
 
 # The dtype of each kind of list; what is raw has any.
@@ -89,6 +92,13 @@ class Schema:
         if isinstance(names, str):
             raise SchemaError(f"features={names!r}, expected a list of names: [{names!r}]")
         return Schema(tuple(self[name] for name in names))
+
+    def __str__(self) -> str:
+        """``image uint8[224, 224, 3], label int64[]``; of many features, the first ones."""
+        shown = [f"{f.name[:_NAME]} {f.dtype}{dims(f.shape)}" for f in self.features[:_SHOWN]]
+        if (more := len(self.features) - _SHOWN) > 0:
+            shown.append(f"{more} more")
+        return ", ".join(shown) or "no features"
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, the form in sidecars and manifests."""

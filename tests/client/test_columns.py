@@ -77,5 +77,15 @@ def test_a_column_of_no_rows():
     assert list(column[:]) == []
 
 
-def test_the_repr_says_kind_and_rows(words):
-    assert repr(words) == "<Bytes column of 3 rows>"
+def test_the_repr_shows_the_first_rows(words):
+    assert repr(words) == "<Bytes column of 3 rows: b'one', b'', b'two'>"
+
+
+def test_the_repr_of_a_large_column_is_short():
+    many = Ragged(np.arange(10**6), splits(0, 3, *range(1000, 10**6 + 1, 1000)))
+    assert repr(many) == (
+        "<Ragged column of 1001 rows: [0, 1, 2], [3, 4, 5, 6, 7, 8, ...], "
+        "[1000, 1001, 1002, 1003, 1004, 1005, ...], ...>"
+    )
+    long = Bytes(np.zeros(10**6, np.uint8), splits(0, 10**6))
+    assert len(repr(RaggedBytes(long, splits(0, 1)))) < 100

@@ -220,4 +220,6 @@ def test_a_cache_that_may_only_be_read_is_enough(by_hand):
 
 
 def test_the_repr_tells_epoch_dataset_and_size(leased):
-    assert repr(leased) == "<Epoch 0 of 'train': 2 files, 20 records, lease train-0>"
+    assert repr(leased) == (
+        f"<Epoch 0 of 'train': 2 files, 20 records, {leased.num_bytes} bytes, lease train-0>"
+    )

@@ -135,3 +135,11 @@ def test_a_set_larger_than_half_of_the_memory_has_the_leases_window_unless_all_i
     assert FileSet(paths).window is None
     with pytest.raises(CallerError, match="window"):
         FileSet(paths, window="all")
+
+
+def test_the_repr_counts_records_only_if_that_was_done_before(files):
+    fresh = FileSet(files.files)
+    shown = f"<FileSet of {len(files.files)} files"
+    assert repr(fresh).startswith(f"{shown}, the first is ")
+    count = fresh.num_records
+    assert repr(fresh).startswith(f"{shown}, {count} records, the first is ")

@@ -340,3 +340,12 @@ def test_a_corrupt_record_raises_if_the_trainer_chose_so(corrupt_file):
 
 def native_threads() -> int:
     return len(os.listdir("/proc/self/task"))
+
+
+def test_the_repr_shows_batches_features_and_position(files):
+    loader = files.numpy(8, features=["image", "label"], rank=1, world=2)
+    next(iter(loader))
+    assert repr(loader) == (
+        f"<Loader: {len(loader)} batches of 8 rows, image uint8[2, 3], label int64[]; "
+        "rank 1 of 2, at batch 1 of pass 0>"
+    )

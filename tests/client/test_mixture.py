@@ -396,7 +396,10 @@ def test_what_a_mixture_cannot_be_read_as_is_refused_with_what_can(cache, sizes)
 
 def test_the_repr_tells_epoch_datasets_and_size(cache):
     epoch = next(cache.epochs(WEIGHTS, 1))
-    assert repr(epoch) == ("<Mixture 0 of 'web+code': 6 files, 60 records, lease code-0+web-0>")
+    assert repr(epoch) == (
+        f"<Mixture 0 of 'web+code': 6 files, 60 records, {epoch.num_bytes} bytes, lease code-0+web-0 "
+        "(released)>"
+    )
     assert epoch.files == [epoch._files[i] for i in range(6)]
     assert epoch._files[-1] == epoch.files[5]
     assert epoch._files[1:3] == epoch.files[1:3]

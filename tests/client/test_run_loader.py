@@ -6,6 +6,7 @@ import json
 import pickle
 
 import pytest
+from torch.utils.data import DataLoader
 
 from cachecd_client import connect
 from cachecd_client.errors import AcquireTimeoutError, CallerError, RequestError
@@ -245,3 +246,19 @@ def test_a_session_that_ends_ends_the_loader(granting, manifest):
 def test_a_loader_of_a_run_is_not_pickled(cache):
     with pytest.raises(CallerError, match="cannot be pickled"):
         pickle.dumps(cache.numpy("train", 4, epochs=1))
+
+
+def test_a_dataloader_around_a_loader_of_a_run_is_refused(cache):
+    with pytest.raises(CallerError, match="iterate over the loader itself"):
+        next(iter(DataLoader(cache.torch("train", 4, epochs=1))))
+
+
+def test_the_repr_shows_the_epoch_without_leasing_it(cache, granting):
+    loader = cache.numpy("train", 4, epochs=1, features=["label"])
+    assert repr(loader) == "<RunLoader: no epoch yet>"
+    assert granting.of(Acquire) == []
+    list(loader)
+    assert repr(loader).startswith(
+        "<RunLoader: <Loader: 5 batches of 4 rows, label int64[]; rank 0"
+    )
+    assert "<Epoch 0 of 'train'" in repr(loader)

@@ -348,3 +348,23 @@ def test_columns_come_as_they_are_from_a_dataloader_and_from_what_pins_its_batch
     assert many == [[n] * n for n in range(4)]
     assert batch["key"].tolist() == [b"", b"key-1", b"key-2key-2", b""]
     assert batch["names"][3] == [b"3", b"x"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_dataloader_without_batch_size_none_says_what_to_write(files, workers):
+    loader = DataLoader(files.to_dataset(4), num_workers=workers)
+    with pytest.raises(CallerError, match=r"DataLoader\(dataset, batch_size=None\)"):
+        next(iter(loader))
+
+
+@pytest.mark.parametrize("batch_size", [1, None])
+def test_a_dataloader_around_a_loader_says_what_to_write(files, batch_size):
+    with pytest.raises(
+        CallerError, match=r"iterate over the loader itself.*to_dataset\(batch_size\)"
+    ):
+        next(iter(DataLoader(files.torch(4), batch_size=batch_size)))
+
+
+def test_a_dataloader_may_collate_batches_by_a_function_of_its_own(files):
+    loader = DataLoader(files.to_dataset(4), batch_size=2, collate_fn=list)
+    assert len(next(iter(loader))) == 2

@@ -11,14 +11,14 @@ from cachecd_client.runs.mixture import Weights
 @pytest.mark.parametrize(
     ("weights", "why"),
     [
-        ({}, "expected a dict of dataset -> weight"),
-        (["web"], "expected a dict of dataset -> weight"),
+        ({}, "expected a name, or a dict of dataset -> weight"),
+        (["web"], "expected a name, or a dict of dataset -> weight"),
         ({"web": -1}, "weight -1 of dataset 'web', expected a number of 0 or more"),
         ({"web": float("nan")}, "weight nan of dataset 'web'"),
         ({"web": float("inf")}, "weight inf of dataset 'web'"),
         ({"web": "much"}, "weight 'much' of dataset 'web'"),
         ({"web": 0, "code": 0.0}, "the weights of web, code are all 0"),
-        ({7: 1}, "7 is no dataset's name"),
+        ({7: 1}, "7 is not the name of a dataset"),
     ],
 )
 def test_weights_that_cannot_be_are_refused(weights, why):

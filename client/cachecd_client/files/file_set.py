@@ -256,7 +256,11 @@ class FileSet:
         return made
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {len(self._files)} files>"
+        """The files, and the records if they were counted before."""
+        known = self.__dict__.get("num_records")
+        records = "" if known is None else f", {known} records"
+        first = reprlib.repr(self._files[0])
+        return f"<{type(self).__name__} of {len(self._files)} files{records}, the first is {first}>"
 
     @cached_property
     def _located(self) -> Sequence[Located]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import IterableDataset, default_collate, get_worker_info
 
 from cachecd_client.errors import CallerError
 from cachecd_client.options import integer
@@ -67,6 +68,13 @@ class BatchDataset(IterableDataset["Batch"]):
         In a DataLoader's worker, this worker's batches of it. A dataset has one pass at a time.
         CallerError if workers have continued that pass before.
         """
+        # A dataset cannot see its DataLoader, but the DataLoader's fetcher is who calls this.
+        fetcher: Any = sys._getframe(1).f_locals.get("self")
+        if getattr(fetcher, "auto_collation", False) and fetcher.collate_fn is default_collate:
+            raise CallerError(
+                "the dataset delivers batches, and the DataLoader would put these into batches again: "
+                "DataLoader(dataset, batch_size=None)"
+            )
         turn = self._own()
         if get_worker_info() is not None:
             if self._has_begun:  # a persistent worker, which was not told what comes next

@@ -11,6 +11,7 @@ makes others of them by calls that their classes do not know.
 from __future__ import annotations
 
 import itertools
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Self, TypeVar, overload
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     import jax
     import tensorflow as tf
     import torch
+
+_SHOWN, _CUT = 3, 64  # of a column's repr: rows, and values of a row
 
 Row = TypeVar("Row")
 Offsets = NDArray[np.int64]
@@ -55,7 +58,10 @@ class _Column(ABC, Generic[Row]):
         return map(self._row, range(len(self)))
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} column of {len(self)} rows>"
+        """The number of rows, and the first of them."""
+        shown = [reprlib.repr(_plain(self._row(i))) for i in range(min(len(self), _SHOWN))]
+        shown += ["..."] * (len(self) > _SHOWN)
+        return f"<{type(self).__name__} column of {len(self)} rows: {', '.join(shown) or 'none'}>"
 
     def _at(self, index: int) -> int:
         """The row, counted from the first; IndexError if there is none."""
@@ -194,6 +200,11 @@ class RaggedBytes(_Column[list[bytes]]):
         first, last = int(self.row_splits[start]), int(self.row_splits[stop])
         strings = self.strings._rows(first, last)
         return type(self)(strings, self.row_splits[start : stop + 1] - first)
+
+
+def _plain(row: Any) -> Any:
+    """The begin of the row, as Python's own values."""
+    return row[:_CUT].tolist() if isinstance(row, np.ndarray) else row[:_CUT]
 
 
 def _cut(

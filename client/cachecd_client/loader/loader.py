@@ -29,6 +29,13 @@ _PREFETCH_SHARE = 16  # of the memory that the ranks of a node and a run's loade
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
+#: Why a loader has no items: torch's DataLoader asks for them.
+NO_ITEMS = (
+    "a loader delivers whole batches in order, and none by number: iterate over the loader itself, without "
+    "a DataLoader around it"
+)
+
+
 class Loader:
     """Iterates over batches, dicts of feature name -> column; one pass for each `for` loop.
 
@@ -307,6 +314,18 @@ class Loader:
         raise CallerError(
             "a loader has threads, which cannot be pickled: pickle the FileSet or the Epoch, and make "
             "the loader in the process that reads"
+        )
+
+    def __getitem__(self, index: object) -> NoReturn:
+        raise CallerError(
+            f"{NO_ITEMS}; if a DataLoader is required, DataLoader(files.to_dataset(batch_size), "
+            "batch_size=None) delivers the same batches"
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"<{type(self).__name__}: {len(self)} batches of {self.batch_size} rows, {self.schema}; "
+            f"rank {self.rank} of {self.world}, at batch {self.position} of pass {self._number}>"
         )
 
     def __enter__(self) -> Self:

@@ -213,7 +213,8 @@ class Epoch(FileSet):
     def __repr__(self) -> str:
         return (
             f"<{type(self).__name__} {self.epoch} of {self.dataset!r}: {len(self._files)} files, "
-            f"{self.num_records} records, lease {self.lease}>"
+            f"{self.num_records} records, {self.num_bytes} bytes, lease {self.lease}"
+            f"{' (released)' * self.released}>"
         )
 
     def __setstate__(self, state: dict[str, Any]) -> None:

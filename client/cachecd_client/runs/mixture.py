@@ -320,8 +320,8 @@ class Weights:
         given = self._given(progress) if callable(self._given) else self._given
         if not isinstance(given, Mapping) or not given:
             raise CallerError(
-                f"weights {reprlib.repr(given)}, expected a dict of dataset -> weight, of one dataset at "
-                "least"
+                f"dataset={reprlib.repr(given)}: expected a name, or a dict of dataset -> weight with at "
+                "least one dataset"
             )
         weights = {name: _weight(name, weight) for name, weight in given.items()}
         if not (most := max(weights.values())):
@@ -335,7 +335,7 @@ class Weights:
 
 def _weight(name: str, weight: float) -> float:
     if not isinstance(name, str):
-        raise CallerError(f"weights: {name!r} is no dataset's name")
+        raise CallerError(f"dataset: {name!r} is not the name of a dataset")
     try:
         number = float(weight)
     except (TypeError, ValueError):

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, Self
 
 from cachecd_client.errors import CallerError
 from cachecd_client.frameworks.collective import AllGather
-from cachecd_client.loader.loader import Batch, Loader
+from cachecd_client.loader.loader import NO_ITEMS, Batch, Loader
 from cachecd_client.loader.options import Options
 from cachecd_client.loader.reading import LARGEST_SEED
 from cachecd_client.loader.state import seed_of
@@ -133,6 +133,13 @@ class RunLoader:
         """Ends the pass and the lease, for good. Idempotent; batches stay valid."""
         self._is_closed = True
         self._epochs.close()
+
+    def __getitem__(self, index: object) -> NoReturn:
+        raise CallerError(NO_ITEMS)
+
+    def __repr__(self) -> str:
+        held = "no epoch yet" if self._epoch is None else f"{self._loader!r} of {self._epoch!r}"
+        return f"<RunLoader: {held}>"
 
     def __enter__(self) -> Self:
         return self

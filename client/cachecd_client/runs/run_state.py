@@ -156,7 +156,7 @@ class RunState:
         of = "a mixture of " * bool(weights) + " and ".join(map(repr, found.sets))
         wanted = f"dataset {dataset!r}" if isinstance(dataset, str) else "a mixture"
         if bool(weights) == isinstance(dataset, str) or (not weights and dataset not in found.sets):
-            raise CallerError(f"state: it is of {of}, and epochs() is asked for {wanted}")
+            raise CallerError(f"state: it is of {of}, and the call asks for {wanted}")
         return found
 
 

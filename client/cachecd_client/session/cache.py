@@ -338,6 +338,9 @@ class Cache:
         ):
             wait.pause(reply)
 
+    def __repr__(self) -> str:
+        return f"<Cache of {self.endpoint}>"
+
     def close(self) -> None:
         """Releases every epoch, and ends the daemon if it is this session's own. Idempotent."""
         self._leases.close()
