@@ -89,7 +89,5 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(
-    before=_guard.acquire,
-    after_in_parent=_guard.release,
-    after_in_child=_after_fork_in_child,
+    before=_guard.acquire, after_in_parent=_guard.release, after_in_child=_after_fork_in_child
 )

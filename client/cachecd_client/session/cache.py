@@ -84,11 +84,7 @@ class Cache:
         return self._leases.transport.endpoint
 
     def acquire(
-        self,
-        dataset: str,
-        epoch: int = 0,
-        job: str | None = None,
-        timeout: float | None = None,
+        self, dataset: str, epoch: int = 0, job: str | None = None, timeout: float | None = None
     ) -> Epoch:
         """The dataset's file set for this epoch, on lease to this process.
 
@@ -230,10 +226,7 @@ class Cache:
     ) -> RunLoader:
         """As `numpy`, with the batches of `Epoch.jax`."""
         return self._loader(
-            dataset,
-            epochs,
-            options,
-            lambda epoch, own: epoch.jax(batch_size, device=device, **own),
+            dataset, epochs, options, lambda epoch, own: epoch.jax(batch_size, device=device, **own)
         )
 
     def _loader(
