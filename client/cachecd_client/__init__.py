@@ -1,11 +1,11 @@
-"""Reads the file sets that cachecd keeps, and any TFRecord files, without the GIL.
+"""Reads the file sets of a cachecd daemon, and any TFRecord files, without the GIL.
 
-Batches come as NumPy's, PyTorch's, TensorFlow's or JAX's arrays.
+Batches are arrays of NumPy, PyTorch, TensorFlow or JAX.
 
     from cachecd_client import connect, FileSet
 
-Importing this package loads nothing else: each name brings in what it needs when it is first used,
-and no framework before a loader for it is asked for.
+Importing this package loads nothing else: each name loads its modules when it is first used, and a
+framework is imported when a loader for it is made.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""File descriptors that mean something to other processes as long as they are open."""
+"""File descriptors that signal to other processes while they are open."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import struct
 import threading
 import weakref
 
-# Held while a descriptor is opened or closed and while the process forks, so that no child is born
-# with a descriptor that is not yet, or no longer, in the set.
+# Held while a descriptor is opened or closed and while the process forks, so that no child has a descriptor
+# that is missing in the set.
 _guard = threading.RLock()
 _open: weakref.WeakSet[Descriptor] = weakref.WeakSet()
 
@@ -19,11 +19,11 @@ _FLOCK = struct.Struct("hhqqi0q")
 
 
 class Descriptor:
-    """An open file descriptor that belongs to the process that opened it, and to no other.
+    """An open file descriptor that belongs to the process that opened it, and to no other process.
 
-    A forked child's copy is closed before the child runs any Python code, and a program it executes
-    never has one. So what other processes learn from the descriptor (a lock on it is held, the
-    other end of its pipe is open) ends with this process, whatever its children do.
+    The copy of a forked child is closed before the child runs any Python code, and an executed program has
+    no copy. So the signal to other processes (a lock is held, the other end of a pipe is open) ends with
+    this process, whatever its children do.
     """
 
     def __init__(self, number: int) -> None:
@@ -45,7 +45,7 @@ class Descriptor:
 
     @property
     def closed(self) -> bool:
-        """Whether this process no longer has it: closed here, or inherited over a fork."""
+        """Whether this process does not have it: it was closed here, or inherited over a fork."""
         return self._number < 0
 
     def fileno(self) -> int:
@@ -68,8 +68,8 @@ class Descriptor:
 def try_lock(file: int | Descriptor, kind: int, start: int = 0, length: int = 0) -> bool:
     """Takes an open-file-description lock, fcntl.F_RDLCK or F_WRLCK, without waiting.
 
-    On `length` bytes from `start`, 0: to the end however far. False if another open file has a lock
-    that forbids it; any other failure is an OSError.
+    On `length` bytes from `start`; 0: to the end of the file. False if the lock of another open file
+    conflicts; any other failure is an OSError.
     """
     try:
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, start, length, 0))

@@ -1,24 +1,23 @@
-"""Every error a trainer can meet, in one tree.
+"""All errors of a trainer, in one tree.
 
     CachecdError
-    ├── CallerError                what the caller passed or configured is wrong; retrying cannot help
+    ├── CallerError                an argument or the configuration is wrong; the same call fails again
     │   ├── UnknownDatasetError    the daemon serves no dataset of that name
     │   ├── SchemaError            a record, or a request for features, does not fit the schema
     │   ├── RequestError           the daemon understood the request and refused it
     │   │   └── SplitChangedError  the job holds a set from before a change of the split
     │   └── ProtocolVersionError   client and daemon speak different major versions
-    └── WorldError                 the caller did nothing wrong; the world did not play along
-        ├── DaemonUnreachableError nobody answers on the socket
+    └── WorldError                 something outside of the program failed; the same call may succeed later
+        ├── DaemonUnreachableError no daemon answers on the socket
         ├── AcquireTimeoutError    the cache did not reach `grow.first` in time
         ├── LeaseLostError         the manifest is gone or was replaced before it was locked
         ├── OtherNodeError         another node of the run could not take its set
         ├── ReplicasDifferError    processes have wrong ranks, or different sets for one rank
-        └── CorruptError           bytes on disk are not what was written
+        └── CorruptError           bytes on disk differ from the bytes that were written
             ├── CorruptRecordError a record of a TFRecord file
             └── CorruptSidecarError a shard's sidecar
 
-A CallerError means you did it; a WorldError means the world did. Messages say what happened,
-expected against actual, and what to do.
+Messages say what happened, what was expected, and what to do.
 """
 
 from __future__ import annotations
@@ -45,8 +44,8 @@ class RequestError(CallerError):
 
 
 class SplitChangedError(RequestError):
-    """`split` was changed in the daemon's configuration, and the job holds a set from before, which may
-    have records that are held out by now: start the job again."""
+    """`split` was changed in the daemon's configuration, and the set of the job may have records that are
+    held out now: start the job again."""
 
 
 class ProtocolVersionError(CallerError):
@@ -79,14 +78,14 @@ class ReplicasDifferError(WorldError):
 
 
 class CorruptError(WorldError):
-    """Bytes on disk are not what was written."""
+    """Bytes on disk differ from the bytes that were written."""
 
 
 class CorruptRecordError(CorruptError):
     """A record of a TFRecord file is corrupt.
 
-    `path` is the file, `offset` the byte at which the record's frame starts, `why` the finding
-    (for example ``"data CRC is 0x1234abcd, expected 0x9f00e1d2"``).
+    `path` is the file, `offset` the byte at which the record's frame starts, `why` the damage (for example
+    ``"data CRC is 0x1234abcd, expected 0x9f00e1d2"``).
     """
 
     def __init__(self, path: str, offset: int, why: str) -> None:
@@ -100,7 +99,7 @@ class CorruptRecordError(CorruptError):
 
 
 class CorruptSidecarError(CorruptError):
-    """A shard's sidecar is truncated, flipped, or of an unknown version."""
+    """A shard's sidecar is truncated or damaged, or has an unknown version."""
 
     def __init__(self, path: str, why: str) -> None:
         super().__init__(path, why)

@@ -42,7 +42,7 @@ _MAGIC = b"CACHECDX"  # how a sidecar begins
 
 
 class Indexed(NamedTuple):
-    """What DIR has of a file, and whether it was there before."""
+    """The file in DIR, and whether it was there before."""
 
     records: int
     num_bytes: int
@@ -51,7 +51,7 @@ class Indexed(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """A file, and the path in DIR at which a FileSet reads it; `in_place`: that is the file itself."""
+    """A file, and the path in DIR at which a FileSet reads it; `in_place`: the path is the file itself."""
 
     source: str
     target: str
@@ -59,8 +59,7 @@ class Job:
     in_place: bool
 
     def run(self) -> Indexed:
-        """CallerError, CorruptRecordError or OSError if the file cannot be indexed; DIR is then as it
-        was."""
+        """Indexes the file, or raises CallerError, CorruptRecordError or OSError and changes nothing."""
         known = self._own_sidecar() if self.in_place else self._kept()
         if known is not None:
             return known
@@ -73,8 +72,8 @@ class Job:
             _remove(temporary, f"{temporary}.idx")
 
     def _own_sidecar(self) -> Indexed | None:
-        """The records by the sidecar beside the file; None if there is none, or it is to be written anew:
-        it is damaged, or the file has changed. CallerError if it is another tool's."""
+        """The records by the sidecar beside the file; None if there is no sidecar, or if it is damaged or
+        outdated. CallerError if it belongs to another tool."""
         sidecar = f"{self.source}.idx"
         try:
             known = by_sidecar(self.source)
@@ -87,12 +86,14 @@ class Job:
                 if file.read(len(_MAGIC)) == _MAGIC:
                     return None
         if os.path.lexists(sidecar):
-            raise CallerError(f"{sidecar} is another tool's index: give --out another directory")
+            raise CallerError(
+                f"{sidecar} is an index of another tool: give --out another directory"
+            )
         return None
 
     def _kept(self) -> Indexed | None:
-        """What DIR has of this file, if that is whole and the file has not changed. CallerError if DIR has
-        something else of this name."""
+        """The file in DIR, if it is whole and its source has not changed. CallerError if DIR has another
+        file of this name."""
         sidecar = f"{self.target}.idx"
         if not os.path.lexists(self.target) and not os.path.lexists(sidecar):
             return None
@@ -106,8 +107,8 @@ class Job:
             is_ours = is_ours and os.path.islink(self.target)
         if not is_ours:
             raise CallerError(
-                f"{self.target} exists, and {sidecar} does not say that it was made from {self.source}: "
-                "remove both, or give --out another directory"
+                f"{self.target} exists, but by {sidecar} it was not made from {self.source}: remove "
+                "both, or give --out another directory"
             )
         if origin != self._origin() or not os.path.exists(self.target):
             return None
@@ -116,7 +117,7 @@ class Job:
         return Indexed(len(contents), contents.data_bytes, True)
 
     def _origin(self) -> dict[str, Any]:
-        """Names the file as it is now."""
+        """The identity of the file as it is now."""
         status = os.stat(self.source)
         path = os.path.realpath(self.source)
         return {"path": path, "size": status.st_size, "mtime_ns": status.st_mtime_ns}
@@ -153,7 +154,7 @@ class Job:
 
 
 def _records(path: str) -> tuple[NDArray[np.uint64], dict[str, Any] | None]:
-    """Where the records of a plain file are, and the schema, if its sidecar has one."""
+    """The places of the records in a plain file, and the schema of its sidecar, if any."""
     with contextlib.suppress(CorruptSidecarError):
         if (known := by_sidecar(path)) is not None:
             return known.find(), known.schema
@@ -161,8 +162,8 @@ def _records(path: str) -> tuple[NDArray[np.uint64], dict[str, Any] | None]:
 
 
 def inflate(path: str, compression: Compression, to: BinaryIO) -> None:
-    """CorruptRecordError for a damaged stream, with the compressed byte at which that showed, and for a
-    stream that is no TFRecord file."""
+    """Inflates the file. CorruptRecordError for a damaged stream, with the compressed byte at which it
+    fails, and for a stream that is no TFRecord file."""
     inflater = Inflater(compression)
     head = b""
     try:
@@ -190,11 +191,11 @@ def _remove(*paths: str) -> None:
 
 
 def jobs_of(files: Sequence[str], out: str) -> list[Job]:
-    """CallerError for files that do not exist, or that would have one name in DIR."""
+    """A job for each file. CallerError for a missing file, or for two files with one name in DIR."""
     jobs: dict[str, Job] = {}
     for path in dict.fromkeys(files):
         if not os.path.isfile(path):
-            raise CallerError(f"{path} is no file")
+            raise CallerError(f"{path} is not a file")
         compression = compression_of(path)
         name = os.path.basename(path)
         stem, ending = os.path.splitext(name)

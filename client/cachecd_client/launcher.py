@@ -1,4 +1,4 @@
-"""What the launcher of a training run says about this process: its job, its rank on this node."""
+"""The job of this process, and its rank on this node, from the variables of the launcher."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _JOBS = (
     ("PBS_JOBID", "pbs"),
     ("LSB_JOBID", "lsf"),
 )
-# Of the step, which srun begins: a batch script has the allocation's numbers and is one process.
+# Of the job step that srun starts: a batch script has the numbers of the allocation, but is one process.
 _SLURM_TASKS = "SLURM_STEP_TASKS_PER_NODE"
 
 
 def local_ranks(environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
     """(rank, world): this process's rank among the ranks on this node, and how many there are.
 
-    From LOCAL_RANK and LOCAL_WORLD_SIZE, which torchrun and its kin set; or else, by TensorFlow's
-    TF_CONFIG, this worker's place among those at the same host; or else by what mpirun, horovodrun or
-    srun says; (0, 1) without any. CallerError for what cannot be.
+    From LOCAL_RANK and LOCAL_WORLD_SIZE, which torchrun and similar launchers set; else from TensorFlow's
+    TF_CONFIG, this worker's place among the workers at the same host; else from the variables of mpirun,
+    horovodrun or srun; else (0, 1). CallerError for impossible values.
     """
     if "LOCAL_RANK" in environ or "LOCAL_WORLD_SIZE" in environ:
-        # DeepSpeed's word for the latter.
+        # DeepSpeed's name for LOCAL_WORLD_SIZE.
         by_deepspeed = "LOCAL_WORLD_SIZE" not in environ and "LOCAL_SIZE" in environ
         world = "LOCAL_SIZE" if by_deepspeed else "LOCAL_WORLD_SIZE"
         return _place(environ, "LOCAL_RANK", world)
@@ -50,10 +50,10 @@ def local_ranks(environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
 def job_id(environ: Mapping[str, str] = os.environ) -> str:
     """A name for this launch of the training run, the same in all its ranks on this node.
 
-    The launcher's own id where it gives one (torchrun, Slurm, Open MPI, Ray, PBS, LSF), or the addresses of
-    TensorFlow's workers where several are at one host. Without one, the process that started the
-    ranks names them: ranks have one parent, and a process alone is its own job. The start time tells
-    a process from an earlier one with the same number.
+    The id of the launcher if there is one (torchrun, Slurm, Open MPI, Ray, PBS, LSF), or the addresses of
+    TensorFlow's workers if several are at one host. Otherwise the process that started the ranks, which
+    have one parent; a single process is its own job. The start time distinguishes a process from an
+    earlier process with the same number.
     """
     # torchrun without --rdzv-id says "none", in every run alike.
     if (run := environ.get("TORCHELASTIC_RUN_ID", "")) not in ("", "none"):
@@ -66,16 +66,16 @@ def job_id(environ: Mapping[str, str] = os.environ) -> str:
         if job := environ.get(variable):
             return f"{scheduler}-{job}"
     if "TF_CONFIG" in environ and local_ranks(environ)[1] > 1:
-        # Its workers need have no parent in common, but each knows where all of them listen.
+        # Workers may have different parents, but each has the addresses of all.
         return "tf-" + hashlib.sha256(" ".join(_tf_workers(environ)[0]).encode()).hexdigest()[:16]
     pid = os.getppid() if local_ranks(environ)[1] > 1 else os.getpid()
     return f"{socket.gethostname()}-{pid}-{_start_time(pid)}"
 
 
 def _tf_workers(environ: Mapping[str, str]) -> tuple[list[str], str]:
-    """(addresses, own): those that train at this task's host by TF_CONFIG, and this task's.
+    """(addresses, own): the tasks that train at the host of this task by TF_CONFIG, and this task.
 
-    No addresses, and "", for a task that does not train with others, such as an evaluator.
+    ([], "") for a task that does not train with others, such as an evaluator.
     """
     try:
         config = json.loads(environ["TF_CONFIG"] or "{}")
@@ -88,13 +88,13 @@ def _tf_workers(environ: Mapping[str, str]) -> tuple[list[str], str]:
         return [address for address in training if address.rpartition(":")[0] == host], own
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise CallerError(
-            f"TF_CONFIG is {environ['TF_CONFIG']!r}, expected the addresses of all tasks as `cluster`, "
-            f"and this one's type and index as `task`: {error!r}"
+            f"TF_CONFIG is {environ['TF_CONFIG']!r}, expected the addresses of all tasks as `cluster`, and "
+            f"the type and index of this task as `task`: {error!r}"
         ) from error
 
 
 def _place(environ: Mapping[str, str], rank: str, world: str) -> tuple[int, int]:
-    """What these two variables say."""
+    """The values of these two variables."""
     place, places = _integer(environ, rank, 0), _integer(environ, world, 1)
     if not 0 <= place < places:
         found = environ.get(world, "not set")
@@ -123,8 +123,8 @@ def _slurm_task(environ: Mapping[str, str]) -> tuple[int, int]:
         names = (_SLURM_TASKS, "SLURM_NODEID", "SLURM_LOCALID")
         said = ", ".join(f"{name} is {environ.get(name, 'not set')!r}" for name in names)
         raise CallerError(
-            f"{said}: expected the tasks of each node as 5,4(x3), the node's number among them, and the "
-            "task's among the node's; or set LOCAL_RANK and LOCAL_WORLD_SIZE"
+            f"{said}: expected the tasks of each node as 5,4(x3), the number of this node, and the number "
+            "of this task on the node; or set LOCAL_RANK and LOCAL_WORLD_SIZE"
         )
     return rank, world
 
@@ -144,4 +144,4 @@ def _start_time(pid: int) -> str:
             # The second field, the command, may itself hold spaces and parentheses.
             return stat.read().rpartition(b")")[2].split()[19].decode()
     except OSError:
-        return "0"  # a parent that may not be looked at; its number still tells ranks apart
+        return "0"  # a parent of another user; its number is enough

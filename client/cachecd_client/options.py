@@ -1,4 +1,4 @@
-"""Whether a value can be an option's."""
+"""Checks of option values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cachecd_client.errors import CallerError
 
 
 def integer(name: str, value: Any, least: int, most: int = 2**63 - 1) -> int:
-    """`value` as an int from `least` to `most`; CallerError, naming the option, if it is none."""
+    """`value` as an int from `least` to `most`; else a CallerError with the name of the option."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -26,7 +26,7 @@ def integer(name: str, value: Any, least: int, most: int = 2**63 - 1) -> int:
 
 
 def flag(name: str, value: Any) -> bool:
-    """`value` as a bool; CallerError, naming the option, if it is none: "no" is true in Python."""
+    """`value` as a bool; else a CallerError with the name of the option: "no" is true in Python."""
     if not isinstance(value, (bool, np.bool_)):
         raise CallerError(f"{name}={value!r}, expected True or False")
     return bool(value)

@@ -6,9 +6,9 @@ text in it longer than MAX_TEXT, a reply at most MAX_REPLY_BYTES. Requests carry
 client; a request sent again, the same in every byte, gets the same reply and has no second effect, so
 a client may repeat one after a timeout or across a restart of the daemon.
 
-The major version is frozen with the field names below; unknown fields are ignored on reading, so
-a minor version may add some. For all majors alike: the first frame is the version frame, and whoever
-reads another major's answers with its own.
+The major version fixes the field names below; unknown fields are ignored on reading, so a minor version may
+add fields. In every major version the first frame is the version frame, and a reader of another major
+version answers with its own version frame.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Acquire:
     `delivered`: the fraction (0 to 1) of this rank's part of `lease` that was delivered since the rank's
     last report.
 
-    A run that resumes has `streams` > 0 and names the set that it had: generation, `shards` as intervals
-    [stream, first j, last j], fingerprint. It gets the same set if all of it is still cached, else the set
-    that there is. A generation that never sealed a shard takes `sampling_seed`, `streams` and `place`.
+    A run that resumes has `streams` > 0 and names its previous set: generation, `shards` as intervals
+    [stream, first j, last j], fingerprint. It gets the same set if all of it is still cached, else the
+    current set. A generation that never sealed a shard takes `sampling_seed`, `streams` and `place`.
     """
 
     id: str
@@ -70,8 +70,8 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Reports that this rank closes its manifest when it has the reply: a hint to probe then, never a
-    proof. `delivered`: as in Acquire. A client that cannot count reports 1.0."""
+    """Reports that this rank closes its manifest after the reply: a hint to probe the lock, never a proof.
+    `delivered`: as in Acquire. A client that cannot count reports 1.0."""
 
     id: str
     lease: str
@@ -81,7 +81,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class ReportCorrupt:
-    """A record whose CRC failed while it was read: in shard number `shard`, at byte `offset`."""
+    """Reports a record with a wrong CRC: in shard number `shard`, at byte `offset`."""
 
     id: str
     dataset: str
@@ -101,7 +101,7 @@ class AskStatus:
 
 @dataclass(frozen=True, slots=True)
 class Exclude:
-    """Takes all records of these keys out of the dataset, for good. Idempotent."""
+    """Excludes all records of these keys from the dataset, for good. Idempotent."""
 
     id: str
     dataset: str
@@ -124,7 +124,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Answer to Acquire and Exclude: not yet. Send the request again; the figures say how far it is."""
+    """Answer to Acquire and Exclude: not yet. Send the request again; the figures show the progress."""
 
     id: str
     have_bytes: int
@@ -150,7 +150,7 @@ class StatusReply:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The request cannot be met. `code` names the client's error class; `message` is for people."""
+    """The daemon refuses the request. `code` names the client's error class; `message` is for people."""
 
     id: str
     # "unknown-dataset" | "bad-request" | "version" | "lease-lost" | "split-changed" | "impossible"
@@ -169,7 +169,7 @@ REQUESTS: dict[str, type[Any]] = {
 REPLIES: dict[str, type[Any]] = {
     cls.__name__: cls for cls in (Granted, Waiting, Done, StatusReply, Refused)
 }
-#: What answers what, besides Refused.
+#: The replies to each request, besides Refused.
 ANSWERS: dict[type[Any], tuple[type[Any], ...]] = {
     Acquire: (Granted, Waiting),
     Held: (Done,),
@@ -187,7 +187,7 @@ def encode(message: Message) -> list[bytes]:
 
 
 def major_of(frame: bytes) -> int | None:
-    """The major version a version frame names, or None if it is no version frame."""
+    """The major version in a version frame; None if it is no version frame."""
     name, _, version = frame.partition(b"/")
     major, _, _ = version.partition(b".")
     return int(major) if name == b"cachecd" and major.isdigit() and len(major) < 6 else None
@@ -206,8 +206,8 @@ def decode_reply(frames: list[bytes]) -> Reply:
 
 
 def parse(kinds: Mapping[str, type[Any]], body: Any) -> Any:
-    """The message of one of these kinds in a JSON value; unknown fields are ignored. ValueError names the
-    field that is missing or has another type."""
+    """The message of one of these kinds in a JSON value; unknown fields are ignored. ValueError, with the
+    field, if a field is missing or has another type."""
     kind = body.get("type") if isinstance(body, dict) else None
     cls = kinds.get(kind) if isinstance(kind, str) else None
     if cls is None:
@@ -221,7 +221,7 @@ def parse(kinds: Mapping[str, type[Any]], body: Any) -> Any:
 
 
 def _check(cls: type[Any], found: dict[str, Any]) -> None:
-    """ValueError for a value that is not of its field's type."""
+    """ValueError for a value of another type than its field."""
     for f in dataclasses.fields(cls):
         if f.name in found and not _is(found[f.name], str(f.type)):
             name = f"{cls.__name__}.{f.name}"
@@ -229,7 +229,7 @@ def _check(cls: type[Any], found: dict[str, Any]) -> None:
 
 
 def _is(value: Any, annotation: str) -> bool:
-    """Whether what JSON gave is of the type that a field's annotation names."""
+    """Whether a JSON value has the type in the annotation of a field."""
     match annotation:
         case "str":
             return isinstance(value, str)
@@ -261,7 +261,7 @@ def _is_int(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A lease on disk: the JSON in ``leases/<lease>.json``. Fixed for the lease's life.
+    """A lease on disk: the JSON in ``leases/<lease>.json``. It never changes.
 
     The shards are j = `first` to `last` of each interval [stream, first, last]; their numbers are
     j * (streams + 1) + stream. A shard's file is
@@ -286,7 +286,7 @@ class Manifest:
     pinned: bool
     ranks: int  # processes that share the lease
     place: int  # the least place of all streams when the lease was granted
-    source_records: int = 0  # about how many the source has; 0: not known
+    source_records: int = 0  # estimated records of the source; 0: not known
     window: int | None = None  # shuffle window in bytes; None: the whole set
     schema: dict[str, Any] = field(default_factory=dict)
 
@@ -299,7 +299,7 @@ def last_shard(intervals: Iterable[Sequence[int]], streams: int) -> int:
 def decode_manifest(text: bytes) -> Manifest:
     """The manifest in a file; fields of later minor versions are ignored.
 
-    ValueError if it is no manifest; ProtocolVersionError if it is one of another version.
+    ValueError if it is no manifest; ProtocolVersionError if it has another version.
     """
     try:
         body = json.loads(text)
@@ -319,7 +319,7 @@ def decode_manifest(text: bytes) -> Manifest:
 
 
 def _check_shards(manifest: Manifest) -> None:
-    """ValueError for counts, intervals or versions that no lease has."""
+    """ValueError for impossible counts, intervals or versions."""
     counts = ("epoch", "num_records", "num_bytes", "seed", "sampling_seed", "place", "window")
     for name in (*counts, "streams", "ranks"):
         value, least = getattr(manifest, name), 0 if name in counts else 1

@@ -1,4 +1,4 @@
-"""How much memory, and how many processors, the cgroups of this process leave to it."""
+"""The memory and the processors that the cgroups of this process allow."""
 
 from __future__ import annotations
 
@@ -7,45 +7,43 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-# Files that are mapped at a time, of the 65,530 mappings that a process may have (vm.max_map_count): a
-# trainer has the next set beside this one, and several datasets if it mixes them.
+# Files that are mapped at once. A process may have 65,530 mappings (vm.max_map_count), and a trainer maps
+# the next set beside the current one, and several datasets of a mixture.
 _MAPPED = 16_384
 _LEAST = "hierarchical_memory_limit "
 _NONE = 1 << 60  # cgroup v1 says "no limit" by a number near 2**63
 
 
 def memory(root: Path = Path("/")) -> int:
-    """Bytes of memory that this process may take: the machine's, or the least limit of its cgroups.
+    """Bytes of memory that this process may use: of the machine, or the lowest limit of its cgroups.
 
-    Every ancestor's limit counts. `root`: where `proc` and the mounts are looked for.
+    The limits of all ancestors count. `root`: the folder of `proc` and of the mounts.
     """
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     found: list[int] = []
     for folder in _folders("memory", root):
         for name in ("memory.max", "memory.high", "memory.limit_in_bytes"):
             found += _numbers(folder / name)[:1]
-        # Version 1 names the least of all ancestors, those that a container does not see included.
+        # Version 1 has the lowest limit of all ancestors, also of those that a container cannot see.
         stat = _lines(folder / "memory.stat")
         found += [int(line.split()[1]) for line in stat if line.startswith(_LEAST)]
     return min([machine, *(limit for limit in found if 0 < limit < _NONE)])
 
 
 def window(root: Path = Path("/")) -> int:
-    """Bytes of a set that are read at random at a time, where nobody says: half of the memory."""
+    """The default bytes of a set that are read at random at once: half of the memory."""
     return max(1, memory(root) // 2)
 
 
 def window_of(size: int, files: int, most: int | None = None) -> int | None:
-    """The shuffle window of a set of `size` bytes: `most`, or `window()` if None is given.
-
-    Never of more files than a process can map. None: the set fits.
-    """
+    """The shuffle window of a set of `size` bytes: at most `most`, by default `window()`, and at most as
+    many files as a process can map. None: the set fits."""
     bound = min(window() if most is None else most, max(1, size * _MAPPED // max(1, files)))
     return bound if size > bound else None
 
 
 def processors(root: Path = Path("/")) -> int:
-    """Processors that this process may use, at least 1: by affinity, and by its cgroups' quotas."""
+    """Processors that this process may use, at least 1: by its affinity and the quotas of its cgroups."""
     count = len(os.sched_getaffinity(0))
     for folder in _folders("cpu", root):
         quota = _numbers(folder / "cpu.max")  # "max 100000" has one number: no quota
@@ -57,7 +55,7 @@ def processors(root: Path = Path("/")) -> int:
 
 
 def _folders(controller: str, root: Path) -> Iterator[Path]:
-    """The cgroups of this process that may limit it, each before the one that it is in."""
+    """The cgroups of this process that may limit it, each before its parent."""
     paths = {}
     for line in _lines(root / "proc/self/cgroup"):
         number, names, path = line.split(":", 2)
@@ -74,7 +72,7 @@ def _folders(controller: str, root: Path) -> Iterator[Path]:
             continue
         top, point = (_unescaped(field) for field in before.split(" ")[3:5])
         mounted = root / point.lstrip("/")
-        # A container may have its own cgroup mounted as if it were the first.
+        # A container may have its own cgroup mounted as the root.
         inside = os.path.relpath(paths[kind], top)
         folder = mounted if inside.startswith("..") else mounted / inside
         yield folder

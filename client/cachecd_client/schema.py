@@ -1,8 +1,8 @@
-"""What a record looks like: features by name, dtype and shape, and their form inside an Example.
+"""The schema of records: features by name, dtype and shape, and their form inside an Example.
 
-Scalars, strings and lists of int64 or float32 are stored as ordinary Example lists, so any TFRecord
-tool reads them; every other array is one bytes value of raw little-endian elements whose dtype and
-shape stand here. The schema travels in each sidecar and each lease's manifest.
+Scalars, strings and lists of int64 or float32 are stored as ordinary Example lists, which any TFRecord tool
+reads; every other array is one bytes value of raw little-endian elements, with dtype and shape in the
+schema. Each sidecar and each lease's manifest has the schema.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _SHOWN, _NAME = 8, 40
 
 Kind = Literal["bytes", "float", "int64"]
 
-# The dtype of each kind of list; what is raw has any.
+# The dtype of each kind of list; a raw feature has any dtype.
 LIST_DTYPES: dict[Kind, str] = {"bytes": "bytes", "float": "float32", "int64": "int64"}
 
-# NumPy knows no bfloat16; such arrays are carried as uint16 and named by the framework.
+# NumPy has no bfloat16: its arrays are uint16, and the framework views them as bfloat16.
 NUMERIC_DTYPES = frozenset(
     {
         *("bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
@@ -88,7 +88,7 @@ class Schema:
         raise SchemaError(f"no feature {name!r}; the schema has {', '.join(self.names) or 'none'}")
 
     def select(self, names: Iterable[str]) -> Schema:
-        """The schema of these features only; SchemaError for an unknown one, or one text."""
+        """The schema of these features only; SchemaError for an unknown feature, or a string."""
         if isinstance(names, str):
             raise SchemaError(f"features={names!r}, expected a list of names: [{names!r}]")
         return Schema(tuple(self[name] for name in names))
@@ -119,7 +119,7 @@ class Schema:
 
     @staticmethod
     def from_json(value: Mapping[str, Any] | str) -> Schema:
-        """The inverse of to_json, also from its text; SchemaError if it is not one."""
+        """The inverse of to_json, also from its text; SchemaError for anything else."""
         document: Any = value
         try:
             if isinstance(value, str):
@@ -145,9 +145,9 @@ class Schema:
             raise SchemaError(f"not a schema: {error!r} in {str(document)[:200]}") from error
 
     def encode(self, record: Mapping[str, Any]) -> bytes:
-        """`record` as a serialized Example of exactly this schema; SchemaError names what differs.
+        """`record` as a serialized Example of exactly this schema; SchemaError with the difference.
 
-        What is ragged may be missing, and then is empty; one value is a list of one.
+        A missing ragged feature is empty; a single value of a ragged feature is a list of one.
         """
         stored = {f.name: _stored(f, record[f.name]) for f in self.features if f.name in record}
         if len(stored) < len(self.features) or len(stored) < len(record):
@@ -165,9 +165,8 @@ class Schema:
 def infer(record: Mapping[str, Any]) -> Schema:
     """The schema of decoded records (feature -> Python or array value), from one of them.
 
-    int, bool -> int64 scalar; float -> float32 scalar; bytes, str -> bytes; a list of these ->
-    ragged; an array -> its dtype and shape (int64 and float32 vectors and scalars as lists, all
-    else raw).
+    int, bool -> int64 scalar; float -> float32 scalar; bytes, str -> bytes; a list of these -> ragged; an
+    array -> its dtype and shape (int64 and float32 vectors and scalars as lists, other arrays raw).
     """
     return Schema(tuple(_feature(name, record[name]) for name in sorted(record)))
 
@@ -177,12 +176,12 @@ def infer_examples(records: Iterable[bytes]) -> Schema:
     return infer_forms(form(f"record {i}", record) for i, record in enumerate(records))
 
 
-#: A record: where it is, and the kind and number of values of each feature.
+#: The place of a record, and the kind and number of values of each of its features.
 Form = tuple[str, Mapping[str, tuple[Kind, int]]]
 
 
 def form(place: str, record: bytes) -> Form:
-    """The form of a serialized Example; SchemaError, naming the place, if it is none."""
+    """The form of a serialized Example; SchemaError, with the place, if it is no Example."""
     try:
         return place, _core.count_example(record)
     except ValueError as error:
@@ -194,9 +193,9 @@ def form(place: str, record: bytes) -> Form:
 def infer_forms(forms: Iterable[Form]) -> Schema:
     """The schema of some records, from their forms.
 
-    A list whose length is one value in all of them has a fixed shape (one element: a scalar);
-    a list whose length differs is ragged. Features are the union; one that is missing somewhere is
-    ragged. SchemaError if a feature has two kinds, if a record is no Example, or if there are none.
+    A list with one length in all records has a fixed shape (one element: a scalar); a list whose length
+    differs, or that is missing in a record, is ragged. SchemaError if a feature has two kinds, if a record
+    is no Example, or if there are no records.
     """
     lengths: dict[str, set[int]] = {}
     kinds: dict[str, tuple[Kind, str]] = {}
@@ -251,8 +250,8 @@ def _feature(name: str, value: Any) -> Feature:
 
 
 def _stored(feature: Feature, value: Any) -> Any:
-    """The value in the form encode_example takes, checked against the feature."""
-    # What most records are made of, at a tenth of what the rest of this takes.
+    """The value in the form of encode_example, checked against the feature."""
+    # The usual values, in a tenth of the time of the checks below.
     plain = type(value)
     if feature.shape == () and not feature.raw:
         if plain is bytes and feature.dtype == "bytes":
@@ -282,14 +281,14 @@ def _stored(feature: Feature, value: Any) -> Any:
     return array
 
 
-# NumPy composes a dtype's name anew each time, for longer than a small array takes to be copied.
+# NumPy composes the name of a dtype anew each time, which takes longer than to copy a small array.
 @functools.cache
 def _name_of(dtype: np.dtype[Any]) -> str:
     return dtype.name
 
 
 def _ragged(feature: Feature, value: Any) -> Any:
-    """One value, or an array of one dimension, in the form of the feature's lists."""
+    """One value, or a one-dimensional array, as a list of the feature."""
     if isinstance(value, (bytes, bytearray, memoryview, str)) and feature.dtype == "bytes":
         return value
     array = np.asarray(value)

@@ -56,7 +56,7 @@ _REFUSALS: dict[str, type[CallerError] | type[WorldError]] = {
 
 
 def endpoint_of(target: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> str:
-    """The socket's address that `target` and the environment name."""
+    """The address of the socket, by `target` or the environment."""
     named = os.fspath(target) if target is not None else environ.get("CACHECD_ENDPOINT", "")
     if not named:
         named = f"{environ.get('XDG_RUNTIME_DIR') or '/run'}/cachecd/cachecd.sock"
@@ -64,11 +64,11 @@ def endpoint_of(target: str | os.PathLike[str] | None, environ: Mapping[str, str
 
 
 class Transport:
-    """The way to one daemon; holds nothing open between conversations.
+    """The connection to one daemon; nothing stays open between conversations.
 
-    Safe to use from any thread, in forked children, and pickled: a conversation makes its own socket,
-    about a millisecond, and there are few an epoch. One that stayed open would keep two threads of
-    ZeroMQ's in the trainer, whose forks would then be those of a process with threads.
+    Safe to use from any thread, in forked children, and pickled: each conversation makes a socket, which
+    takes about a millisecond, and an epoch has few. An open socket would keep two threads of ZeroMQ in the
+    trainer, and forks of a process with threads are unsafe.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -86,17 +86,16 @@ class Transport:
             )
 
     def ask(self, request: Request, timeout: float) -> Reply:
-        """The daemon's reply, which is no Refused.
+        """The daemon's reply. A Refused raises the error that its code names.
 
-        DaemonUnreachableError if there is none within `timeout` seconds; ProtocolVersionError if
-        what answers speaks another version, or is no daemon; a Refused raises the error that its
-        code names.
+        DaemonUnreachableError without a reply within `timeout` seconds; ProtocolVersionError if the peer
+        speaks another version, or is no daemon.
         """
         with self.conversation() as conversation:
             return conversation.ask(request, timeout)
 
     def conversation(self) -> Conversation:
-        """For several requests, one after another: for use in a ``with``, by one thread."""
+        """A context manager for several requests, one after another, by one thread."""
         return Conversation(self)
 
     def decode(self, frames: list[bytes], request: Request) -> Reply:
@@ -104,7 +103,7 @@ class Transport:
             reply = decode_reply(frames)
             if not isinstance(reply, (Refused, *ANSWERS[type(request)])):
                 raise ValueError(f"{type(reply).__name__} is no answer to {type(request).__name__}")
-            # A daemon that cannot read a request of another version cannot know its id either.
+            # A daemon cannot read the id in a request of another version.
             if reply.id != request.id and not (isinstance(reply, Refused) and not reply.id):
                 raise ValueError(f"it answers request {reply.id[:40]!r}, expected {request.id!r}")
             return reply
@@ -112,14 +111,14 @@ class Transport:
             major = major_of(frames[0]) if frames else None
             if major == MAJOR:
                 raise ProtocolVersionError(
-                    f"the daemon on {self.endpoint} answered what this client cannot read "
-                    f"({error}): install the same release of cachecd and cachecd-client"
+                    f"this client cannot read the answer of the daemon on {self.endpoint} ({error}): "
+                    "install the same release of cachecd and cachecd-client"
                 ) from error
             spoken = frames[0][:40].decode(errors="replace") if frames else "nothing"
             if major is None:
                 raise ProtocolVersionError(
-                    f"what answers on {self.endpoint} is no cachecd (it said {spoken!r}): name the "
-                    "daemon's socket in $CACHECD_ENDPOINT"
+                    f"the program that answers on {self.endpoint} is not cachecd (it sent {spoken!r}): set "
+                    "$CACHECD_ENDPOINT to the socket of the daemon"
                 ) from error
             raise ProtocolVersionError(
                 f"the daemon on {self.endpoint} speaks {spoken!r}, this client "
@@ -128,9 +127,9 @@ class Transport:
             ) from error
 
     def await_owner(self, timeout: float) -> None:
-        """Returns when a process listens on the socket, as none does after a daemon was killed.
+        """Returns when a process listens on the socket; after a daemon was killed, no process does.
 
-        DaemonUnreachableError if there is none within `timeout` seconds.
+        DaemonUnreachableError after `timeout` seconds without one.
         """
         deadline = time.monotonic() + timeout
         while not self._look()[0]:
@@ -139,22 +138,22 @@ class Transport:
             time.sleep(_LOOK_PAUSE)
 
     def diagnosis(self, timeout: float) -> str:
-        """Why nobody answered."""
+        """The message for a daemon that did not answer."""
         within = f" within {timeout:.3g} s" if timeout else ""
         return (
             f"no daemon answered on {self.endpoint}{within}: {self._look()[1]}. Start one with "
-            "`cachecd run CONFIG`, or name its socket in $CACHECD_ENDPOINT"
+            "`cachecd run CONFIG`, or set $CACHECD_ENDPOINT to its socket"
         )
 
     def _look(self) -> tuple[bool, str]:
-        """Whether a process listens, and what a plain connection to the socket shows."""
+        """Whether a process listens on the socket, and the result of a plain connection to it."""
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(1.0)
             try:
                 probe.connect(self.path)
-                return True, f"something listens there{_peer(probe)}, but does not answer"
+                return True, f"a process{_peer(probe)} listens there, but does not answer"
             except FileNotFoundError:
-                return False, "there is no such socket"
+                return False, "the socket does not exist"
             except ConnectionRefusedError:
                 return False, _refusal(self.path)
             except PermissionError:
@@ -164,10 +163,10 @@ class Transport:
 
 
 class Conversation:
-    """Requests over one socket, as long as they are answered.
+    """Several requests over one socket.
 
-    A request is repeated, with its id, until it is answered or its time is up, each time on a fresh
-    socket (the ZeroMQ guide's "Lazy Pirate"), so it survives a restart of the daemon.
+    A request is repeated with the same id until a reply or its timeout, each time on a new socket (the
+    "Lazy Pirate" of the ZeroMQ guide), so it survives a restart of the daemon.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -193,8 +192,7 @@ class Conversation:
         return reply
 
     def tell(self, request: Request) -> None:
-        """Sends a request whose reply does not matter, and ends the conversation. Raises nothing if nobody
-        takes it within a moment."""
+        """Sends a request without waiting for its reply, and ends the conversation. Never fails."""
         with contextlib.suppress(zmq.ZMQError):
             socket = self._open()
             socket.linger = socket.sndtimeo = _TOLD_WITHIN
@@ -206,14 +204,14 @@ class Conversation:
         answer = None
         try:
             socket = self._open()
-            # A peer that is none of ZeroMQ is given up, and then nothing can be sent at all.
+            # Without a ZeroMQ peer on the other side, sending blocks.
             socket.sndtimeo = milliseconds
             socket.send_multipart(frames)
             if socket.poll(milliseconds):
                 answer = socket.recv_multipart()
         except zmq.Again:
             pass
-        except zmq.ZMQError as error:  # for example no file descriptor left
+        except zmq.ZMQError as error:  # for example too many open files
             raise DaemonUnreachableError(
                 f"no socket to {self._transport.endpoint}: {error}"
             ) from error
@@ -227,21 +225,21 @@ class Conversation:
             self._context = zmq.Context()
             self._socket = socket = self._context.socket(zmq.REQ)
             socket.linger = 0
-            socket.reconnect_ivl = 20  # ms; the default of 100 delays every daemon's start
+            socket.reconnect_ivl = 20  # ms; the default of 100 delays the start of every daemon
             socket.reconnect_ivl_max = 200
             socket.maxmsgsize = MAX_REPLY_BYTES
             socket.connect(self._transport.endpoint)
         return self._socket
 
     def close(self) -> None:
-        """Idempotent; another request opens a new socket."""
+        """Closes the socket. Idempotent; the next request opens a new socket."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
             if self._context is not None:
                 self._context.term()
-        # A context whose socket is not known here, as an interrupt came while it was made, would wait
-        # for that without an end; so it ends itself behind it, when the interrupt's traceback is gone.
+        # If an interrupt came while the socket was made, its context would wait for it for ever here. It
+        # ends when the traceback of the interrupt is dropped.
         self._context = None
 
     def __enter__(self) -> Self:
@@ -252,16 +250,16 @@ class Conversation:
 
 
 def _peer(connected: socket.socket) -> str:
-    """Who bound the socket, as far as can be seen from here: 0 is a process of another container."""
+    """The process that bound the socket; "" if it is in another container."""
     credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid = struct.unpack("3i", credentials)[0]
-    return f" (process {pid})" if pid else ""
+    return f" {pid}" if pid else ""
 
 
 def _refusal(path: str) -> str:
     try:
         if stat.S_ISSOCK(os.stat(path).st_mode):
-            return "the socket is there, but its daemon has ended"
+            return "the socket exists, but its daemon has ended"
     except OSError:
         return "the socket was just removed"
-    return "what is there is no socket"
+    return "the path is no socket"

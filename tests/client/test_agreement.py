@@ -80,8 +80,8 @@ def test_a_node_that_cannot_have_its_set_ends_the_run_on_all(node, tmp_path):
     (waiting, told), (failing, failed) = in_children(*run)
     assert len(waiting) == len(failing) == 1
     assert told == (
-        "OtherNodeError: epoch 1 of 'train': 1 of 2 processes could not take their set, the first is "
-        "process 1: its log says why"
+        "OtherNodeError: epoch 1 of 'train': 1 of 2 processes could not take their set; "
+        "the log of the first, process 1, has the reason"
     )
     assert failed == "RequestError: the disk is full"
 
@@ -208,7 +208,7 @@ def test_another_nodes_failure_is_told_with_its_process(cache):
         own = Row(*numbers)
         return [own._replace(has_failed=bool(own.lease) and n > 1, lease=n) for n in range(4)]
 
-    with pytest.raises(OtherNodeError, match=r"2 of 4 processes .* the first is process 2"):
+    with pytest.raises(OtherNodeError, match=r"2 of 4 processes .* the first, process 2,"):
         next(cache.epochs("train", 1, agree=failing))
 
 
@@ -223,7 +223,9 @@ def test_a_failure_here_is_told_before_it_is_raised(node, caplog):
         *[(0, 0, 0), (0, 20, 0)],
         (0, 0, 1),
     ]
-    assert "telling the other nodes, once they have come as far: the disk is full" in caplog.text
+    assert (
+        "reporting to the other nodes, when they reach this point: the disk is full" in caplog.text
+    )
 
 
 def test_what_fails_while_nodes_agree_says_so_and_ends_the_lease(cache, manifest):
@@ -256,7 +258,7 @@ def test_what_is_no_all_gather_is_refused(cache):
     with pytest.raises(CallerError, match="agree=3, expected True, False, or a function"):
         cache.epochs("train", 1, agree=3)
     monkey = cache.epochs("train", 1, agree=lambda numbers: [])
-    with pytest.raises(CallerError, match="gathered 0 rows where this node alone has 1"):
+    with pytest.raises(CallerError, match="gathered 0 rows, but this node alone has 1"):
         next(monkey)
 
 
@@ -384,7 +386,9 @@ def refused(node, gather, **run):
 
 def test_processes_that_begin_with_different_epochs_are_told(two_nodes):
     found = together(two_nodes, lambda node, gather, place: refused(node, gather, n=3, start=place))
-    assert found[0].startswith("this process begins with epoch 0, others with epochs [0, 1]")
+    assert found[0].startswith(
+        "this process begins with epoch 0, the processes of the run with [0, 1]"
+    )
 
 
 def test_a_state_that_is_damaged_on_one_node_is_an_error_on_all(two_nodes):
@@ -399,5 +403,5 @@ def test_a_state_that_is_damaged_on_one_node_is_an_error_on_all(two_nodes):
     damaged, told = together(two_nodes, resume)
     assert damaged.startswith("CallerError: state: version None of a run")
     assert told == (
-        "OtherNodeError: 1 of 2 processes could not begin, the first is process 0: its log says why"
+        "OtherNodeError: 1 of 2 processes could not begin; the log of the first, process 0, has the reason"
     )

@@ -248,7 +248,10 @@ def test_without_a_default_the_record_is_named(tmp_path):
             r"feature 'vector' is float32\[2\], expected a scalar integer",
         ),
         ({"one_hot": {"many": 3}}, "'many' is a ragged list of int64, expected a scalar integer"),
-        ({"one_hot": {"label": True}}, "names no classes of it, so say how many there are"),
+        (
+            {"one_hot": {"label": True}},
+            "names no classes of this feature: give the number of classes",
+        ),
         ({"default": {"none": 3}}, "default names feature 'none'"),
         (
             {"default": {"label": 3}, "features": ["image"]},
@@ -280,9 +283,9 @@ def test_what_does_not_fit_the_schema_is_refused(files, options, message):
         ({"pad": {"many": (3, "0")}}, "'0' is no int64"),
         ({"pad": {"many": (3, -1)}, "cast": {"many": "uint8"}}, "-1 is no uint8"),
         ({"pad": {"many": (3, 1e6)}, "cast": {"many": "float16"}}, "is no float16"),
-        ({"one_hot": {"label": 0}}, "expected a number of classes, or True"),
-        ({"one_hot": {"label": False}}, "expected a number of classes, or True"),
-        ({"one_hot": {"label": 3.0}}, "expected a number of classes, or True"),
+        ({"one_hot": {"label": 0}}, "expected the number of classes, or True"),
+        ({"one_hot": {"label": False}}, "expected the number of classes, or True"),
+        ({"one_hot": {"label": 3.0}}, "expected the number of classes, or True"),
         ({"default": {"label": 1.5}}, r"is int64\[\], expected numbers that int64 can hold"),
         ({"default": {"label": 2**63}}, "expected numbers that int64 can hold"),
         ({"default": {"label": None}}, "expected numbers that int64 can hold"),
@@ -292,7 +295,7 @@ def test_what_does_not_fit_the_schema_is_refused(files, options, message):
         ({"default": {"bits": 1e300}}, "expected numbers that bfloat16 can hold"),
         (
             {"default": {"many": 1}},
-            "expected a list, as the schema says ragged; a FileSet's schema=",
+            "expected a list, because the feature is ragged in the schema; ",
         ),
         ({"default": {"key": 1}}, r"the feature is bytes\[\], expected bytes"),
         ({"default": {"key": [b"a"]}}, r"the feature is bytes\[\], expected bytes"),
@@ -318,5 +321,5 @@ def test_an_added_features_name_must_not_be_one_of_the_schemas(tmp_path):
     schema = described(many=Feature("many", "int64", "int64", None), _many_length=1)
     path = write(tmp_path / "a", [schema.encode({"many": [1], "_many_length": 1})], schema)
     assert first(FileSet(path).numpy(batch_size=1))["_many_length"].tolist() == [1]
-    with pytest.raises(SchemaError, match=r"the loader itself adds \['_many_length'\]"):
+    with pytest.raises(SchemaError, match=r"the loader adds \['_many_length'\]"):
         FileSet(path).numpy(batch_size=1, pad={"many": 1})

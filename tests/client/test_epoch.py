@@ -80,7 +80,7 @@ def test_a_trainer_with_less_memory_than_the_leases_window_says_so_once(
         whole.numpy(batch_size=10)
         whole.numpy(batch_size=10)
         (record,) = caplog.records
-        assert "set cache.window to half of the memory that trainers have" in record.getMessage()
+        assert "set cache.window to half of the memory of the trainers" in record.getMessage()
     monkeypatch.setattr("cachecd_client.runs.epoch._warned", set())
     with by_hand(window=size // 2) as windowed:
         windowed.numpy(batch_size=10)
@@ -110,9 +110,9 @@ def test_release_ends_the_passes_of_its_loaders(leased):
     next(batches)
     leased.release()
     leased.release()
-    with pytest.raises(CallerError, match="its lease released"):
+    with pytest.raises(CallerError, match="its lease was released"):
         next(batches)
-    with pytest.raises(CallerError, match="was released, its files may be gone"):
+    with pytest.raises(CallerError, match="was released, and its files may be deleted"):
         next(iter(leased.numpy(batch_size=10)))
 
 

@@ -91,7 +91,7 @@ def test_records_without_features_are_refused_and_what_is_read_is_said(tmp_path)
         feature_list={"x": tf.train.FeatureList(feature=[tf.train.Feature()])}
     )
     sequence = tf.train.SequenceExample(feature_lists=lists).SerializeToString()
-    with pytest.raises(SchemaError, match=r"no features, nor in 1 other .*a SequenceExample"):
+    with pytest.raises(SchemaError, match=r"no features, and none in 1 other .*SequenceExample"):
         _ = FileSet(put(tmp_path / "a", [sequence] * 2)).schema
 
 

@@ -168,7 +168,7 @@ def test_ids_say_where_each_record_lies(files):
 def test_a_features_name_must_not_be_one_of_the_loaders(tmp_path):
     described = infer({"_valid": 1})
     path = write(tmp_path / "a", [described.encode({"_valid": 1})], described)
-    with pytest.raises(SchemaError, match=r"the loader itself adds \['_valid'\]"):
+    with pytest.raises(SchemaError, match=r"the loader adds \['_valid'\]"):
         FileSet(path).numpy(batch_size=1)
 
 
@@ -181,7 +181,7 @@ def test_a_pass_ends_when_another_begins(files):
     next(first)
     second = iter(loader)
     next(second)
-    with pytest.raises(CallerError, match="another pass begun"):
+    with pytest.raises(CallerError, match="another pass began"):
         next(first)
     assert len(list(second)) == 9
 
@@ -243,7 +243,7 @@ def test_a_pass_does_not_cross_a_fork(files):
         return ["no error"]
 
     message, anew = in_child(read)
-    assert "begun before the fork" in message
+    assert "began before the fork" in message
     assert anew == list(range(100))
     assert labels(batches) == list(range(10, 100))
 
@@ -292,7 +292,7 @@ def test_a_replaced_record_is_said_where_each_was_to_come_once(corrupt_file, cap
     list(FileSet(path).numpy(batch_size=6, shuffle=False, drop_last=False))
     (line,) = caplog.records
     assert line.levelname == "WARNING"
-    assert "met 1 corrupt records" in line.message
+    assert "replaced 1 corrupt records" in line.message
     assert f"at byte {offset} of {path}: " in line.message
     assert "count those twice (on_corrupt='raise'" in line.message
     caplog.clear()
@@ -306,7 +306,7 @@ def test_a_warning_of_a_replaced_record_reaches_stderr_without_any_logging_set_u
         "import sys; from cachecd_client import FileSet; "
         "list(FileSet(sys.argv[1]).numpy(6, drop_last=False))"
     )
-    assert "this pass met 1 corrupt records" in run_program(code, path).stderr
+    assert "this pass replaced 1 corrupt records" in run_program(code, path).stderr
 
 
 def test_a_file_that_vanishes_costs_its_records_and_no_more(tmp_path):

@@ -73,7 +73,9 @@ def test_several_ranks_keep_one_order_until_set_epoch(files, caplog):
     assert not caplog.records
     assert [labels(loader), labels(loader)] == [second, second]
     (record,) = caplog.records
-    assert record.getMessage().startswith("pass 1 of rank 1 of 2 begins again in the same order")
+    assert record.getMessage().startswith(
+        "pass 1 of rank 1 of 2 repeats the order of the pass before"
+    )
     loader.set_epoch(0)
     assert labels(loader) == first
 

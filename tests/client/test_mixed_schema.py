@@ -70,7 +70,7 @@ def test_two_forms_of_a_feature_are_an_error_that_names_both_unless_others_are_a
 
 def test_a_label_that_means_other_classes_is_an_error_and_one_that_does_not_say_has_none():
     two = schemas(web=[named(LABEL, "cat", "dog")], code=[named(LABEL, "cat", "cow")])
-    with pytest.raises(SchemaError, match="in 'web' than in 'code': 1 is 'dog' and 'cow'"):
+    with pytest.raises(SchemaError, match="in 'web' and 'code': class 1 is 'dog' and 'cow'"):
         mixed(two)
     longer = schemas(web=[named(LABEL, "cat")], code=[named(LABEL, "cat", "cow")])
     with pytest.raises(SchemaError, match="1 is none and 'cow'"):

@@ -298,7 +298,7 @@ def test_a_session_that_is_closed_ends_the_passes_before_the_leases(granting, he
         batches = iter(next(epochs).numpy(batch_size=4))
         next(batches)
     assert held() == set()
-    with pytest.raises(CallerError, match="its lease released"):
+    with pytest.raises(CallerError, match="its lease was released"):
         next(batches)
 
 
@@ -380,9 +380,9 @@ def test_torch_and_a_dataloaders_workers_have_the_batches_of_numpy(cache):
 
 def test_what_a_mixture_cannot_be_read_as_is_refused_with_what_can(cache, sizes):
     epoch = next(cache.epochs(WEIGHTS, 1))
-    with pytest.raises(CallerError, match=r"use epoch.tf\(batch_size\)"):
+    with pytest.raises(CallerError, match=r"epoch\.tf\(\) of each epoch"):
         epoch.tf_dataset(4)
-    with pytest.raises(CallerError, match=r"use epoch.tf\(batch_size\)"):
+    with pytest.raises(CallerError, match=r"epoch\.tf\(\) of each epoch"):
         cache.tf_dataset(WEIGHTS, 4)
     with pytest.raises(CallerError, match="datasets are mixed by shuffling"):
         epoch.numpy(batch_size=4, shuffle=False)

@@ -202,11 +202,11 @@ def test_workers_of_a_data_loader_prepare(files):
     [
         ([], "prepare returned a list, expected a dict"),
         ({1: np.zeros(4)}, "expected a dict of name -> column"),
-        ({"x": [0] * 4}, r"prepare returned list as 'x', expected an array of numbers \[4, ...\]"),
-        ({"x": np.zeros(())}, r"prepare returned float64\[\] as 'x'"),
-        ({"x": np.array(["a"] * 4)}, r"prepare returned <U1\[4\] as 'x'"),
+        ({"x": [0] * 4}, r"prepare returned list for 'x', expected an array of numbers \[4, ...\]"),
+        ({"x": np.zeros(())}, r"prepare returned float64\[\] for 'x'"),
+        ({"x": np.array(["a"] * 4)}, r"prepare returned <U1\[4\] for 'x'"),
         ({"x": np.zeros(3)}, "prepare returned 3 rows of 'x', expected 4"),
-        ({"x": np.zeros(4)}, "prepare returned no 'label', which is the label"),
+        ({"x": np.zeros(4)}, "prepare returned no column 'label', which is the label"),
     ],
 )
 def test_what_is_no_column_is_refused(files, returns, message):

@@ -123,7 +123,7 @@ def test_ctrl_c_is_the_trainers_alone(config):
 
 
 def test_a_refused_configuration_is_the_callers_error(config, capfd, runtime):
-    with pytest.raises(CallerError, match=r"train\.yaml refused it \(exit code 2\)"):
+    with pytest.raises(CallerError, match=r"daemon refused .*train\.yaml \(exit code 2\)"):
         connect(config("exit 2"))
     assert "reason on stderr" in capfd.readouterr().err
     assert not list(runtime.iterdir())
@@ -211,12 +211,12 @@ def test_a_runtime_folder_too_deep_for_a_socket_is_passed_over(config, monkeypat
 def test_several_ranks_cannot_each_start_one(config, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    with pytest.raises(CallerError, match="run the launcher under one: cachecd run"):
+    with pytest.raises(CallerError, match="run the launcher under one daemon: cachecd run"):
         connect(config())
 
 
 def test_a_configuration_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(CallerError, match="there is no such configuration"):
+    with pytest.raises(CallerError, match="this configuration file does not exist"):
         connect(tmp_path / "typo.yaml")
 
 

@@ -115,7 +115,7 @@ class Overlapping:
 
 
 def test_jax_processes_that_hold_some_of_the_same_rows_are_refused():
-    with pytest.raises(CallerError, match="some of the same rows of each batch and some others"):
+    with pytest.raises(CallerError, match="share only some of the rows of each batch"):
         _refuse_replicas(Overlapping(), schema()["label"], (0, 2))
 
 

@@ -197,7 +197,7 @@ def garbled(key, value):
     ("asked", "change", "why"),
     [
         ("web", lambda state: state, r"it is of a mixture of 'code' and 'web', .* dataset 'web'"),
-        (WEIGHTS, garbled("weights", []), "asked for a mixture"),
+        (WEIGHTS, garbled("weights", []), "asks for a mixture"),
         (WEIGHTS, garbled("weights", [["web", 1.0]]), "damaged"),
         (WEIGHTS, garbled("weights", [["web", 0.5], ["code", 1.5]]), "damaged"),
         (WEIGHTS, garbled("weights", [["web", 0.5], ["code", "half"]]), "damaged"),
@@ -214,5 +214,5 @@ def test_what_is_no_state_of_a_mixture_is_refused_with_the_reason(lender, asked,
 def test_a_state_of_one_dataset_is_none_of_a_mixture(lender):
     with lender.connect() as cache:
         (state,) = [epoch.numpy(4).state_dict() for epoch in cache.epochs("web", 1)]
-        with pytest.raises(CallerError, match=r"it is of 'web', and .* asked for a mixture"):
+        with pytest.raises(CallerError, match=r"it is of 'web', and .* asks for a mixture"):
             cache.epochs({"web": 1.0}, 1, state=state)

@@ -232,5 +232,5 @@ def test_what_was_read_of_which_shard_counts_in_the_same_cache_alone(moved, plac
 
 def test_a_state_of_an_epoch_beyond_the_end_is_refused(cache):
     _, state = left_at(cache, 2, 1, n=3)
-    with pytest.raises(CallerError, match=r"start=2, n=1: .* a state's start is its epoch"):
+    with pytest.raises(CallerError, match=r"start=2, n=1: .* the start of a state is its epoch"):
         cache.epochs("train", 1, state=state)

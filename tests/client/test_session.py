@@ -268,7 +268,7 @@ def test_closing_the_session_releases_every_epoch(granting, manifest):
     assert not locked(manifest(1))
     for epoch in (one, two):
         assert epoch.released
-        with pytest.raises(CallerError, match="was released, its files may be gone"):
+        with pytest.raises(CallerError, match="was released, and its files may be deleted"):
             list(epoch.numpy(batch_size=1))
 
 

@@ -246,5 +246,5 @@ def test_report_names_tensorflow_as_the_reader(cache, graph):
         epoch.tf_dataset(batch_size=5)
     assert epoch.report()["lent"] == "TensorFlow"
     assert line(epoch.report()).startswith(
-        "epoch 0 of train: read by TensorFlow, which nobody times here; "
+        "epoch 0 of train: read by TensorFlow, whose waiting is not measured here; "
     )

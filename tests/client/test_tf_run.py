@@ -348,7 +348,7 @@ def test_bad_options_are_refused_at_once_and_hold_nothing(cache, granting, manif
         ({"shuffle": "no"}, "shuffle='no', expected True or False"),
         ({"rank": 0}, "rank=0, world=None: expected both, or neither"),
         ({"start": -1}, "start=-1, expected at least 0"),
-        ({"features": []}, "no features, expected at least one"),
+        ({"features": []}, "expected at least one feature"),
     ):
         with pytest.raises(CallerError, match=message):
             cache.tf_dataset("train", **{"batch_size": 5, **options})

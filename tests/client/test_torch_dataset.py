@@ -248,7 +248,7 @@ def test_second_pass_through_workers_warns_once(files, log, world, persistent):
         list(loader)
     said = log.read_text()
     assert said == (
-        f"pass 0 of rank 0 of {world} begins again in the same order: call set_epoch(n) before each "
+        f"pass 0 of rank 0 of {world} repeats the order of the pass before: call set_epoch(n) before each "
         "pass, on all ranks, for another order\n"
     )
 

@@ -132,7 +132,7 @@ def unreachable(path) -> str:
 
 
 def test_a_missing_socket_is_named(tmp_path):
-    assert "there is no such socket" in unreachable(tmp_path / "none.sock")
+    assert "the socket does not exist" in unreachable(tmp_path / "none.sock")
 
 
 def test_a_socket_left_by_a_dead_daemon_is_told_from_none(tmp_path):
@@ -174,7 +174,7 @@ def test_a_process_without_descriptors_left_is_told_so(daemon):
 
 def test_a_daemon_that_hangs_is_told_from_none(daemon):
     scripted = daemon(lambda request: None, polite=False)
-    said = f"something listens there (process {os.getpid()}), but does not answer"
+    said = f"a process {os.getpid()} listens there, but does not answer"
     assert said in unreachable(scripted.path)
 
 
@@ -227,7 +227,7 @@ def test_a_refusal_raises_the_error_its_code_names(daemon, code, error):
 )  # fmt: skip
 def test_an_answer_that_does_not_fit_is_an_error_at_once(daemon, body):
     scripted = daemon(lambda request: [protocol.VERSION_FRAME, body])
-    with pytest.raises(ProtocolVersionError, match="answered what this client cannot read"):
+    with pytest.raises(ProtocolVersionError, match="this client cannot read the answer"):
         Transport(scripted.endpoint).ask(AskStatus("1"), 10)
 
 
@@ -245,7 +245,7 @@ def test_figures_that_are_no_numbers_never_reach_the_trainer(daemon):
     ("answer", "said"),
     [
         ([b"cachecd/2.0", b"{}"], r"speaks 'cachecd/2.0', this client 'cachecd/1"),
-        ([b"jupyter", b"{}"], r"is no cachecd \(it said 'jupyter'\)"),
+        ([b"jupyter", b"{}"], r"is not cachecd \(it sent 'jupyter'\)"),
         (Refused("", "version", "speak 2"), r"^speak 2$"),  # by who could not read the request
     ],
 )
@@ -314,12 +314,12 @@ def test_a_server_of_something_else_is_named_by_its_process(tmp_path, greeting, 
             serving.join()
         for peer in peers:
             peer.close()
-    assert f"something listens there (process {os.getpid()}), but does not answer" in said
+    assert f"a process {os.getpid()} listens there, but does not answer" in said
 
 
 def test_a_file_in_the_place_of_the_socket_is_told_from_a_dead_daemon(tmp_path):
     (tmp_path / "file").touch()
-    assert "what is there is no socket" in unreachable(tmp_path / "file")
+    assert "the path is no socket" in unreachable(tmp_path / "file")
 
 
 def test_an_endless_answer_is_cut_off(daemon):
@@ -351,7 +351,7 @@ def test_an_impossible_endpoint_is_refused(endpoint, message):
 
 def test_the_longest_endpoint_works(tmp_path):
     path = f"{tmp_path}/".ljust(107, "x")
-    assert "there is no such socket" in unreachable(path)
+    assert "the socket does not exist" in unreachable(path)
 
 
 def test_an_interrupt_at_any_line_of_a_request_ends_it(daemon):

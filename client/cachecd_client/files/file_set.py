@@ -1,4 +1,4 @@
-"""A set of TFRecord files, read in the trainer's framework; no daemon needed."""
+"""A set of TFRecord files, read in the trainer's framework, without a daemon."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ Path = str | os.PathLike[str]
 class FileSet:
     """TFRecord files of `tf.train.Example` records, in the order given.
 
-    Any plain TFRecord files will do. Where a file has a sidecar (`FILE.idx`), its records are found there;
-    otherwise each set walks through it once, many files at a time. `python -m cachecd_client.index`
-    writes sidecars, and inflates compressed files, which cannot be read at random. Nothing is read
-    before it is asked for, and the files and their folder are never written to.
+    The files and their folder are never written to, and nothing is read before it is needed. Any plain
+    TFRecord file can be read. A sidecar (`FILE.idx`) says where the records are; a file without a sidecar
+    is scanned once for each set, many files at a time. `python -m cachecd_client.index` writes sidecars,
+    and inflates compressed files, which cannot be read at random.
     """
 
     def __init__(
@@ -54,22 +54,24 @@ class FileSet:
     ) -> None:
         """One path or several; a file that is named twice is read twice. Patterns: use `glob`.
 
-        schema: overrides what the sidecars say or some records suggest.
-        window: bytes of files that are read at random from at a time. A set that fits is shuffled
-            exactly; a larger one within a sliding window of whole files, read ahead in one sweep
-            each. "auto": as a lease's, half of the memory that this process's cgroup allows, and of
-            no more than 16,384 files. None or 0: the whole set, whatever its size.
+        schema: replaces the schema of the sidecars, or the schema that some records suggest.
+        window: bytes of files from which records are read at random. A set that fits is shuffled exactly;
+            a larger set is shuffled within a sliding window of whole files, read ahead in sequence.
+            "auto": as for a lease, half of the memory of the cgroup of this process, and at most 16,384
+            files. None or 0: the whole set, whatever its size.
 
-        CallerError if there are no paths, one names no file, or an option cannot be.
+        CallerError if there are no paths, if a path is no file, or for an impossible option.
         """
         if isinstance(paths, (str, os.PathLike)):
             paths = [paths]
         self._files: Sequence[str] = [os.fsdecode(path) for path in paths]
         if not self._files:
-            raise CallerError("a FileSet of no files: check what should have found some")
+            raise CallerError(
+                "a FileSet of no files: check the pattern or the list that names the files"
+            )
         if schema is not None and not isinstance(schema, Schema):
             raise CallerError(
-                f"schema={reprlib.repr(schema)}, expected a Schema; Schema.from_json makes one of JSON"
+                f"schema={reprlib.repr(schema)}, expected a Schema; Schema.from_json() reads one from JSON"
             )
         if absent := [path for path in self._files if not os.path.isfile(path)]:
             raise CallerError(
@@ -91,8 +93,8 @@ class FileSet:
         """The features of every record.
 
         From the sidecars, else inferred from some records of several files: a list whose length
-        differs, or that is sometimes missing, is ragged. SchemaError if these cannot be one
-        dataset's, or are no Examples.
+        differs, or that is sometimes missing, is ragged. SchemaError if the records do not fit one
+        schema, or are no Examples.
         """
         return schema_of(self._located) if self._schema is None else self._schema
 
@@ -115,10 +117,10 @@ class FileSet:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Names the set: by file names and lengths, in their order, whatever the folder."""
+        """A hash of the names and lengths of the files, in their order, without their folder."""
         digest = hashlib.sha256()
         for path in self._files:
-            name = os.fsencode(os.path.basename(path))  # any bytes but a zero may be in it
+            name = os.fsencode(os.path.basename(path))  # may have any byte but a zero
             digest.update(b"%b\0%d\0" % (name, os.path.getsize(path)))
         return digest.hexdigest()[:32]
 
@@ -136,14 +138,14 @@ class FileSet:
     ) -> Loader:
         """Batches of torch tensors over the arrays' own memory, or copied to `device`.
 
-        To a CUDA device the next batch is copied while the one before is used: from pinned memory,
-        over a stream of its own, behind which the stream that is current in `next()` waits. Batches
-        may be kept; beside those, three are on the device at most, however far the loop is ahead of
-        it. CallerError for a device that there is not.
-        channels_last: features [H, W, C], or True for all that have three axes: they come as views
-        [rows, C, H, W], contiguous in torch.channels_last, as convolutions like them best.
-        Columns whose rows differ in length stay columns; `column.to_torch(device)` makes jagged
-        tensors of them. Options: see `Loader`.
+        The next batch is copied to a CUDA device while the batch before it is used: from pinned memory,
+        on a separate stream, for which the stream that is current in `next()` waits. Batches may be kept;
+        besides, at most three are on the device, however far the loop is ahead. CallerError for a device
+        that does not exist.
+        channels_last: features [H, W, C], or True for all features with three axes: they are delivered as
+        views [rows, C, H, W], contiguous in torch.channels_last, which is fastest for convolutions.
+        Columns whose rows differ in length stay columns; `column.to_torch(device)` makes jagged tensors of
+        them. Options: see `Loader`.
         """
         return self._torch(batch_size, device, channels_last, options)
 
@@ -154,18 +156,17 @@ class FileSet:
         channels_last: bool | Sequence[str] = False,
         **options: Unpack[Options],
     ) -> IterableDataset[Batch]:
-        """The batches of `torch()` as a dataset, for who has to use torch's DataLoader.
+        """The batches of `torch()` as a dataset, for programs that require torch's DataLoader.
 
-        `DataLoader(dataset, batch_size=None, num_workers=N)` delivers the very batches of `torch()`,
-        in their order, whatever N: its workers, forked or spawned, make them in turn. It has
-        `len()`, and the state that torchdata's StatefulDataLoader asks for. `torch()` is faster: what
-        workers make is copied from process to process. Columns whose rows differ in length come as they
-        are.
+        `DataLoader(dataset, batch_size=None, num_workers=N)` delivers the same batches as `torch()`, in
+        the same order, for every N: its workers, forked or spawned, make them in turn. The dataset has
+        `len()`, and the state that torchdata's StatefulDataLoader saves. `torch()` is faster, because the
+        batches of workers are copied between processes. Columns whose rows differ in length stay columns.
         """
         from cachecd_client.frameworks.torch_dataset import BatchDataset
 
         if "rank" not in options and "world" not in options:
-            # As this process has it: a worker has no process group.
+            # Of this process, because a worker has no process group.
             self._look_for_other_nodes()
             options["rank"], options["world"] = self._share or place(None, None)
         make = partial(self._torch, batch_size, None, channels_last, options)
@@ -179,12 +180,12 @@ class FileSet:
     def tf(self, batch_size: int, **options: Unpack[Options]) -> Loader:
         """Batches of TensorFlow tensors over the arrays' own memory, in the order of `Loader`.
 
-        Dense features are tensors [rows, *shape], ragged ones tf.RaggedTensors, bytes string tensors,
-        of which alone the content is copied: `features` without them is faster. With `label`, batches
-        are tuples as Keras takes them, whose `weighted_metrics` leave `pad_last`'s padding out.
-        `model.train_on_batch(*batch)` uses them as they are; `model.fit(iter(loader),
-        steps_per_epoch=len(loader), shuffle=False)` copies, and is for one epoch: several take a
-        generator that iterates anew. Options: see `Loader`.
+        Dense features are tensors [rows, *shape], ragged features tf.RaggedTensors, bytes are string
+        tensors. Only strings are copied: `features` without them is faster. With `label`, batches are
+        tuples for Keras, whose `weighted_metrics` ignore the padding of `pad_last`.
+        `model.train_on_batch(*batch)` does not copy them; `model.fit(iter(loader),
+        steps_per_epoch=len(loader), shuffle=False)` copies, and is for one epoch: for several, pass a
+        generator that iterates again and again. Options: see `Loader`.
         """
         from cachecd_client.frameworks.tensorflow import TensorFlow
 
@@ -193,12 +194,12 @@ class FileSet:
     def jax(self, batch_size: int, *, device: Any = None, **options: Unpack[Options]) -> Loader:
         """Batches of jax.Arrays, on a CPU over the arrays' own memory, else copied to `device`.
 
-        `device`: as in jax.device_put, a sharding too; JAX's default device if None; CallerError for
-        one that cannot take a feature's [batch_size, *shape]. Over devices of several processes, each
-        gives its own `batch_size` rows, and arrays have those of all. JAX narrows 64-bit numbers to 32
-        bits unless `jax_enable_x64` is on; SchemaError for an integer that does not fit. Columns whose
-        rows differ in length stay columns, and so do bytes; `column.to_jax()` makes arrays of them.
-        Options: see `Loader`.
+        `device`: a device or a sharding, as in jax.device_put; None: JAX's default device. CallerError if
+        it cannot take [batch_size, *shape] of a feature. Over devices of several processes, each process
+        gives `batch_size` rows, and the arrays have the rows of all. JAX narrows 64-bit numbers to 32 bits
+        unless `jax_enable_x64` is on; SchemaError for an integer that does not fit. Bytes, and columns
+        whose rows differ in length, stay columns; `column.to_jax()` makes arrays of them. Options: see
+        `Loader`.
         """
         from cachecd_client.frameworks.jax import Jax
 
@@ -222,14 +223,14 @@ class FileSet:
     ) -> tensorflow.data.Dataset:
         """A stock tf.data pipeline: TensorFlow reads the files and parses them by their schema.
 
-        Elements are dicts of feature name -> tensor [rows, *shape] (tf.RaggedTensor for ragged
-        features), or (dict, label) tuples if `label` names one. Each iteration has another order,
-        unless reshuffle=False, which follows from `seed` (and tf.random.set_seed). It is shuffled by file
-        and within a buffer, not over the whole set as `Loader` does, and every rank reads all files to
-        keep its share of the records. `drop_last` and `pad_last` are those of `Loader`: a short last batch,
-        or full ones and `_valid`, which is the third of a tuple with `label`. Of an epoch with
-        `steps_per_epoch`, or at the end of a run of `records`, it has as many batches as a loader, of
-        any records: it repeats a small set in another order, and of a large one leaves out the rest.
+        Elements are dicts of feature name -> tensor [rows, *shape] (tf.RaggedTensor for ragged features),
+        or (dict, label) tuples with `label`. The order follows from `seed` (and tf.random.set_seed); each
+        iteration has another order, unless reshuffle=False. Files are shuffled, and records within a
+        buffer, not over the whole set as by `Loader`. Every rank reads all files and keeps its share of the
+        records. `drop_last` and `pad_last` are those of `Loader`: a short last batch, or full batches and
+        `_valid`, the third value of a tuple. In a run with `steps_per_epoch`, or at the end of `records`,
+        it has as many batches as a loader, but other records: a small set is repeated in another order,
+        and the rest of a large set is left out.
         """
         from cachecd_client.frameworks import tf_pipeline
 
@@ -250,7 +251,7 @@ class FileSet:
             features=features,
             rank=rank,
             world=world,
-            begin=self.begin_anew,  # TensorFlow would tell nobody where it is
+            begin=self.begin_anew,  # TensorFlow does not report its position
         )
         self.lend(lent)
         return made
@@ -264,7 +265,7 @@ class FileSet:
 
     @cached_property
     def _located(self) -> Sequence[Located]:
-        """The files and where their records are."""
+        """The files, and the places of their records."""
         return locate(self._files)
 
     def _stores(self, name: str) -> bool:
@@ -272,11 +273,11 @@ class FileSet:
         return name in self.schema.names
 
     def _schema_for(self, options: Options) -> Schema:
-        """Of the records, for a loader of these options, which may select of it."""
+        """The schema for a loader with these options, which may select features of it."""
         return self.schema
 
     def _reading(self, schema: Schema) -> Reading:
-        """What a loader needs to know of this set."""
+        """The input of a loader of this set."""
         return Reading(
             files=[(os.path.abspath(file.path), file.offsets) for file in self._located],
             schema=schema,
@@ -288,28 +289,27 @@ class FileSet:
         )
 
     def begin_anew(self) -> None:
-        """What reads it begins with the first batch, wherever an earlier process was."""
+        """Lets readers begin with the first batch, even if a state named a later batch."""
 
     @contextmanager
     def _resuming(self) -> Iterator[dict[str, Any] | None]:
-        """The state at which the first loader's first pass begins, for whoever asks first and does not
-        fail."""
+        """The state at which the first loader begins, for the first caller that does not fail."""
         yield None
 
     def _look_for_other_nodes(self) -> None:
-        """Warns where ranks are counted on this node, and others may read the same files."""
+        """Warns if ranks are counted on this node, and other nodes may read the same files."""
         rank, world = local_ranks()
         if gathering(world) is not None:
             _warn_of_other_nodes(rank, world)
 
-    #: As `epochs()` was given them: the replica of the model that this process holds, (number, count), and
-    #: its (rank, world) in the set.
+    #: From the options of `epochs()`: the replica of the model that this process holds, (number, count),
+    #: and its (rank, world) in the set.
     _replica: tuple[int, int] | None = None
     _share: tuple[int, int] | None = None
 
     def lend(self, lent: Lent, loader: Loader | None = None) -> None:
-        """Notes what others are given to read, of which no loader here will know; this one does, if it
-        begins itself."""
+        """Notes batches that a reader outside of this process takes. `loader` would make the same batches:
+        if it begins a pass here, it reads them instead."""
 
     def _torch(
         self,
@@ -328,16 +328,11 @@ class FileSet:
     def _loader(
         self, batch_size: int, framework: Framework, options: Options, every: int = 1
     ) -> Loader:
-        if unknown := options.keys() - Options.__optional_keys__:
-            raise TypeError(
-                f"unknown option {sorted(unknown)[0]!r}; a loader takes batch_size, "
-                f"{', '.join(Options.__annotations__)}"
-            )
         options = with_label(options, self._stores)
         if options.get("rank") is None and options.get("world") is None:
             self._look_for_other_nodes()
         reading = self._reading(self._schema_for(options))
-        return Loader(reading, batch_size, framework, every=every, **options)
+        return Loader(reading, batch_size, framework, every, **options)
 
 
 @cache
@@ -345,19 +340,19 @@ def _warn_of_other_nodes(rank: int, world: int) -> None:
     log.warning(
         "a FileSet is divided among the ranks of this node (this is rank %d of %d), and the run has more "
         "processes: each node reads all of its files. If all nodes see the same files, give loaders the "
-        "rank= and world= of the whole run; if each node has files of its own, rank=%d, world=%d say so",
+        "rank= and world= of the whole run; if each node has other files, give rank=%d, world=%d",
         rank, world, rank, world,
     )  # fmt: skip
 
 
 def _hint(path: str) -> str:
-    """What may help when there is no such file."""
+    """Advice for a path that is no file."""
     if os.path.isdir(path):
         return ", a directory: give the files in it"
     if os.path.exists(path):
-        return ", which is something else: it takes regular files"
+        return ", which is no regular file"
     if "://" in path:
-        return ": a FileSet reads local files; `cachecd` brings those of a store"
+        return ": a FileSet reads local files; a daemon, `cachecd run`, caches the files of a store"
     if glob.has_magic(path):
         return f": patterns are not expanded, give sorted(glob.glob({path!r}))"
     return ""

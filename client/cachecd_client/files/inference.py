@@ -1,4 +1,4 @@
-"""The schema of a file set: what its sidecars say, else what some of its records look like."""
+"""The schema of a file set: from its sidecars, else inferred from some of its records."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from cachecd_client.errors import CorruptRecordError, CorruptSidecarError, Schem
 from cachecd_client.files.locate import Located
 from cachecd_client.schema import Form, Schema, dims, form, infer_forms
 
-# Of how many files, and how many records in all: enough to meet a list whose length varies or a
-# feature that is sometimes missing, and read and decoded in milliseconds.
+# The sample: enough to find a list whose length varies or a feature that is sometimes missing, and read and
+# decoded in milliseconds.
 _FILES = 16
 _RECORDS = 64
-_BYTES = 64 << 20  # of records; one of each file may go beyond it
+_BYTES = 64 << 20  # of records; the first record of each file does not count
 
 
 def schema_of(files: Sequence[Located]) -> Schema:
-    """From the sidecars if any has a schema, else inferred from records of several files.
+    """The schema of the sidecars if any has a schema, else inferred from records of several files.
 
-    SchemaError, naming feature and file, if sidecars or records disagree; also if the records hold
-    no features or are no Examples, or if there are none. CorruptRecordError if every record that
-    was looked at is corrupt, CorruptSidecarError if what a sidecar says is no schema.
+    SchemaError, with feature and file, if sidecars or records disagree; also if the records have no
+    features or are no Examples, or if there are no records. CorruptRecordError if all records of the sample
+    are corrupt, CorruptSidecarError if the schema in a sidecar is damaged.
     """
     described = [file for file in files if file.schema]
     return _agreed(described) if described else _inferred(files)
@@ -39,13 +39,13 @@ def _agreed(files: Sequence[Located]) -> Schema:
             if here != there:
                 raise SchemaError(
                     f"feature {name!r} is {here} in {first.path} and {there} in {file.path}: "
-                    "make a FileSet of the files of each kind, or give schema= what all of them hold"
+                    "make a FileSet of the files of each kind, or give a schema= that fits all of them"
                 )
     return schema
 
 
 def _described(file: Located) -> Schema:
-    """What the file's sidecar says."""
+    """The schema in the sidecar of the file."""
     assert file.schema is not None
     try:
         return Schema.from_json(file.schema)
@@ -54,7 +54,7 @@ def _described(file: Located) -> Schema:
 
 
 def _form(schema: Schema, name: str) -> str:
-    """What decides how the feature is read, in words."""
+    """The properties of the feature that decide how it is read, in words."""
     if name not in schema.names:
         return "missing"
     feature = schema[name]
@@ -65,20 +65,20 @@ def _inferred(files: Sequence[Located]) -> Schema:
     sample = list(_sample([file for file in files if file.num_records]))
     if not sample:
         raise SchemaError(
-            f"no records in {len(files)} files: there is nothing to read, nor to infer a schema from"
+            f"no records in {len(files)} files: there is nothing to read, or to infer a schema from"
         )
     schema = infer_forms(sample)
     if not schema.features:
         raise SchemaError(
-            f"{sample[0][0]}: no features, nor in {len(sample) - 1} other records; only TFRecord "
-            "files of tf.train.Example records can be read (a SequenceExample, for instance, has "
-            "to be converted)"
+            f"{sample[0][0]}: no features, and none in {len(sample) - 1} other records; only TFRecord "
+            "files of tf.train.Example records can be read (convert other messages, for instance "
+            "SequenceExample)"
         )
     return schema
 
 
 def _sample(files: Sequence[Located]) -> Iterator[Form]:
-    """Of some records, spread over some files. Corrupt ones are passed over."""
+    """The forms of some records, spread over some files. Corrupt records are skipped."""
     chosen = [files[i] for i in _spread(len(files), _FILES)]
     corrupt: CorruptRecordError | None = None
     whole = size = 0
@@ -102,7 +102,7 @@ def _sample(files: Sequence[Located]) -> Iterator[Form]:
 
 
 def _spread(count: int, most: int) -> list[int]:
-    """At most `most` of the numbers below `count`, evenly, with the first and the last."""
+    """At most `most` of the numbers below `count`: evenly spaced, with the first and the last."""
     if count <= most:
         return list(range(count))
     return [i * (count - 1) // (most - 1) for i in range(most)]

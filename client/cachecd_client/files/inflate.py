@@ -11,14 +11,14 @@ import cachecd_client._core as _core
 Compression = Literal["GZIP", "ZLIB"]
 
 _WINDOW_BITS: dict[Compression, int] = {"GZIP": 31, "ZLIB": 15}  # zlib's names of the two formats
-_READ = 64 << 10  # compressed bytes at a time: what a member's end leaves over is copied
+_READ = 64 << 10  # compressed bytes at a time: the rest behind the end of a member is copied
 _STEP = 1 << 20  # inflated bytes at a time
 HEAD = 12
-"""Bytes of a file that tell how it is compressed: those of a record's length and its CRC."""
+"""Bytes of a file that show its compression: the length of a record and its CRC."""
 
 
 def compression_of(path: str) -> Compression | None:
-    """How the file is compressed; None if it is a TFRecord file as it is, or nothing known.
+    """The compression of the file; None if it is a plain TFRecord file, or of an unknown format.
 
     A TFRecord file begins with a length and its CRC, so none can be mistaken for compressed.
     """
@@ -27,7 +27,7 @@ def compression_of(path: str) -> Compression | None:
 
 
 def compression_of_head(head: bytes) -> Compression | None:
-    """The same, of the first HEAD bytes, or of all that there are."""
+    """The same, from the first HEAD bytes of the file, or from all of a shorter file."""
     if len(head) < 2 or begins_a_record(head):
         return None
     if head.startswith(b"\x1f\x8b"):
@@ -50,7 +50,7 @@ class DamagedError(ValueError):
 
 
 class Inflater:
-    """Inflates a stream that comes in pieces, to pieces of at most a MiB, some of them empty.
+    """Inflates a stream piece by piece, to pieces of at most a MiB, some of them empty.
 
     A GZIP stream may have several members, and zeros after them.
     """
@@ -59,10 +59,10 @@ class Inflater:
         self._compression = compression
         self._stream = self._new()
         self.fed = 0
-        """Compressed bytes that were taken so far."""
+        """Compressed bytes that were consumed."""
 
     def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
-        """What these bytes inflate to; DamagedError. Not all are taken until it is exhausted."""
+        """The inflated bytes; DamagedError. The data is consumed when the iterator is exhausted."""
         for start in range(0, len(data), _READ):
             piece = bytes(data[start : start + _READ])
             self.fed += len(piece)
@@ -79,7 +79,7 @@ class Inflater:
                 piece = stream.unused_data if stream.eof else stream.unconsumed_tail
 
     def finish(self) -> Iterator[bytes]:
-        """What is still to come when all has been fed; DamagedError if the stream goes on."""
+        """The rest of the inflated bytes after the last `feed`; DamagedError for a stream cut short."""
         while more := self._inflate(b""):
             yield more
         if not self._stream.eof:
@@ -98,5 +98,5 @@ class Inflater:
 
 
 def _reason(error: Exception) -> str:
-    """Without what Python's zlib puts before: "Error -3 while decompressing data: "."""
+    """The message without the prefix of zlib: "Error -3 while decompressing data: "."""
     return str(error).rpartition("decompressing data: ")[2]

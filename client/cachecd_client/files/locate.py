@@ -1,4 +1,4 @@
-"""Where the records of each file of a set are: by its sidecar, or found by a walk, many files at a time."""
+"""The places of the records in each file: from its sidecar, or by a scan, many files at a time."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from cachecd_client.files.inflate import compression_of
 
 log = logging.getLogger("cachecd")
 
-_THREADS = 16  # walking waits for the disk
+_THREADS = 16  # a scan waits for the disk
 _SAY_EVERY = 10.0  # seconds between two lines in the log
-# Indexes that other tools (NVIDIA DALI, the tfrecord package) put under the same name have lines of
-# an offset and a length.
+# The index files of other tools (NVIDIA DALI, the tfrecord package) have the same name, and lines of an
+# offset and a length.
 _INDEX_OF_OTHERS = re.compile(rb"\d+ \d+\s")
 
 
 @dataclass(frozen=True)
 class Located:
-    """A file, and where its records are.
+    """A file, and the places of its records.
 
-    `offsets`: of each record's frame; None if the sidecar has them. `schema`: what the sidecar says, as
-    JSON values.
+    `offsets`: of each record's frame; None if the sidecar has them. `schema`: the JSON values in the
+    sidecar.
     """
 
     path: str
@@ -43,16 +43,16 @@ class Located:
     schema: dict[str, Any] | None = None
 
     def find(self) -> NDArray[np.uint64]:
-        """The offsets, wherever they are."""
+        """The offsets, from the sidecar if necessary."""
         if self.offsets is not None:
             return self.offsets
         return _core.Sidecar.read(f"{self.path}.idx").offsets
 
 
 def locate(paths: Sequence[str]) -> list[Located]:
-    """The files in their order; a file that is named twice is walked once.
+    """The files in their order; a file that is named twice is scanned once.
 
-    The error of the first file that has one: CorruptRecordError, CorruptSidecarError, OSError, or
+    Raises the error of the first file with an error: CorruptRecordError, CorruptSidecarError, OSError, or
     CallerError for a compressed file.
     """
     different = list(dict.fromkeys(paths))
@@ -70,16 +70,16 @@ def locate(paths: Sequence[str]) -> list[Located]:
 
 
 def _wait(found: Sequence[Future[Located]]) -> None:
-    """Until all are done, or one has failed."""
+    """Returns when all are done, or one has failed."""
     pending: set[Future[Located]] = set(found)
     while pending:
         done, pending = wait(pending, _SAY_EVERY, FIRST_EXCEPTION)
         if any(each.exception() for each in done):
             return
         if pending:
-            # A warning for the reason given in waiting.py: it would seem to hang.
+            # A warning: a trainer that set up no logging shows nothing less, and should not seem to hang.
             log.warning(
-                "looking for the records of %d files, %d done; python -m cachecd_client.index does it once",
+                "scanning %d files for their records, %d done; python -m cachecd_client.index does it once",
                 len(found), len(found) - len(pending),
             )  # fmt: skip
 
@@ -89,15 +89,15 @@ def _locate(path: str, paths: Sequence[str]) -> Located:
         return found
     if (compression := compression_of(path)) is not None:
         raise CallerError(
-            f"{path} is compressed ({compression}), and a FileSet reads plain TFRecord files. Inflate such "
-            f"files once, and give the FileSet the files in DIR:\n{_command(path, paths)}"
+            f"{path} is compressed ({compression}), and a FileSet reads plain TFRecord files. Inflate "
+            f"compressed files once, and give the FileSet the files in DIR:\n{_command(path, paths)}"
         )
     offsets = _core.scan(path)
     return Located(path, offsets, len(offsets), os.path.getsize(path))
 
 
 def _command(path: str, paths: Sequence[str]) -> str:
-    """How to inflate the file, and those in its folder that end like it."""
+    """The command that inflates the file, and the files of its folder with the same ending."""
     folder, ending = os.path.dirname(path), os.path.splitext(path)[1]
     alike = [one for one in paths if os.path.splitext(one)[1] == ending]
     files = shlex.join(alike)
@@ -107,7 +107,7 @@ def _command(path: str, paths: Sequence[str]) -> str:
 
 
 def by_sidecar(path: str) -> Located | None:
-    """None if the file has no sidecar of ours. CorruptSidecarError if the sidecar is not the file's."""
+    """None if the file has no sidecar of ours. CorruptSidecarError if the sidecar does not fit the file."""
     name = f"{path}.idx"
     try:
         sidecar = _core.Sidecar.read(name)
@@ -120,8 +120,8 @@ def by_sidecar(path: str) -> Located | None:
         raise
     size = os.path.getsize(path)
     if size != sidecar.data_bytes:
-        # Whatever `on_corrupt` says: that is about records, and what lies behind the sidecar's end
-        # would not even be missed.
+        # Whatever `on_corrupt` is: it concerns records, and records behind the end of the sidecar would be
+        # missing silently.
         raise CorruptSidecarError(
             name,
             f"it describes {sidecar.data_bytes} bytes, {path} has {size}: delete or rebuild it",

@@ -11,15 +11,15 @@ AllGather = Callable[[tuple[int, ...]], Sequence[Sequence[int]]]
 
 
 def gathering(world: int) -> AllGather | None:
-    """By what this process trains with others, more than `world` in all; None if it does not.
+    """The collective of a run of more than `world` processes; None if there is no such run.
 
-    A framework that is not imported is not what it trains with.
+    A framework that is not imported does not train here.
     """
     dist: Any = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_available() and dist.is_initialized():
         return _by_torch if dist.get_world_size() > world else None
     jax: Any = sys.modules.get("jax")
-    # Asked how many processes there are, JAX takes its devices; so not where it is merely imported.
+    # process_count() makes JAX take its devices: not if it is merely imported.
     if jax is not None and getattr(jax.distributed, "is_initialized", lambda: True)():
         return _by_jax if jax.process_count() > world else None
     return None
@@ -29,7 +29,7 @@ def _by_torch(numbers: tuple[int, ...]) -> list[list[int]]:
     import torch
     import torch.distributed as dist
 
-    # "cpu:gloo,cuda:nccl" names what there is a backend for.
+    # "cpu:gloo,cuda:nccl" names the devices that have a backend.
     kinds = [each.partition(":")[0] for each in dist.get_backend_config().split(",")]
     device = "cpu" if "cpu" in kinds else kinds[0]
     own = torch.tensor(numbers, dtype=torch.int64, device=device)
@@ -42,7 +42,7 @@ def _by_jax(numbers: tuple[int, ...]) -> list[list[int]]:
     import numpy as np
     from jax.experimental import multihost_utils
 
-    # Two halves, as JAX would narrow 64 bits.
+    # Two halves, because JAX would narrow 64 bits.
     halves = np.array([divmod(number, 1 << 31) for number in numbers], np.int32)
     every = multihost_utils.process_allgather(halves)
     return [[(int(high) << 31) + int(low) for high, low in row] for row in every]

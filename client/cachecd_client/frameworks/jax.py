@@ -1,4 +1,4 @@
-"""Arrays as jax.Arrays, on the CPU over the same memory."""
+"""Batches of jax.Arrays, on the CPU over the arrays' own memory."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class Jax:
-    """Dense features as arrays on `device`, or the default one; others as columns.
+    """Dense features as arrays on `device`, or on the default device; other features as columns.
 
-    What jax.device_put does not take is a CallerError here, and not in the middle of a pass: a
-    device that there is not, a sharding that does not divide a feature's [batch_size, *shape].
+    What jax.device_put refuses is a CallerError here, and not in the middle of a pass: a device that does
+    not exist, or a sharding that does not divide [batch_size, *shape] of a feature.
     """
 
     lane = None
@@ -31,7 +31,7 @@ class Jax:
     def __init__(
         self, device: Place, batch_size: int, given: tuple[int, int] | None = None
     ) -> None:
-        """`given`: rank and world, as the caller gave them."""
+        """`given`: rank and world of the caller."""
         self._device = device
         self._given = given
         self._batch_size = batch_size
@@ -76,12 +76,10 @@ class Jax:
         """CallerError for a short batch that the sharding cannot take."""
         if division.is_full or not isinstance(self._device, jax.sharding.Sharding):
             return
-        refusal = (
-            "pad_last=True fills it up with rows that `_valid` masks, drop_last=True leaves it out"
-        )
+        refusal = "pad_last=True adds rows that `_valid` masks, drop_last=True drops the batch"
         if not self._device.is_fully_addressable:
             raise CallerError(
-                "a last batch may be short, and the processes of a sharding give equal parts of an array: "
+                "the last batch may be short, but processes of a sharding give equal parts of an array: "
                 + refusal
             )
         for rows in np.unique(division.rows(rank)):
@@ -97,8 +95,8 @@ class Jax:
 def _refuse_replicas(
     sharding: jax.sharding.Sharding, feature: Feature, given: tuple[int, int] | None
 ) -> None:
-    """CallerError if two processes hold the same rows of a batch and would read different records for them,
-    or the other way round. Each process compares its own rank, so that none waits for another."""
+    """CallerError if processes hold the same rows of a batch but would read different records for them, or
+    the reverse. Each process checks its own rank, so that no process waits for another."""
     if sharding.is_fully_addressable:
         return
     assert feature.shape is not None
@@ -114,20 +112,18 @@ def _refuse_replicas(
     parts = sorted({frozenset(rows) for rows in held.values()}, key=min)
     if sum(map(len, parts)) != len(frozenset().union(*parts)):
         raise CallerError(
-            f"device={sharding}: processes hold some of the same rows of each batch and some others, so "
-            "they can take neither the same records nor different ones"
+            f"device={sharding}: processes share only some of the rows of each batch, so they can read "
+            "neither the same records nor different records"
         )
     if jax.process_index() not in held:
-        raise CallerError(
-            f"device={sharding}: it has no device of this process, expected at least one"
-        )
+        raise CallerError(f"device={sharding} has no device of this process, expected at least one")
     shares_rows = len(parts) < len(held)
     number = parts.index(frozenset(held[jax.process_index()]))
     expected = f"rank={number}, world={len(parts)}"
     if given is None and shares_rows:
         raise CallerError(
             f"device={sharding}: processes hold the same rows of each batch, and would read different "
-            f"records for them; give {expected} to epochs(), or to the loader of a FileSet"
+            f"records for them; give {expected} to epochs(), or to the loader of a run or a FileSet"
         )
     if given is not None and (given[1] != len(parts) or (shares_rows and given[0] != number)):
         raise CallerError(

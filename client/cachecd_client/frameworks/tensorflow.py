@@ -1,4 +1,4 @@
-"""Arrays as TensorFlow tensors over the same memory."""
+"""Batches of TensorFlow tensors, over the arrays' own memory."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def check_replicas(is_full: bool) -> None:
         return
     if (replicas := tf.distribute.get_strategy().num_replicas_in_sync) > 1:
         raise CallerError(
-            f"a last batch may be short, and {replicas} replicas of tf.distribute take batches of one "
-            "shape: pad_last=True fills it up with rows that `_valid` masks, drop_last=True leaves it out"
+            f"the last batch may be short, but {replicas} replicas of tf.distribute take batches of one "
+            "shape: pad_last=True adds rows that `_valid` masks, drop_last=True drops the batch"
         )
 
 
 class TensorFlow:
-    """Every feature as a tensor [rows, *shape], ragged ones as tf.RaggedTensor."""
+    """Every feature as a tensor [rows, *shape], a ragged feature as a tf.RaggedTensor."""
 
     copies = False
     lane = None
@@ -52,7 +52,7 @@ class TensorFlow:
         )
 
     def check(self, delivered: Schema, division: Division, rank: int) -> None:
-        """CallerError for a short batch where replicas are to take equal ones."""
+        """CallerError for a short batch if replicas take equal batches."""
         check_replicas(division.is_full)
 
 

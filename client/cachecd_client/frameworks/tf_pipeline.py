@@ -1,4 +1,4 @@
-"""File sets as a stock tf.data pipeline: TensorFlow reads the files and parses the Examples."""
+"""A stock tf.data pipeline over a file set: TensorFlow reads the files and parses the Examples."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from cachecd_client.schema import Feature, Schema
 
 _STREAMS = 2  # of files that are read and shuffled side by side; fixed, as the order depends on it
 _READ_BYTES = 1 << 20  # per open file
-# Of serialized records in all shuffle buffers. Four times the records cost 10 % of the speed; and all are
-# read before the first batch comes, 0.35 s for these bytes: a shard of 64 MiB for each stream.
+# Serialized records in all shuffle buffers. Four times the records cost 10 % of the speed. All of them are
+# read before the first batch, which takes 0.35 s for these bytes: a shard of 64 MiB for each stream.
 _SHUFFLE_RECORDS = 10_000
 _SHUFFLE_BYTES = 128 << 20
 _PREFETCH_BYTES = 64 << 20
-_LARGEST_SEED = 2**31 - 1  # by which TensorFlow reduces a global one
+_LARGEST_SEED = 2**31 - 1  # TensorFlow takes a global seed modulo this
 
 _LISTS = {"bytes": tf.string, "float": tf.float32, "int64": tf.int64}
 # decode_raw knows no unsigned 32 and 64 bit integers and no bfloat16: same bits, other name.
@@ -36,18 +36,18 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def as_it_is(function: _Function) -> _Function:
-    """Keeps AutoGraph from translating a function that needs none: that took half of making a dataset."""
+    """Keeps AutoGraph from translating a function: that took half of the time to make a dataset."""
     return cast(_Function, tf.autograph.experimental.do_not_convert(function))
 
 
 class Pass(NamedTuple):
-    """One pass over one set: plain values, or the same as tensors, so that one graph reads any set."""
+    """One pass over one set: plain values, or tensors, so that one graph reads any set."""
 
     files: Any  # paths, in the order of reading
     within: Any  # records in all shuffle buffers
-    rows: Any  # that this rank is given
-    sizes: Any  # of its batches; one of all that are full, behind which a last one may be short
-    empty: Any  # batches of padding alone behind them
+    rows: Any  # of this rank
+    sizes: Any  # of its batches, or one size for all full batches, if only the last batch is short
+    empty: Any  # batches behind these with padding alone
     seed: Any
 
 
@@ -64,7 +64,7 @@ PASS_SPEC = Pass(
 
 @dataclass(frozen=True)
 class Pipeline:
-    """What of a pipeline is the same for every set that it reads. `features` are parsed."""
+    """The properties of a pipeline that are the same for every set. `features` are parsed."""
 
     features: tuple[Feature, ...]
     batch_size: int
@@ -78,24 +78,24 @@ class Pipeline:
     def features_of(
         schema: Schema, features: Sequence[str] | None, label: str | None
     ) -> tuple[Feature, ...]:
-        """Those asked for and the label; SchemaError if one is not there, CallerError if there is none."""
+        """These features and the label; SchemaError for an unknown feature, CallerError for no features."""
         found = (schema if features is None else schema.select(features)).features
         if label is not None and all(feature.name != label for feature in found):
             found = (*found, schema[label])
         if not found:
-            raise CallerError("no features, expected at least one: no batch is made of none")
+            raise CallerError("features=[]: expected at least one feature")
         return found
 
     def divided(self, num_records: int) -> Division:
-        """One pass of a set; CallerError if that cannot be."""
+        """One pass over a set; CallerError if it has no step."""
         return divide(num_records, self.batch_size, self.world, self.last)
 
     def one_pass(
         self, files: Sequence[str], division: Division, num_bytes: int, seed: int
     ) -> tuple[Pass, int]:
-        """A pass over this set, and the bytes of one of its batches.
+        """A pass over this set, and the bytes of one batch.
 
-        Ranks that share a set need one seed: the order of the files decides which records are a rank's.
+        Ranks that share a set need one seed: the order of the files decides the records of each rank.
         """
         num_records = division.records
         seed %= 1 << 63  # TensorFlow's seeds are int64
@@ -116,7 +116,7 @@ class Pipeline:
 
     @as_it_is
     def serialized(self, one: Pass) -> tf.data.Dataset:
-        """Batches of the pass's records as they are stored."""
+        """Batches of the records of the pass, as they are stored."""
         drop = self.last == "drop"
         if self.shuffle and self.world == 1:
             streams = _streams(one, self.batch_size)
@@ -140,8 +140,8 @@ class Pipeline:
 
     @as_it_is
     def anew(self, one: Pass, number: tf.Tensor) -> Pass:
-        """The pass in another order, by a random number. Of several ranks the files stay in theirs, by
-        which they share the set, wherever another rank is."""
+        """The pass in another order, by a random number. With several ranks, the files keep their order,
+        which decides the records of each rank."""
         files = one.files
         if self.world == 1:
             by = tf.random.stateless_uniform(tf.shape(files), [number, 0], None, None, tf.int64)
@@ -149,13 +149,13 @@ class Pipeline:
         return one._replace(files=files, seed=number)
 
     def ready(self, serialized: tf.data.Dataset, batches: int, batch_bytes: int) -> tf.data.Dataset:
-        """Parses serialized batches and makes at most `batches` of them ahead of the trainer."""
+        """Parses serialized batches, and prefetches at most `batches` of them."""
         calls = min(resources.processors(), batches)
         parsed = serialized.map(self._parse, num_parallel_calls=calls, deterministic=True)
         ahead = max(2, min(_PREFETCH_BYTES // batch_bytes, batches))
         options = tf.data.Options()
-        # The thread that tunes sleeps 10, 20, 40 ms and so on, and the end of a pass waits for it: with
-        # TensorFlow 2.21 passes took 0.64 or 1.28 s and nothing in between.
+        # The autotuning thread sleeps 10, 20, 40 ms and so on, and the end of a pass waits for it: with
+        # TensorFlow 2.21, passes took either 0.64 or 1.28 s.
         options.autotune.enabled = False
         # Each rank has its own share of the set already, and each node its own cache.
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
@@ -163,7 +163,7 @@ class Pipeline:
 
     @property
     def _pads(self) -> bool:
-        """Whether rows without a record fill up the last batches."""
+        """Whether rows without a record pad the last batches."""
         return self.last == "pad"
 
     @as_it_is
@@ -202,8 +202,10 @@ def dataset(
     world: int | None,
     begin: Callable[[], None],
 ) -> tuple[tf.data.Dataset, Lent]:
-    """The pipeline that `FileSet.tf_dataset` describes, and how much it reads. Its options are settled.
-    Calls `begin` when all of them are found to be right."""
+    """The pipeline that `FileSet.tf_dataset` describes, and the batches that it reads.
+
+    Options have no defaults any more. Calls `begin` when all of them are valid.
+    """
     wanted = Pipeline.features_of(reading.schema, features, label)
     refuse_keras_sharding()
     rank, world = reading.place(rank, world)
@@ -212,7 +214,7 @@ def dataset(
     begin()
     steps = batches = division.steps
     if part is not None or last == "drop":
-        # Of a part not the very records, as TensorFlow cannot read slices of files.
+        # As many records as the part, but others: TensorFlow cannot read slices of files.
         last = "drop"
         division = divide(reading.num_records, batch_size, world, last)
         batches = division.steps
@@ -228,7 +230,7 @@ def dataset(
             as_it_is(lambda k: pipeline.serialized(one._replace(seed=one.seed + _STREAMS * k)))
         )
 
-    # A graph of TensorFlow 1 does not know which iteration it is.
+    # A graph of TensorFlow 1 cannot count its iterations.
     if shuffle and reshuffle and tf.executing_eagerly():
         iteration = tf.data.Dataset.random(one.seed, rerandomize_each_iteration=True).take(1)
         serialized = iteration.flat_map(as_it_is(lambda number: passes(pipeline.anew(one, number))))
@@ -242,10 +244,10 @@ def dataset(
 
 
 def _streams(one: Pass, batch_size: int) -> tf.data.Dataset:
-    """Batches of serialized records, shuffled; those at the end may be short.
+    """Shuffled batches of serialized records; batches at the end may be short.
 
-    By turns from several streams of files, each with a thread of its own: a single shuffle buffer is
-    one thread's work, and took as long as parsing what came out of it.
+    Batches come by turns from several streams of files, each with its own thread: one shuffle buffer is
+    the work of one thread, and took as long as parsing its records.
     """
 
     def stream(number: tf.Tensor) -> tf.data.Dataset:
@@ -260,17 +262,17 @@ def _streams(one: Pass, batch_size: int) -> tf.data.Dataset:
 
 
 def _shuffled(records: tf.data.Dataset, within: Any, seed: Any) -> tf.data.Dataset:
-    """By a seed that may be a tensor."""
+    """The records, shuffled by a seed that may be a tensor."""
     graph = tf.compat.v1.get_default_graph()
-    # TensorFlow compares a global seed of 0 with (0, seed), and a tensor has no truth in a graph. The graph
-    # is that of the function which is traced here.
+    # With a global seed of 0, TensorFlow compares the seed with 0, and a tensor has no truth value in a
+    # graph. The default graph belongs to the function that is traced here.
     if graph.building_function and graph.seed is not None and graph.seed % _LARGEST_SEED == 0:
         graph.seed = 1
     return records.shuffle(within, seed=seed, reshuffle_each_iteration=False)
 
 
 def _zeros(features: Sequence[Feature]) -> bytes:
-    """A serialized Example of zeros and empty strings, without the ragged features."""
+    """A serialized Example of zeros and empty strings, without ragged features."""
     values: dict[str, Any] = {}
     for feature in features:
         if feature.shape is None:
@@ -288,7 +290,7 @@ def _zeros(features: Sequence[Feature]) -> bytes:
 
 
 def _spec(feature: Feature) -> Any:
-    """How tf.io.parse_example is told of the feature."""
+    """The feature in the form of tf.io.parse_example."""
     if feature.shape is None:
         return tf.io.RaggedFeature(_LISTS[feature.kind], row_splits_dtype=tf.int64)
     if feature.raw:
@@ -297,7 +299,7 @@ def _spec(feature: Feature) -> Any:
 
 
 def _shaped(feature: Feature, parsed: Any) -> Any:
-    """A parsed batch of the feature in the schema's dtype and shape."""
+    """A parsed batch of the feature, in the dtype and shape of the schema."""
     if feature.dtype == "bytes":
         return parsed
     wanted = tf.as_dtype(feature.dtype)
@@ -309,15 +311,15 @@ def _shaped(feature: Feature, parsed: Any) -> Any:
     )
     if decoded.dtype != wanted:
         decoded = tf.bitcast(decoded, wanted)
-    # Not -1 for the rows: arrays without elements tell no number of them.
+    # Not -1 for the rows: it cannot be inferred from arrays without elements.
     return tf.reshape(decoded, [tf.shape(parsed)[0], *feature.shape])
 
 
 def refuse_keras_sharding() -> None:
-    """CallerError if Keras would divide among processes what is one process's share already."""
+    """CallerError if Keras would divide datasets that hold the share of one process already."""
     current = keras_distribution()
     if current is not None and getattr(current, "auto_shard_dataset", False):
         raise CallerError(
-            f"{type(current).__name__} of {current.num_processes} processes divides each dataset among "
-            "them, and each has its own share already: make it with auto_shard_dataset=False"
+            f"{type(current).__name__} divides each dataset among {current.num_processes} processes, but "
+            "each process reads its own share already: make the distribution with auto_shard_dataset=False"
         )

@@ -1,4 +1,4 @@
-"""Arrays as torch tensors over the same memory, or on a device."""
+"""Batches of torch tensors, over the arrays' own memory or on a device."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from cachecd_client.schema import Feature, Schema
 
 ChannelsLast: TypeAlias = bool | Sequence[str]
 
-# What the public function calls for a capsule, without its Python around it, of which a trainer whose
-# step has taken the processor's caches pays for every line.
+# The public function calls this for a capsule. Its own Python costs a trainer microseconds for each line,
+# because the step of the trainer has evicted our code from the processor's caches.
 from_dlpack = getattr(torch._C, "_from_dlpack", _from_dlpack)
 
 
 class Torch:
-    """Dense features as tensors on `device`; others as columns, which know `to_torch`.
+    """Dense features as tensors on `device`; other features as columns, which have `to_torch()`.
 
-    A device that there is not is a CallerError here, and not in the middle of a pass.
+    A device that does not exist is a CallerError here, and not in the middle of a pass.
     """
 
     def __init__(self, device: Any = None, channels_last: ChannelsLast = False) -> None:
         try:
-            # With its number, which "cuda" leaves to whatever device is current.
+            # With its number: "cuda" means the current device.
             self._device = torch.empty(0, device="cpu" if device is None else device).device
         except (AssertionError, RuntimeError, TypeError) as error:  # the first: built without CUDA
             raise CallerError(f"device={device!r}: {error}") from error
@@ -70,7 +70,7 @@ class Torch:
         return Wrap(place, dlpack=not made)
 
     def check(self, delivered: Schema, division: Division, rank: int) -> None:
-        """SchemaError if a loader of these features has none that `channels_last` asks for."""
+        """SchemaError if these features lack a feature for `channels_last`."""
         if isinstance(self._channels_last, frozenset):
             delivered.select(sorted(self._channels_last))
         elif self._channels_last and not any(map(self._is_image, delivered.features)):
@@ -92,7 +92,7 @@ class Torch:
 
 
 class _Side(NamedTuple):
-    """A device's stream for copies, and the stream behind which its memory is used again."""
+    """The stream for copies of a device, and the stream behind which memory is used again."""
 
     stream: torch.cuda.Stream
     home: torch.cuda.Stream
@@ -100,8 +100,8 @@ class _Side(NamedTuple):
 
 @functools.cache
 def _side_stream(device: torch.device) -> _Side:
-    """One for all loaders: what torch's allocator has freed it gives out again on the same stream alone, so
-    that with a stream for each loader every epoch would take memory of its own."""
+    """One stream for all loaders: torch's allocator reuses freed memory on the same stream only, so with a
+    stream for each loader, every epoch would take new memory."""
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     return _Side(stream, torch.cuda.current_stream(device))
 
@@ -112,17 +112,17 @@ class Sent(NamedTuple):
 
 
 class SideStream:
-    """Copies batches to a CUDA device over a stream that does nothing else, from pinned memory.
+    """Copies batches from pinned memory to a CUDA device, on a separate stream.
 
-    Three batches are on the device, and two in pinned memory, however far the loop runs ahead of the
-    device: a batch is copied behind all that the consumer's stream was given before, so the memory of
-    a dropped batch is used again at once; and the loop waits for the last copy but one. Batches may be
-    kept, any number. What uses a batch on a stream other than the one that is current in `next()` must
-    be waited for by that stream before the batch is dropped, or say so by `record_stream`.
+    At most three batches are on the device, and two in pinned memory, however far the loop runs ahead of
+    the device: each copy waits for all earlier work of the consumer's stream, so the memory of a dropped
+    batch is used again at once; and the loop waits for the last copy but one. Any number of batches may be
+    kept. If another stream than the current stream of `next()` uses a batch, the current stream must wait
+    for it before the batch is dropped, or the user calls `record_stream`.
 
-    `record_stream` of each batch would keep memory for every step that the loop is ahead. It is for
-    batches received on another stream than the first loader's alone: no later copy need wait for that
-    stream, as another loader, or a later pass, may be used on yet another.
+    `record_stream` for every batch would keep the memory of each step that the loop is ahead. So it is
+    called only for batches that are received on another stream than that of the first loader, for which no
+    later copy waits.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -132,12 +132,12 @@ class SideStream:
 
     def send(self, batch: dict[str, Any]) -> Sent:
         if len(self._copied) == 2:
-            # Bounds pinned memory, and how far the loop is ahead of the device, to some three steps.
+            # Bounds pinned memory, and limits the loop to about three steps ahead of the device.
             self._copied.popleft().synchronize()
         consumer = torch.cuda.current_stream(self._device)
         with torch.cuda.stream(self._stream):
             pinned = {n: v.pin_memory() for n, v in batch.items() if isinstance(v, torch.Tensor)}
-            # Taken before the wait: the steps that used this memory are on those streams already.
+            # Before the wait: the steps that used this memory are on those streams already.
             for name, value in pinned.items():
                 batch[name] = torch.empty_like(value, device=self._device)
             self._stream.wait_stream(self._home)
@@ -151,7 +151,7 @@ class SideStream:
         return Sent(batch, copied)
 
     def receive(self, sent: Sent) -> dict[str, Any]:
-        # Not the whole stream: the copy of the batch that follows is in it already.
+        # Not the whole stream, which has the copy of the next batch already.
         consumer = torch.cuda.current_stream(self._device)
         consumer.wait_event(sent.copied)
         if consumer != self._home:

@@ -1,4 +1,4 @@
-"""A file set as a dataset of batches, for torch's DataLoader and its workers."""
+"""A dataset of batches, for torch's DataLoader and its workers."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class BatchDataset(IterableDataset["Batch"]):
     makes the batches w, w + N, w + 2N ... in a process of its own and, of a lease, under a lock of its own.
     Made by `to_dataset()`.
 
-    Without workers, passes are numbered as those of `Loader`. Workers do not know how many passes there
-    were before, so through workers every pass has the number that `set_epoch` gave last, 0 at first. A
-    second pass of the same number logs a warning.
+    Without workers, passes are numbered as by `Loader`. Workers do not know the number of earlier passes,
+    so with workers every pass has the number of the last `set_epoch`, 0 at first. A second pass of the
+    same number logs a warning.
 
-    `state_dict()` and `load_state_dict()` are what torchdata's StatefulDataLoader calls in each worker. A
-    state taken without workers, or of `torch()`, continues with any number of them.
+    torchdata's StatefulDataLoader calls `state_dict()` and `load_state_dict()` in each worker. A state
+    taken without workers, or of `torch()`, continues with any number of workers.
     """
 
     def __init__(
@@ -43,8 +43,8 @@ class BatchDataset(IterableDataset["Batch"]):
     ) -> None:
         """`make(every=, threads=)` makes a loader; it is pickled for workers that are not forked.
 
-        `begin`: a state at which the next pass begins. `shared`: pass number and first batch, as persistent
-        workers see them, and how many passes of that number workers have begun.
+        `begin`: the state at which the next pass begins. `shared`: number and first batch of the next pass,
+        which persistent workers see, and the number of passes that workers have begun with that number.
         """
         self._make = make
         #: Makes the batches, in this process.
@@ -56,17 +56,17 @@ class BatchDataset(IterableDataset["Batch"]):
         self._shared.share_memory_()  # type: ignore[no-untyped-call]
         self._turn = _ALONE  # of the worker that `loader` belongs to
         self._process = os.getpid()
-        self._has_begun = False  # whether this worker has begun a pass
+        self._has_begun = False  # this worker has begun a pass
 
     def __len__(self) -> int:
         """Batches of a whole pass over all workers, the same on every rank."""
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Batch]:
-        """The next pass from its start, or the rest of the pass that `load_state_dict` gave.
+        """The next pass from its start, or the rest of the pass that `load_state_dict` set; in a worker of
+        a DataLoader, the batches of this worker.
 
-        In a DataLoader's worker, this worker's batches of it. A dataset has one pass at a time.
-        CallerError if workers have continued that pass before.
+        A dataset has one pass at a time. CallerError if workers have continued that pass before.
         """
         # A dataset cannot see its DataLoader, but the DataLoader's fetcher is who calls this.
         fetcher: Any = sys._getframe(1).f_locals.get("self")
@@ -77,7 +77,7 @@ class BatchDataset(IterableDataset["Batch"]):
             )
         turn = self._own()
         if get_worker_info() is not None:
-            if self._has_begun:  # a persistent worker, which was not told what comes next
+            if self._has_begun:  # a persistent worker: the next pass is in shared memory
                 number, start, _ = self._shared.tolist()
                 self._continue(number, start, turn["worker"])
             self._has_begun = True
@@ -86,9 +86,9 @@ class BatchDataset(IterableDataset["Batch"]):
         return iter(self.loader)
 
     def set_epoch(self, epoch: int) -> None:
-        """Gives the next pass this number, as `Loader.set_epoch`; call it between passes.
+        """Sets the number of the next pass, as `Loader.set_epoch`; call it between passes.
 
-        Workers see it, persistent ones too.
+        All workers follow it, persistent workers too.
         """
         number = integer("epoch", epoch, 0)
         if self._shared[2]:
@@ -97,18 +97,17 @@ class BatchDataset(IterableDataset["Batch"]):
         self._share()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this process's pass stands: plain values."""
+        """The position of the pass of this process, as plain values."""
         turn = self._own()
         if get_worker_info() is None:
             return self.loader.state_dict()
-        # It goes from process to process with each batch, and a worker resumes nothing but its pass.
+        # It is sent with each batch, and a worker resumes nothing but its pass.
         return self.loader.pass_state() | turn
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Makes the next pass continue after the batch that `state` had delivered last.
+        """Lets the next pass continue as `Loader.load_state_dict`.
 
-        CallerError, as of `Loader.load_state_dict`, and for the state of another worker, or of one
-        among another number of workers.
+        CallerError as there, and for the state of another worker, or of another number of workers.
         """
         turn = self._own()
         found = {key: state[key] for key in _ALONE if key in state}
@@ -127,7 +126,7 @@ class BatchDataset(IterableDataset["Batch"]):
         return BatchDataset, (self._make, self._state(*self._next), self._shared)
 
     def _own(self) -> dict[str, int]:
-        """Makes a loader if this is another process than before. Returns which worker's it is."""
+        """Makes a loader if this is another process than before. Returns the worker that it belongs to."""
         info = get_worker_info()
         turn = _ALONE if info is None else {"worker": info.id, "workers": info.num_workers}
         if turn != self._turn or os.getpid() != self._process:
@@ -138,12 +137,12 @@ class BatchDataset(IterableDataset["Batch"]):
         return turn
 
     def _share(self) -> None:
-        """Lets workers begin with the loader's next pass."""
+        """Lets workers begin with the next pass of the loader."""
         self._next = self.loader.next_pass
         self._shared[:] = torch.tensor((*self._next, 0))
 
     def _counted(self) -> Iterator[Batch]:
-        """The pass of worker 0, which counts the passes of one number for all workers."""
+        """The pass of worker 0, which counts the passes with one number for all workers."""
         self._shared[2] += 1
         number, start, begun = self._shared.tolist()
         if begun > 1 and start:
@@ -159,5 +158,5 @@ class BatchDataset(IterableDataset["Batch"]):
         return {**self.loader.pass_state(), "pass": number, "position": position}
 
     def _continue(self, number: int, start: int, worker: int) -> None:
-        """Makes this pass the next one of the worker's loader, from the batch at `start` on."""
+        """Lets the next pass of the worker's loader be this pass, from the batch at `start`."""
         self.loader.load_state_dict(self._state(number, min(start + worker, len(self))))

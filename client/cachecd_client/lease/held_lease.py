@@ -1,4 +1,4 @@
-"""The trainer's side of a lease: a shared lock on its manifest, kept while the files are read."""
+"""The trainer's side of a lease: a read lock on its manifest, held while the files are read."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from cachecd_client.protocol import Granted, Manifest, decode_manifest
 
 
 def manifest_path(granted: Granted, environ: Mapping[str, str]) -> Path:
-    """Where this process finds the manifest; a container may see the cache elsewhere."""
+    """The manifest's path in this process; a container may mount the cache elsewhere."""
     return Path(environ.get("CACHECD_DIR") or granted.cache_dir) / granted.manifest
 
 
 class HeldLease:
     """This process's read lock on a lease's manifest.
 
-    While it is held, every file that the manifest names stays present and byte-identical. It is
-    an open-file-description lock: it ends when this process closes it or dies, by whatever death,
-    and no fork prolongs it. A child that was forked, or that received the lease pickled, holds
-    nothing until it calls `ensure`, which takes a lock of the child's own.
+    While it is held, every file that the manifest names stays present and byte-identical. It is an
+    open-file-description lock: it ends when this process closes it or dies in any way, and no fork
+    prolongs it. A forked child, or a process that unpickles the lease, holds nothing until it calls
+    `ensure`, which takes its own lock.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -35,14 +35,14 @@ class HeldLease:
         """
         self.path = Path(path)
         self.released = False
-        #: The fraction of this rank's part that was delivered, and how much of it was reported.
+        #: The fraction of this rank's part that was delivered, and the fraction that was reported.
         self.delivered = self.reported = 0.0
         self._descriptor, self.manifest = _lock(self.path)
 
     def ensure(self) -> None:
-        """Makes sure that this very process holds the lock; LeaseLostError if it comes too late.
+        """Takes the lock if this process does not hold it; LeaseLostError if the lease has ended.
 
-        Not to be called after `close`.
+        Not allowed after `close`.
         """
         assert not self.released
         if not self.is_held:
@@ -50,12 +50,12 @@ class HeldLease:
 
     @property
     def unreported(self) -> float:
-        """The fraction that was delivered since the last report."""
+        """The fraction that was delivered, but not reported yet."""
         return self.delivered - self.reported
 
     @property
     def is_held(self) -> bool:
-        """Whether this very process holds the lock."""
+        """Whether this process holds the lock."""
         return self._descriptor is not None and not self._descriptor.closed
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""One dataset's files on lease to this process."""
+"""The files of one dataset, on lease to this process."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from cachecd_client.transport import Transport
 
 log = logging.getLogger("cachecd")
 
-_REPORT_TIMEOUT = 0.5  # seconds that a training loop may stand still to report a corrupt record
-_REPORT_PAUSE = 30.0  # seconds without another attempt, when nobody listened
+_REPORT_TIMEOUT = 0.5  # seconds that the report of a corrupt record may block the training loop
+_REPORT_PAUSE = 30.0  # seconds until the next attempt, if no daemon answered
 
 
 class LeasedSet:
-    """The files that a lease names, how they are read, and the daemon that hears what is corrupt.
+    """The files that a lease names, how they are read, and the reports of corrupt records.
 
-    A pickled copy, as one in a forked child, is to hold the lease itself before it reads (`ensure`), and
-    lets go of that alone.
+    A copy, pickled or in a forked child, takes its own lock before it reads (`ensure`), and releases only
+    that lock.
     """
 
     def __init__(
@@ -46,10 +46,8 @@ class LeasedSet:
         reads: Reads | None = None,
         coverage: float | None = None,
     ) -> None:
-        """`release` ends the lease; `number` is the epoch's, the manifest's but in a repeated set.
-
-        `reads`: of the job; `coverage`: what the daemon said with the grant. SchemaError, if the
-        manifest's is none.
+        """`release` ends the lease. `number`: of the epoch, which is the manifest's epoch unless the set is
+        repeated. `reads`: of the job; `coverage`: from the grant. SchemaError for a damaged schema.
         """
         manifest = held.manifest
         self.held = held
@@ -58,7 +56,7 @@ class LeasedSet:
         self.number = number
         datasets = held.path.parent.parent / "datasets"
         folder = datasets / manifest.dataset / manifest.generation / "shards"
-        # Not looked at one by one: the lease vouches for them.
+        # Files are not checked one by one: the lease guarantees them.
         self.files = ShardFiles(
             str(folder), manifest.streams, manifest.intervals, manifest.versions
         )
@@ -78,22 +76,22 @@ class LeasedSet:
 
     @property
     def is_repeated(self) -> bool:
-        """Whether it is the set of an earlier epoch, as no daemon answered."""
+        """Whether it is the set of an earlier epoch, because no daemon answered."""
         return self.number != self.manifest.epoch
 
     @property
     def is_copy(self) -> bool:
-        """Whether somebody else has the original."""
+        """Whether another process has the original."""
         return self._release is None
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:
-        """How many records each file has."""
+        """The number of records in each file."""
         totals = self.manifest.num_records, self.manifest.num_bytes
         return count_records([(path, None) for path in self.files], totals).astype(np.int64)
 
     def release(self) -> None:
-        """Ends the lease, or a copy's share in it. Idempotent; never fails."""
+        """Ends the lease, or the lock of a copy. Idempotent; never fails."""
         if self._release is None:
             self.held.close()
         else:
@@ -117,7 +115,7 @@ class LeasedSet:
 
     def report(self, path: str, offset: int, why: str) -> None:
         """Reports the first corrupt record of each shard to the daemon, which then verifies the shard.
-        Training never fails for it."""
+        Never fails."""
         if path in self._reported or time.monotonic() < self._silent_until:
             return
         number, _, version = Path(path).stem.partition(".")
@@ -137,6 +135,6 @@ class LeasedSet:
 
 
 def _seed(seed: int, number: int) -> int:
-    """The seed of an epoch that repeats another's set: the same on every rank, and on every run."""
+    """The seed of an epoch that repeats a set: the same on every rank and in every run."""
     digest = hashlib.sha256(f"cachecd repeated epoch {seed} {number}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1

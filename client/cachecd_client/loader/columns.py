@@ -3,9 +3,9 @@
 A column indexes like a list (``column[3]``, ``column[-1]``, ``column[2:5]``, ``len``, iteration)
 and makes nothing per row until a row is asked for. Dense features are plain arrays, not columns.
 
-It is no `collections.abc.Sequence`: whoever goes through the batches of others (torch's DataLoader and its
-pinning, Lightning and Accelerate on the way to a device) takes those apart, row by row in Python, and
-makes others of them by calls that their classes do not know.
+A column is no `collections.abc.Sequence`: libraries that walk through batches (torch's DataLoader when it
+pins memory, Lightning and Accelerate when they move batches to a device) take sequences apart, row by row
+in Python, and rebuild them by calls that a column does not have.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Offsets = NDArray[np.int64]
 
 
 class _Column(ABC, Generic[Row]):
-    """Rows between consecutive offsets, of which there is one more than there are rows."""
+    """Rows between consecutive offsets: one offset more than rows."""
 
     def __init__(self, splits: Offsets) -> None:
         self._splits = splits
@@ -64,7 +64,7 @@ class _Column(ABC, Generic[Row]):
         return f"<{type(self).__name__} column of {len(self)} rows: {', '.join(shown) or 'none'}>"
 
     def _at(self, index: int) -> int:
-        """The row, counted from the first; IndexError if there is none."""
+        """The index of the row, counted from the first; IndexError if there is no such row."""
         row = index + len(self) if index < 0 else index
         if not 0 <= row < len(self):
             raise IndexError(f"row {index} of a column of {len(self)} rows")
@@ -81,8 +81,8 @@ class _Column(ABC, Generic[Row]):
 class Ragged(_Column[NDArray[Any]]):
     """Lists of numbers: row i is ``values[row_splits[i]:row_splits[i + 1]]``, a view.
 
-    `values`: [total, ...] of the feature's dtype; `row_splits`: int64 [rows + 1], from 0.
-    `bfloat16` says that `values`, uint16 for NumPy, are bfloat16.
+    `values`: [total, ...] of the dtype of the feature; `row_splits`: int64 [rows + 1], from 0.
+    `bfloat16`: `values`, which are uint16 for NumPy, are bfloat16.
     """
 
     def __init__(self, values: NDArray[Any], row_splits: Offsets, bfloat16: bool = False) -> None:
@@ -101,16 +101,16 @@ class Ragged(_Column[NDArray[Any]]):
         )
 
     def to_tf(self) -> tf.RaggedTensor:
-        """A tf.RaggedTensor [rows, None] over the same memory, with int64 row splits.
+        """A tf.RaggedTensor [rows, None] with int64 row splits, over the same memory.
 
-        A copy of what is not aligned to 64 bytes, as in a slice.
+        It is a copy if the memory is not aligned to 64 bytes, as in a slice.
         """
         return tf_ragged(tf_tensor(self.values, self.bfloat16), tf_tensor(self.row_splits))
 
     def to_jax(self, device: Any = None) -> tuple[jax.Array, jax.Array]:
-        """(values, row_splits), as JAX has no ragged arrays; on a CPU over the same memory.
+        """(values, row_splits), because JAX has no ragged arrays; on a CPU over the same memory.
 
-        Their lengths differ from batch to batch, for each of which `jax.jit` compiles anew: pad them.
+        Their lengths differ from batch to batch, and `jax.jit` compiles for each length: pad them.
         """
         values = jax_array(self.values, self.bfloat16, device)
         return values, jax_array(self.row_splits, device=device)
@@ -144,15 +144,15 @@ class Bytes(_Column[bytes]):
         return Ragged(self.data, self.offsets).to_torch(device)
 
     def to_tf(self) -> tf.Tensor:
-        """A string tensor [rows]; TensorFlow's strings are its own, so this copies."""
+        """A string tensor [rows]. TensorFlow owns the memory of its strings, so this copies."""
         return tf_strings(self.tolist())
 
     def to_jax(self, device: Any = None) -> tuple[jax.Array, jax.Array]:
-        """(data, offsets), as JAX has no strings; see `Ragged.to_jax`."""
+        """(data, offsets), because JAX has no strings; see `Ragged.to_jax`."""
         return Ragged(self.data, self.offsets).to_jax(device)
 
     def tolist(self) -> list[bytes]:
-        """All rows; faster than one by one."""
+        """All rows, faster than one by one."""
         whole = self.data.tobytes()
         ends = self.offsets.tolist()
         return [whole[begin:end] for begin, end in itertools.pairwise(ends)]
@@ -183,14 +183,14 @@ class RaggedBytes(_Column[list[bytes]]):
         """CallerError: a jagged tensor has one level of rows."""
         raise CallerError(
             "torch has no tensor of lists of byte strings: column.strings.to_torch() is a jagged "
-            "tensor of all strings, and column.row_splits says which are whose"
+            "tensor of all strings, and column.row_splits are the bounds of the rows in it"
         )
 
     def to_jax(self, device: Any = None) -> NoReturn:
         """CallerError: JAX has no ragged arrays."""
         raise CallerError(
             "JAX has no array of lists of byte strings: column.strings.to_jax() is (data, offsets) "
-            "of all strings, and column.row_splits says which are whose"
+            "of all strings, and column.row_splits are the bounds of the rows in it"
         )
 
     def _row(self, row: int) -> list[bytes]:

@@ -1,6 +1,6 @@
 """The options `cast`, `pad`, `one_hot`, `default`, `decode` and `rename`, applied to a schema.
 
-They are checked here, when a loader is made; the core carries them out while it makes a batch.
+They are checked here, when a loader is made; the core applies them while it makes a batch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Rename = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A feature as records store it, as batches hold it, and how the core is told."""
+    """A feature as records store it, as batches deliver it, and the options of the core for it."""
 
     stored: Feature
     delivered: Feature
@@ -40,9 +40,9 @@ class Delivery:
 
 
 def deliveries(schema: Schema, **given: Mapping[str, Any]) -> tuple[Delivery, ...]:
-    """One for each feature of the schema, in its order. `given`: the options by their names.
+    """A delivery for each feature of the schema, in its order. `given`: the options by name.
 
-    SchemaError for a feature that there is not, or that cannot have the option; CallerError for an
+    SchemaError for an unknown feature, or a feature that cannot have the option; CallerError for an
     impossible value of an option.
     """
     for option, values in given.items():
@@ -61,14 +61,14 @@ def deliveries(schema: Schema, **given: Mapping[str, Any]) -> tuple[Delivery, ..
     for one, other in combinations(made, 2):
         if one.delivered.name == other.delivered.name:
             raise CallerError(
-                f"rename: the features {one.stored.name!r} and {other.stored.name!r} are both delivered as "
-                f"{one.delivered.name!r}"
+                f"rename: the features {one.stored.name!r} and {other.stored.name!r} would both be "
+                f"delivered as {one.delivered.name!r}"
             )
     decode: Decode = given.get("decode", {})
     if len({image.view for image in decode.values()}) > 1:
         raise CallerError(
-            f"decode: {', '.join(decode)} would show different parts of a picture: give all the same crop, "
-            "scale, ratio and flip, and the same size and resize, or both scaled alike"
+            f"decode: {', '.join(decode)} would show different parts of a picture: give all of them the "
+            "same crop, scale, ratio and flip, and the same size and resize, or both scaled alike"
         )
     return made
 
@@ -77,7 +77,7 @@ def _delivery(stored: Feature, given: Mapping[str, Any]) -> Delivery:
     if not stored.raw and stored.dtype != (dtype := LIST_DTYPES[stored.kind]):
         raise SchemaError(
             f"feature {stored.name!r} has dtype {stored.dtype} in the schema, but a list of kind "
-            f"{stored.kind} has {dtype}: say {dtype}, and cast={{{stored.name!r}: ...}} for another"
+            f"{stored.kind} has {dtype}: write {dtype} there, and use cast={{{stored.name!r}: ...}}"
         )
     delivered = stored
     options: FeatureOptions = {}
@@ -163,14 +163,14 @@ def _classes(feature: Feature, wanted: Any) -> int:
     if wanted is True:
         if not feature.classes:
             raise SchemaError(
-                f"one_hot={{{feature.name!r}: True}}: the schema names no classes of it, so say "
-                "how many there are"
+                f"one_hot={{{feature.name!r}: True}}: the schema names no classes of this feature: give "
+                "the number of classes"
             )
         return len(feature.classes)
     if not _is_count(wanted):
         raise CallerError(
-            f"one_hot={{{feature.name!r}: {wanted!r}}}: expected a number of classes, or True for "
-            "as many as the schema names"
+            f"one_hot={{{feature.name!r}: {wanted!r}}}: expected the number of classes, or True for the "
+            "classes that the schema names"
         )
     return int(wanted)
 
@@ -201,7 +201,9 @@ def _example(feature: Feature, value: Any) -> bytes:
         raise _misfit(feature, value, f"numbers that {feature.dtype} can hold")
     if feature.shape is None:
         if numbers.ndim != 1:
-            expected = "a list, as the schema says ragged; a FileSet's schema= can say else"
+            expected = (
+                "a list, because the feature is ragged in the schema; FileSet(schema=) changes that"
+            )
             raise _misfit(feature, value, expected)
     elif numbers.ndim == 0:
         numbers = np.full(feature.shape, numbers)
@@ -216,7 +218,9 @@ def _texts(feature: Feature, value: Any) -> list[Any]:
     count = None if feature.shape is None else prod(feature.shape)
     if isinstance(value, text):
         if count is None:
-            raise _misfit(feature, value, "a list of bytes, as the schema says ragged")
+            raise _misfit(
+                feature, value, "a list of bytes, because the feature is ragged in the schema"
+            )
         return [value] * count
     if feature.shape == ():
         raise _misfit(feature, value, "bytes")
@@ -228,9 +232,9 @@ def _texts(feature: Feature, value: Any) -> list[Any]:
 
 
 def _numbers(value: Any, dtype: str) -> NDArray[Any] | None:
-    """`value` as an array of the dtype, bfloat16 as its bits; None if some of it does not fit.
+    """`value` as an array of the dtype, bfloat16 as its bits; None if a number does not fit.
 
-    What a float type rounds fits it, what it makes infinite does not.
+    A number that a float type rounds fits; a number that becomes infinite does not.
     """
     try:
         array = np.asarray(value)

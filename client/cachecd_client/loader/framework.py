@@ -1,4 +1,4 @@
-"""How the arrays of a batch become values of a framework."""
+"""The interface to a framework: how the arrays of a batch become its values."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ ADDED = {"_valid": Feature("_valid", "bytes", "bool", (), raw=True), **IDS}
 
 
 class Wrap(NamedTuple):
-    """What a column's arrays go through, once a batch, on their way out of the core.
+    """Turns the arrays of a column into a value of the framework, once a batch.
 
-    `call` gets them as positional arguments, in the core's order; None leaves them as they are.
-    `dlpack`: as DLPack capsules, for one use each, in place of NumPy arrays. Their memory is let go
-    without the GIL, on whatever thread drops the last value over it.
+    `call` gets the arrays as positional arguments, in the core's order; None leaves them unchanged.
+    `dlpack`: `call` gets DLPack capsules, for one use each, in place of NumPy arrays. Their memory is
+    released without the GIL, on the thread that drops the last value over it.
     """
 
     call: Callable[..., Any] | None
@@ -32,33 +32,33 @@ class Wrap(NamedTuple):
 
 
 class Lane(Protocol):
-    """A way to a device, on which batches travel one behind the other."""
+    """A way to a device, on which batches are sent one after the other."""
 
     def send(self, batch: dict[str, Any]) -> Any:
-        """Begins to send the batch, and returns without waiting what `receive` takes for it."""
+        """Begins to send the batch. Returns at once a token for `receive`."""
 
     def receive(self, sent: Any) -> dict[str, Any]:
-        """The batch, for use behind all that the caller has begun on the device."""
+        """The batch, for use after all work that the caller has begun on the device."""
 
 
 class Framework(Protocol):
-    """A framework's side of the hand-over."""
+    """What a loader needs from a framework."""
 
     @property
     def copies(self) -> bool:
-        """Whether its values take memory of their own: then no batch is wrapped before its turn."""
+        """Whether values use memory of the framework. Then no batch is wrapped before its turn."""
 
     @property
     def lane(self) -> Lane | None:
         """The way to a device on which each batch, a dict, is sent ahead."""
 
     def wrap(self, feature: Feature, made: bool = False) -> Wrap:
-        """What makes a value of the feature's column; asked once per loader. `made`: of what `prepare`
-        returned, which is a NumPy array or a column."""
+        """Makes values of the feature's column; called once for each loader. `made`: the column comes from
+        `prepare`, as a NumPy array or a column."""
 
     def check(self, delivered: Schema, division: Division, rank: int) -> None:
-        """SchemaError if it was asked for what none of a loader's features has; CallerError if it cannot
-        take the rank's batches as they are divided."""
+        """SchemaError if an option needs a feature that the loader does not deliver; CallerError if the
+        framework cannot take the batches of this rank."""
 
 
 class Numpy:
@@ -80,7 +80,7 @@ def is_dense(feature: Feature) -> bool:
 
 
 def some(feature: Feature) -> tuple[int, ...]:
-    """The shape of a bytes feature; SchemaError if it says that there is nothing."""
+    """The shape of a bytes feature; SchemaError if it has no elements."""
     shape = feature.shape or ()
     if 0 in shape:
         raise SchemaError(f"feature {feature.name!r}: no strings in shape {shape}: leave it out")
@@ -88,7 +88,7 @@ def some(feature: Feature) -> tuple[int, ...]:
 
 
 def columns(feature: Feature) -> Wrap:
-    """For a feature that is not dense: a column that indexes like a list."""
+    """Makes a column, which indexes like a list, of a feature that is not dense."""
     if feature.dtype != "bytes":
         bfloat16 = feature.dtype == "bfloat16"
         return Wrap(lambda values, row_splits: Ragged(values, row_splits, bfloat16))
@@ -107,7 +107,7 @@ def columns(feature: Feature) -> Wrap:
 
 
 def renumbered(wrap: Wrap, numbers: NDArray[np.int64]) -> Wrap:
-    """`wrap` for a column of indices into `numbers`, or -1, that is to hold the numbers."""
+    """`wrap` for a column of indices into `numbers`, or -1, which delivers the numbers."""
     known = np.append(numbers, -1)  # where index -1 finds it
 
     def renumber(indices: NDArray[np.int64]) -> Any:

@@ -1,4 +1,4 @@
-"""The option `decode`: how pictures become pixels."""
+"""The option `decode`: from encoded pictures to pixels."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Image:
         "center": the picture is scaled until its shorter side is `resize`, and the center is cut out.
         None: the whole picture; a pair as `size` changes its aspect ratio.
     scale, ratio: for "random": the part's share of the area, and its width / height, between these two.
-    flip: how probable it is that the picture is mirrored, left to right.
+    flip: the probability that the picture is mirrored, left to right.
     resize: for "center": by default the shortest side that covers `size`.
     mode: "RGB", or "L" for one grey channel.
     resample: "bilinear", antialiased; or "nearest", for masks.
@@ -45,10 +45,10 @@ class Image:
     class_map: {"#rrggbb" or (r, g, b): class number}, for masks: the result is [height, width] of numbers.
         other: the number of any other color, which otherwise is a SchemaError.
 
-    Crops and flips follow from the loader's seed, the pass and the record's place in it. All images of a
-    record have one crop and flip, so their options must agree, and the pictures must be of one size.
+    Crops and flips follow from the seed of the loader, the pass and the place of the record in it. All
+    images of a record have one crop and flip, so their options must agree, and their sizes too.
 
-    CallerError for options that cannot be.
+    CallerError for impossible options.
     """
 
     size: int | tuple[int, int]
@@ -98,7 +98,7 @@ class Image:
 
     @property
     def extent(self) -> tuple[int, int]:
-        """Height and width by `size`; CallerError if that is none."""
+        """Height and width by `size`; CallerError for an impossible size."""
         is_pair = isinstance(self.size, Sequence) and not isinstance(self.size, str)
         sides: Any = self.size if is_pair else (self.size, self.size)
         if len(sides) != 2:
@@ -112,13 +112,13 @@ class Image:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of a result; -1 where that follows from the picture."""
+        """The shape of a result; -1 for a length that depends on the picture."""
         extent = (-1, -1) if self._keeps_shape else self.extent
         return extent if self.class_map is not None else (*extent, 3 if self.mode == "RGB" else 1)
 
     @property
     def view(self) -> tuple[Any, ...]:
-        """Which part of a picture it shows, in which direction: the same for all images of a record."""
+        """The part of a picture that is shown, and its direction: equal for all images of a record."""
         part: tuple[Any, ...] = ()
         height, width = self.extent
         if self.crop == "random":
@@ -155,7 +155,7 @@ def _range(option: str, value: Any, most: float) -> None:
 
 
 def _colors(class_map: Any) -> list[tuple[int, int, int, int]]:
-    """(red, green, blue, number) of each color; CallerError if there are none, or two numbers of one."""
+    """(red, green, blue, number) of each color; CallerError for no colors, or two numbers of one color."""
     if not isinstance(class_map, Mapping) or not class_map:
         raise CallerError(f"class_map={class_map!r}, expected a dict of color -> class number")
     found: dict[tuple[int, ...], int] = {}

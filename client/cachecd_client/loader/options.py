@@ -10,7 +10,7 @@ from cachecd_client.loader.pipeline import Prepare
 
 
 class Options(TypedDict, total=False):
-    """`Loader` explains them."""
+    """The options of a loader. `Loader` explains them."""
 
     shuffle: bool | None
     seed: int | None
@@ -35,8 +35,10 @@ class Options(TypedDict, total=False):
 
 
 def with_label(options: Options, stores: Callable[[str], bool]) -> Options:
-    """These options with the label among `features`, if there are any. `stores`: whether records have a
-    feature of this name; otherwise `prepare` may make the label."""
+    """These options, with the label added to `features` if a list of features is given.
+
+    `stores`: whether records have a feature of this name; if not, `prepare` may make the label.
+    """
     label, features, rename = options.get("label"), options.get("features"), options.get("rename")
     # The loader refuses other types.
     if label is None or features is None or isinstance(features, str):

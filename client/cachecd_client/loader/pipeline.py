@@ -1,4 +1,4 @@
-"""The way of a loader's batches from the native reader to the loop: prepare, framework, device, label."""
+"""The stages of a batch between the native reader and the loop: prepare, framework, device, label."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ Figures = tuple[int, int, float]  # a source's position, bytes_read and queue_fi
 
 
 class Ahead(ABC):
-    """Takes batches from a source ahead of the loop. Its figures count the batches handed out, as
-    BatchReader's do.
+    """A stage that takes batches from a source ahead of the loop. Like those of BatchReader, its figures
+    count delivered batches.
 
     If making a batch raises an Exception, it is raised after the batches before that one. Any other
     exception (KeyboardInterrupt) is raised at once. A closed pass ends at once.
     """
 
     def __init__(self, source: Source, most: int) -> None:
-        """`most`: batches that are under way when the oldest of them is handed out."""
+        """`most`: batches that are under way when the oldest of them is delivered."""
         self._source = source
         self._most = most
         self._pending: deque[tuple[Any, Figures]] = deque()
@@ -54,7 +54,7 @@ class Ahead(ABC):
         return time.monotonic() - self._answered if self._answered else 0.0
 
     def close(self) -> None:
-        """Ends the pass. Batches that are under way are dropped."""
+        """Ends the pass, and drops the batches that are under way."""
         self._closed = True
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -69,7 +69,7 @@ class Ahead(ABC):
                     end = error
             if not self._pending:
                 break
-            yield self._next()  # in no variable, or it would stay while others come
+            yield self._next()  # a variable would keep the batch while the next one is made
         self._answered = time.monotonic()
         try:
             if self._closed:
@@ -82,7 +82,7 @@ class Ahead(ABC):
     def _next(self) -> dict[str, Any]:
         sent, figures = self._pending.popleft()
         if os.getpid() != self._process:
-            raise RuntimeError("the batches under way are those of the process before the fork")
+            raise RuntimeError("the batches under way belong to the process before the fork")
         batch = self._receive(sent)
         self.position, self.bytes_read, self.queue_filled = figures
         self._answered = time.monotonic()
@@ -93,7 +93,7 @@ class Ahead(ABC):
 
     @abstractmethod
     def _send(self, batch: dict[str, Any], number: int) -> Any:
-        """Sends the batch of this number on its way; returns what `_receive` takes for it."""
+        """Begins to make the batch of this number. Returns a token for `_receive`."""
 
     @abstractmethod
     def _receive(self, sent: Any) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class Ahead(ABC):
 
 
 class OneAhead(Ahead):
-    """The batches of a pass through a lane. A batch is sent before the previous one is handed out."""
+    """Sends batches through a lane: each batch before the previous one is delivered."""
 
     def __init__(self, source: Source, lane: Lane) -> None:
         super().__init__(source, 2)
@@ -115,14 +115,14 @@ class OneAhead(Ahead):
 
 
 class Pipeline:
-    """What every batch of a loader goes through. It has one pass at a time."""
+    """The stages of a loader's batches. It has one pass at a time."""
 
     def __init__(
         self, reading: Reading, deliveries: Sequence[Delivery], framework: Framework, division: Division,
         *, rank: int, world: int, ids: bool, pad_last: bool, label: str | None, prepare: Prepare | None,
     ) -> None:  # fmt: skip
-        """SchemaError for features that the loader itself adds, and for a label that is no feature; and
-        what the framework refuses. What `prepare` returns is checked when it returns it."""
+        """SchemaError for a feature with a name that the loader adds, and for a label that is no feature;
+        and the errors of the framework. The columns of `prepare` are checked when it returns them."""
         self.framework = framework
         self.schema = Schema(tuple(delivery.delivered for delivery in deliveries))
         self._division, self._rank, self._world = division, rank, world
@@ -132,7 +132,9 @@ class Pipeline:
         for name in (f"_{d.delivered.name}_length" for d in deliveries if "pad" in d.options):
             added[name] = Feature(name, "int64", "int64", ())
         if taken := added.keys() & set(self.schema.names):
-            raise SchemaError(f"the loader itself adds {sorted(taken)}: leave these features out")
+            raise SchemaError(
+                f"the loader adds {sorted(taken)}: leave the features of these names out, or rename them"
+            )
         present = {"_valid": pad_last, **dict.fromkeys(IDS, ids)}
         columns = [*self.schema.features, *(f for n, f in added.items() if present.get(n, True))]
         if prepare is not None and not callable(prepare):
@@ -161,8 +163,10 @@ class Pipeline:
         self._stages: list[Ahead] = []  # of the pass that runs
 
     def open(self, reader: BatchReader, seed: int) -> Source:
-        """The batches of the reader's pass, as far as they go ahead of the loop. `seed`: the pass's, from
-        which follow the random numbers of `prepare`."""
+        """The batches of the reader's pass, behind the stages that run ahead of the loop.
+
+        `seed`: the seed of the pass, which decides the random numbers of `prepare`.
+        """
         source: Source = reader
         if self._prepare is not None:
             source = Prepared(source, partial(self._call, seed), self._finish)
@@ -184,7 +188,7 @@ class Pipeline:
     def _labelled(self, batch: dict[str, Any]) -> tuple[Any, ...]:
         """(inputs, label), and what masks padding: Keras takes it as sample weights."""
         if self._label not in batch:
-            raise SchemaError(f"prepare returned no {self._label!r}, which is the label")
+            raise SchemaError(f"prepare returned no column {self._label!r}, which is the label")
         label = batch.pop(self._label)
         return (batch, label, batch.pop("_valid")) if "_valid" in batch else (batch, label)
 
@@ -216,7 +220,7 @@ _AHEAD = _THREADS + 1  # batches that are with the threads, or wait for their tu
 
 
 class Prepared(Ahead):
-    """The batches of a pass, each prepared in a thread ahead of the loop."""
+    """Prepares batches in threads, ahead of the loop."""
 
     def __init__(
         self,
@@ -224,14 +228,14 @@ class Prepared(Ahead):
         prepare: Callable[[Batch, int], Batch],
         finish: Callable[[Batch], Batch],
     ) -> None:
-        """`prepare` gets a batch and its number, in a thread; `finish` gets the result at its turn."""
+        """`prepare` gets a batch and its number, in a thread; `finish` gets its result in the loop."""
         super().__init__(source, _AHEAD)
         self._prepare = prepare
         self._finish = finish
         self._threads = ThreadPoolExecutor(_THREADS, "cachecd-prepare")
 
     def close(self) -> None:
-        """Hands out no batch more, and ends the threads: waits for calls of `prepare` that run."""
+        """Ends the pass and the threads. Waits for running calls of `prepare`."""
         super().close()
         if os.getpid() == self._process:
             self._threads.shutdown(cancel_futures=True)
@@ -252,8 +256,8 @@ class Prepared(Ahead):
 
 
 def call(prepare: Prepare, batch: Batch, random: np.random.Generator) -> Batch:
-    """The columns that `prepare` returns, as arrays that every framework takes. SchemaError if a value is
-    not an array with a row for each row of the batch."""
+    """The columns that `prepare` returns, in a layout that every framework accepts. SchemaError for a value
+    that is no column, or has another number of rows."""
     rows = len(next(iter(batch.values()), ()))
     made = prepare(batch, random)
     if not isinstance(made, Mapping) or not all(isinstance(name, str) for name in made):
@@ -269,7 +273,8 @@ def _column(name: str, value: Any, rows: int) -> Any:
         array = isinstance(value, np.ndarray)
         found = f"{value.dtype}{list(value.shape)}" if array else type(value).__name__
         raise SchemaError(
-            f"prepare returned {found} as {name!r}, expected an array of numbers [{rows}, ...], or a column"
+            f"prepare returned {found} for {name!r}, expected an array of numbers [{rows}, ...], or a "
+            "column"
         )
     if len(value) != rows:
         raise SchemaError(f"prepare returned {len(value)} rows of {name!r}, expected {rows}")

@@ -20,8 +20,8 @@ from cachecd_client.schema import Schema
 
 log = logging.getLogger("cachecd")
 
-#: What becomes of the records that do not fill a batch on every rank: they are left out; they make a
-#: short batch; they make a batch that is filled up with rows that are no records.
+#: What happens to the records that do not fill a batch on every rank: they are dropped, they make a short
+#: batch, or they make a batch that is padded with rows that are no records.
 Last = Literal["drop", "short", "pad"]
 
 
@@ -35,13 +35,13 @@ class Agreed(NamedTuple):
 
 
 def last_of(drop_last: bool | None, pad_last: bool | None, default: bool) -> Last:
-    """By these options, of which `drop_last` is `default` if nobody says. CallerError for both."""
+    """The meaning of these options; `default` stands for drop_last=None. CallerError if both are True."""
     pads = pad_last is not None and flag("pad_last", pad_last)
     if drop_last is not None:
         drop_last = flag("drop_last", drop_last)
         if drop_last and pads:
             raise CallerError(
-                "drop_last=True, pad_last=True: expected one of them; what is left out is not filled up"
+                "drop_last=True, pad_last=True: expected one of them; dropped records are not padded"
             )
     if pads:
         return "pad"
@@ -51,21 +51,21 @@ def last_of(drop_last: bool | None, pad_last: bool | None, default: bool) -> Las
 def divide(
     records: int, batch_size: int, world: int, last: Last, nodes: tuple[int, int] | None = None
 ) -> Division:
-    """One pass over a set. `nodes`: records of the nodes that have the fewest and the most, if there are
-    others.
+    """One pass over a set. `nodes`: the records of the nodes with the fewest and the most, if the run has
+    several nodes.
 
-    CallerError, on every rank alike, if there is no step, or if some rank would have no record for one.
+    CallerError, on every rank alike, if there is no step, or if a step has no record for some rank.
     """
     if not records:
         raise CallerError(
-            "the set has no records: its files are empty, so there is nothing to read"
+            "the set has no records, because its files are empty: there is nothing to read"
         )
     try:
         division = Division(records, batch_size, world, last, nodes)
     except ValueError as error:
         raise CallerError(
-            f"{error}; pad_last=True fills up with rows that `_valid` masks, drop_last=True leaves out "
-            "what does not fill a batch"
+            f"{error}; pad_last=True adds rows that `_valid` masks, drop_last=True drops the records that "
+            "do not fill a batch"
         ) from error
     if not division.steps:
         least = records if nodes is None else min(records, nodes[0])
@@ -82,18 +82,18 @@ LARGEST_SEED = 2**64 - 1
 
 
 def _ignore(_: Any) -> None:
-    """Nobody wants to know."""
+    """No observer."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What a loader reads, the defaults that come with it, and whom to tell.
+    """The input of a loader, its defaults, and the observers of its passes.
 
-    `files` are (path, offsets or None) as the core takes them. `begin` is called before files are
-    opened and raises if they may no longer be read; `began` and `ended` get the loader when a pass of
-    it has begun, and when it is over; `corrupt` gets each corrupt record once, between two batches.
-    `part` says of steps of so many records over all ranks, and for a seed, which are read, None if it is
-    one pass of the set; `about` what a loader's state says beside its position.
+    `files`: (path, offsets or None), as the core takes them. `begin` is called before files are opened,
+    and raises if they may no longer be read. `began` and `ended` get the loader when one of its passes
+    has begun or is over; `corrupt` gets each corrupt record once, between two batches. `part` gets the
+    records of one step over all ranks, and a seed; it returns the part of the set to read, or None for
+    all of it once. `about` returns more values for the state of a loader.
     """
 
     files: Sequence[tuple[str, NDArray[np.uint64] | None]]
@@ -105,21 +105,21 @@ class Reading:
     shuffle: bool = True
     drop_last: bool = True
     window: int | None = None  # shuffle window in bytes; None: the whole set
-    shards: NDArray[np.int64] | None = None  # what `_shard` calls each file; None: its index
-    datasets: NDArray[np.int64] | None = None  # what `_dataset` calls each file's
+    shards: NDArray[np.int64] | None = None  # the value of `_shard` for each file; None: its index
+    datasets: NDArray[np.int64] | None = None  # the value of `_dataset` for each file
     begin: Callable[[], None] = lambda: None
     began: Callable[[Any], None] = _ignore
     ended: Callable[[Any], None] = _ignore
     part: Callable[[int, int], Part | None] = lambda _, __: None
-    agreed: Agreed | None = None  # how much of it, where other nodes read other sets
-    share: tuple[int, int] | None = None  # rank and world; None: as the launcher says
+    agreed: Agreed | None = None  # with the other nodes of the run, which read other sets
+    share: tuple[int, int] | None = None  # rank and world; None: by the launcher
     about: Callable[[Any], dict[str, Any]] = lambda _: {}
     corrupt: Callable[[Sequence[CorruptRecord]], None] = _ignore
 
     def settle(
         self, shuffle: bool | None, seed: int | None, drop_last: bool | None, pad_last: bool | None
     ) -> tuple[bool, int, Last]:
-        """As these say, and this reading for those that are None. CallerError for what cannot be."""
+        """Shuffle, seed and last batch by these options, by default those of this reading. CallerError."""
         return (
             self.shuffle if shuffle is None else flag("shuffle", shuffle),
             self.seed if seed is None else integer("seed", seed, 0, LARGEST_SEED),
@@ -127,8 +127,10 @@ class Reading:
         )
 
     def place(self, rank: int | None, world: int | None) -> tuple[int, int]:
-        """This process's rank, and how many ranks share the set. CallerError if that cannot be, or is not
-        what the processes of the run agreed on."""
+        """The rank of this process, and the number of ranks that share the set.
+
+        CallerError for an impossible rank, or one that the processes of the run did not agree on.
+        """
         if rank is None and world is None:
             return self.share or place(None, None)
         given = place(rank, world)
@@ -142,8 +144,7 @@ class Reading:
     def divided(
         self, batch_size: int, world: int, last: Last, seed: int
     ) -> tuple[Part | None, Division]:
-        """What is read, if that is not one pass of the set, and how it is divided. CallerError if it
-        cannot be."""
+        """The part to read (None: the whole set once), and its division into batches. CallerError."""
         batch_size = integer("batch_size", batch_size, 1)
         if (part := self.part(batch_size * world, seed)) is not None:
             records = part.steps * batch_size * world
@@ -152,8 +153,7 @@ class Reading:
 
 
 def place(rank: int | None, world: int | None) -> tuple[int, int]:
-    """Rank and world as the caller gives them, or else as the launcher says. CallerError if that cannot
-    be."""
+    """Rank and world of the caller, or by default of the launcher. CallerError if they are impossible."""
     if rank is None and world is None:
         refuse_keras_replicas()
         return local_ranks()
@@ -167,14 +167,14 @@ def place(rank: int | None, world: int | None) -> tuple[int, int]:
 
 
 def keras_distribution() -> Any:
-    """What Keras distributes over several processes, None if it does not."""
+    """Keras' distribution over several processes; None if Keras does not distribute."""
     library = sys.modules.get("keras.distribution")
     current = getattr(library, "distribution", lambda: None)()
     return current if getattr(current, "num_processes", 1) > 1 else None
 
 
 def refuse_keras_replicas() -> None:
-    """CallerError if by Keras processes hold one model replica: without their rank they would take
+    """CallerError if Keras spreads one model replica over processes: without `rank=` they would take
     different records."""
     if (current := keras_distribution()) is None:
         return
@@ -183,14 +183,14 @@ def refuse_keras_replicas() -> None:
     if replicas < processes:
         raise CallerError(
             f"{type(current).__name__} has {processes} processes for {replicas} replicas of the model: "
-            "those that hold one replica need the same records, and would read different ones; give "
-            "rank= and world= to epochs(), or to the loader of a FileSet: the replica's number and how "
-            "many there are"
+            "the processes of one replica need the same records, and would read different records; give "
+            "rank= and world= to the run (epochs(), or cache.jax()), or to the loader of a FileSet: the "
+            "number of the replica, and the number of all replicas"
         )
 
 
 class Losses:
-    """What a loader's passes met that is corrupt. It is the reader's, and so refers to no loader."""
+    """Counts the corrupt records of a loader's passes. The reader owns it, so it refers to no loader."""
 
     def __init__(self, report: Callable[[Sequence[CorruptRecord]], None]) -> None:
         self._report = report
@@ -205,18 +205,18 @@ class Losses:
             self._first = lost[0]
         self._report(records)
 
-    def tell(self, each_once: bool) -> None:
-        """Of the pass that is over, in the log: a warning where each record was to come once."""
+    def log_pass(self, each_once: bool) -> None:
+        """Logs the losses of the pass that ended: a warning if it should deliver each record once."""
         if self._first is None:
             return
         path, offset, why = self._first
         log.log(
             logging.WARNING if each_once else logging.INFO,
-            "this pass met %d corrupt records, and others of this rank came in their place%s; the first is "
-            "at byte %d of %s: %s",
+            "this pass replaced %d corrupt records by other records of this rank%s; the first is at byte "
+            "%d of %s: %s",
             self._met,
-            ", so figures over the pass lack them and count those twice (on_corrupt='raise' ends it "
-            "instead)" * each_once,
+            ", so figures over the pass miss the corrupt records and count the others twice "
+            "(on_corrupt='raise' ends the pass instead)" * each_once,
             offset, path, why,
         )  # fmt: skip
         self._met, self._first = 0, None

@@ -1,4 +1,4 @@
-"""States of loaders as plain values, and the seed of each pass. Pure."""
+"""The state of a loader as plain values, and the seed of each pass. Pure."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ _VERSION = 1
 
 
 def write(number: int, position: int, seed: int, order: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of pass `number` after `position` batches. `order`: what the meaning of a position depends
-    on, besides the seed."""
+    """The state of pass `number` after `position` batches.
+
+    `order`: the values that decide, with the seed, which batch a position means.
+    """
     return {"version": _VERSION, "pass": number, "position": position, "seed": seed, **order}
 
 
 def read(state: Mapping[str, Any], order: Mapping[str, Any], batches: int) -> tuple[int, int, int]:
-    """(number, position, seed). CallerError if the state is of another loader than this `order`'s, or if
-    there is no such position in its `batches`."""
+    """(number, position, seed). CallerError if the loader of the state has another `order`, or if the
+    position is not among its `batches`."""
     if state.get("version") != _VERSION:
         raise CallerError(f"loader state version {state.get('version')!r}, expected {_VERSION}")
     differing = [
@@ -40,7 +42,7 @@ def read(state: Mapping[str, Any], order: Mapping[str, Any], batches: int) -> tu
 
 
 def seed_of(seed: int, number: int) -> int:
-    """The seed of a pass. Pass 0 has the loader's own, as every pass with reshuffle=False."""
+    """The seed of a pass. Pass 0 has the seed of the loader."""
     if not number:
         return seed
     digest = hashlib.sha256(f"cachecd pass {seed} {number}".encode()).digest()

@@ -1,4 +1,4 @@
-"""Which records of a set that grows and rotates come next, where an epoch is not one pass of it. Pure."""
+"""Chooses the records of an epoch that is not one pass of its set, which grows and rotates. Pure."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ def _none() -> Numbers:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A way through all records of a set whose files come and go: each is read once before any is again.
+    """The progress through a set whose files change: each record is read once before any is read again.
 
-    Of each file, records are taken in its order (the sampler has mixed them; what is taken at a time is
-    shuffled), so all that is known is how many of them were. `number` counts the sweeps before. `seed`, of
-    whoever took first: where whole files are taken, each sweep has an order of them by it. Another
-    `generation` has other records under the same numbers.
+    The records of a file are taken in order (the sampler has mixed them, and each part is shuffled), so a
+    count for each file is enough. `number`: sweeps before this one. `seed`: of the loader that took first;
+    it orders whole files, differently in each sweep. In another `generation`, the same file numbers name
+    other records.
     """
 
     number: int = 0
-    files: Numbers = field(default_factory=_none)  # by number, ascending: those that were begun
-    read: Numbers = field(default_factory=_none)  # how many records of each
+    files: Numbers = field(default_factory=_none)  # ascending numbers of the files that were begun
+    read: Numbers = field(default_factory=_none)  # the number of records read of each
     seed: int | None = None
     generation: str = ""
 
     def of(self, generation: str) -> Sweep:
-        """This sweep of the files of a generation; nothing is read yet of another than before."""
+        """This sweep in a generation; if it is another generation, none of its files was begun."""
         if generation == self.generation:
             return self
         return Sweep(self.number, seed=self.seed, generation=generation)
@@ -58,12 +58,11 @@ class Sweep:
         whole_files: bool = False,
         seed: int = 0,
     ) -> tuple[list[Stage], Sweep]:
-        """Slices of `wanted` records in stages, each of one sweep, and where the way is after them.
+        """Slices of `wanted` records in stages, one for each sweep, and the sweep after them.
 
-        What was not read comes first, as much of each file as of all; when it is used up, all comes
-        again. `whole_files`: file after file in a random order, for a set that is too large to be read
-        from all of it at a time. Files are `files`, ascending numbers, each of so many `records`, which
-        are not all 0.
+        Unread records come first, the same share of each file; after the last unread record, all records
+        come again. `whole_files`: take file after file in a random order, for a set that is too large to
+        be read everywhere at once. `files`: ascending numbers; `records`: of each file, not all 0.
         """
         sweep = self
         stages: list[Stage] = []
@@ -76,7 +75,7 @@ class Sweep:
     def _stage(
         self, files: Numbers, records: Numbers, wanted: int, whole_files: bool, seed: int
     ) -> tuple[Stage, Sweep]:
-        """Slices of `wanted` records, fewer if the sweep has no more, and where it is after them."""
+        """Slices of at most `wanted` records of one sweep, and the sweep after them."""
         seed = seed if self.seed is None else self.seed
         number, read = self.number, self._read_of(files)
         if not (records > read).any():
@@ -90,8 +89,8 @@ class Sweep:
         stage = np.stack([at, read[at], share[at]], axis=1).astype(np.uint64)
         read = read + share
         if number == self.number:
-            # A file among the others may come back, made again. Not a file before them, as the oldest are
-            # retired first; and behind them numbers begin again where a cache is lost.
+            # A missing file between the others may be made again. A file before them was retired, because
+            # the oldest go first; behind them, numbers start again if the cache is lost.
             gone = (self.files > files[0]) & (self.files < files[-1]) & ~np.isin(self.files, files)
             if gone.any():
                 files, read = np.append(files, self.files[gone]), np.append(read, self.read[gone])
@@ -101,7 +100,7 @@ class Sweep:
         return stage, Sweep(number, files[begun], read[begun], seed, self.generation)
 
     def state(self) -> dict[str, Any]:
-        """It as plain values, for `of_state`."""
+        """Plain values for `of_state`."""
         table = np.stack([self.files, self.read]).astype("<i8")
         text = base64.b64encode(zlib.compress(table.tobytes())).decode()
         told = {"number": self.number, "read": text, "seed": self.seed}
@@ -109,17 +108,17 @@ class Sweep:
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> Sweep:
-        """ValueError, or another error that means it, for what is no state."""
+        """The inverse of `state`. ValueError, or another exception, for damaged values."""
         table = np.frombuffer(zlib.decompress(base64.b64decode(state["read"])), "<i8")
         files, read = table.reshape(2, -1).astype(np.int64)
         seed, generation = state["seed"], state["generation"]
         if not isinstance(generation, str):
-            raise ValueError(f"{generation!r} names no generation")
+            raise ValueError(f"{generation!r} is not the name of a generation")
         seed = None if seed is None else int(seed)
         return cls(int(state["number"]), files, read, seed, generation)
 
     def _read_of(self, files: Numbers) -> Numbers:
-        """How many records of each file it has read."""
+        """The number of records read of each file."""
         found = np.zeros(len(files), np.int64)
         if len(self.files):
             at = np.minimum(np.searchsorted(self.files, files), len(self.files) - 1)
@@ -128,15 +127,15 @@ class Sweep:
 
 
 class Selection(NamedTuple):
-    """The records that an epoch reads of its sets."""
+    """The records that an epoch reads."""
 
     stages: list[Stage]  # their slices
-    after: Mapping[str, Sweep]  # of each dataset
-    mixture: Mixture | None = None  # how they are drawn of several datasets
+    after: Mapping[str, Sweep]  # by dataset
+    mixture: Mixture | None = None  # how records are drawn from several datasets
 
 
 class Part(NamedTuple):
-    """The steps that an epoch reads of its sets, and which records they have."""
+    """The steps that an epoch has if it is not one pass of its set, and their records."""
 
     steps: int
     selection: Selection
@@ -157,14 +156,14 @@ class Part(NamedTuple):
 
 @lru_cache(maxsize=4)
 def _order(files: int, sweep: int, seed: int) -> Numbers:
-    """In which a sweep takes whole files."""
+    """The order in which a sweep takes whole files."""
     digest = hashlib.sha256(f"cachecd sweep {seed} {sweep}".encode()).digest()
     key = int.from_bytes(digest[:8], "little")
     return np.asarray(Permutation(files, key).take(0, files)).astype(np.int64)
 
 
 def _some(rest: Numbers, wanted: int, order: Numbers | None) -> Numbers:
-    """Of each file's `rest` so many that they are `wanted` in all; file after file, if in an order."""
+    """`wanted` records in all: the same share of the `rest` of each file, or file after file in `order`."""
     if order is not None:
         before = np.concatenate([[0], np.cumsum(rest[order])[:-1]])
         share = np.zeros_like(rest)

@@ -1,4 +1,4 @@
-"""How the sets of a job's epochs grow, and how often each record in them was read."""
+"""The growth of a job's sets, and the mean number of reads of each record."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from cachecd_client.report.summary import Report
 
 log = logging.getLogger("cachecd")
 
-# Reads of each record in the mean, above which a job is told that its cache grows too slowly. For language
-# models up to 4 passes over a text are about as good as new text, and more than 16 add next to nothing
+# Mean reads of each record above which the log says that the cache grows too slowly. For language models,
+# up to 4 passes over a text are about as good as new text, and more than 16 add almost nothing
 # (Muennighoff et al., "Scaling Data-Constrained Language Models", 2023).
 MANY_READS = 10
 
@@ -23,13 +23,13 @@ class Reads:
     """One job's epochs of one dataset, in this process."""
 
     def __init__(self, dataset: str, rank: int = 0) -> None:
-        """`rank`: this process's on its node; what concerns all is said by the first."""
+        """`rank`: of this process on its node. Only rank 0 warns."""
         self.dataset = dataset
         self.rank = rank
-        #: What the epoch leased last tells, and when it was.
+        #: The time of the last lease, and the report of its epoch.
         self.latest: tuple[float, Callable[[], Report]] | None = None
-        self._asked: float | None = None  # since when a set is wanted
-        self._bytes: int | None = None  # of the set leased last
+        self._asked: float | None = None  # when the next set was requested
+        self._bytes: int | None = None  # of the last set
         self._generation = ""
         self._shards: list[Interval] = []  # of all sets of the generation
         self._different = 0.0  # records in them
@@ -37,15 +37,15 @@ class Reads:
         self._warned = False
 
     def asks(self) -> None:
-        """The next set is asked for now."""
+        """Notes that the next set is requested now."""
         self._asked = time.monotonic()
 
     def leased(
         self, generation: str, shards: Iterable[Sequence[int]], records: int, size: int
     ) -> tuple[float, float | None]:
-        """The next set has come: its shards by a manifest's intervals, its records, its bytes.
+        """Notes the next set: its shards by the intervals of a manifest, its records, its bytes.
 
-        How many seconds that took, and its size over that of the set before; None for the first.
+        Returns the seconds since `asks`, and the growth over the set before; None for the first set.
         """
         seconds = 0.0 if self._asked is None else time.monotonic() - self._asked
         self._asked = None
@@ -56,18 +56,18 @@ class Reads:
         own = [(stream, first, last) for stream, first, last in shards]
         every = _united([*self._shards, *own])
         if each := _count(own):
-            # A manifest says how many records all its shards have, and not which has how many.
+            # A manifest has the records of all its shards together.
             self._different += (_count(every) - _count(self._shards)) * records / each
         self._shards = every
         return seconds, growth
 
     def reads_per_record(self, more: float = 0.0) -> float:
-        """The mean over all that was leased: of what `read` was told, and `more`."""
+        """Mean reads over all leased records: those passed to `read`, and `more`."""
         return (self._reads + more) / self._different if self._different else 0.0
 
     def read(self, records: float, coverage: float | None, pinned: bool) -> None:
-        """An epoch has ended in which so many were read over all ranks. Warns once if each is read often
-        while there are others, of which the set may grow."""
+        """Adds the records that an epoch read over all ranks. Warns once if records are read too often
+        while the source has others."""
         self._reads += records
         mean = self.reads_per_record()
         if self._warned or mean <= MANY_READS or pinned or (coverage or 0.0) >= 1.0:
@@ -81,31 +81,31 @@ class Reads:
         log.warning(
             "%s: each record was read %.0f times in this run%s: let the cache grow faster "
             "(grow.per_epoch, evict.refresh, cache.limit, sampler.bandwidth; `cachecd status` shows which "
-            "of them holds it back), or plan fewer epochs, or fewer steps",
+            "of them is the limit), or plan fewer epochs, or fewer steps",
             self.dataset, mean, rest,
         )  # fmt: skip
 
 
 class JobReads:
-    """The runs of a session."""
+    """The jobs of a session."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._jobs: dict[tuple[str, str], Reads] = {}
 
     def of(self, dataset: str, job: str) -> Reads:
-        """What the job has read of the dataset; nothing yet, if it is not known."""
+        """The reads of the job; a new job has none."""
         return self._jobs.setdefault((dataset, job), Reads(dataset, self._rank))
 
     def report(self, dataset: str | None) -> Report:
-        """Of the epoch that was leased last, of this dataset or of any; CallerError if none was."""
+        """The report of the last leased epoch, of this dataset or of any; CallerError without one."""
         chosen = [job for job in list(self._jobs.values()) if dataset in (None, job.dataset)]
         latest = max(
             (job.latest for job in chosen if job.latest), default=None, key=lambda at: at[0]
         )
         if latest is None:
             what = "anything" if dataset is None else repr(dataset)
-            raise CallerError(f"this session has leased no epoch of {what} yet: nothing to report")
+            raise CallerError(f"this session has leased no epoch of {what} yet: there is no report")
         return latest[1]()
 
 
@@ -114,7 +114,7 @@ def _count(shards: Iterable[Interval]) -> int:
 
 
 def _united(shards: list[Interval]) -> list[Interval]:
-    """The shards in any of the intervals, as ascending intervals that do not touch."""
+    """The union of the intervals, ascending and disjoint."""
     united: list[Interval] = []
     for stream, first, last in sorted(shards):
         before = united[-1] if united else None

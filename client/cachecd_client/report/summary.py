@@ -1,15 +1,15 @@
-"""The log's line about an epoch's figures, and what to do where the epoch waits too much. Pure."""
+"""The figures of an epoch as a line of the log, with advice if the epoch waited too long. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-#: The figures of an epoch by name, in values that JSON knows: docs/telemetry.md explains each.
+#: The figures of an epoch by name, as JSON values: docs/telemetry.md explains each.
 Report = dict[str, Any]
 
-# A share of the time above which it is worth a person's while to look for the reason, and seconds of
-# waiting for batches, and for a set, below which it is not: the first set always takes a while.
+# Waiting is reported above this share of the time, and above these seconds of waiting for batches and for a
+# set. The first set always takes some seconds.
 _MUCH = 0.1
 _SECONDS, _SECONDS_LEASING = 1.0, 10.0
 
@@ -20,7 +20,7 @@ def line(report: Report) -> str:
         read = f"{_count(report['steps'], 'step')}, waited {report['wait_share']:.0%} on data"
         read = read.replace("%", " %")
     elif report["lent"]:
-        read = f"read by {report['lent']}, which nobody times here"
+        read = f"read by {report['lent']}, whose waiting is not measured here"
     else:
         read = "nothing read by its loaders in this process"
     if report["seconds_leasing"] >= _SECONDS:
@@ -48,7 +48,7 @@ def _size(report: Report) -> str:
 
 
 def _part(report: Report) -> str:
-    """How much of the source the set has, or "" if that is all of it or not known."""
+    """The share of the source in the set, or "" if it is all of it, or not known."""
     held, source = report["set_records"], report["source_records"]
     if held >= 0.99 * source:
         return ""
@@ -59,19 +59,19 @@ def _part(report: Report) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """The pass that waited most, by which advice is given."""
+    """The pass that waited most, which decides the advice."""
 
     seconds: float = 0.0
     steps: int = 0
     bytes: int = 0
     elapsed: float = 0.0
-    threads: int = 0  # as asked for; 0: as many as are of use
+    threads: int = 0  # the option; 0: chosen by the reader
     prefetch_bytes: int = 0
     pictures: int = 0  # bytes of a batch's decoded pictures
 
 
 def advice(report: Report, most: Waited, processors: int) -> str:
-    """The remedy where the waiting is worth one, else ""."""
+    """What to change if the epoch waited too long, else ""."""
     if report["seconds_waited"] >= _SECONDS and report["wait_share"] > _MUCH and most.steps:
         return _faster_reading(most, processors)
     leasing = 0.0 if report["repeated"] else report["seconds_leasing"]

@@ -1,4 +1,4 @@
-"""What the passes of an epoch's loaders add up to, while they run and when they are over."""
+"""The figures of an epoch: sums over the passes of its loaders, while they run and afterwards."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class Loader(Protocol):
 
 @dataclass(slots=True)
 class _Sums:
-    """Of some passes."""
+    """Sums over some passes."""
 
     steps: int = 0
     records: int = 0
     reads: int = 0  # records, over all ranks
-    rows: int = 0  # as `reads`, with padding
+    rows: int = 0  # the same with padding
     bytes: int = 0
     waited: float = 0.0
     elapsed: float = 0.0
@@ -70,7 +70,7 @@ class _Sums:
 
 @dataclass(slots=True)
 class _Began:
-    """Where a loader stood when its pass began; its figures but the position are sums over passes."""
+    """The figures of a loader when its pass began; all but the position are sums over its passes."""
 
     asked: float
     opening: float
@@ -81,7 +81,7 @@ class _Began:
 
 
 class Lent(NamedTuple):
-    """Batches that somebody else reads, which nobody counts, of `batch_size` records for each rank."""
+    """Batches that another reader takes, uncounted; `batch_size` records for each rank."""
 
     to: str
     steps: int
@@ -94,15 +94,14 @@ class Lent(NamedTuple):
         return self.batch_size * self.world
 
     def reads(self, length: int) -> int:
-        """Records over all ranks, of a set that has so many; the last step of a whole pass may be
-        padded."""
+        """Records over all ranks, of a set of `length` records; the last step of a pass may be padded."""
         reads = self.steps * self.step
         return length if 0 <= reads - length < self.step else reads
 
 
 class Counted(NamedTuple):
-    """A leased set of an epoch: the job's reads of it, what the daemon said, its share of the records;
-    whether it repeats the set before."""
+    """A leased set of an epoch: the reads of the job, the coverage from the daemon, the share of the
+    records (`weight`), and whether it repeats the set before."""
 
     manifest: Manifest
     reads: Reads
@@ -114,12 +113,12 @@ class Counted(NamedTuple):
 class Telemetry:
     """The figures of one epoch in one process, of one dataset or of several.
 
-    Nothing here happens for a record or a batch: the core counts, and is asked when a pass ends or
-    somebody wants to know.
+    Nothing here runs for each record or batch: the core counts, and is read when a pass ends or a report
+    is made.
     """
 
     def __init__(self, name: str, sets: Sequence[Counted], number: int, length: int) -> None:
-        """`name`: of the dataset, or of all; `length`: records of one pass, over all ranks."""
+        """`name`: of the dataset or the mixture; `length`: records of one pass, over all ranks."""
         self._name = name
         self._sets = sets
         self._number = number
@@ -133,7 +132,7 @@ class Telemetry:
             )
             for one in sets
         ]
-        self._leasing = max(seconds for seconds, _ in leased)  # since the first was asked for
+        self._leasing = max(seconds for seconds, _ in leased)  # since the first request
         self._growth = [growth for _, growth in leased]
         self._process = os.getpid()
         self._asked = 0.0
@@ -144,7 +143,7 @@ class Telemetry:
         self._begun = False  # a pass
         self._lent: list[Lent] = []
         self._over = False
-        for one in sets:  # last, as another thread may ask for a report at once
+        for one in sets:  # last, because another thread may call `report` at once
             one.reads.latest = (time.monotonic(), self.report)
 
     def asks(self) -> None:
@@ -152,7 +151,7 @@ class Telemetry:
         self._asked = time.monotonic()
 
     def began(self, loader: Loader) -> None:
-        """They are open."""
+        """The pass has opened its files."""
         self._here()
         self._begun = True
         self._running[loader] = _Began(
@@ -165,7 +164,7 @@ class Telemetry:
         )
 
     def ended(self, loader: Loader) -> None:
-        """The pass that it began last is over."""
+        """The loader's last pass is over."""
         began = self._running.pop(loader, None)
         if began is None:
             return
@@ -179,27 +178,27 @@ class Telemetry:
         return loader in self._running
 
     def lend(self, lent: Lent) -> None:
-        """Others are to read of it."""
+        """Another reader gets these batches."""
         self._lent.append(lent)
 
     def take_back(self, lent: Lent) -> None:
-        """It is read by a loader of this process."""
+        """A loader of this process reads these batches."""
         self._lent.remove(lent)
 
     @property
     def rows(self) -> int:
-        """Delivered over all ranks until now, those without a record included; in a forked child, also
-        what the parent's passes had delivered that were over."""
+        """Rows delivered over all ranks until now, padding included; in a forked child, also the rows of
+        passes that had ended in the parent."""
         self._here()
         running = list(self._running.items())
         return self._ended.rows + sum(_rows(loader, began) for loader, began in running)
 
     def corrupt(self, path: str, offset: int) -> None:
-        """A record was found to be."""
+        """Notes a corrupt record."""
         self._corrupt.add((path, offset))
 
     def report(self) -> Report:
-        """All until now."""
+        """All figures until now."""
         self._here()
         sums, most = _Sums(), self._most
         sums.add(self._ended)
@@ -236,23 +235,22 @@ class Telemetry:
         return {**report, "advice": advice(report, most, resources.processors())}
 
     def close(self) -> None:
-        """The epoch is over, and its passes have ended: says so, once."""
+        """Logs the figures of the epoch, once. Its passes have ended."""
         if self._over or os.getpid() != self._process:
-            return  # in a forked child, whose parent's epoch goes on
+            return  # a forked child: the epoch of the parent continues
         self._over = True
         reads = self._reads()
         for one in self._sets:
             one.reads.read(reads * one.weight, one.coverage, one.manifest.pinned)
-        # What one rank waited the others do mostly too, and a launcher shows the lines of all.
+        # Other ranks wait about as long, and a launcher shows the lines of all ranks.
         rank = self._sets[0].reads.rank
         log.log(logging.DEBUG if rank else logging.INFO, "%s", line(self.report()))
 
     def _reads(self) -> int:
-        """Records that were read over all ranks: as is counted, and as many as others were to read."""
+        """Records that were read over all ranks: counted here, or given to other readers."""
         if self._lent:
             return self._ended.reads + self._lent[-1].reads(self._length)
-        # What is not lent either, its files named to a reader of the trainer's own for example, most
-        # likely is read once.
+        # Without any reader here, a reader of the trainer probably reads `files` once.
         return self._ended.reads if self._begun else self._length
 
     def _of_sets(self, sums: _Sums) -> list[Report]:
@@ -271,16 +269,16 @@ class Telemetry:
         ]
 
     def _here(self) -> None:
-        """In a forked child nothing has been read yet."""
+        """Starts from zero in a forked child."""
         if self._process != os.getpid():
             self._process = os.getpid()
             self._ended, self._most = _Sums(rows=self._ended.rows), Waited()
             self._running.clear()
-            self._over = True  # of which the parent tells
+            self._over = True  # the parent logs it
 
     def _of(self, loader: Loader, began: _Began) -> _Sums:
         begin, end = began.position, loader.position
-        # A loop that knows how many batches there are does not ask for one more, and does other things.
+        # A loop that knows len(loader) does not ask for one more batch, and the pass does not end.
         idle = loader.seconds_idle if end == len(loader) else 0.0
         divided = loader.division
         records = divided.begin(end, loader.rank) - divided.begin(begin, loader.rank)
@@ -297,7 +295,7 @@ class Telemetry:
 
 
 def _growth(sets: Sequence[Report]) -> float | None:
-    """Of all sets together; of those that had one before."""
+    """The growth of all sets together that had a set before."""
     if len(sets) == 1:
         growth: float | None = sets[0]["growth"]
         return growth
@@ -312,7 +310,7 @@ def _sum_if_known(counts: Iterable[int]) -> int:
 
 
 def _mean(sets: Sequence[Report], name: str) -> float | None:
-    """Of a figure, by the weights of those that have it."""
+    """The weighted mean of a figure over the sets that have it."""
     known = [one for one in sets if one[name] is not None]
     whole = sum(one["weight"] for one in known)
     return sum(one["weight"] * one[name] for one in known) / whole if whole else None

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("cachecd")
 
-_LONG = 10.0  # seconds of waiting for other nodes that are worth a line
+_LONG = 10.0  # seconds of waiting for other nodes that are logged
 _ROWS = 64  # of a table in an error
 
 
 class Row(NamedTuple):
-    """What a process sends to all: before its first epoch, and whenever it has leased a set."""
+    """The message of a process to all processes: before its first epoch, and for each leased set."""
 
     rank: int
     world: int
@@ -38,21 +38,21 @@ class Row(NamedTuple):
     node: int
     has_failed: int = 0
     epoch: int = 0
-    batch: int = 0  # where an epoch that resumes goes on, from 1 on; 0: at its begin
-    set: int = 0  # names the set and the order in which it is read
+    batch: int = 0  # of an epoch that resumes, its first batch, from 1; 0: no resume
+    set: int = 0  # hash of the set and of the order in which it is read
     lease: int = 0
     records: int = 0
     share: int = 1  # the ranks among which the set is divided
 
 
 class Agreement:
-    """How the processes of one run agree, if it has other nodes than this one, or was given ranks."""
+    """The agreement of the processes of one run: over several nodes, or with ranks given by the caller."""
 
     def __init__(
         self, agree: bool | AllGather, local: tuple[int, int], given: tuple[int, int] | None, endpoint: str
     ) -> None:  # fmt: skip
         """`agree`: as in `Cache.epochs`. `local`: rank and world on this node, by the launcher; `given`: by
-        the caller. `endpoint`: of the node's daemon. CallerError for what cannot be."""
+        the caller. `endpoint`: of the node's daemon. CallerError for an impossible `agree`."""
         if not (isinstance(agree, bool) or callable(agree)):
             raise CallerError(
                 f"agree={agree!r}, expected True, False, or a function that gathers a tuple of numbers "
@@ -64,8 +64,8 @@ class Agreement:
         self._share = given or local  # of this process in its node's set
 
     @contextlib.contextmanager
-    def telling(self) -> Iterator[None]:
-        """What fails before the run begins fails on the other nodes, too, where they begin."""
+    def reporting(self) -> Iterator[None]:
+        """Reports an error within to the other nodes, whose runs then fail when they begin."""
         try:
             yield
         except Exception as error:
@@ -73,10 +73,10 @@ class Agreement:
             raise
 
     def over(self, epochs: Generator[Epoch, None, None], run: Run) -> Generator[Epoch, None, None]:
-        """These epochs, each of which knows what was agreed on; and the run, how many ranks it has.
+        """These epochs, with the agreed number of records. Sets the number of ranks of the run.
 
-        An epoch that cannot be is an error on all nodes, OtherNodeError where it is another's. A run that
-        resumes goes on where it was left if all nodes do, else it begins that epoch anew.
+        If a node cannot take its set, all nodes raise an error; it is an OtherNodeError on the others. A
+        run resumes within an epoch if all nodes can do so, else it begins that epoch anew.
         """
         gather = self._gather()
         with contextlib.closing(epochs):
@@ -104,7 +104,7 @@ class Agreement:
     def _gather(self) -> AllGather | None:
         if callable(self._agree):
             return self._agree
-        # Ranks that were given are compared on one node, too.
+        # Given ranks are compared on one node, too.
         return gathering(1 if self._own.is_given else self._processes) if self._agree else None
 
     def _exchange(self, gather: AllGather, what: str, own: Row) -> list[Row]:
@@ -117,26 +117,26 @@ class Agreement:
     def _tell(self, error: Exception) -> None:
         if (gather := self._gather()) is None:
             return
-        log.error("telling the other nodes, once they have come as far: %s", error)
-        # Whatever comes of it, the reason is the one above.
+        log.error("reporting to the other nodes, when they reach this point: %s", error)
+        # If this fails too, the error above is the reason.
         with contextlib.suppress(Exception):
             self._exchange(gather, "a failure", self._own._replace(has_failed=1))
 
     def _begin(self, gather: AllGather, number: int) -> tuple[int, int]:
-        """Compares how all processes begin. Returns how many ranks divide this node's set, and how many
-        the run has."""
+        """Compares how all processes begin. Returns the number of ranks that divide this node's set, and
+        the number of ranks of the run."""
         own = self._own
         rows = self._exchange(gather, "the epoch to begin with", own._replace(epoch=number))
         if len(rows) < self._processes:
             raise CallerError(
-                f"agree= gathered {len(rows)} rows where this node alone has {self._processes} ranks: "
-                "expected one from each process that trains"
+                f"agree= gathered {len(rows)} rows, but this node alone has {self._processes} ranks: "
+                "expected one row from each process that trains"
             )
         _refuse_failed(rows, "could not begin")
         if len(found := {row.epoch for row in rows}) > 1:
             raise CallerError(
-                f"this process begins with epoch {number}, others with epochs {sorted(found)}: give "
-                "all of them the same start=, or states of the same step"
+                f"this process begins with epoch {number}, the processes of the run with {sorted(found)}: "
+                "give all of them the same start=, or states of the same step"
             )
         if not any(row.is_given for row in rows):
             return own.world, len(rows)
@@ -148,14 +148,14 @@ class Agreement:
         ):
             raise ReplicasDifferError(
                 "rank= and world= are not those of replicas: expected world=N on all processes, and the "
-                "ranks 0 ... N-1, each on as many processes\n" + _table(rows)
+                "ranks 0 ... N-1, each on the same number of processes\n" + _table(rows)
             )
         ranks = ranks_of_one_set(own.rank, rows)
         self._share = ranks.index(own.rank), len(ranks)
         return len(ranks), own.world
 
     def _rows_of(self, gather: AllGather, epoch: Epoch) -> list[Row]:
-        """What all processes say of their sets, which may be read as they say."""
+        """The rows of all processes for their sets; an error if they do not fit together."""
         own = self._own._replace(
             epoch=epoch.epoch,
             batch=epoch.place,
@@ -192,21 +192,21 @@ class Agreement:
         return rows
 
     def _steps(self, rows: Sequence[Row], epoch: Epoch) -> Agreed:
-        """How much of the set each of its ranks reads, as each of all nodes can."""
+        """The number of records of this set to read, so that each rank of each node takes as many."""
         _, world = self._share
         least = min(row.records // row.share for row in rows) * world
         most = max(-(-row.records // row.share) for row in rows) * world
         if least + world <= epoch.length and not epoch.pinned:
             log.info(
-                "%s: epoch %d reads %d of %d records, as many a rank as where there are fewest",
+                "%s: epoch %d reads %d of %d records: each rank as many as a rank of the smallest node",
                 epoch.dataset, epoch.epoch, least, epoch.length,
             )  # fmt: skip
         return Agreed(least, most)
 
 
 def ranks_of_one_set(rank: int, rows: Sequence[Row]) -> list[int]:
-    """The replicas that divide one set with this one: those on its nodes, and on all nodes that hold a part
-    of one of these."""
+    """The replicas that divide one set with this replica: the replicas on its nodes, and on all nodes that
+    hold a part of one of them."""
     ranks: set[int] = set()
     grown = {rank}
     while grown != ranks:
@@ -219,16 +219,16 @@ def ranks_of_one_set(rank: int, rows: Sequence[Row]) -> list[int]:
 def _refuse_failed(rows: Sequence[Row], what: str, of_epoch: str = "") -> None:
     if failed := [process for process, row in enumerate(rows) if row.has_failed]:
         raise OtherNodeError(
-            f"{of_epoch}{len(failed)} of {len(rows)} processes {what}, the first is process {failed[0]}: "
-            "its log says why"
+            f"{of_epoch}{len(failed)} of {len(rows)} processes {what}; the log of the first, process "
+            f"{failed[0]}, has the reason"
         )
 
 
 def _begin_anew(epoch: Epoch) -> None:
-    """The first epoch goes on where it was left on all nodes or on none."""
+    """Begins the first epoch anew, because another node cannot resume it."""
     if epoch.place:
         log.warning(
-            "%s: epoch %d begins anew, as other nodes have not got the sets of their states any more",
+            "%s: epoch %d begins anew, because other nodes no longer have the sets of their states",
             epoch.dataset, epoch.epoch,
         )  # fmt: skip
     epoch.begin_anew()
@@ -257,5 +257,5 @@ def _node_of(endpoint: str) -> int:
 
 
 def _number_of(*values: object) -> int:
-    """A number below 2**62 that names these plain values."""
+    """A hash of these plain values, below 2**62."""
     return int.from_bytes(hashlib.sha256(repr(values).encode()).digest()[:8], "big") >> 2

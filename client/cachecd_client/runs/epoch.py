@@ -35,14 +35,14 @@ _warned: set[str] = set()  # datasets
 
 
 def _warn_of_window(dataset: str, at_random: int) -> None:
-    """Once, where the daemon chose the window by more memory than this process has."""
+    """Warns once if the daemon chose a window larger than the memory of this process."""
     if at_random <= (memory := resources.memory()) or dataset in _warned:
         return
     _warned.add(dataset)
     log.warning(
-        "%s: the set is read at random, %.3g GB of it at a time, and the cgroup of this process allows "
-        "%.3g GB of memory, so much is read from the disk again and again: set cache.window to half of the "
-        "memory that trainers have",
+        "%s: records are read at random from %.3g GB at a time, but the cgroup of this process allows %.3g "
+        "GB of memory, so the disk is read again and again: set cache.window to half of the memory of the "
+        "trainers",
         dataset, at_random / 1e9, memory / 1e9,
     )  # fmt: skip
 
@@ -50,10 +50,10 @@ def _warn_of_window(dataset: str, at_random: int) -> None:
 class Epoch(FileSet):
     """The files that one epoch of one job reads, on lease.
 
-    Until `release()` (or the end of the with-block, of the `epochs()` step, or of the process) the
-    files stay present and byte-identical, whatever becomes of the daemon. Pinned datasets come
-    unshuffled and with every record (`shuffle=False, drop_last=False`: a last batch may be short). A
-    forked child may read too, and then holds the lease itself.
+    Until `release()` (or the end of the with-block, of the `epochs()` step, or of the process) the files
+    stay present and byte-identical, even if the daemon ends. Pinned datasets are delivered unshuffled and
+    with every record (`shuffle=False, drop_last=False`: the last batch may be short). A forked child may
+    read too, and then holds the lease itself.
     """
 
     #: The epoch's number, and its lease, dataset and job as the daemon names them.
@@ -64,13 +64,13 @@ class Epoch(FileSet):
     #: The default seed of the epoch's loaders.
     seed: int
     pinned: bool
-    _resumed: RunState | None  # till the first loader goes on from there
+    _resumed: RunState | None  # until the first loader has taken it
 
     def __init__(
         self, leased: LeasedSet, run: Run | None = None, resumed: RunState | None = None
     ) -> None:
-        """`resumed`: where an earlier process left this very set."""
-        # Not FileSet's __init__, which looks at each file: the lease vouches for them.
+        """`resumed`: the state of an earlier process with this set."""
+        # Not FileSet's __init__, which checks each file: the lease guarantees them.
         manifest = leased.manifest
         self._files = leased.files
         self._schema = None
@@ -96,11 +96,11 @@ class Epoch(FileSet):
         self._sets = sets
         self._weights = weights
         self._run = run
-        #: How much of it is read, so that other nodes with other sets take as many steps.
+        #: The records that are read, so that other nodes with other sets take as many steps.
         self.agreed: Agreed | None = None
         self._over = False
         self._handed_on = False  # the leases, to a repeated epoch
-        #: Of each set, what was delivered of it before this epoch, which then repeats it.
+        #: The fraction of each set that was delivered before, if this epoch repeats an epoch.
         self._before = [leased.held.delivered for leased in sets]
         self._resumed = resumed
         sweeps, ranks = ({}, (1, 1)) if run is None else (run.sweeps, run.ranks)
@@ -115,37 +115,36 @@ class Epoch(FileSet):
 
     @property
     def length(self) -> int:
-        """Records of one pass over all ranks, where nothing else says how many there are to be."""
+        """Records of one pass over all ranks, if the run does not limit them."""
         return self._passes.length
 
     def agree(self, agreed: Agreed) -> None:
-        """Reads so much of it, whatever the loaders that are made from now on."""
+        """Limits all loaders that are made from now on."""
         self.agreed = agreed
         self._passes.length = agreed.least
 
     def share(self, replica: tuple[int, int], share: tuple[int, int]) -> None:
-        """Its loaders are of this replica, (number, count) of the run, which has this (rank, world) in the
-        set."""
+        """Sets the replica, (number, count) in the run, and its (rank, world) in the set."""
         self._replica, self._share = replica, share
 
     def _look_for_other_nodes(self) -> None:
-        """They have caches of their own."""
+        """Nothing: other nodes have their own caches."""
 
     @property
     def progress(self) -> float:
-        """0..1: how far the run is, or, for an epoch acquired by hand, how far this epoch is.
+        """0..1: the progress of the run, or of this epoch if it was acquired without a run.
 
-        Within the epoch it is the share of the latest loader's pass that has been delivered. Where
-        `tf_dataset()` or a dataset's workers read, it moves from epoch to epoch.
+        Within an epoch it follows the latest pass of a loader. If `tf_dataset()` or the workers of a
+        dataset read, it changes only from epoch to epoch.
         """
         return self._passes.progress
 
     def report(self) -> Report:
-        """The epoch's figures by name: what its loaders gave and waited so far in this process, and how
-        its set grew. docs/telemetry.md explains them.
+        """The figures of the epoch by name: the batches and the waiting of its loaders in this process, and
+        the growth of its set. docs/telemetry.md explains them.
 
-        At any time, after the release too. When the epoch is released, the logger `cachecd` has a line of
-        them, at level INFO, by the first rank of the node.
+        Available at any time, also after the release. At the release, the first rank of the node logs a
+        line of them to the logger `cachecd`, at level INFO.
         """
         return self._passes.telemetry.report()
 
@@ -155,10 +154,10 @@ class Epoch(FileSet):
         return self._over or any(leased.released for leased in self._sets)
 
     def release(self) -> None:
-        """Ends the passes of its loaders, then the lease. Idempotent; never fails."""
+        """Ends the passes of the epoch's loaders, then the lease. Idempotent; never fails."""
         if self._handed_on:
             return
-        # Each part may be done again, so that what an interrupt has cut short is ended by another call.
+        # Each step may be repeated, so that another call finishes what an interrupt cut short.
         if not self._over:
             self._end_passes()
         self.count_delivered()
@@ -166,9 +165,9 @@ class Epoch(FileSet):
             leased.release()
 
     def repeated(self, number: int, weights: Mapping[str, float]) -> Epoch:
-        """The same set as epoch `number`, in another order; takes over the lease of this one.
+        """The same set as epoch `number`, in another order; takes over the lease of this epoch.
 
-        `weights` are for several sets.
+        `weights`: of a mixture.
         """
         self._check()
         self._end_passes()
@@ -178,8 +177,8 @@ class Epoch(FileSet):
         return epoch
 
     def end(self) -> None:
-        """Tells the run what was read of it: by loaders here, or what others were given to read, of whom
-        nobody tells, if that is more; all of the set once, if there is neither."""
+        """Reports to the run the records that were read: by loaders here, or by other readers if they were
+        given more; the whole set once, if there was no reader."""
         self._passes.tell_run()
 
     def ends_run(self, loader: Loader) -> bool:
@@ -188,8 +187,8 @@ class Epoch(FileSet):
         return self._run is not None and self._run.ends_before(self.epoch + 1, read, step)
 
     def count_delivered(self) -> None:
-        """Counts what this process was delivered of each set until now, for the next report to the daemon,
-        which may replace what was delivered. What nobody counts counts as all of it."""
+        """Updates the delivered fraction of each lease, for the next report to the daemon, which may evict
+        as much. Without any reader here, everything counts as delivered."""
         if any(leased.released or leased.is_copy for leased in self._sets):
             return
         records = self._passes.delivered(self.length)
@@ -201,7 +200,7 @@ class Epoch(FileSet):
 
     @property
     def leases(self) -> dict[str, HeldLease]:
-        """The lease of each dataset, unless it was released."""
+        """The leases by dataset that were not released."""
         return {leased.dataset: leased.held for leased in self._sets if not leased.released}
 
     def __enter__(self) -> Self:
@@ -235,7 +234,7 @@ class Epoch(FileSet):
 
     @property
     def place(self) -> int:
-        """Of the batch that its first loader begins with, from 1 on; 0 for an epoch that is not resumed."""
+        """The first batch of the first loader, from 1, if the epoch resumes; else 0."""
         return 0 if self._resumed is None else 1 + self._resumed.position
 
     def begin_anew(self) -> None:
@@ -255,14 +254,14 @@ class Epoch(FileSet):
     def _check(self) -> None:
         if self.released:
             raise CallerError(
-                f"epoch {self.epoch} of {self.dataset!r} was released, its files may be gone: read "
+                f"epoch {self.epoch} of {self.dataset!r} was released, and its files may be deleted: read "
                 "them before release(), the end of the with-block, or the next step of epochs()"
             )
 
     def _end_passes(self) -> None:
         self._over = True
         self._passes.close()
-        if not self._sets[0].is_copy:  # else the original tells
+        if not self._sets[0].is_copy:  # else the original logs it
             self._passes.telemetry.close()
 
     def _begin(self) -> None:
@@ -278,7 +277,7 @@ class Epoch(FileSet):
         run, leased = self._run, self._sets[0]
         if run is None or not run.limits(self.length):
             return None
-        # Larger than the window, it is not read from all of it at a time.
+        # A set larger than the window is not read everywhere at once.
         large = self.window is not None and self.num_bytes > self.window
         numbers, counts = leased.files.numbers, leased.counts
 
@@ -291,7 +290,7 @@ class Epoch(FileSet):
 
     @property
     def _numbers(self) -> NDArray[np.int64]:
-        """What `_shard` calls each file."""
+        """The value of `_shard` for each file."""
         return np.concatenate([leased.files.numbers for leased in self._sets])
 
     def _reading(self, schema: Schema) -> Reading:
@@ -330,7 +329,7 @@ class Epoch(FileSet):
     def _report(self, records: Sequence[CorruptRecord]) -> None:
         for path, offset, why in records:
             self._passes.telemetry.corrupt(path, offset)
-            # A damaged picture came so from its source: the shard's CRCs are right.
+            # A damaged picture is damaged in its source: the CRCs of the shard are right.
             for leased in self._sets if not why.startswith("picture: ") else ():
                 if leased.has(path):
                     leased.report(path, offset, why)

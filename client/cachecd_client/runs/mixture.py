@@ -1,4 +1,4 @@
-"""One epoch of several datasets, mixed as they are read."""
+"""One epoch of several datasets, mixed when they are read: the mixture, its schema, its weights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from cachecd_client.schema import Feature, Schema, dims
 if TYPE_CHECKING:
     from cachecd_client.loader.options import Options
 _REMEDY = (
-    "ask for features=[...] without it, or give it one form by the datasets' `transform` or `label`"
+    "give features=[...] without it, or make it equal by the `transform` or `label` of the datasets"
 )
 
 
@@ -38,10 +38,10 @@ def mixed(
     features: Iterable[str] | None = None,
     default: Collection[str] = (),
 ) -> Schema:
-    """The schema of records of all these datasets: of the features that all have, or those asked for.
+    """The schema of the records of all these datasets: `features`, or the features that all have.
 
-    `default`: features that some may lack. SchemaError for one that two datasets have in different
-    forms, or that one lacks where it is asked for.
+    `default`: features that a dataset may lack. SchemaError for a feature that two datasets have in
+    different forms, or that one of them lacks.
     """
     if features is None:
         names: Iterable[str] = sorted(set().union(*(schema.names for schema in schemas.values())))
@@ -58,7 +58,7 @@ def mixed(
 
 
 def _one(name: str, schemas: Mapping[str, Schema], may_lack: bool) -> Feature:
-    """The feature as all have it. What they call its classes is left out if one of them does not say."""
+    """The feature as all datasets have it; without class names if a dataset has none."""
     found = {of: schema[name] for of, schema in schemas.items() if name in schema.names}
     lacking = [of for of in schemas if of not in found]
     if not found:
@@ -70,7 +70,7 @@ def _one(name: str, schemas: Mapping[str, Schema], may_lack: bool) -> Feature:
                 f"feature {name!r} is {_described(feature)} in {first!r} and {_described(its)} in "
                 f"{other!r}: {_REMEDY}"
             )
-        if its.classes and not feature.classes:  # the first one that says
+        if its.classes and not feature.classes:  # the first dataset with class names
             first, feature = other, its
         elif its.classes and its.classes != feature.classes:
             place = next(
@@ -79,13 +79,13 @@ def _one(name: str, schemas: Mapping[str, Schema], may_lack: bool) -> Feature:
                 if its.classes[i : i + 1] != feature.classes[i : i + 1]
             )
             raise SchemaError(
-                f"feature {name!r} has other classes in {first!r} than in {other!r}: {place} is "
+                f"feature {name!r} has different classes in {first!r} and {other!r}: class {place} is "
                 f"{_class(feature, place)} and {_class(its, place)}: {_REMEDY}"
             )
     if lacking and not may_lack and feature.shape is not None:
         raise SchemaError(
-            f"feature {name!r} of {first!r} is not in {', '.join(map(repr, lacking))}: ask for "
-            f"features=[...] without it, or say default={{{name!r}: ...}}"
+            f"feature {name!r} of {first!r} is not in {', '.join(map(repr, lacking))}: give "
+            f"features=[...] without it, or default={{{name!r}: ...}}"
         )
     if lacking or not all(of.classes for of in found.values()):
         return replace(feature, classes=())
@@ -108,13 +108,13 @@ def _class(feature: Feature, place: int) -> str:
 class Mixture(Epoch):
     """The files of several datasets that one epoch of one job reads, all of them on lease.
 
-    As an `Epoch`, with these differences. The dataset of each record is drawn by weight; the record is the
-    next of that dataset's pass, in a shuffled order, of pinned ones too. Batches are always full.
-    `schema` has the features that all the datasets have. `ids=True` adds `_dataset`, int64: the dataset's
-    place in `weights`; `_shard` numbers the shards of each.
+    It differs from an `Epoch`: the dataset of each record is drawn by weight, and the record is the next
+    record in a shuffled pass of that dataset, even if it is pinned. Batches are always full. `schema` has
+    the features that all datasets have. `ids=True` adds `_dataset`, int64: the place of the dataset in
+    `weights`; `_shard` is a number within that dataset.
     """
 
-    #: Each dataset's share of the epoch's records, in the order that the caller gave them in.
+    #: The share of each dataset in the epoch, in the order of the caller.
     weights: Mapping[str, float]
 
     def __init__(
@@ -124,8 +124,8 @@ class Mixture(Epoch):
         run: Run,
         resumed: RunState | None = None,
     ) -> None:
-        """`sets` by their datasets' names, so that each rank has one order; `weights` are 1 in all, and
-        name all of these, of which some may have none. `resumed`: where an earlier process left them."""
+        """`sets`: sorted by dataset, so that all ranks have one order. `weights`: of all of these datasets,
+        and 1 in all; a weight may be 0. `resumed`: the state of an earlier process with these sets."""
         self.weights = dict(weights)
         manifests = [leased.manifest for leased in sets]
         self._files = JoinedFiles([leased.files for leased in sets])
@@ -159,15 +159,15 @@ class Mixture(Epoch):
     def schema(self) -> Schema:
         """The features that the records of all the datasets have.
 
-        SchemaError for one that two of them have in different forms. A loader that is asked for other
-        features alone does not mind it.
+        SchemaError for a feature that two datasets have in different forms, unless a loader has `features`
+        without it.
         """
         return mixed({leased.dataset: leased.schema for leased in self._sets})
 
     def repeated(self, number: int, weights: Mapping[str, float]) -> Mixture:
-        """The same sets as epoch `number`, in another order, by these weights of those that are here.
+        """The same sets as epoch `number`, in another order; takes over the leases of this epoch.
 
-        Takes over the leases of this one.
+        `weights` of datasets that are not leased are left out.
         """
         assert self._run is not None
         self._check()
@@ -175,7 +175,7 @@ class Mixture(Epoch):
         self.count_delivered()
         here = [leased.dataset for leased in self._sets]
         if whole := sum(weights.get(name, 0.0) for name in here):
-            # Not in another order, by which `_dataset` counts.
+            # In the same order, which decides `_dataset`.
             known = {name: w / whole if name in here else 0.0 for name, w in weights.items()}
             weights = known | {name: 0.0 for name in here if name not in known}
         else:
@@ -185,7 +185,7 @@ class Mixture(Epoch):
         return mixture
 
     def tf_dataset(self, *_: object, **__: object) -> NoReturn:
-        """CallerError: TensorFlow's own readers know no parts of files."""
+        """CallerError: TensorFlow's own readers cannot read parts of files."""
         raise CallerError(NO_TF_DATASET)
 
     def _part(self, step: int, seed: int) -> Part:
@@ -193,19 +193,19 @@ class Mixture(Epoch):
         assert run is not None
         if empty := [one.dataset for one in self._drawn if not one.manifest.num_records]:
             raise CallerError(
-                f"the set of {empty[0]} has no records, and a weight: there is nothing to read"
+                f"the set of {empty[0]} has a weight, but no records: there is nothing to read"
             )
         if run.steps_per_epoch is None and step > length:
             raise CallerError(
-                f"an epoch of {self.dataset} has {length} records, a step over all ranks {step}: choose "
-                "a smaller batch_size, or steps_per_epoch, by which small sets are read again"
+                f"an epoch of {self.dataset} has {length} records, and a step over all ranks {step}: "
+                "choose a smaller batch_size, or steps_per_epoch=, which reads a small set several times"
             )
         sweeps = run.sweeps if run.limits(length) else None
         return run.part(length, step, lambda wanted: self._take(wanted, sweeps, seed))
 
     def _take(self, positions: int, sweeps: Mapping[str, Sweep] | None, seed: int) -> Selection:
-        """The records of so many positions. `sweeps`: how far each dataset has been read; None: an epoch
-        is part of one pass of each dataset."""
+        """The records of `positions` draws. `sweeps`: of each dataset; None: the epoch is part of one pass
+        of each dataset."""
         drawn = _core.drawn(self._bounds, self._key, positions)
         windows = _windows([one.manifest.num_bytes for one in self._drawn], self.window)
         begins = accumulate((len(leased.files) for leased in self._sets), initial=0)
@@ -233,7 +233,7 @@ class Mixture(Epoch):
 
     @property
     def _datasets(self) -> NDArray[np.int64]:
-        """What `_dataset` calls the dataset of each file."""
+        """The value of `_dataset` for each file."""
         places = list(self.weights)
         return np.concatenate(
             [
@@ -248,8 +248,8 @@ class Mixture(Epoch):
     def _schema_for(self, options: Options) -> Schema:
         if not options.get("shuffle") and options.get("shuffle") is not None:
             raise CallerError(
-                "shuffle=False: datasets are mixed by shuffling; for one after another, take epochs() of "
-                "each"
+                "shuffle=False: a mixture is always shuffled; to read datasets one after another, take "
+                "epochs() of each"
             )
         schemas = {leased.dataset: leased.schema for leased in self._sets}
         default = options.get("default")
@@ -261,8 +261,8 @@ class Mixture(Epoch):
 
 
 NO_TF_DATASET = (
-    "tf_dataset() is of one dataset: TensorFlow's own readers know no parts of files, which is how "
-    "datasets are mixed; use epoch.tf(batch_size) of each epoch of epochs({...})"
+    "tf_dataset() reads one dataset: TensorFlow's own readers cannot read parts of files, as a mixture "
+    "does; use cache.tf({...}, batch_size, epochs), or epoch.tf() of each epoch of epochs({...})"
 )
 
 
@@ -271,15 +271,15 @@ def _digest(texts: Iterable[str]) -> bytes:
 
 
 def _bounds(weights: Sequence[float]) -> list[int]:
-    """The cumulative weights, of 2**62, as the core compares its draws with them."""
+    """The cumulative weights, scaled to 2**62, with which the core compares its draws."""
     bounds = [round(2**62 * below) for below in accumulate(weights)]
     return [*(min(bound, 2**62) for bound in bounds[:-1]), 2**62]
 
 
 def _windows(sizes: Sequence[int], window: int | None) -> list[int]:
-    """The shuffle window of each set of so many bytes; 0: the whole set.
+    """The shuffle window of each set, by its size in bytes; 0: the whole set.
 
-    The smallest sets are whole as long as they leave the others at least as much each.
+    The smallest sets are read whole, as long as the windows of the others are at least as large.
     """
     windows = [0] * len(sizes)
     if window is None:
@@ -294,7 +294,7 @@ def _windows(sizes: Sequence[int], window: int | None) -> list[int]:
 
 
 def _window(windows: Sequence[int | None], size: int) -> int | None:
-    """Of sets that may each have none, as it fits into memory, and all together do not."""
+    """The shuffle window of all sets together; None: the whole sets, which fit into memory."""
     window = min([resources.window(), *(window for window in windows if window is not None)])
     return window if size > window else None
 
@@ -304,19 +304,17 @@ Mixing = Mapping[str, float] | Callable[[float], Mapping[str, float]]
 
 
 class Weights:
-    """What a caller gave as weights, read anew whenever it is asked."""
+    """The weights of a caller: a mapping, or a function of progress."""
 
     def __init__(self, given: Mixing) -> None:
-        """CallerError for a mapping that cannot be."""
+        """CallerError for an impossible mapping."""
         self._given = given
         if not callable(given):
             self.at(0.0)
 
     def at(self, progress: float) -> dict[str, float]:
-        """Each dataset's share of the records, in the caller's order: 0..1, and 1 in all.
-
-        CallerError for weights that cannot be.
-        """
+        """The share of each dataset, in the order of the caller: 0..1, and 1 in all. The mapping is read,
+        or the function called, each time. CallerError for impossible weights."""
         given = self._given(progress) if callable(self._given) else self._given
         if not isinstance(given, Mapping) or not given:
             raise CallerError(
@@ -326,7 +324,7 @@ class Weights:
         weights = {name: _weight(name, weight) for name, weight in given.items()}
         if not (most := max(weights.values())):
             raise CallerError(
-                f"the weights of {', '.join(weights)} are all 0: nothing is to be read"
+                f"the weights of {', '.join(weights)} are all 0: there is nothing to read"
             )
         # By the largest first, as the sum of finite weights may not be.
         whole = math.fsum(weight / most for weight in weights.values())

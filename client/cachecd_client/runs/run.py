@@ -1,4 +1,4 @@
-"""How long a run of epochs is, how far it has come, and what it reads next."""
+"""A run of epochs: its length, its progress, and the part of each set that it reads next."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """So many epochs, or so many records over all ranks; each epoch a pass of its set, or so many steps.
-
-    CallerError for lengths that cannot be.
-    """
+    """A run of a number of epochs, or of records over all ranks. An epoch is one pass of its set, or
+    `steps_per_epoch`. CallerError for an impossible length."""
 
     def __init__(
         self,
@@ -44,24 +42,24 @@ class Run:
         self.epochs = epochs
         self._budget = None if records is None else integer("records", records, 1)
         self.records = self._budget
-        """The budget: the share of this node's ranks in it."""
+        """The records that the ranks of this node read; None: the run is counted in epochs."""
         self.steps_per_epoch = (
             None if steps_per_epoch is None else integer("steps_per_epoch", steps_per_epoch, 1)
         )
         self.number = start
-        """Of the epoch that is read, or comes next."""
+        """The current epoch, or the next one."""
         self.read = 0
-        """Records of the epochs before it, over all ranks of this node."""
+        """Records of the epochs before `number`, over all ranks of this node."""
         self.sweeps: Mapping[str, Sweep] = {}
-        """How far each dataset has been read by epochs that were not a pass of it."""
+        """By dataset, the progress of epochs that were not one pass of it."""
         self._step = 1  # records of one, over all ranks
         self.ranks = 1, 1
-        """Of this node, and of all nodes; as long as it is not said, this node is alone."""
+        """The ranks of this node and of all nodes; until `among`, this node is alone."""
 
     def among(self, own: int, ranks: int) -> None:
-        """The run is one of so many `ranks`, of which `own` are here; until it is said, of these alone.
+        """Sets the number of ranks of the run, of which `own` are on this node.
 
-        As every rank takes as many steps, each node is through its share at the same step.
+        All ranks take the same number of steps, so all nodes finish their share at the same step.
         """
         if self._budget is not None:
             self.records = own * max(1, self._budget // ranks)
@@ -70,9 +68,9 @@ class Run:
         self._step = self.of_node(self._step, before)
 
     def of_node(self, read: int, ranks: tuple[int, int]) -> int:
-        """This node's share of what all have read where one whose ranks were these has read so much.
+        """The records that this node has read, if a node with these `ranks` has read `read` records.
 
-        Each rank's, so that the nodes are through at the same step, however many ranks each has.
+        It is counted for each rank, so that nodes with different numbers of ranks finish at the same step.
         """
         (their_own, theirs), (own, every) = ranks, self.ranks
         return own * -(-read * theirs // (their_own * every))
@@ -89,9 +87,9 @@ class Run:
         return self.records - read < step
 
     def resumed(self, standing: RunState, same: bool, elsewhere: bool = False) -> None:
-        """It goes on where an earlier process left it, in the `same` sets or in others; what of its epoch
-        was read was read. Once it is known whether they are the same, it may be told again. `elsewhere`:
-        in another cache, where what was read of which shard says nothing."""
+        """Resumes the run of an earlier process, in the `same` sets or in others: records that were read of
+        its epoch count. May be called again when the sets are known. `elsewhere`: in another cache, whose
+        shards have other records, so sweeps begin anew."""
         self.number = standing.epoch + standing.over
         self.sweeps = {} if elsewhere else standing.sweeps
         self.read = self.of_node(standing.read, standing.ranks)
@@ -100,27 +98,27 @@ class Run:
         self._step = self.of_node(standing.step, standing.ranks)
 
     def progress(self, number: int, share: float, read: int) -> float:
-        """0..1: how far it is where `share` of epoch `number` is read, and `read` records in all."""
+        """0..1: the progress after a `share` of epoch `number`, and `read` records in all."""
         if self.records is None:
             return min(1.0, (number + share) / max(1, self.epochs or 0))
         return min(1.0, read / self.records)
 
     def limits(self, num_records: int) -> bool:
-        """Whether of a set of so many records something else is read than one pass."""
+        """Whether an epoch of a set of `num_records` is something else than one pass."""
         left = num_records if self.records is None else self.records - self.read
         return self.steps_per_epoch is not None or left < num_records
 
     def part(self, length: int, step: int, take: Callable[[int], Selection]) -> Part:
-        """What is read, in steps of so many records over all ranks, of what has `length` if nobody says
-        how many steps."""
+        """The part that an epoch reads, in steps of `step` records over all ranks. `length`: records of the
+        epoch without `steps_per_epoch`."""
         steps = self.steps_per_epoch or max(1, length // step)
         if self.records is not None:
             steps = max(1, min(steps, (self.records - self.read) // step))
         return Part(steps, take(steps * step))
 
     def ended(self, read: int, step: int, part: Part | None) -> None:
-        """An epoch is over: so many records of it were read, in steps of `step`. What `part` had and was
-        not read, as its pass was ended early, comes again with the next sweep."""
+        """Ends an epoch, of which `read` records were read in steps of `step`. Unread records of `part`, if
+        its pass was left early, come again with the next sweep."""
         self.number += 1
         self.read += read
         self._step = step

@@ -1,4 +1,4 @@
-"""Where a run stands, as plain values in its loaders' states: its epoch, the sets, what was read before."""
+"""The state of a run, as plain values in the states of its loaders: epoch, sets, records read."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from cachecd_client.errors import CallerError
 from cachecd_client.loader.sweep import Sweep
 from cachecd_client.protocol import Manifest, last_shard
 
-#: The key of a loader's state under which all this is.
+#: The key in a loader's state that has the state of the run.
 RUN = "run"
 _VERSION = 1
 
 
 @dataclass(frozen=True)
 class SavedSet:
-    """A set that a run had on lease where it was left: fields of its manifest, by their names there.
-    `fingerprint` is "" if all of it was read."""
+    """A set that the run had on lease: fields of its manifest, by their names there. `fingerprint` is "" if
+    all of the set was read."""
 
     dataset: str
     generation: str
@@ -31,7 +31,7 @@ class SavedSet:
 
     @classmethod
     def of_state(cls, told: Mapping[str, Any]) -> SavedSet:
-        """ValueError, or another error that means it, for what is no state."""
+        """ValueError, or another exception, for damaged values."""
         return cls(
             dataset=_text(told["dataset"]),
             generation=_text(told["generation"]),
@@ -68,9 +68,9 @@ class SavedSet:
         return (self.sampling_seed, self.streams) == (now.sampling_seed, now.streams)
 
     def is_ahead_of(self, now: Manifest) -> bool:
-        """Whether the cache of this set had come further than the one that has granted `now`."""
+        """Whether the cache of this set was further in its source than the cache that granted `now`."""
         if self.generation != now.generation:
-            return False  # whose numbers mean nothing there
+            return False  # their numbers cannot be compared
         return (
             not self._is_sampled_as(now)
             or self.place > now.place
@@ -83,14 +83,13 @@ _OF_SET = tuple(f.name for f in fields(SavedSet))
 
 @dataclass(frozen=True)
 class RunState:
-    """A run as a state has it, in epoch `epoch`, with the sets that it had on lease.
+    """A run in epoch `epoch`, with the sets that it had on lease.
 
-    `read`: records before that epoch, over all ranks, and `of_epoch` those of it, in steps of `step`;
-    these ranks, and those of all nodes, are `ranks`.
-    `position` in its pass, of which that is a `share`. `sweeps`: before it, or, if it is `over`, after it.
-    `weights`: each dataset's share of a mixture; none of a single dataset. `key`: of the mixture's draws.
-    `window`: its shuffle window.
-    `state`: all of it, for the loader.
+    `read`: records before that epoch, over all ranks; `of_epoch`: of that epoch, in steps of `step`.
+    `ranks`: of the node, and of all nodes. `position`: batches of the pass; `share`: of the pass.
+    `over`: the pass is complete. `sweeps`: before the epoch, or after it if it is over.
+    `weights`: the shares of a mixture, empty for a single dataset; `key`: of the mixture's draws.
+    `window`: the shuffle window. `state`: the whole state, for the loader.
     """
 
     epoch: int
@@ -109,18 +108,18 @@ class RunState:
     state: dict[str, Any]
 
     def is_ahead_of(self, sets: Sequence[Manifest]) -> bool:
-        """Whether a cache is another one than the run had: it samples otherwise, or has not come as far in
-        its source. The same numbers are then of other records."""
+        """Whether the cache is not the cache of the run: it samples differently, or it is less far in its
+        source. Its shard numbers then mean other records."""
         return any(saved.is_ahead_of(now) for now in sets if (saved := self.sets.get(now.dataset)))
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any], dataset: object) -> RunState:
-        """CallerError if it is no state of a loader of this dataset's lease, or of one of a mixture if
-        `dataset` is no name."""
+        """CallerError if it is not the state of a loader of this dataset, or of a mixture if `dataset` is
+        no name."""
         told = state.get(RUN) if isinstance(state, Mapping) else None
         if not isinstance(told, Mapping):
             raise CallerError(
-                "state: expected what `state_dict()` of a leased epoch's loader gave"
+                "state: expected the state_dict() of a loader of a leased epoch"
                 + (f", not a {type(state).__name__}" if not isinstance(state, Mapping) else "")
                 + "; a DataLoader's own state goes into its load_state_dict()"
             )
@@ -151,7 +150,7 @@ class RunState:
             # Repeated without a daemon, a mixture has sets too that have no weight any more.
             if not found.sets or (weights and not weighty <= found.sets.keys() <= weights.keys()):
                 raise ValueError(f"sets of {list(found.sets)}, weights of {list(weights)}")
-        except Exception as error:  # whatever garbage makes of it
+        except Exception as error:  # garbage raises any error
             raise CallerError(f"state: it is damaged ({error!r})") from error
         of = "a mixture of " * bool(weights) + " and ".join(map(repr, found.sets))
         wanted = f"dataset {dataset!r}" if isinstance(dataset, str) else "a mixture"

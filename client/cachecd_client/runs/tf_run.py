@@ -1,7 +1,7 @@
 """A whole run as one stock tf.data pipeline: a generator takes the next set, TensorFlow reads its files.
 
-The generator yields one element per set. TensorFlow's flat_map asks for the next set when it has read the
-one before; its readers may still hold files of that set open. So a lease ends one set later.
+The generator yields one element for each set. TensorFlow's flat_map asks for the next set when it has read
+the set before; its readers may still have files of that set open. So a lease ends one set later.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def dataset(
 
 
 class _Sets:
-    """Takes one set after another on lease, for each iterator that `from_generator` asks it for.
+    """Leases one set after another, for each iterator of `from_generator`.
 
     The first iterator takes over the set that `dataset` acquired for its schema.
     """
@@ -213,9 +213,9 @@ class _Sets:
             )
         if differing := _differing(self.pipeline.features, epoch):
             raise SchemaError(
-                f"epoch {epoch.epoch} of {self._name!r} has another schema than the one that "
-                f"this dataset was made for, its generation has changed: {differing}; call "
-                "tf_dataset() again, and go on with what it gives"
+                f"epoch {epoch.epoch} of {self._name!r} has another schema than this tf.data pipeline, "
+                f"because the generation has changed: {differing}; call tf_dataset() again, and continue "
+                "with the new pipeline"
             )
         one, steps = self.one_pass(epoch)[0], self.pipeline.divided(epoch.num_records).steps
         epoch.lend(Lent("TensorFlow", steps, self.pipeline.batch_size, self.pipeline.world))
@@ -226,7 +226,7 @@ class _Sets:
         return one
 
     def one_pass(self, epoch: Epoch) -> tuple[Pass, int]:
-        """How the pipeline reads the epoch, and about how many bytes a batch has."""
+        """A pass over the epoch, and the mean bytes of a batch."""
         seed = epoch.seed if self._seed is None else _mixed(self._seed, epoch.epoch)
         division = self.pipeline.divided(epoch.num_records)
         return self.pipeline.one_pass(epoch.files, division, epoch.num_bytes, seed)
@@ -235,16 +235,16 @@ class _Sets:
         """Ends the lease of the first set if no iterator has taken it over."""
         while self._first:
             epoch = self._first.pop()
-            epoch.lend(Lent("TensorFlow", 0, 1, 1))  # nobody has read it
+            epoch.lend(Lent("TensorFlow", 0, 1, 1))  # it was not read
             epoch.release()
 
 
 class _Iterator:
     """An iterator over a generator that TensorFlow's threads advance.
 
-    When the interpreter ends it kills the native threads that are in Python. The destructors of tf.data's
-    iterators join these threads and would wait for ever. So at exit no thread may be in Python: `interrupt`
-    ends a call that takes long, and later calls end the iteration.
+    When the interpreter ends, it kills the native threads that are in Python. The destructors of tf.data's
+    iterators join these threads, and would wait for ever. So no thread may be in Python at exit:
+    `interrupt` ends a long call, and later calls end the iteration.
     """
 
     def __init__(
@@ -266,7 +266,7 @@ class _Iterator:
             return next(self._generator)
 
     def end(self) -> None:
-        """Waits for a call that runs, and releases the leases."""
+        """Waits for a running call, then releases the leases."""
         self._is_over = True
         if not self._calling.acquire(timeout=_QUIET):
             self._interrupt()
@@ -296,13 +296,13 @@ def _differing(parsed: Sequence[Feature], epoch: Epoch) -> str:
     """The first parsed feature that differs in the epoch's schema, and how."""
     for feature in parsed:
         if feature.name not in epoch.schema.names:
-            return f"there is no feature {feature.name!r} any more"
+            return f"feature {feature.name!r} does not exist any more"
         if (now := epoch.schema[feature.name]) != feature:
             return f"{feature} is now {now}"
     return ""
 
 
 def _mixed(seed: int, epoch: int) -> int:
-    """The seed of an epoch's order."""
+    """The seed for the order of an epoch."""
     digest = hashlib.sha256(f"cachecd tf.data order {seed} {epoch}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1

@@ -1,4 +1,4 @@
-"""The trainer's session with a daemon: connect, take leases, give them back."""
+"""The trainer's session with a daemon: `connect` and `Cache`."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ _SEARCH_POLL = 0.1  # of a listing of millions, for a key
 def connect(target: str | os.PathLike[str] | None = None, timeout: float | None = None) -> Cache:
     """A session with the daemon, which has answered once when this returns.
 
-    target: a socket's address (``ipc:///run/cachecd/cachecd.sock``) or path. None: that in
-    $CACHECD_ENDPOINT, or the default, cachecd/cachecd.sock in $XDG_RUNTIME_DIR or else in /run.
-    A path that ends in .yaml or .yml is a configuration: then this starts a daemon of its own,
-    which ends with the session, and with this process if that comes first.
-    timeout: seconds to wait for an answer, now and at each later request; by default 10, or 120
-    for a daemon to start. While it is not up, a request is repeated until then.
+    target: the address of a socket (``ipc:///run/cachecd/cachecd.sock``) or its path. None: the address in
+    $CACHECD_ENDPOINT, or the default, cachecd/cachecd.sock in $XDG_RUNTIME_DIR or else in /run. A path that
+    ends in .yaml or .yml is a configuration: this starts a private daemon, which ends with the session, or
+    with this process.
+    timeout: seconds to wait for an answer, now and at each later request; by default 10, or 120 for a
+    daemon to start. A request is repeated while the daemon is not up.
 
-    DaemonUnreachableError if nobody answers; ProtocolVersionError if it speaks another version;
-    CallerError if the target is none, or the daemon refuses the configuration.
+    DaemonUnreachableError if no daemon answers; ProtocolVersionError if it speaks another version;
+    CallerError for an impossible target, or if the daemon refuses the configuration.
     """
     if target is not None and Path(target).suffix in (".yaml", ".yml"):
         daemon = PrivateDaemon(target)
@@ -67,8 +67,8 @@ def connect(target: str | os.PathLike[str] | None = None, timeout: float | None 
 class Cache:
     """A session with one daemon; made by `connect`.
 
-    Use it as a context manager, or `close()` it. If neither happens, it is closed when it is
-    collected or the interpreter exits. Methods may be called from any thread.
+    Use it as a context manager, or call `close()`; otherwise it is closed when it and its epochs are
+    collected, or when the interpreter exits. Methods may be called from any thread.
     """
 
     def __init__(
@@ -88,14 +88,14 @@ class Cache:
     ) -> Epoch:
         """The dataset's file set for this epoch, on lease to this process.
 
-        Every rank of `job` on this node that asks for this epoch gets the same set; a later epoch
-        sees everything the cache has gained since. While the cache holds less than the
-        dataset's `grow.first` (or, pinned, is not whole) it waits, up to `timeout` seconds, and
-        says in the log how far it is. `job`: the launcher's id by default. Nodes agree on
-        nothing here; if several train together, use `epochs`.
+        Every rank of `job` on this node that acquires this epoch gets the same set; the set of a later
+        epoch has all shards that were sealed since. While the cache has less than the `grow.first` of the
+        dataset (or a pinned dataset is not whole), this waits, at most `timeout` seconds, and logs the
+        progress of the cache. `job`: by default the id of the launcher. Nodes do not agree here: if
+        several train together, use `epochs`.
 
         AcquireTimeoutError; UnknownDatasetError; RequestError, if the daemon can never grant it;
-        DaemonUnreachableError; LeaseLostError, if the leases vanish as soon as they are granted.
+        DaemonUnreachableError; LeaseLostError, if leases end as soon as they are granted.
         """
         return self._epochs.take(dataset, epoch, job, timeout)
 
@@ -116,43 +116,41 @@ class Cache:
     ) -> Iterator[Epoch]:
         """Epochs `start` .. `n` - 1, each on lease during its step of the loop.
 
-        `records`, in place of `n`: as many epochs as it takes to read so many records over all ranks,
-        however the sets grow; the last one is as long as what is left. `steps_per_epoch`: each epoch's
-        loaders have so many batches, whatever the set: a small one is read again, in another order; of
-        a large one what was not read comes first in the next epoch, also when the set has grown or
-        rotated by then. What nobody here counts is taken to be what was asked for, or the whole set.
+        `records`, in place of `n`: the length of the run in records over all ranks, however the sets grow;
+        the last epoch ends with the budget. `steps_per_epoch`: batches of each epoch, whatever the set: a
+        small set is read again, in another order; the unread records of a large set come first in the next
+        epoch, even if the set has grown or rotated. Records that other readers take are not counted: they
+        count as the batches that were given away, or as the whole set.
 
         `dataset` may be a dict of dataset -> weight: then each epoch is a `Mixture`, and the dataset of
-        each record is drawn by weight. The dict is read anew at each boundary; a function in its place is
-        called there with the run's progress, 0..1. An epoch ends with the first dataset that is through;
-        `records` and `steps_per_epoch` are as for one dataset. A dataset of weight 0 is not leased.
-        `timeout` is for each dataset.
+        each record is drawn by weight. The dict is read at each boundary; a function in its place is called
+        there with the progress of the run, 0..1. An epoch ends when one dataset is read completely, or by
+        `records` or `steps_per_epoch`. A dataset of weight 0 is not leased. `timeout` is for each dataset.
 
-        Over several nodes, each with a cache of its own, every rank of every node takes as many steps: at
-        each boundary all processes of the run agree on it, through torch.distributed or jax.distributed if
-        one is initialised when the loop begins. `records` are then those of all nodes. `agree`: in place of
-        these, a function that gathers a tuple of numbers from all processes (mpi4py's `comm.allgather`); or
-        False, where each process is for itself.
+        Over several nodes, each with its own cache, all ranks of all nodes take the same number of steps:
+        all processes of the run agree on it at each boundary, through torch.distributed or jax.distributed
+        if one is initialised when the loop begins. `records` are then those of all nodes. `agree`: a
+        function that gathers a tuple of numbers from all processes instead (mpi4py's `comm.allgather`), or
+        False if processes do not agree.
 
-        `rank`, `world`: the data-parallel replica that this process holds, or holds a part of, and how many
-        replicas the run has. Give both on all processes if a replica spans processes, as under tensor
-        parallelism. Processes of one rank then read the same records, and each node's set is divided among
-        the replicas on that node; nodes that hold parts of one replica divide one set. ReplicasDifferError,
-        on all processes, if the ranks are not exactly 0 ... world - 1, each on as many processes, or if
-        processes of one rank have different sets. Without them the ranks on this node divide its set.
+        `rank`, `world`: the data-parallel replica that this process holds, or holds a part of, and the
+        number of replicas. Give both on all processes if a replica spans processes (tensor parallelism).
+        Processes of one rank then read the same records, and the set of a node is divided among the
+        replicas on it; nodes with parts of one replica divide one set. ReplicasDifferError, on all
+        processes, if the ranks are not exactly 0 ... world - 1, each on the same number of processes, or if
+        processes of one rank have different sets. By default the ranks on this node divide its set.
 
-        The next set is acquired before the last one is released, so what both hold is never
-        evicted in between. If the daemon is unreachable at a boundary, or speaks another version by
-        then, the epoch repeats the set it has, reshuffled, and the log says so. Errors: as `acquire`
-        for the first epoch, or if the loop released the last one itself; else all but
-        DaemonUnreachableError and ProtocolVersionError. OtherNodeError, if another node has one of these.
+        The next set is acquired before the last set is released, so shards of both are never evicted in
+        between. If the daemon is unreachable at a boundary, or speaks another version, the epoch repeats
+        its set, reshuffled, and logs this. Errors: as `acquire` for the first epoch, or if the loop
+        released the last epoch; else all but DaemonUnreachableError and ProtocolVersionError.
+        OtherNodeError, if another node has an error.
 
-        `state`: what a loader of an earlier process's epoch gave by `state_dict()`: the first epoch is that
-        one, whatever `start`, its first loader begins after the batch that was delivered last, and
-        `progress` and `steps_per_epoch` go on. Where the set is gone, as on an empty disk, the epoch begins
-        anew with the set that is cached now, and the log says so.
-        A mixture's state has its weights, which count to the end of its epoch. CallerError for the state of
-        another dataset.
+        `state`: the `state_dict()` of a loader of an earlier process. The run continues in the epoch of the
+        state, whatever `start` is; its first loader begins after the last delivered batch, and `progress`
+        and `steps_per_epoch` continue. If the set is no longer cached, as on an empty disk, the epoch
+        begins anew with the set that is cached now, and the log says so. A mixture keeps the weights of the
+        state to the end of its epoch. CallerError for the state of another dataset.
         """
         return self._begin(
             "n",
@@ -254,7 +252,7 @@ class Cache:
         given = None if rank is None and world is None else place(rank, world)
         leases = self._leases
         agreement = Agreement(agree, (leases.rank, leases.world), given, self.endpoint)
-        with agreement.telling():
+        with agreement.reporting():
             resumed = None if state is None else RunState.of_state(state, dataset)
             start = start if resumed is None else resumed.epoch
             run = Run(n, records, steps_per_epoch, start, option=option)
@@ -270,19 +268,19 @@ class Cache:
         epochs: int | None = None,
         **options: Unpack[PipelineOptions],
     ) -> tensorflow.data.Dataset:
-        """A stock tf.data pipeline over epoch after epoch: one for a whole `fit`, endless by default.
+        """A stock tf.data pipeline over all epochs: one for a whole `fit`, endless by default.
 
-        Elements are those of `Epoch.tf_dataset`, with the same options (label, shuffle, seed,
-        drop_last, pad_last, features, rank, world) and defaults. TensorFlow reads each set to its end; then
-        the pipeline takes the next set, which reports the last one as delivered. A lease ends when the set
-        after the next is taken, or with the iterator. Without a daemon at a boundary the set is
-        repeated, reshuffled, and the log says so.
+        Elements are those of `Epoch.tf_dataset`, with the same options (label, shuffle, seed, drop_last,
+        pad_last, features, rank, world) and defaults. TensorFlow reads each set to its end; then the
+        pipeline takes the next set, and reports the last set as delivered. A lease ends when the set after
+        the next is taken, or with the iterator. Without a daemon at a boundary the set is repeated,
+        reshuffled, and the log says so.
 
-        `epochs`: end after so many sets. `start`: the first set's number, for a run that resumes. Each
-        iterator begins with the next set. With tf.distribute, `batch_size` is the global one.
+        `epochs`: the number of sets. `start`: the number of the first set, for a run that resumes. Each
+        iterator begins with the next set. With tf.distribute, `batch_size` is the global batch size.
 
-        The first set is acquired here; errors as `acquire`. Errors at a boundary come out of TensorFlow
-        as tf.errors.OpError with the message, a SchemaError too if the features have changed by then.
+        The first set is acquired here; errors as `acquire`. TensorFlow raises errors at a boundary as
+        tf.errors.OpError with the message, also the SchemaError if the features have changed.
         """
         given: object = dataset
         if not isinstance(given, str):
@@ -306,9 +304,9 @@ class Cache:
         return partial(self.tf_dataset, dataset, batch_size, epochs, **options)
 
     def report(self, dataset: str | None = None) -> Report:
-        """What the epoch that was leased last tells, of this dataset or of any: `Epoch.report`.
+        """`Epoch.report` of the last leased epoch, of this dataset or of any; also after its release.
 
-        Also after its release. CallerError if this session has leased none.
+        CallerError if this session has leased none.
         """
         return self._leases.reads.report(dataset)
 
@@ -319,10 +317,10 @@ class Cache:
         return reply.status
 
     def exclude(self, dataset: str, *keys: str) -> None:
-        """Takes all records of these objects (keys relative to the source's URL) out of the dataset: they
-        are never fetched again, and no later lease names a shard with a record of theirs.
+        """Excludes all records of these objects (keys relative to the source's URL) from the dataset: they
+        are never fetched again, and no later lease names a shard with one of their records.
 
-        Returns when that outlives a power failure, however long a full disk puts that off; the log says
+        Returns when the exclusion survives a power failure, even if a full disk delays this; the log says
         what it waits for. UnknownDatasetError; DaemonUnreachableError.
         """
         wait = Wait(dataset, None, _SEARCH_POLL)

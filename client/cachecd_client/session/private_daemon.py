@@ -1,4 +1,4 @@
-"""A daemon that belongs to this trainer alone, and never outlives it."""
+"""A daemon that belongs to this process alone, and never outlives it."""
 
 from __future__ import annotations
 
@@ -29,25 +29,24 @@ _LONGEST_FOLDER = 107 - len("/cachecd-0123456789abcdef/cachecd.sock")
 class PrivateDaemon:
     """``cachecd run CONFIG`` as a child process, on a socket in a folder of its own.
 
-    It ends when this process does, however that happens: it reads a pipe whose other end is open
-    in this process only, and the kernel closes that end. What it says about itself goes to this
-    process's stderr.
+    It ends when this process ends in any way: it reads a pipe whose other end is open in this process only,
+    and the kernel closes that end. Its output goes to the stderr of this process.
     """
 
     def __init__(self, config: str | os.PathLike[str]) -> None:
         """Starts it; returns before it answers. CallerError if it cannot be started from here."""
         self.config = Path(config)
         if not self.config.is_file():
-            raise CallerError(f"{self.config}: there is no such configuration")
+            raise CallerError(f"{self.config}: this configuration file does not exist")
         if local_ranks()[1] > 1:
             raise CallerError(
-                f"{self.config}: several ranks on this node cannot each start a daemon on one "
-                f"cache; run the launcher under one: cachecd run {self.config} -- torchrun ..."
+                f"{self.config}: several ranks on this node cannot each start a daemon for one cache; run "
+                f"the launcher under one daemon: cachecd run {self.config} -- torchrun ..."
             )
         if importlib.util.find_spec("cachecd") is None:
             raise CallerError(
-                f"{self.config}: starting a daemon takes the distribution cachecd, and only "
-                "cachecd-client is installed: pip install cachecd"
+                f"{self.config}: only cachecd-client is installed, and starting a daemon needs cachecd: "
+                "pip install cachecd"
             )
         self._folder = _unused_folder()
         self._owner = os.getpid()
@@ -63,7 +62,7 @@ class PrivateDaemon:
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # the trainer's stdout is the trainer's
                 pass_fds=[lifeline],
-                # Ctrl-C is for the trainer, which may still want its epoch to the end.
+                # Ctrl-C is for the trainer, which may still read its epoch to the end.
                 process_group=0,
             )
         finally:
@@ -80,8 +79,7 @@ class PrivateDaemon:
             return
         if code == 2:
             raise CallerError(
-                f"the daemon started for {self.config} refused it (exit code 2); "
-                "the reason is on stderr, above"
+                f"the daemon refused {self.config} (exit code 2); the reason is on stderr, above"
             )
         how = f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
         raise DaemonUnreachableError(
@@ -101,7 +99,7 @@ class PrivateDaemon:
                 if time.monotonic() >= deadline:
                     raise DaemonUnreachableError(
                         f"the daemon started for {self.config} (process {self.pid}) did not answer "
-                        f"within {timeout:.3g} s and was ended; what it said is on stderr, above"
+                        f"within {timeout:.3g} s and was ended; its messages are on stderr, above"
                     ) from error
 
     def close(self) -> None:
@@ -116,12 +114,12 @@ class PrivateDaemon:
             self._process.wait()
         finally:
             self._lifeline.close()
-            # It does so itself, unless it was killed.
+            # The daemon removes it, unless it was killed.
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _unused_folder() -> str:
-    """Where the socket's own folder can be; the daemon makes it, and removes it at its end."""
+    """An unused path for the folder of the socket; the daemon makes the folder, and removes it."""
     base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     if len(os.fsencode(base)) > _LONGEST_FOLDER or not os.access(base, os.W_OK):
         base = "/tmp"
