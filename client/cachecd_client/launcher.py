@@ -97,9 +97,9 @@ def _place(environ: Mapping[str, str], rank: str, world: str) -> tuple[int, int]
     """The values of these two variables."""
     place, places = _integer(environ, rank, 0), _integer(environ, world, 1)
     if not 0 <= place < places:
-        found = environ.get(world, "not set")
+        value = environ.get(world, "not set")
         raise CallerError(
-            f"{rank} is {place} and {world} is {found}: expected 0 <= rank < world; "
+            f"{rank} is {place} and {world} is {value}: expected 0 <= rank < world; "
             "set LOCAL_WORLD_SIZE to the number of ranks on this node, and LOCAL_RANK"
         )
     return place, places
@@ -121,10 +121,10 @@ def _slurm_task(environ: Mapping[str, str]) -> tuple[int, int]:
         rank, world = 0, 0
     if not 0 <= rank < world:
         names = (_SLURM_TASKS, "SLURM_NODEID", "SLURM_LOCALID")
-        said = ", ".join(f"{name} is {environ.get(name, 'not set')!r}" for name in names)
+        values = ", ".join(f"{name} is {environ.get(name, 'not set')!r}" for name in names)
         raise CallerError(
-            f"{said}: expected the tasks of each node as 5,4(x3), the number of this node, and the number "
-            "of this task on the node; or set LOCAL_RANK and LOCAL_WORLD_SIZE"
+            f"{values}: expected the tasks of each node as 5,4(x3), the number of this node, and the "
+            "number of this task on the node; or set LOCAL_RANK and LOCAL_WORLD_SIZE"
         )
     return rank, world
 

@@ -220,12 +220,12 @@ def parse(kinds: Mapping[str, type[Any]], body: Any) -> Any:
         raise ValueError(str(error)) from None
 
 
-def _check(cls: type[Any], found: dict[str, Any]) -> None:
+def _check(cls: type[Any], fields: dict[str, Any]) -> None:
     """ValueError for a value of another type than its field."""
     for f in dataclasses.fields(cls):
-        if f.name in found and not _is(found[f.name], str(f.type)):
+        if f.name in fields and not _is(fields[f.name], str(f.type)):
             name = f"{cls.__name__}.{f.name}"
-            raise ValueError(f"{name} is {str(found[f.name])[:40]!r}, expected {f.type}")
+            raise ValueError(f"{name} is {str(fields[f.name])[:40]!r}, expected {f.type}")
 
 
 def _is(value: Any, annotation: str) -> bool:

@@ -20,14 +20,14 @@ def memory(root: Path = Path("/")) -> int:
     The limits of all ancestors count. `root`: the folder of `proc` and of the mounts.
     """
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    found: list[int] = []
+    limits: list[int] = []
     for folder in _folders("memory", root):
         for name in ("memory.max", "memory.high", "memory.limit_in_bytes"):
-            found += _numbers(folder / name)[:1]
+            limits += _numbers(folder / name)[:1]
         # Version 1 has the lowest limit of all ancestors, also of those that a container cannot see.
         stat = _lines(folder / "memory.stat")
-        found += [int(line.split()[1]) for line in stat if line.startswith(_LEAST)]
-    return min([machine, *(limit for limit in found if 0 < limit < _NONE)])
+        limits += [int(line.split()[1]) for line in stat if line.startswith(_LEAST)]
+    return min([machine, *(limit for limit in limits if 0 < limit < _NONE)])
 
 
 def window(root: Path = Path("/")) -> int:
@@ -95,4 +95,4 @@ def _numbers(path: Path) -> list[int]:
 
 
 def _unescaped(field: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)
+    return re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), field)

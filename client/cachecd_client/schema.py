@@ -263,11 +263,15 @@ def _stored(feature: Feature, value: Any) -> Any:
     if feature.shape is None and plain not in (list, tuple):
         return _ragged(feature, value)
     if feature.dtype == "bytes" or feature.shape is None:
-        found = (
+        actual = (
             _feature(feature.name, value) if feature.shape is not None or len(value) else feature
         )
-        if (found.kind, found.dtype, found.shape) != (feature.kind, feature.dtype, feature.shape):
-            raise _misfit(feature, found.dtype, found.shape)
+        if (actual.kind, actual.dtype, actual.shape) != (
+            feature.kind,
+            feature.dtype,
+            feature.shape,
+        ):
+            raise _misfit(feature, actual.dtype, actual.shape)
         return value
     carrier = "uint16" if feature.dtype == "bfloat16" else feature.dtype
     array = np.asarray(value)

@@ -191,7 +191,7 @@ class Conversation:
             raise _REFUSALS.get(reply.code, RequestError)(reply.message)
         return reply
 
-    def tell(self, request: Request) -> None:
+    def notify(self, request: Request) -> None:
         """Sends a request without waiting for its reply, and ends the conversation. Never fails."""
         with contextlib.suppress(zmq.ZMQError):
             socket = self._open()

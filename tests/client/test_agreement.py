@@ -386,9 +386,7 @@ def refused(node, gather, **run):
 
 def test_processes_that_begin_with_different_epochs_are_told(two_nodes):
     found = together(two_nodes, lambda node, gather, place: refused(node, gather, n=3, start=place))
-    assert found[0].startswith(
-        "this process begins with epoch 0, the processes of the run with [0, 1]"
-    )
+    assert found[0].startswith("this process begins with epoch 0, all processes with [0, 1]")
 
 
 def test_a_state_that_is_damaged_on_one_node_is_an_error_on_all(two_nodes):

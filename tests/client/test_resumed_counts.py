@@ -87,7 +87,7 @@ def test_nodes_of_different_sizes_are_through_with_a_budget_at_the_same_step(sta
     left = []
     for own, ranks in [(1, 4), (3, 4)]:
         run = Run(records=47)
-        run.among(own, ranks)
+        run.set_ranks(own, ranks)
         left.append((run.records - run.of_node(read, state_of)) / own)
     assert left[0] == left[1]
 
@@ -103,7 +103,7 @@ def test_nodes_of_different_sizes_end_a_resumed_budget_in_the_same_epoch(cache, 
     for own in (1, 3):
         run = Run(records=48)
         run.resumed(standing, same=False)
-        run.among(own, 4)
+        run.set_ranks(own, 4)
         over.append(run.over)
         run.resumed(standing, same=False)
         over.append(run.over)

@@ -35,10 +35,10 @@ def _agreed(files: Sequence[Located]) -> Schema:
             continue  # the usual case, without parsing thousands
         other = _described(file)
         for name in sorted({*schema.names, *other.names}):
-            here, there = _form(schema, name), _form(other, name)
-            if here != there:
+            first_form, other_form = _form(schema, name), _form(other, name)
+            if first_form != other_form:
                 raise SchemaError(
-                    f"feature {name!r} is {here} in {first.path} and {there} in {file.path}: "
+                    f"feature {name!r} is {first_form} in {first.path} and {other_form} in {file.path}: "
                     "make a FileSet of the files of each kind, or give a schema= that fits all of them"
                 )
     return schema

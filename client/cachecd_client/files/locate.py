@@ -58,20 +58,20 @@ def locate(paths: Sequence[str]) -> list[Located]:
     different = list(dict.fromkeys(paths))
     threads = ThreadPoolExecutor(min(_THREADS, len(different)), "cachecd-locate")
     try:
-        found = [threads.submit(_locate, path, different) for path in different]
-        _wait(found)
+        futures = [threads.submit(_locate, path, different) for path in different]
+        _wait(futures)
     finally:
         threads.shutdown(cancel_futures=True)
-    for each in found:
+    for each in futures:
         if not each.cancelled() and (error := each.exception()) is not None:
             raise error
-    located = {each.path: each for each in (one.result() for one in found)}
+    located = {each.path: each for each in (one.result() for one in futures)}
     return [located[path] for path in paths]
 
 
-def _wait(found: Sequence[Future[Located]]) -> None:
+def _wait(futures: Sequence[Future[Located]]) -> None:
     """Returns when all are done, or one has failed."""
-    pending: set[Future[Located]] = set(found)
+    pending: set[Future[Located]] = set(futures)
     while pending:
         done, pending = wait(pending, _SAY_EVERY, FIRST_EXCEPTION)
         if any(each.exception() for each in done):
@@ -80,13 +80,13 @@ def _wait(found: Sequence[Future[Located]]) -> None:
             # A warning: a trainer that set up no logging shows nothing less, and should not seem to hang.
             log.warning(
                 "scanning %d files for their records, %d done; python -m cachecd_client.index does it once",
-                len(found), len(found) - len(pending),
+                len(futures), len(futures) - len(pending),
             )  # fmt: skip
 
 
 def _locate(path: str, paths: Sequence[str]) -> Located:
-    if (found := by_sidecar(path)) is not None:
-        return found
+    if (located := by_sidecar(path)) is not None:
+        return located
     if (compression := compression_of(path)) is not None:
         raise CallerError(
             f"{path} is compressed ({compression}), and a FileSet reads plain TFRecord files. Inflate "

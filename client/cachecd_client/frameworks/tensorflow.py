@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from cachecd_client._core import Division
 from cachecd_client.errors import CallerError
 from cachecd_client.loader.columns import Bytes
-from cachecd_client.loader.framework import Wrap, is_dense, some
+from cachecd_client.loader.framework import Wrap, is_dense, strings_shape
 from cachecd_client.loader.tensors import tf_ragged, tf_strings, tf_tensor
 from cachecd_client.schema import Feature, Schema
 
@@ -67,7 +67,7 @@ def _strings(feature: Feature) -> Wrap:
                 tf_strings(Bytes(data, offsets).tolist()), tf_tensor(row_splits)
             )
         )
-    shape = [-1, *some(feature)]
+    shape = [-1, *strings_shape(feature)]
 
     def make(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> tf.Tensor:
         made = tf_strings(Bytes(data, offsets).tolist())

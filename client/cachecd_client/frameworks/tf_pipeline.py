@@ -79,12 +79,12 @@ class Pipeline:
         schema: Schema, features: Sequence[str] | None, label: str | None
     ) -> tuple[Feature, ...]:
         """These features and the label; SchemaError for an unknown feature, CallerError for no features."""
-        found = (schema if features is None else schema.select(features)).features
-        if label is not None and all(feature.name != label for feature in found):
-            found = (*found, schema[label])
-        if not found:
+        parsed = (schema if features is None else schema.select(features)).features
+        if label is not None and all(feature.name != label for feature in parsed):
+            parsed = (*parsed, schema[label])
+        if not parsed:
             raise CallerError("features=[]: expected at least one feature")
-        return found
+        return parsed
 
     def divided(self, num_records: int) -> Division:
         """One pass over a set; CallerError if it has no step."""
@@ -169,15 +169,15 @@ class Pipeline:
     @as_it_is
     def _parse(self, serialized: tf.Tensor) -> Any:
         if self._pads:
-            there = tf.shape(serialized)[0]
+            rows = tf.shape(serialized)[0]
             nothing = _zeros(self.features)
             serialized = tf.cond(
-                there == self.batch_size,
+                rows == self.batch_size,
                 lambda: serialized,
-                lambda: tf.concat([serialized, tf.fill([self.batch_size - there], nothing)], 0),
+                lambda: tf.concat([serialized, tf.fill([self.batch_size - rows], nothing)], 0),
             )
             serialized = tf.ensure_shape(serialized, [self.batch_size])
-            valid = tf.range(self.batch_size) < there
+            valid = tf.range(self.batch_size) < rows
         parsed = tf.io.parse_example(serialized, {f.name: _spec(f) for f in self.features})
         batch = {f.name: _shaped(f, parsed[f.name]) for f in self.features}
         if self._pads:
@@ -251,8 +251,8 @@ def _streams(one: Pass, batch_size: int) -> tf.data.Dataset:
     """
 
     def stream(number: tf.Tensor) -> tf.data.Dataset:
-        some = tf.data.Dataset.from_tensor_slices(one.files).shard(_STREAMS, number)
-        records = tf.data.TFRecordDataset(some, buffer_size=_READ_BYTES)
+        own_files = tf.data.Dataset.from_tensor_slices(one.files).shard(_STREAMS, number)
+        records = tf.data.TFRecordDataset(own_files, buffer_size=_READ_BYTES)
         within = tf.maximum(tf.cast(one.within // _STREAMS, tf.int64), 1)
         return _shuffled(records, within, one.seed + number).batch(batch_size)
 

@@ -110,16 +110,16 @@ class BatchDataset(IterableDataset["Batch"]):
         CallerError as there, and for the state of another worker, or of another number of workers.
         """
         turn = self._own()
-        found = {key: state[key] for key in _ALONE if key in state}
-        if found and found != turn:
+        worker = {key: state[key] for key in _ALONE if key in state}
+        if worker and worker != turn:
             raise CallerError(
-                f"the state is of worker {found.get('worker')} of {found.get('workers')}, this is "
+                f"the state is of worker {worker.get('worker')} of {worker.get('workers')}, this is "
                 f"worker {turn['worker']} of {turn['workers']}: resume with as many workers"
             )
         self.loader.load_state_dict(state)
         if get_worker_info() is None:
             self._share()
-        elif not found:
+        elif not worker:
             self._continue(*self.loader.next_pass, turn["worker"])
 
     def __reduce__(self) -> tuple[Any, ...]:

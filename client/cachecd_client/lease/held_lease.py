@@ -96,10 +96,10 @@ def _lock(path: Path) -> tuple[Descriptor, Manifest]:
 
 def _compare(path: Path, held: os.stat_result) -> None:
     try:
-        found = path.stat()
+        current = path.stat()
     except FileNotFoundError:
         raise LeaseLostError(f"{path}: the manifest was deleted before it was locked") from None
-    if (found.st_dev, found.st_ino) != (held.st_dev, held.st_ino):
+    if (current.st_dev, current.st_ino) != (held.st_dev, held.st_ino):
         raise LeaseLostError(f"{path}: the manifest was replaced before it was locked")
 
 

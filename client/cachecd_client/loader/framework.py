@@ -79,7 +79,7 @@ def is_dense(feature: Feature) -> bool:
     return feature.shape is not None and feature.dtype != "bytes"
 
 
-def some(feature: Feature) -> tuple[int, ...]:
+def strings_shape(feature: Feature) -> tuple[int, ...]:
     """The shape of a bytes feature; SchemaError if it has no elements."""
     shape = feature.shape or ()
     if 0 in shape:
@@ -97,7 +97,7 @@ def columns(feature: Feature) -> Wrap:
     if not feature.shape:
         return Wrap(Bytes)
     # A list of the same length in every row, which no array can hold either.
-    each = math.prod(some(feature))
+    each = math.prod(strings_shape(feature))
 
     def lists(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> RaggedBytes:
         strings = Bytes(data, offsets)

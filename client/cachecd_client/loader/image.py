@@ -158,7 +158,7 @@ def _colors(class_map: Any) -> list[tuple[int, int, int, int]]:
     """(red, green, blue, number) of each color; CallerError for no colors, or two numbers of one color."""
     if not isinstance(class_map, Mapping) or not class_map:
         raise CallerError(f"class_map={class_map!r}, expected a dict of color -> class number")
-    found: dict[tuple[int, ...], int] = {}
+    numbers: dict[tuple[int, ...], int] = {}
     for color, number in class_map.items():
         parts: Any = color
         if isinstance(color, str):
@@ -166,7 +166,7 @@ def _colors(class_map: Any) -> list[tuple[int, int, int, int]]:
         if not isinstance(parts, Sequence) or len(parts) != 3:
             raise CallerError(f"class_map: {color!r}, expected '#rrggbb' or (red, green, blue)")
         rgb = tuple(integer(f"class_map: a part of {color!r}", part, 0, 255) for part in parts)
-        if found.setdefault(rgb, number) != number:
+        if numbers.setdefault(rgb, number) != number:
             raise CallerError(f"class_map: {color!r} has two class numbers")
         integer(f"class_map: {color!r}", number, 0, 255)
-    return [(*rgb, int(number)) for rgb, number in found.items()]  # type: ignore[misc]
+    return [(*rgb, int(number)) for rgb, number in numbers.items()]  # type: ignore[misc]

@@ -196,7 +196,7 @@ class Pipeline:
         assert self._prepare is not None
         place = self._division.begin(number, self._rank) * self._world + self._rank
         key = np.array([seed, place], np.uint64)
-        return call(self._prepare, batch, np.random.Generator(np.random.Philox(key=key)))
+        return prepared(self._prepare, batch, np.random.Generator(np.random.Philox(key=key)))
 
     def _finish(self, batch: dict[str, Any]) -> dict[str, Any]:
         """The columns that `prepare` made, as values of the framework."""
@@ -255,7 +255,7 @@ class Prepared(Ahead):
         return self._finish(prepared)
 
 
-def call(prepare: Prepare, batch: Batch, random: np.random.Generator) -> Batch:
+def prepared(prepare: Prepare, batch: Batch, random: np.random.Generator) -> Batch:
     """The columns that `prepare` returns, in a layout that every framework accepts. SchemaError for a value
     that is no column, or has another number of rows."""
     rows = len(next(iter(batch.values()), ()))
@@ -271,9 +271,9 @@ def _column(name: str, value: Any, rows: int) -> Any:
     numbers = isinstance(value, np.ndarray) and value.ndim and value.dtype.name in _NUMBERS
     if not numbers and not isinstance(value, (Bytes, Ragged, RaggedBytes)):
         array = isinstance(value, np.ndarray)
-        found = f"{value.dtype}{list(value.shape)}" if array else type(value).__name__
+        actual = f"{value.dtype}{list(value.shape)}" if array else type(value).__name__
         raise SchemaError(
-            f"prepare returned {found} for {name!r}, expected an array of numbers [{rows}, ...], or a "
+            f"prepare returned {actual} for {name!r}, expected an array of numbers [{rows}, ...], or a "
             "column"
         )
     if len(value) != rows:

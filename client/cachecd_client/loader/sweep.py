@@ -84,16 +84,21 @@ class Sweep:
         total = int(rest.sum())
         assert total, "no records"
         order = _order(len(rest), number, seed) if whole_files else None
-        share = _some(rest, min(wanted, total), order)
+        share = _divided(rest, min(wanted, total), order)
         at = np.flatnonzero(share)
         stage = np.stack([at, read[at], share[at]], axis=1).astype(np.uint64)
         read = read + share
         if number == self.number:
             # A missing file between the others may be made again. A file before them was retired, because
             # the oldest go first; behind them, numbers start again if the cache is lost.
-            gone = (self.files > files[0]) & (self.files < files[-1]) & ~np.isin(self.files, files)
-            if gone.any():
-                files, read = np.append(files, self.files[gone]), np.append(read, self.read[gone])
+            missing = (
+                (self.files > files[0]) & (self.files < files[-1]) & ~np.isin(self.files, files)
+            )
+            if missing.any():
+                files, read = (
+                    np.append(files, self.files[missing]),
+                    np.append(read, self.read[missing]),
+                )
                 ascending = np.argsort(files)
                 files, read = files[ascending], read[ascending]
         begun = np.flatnonzero(read)
@@ -103,8 +108,8 @@ class Sweep:
         """Plain values for `of_state`."""
         table = np.stack([self.files, self.read]).astype("<i8")
         text = base64.b64encode(zlib.compress(table.tobytes())).decode()
-        told = {"number": self.number, "read": text, "seed": self.seed}
-        return {**told, "generation": self.generation}
+        values = {"number": self.number, "read": text, "seed": self.seed}
+        return {**values, "generation": self.generation}
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any]) -> Sweep:
@@ -119,11 +124,11 @@ class Sweep:
 
     def _read_of(self, files: Numbers) -> Numbers:
         """The number of records read of each file."""
-        found = np.zeros(len(files), np.int64)
+        counts = np.zeros(len(files), np.int64)
         if len(self.files):
             at = np.minimum(np.searchsorted(self.files, files), len(self.files) - 1)
-            found = np.where(self.files[at] == files, self.read[at], 0)
-        return found
+            counts = np.where(self.files[at] == files, self.read[at], 0)
+        return counts
 
 
 class Selection(NamedTuple):
@@ -162,7 +167,7 @@ def _order(files: int, sweep: int, seed: int) -> Numbers:
     return np.asarray(Permutation(files, key).take(0, files)).astype(np.int64)
 
 
-def _some(rest: Numbers, wanted: int, order: Numbers | None) -> Numbers:
+def _divided(rest: Numbers, wanted: int, order: Numbers | None) -> Numbers:
     """`wanted` records in all: the same share of the `rest` of each file, or file after file in `order`."""
     if order is not None:
         before = np.concatenate([[0], np.cumsum(rest[order])[:-1]])

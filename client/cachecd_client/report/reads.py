@@ -36,7 +36,7 @@ class Reads:
         self._reads = 0.0
         self._warned = False
 
-    def asks(self) -> None:
+    def requested(self) -> None:
         """Notes that the next set is requested now."""
         self._asked = time.monotonic()
 
@@ -45,7 +45,7 @@ class Reads:
     ) -> tuple[float, float | None]:
         """Notes the next set: its shards by the intervals of a manifest, its records, its bytes.
 
-        Returns the seconds since `asks`, and the growth over the set before; None for the first set.
+        Returns the seconds since `requested`, and the growth over the set before; None for the first set.
         """
         seconds = 0.0 if self._asked is None else time.monotonic() - self._asked
         self._asked = None

@@ -146,7 +146,7 @@ class Telemetry:
         for one in sets:  # last, because another thread may call `report` at once
             one.reads.latest = (time.monotonic(), self.report)
 
-    def asks(self) -> None:
+    def opens(self) -> None:
         """A pass is about to open its files."""
         self._asked = time.monotonic()
 
@@ -168,10 +168,10 @@ class Telemetry:
         began = self._running.pop(loader, None)
         if began is None:
             return
-        found = self._of(loader, began)
-        self._ended.add(found)
-        if found.waited > self._most.seconds:
-            self._most = _most(loader, found)
+        pass_sums = self._of(loader, began)
+        self._ended.add(pass_sums)
+        if pass_sums.waited > self._most.seconds:
+            self._most = _most(loader, pass_sums)
 
     def is_running(self, loader: Loader) -> bool:
         """Whether a pass of the loader has begun and not ended."""
@@ -203,10 +203,10 @@ class Telemetry:
         sums, most = _Sums(), self._most
         sums.add(self._ended)
         for loader, began in list(self._running.items()):
-            found = self._of(loader, began)
-            sums.add(found)
-            if found.waited > most.seconds:
-                most = _most(loader, found)
+            pass_sums = self._of(loader, began)
+            sums.add(pass_sums)
+            if pass_sums.waited > most.seconds:
+                most = _most(loader, pass_sums)
         whole = max(sums.waited, sums.elapsed)
         sets = self._of_sets(sums)
         report = {
@@ -320,8 +320,8 @@ def _rows(loader: Loader, began: _Began) -> int:
     return (loader.position - began.position) * loader.batch_size * loader.world
 
 
-def _most(loader: Loader, found: _Sums) -> Waited:
+def _most(loader: Loader, pass_sums: _Sums) -> Waited:
     return Waited(
-        found.waited, found.steps, found.bytes, found.elapsed, loader.threads, loader.prefetch_bytes,
-        loader.picture_bytes,
+        pass_sums.waited, pass_sums.steps, pass_sums.bytes, pass_sums.elapsed, loader.threads,
+        loader.prefetch_bytes, loader.picture_bytes,
     )  # fmt: skip

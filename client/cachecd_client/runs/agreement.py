@@ -69,7 +69,7 @@ class Agreement:
         try:
             yield
         except Exception as error:
-            self._tell(error)
+            self._report(error)
             raise
 
     def over(self, epochs: Generator[Epoch, None, None], run: Run) -> Generator[Epoch, None, None]:
@@ -81,13 +81,13 @@ class Agreement:
         gather = self._gather()
         with contextlib.closing(epochs):
             if gather is not None:
-                run.among(*self._begin(gather, run.number))
+                run.set_ranks(*self._begin(gather, run.number))
             first = True
             while True:
                 try:
                     epoch = next(epochs, None)
                 except Exception as error:
-                    self._tell(error)
+                    self._report(error)
                     raise
                 if epoch is None:
                     return
@@ -114,7 +114,7 @@ class Agreement:
             error.add_note(f"The nodes were agreeing on {what}.")
             raise
 
-    def _tell(self, error: Exception) -> None:
+    def _report(self, error: Exception) -> None:
         if (gather := self._gather()) is None:
             return
         log.error("reporting to the other nodes, when they reach this point: %s", error)
@@ -133,9 +133,9 @@ class Agreement:
                 "expected one row from each process that trains"
             )
         _refuse_failed(rows, "could not begin")
-        if len(found := {row.epoch for row in rows}) > 1:
+        if len(numbers := {row.epoch for row in rows}) > 1:
             raise CallerError(
-                f"this process begins with epoch {number}, the processes of the run with {sorted(found)}: "
+                f"this process begins with epoch {number}, all processes with {sorted(numbers)}: "
                 "give all of them the same start=, or states of the same step"
             )
         if not any(row.is_given for row in rows):

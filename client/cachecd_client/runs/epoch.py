@@ -179,7 +179,7 @@ class Epoch(FileSet):
     def end(self) -> None:
         """Reports to the run the records that were read: by loaders here, or by other readers if they were
         given more; the whole set once, if there was no reader."""
-        self._passes.tell_run()
+        self._passes.report_to_run()
 
     def ends_run(self, loader: Loader) -> bool:
         """Whether the run is over after the pass that this loader made."""
@@ -268,7 +268,7 @@ class Epoch(FileSet):
         self._check()
         for leased in self._sets:
             leased.held.ensure()
-        self._passes.telemetry.asks()
+        self._passes.telemetry.opens()
 
     def lend(self, lent: Lent, loader: Loader | None = None) -> None:
         self._passes.lend(lent, loader)

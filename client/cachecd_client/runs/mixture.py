@@ -59,35 +59,35 @@ def mixed(
 
 def _one(name: str, schemas: Mapping[str, Schema], may_lack: bool) -> Feature:
     """The feature as all datasets have it; without class names if a dataset has none."""
-    found = {of: schema[name] for of, schema in schemas.items() if name in schema.names}
-    lacking = [of for of in schemas if of not in found]
-    if not found:
+    by_dataset = {of: schema[name] for of, schema in schemas.items() if name in schema.names}
+    lacking = [of for of in schemas if of not in by_dataset]
+    if not by_dataset:
         raise SchemaError(f"no feature {name!r} in any of the datasets {', '.join(schemas)}")
-    (first, feature), *others = found.items()
-    for other, its in others:
-        if _form(its) != _form(feature):
+    (first, feature), *others = by_dataset.items()
+    for other, other_feature in others:
+        if _form(other_feature) != _form(feature):
             raise SchemaError(
-                f"feature {name!r} is {_described(feature)} in {first!r} and {_described(its)} in "
-                f"{other!r}: {_REMEDY}"
+                f"feature {name!r} is {_described(feature)} in {first!r} and {_described(other_feature)} "
+                f"in {other!r}: {_REMEDY}"
             )
-        if its.classes and not feature.classes:  # the first dataset with class names
-            first, feature = other, its
-        elif its.classes and its.classes != feature.classes:
+        if other_feature.classes and not feature.classes:  # the first dataset with class names
+            first, feature = other, other_feature
+        elif other_feature.classes and other_feature.classes != feature.classes:
             place = next(
                 i
-                for i in range(max(len(its.classes), len(feature.classes)))
-                if its.classes[i : i + 1] != feature.classes[i : i + 1]
+                for i in range(max(len(other_feature.classes), len(feature.classes)))
+                if other_feature.classes[i : i + 1] != feature.classes[i : i + 1]
             )
             raise SchemaError(
                 f"feature {name!r} has different classes in {first!r} and {other!r}: class {place} is "
-                f"{_class(feature, place)} and {_class(its, place)}: {_REMEDY}"
+                f"{_class(feature, place)} and {_class(other_feature, place)}: {_REMEDY}"
             )
     if lacking and not may_lack and feature.shape is not None:
         raise SchemaError(
             f"feature {name!r} of {first!r} is not in {', '.join(map(repr, lacking))}: give "
             f"features=[...] without it, or default={{{name!r}: ...}}"
         )
-    if lacking or not all(of.classes for of in found.values()):
+    if lacking or not all(of.classes for of in by_dataset.values()):
         return replace(feature, classes=())
     return feature
 

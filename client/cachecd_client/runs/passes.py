@@ -130,7 +130,7 @@ class Passes:
         for loader in list(self._loaders):
             loader.close()
 
-    def tell_run(self) -> None:
+    def report_to_run(self) -> None:
         """Reports to the run the records that were read: by loaders here, or by other readers if they were
         given more; the whole set once, if there was no reader."""
         if self._run is None:

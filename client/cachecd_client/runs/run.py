@@ -54,9 +54,9 @@ class Run:
         """By dataset, the progress of epochs that were not one pass of it."""
         self._step = 1  # records of one, over all ranks
         self.ranks = 1, 1
-        """The ranks of this node and of all nodes; until `among`, this node is alone."""
+        """The ranks of this node and of all nodes; until `set_ranks`, this node is alone."""
 
-    def among(self, own: int, ranks: int) -> None:
+    def set_ranks(self, own: int, ranks: int) -> None:
         """Sets the number of ranks of the run, of which `own` are on this node.
 
         All ranks take the same number of steps, so all nodes finish their share at the same step.

@@ -30,19 +30,19 @@ class SavedSet:
     place: int
 
     @classmethod
-    def of_state(cls, told: Mapping[str, Any]) -> SavedSet:
+    def of_state(cls, values: Mapping[str, Any]) -> SavedSet:
         """ValueError, or another exception, for damaged values."""
         return cls(
-            dataset=_text(told["dataset"]),
-            generation=_text(told["generation"]),
+            dataset=_text(values["dataset"]),
+            generation=_text(values["generation"]),
             intervals=[
                 [_number(stream), _number(first), _number(last)]
-                for stream, first, last in told["intervals"]
+                for stream, first, last in values["intervals"]
             ],
-            fingerprint=_text(told["fingerprint"]),
-            sampling_seed=_number(told["sampling_seed"]),
-            streams=_number(told["streams"]),
-            place=_number(told["place"]),
+            fingerprint=_text(values["fingerprint"]),
+            sampling_seed=_number(values["sampling_seed"]),
+            streams=_number(values["streams"]),
+            place=_number(values["place"]),
         )
 
     def for_acquire(self) -> dict[str, Any]:
@@ -116,47 +116,51 @@ class RunState:
     def of_state(cls, state: Mapping[str, Any], dataset: object) -> RunState:
         """CallerError if it is not the state of a loader of this dataset, or of a mixture if `dataset` is
         no name."""
-        told = state.get(RUN) if isinstance(state, Mapping) else None
-        if not isinstance(told, Mapping):
+        values = state.get(RUN) if isinstance(state, Mapping) else None
+        if not isinstance(values, Mapping):
             raise CallerError(
                 "state: expected the state_dict() of a loader of a leased epoch"
                 + (f", not a {type(state).__name__}" if not isinstance(state, Mapping) else "")
                 + "; a DataLoader's own state goes into its load_state_dict()"
             )
-        if told.get("version") != _VERSION:
+        if values.get("version") != _VERSION:
             raise CallerError(
-                f"state: version {told.get('version')!r} of a run, expected {_VERSION}"
+                f"state: version {values.get('version')!r} of a run, expected {_VERSION}"
             )
         try:
-            sets = [SavedSet.of_state(one) for one in told["sets"]]
-            weights = {_text(name): _share(share) for name, share in told.get("weights", ())}
-            found = cls(
-                epoch=_number(told["epoch"]),
-                read=_number(told["read"]),
-                of_epoch=_number(told["of_epoch"]),
-                ranks=_ranks(*told["ranks"]),
+            sets = [SavedSet.of_state(one) for one in values["sets"]]
+            weights = {_text(name): _share(share) for name, share in values.get("weights", ())}
+            run_state = cls(
+                epoch=_number(values["epoch"]),
+                read=_number(values["read"]),
+                of_epoch=_number(values["of_epoch"]),
+                ranks=_ranks(*values["ranks"]),
                 step=max(1, _number(state["batch_size"]) * _number(state["world"])),
-                share=_share(told["share"]),
+                share=_share(values["share"]),
                 position=_number(state["position"]),
-                over=bool(told["over"]),
+                over=bool(values["over"]),
                 window=None if state["window"] is None else _number(state["window"]),
-                sweeps={_text(name): Sweep.of_state(one) for name, one in told["sweeps"].items()},
+                sweeps={_text(name): Sweep.of_state(one) for name, one in values["sweeps"].items()},
                 weights=weights,
-                key=_number(told["key"]) if weights else 0,
+                key=_number(values["key"]) if weights else 0,
                 sets={one.dataset: one for one in sets},
                 state=dict(state),
             )
             weighty = {name for name, share in weights.items() if share}
             # Repeated without a daemon, a mixture has sets too that have no weight any more.
-            if not found.sets or (weights and not weighty <= found.sets.keys() <= weights.keys()):
-                raise ValueError(f"sets of {list(found.sets)}, weights of {list(weights)}")
+            if not run_state.sets or (
+                weights and not weighty <= run_state.sets.keys() <= weights.keys()
+            ):
+                raise ValueError(f"sets of {list(run_state.sets)}, weights of {list(weights)}")
         except Exception as error:  # garbage raises any error
             raise CallerError(f"state: it is damaged ({error!r})") from error
-        of = "a mixture of " * bool(weights) + " and ".join(map(repr, found.sets))
+        of = "a mixture of " * bool(weights) + " and ".join(map(repr, run_state.sets))
         wanted = f"dataset {dataset!r}" if isinstance(dataset, str) else "a mixture"
-        if bool(weights) == isinstance(dataset, str) or (not weights and dataset not in found.sets):
+        if bool(weights) == isinstance(dataset, str) or (
+            not weights and dataset not in run_state.sets
+        ):
             raise CallerError(f"state: it is of {of}, and the call asks for {wanted}")
-        return found
+        return run_state
 
 
 def _number(value: Any) -> int:

@@ -107,7 +107,7 @@ class Leases:
     def acquire(self, asker: Asker, dataset: str, saved: SavedSet | None = None) -> LeasedSet:
         """The dataset's set, on lease to this process; waits until the daemon grants it."""
         reads = self.reads.of(dataset, asker.job)
-        reads.asks()
+        reads.requested()
         wait = Wait(dataset, asker.timeout)
         lost: LeaseLostError | None = None
         with self.transport.conversation() as daemon:
@@ -123,7 +123,7 @@ class Leases:
                 self._held.add(held)
                 try:
                     # The lock is what counts: nothing is waited for.
-                    daemon.tell(Held(new_id(), held.manifest.lease, self.rank))
+                    daemon.notify(Held(new_id(), held.manifest.lease, self.rank))
                     return LeasedSet(
                         held, self.transport, self.release, number=asker.epoch, reads=reads,
                         coverage=reply.coverage,
