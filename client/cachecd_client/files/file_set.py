@@ -46,12 +46,9 @@ class FileSet:
     """
 
     def __init__(
-        self,
-        paths: Path | Iterable[Path],
-        *,
-        schema: Schema | None = None,
+        self, paths: Path | Iterable[Path], *, schema: Schema | None = None,
         window: int | Literal["auto"] | None = "auto",
-    ) -> None:
+    ) -> None:  # fmt: skip
         """One path or several; a file that is named twice is read twice. Patterns: use `glob`.
 
         schema: replaces the schema of the sidecars, or the schema that some records suggest.
@@ -129,13 +126,9 @@ class FileSet:
         return self._loader(batch_size, Numpy(), options)
 
     def torch(
-        self,
-        batch_size: int,
-        *,
-        device: Any = None,
-        channels_last: bool | Sequence[str] = False,
+        self, batch_size: int, *, device: Any = None, channels_last: bool | Sequence[str] = False,
         **options: Unpack[Options],
-    ) -> Loader:
+    ) -> Loader:  # fmt: skip
         """Batches of torch tensors over the arrays' own memory, or copied to `device`.
 
         The next batch is copied to a CUDA device while the batch before it is used: from pinned memory,
@@ -150,12 +143,8 @@ class FileSet:
         return self._torch(batch_size, device, channels_last, options)
 
     def to_dataset(
-        self,
-        batch_size: int,
-        *,
-        channels_last: bool | Sequence[str] = False,
-        **options: Unpack[Options],
-    ) -> IterableDataset[Batch]:
+        self, batch_size: int, *, channels_last: bool | Sequence[str] = False, **options: Unpack[Options],
+    ) -> IterableDataset[Batch]:  # fmt: skip
         """The batches of `torch()` as a dataset, for programs that require torch's DataLoader.
 
         `DataLoader(dataset, batch_size=None, num_workers=N)` delivers the same batches as `torch()`, in
@@ -208,19 +197,11 @@ class FileSet:
         return self._loader(batch_size, Jax(device, batch_size, given), options)
 
     def tf_dataset(
-        self,
-        batch_size: int,
-        *,
-        label: str | None = None,
-        shuffle: bool | None = None,
-        seed: int | None = None,
-        reshuffle: bool = True,
-        drop_last: bool | None = None,
-        pad_last: bool | None = None,
-        features: Sequence[str] | None = None,
-        rank: int | None = None,
+        self, batch_size: int, *, label: str | None = None, shuffle: bool | None = None,
+        seed: int | None = None, reshuffle: bool = True, drop_last: bool | None = None,
+        pad_last: bool | None = None, features: Sequence[str] | None = None, rank: int | None = None,
         world: int | None = None,
-    ) -> tensorflow.data.Dataset:
+    ) -> tensorflow.data.Dataset:  # fmt: skip
         """A stock tf.data pipeline: TensorFlow reads the files and parses them by their schema.
 
         Elements are dicts of feature name -> tensor [rows, *shape] (tf.RaggedTensor for ragged features),
@@ -312,14 +293,9 @@ class FileSet:
         if it begins a pass here, it reads them instead."""
 
     def _torch(
-        self,
-        batch_size: int,
-        device: Any,
-        channels_last: bool | Sequence[str],
-        options: Options,
-        every: int = 1,
-        threads: int = 0,
-    ) -> Loader:
+        self, batch_size: int, device: Any, channels_last: bool | Sequence[str], options: Options,
+        every: int = 1, threads: int = 0,
+    ) -> Loader:  # fmt: skip
         from cachecd_client.frameworks.torch import Torch
 
         framework = Torch(device, channels_last)

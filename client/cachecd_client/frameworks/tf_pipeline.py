@@ -188,20 +188,10 @@ class Pipeline:
 
 
 def dataset(
-    reading: Reading,
-    batch_size: int,
-    *,
-    num_bytes: int,
-    label: str | None,
-    shuffle: bool,
-    seed: int,
-    reshuffle: bool,
-    last: Last,
-    features: Sequence[str] | None,
-    rank: int | None,
-    world: int | None,
+    reading: Reading, batch_size: int, *, num_bytes: int, label: str | None, shuffle: bool, seed: int,
+    reshuffle: bool, last: Last, features: Sequence[str] | None, rank: int | None, world: int | None,
     begin: Callable[[], None],
-) -> tuple[tf.data.Dataset, Lent]:
+) -> tuple[tf.data.Dataset, Lent]:  # fmt: skip
     """The pipeline that `FileSet.tf_dataset` describes, and the batches that it reads.
 
     Options have no defaults any more. Calls `begin` when all of them are valid.

@@ -36,11 +36,9 @@ class BatchDataset(IterableDataset["Batch"]):
     """
 
     def __init__(
-        self,
-        make: Callable[..., Loader],
-        begin: dict[str, Any] | None = None,
+        self, make: Callable[..., Loader], begin: dict[str, Any] | None = None,
         shared: torch.Tensor | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`make(every=, threads=)` makes a loader; it is pickled for workers that are not forked.
 
         `begin`: the state at which the next pass begins. `shared`: number and first batch of the next pass,

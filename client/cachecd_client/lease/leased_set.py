@@ -37,15 +37,9 @@ class LeasedSet:
     """
 
     def __init__(
-        self,
-        held: HeldLease,
-        transport: Transport,
-        release: Callable[[HeldLease], None],
-        *,
-        number: int,
-        reads: Reads | None = None,
-        coverage: float | None = None,
-    ) -> None:
+        self, held: HeldLease, transport: Transport, release: Callable[[HeldLease], None], *, number: int,
+        reads: Reads | None = None, coverage: float | None = None,
+    ) -> None:  # fmt: skip
         """`release` ends the lease. `number`: of the epoch, which is the manifest's epoch unless the set is
         repeated. `reads`: of the job; `coverage`: from the grant. SchemaError for a damaged schema.
         """

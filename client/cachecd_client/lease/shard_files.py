@@ -19,12 +19,8 @@ class ShardFiles(Sequence[str]):
     """
 
     def __init__(
-        self,
-        folder: str,
-        streams: int,
-        intervals: Sequence[Sequence[int]],
-        versions: Iterable[Any] = (),
-    ) -> None:
+        self, folder: str, streams: int, intervals: Sequence[Sequence[int]], versions: Iterable[Any] = (),
+    ) -> None:  # fmt: skip
         """`intervals` and `versions` are those of a manifest."""
         self.folder = folder
         self._streams = streams

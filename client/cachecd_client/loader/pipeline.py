@@ -223,11 +223,8 @@ class Prepared(Ahead):
     """Prepares batches in threads, ahead of the loop."""
 
     def __init__(
-        self,
-        source: Source,
-        prepare: Callable[[Batch, int], Batch],
-        finish: Callable[[Batch], Batch],
-    ) -> None:
+        self, source: Source, prepare: Callable[[Batch, int], Batch], finish: Callable[[Batch], Batch],
+    ) -> None:  # fmt: skip
         """`prepare` gets a batch and its number, in a thread; `finish` gets its result in the loop."""
         super().__init__(source, _AHEAD)
         self._prepare = prepare

@@ -50,14 +50,8 @@ class Sweep:
         return Sweep(self.number, seed=self.seed, generation=generation)
 
     def take(
-        self,
-        files: Numbers,
-        records: Numbers,
-        wanted: int,
-        *,
-        whole_files: bool = False,
-        seed: int = 0,
-    ) -> tuple[list[Stage], Sweep]:
+        self, files: Numbers, records: Numbers, wanted: int, *, whole_files: bool = False, seed: int = 0,
+    ) -> tuple[list[Stage], Sweep]:  # fmt: skip
         """Slices of `wanted` records in stages, one for each sweep, and the sweep after them.
 
         Unread records come first, the same share of each file; after the last unread record, all records

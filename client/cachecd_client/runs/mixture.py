@@ -34,10 +34,8 @@ _REMEDY = (
 
 
 def mixed(
-    schemas: Mapping[str, Schema],
-    features: Iterable[str] | None = None,
-    default: Collection[str] = (),
-) -> Schema:
+    schemas: Mapping[str, Schema], features: Iterable[str] | None = None, default: Collection[str] = (),
+) -> Schema:  # fmt: skip
     """The schema of the records of all these datasets: `features`, or the features that all have.
 
     `default`: features that a dataset may lack. SchemaError for a feature that two datasets have in
@@ -118,12 +116,9 @@ class Mixture(Epoch):
     weights: Mapping[str, float]
 
     def __init__(
-        self,
-        sets: Sequence[LeasedSet],
-        weights: Mapping[str, float],
-        run: Run,
+        self, sets: Sequence[LeasedSet], weights: Mapping[str, float], run: Run,
         resumed: RunState | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`sets`: sorted by dataset, so that all ranks have one order. `weights`: of all of these datasets,
         and 1 in all; a weight may be 0. `resumed`: the state of an earlier process with these sets."""
         self.weights = dict(weights)

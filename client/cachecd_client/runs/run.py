@@ -19,14 +19,9 @@ class Run:
     `steps_per_epoch`. CallerError for an impossible length."""
 
     def __init__(
-        self,
-        epochs: int | None = None,
-        records: int | None = None,
-        steps_per_epoch: int | None = None,
-        start: int = 0,
-        *,
-        option: str = "n",
-    ) -> None:
+        self, epochs: int | None = None, records: int | None = None, steps_per_epoch: int | None = None,
+        start: int = 0, *, option: str = "n",
+    ) -> None:  # fmt: skip
         """`option`: how the caller names the number of epochs."""
         if (epochs is None) == (records is None):
             raise CallerError(

@@ -52,12 +52,9 @@ class RunLoader:
     """
 
     def __init__(
-        self,
-        begin: Callable[[Mapping[str, Any] | None], Generator[Epoch, None, None]],
-        make: Callable[[Epoch, Options], Loader],
-        options: Options,
-        state: Mapping[str, Any] | None,
-    ) -> None:
+        self, begin: Callable[[Mapping[str, Any] | None], Generator[Epoch, None, None]],
+        make: Callable[[Epoch, Options], Loader], options: Options, state: Mapping[str, Any] | None,
+    ) -> None:  # fmt: skip
         """`begin` begins the run at a state; `make` makes the loader of an epoch."""
         self._begin = begin
         self._make = make

@@ -78,25 +78,12 @@ class Session(Protocol):
 
 
 def dataset(
-    session: Session,
-    interrupt: Callable[[], None],
-    name: str,
-    batch_size: int,
-    numbers: Numbers,
-    *,
-    epochs: int | None,
-    label: str | None = None,
-    start: int = 0,
-    job: str | None = None,
-    timeout: float | None = None,
-    shuffle: bool | None = None,
-    seed: int | None = None,
-    drop_last: bool | None = None,
-    pad_last: bool | None = None,
-    features: Sequence[str] | None = None,
-    rank: int | None = None,
-    world: int | None = None,
-) -> tf.data.Dataset:
+    session: Session, interrupt: Callable[[], None], name: str, batch_size: int, numbers: Numbers, *,
+    epochs: int | None, label: str | None = None, start: int = 0, job: str | None = None,
+    timeout: float | None = None, shuffle: bool | None = None, seed: int | None = None,
+    drop_last: bool | None = None, pad_last: bool | None = None, features: Sequence[str] | None = None,
+    rank: int | None = None, world: int | None = None,
+) -> tf.data.Dataset:  # fmt: skip
     """The pipeline that `Cache.tf_dataset` describes.
 
     `interrupt` ends the session. `numbers` counts the epochs of all iterators over the dataset.
@@ -151,16 +138,9 @@ class _Sets:
     pipeline: Pipeline
 
     def __init__(
-        self,
-        session: Session,
-        interrupt: Callable[[], None],
-        name: str,
-        next_number: Callable[[], int],
-        epochs: int | None,
-        job: str | None,
-        timeout: float | None,
-        seed: int | None,
-    ) -> None:
+        self, session: Session, interrupt: Callable[[], None], name: str, next_number: Callable[[], int],
+        epochs: int | None, job: str | None, timeout: float | None, seed: int | None,
+    ) -> None:  # fmt: skip
         self._session = session
         self._interrupt = interrupt
         self._name = name

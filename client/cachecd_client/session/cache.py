@@ -100,20 +100,11 @@ class Cache:
         return self._epochs.take(dataset, epoch, job, timeout)
 
     def epochs(
-        self,
-        dataset: str | Mixing,
-        n: int | None = None,
-        job: str | None = None,
-        start: int = 0,
-        timeout: float | None = None,
-        *,
-        records: int | None = None,
-        steps_per_epoch: int | None = None,
-        agree: bool | AllGather = True,
-        state: Mapping[str, Any] | None = None,
-        rank: int | None = None,
+        self, dataset: str | Mixing, n: int | None = None, job: str | None = None, start: int = 0,
+        timeout: float | None = None, *, records: int | None = None, steps_per_epoch: int | None = None,
+        agree: bool | AllGather = True, state: Mapping[str, Any] | None = None, rank: int | None = None,
         world: int | None = None,
-    ) -> Iterator[Epoch]:
+    ) -> Iterator[Epoch]:  # fmt: skip
         """Epochs `start` .. `n` - 1, each on lease during its step of the loop.
 
         `records`, in place of `n`: the length of the run in records over all ranks, however the sets grow;
@@ -168,12 +159,9 @@ class Cache:
         )
 
     def numpy(
-        self,
-        dataset: str | Mixing,
-        batch_size: int,
-        epochs: int | None = None,
+        self, dataset: str | Mixing, batch_size: int, epochs: int | None = None,
         **options: Unpack[RunOptions],
-    ) -> RunLoader:
+    ) -> RunLoader:  # fmt: skip
         """One loader for a run: each `for` loop over it is the next epoch. `RunLoader` has details.
 
         `epochs`, or `records` in its place: the run's length. `records`, `steps_per_epoch`, `start`,
@@ -186,15 +174,9 @@ class Cache:
         )
 
     def torch(
-        self,
-        dataset: str | Mixing,
-        batch_size: int,
-        epochs: int | None = None,
-        *,
-        device: Any = None,
-        channels_last: bool | Sequence[str] = False,
-        **options: Unpack[RunOptions],
-    ) -> RunLoader:
+        self, dataset: str | Mixing, batch_size: int, epochs: int | None = None, *, device: Any = None,
+        channels_last: bool | Sequence[str] = False, **options: Unpack[RunOptions],
+    ) -> RunLoader:  # fmt: skip
         """As `numpy`, with the batches of `Epoch.torch`."""
         to = {"device": device, "channels_last": channels_last}
         return self._loader(
@@ -202,26 +184,18 @@ class Cache:
         )
 
     def tf(
-        self,
-        dataset: str | Mixing,
-        batch_size: int,
-        epochs: int | None = None,
+        self, dataset: str | Mixing, batch_size: int, epochs: int | None = None,
         **options: Unpack[RunOptions],
-    ) -> RunLoader:
+    ) -> RunLoader:  # fmt: skip
         """As `numpy`, with the batches of `Epoch.tf`."""
         return self._loader(
             dataset, epochs, options, lambda epoch, own: epoch.tf(batch_size, **own)
         )
 
     def jax(
-        self,
-        dataset: str | Mixing,
-        batch_size: int,
-        epochs: int | None = None,
-        *,
-        device: Any = None,
+        self, dataset: str | Mixing, batch_size: int, epochs: int | None = None, *, device: Any = None,
         **options: Unpack[RunOptions],
-    ) -> RunLoader:
+    ) -> RunLoader:  # fmt: skip
         """As `numpy`, with the batches of `Epoch.jax`."""
         return self._loader(
             dataset, epochs, options, lambda epoch, own: epoch.jax(batch_size, device=device, **own)
@@ -262,12 +236,9 @@ class Cache:
         return agreement.over(self._epochs.of_run(sets, run, job, timeout, resumed), run)
 
     def tf_dataset(
-        self,
-        dataset: str,
-        batch_size: int,
-        epochs: int | None = None,
+        self, dataset: str, batch_size: int, epochs: int | None = None,
         **options: Unpack[PipelineOptions],
-    ) -> tensorflow.data.Dataset:
+    ) -> tensorflow.data.Dataset:  # fmt: skip
         """A stock tf.data pipeline over all epochs: one for a whole `fit`, endless by default.
 
         Elements are those of `Epoch.tf_dataset`, with the same options (label, shuffle, seed, drop_last,
@@ -294,12 +265,9 @@ class Cache:
         )
 
     def input_fn(
-        self,
-        dataset: str,
-        batch_size: int,
-        epochs: int | None = None,
+        self, dataset: str, batch_size: int, epochs: int | None = None,
         **options: Unpack[PipelineOptions],
-    ) -> Callable[[], tensorflow.data.Dataset]:
+    ) -> Callable[[], tensorflow.data.Dataset]:  # fmt: skip
         """`tf_dataset` as the function that an Estimator calls: each call takes the next set on lease."""
         return partial(self.tf_dataset, dataset, batch_size, epochs, **options)
 
