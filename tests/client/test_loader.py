@@ -294,7 +294,7 @@ def test_a_replaced_record_is_said_where_each_was_to_come_once(corrupt_file, cap
     assert line.levelname == "WARNING"
     assert "replaced 1 corrupt records" in line.message
     assert f"at byte {offset} of {path}: " in line.message
-    assert "count those twice (on_corrupt='raise'" in line.message
+    assert "count the others twice (on_corrupt='raise'" in line.message
     caplog.clear()
     list(FileSet(path).numpy(batch_size=5, shuffle=False))
     assert not [line for line in caplog.records if line.levelname == "WARNING"]

@@ -78,7 +78,7 @@ def test_a_label_that_means_other_classes_is_an_error_and_one_that_does_not_say_
     others = schemas(
         web=[LABEL], code=[named(LABEL, "cat", "dog")], talk=[named(LABEL, "dog", "cat")]
     )
-    with pytest.raises(SchemaError, match="in 'code' than in 'talk': 0 is 'cat' and 'dog'"):
+    with pytest.raises(SchemaError, match="in 'code' and 'talk': class 0 is 'cat' and 'dog'"):
         mixed(others)
     assert mixed(schemas(web=[named(LABEL, "cat")], code=[LABEL])) == Schema((LABEL,))
     same = schemas(web=[named(LABEL, "cat")], code=[named(LABEL, "cat")])

@@ -384,13 +384,13 @@ def test_what_a_mixture_cannot_be_read_as_is_refused_with_what_can(cache, sizes)
         epoch.tf_dataset(4)
     with pytest.raises(CallerError, match=r"epoch\.tf\(\) of each epoch"):
         cache.tf_dataset(WEIGHTS, 4)
-    with pytest.raises(CallerError, match="datasets are mixed by shuffling"):
+    with pytest.raises(CallerError, match="a mixture is always shuffled"):
         epoch.numpy(batch_size=4, shuffle=False)
-    with pytest.raises(CallerError, match=r"has \d\d records, a step over all ranks 640: choose"):
+    with pytest.raises(CallerError, match=r"has \d\d records, and a step over all ranks 640: choose"):
         epoch.numpy(batch_size=640)
     assert len(next(cache.epochs(WEIGHTS, 1, steps_per_epoch=3)).numpy(batch_size=64)) == 3
     sizes["code"] = lambda k: 0
-    with pytest.raises(CallerError, match="the set of code has no records"):
+    with pytest.raises(CallerError, match="the set of code has a weight, but no records"):
         next(cache.epochs(WEIGHTS, 1, job="another")).numpy(batch_size=4)
 
 
