@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from cachecd_client.errors import CallerError, CorruptError, LeaseLostError, ProtocolVersionError
 from cachecd_client.lease.held_lease import HeldLease
-from cachecd_client.lease.shard_files import ShardFiles
+from cachecd_client.lease.leased_set import ShardFiles
 from cachecd_client.protocol import Manifest
 from tests.client.conftest import locked
 from tests.core.processes import fork, in_child, until

@@ -386,7 +386,9 @@ def test_what_a_mixture_cannot_be_read_as_is_refused_with_what_can(cache, sizes)
         cache.tf_dataset(WEIGHTS, 4)
     with pytest.raises(CallerError, match="a mixture is always shuffled"):
         epoch.numpy(batch_size=4, shuffle=False)
-    with pytest.raises(CallerError, match=r"has \d\d records, and a step over all ranks 640: choose"):
+    with pytest.raises(
+        CallerError, match=r"has \d\d records, and a step over all ranks 640: choose"
+    ):
         epoch.numpy(batch_size=640)
     assert len(next(cache.epochs(WEIGHTS, 1, steps_per_epoch=3)).numpy(batch_size=64)) == 3
     sizes["code"] = lambda k: 0

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from cachecd_client.lease.shard_files import ShardFiles
+from cachecd_client.lease.leased_set import ShardFiles
 
 FOLDER = "/c/datasets/train/g/shards"
 INTERVALS = [

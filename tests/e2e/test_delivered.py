@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cachecd_client import connect
-from cachecd_client.lease.shard_files import ShardFiles
+from cachecd_client.lease.leased_set import ShardFiles
 from cachecd_client.session.cache import Cache
 from tests.e2e.daemons import Daemon, file_source, said_line, trainer, wait_until
 

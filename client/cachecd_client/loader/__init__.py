@@ -2,7 +2,7 @@
 
 `loader` is the public class, on the core's native reader. `reading` says what it reads, and how that is
 divided among ranks and batches. `sweep` chooses records where an epoch is not one pass of its set.
-`conversions` and `image` check the options that change columns. `pipeline` takes batches from the reader
+`options` and `image` check the options. `pipeline` takes batches from the reader
 through `prepare`, the framework and the device; `framework` is what a framework must provide for that.
 `columns` are the ragged columns of a batch, `tensors` the conversions of single arrays.
 """

@@ -12,9 +12,8 @@ import cachecd_client._core as _core
 from cachecd_client import resources
 from cachecd_client.errors import CallerError, CorruptError, CorruptRecordError
 from cachecd_client.loader import state as passstate
-from cachecd_client.loader.conversions import deliveries
 from cachecd_client.loader.framework import Framework
-from cachecd_client.loader.options import Options
+from cachecd_client.loader.options import Options, deliveries
 from cachecd_client.loader.pipeline import Pipeline, Source
 from cachecd_client.loader.reading import CorruptRecord, Losses, Reading
 from cachecd_client.options import flag, integer

@@ -1,12 +1,32 @@
-"""The options that every loader takes."""
+"""The options of a loader. They are checked when it is made; the core applies them to each batch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, TypedDict
+from dataclasses import dataclass, replace
+from itertools import combinations
+from math import prod
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from cachecd_client.loader.conversions import Cast, Decode, Default, OneHot, Pad, Rename
-from cachecd_client.loader.pipeline import Prepare
+import numpy as np
+from numpy.typing import NDArray
+
+import cachecd_client._core as _core
+from cachecd_client.errors import CallerError, SchemaError
+from cachecd_client.loader.image import Image
+from cachecd_client.schema import LIST_DTYPES, NUMERIC_DTYPES, Feature, Schema
+
+if TYPE_CHECKING:
+    from cachecd_client._core import FeatureOptions
+
+Cast = Mapping[str, Any]  # a dtype: its name, or NumPy's, torch's, TensorFlow's or JAX's object
+Pad = Mapping[str, int | Sequence[float]]  # a length, or (length, value)
+OneHot = Mapping[str, int]  # a number of classes, or True for the schema's
+Default = Mapping[str, Any]
+Decode = Mapping[str, Image]
+Rename = Mapping[str, str]
+Batch = dict[str, Any]
+Prepare = Callable[[Batch, np.random.Generator], Mapping[str, Any]]
 
 
 class Options(TypedDict, total=False):
@@ -48,3 +68,252 @@ def with_label(options: Options, stores: Callable[[str], bool]) -> Options:
     if stored in features or (options.get("prepare") and not stores(stored)):
         return options
     return {**options, "features": [*features, stored]}
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A feature as records store it, as batches deliver it, and the options of the core for it."""
+
+    stored: Feature
+    delivered: Feature
+    options: FeatureOptions
+
+
+def deliveries(schema: Schema, **given: Mapping[str, Any]) -> tuple[Delivery, ...]:
+    """A delivery for each feature of the schema, in its order. `given`: the options by name.
+
+    SchemaError for an unknown feature, or a feature that cannot have the option; CallerError for an
+    impossible value of an option.
+    """
+    for option, values in given.items():
+        if not isinstance(values, Mapping):
+            raise CallerError(f"{option}={values!r}, expected a dict of feature name -> value")
+        for name in values:
+            if name not in schema.names:
+                raise SchemaError(
+                    f"{option} names feature {name!r}; those delivered are "
+                    f"{', '.join(schema.names) or 'none'}"
+                )
+    made = tuple(
+        _delivery(f, {option: v[f.name] for option, v in given.items() if f.name in v})
+        for f in schema.features
+    )
+    for one, other in combinations(made, 2):
+        if one.delivered.name == other.delivered.name:
+            raise CallerError(
+                f"rename: the features {one.stored.name!r} and {other.stored.name!r} would both be "
+                f"delivered as {one.delivered.name!r}"
+            )
+    decode: Decode = given.get("decode", {})
+    if len({image.view for image in decode.values()}) > 1:
+        raise CallerError(
+            f"decode: {', '.join(decode)} would show different parts of a picture: give all of them the "
+            "same crop, scale, ratio and flip, and the same size and resize, or both scaled alike"
+        )
+    return made
+
+
+def _delivery(stored: Feature, given: Mapping[str, Any]) -> Delivery:
+    if not stored.raw and stored.dtype != (dtype := LIST_DTYPES[stored.kind]):
+        raise SchemaError(
+            f"feature {stored.name!r} has dtype {stored.dtype} in the schema, but a list of kind "
+            f"{stored.kind} has {dtype}: write {dtype} there, and use cast={{{stored.name!r}: ...}}"
+        )
+    delivered = stored
+    options: FeatureOptions = {}
+    if "decode" in given:
+        options["image"] = _image(stored, given).for_reader()
+        delivered = replace(delivered, dtype="uint8", shape=given["decode"].shape)
+    if "one_hot" in given:
+        options["one_hot"] = classes = _classes(stored, given["one_hot"])
+        delivered = replace(stored, dtype="float32", shape=(classes,))
+    if "cast" in given:
+        options["cast"] = dtype = _dtype(stored, given["cast"])
+        delivered = replace(delivered, dtype=dtype)
+    if "pad" in given:
+        length, value = _padding(stored, given["pad"], delivered.dtype)
+        options["pad"] = length, value
+        delivered = replace(delivered, shape=(length,))
+    if "default" in given:
+        options["default"] = _example(stored, given["default"])
+        if "one_hot" in options and not 0 <= (label := int(given["default"])) < classes:
+            raise CallerError(
+                f"default={{{stored.name!r}: {label}}}: one_hot has the classes 0 to {classes - 1}"
+            )
+    if "rename" in given:
+        options["name"] = name = given["rename"]
+        if not isinstance(name, str) or not name:
+            raise CallerError(f"rename={{{stored.name!r}: {name!r}}}: expected a name")
+        delivered = replace(delivered, name=name)
+    return Delivery(stored, delivered, options)
+
+
+def _image(feature: Feature, given: Mapping[str, Any]) -> Image:
+    image = given["decode"]
+    if not isinstance(image, Image):
+        raise CallerError(f"decode={{{feature.name!r}: {image!r}}}: expected an Image")
+    if "cast" in given:
+        raise CallerError(
+            f"feature {feature.name!r} has decode and cast: convert and normalize the uint8 "
+            "pixels on the device: the copy there is a quarter as large"
+        )
+    if taken := sorted({"pad", "one_hot", "default"} & given.keys()):
+        raise CallerError(f"feature {feature.name!r} has decode and {taken[0]}: expected one")
+    shape = feature.shape or ()
+    has_axes = len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3))
+    if feature.raw and feature.dtype == "uint8" and has_axes and 0 not in shape:
+        return image
+    if feature.dtype != "bytes" or feature.shape != ():
+        raise SchemaError(
+            f"decode: feature {feature.name!r} is {_described(feature)}, expected an encoded picture "
+            "(bytes), or pixels: uint8 [height, width, 1 or 3] or [height, width]"
+        )
+    if not _core.image_formats():
+        raise CallerError(
+            "decode: this cachecd-client was built without libjpeg-turbo and libpng: install "
+            "libjpeg-dev and libpng-dev (Debian's names) and build it again, or install a wheel"
+        )
+    return image
+
+
+def _dtype(feature: Feature, wanted: Any) -> str:
+    if feature.dtype == "bytes":
+        raise SchemaError(f"cast: feature {feature.name!r} is bytes, only numbers can be cast")
+    for name in (wanted, getattr(wanted, "name", None), str(wanted).removeprefix("torch.")):
+        if isinstance(name, str) and name in NUMERIC_DTYPES:
+            return name
+    try:
+        # Not None, which NumPy takes for float64.
+        name = np.dtype(wanted).name if wanted is not None else ""
+    except TypeError:
+        name = ""
+    if name not in NUMERIC_DTYPES:
+        raise CallerError(
+            f"cast={{{feature.name!r}: {wanted!r}}}: unknown dtype, expected one of "
+            f"{', '.join(sorted(NUMERIC_DTYPES))}"
+        )
+    return name
+
+
+def _classes(feature: Feature, wanted: Any) -> int:
+    if feature.shape != () or not feature.dtype.startswith(("int", "uint", "bool")):
+        raise SchemaError(
+            f"one_hot: feature {feature.name!r} is {_described(feature)}, expected a scalar integer"
+        )
+    if wanted is True:
+        if not feature.classes:
+            raise SchemaError(
+                f"one_hot={{{feature.name!r}: True}}: the schema names no classes of this feature: give "
+                "the number of classes"
+            )
+        return len(feature.classes)
+    if not _is_count(wanted):
+        raise CallerError(
+            f"one_hot={{{feature.name!r}: {wanted!r}}}: expected the number of classes, or True for the "
+            "classes that the schema names"
+        )
+    return int(wanted)
+
+
+def _padding(feature: Feature, wanted: Any, dtype: str) -> tuple[int, bytes]:
+    pair = isinstance(wanted, (tuple, list)) and len(wanted) == 2
+    length, value = wanted if pair else (wanted, 0)
+    if feature.shape is not None or feature.dtype == "bytes":
+        raise SchemaError(
+            f"pad: feature {feature.name!r} is {_described(feature)}, expected a ragged list of numbers"
+        )
+    if not _is_count(length):
+        raise CallerError(
+            f"pad={{{feature.name!r}: {wanted!r}}}: expected a length of at least 1, or (length, value)"
+        )
+    numbers = _numbers(value, dtype)
+    if numbers is None or numbers.ndim:
+        raise CallerError(f"pad={{{feature.name!r}: {wanted!r}}}: {value!r} is no {dtype}")
+    return int(length), numbers.tobytes()
+
+
+def _example(feature: Feature, value: Any) -> bytes:
+    """A serialized Example that holds the default, as a record would."""
+    if feature.dtype == "bytes":
+        return _core.encode_example({feature.name: _texts(feature, value)})
+    numbers = _numbers(value, feature.dtype)
+    if numbers is None:
+        raise _misfit(feature, value, f"numbers that {feature.dtype} can hold")
+    if feature.shape is None:
+        if numbers.ndim != 1:
+            expected = (
+                "a list, because the feature is ragged in the schema; FileSet(schema=) changes that"
+            )
+            raise _misfit(feature, value, expected)
+    elif numbers.ndim == 0:
+        numbers = np.full(feature.shape, numbers)
+    elif numbers.shape != feature.shape:
+        raise _misfit(feature, value, f"one number, or an array of shape {feature.shape}")
+    stored = numbers.tobytes() if feature.raw else numbers.ravel()
+    return _core.encode_example({feature.name: stored})
+
+
+def _texts(feature: Feature, value: Any) -> list[Any]:
+    text = (bytes, bytearray, memoryview, str)
+    count = None if feature.shape is None else prod(feature.shape)
+    if isinstance(value, text):
+        if count is None:
+            raise _misfit(
+                feature, value, "a list of bytes, because the feature is ragged in the schema"
+            )
+        return [value] * count
+    if feature.shape == ():
+        raise _misfit(feature, value, "bytes")
+    if not isinstance(value, Sequence) or not all(isinstance(one, text) for one in value):
+        raise _misfit(feature, value, "a list of bytes")
+    if count is not None and len(value) != count:
+        raise _misfit(feature, value, f"bytes, or a list of {count}")
+    return list(value)
+
+
+def _numbers(value: Any, dtype: str) -> NDArray[Any] | None:
+    """`value` as an array of the dtype, bfloat16 as its bits; None if a number does not fit.
+
+    A number that a float type rounds fits; a number that becomes infinite does not.
+    """
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):
+        return None
+    if array.dtype.name == "bfloat16":  # of ml_dtypes, as JAX and TensorFlow have them
+        array = array.astype(np.float32)
+    if array.size == 0 and isinstance(value, Sequence):
+        array = array.astype(np.int64)  # NumPy takes an empty list for floats
+    if array.dtype.kind not in "biuf":
+        return None
+    with np.errstate(all="ignore"):
+        converted = array.astype("float32" if dtype == "bfloat16" else dtype)
+        if converted.dtype.kind == "f":
+            fits = np.isfinite(converted) | ~np.isfinite(array)
+        else:
+            fits = converted == array
+    if not fits.all():
+        return None
+    if dtype == "bfloat16":
+        bits = _core.convert(converted.tobytes(), "float32", "bfloat16")
+        return bits.reshape(converted.shape)
+    return converted
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and value is not True and bool(value >= 1)
+
+
+def _described(feature: Feature) -> str:
+    if feature.shape is None:
+        return f"a ragged list of {feature.dtype}"
+    return f"{feature.dtype}{list(feature.shape)}"
+
+
+def _misfit(feature: Feature, value: Any, expected: str) -> CallerError:
+    shown = repr(value)
+    shown = shown if len(shown) <= 80 else f"{shown[:80]}..."
+    return CallerError(
+        f"default={{{feature.name!r}: {shown}}}: the feature is {_described(feature)}, "
+        f"expected {expected}"
+    )

@@ -16,8 +16,8 @@ import numpy as np
 from cachecd_client._core import BatchReader, Division
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.loader.columns import Bytes, Ragged, RaggedBytes
-from cachecd_client.loader.conversions import Delivery
 from cachecd_client.loader.framework import ADDED, IDS, Framework, Lane, Numpy, Wrap, renumbered
+from cachecd_client.loader.options import Batch, Delivery, Prepare
 from cachecd_client.loader.reading import Reading
 from cachecd_client.schema import NUMERIC_DTYPES, Feature, Schema
 
@@ -210,9 +210,6 @@ class Pipeline:
                 batch[feature.name] = make(batch[feature.name])
         return batch
 
-
-Batch = dict[str, Any]
-Prepare = Callable[[Batch, np.random.Generator], Mapping[str, Any]]
 
 _NUMBERS = NUMERIC_DTYPES - {"bfloat16"}  # which NumPy itself does not have
 _THREADS = 2

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 import cachecd_client._core as _core
 from cachecd_client import resources
 from cachecd_client.errors import CallerError, SchemaError
-from cachecd_client.lease.leased_set import LeasedSet
-from cachecd_client.lease.shard_files import JoinedFiles
+from cachecd_client.lease.leased_set import JoinedFiles, LeasedSet
 from cachecd_client.loader.reading import Reading
 from cachecd_client.loader.sweep import Part, Selection, Stage, Sweep
 from cachecd_client.runs.epoch import Epoch
