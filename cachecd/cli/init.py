@@ -64,3 +64,4 @@ def command(
     else:
         with out.open("x") as file:
             file.write(text)
+        sys.stderr.write(f"wrote {out}; next: cachecd check {out}, cachecd sample {out}\n")

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from cachecd.cli.survey import MASK, Survey, is_image
+from cachecd.cli.survey import MASK, Survey, is_image, suffix_of
 from cachecd.config import AVAILABLE_FORMATS, SourceConfig
 from cachecd.disk.filesystem import free_bytes, refuse_network_filesystem
 from cachecd.errors import ConfigError, DiskError
@@ -15,8 +15,9 @@ from cachecd.quantities import approximate_size, format_size, printable
 
 _SHARE = 0.8  # of what is free
 _GIB, _MIB = 1 << 30, 1 << 20
-_ARRAY = 4 << 20  # bytes: an array up to that is one record
+_ARRAY = 4 << 20  # bytes: of several objects, an array up to that is one record
 _WINDOW = 1 << 20  # bytes of a window of a larger one
+_NUMBERS = 1024  # that make a window of an array of one axis
 _NAMED = 5
 _SIDE = 224  # pixels of a square that models take
 _FORMATS = {"image": "files", "audio": "files", "": "files"}  # others are called as the format is
@@ -35,8 +36,7 @@ def propose(source: SourceConfig, seen: Survey, form: str | None, directory: Pat
             f"available: {', '.join(AVAILABLE_FORMATS)} (--format)"
         )
     directory = directory or _directory()
-    limit = _limit(directory)
-    free = approximate_size(_free(directory))
+    limit, reason = _limit(directory, seen)
     lines = [
         f"# Written by `cachecd init` from a look at {_count(seen)}. `cachecd check FILE` says what it",
         "# comes to on this machine, `cachecd sample FILE` shows a record of it.",
@@ -44,7 +44,7 @@ def propose(source: SourceConfig, seen: Survey, form: str | None, directory: Pat
         "",
         "cache:",
         f"  dir: {_quoted(str(directory))}  # on a local disk; it belongs to one daemon",
-        f"  limit: {format_size(limit)}  # {_SHARE:.0%} of the {free} that are free there now",
+        f"  limit: {format_size(limit)}  # {reason}",
         "",
         "datasets:",
         "  train:",
@@ -92,8 +92,8 @@ def _dataset(source: SourceConfig, seen: Survey, form: str) -> Iterator[str]:
 def _count(seen: Survey) -> str:
     sizes = approximate_size(seen.total_bytes)
     if seen.whole:
-        return f"all {len(seen.objects)} objects, {sizes}"
-    return f"{len(seen.objects)} objects of more, {sizes}"
+        return f"all {len(seen.objects):,} objects, {sizes}"
+    return f"{len(seen.objects):,} objects, {sizes}; there are more"
 
 
 def _why(seen: Survey, form: str) -> str:
@@ -175,13 +175,21 @@ def _windows(seen: Survey) -> Iterator[str]:
     if seen.array is None:
         yield "  window: 1  # rows along axis 0 that make a record"
         return
-    rows, row = seen.array
-    if rows * row <= _ARRAY:
-        yield f"  window: {max(rows, 1)}  # rows that make a record: all of the largest object's"
+    rows, row, axes = seen.array
+    arrays = sum(suffix_of(o.key) == "npy" for o in seen.objects)
+    if axes == 1 and (arrays <= 1 or rows > 64 * _NUMBERS):
+        window, record = (
+            _NUMBERS,
+            "numbers that make a record, such as the length of a model's context",
+        )
+    elif arrays <= 1:
+        window, record = 1, "rows that make a record"
+    elif rows * row <= _ARRAY:
+        window, record = rows, "rows that make a record: an object is one"
     else:
-        window = max(1, min(rows, _WINDOW // max(row, 1)))
-        told = f"of {row} bytes each; the largest object has {rows}"
-        yield f"  window: {window}  # rows that make a record, {told}"
+        window, record = _WINDOW // max(row, 1), "rows that make a record, about 1 MiB"
+    window = max(1, min(window, rows))
+    yield f"  window: {window}  # {record}; the largest object has {rows:,}"
 
 
 def _directory() -> Path:
@@ -204,17 +212,23 @@ def _directory() -> Path:
     return best[1]
 
 
-def _limit(directory: Path) -> int:
+def _limit(directory: Path, seen: Survey) -> tuple[int, str]:
+    """Returns the limit and its reason: twice the source if that is known and fits, else most of what is
+    free."""
     refuse_network_filesystem(directory)
-    limit = int(_free(directory) * _SHARE)
+    free = _free(directory)
+    limit = int(free * _SHARE)
     unit = _GIB if limit >= 10 * _GIB else 64 * _MIB
     limit -= limit % unit
+    wanted = _GIB * max(1, -(-2 * seen.total_bytes // _GIB))
+    if seen.whole and wanted <= limit:
+        return wanted, f"the source has {approximate_size(seen.total_bytes)}, and fits whole"
     if limit < _GIB:
         raise DiskError(
-            f"{directory} has {approximate_size(_free(directory))} free, expected at least "
+            f"{directory} has {approximate_size(free)} free, expected at least "
             f"{approximate_size(_GIB / _SHARE)} for a cache: choose another disk by --cache"
         )
-    return limit
+    return limit, f"{_SHARE:.0%} of the {approximate_size(free)} that are free there now"
 
 
 def _free(directory: Path) -> int:

@@ -76,7 +76,7 @@ class Survey:
     joined: int = 0
     images: list[tuple[int, int]] = field(default_factory=list)  # height, width of some
     grey: int = 0  # how many of these images are grey
-    array: tuple[int, int] | None = None  # rows, bytes of a row
+    array: tuple[int, int, int] | None = None  # rows, bytes of a row, axes
     members: list[str] = field(default_factory=list)  # what a tar's first samples are made of
 
     @property
@@ -224,7 +224,7 @@ def is_image(suffix: str) -> bool:
     return _SUFFIXES.get(suffix) == "image"
 
 
-def _array_of(head: bytes) -> tuple[int, int] | None:
+def _array_of(head: bytes) -> tuple[int, int, int] | None:
     file = io.BytesIO(head)
     try:
         version = np.lib.format.read_magic(file)
@@ -236,7 +236,7 @@ def _array_of(head: bytes) -> tuple[int, int] | None:
         return None
     if not shape or dtype.hasobject:
         return None
-    return shape[0], dtype.itemsize * math.prod(shape[1:])
+    return shape[0], dtype.itemsize * math.prod(shape[1:]), len(shape)
 
 
 def _find_join(found: Survey, keys: Sequence[str]) -> list[str]:

@@ -266,7 +266,8 @@ class S3Backend:
                 reason = cause.rpartition(": ")[2].strip("')")
                 if "NameResolution" in cause or "Failed to resolve" in cause:
                     return TransientError(
-                        f"cannot resolve the store's host name: {redacted(reason)}"
+                        f"cannot resolve the store's host name: {redacted(reason)}). If the bucket is of "
+                        "another service than Amazon's, name its `endpoint` (`cachecd init --endpoint`)"
                     )
                 return TransientError(
                     f"cannot connect to the store: {redacted(reason or str(error))}"

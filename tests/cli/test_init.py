@@ -30,7 +30,7 @@ def image(height=4, width=5, form="PNG", mode="RGB"):
 
 def npy(rows, columns=3, dtype=np.float32):
     file = io.BytesIO()
-    np.save(file, np.zeros((rows, columns), dtype))
+    np.save(file, np.zeros((rows, columns) if columns else rows, dtype))
     return file.getvalue()
 
 
@@ -297,12 +297,25 @@ def test_images_in_a_tar_are_measured_and_their_format_is_known(put, tmp_path, c
     assert AS_PIXELS.format("{decode_image: webp}")[2:] in text
 
 
-def test_windows_of_small_arrays_are_the_arrays_and_of_large_ones_a_mebibyte(put):
-    assert seen(put({"a.npy": npy(10)})).array == (10, 12)
-    whole = "\n".join(proposal._windows(Survey([], True, array=(10, 12))))
-    parts = "\n".join(proposal._windows(Survey([], True, array=(10**9, 1024))))
-    assert "window: 10 " in whole
-    assert "window: 1024 " in parts
+@pytest.mark.parametrize(
+    ("objects", "window"),
+    [
+        ({"a.npy": npy(10), "b.npy": npy(9)}, 10),  # a recording each
+        ({"a.npy": npy(3000, 512), "b.npy": npy(1)}, 512),  # of 6 MB, 1 MiB
+        ({"a.npy": npy(10)}, 1),  # a set in one array
+        ({"tokens.npy": npy(5000, None, np.uint16)}, 1024),
+        ({"tokens.npy": npy(70, None, np.uint16)}, 70),
+        ({"a.npy": npy(70, None), "b.npy": npy(9, None)}, 70),
+        ({"a.npy": npy(70_000, None), "b.npy": npy(9, None)}, 1024),
+    ],
+)
+def test_a_window_is_an_object_of_several_or_a_part_of_a_large_array(
+    put, tmp_path, capsys, objects, window
+):
+    train, text = proposed(put(objects), tmp_path, capsys)
+    assert train.source.array.window == window
+    assert cli.run_command(["sample", str(tmp_path / "proposed.yaml")]) == 0
+    assert "the largest object has" in text
 
 
 def test_a_listing_that_goes_on_is_looked_into_folder_by_folder(put, monkeypatch):
@@ -341,7 +354,17 @@ def test_a_source_without_content_and_a_disk_without_room_are_said_so(put, tmp_p
         seen(put({"empty": b""}))
     monkeypatch.setattr(proposal, "free_bytes", lambda path: 1 << 29)
     with pytest.raises(DiskError, match=r"has 512.0 MiB free, expected at least 1.2 GiB"):
-        proposal._limit(tmp_path)
+        proposal._limit(tmp_path, Survey([], True))
+
+
+def test_a_limit_is_twice_a_source_that_fits(put, tmp_path, capsys):
+    _, text = proposed(put({"a.png": image()}), tmp_path, capsys)
+    assert "  limit: 1GiB  # the source has " in text
+    source = tmp_path / "src"
+    with (source / "large.png").open("wb") as file:
+        file.truncate(700 << 20)
+    _, text = proposed(f"file://{source}", tmp_path, capsys)
+    assert "  limit: 2GiB  # the source has 700.0 MiB, and fits whole" in text
 
 
 @pytest.mark.parametrize(
