@@ -23,7 +23,7 @@ def test_more_than_ten_reads_of_each_record_are_warned_of_once(cache, caplog):
     # Sets of 20, 30, 40 and 50 records; when an epoch ends the next one's set is there.
     read(cache, [10, 10, 0, 0])  # 200 / 30, then 500 / 40
     assert warnings(caplog) == [
-        "train: each record was read 12 times in this run: let the cache grow faster (grow.per_epoch, "
+        "train: each record was read 12 times so far: let the cache grow faster (grow.per_epoch, "
         "evict.refresh, cache.limit, sampler.bandwidth; `cachecd status` shows which of them is the "
         "limit), or plan fewer epochs, or fewer steps"
     ]
@@ -97,7 +97,7 @@ def test_what_the_other_ranks_of_the_node_read_counts_too(cache):
 @pytest.mark.parametrize(
     ("coverage", "pinned", "said"),
     [
-        (0.4, False, "in this run, while 60 % of the source was never cached: let the cache grow"),
+        (0.4, False, "so far, while 60 % of the source was not cached yet: let the cache grow"),
         (None, False, "in this run: let the cache grow"),
         (1.0, False, None),  # there is nothing else to read
         (0.4, True, None),  # what evaluation sets are for

@@ -77,9 +77,9 @@ class Reads:
             return
         rest = ""
         if coverage is not None:
-            rest = f", while {100 * (1 - coverage):.0f} % of the source was never cached"
+            rest = f", while {100 * (1 - coverage):.0f} % of the source was not cached yet"
         log.warning(
-            "%s: each record was read %.0f times in this run%s: let the cache grow faster "
+            "%s: each record was read %.0f times so far%s: let the cache grow faster "
             "(grow.per_epoch, evict.refresh, cache.limit, sampler.bandwidth; `cachecd status` shows which "
             "of them is the limit), or plan fewer epochs, or fewer steps",
             self.dataset, mean, rest,
