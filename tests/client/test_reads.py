@@ -98,7 +98,7 @@ def test_what_the_other_ranks_of_the_node_read_counts_too(cache):
     ("coverage", "pinned", "said"),
     [
         (0.4, False, "so far, while 60 % of the source was not cached yet: let the cache grow"),
-        (None, False, "in this run: let the cache grow"),
+        (None, False, "so far: let the cache grow"),
         (1.0, False, None),  # there is nothing else to read
         (0.4, True, None),  # what evaluation sets are for
     ],
