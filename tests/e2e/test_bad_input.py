@@ -40,7 +40,7 @@ def refused(daemon: Daemon, code: int, *options: str, **how: Any) -> str:
     """Runs it, which must fail at once; the one line that it said, without its "cachecd: "."""
     daemon.write_config()
     before = tree(daemon.folder)
-    done = run(daemon.command(*options), daemon, **how)
+    done = run(daemon.command(*options), daemon, **how) if how else daemon.run(*options)
     assert tree(daemon.folder) == before, "something is left on disk"
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
