@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -27,16 +26,17 @@ Source: TypeAlias = "BatchReader | Ahead"
 Figures = tuple[int, int, float]  # a source's position, bytes_read and queue_filled
 
 
-class Ahead(ABC):
-    """A stage that takes batches from a source ahead of the loop. Like those of BatchReader, its figures
-    count delivered batches.
+class Ahead:
+    """A stage that takes batches from a source ahead of the loop, and sends them through a lane. Like those
+    of BatchReader, its figures count delivered batches.
 
     If making a batch raises an Exception, it is raised after the batches before that one. Any other
     exception (KeyboardInterrupt) is raised at once. A closed pass ends at once.
     """
 
-    def __init__(self, source: Source, most: int) -> None:
+    def __init__(self, source: Source, lane: Lane | None, most: int = 2) -> None:
         """`most`: batches that are under way when the oldest of them is delivered."""
+        self._lane = lane
         self._source = source
         self._most = most
         self._pending: deque[tuple[Any, Figures]] = deque()
@@ -91,26 +91,14 @@ class Ahead(ABC):
     def _figures(self) -> Figures:
         return self._source.position, self._source.bytes_read, self._source.queue_filled
 
-    @abstractmethod
     def _send(self, batch: dict[str, Any], number: int) -> Any:
         """Begins to make the batch of this number. Returns a token for `_receive`."""
-
-    @abstractmethod
-    def _receive(self, sent: Any) -> dict[str, Any]:
-        """The batch, at its turn."""
-
-
-class OneAhead(Ahead):
-    """Sends batches through a lane: each batch before the previous one is delivered."""
-
-    def __init__(self, source: Source, lane: Lane) -> None:
-        super().__init__(source, 2)
-        self._lane = lane
-
-    def _send(self, batch: dict[str, Any], number: int) -> Any:
+        assert self._lane is not None
         return self._lane.send(batch)
 
     def _receive(self, sent: Any) -> dict[str, Any]:
+        """The batch, at its turn."""
+        assert self._lane is not None
         return self._lane.receive(sent)
 
 
@@ -172,7 +160,7 @@ class Pipeline:
             source = Prepared(source, partial(self._call, seed), self._finish)
             self._stages.append(source)
         if self.framework.lane is not None:
-            source = OneAhead(source, self.framework.lane)
+            source = Ahead(source, self.framework.lane)
             self._stages.append(source)
         return source
 
@@ -223,7 +211,7 @@ class Prepared(Ahead):
         self, source: Source, prepare: Callable[[Batch, int], Batch], finish: Callable[[Batch], Batch],
     ) -> None:  # fmt: skip
         """`prepare` gets a batch and its number, in a thread; `finish` gets its result in the loop."""
-        super().__init__(source, _AHEAD)
+        super().__init__(source, None, _AHEAD)
         self._prepare = prepare
         self._finish = finish
         self._threads = ThreadPoolExecutor(_THREADS, "cachecd-prepare")

@@ -95,7 +95,7 @@ class RunLoader:
 
     @property
     def progress(self) -> float:
-        """0..1: how far the run is; it moves with every batch."""
+        """0..1: the progress of the run; it changes with every batch."""
         return 1.0 if (epoch := self.epoch) is None else epoch.progress
 
     def report(self) -> Report:
@@ -105,16 +105,16 @@ class RunLoader:
         return epoch.report()
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run is, as plain values, the same on every rank at the same step.
+        """The position of the run as plain values, the same on every rank at the same step.
 
-        `state=` of a loader in another process, or `load_state_dict()`, goes on there.
+        Resume with `state=` of a loader in another process, or with `load_state_dict()`.
         """
         if (loader := self._current()) is not None:
             return loader.state_dict()
         return dict(self._state or {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `state` was taken, as `state=` does. Releases the current epoch.
+        """Resumes the run at `state`, as `state=` does. Releases the current epoch.
 
         CallerError, and nothing changes, if it is no state of such a run.
         """
@@ -179,7 +179,7 @@ class RunLoader:
         self._epoch, self._has_begun = epoch, False
 
     def _options_for(self, epoch: Epoch) -> Options:
-        """By one seed each epoch has another order."""
+        """The options for the epoch, whose seed gives each epoch another order."""
         seed = self._options.get("seed")
         if seed is None or not self._options.get("reshuffle", True):
             return self._options

@@ -32,11 +32,9 @@ _FIRST_PAUSE, _LAST_PAUSE = 0.02, 0.5  # seconds between two requests
 _FIRST_LINE, _NEXT_LINES = 2.0, 10.0  # seconds before the first line in the log, and between lines
 
 
-class Asker(NamedTuple):
-    """The rank that asks, its job and epoch, and how many seconds it waits at most.
-
-    `before`: the leases of the epoch before, by dataset.
-    """
+class EpochRequest(NamedTuple):
+    """The epoch of a job to acquire, within `timeout` seconds. `before`: the leases of the epoch before, by
+    dataset."""
 
     job: str
     epoch: int
@@ -74,29 +72,32 @@ class Leases:
             raise CallerError("this session is closed: connect() again")
         return (daemon or self.transport).ask(request, self.timeout)
 
-    def asker(
+    def epoch_request(
         self, epoch: int, job: str | None, timeout: float | None, before: Epoch | None
-    ) -> Asker:
+    ) -> EpochRequest:
         """CallerError if the epoch's number is negative."""
         if (epoch := operator.index(epoch)) < 0:
             raise CallerError(f"epoch={epoch}, expected 0 or more")
-        return Asker(job or self.job, epoch, timeout, {} if before is None else before.leases)
+        return EpochRequest(
+            job or self.job, epoch, timeout, {} if before is None else before.leases
+        )
 
     def request(
-        self, asker: Asker, dataset: str, saved: SavedSet | None = None, daemon: Conversation | None = None
+        self, wanted: EpochRequest, dataset: str, saved: SavedSet | None = None,
+        daemon: Conversation | None = None,
     ) -> Reply:  # fmt: skip
         """Requests the dataset's set once, and reports what was delivered of the epoch before.
 
         `saved`: the set that a resumed run had.
         """
         fields: dict[str, Any] = {} if saved is None else saved.for_acquire()
-        previous = asker.before.get(dataset)
+        previous = wanted.before.get(dataset)
         since = 0.0 if previous is None else previous.unreported
         if previous is not None and since:
             fields |= {"lease": previous.manifest.lease, "delivered": since}
         # A new id each time: a repeated id would get the old reply.
         request = Acquire(
-            id=new_id(), dataset=dataset, job=asker.job, epoch=asker.epoch, local_rank=self.rank,
+            id=new_id(), dataset=dataset, job=wanted.job, epoch=wanted.epoch, local_rank=self.rank,
             local_world_size=self.world, **fields,
         )  # fmt: skip
         reply = self.ask(request, daemon)
@@ -104,15 +105,17 @@ class Leases:
             previous.reported += since
         return reply
 
-    def acquire(self, asker: Asker, dataset: str, saved: SavedSet | None = None) -> LeasedSet:
+    def acquire(
+        self, wanted: EpochRequest, dataset: str, saved: SavedSet | None = None
+    ) -> LeasedSet:
         """The dataset's set, on lease to this process; waits until the daemon grants it."""
-        reads = self.reads.of(dataset, asker.job)
+        reads = self.reads.of(dataset, wanted.job)
         reads.requested()
-        wait = Wait(dataset, asker.timeout)
+        wait = Wait(dataset, wanted.timeout)
         lost: LeaseLostError | None = None
         with self.transport.conversation() as daemon:
             for _ in range(_GRANTS):
-                while isinstance(reply := self.request(asker, dataset, saved, daemon), Waiting):
+                while isinstance(reply := self.request(wanted, dataset, saved, daemon), Waiting):
                     wait.pause(reply)
                 assert isinstance(reply, Granted)
                 try:
@@ -125,7 +128,7 @@ class Leases:
                     # The lock is what counts: nothing is waited for.
                     daemon.notify(Held(new_id(), held.manifest.lease, self.rank))
                     return LeasedSet(
-                        held, self.transport, self.release, number=asker.epoch, reads=reads,
+                        held, self.transport, self.release, number=wanted.epoch, reads=reads,
                         coverage=reply.coverage,
                     )  # fmt: skip
                 except BaseException:

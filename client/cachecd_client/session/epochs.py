@@ -15,7 +15,7 @@ from cachecd_client.runs.epoch import Epoch
 from cachecd_client.runs.mixture import Mixture, Weights
 from cachecd_client.runs.run import Run
 from cachecd_client.runs.run_state import RunState
-from cachecd_client.session.acquire import Asker, Leases
+from cachecd_client.session.acquire import EpochRequest, Leases
 
 log = logging.getLogger("cachecd")
 
@@ -34,8 +34,8 @@ class Epochs:
         before: Epoch | None = None,
     ) -> Epoch:  # fmt: skip
         """One epoch, as `Cache.acquire`; reports what was delivered of the epoch before."""
-        asker = self._leases.asker(epoch, job, timeout, before)
-        return self._leases.watch(Epoch(self._leases.acquire(asker, dataset)))
+        wanted = self._leases.epoch_request(epoch, job, timeout, before)
+        return self._leases.watch(Epoch(self._leases.acquire(wanted, dataset)))
 
     def following(
         self, current: Epoch | None, number: int, acquire: Callable[[], Epoch],
@@ -65,20 +65,20 @@ class Epochs:
     def of_run(
         self, sets: str | Weights, run: Run, job: str | None, timeout: float | None, state: RunState | None
     ) -> Generator[Epoch, None, None]:  # fmt: skip
-        """The epochs of `run`, each on lease until the next is taken. `state`: where the run resumes."""
+        """The epochs of `run`, each on lease until the next is taken. `state`: of a run that resumes."""
         current: Epoch | None = None
         following: Epoch | None = None
         try:
             while not run.over:
                 number = run.number
-                asker = self._leases.asker(number, job, timeout, current)
+                wanted = self._leases.epoch_request(number, job, timeout, current)
                 weights: Mapping[str, float] = {}
                 if state is not None and not state.over:
                     weights = state.weights  # of an epoch, whatever its caller wants by now
                 elif isinstance(sets, Weights):
                     weights = sets.at(run.progress(number, 0.0, run.read))
                 datasets = sets if isinstance(sets, str) else weights
-                acquire = partial(self._acquire, asker, datasets, run, state)
+                acquire = partial(self._acquire, wanted, datasets, run, state)
                 following = self.following(current, number, acquire, weights)
                 state = None
                 if current is not None:
@@ -94,7 +94,11 @@ class Epochs:
                         releasing.callback(epoch.release)
 
     def _acquire(
-        self, asker: Asker, sets: str | Mapping[str, float], run: Run, state: RunState | None
+        self,
+        wanted: EpochRequest,
+        sets: str | Mapping[str, float],
+        run: Run,
+        state: RunState | None,
     ) -> Epoch:
         """The run's next epoch, of one dataset or of several by weights.
 
@@ -117,11 +121,11 @@ class Epochs:
         if len(saved) > 1:
             # Before any is waited for: a dataset begins where the run was only until it has sealed a shard.
             for name, one in saved.items():
-                self._leases.request(asker, name, one)
+                self._leases.request(wanted, name, one)
         leased: list[LeasedSet] = []
         with ExitStack() as releasing:
             for name in names:
-                leased.append(taken := self._leases.acquire(asker, name, saved.get(name)))
+                leased.append(taken := self._leases.acquire(wanted, name, saved.get(name)))
                 releasing.callback(taken.release)
             same = {
                 one.dataset
@@ -133,7 +137,7 @@ class Epochs:
                     log.warning(
                         "%s: epoch %d begins anew with the set that is cached now: the set of the state is "
                         "no longer cached",
-                        name, asker.epoch,
+                        name, wanted.epoch,
                     )  # fmt: skip
             resumed = state if len(same) == len(names) else None
             if state is not None:
