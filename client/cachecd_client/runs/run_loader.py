@@ -45,7 +45,7 @@ class RunLoader:
     over, loops deliver no batches, and the log says so: a program may loop more often than the run has
     epochs left, as after a resume.
 
-    The first epoch is leased when it is needed: by a loop, `len()`, `state_dict()`, `progress` or
+    The first epoch is leased when it is needed: by a loop, `len()`, `epoch`, `state_dict()`, `progress` or
     `report()`. The last lease ends with the last batch, with `close()` or with the session.
 
     Made by `Cache.numpy`, `torch`, `tf` and `jax`. Use it from one thread at a time.
