@@ -19,7 +19,7 @@ def crc32c(data: Buffer, crc: int = 0) -> int:
     """CRC-32C (Castagnoli, RFC 3720) of `data`, continuing from `crc`."""
 
 def _crc32c_by(by: Literal["folding", "streams", "tables"], data: Buffer, crc: int = 0) -> int:
-    """crc32c as other processors than this compute it, who lack what is not named; for tests."""
+    """crc32c by the method of another processor; for tests."""
 
 def _copy_with_crc32c_by(
     by: Literal["folding", "streams", "tables"], data: Buffer, start: int, coming: int
@@ -30,18 +30,18 @@ def _copy_with_crc32c_by(
 def convert(data: Buffer, source: str, target: str, _portable: bool = False) -> NDArray[Any]:
     """The numbers of `data`, which are of dtype `source`, as `target`; one dimension.
 
-    As NumPy's astype, where that defines a result, and the same on every processor: integers to
-    integers modulo 2**bits; floats to integers toward zero, NaN as 0 and what lies beyond the
-    limits as the nearest limit; to bool whether it is not zero; to floats rounded to nearest, ties
-    to even. bfloat16, a uint16 here, is rounded from float32. ValueError for an unknown dtype;
-    bytes beyond the last whole number are left out.
+    As NumPy's astype where that defines a result, and the same on every processor: integers to integers
+    modulo 2**bits; floats to integers toward zero, NaN as 0 and numbers beyond the limits as the nearest
+    limit; numbers to bool as "not zero"; numbers to floats rounded to nearest, ties to even. bfloat16, here
+    uint16, is rounded from float32. ValueError for an unknown dtype; bytes beyond the last whole number are
+    left out.
     """
 
 def _decode_some_varints(data: Buffer, limit: int, portable: bool) -> tuple[NDArray[np.int64], int]:
-    """What the fast loop takes of a packed list of integers, and how many bytes; for tests."""
+    """The integers that the fast loop reads from a packed list, and their bytes; for tests."""
 
 class ImageOptions(TypedDict, total=False):
-    """The fields of client/core/image.h's ImageOptions, whose comments say what they mean."""
+    """The fields of ImageOptions in client/core, where comments explain them."""
 
     crop: Literal["random", "center", "none"]
     height: int
@@ -59,7 +59,7 @@ class ImageOptions(TypedDict, total=False):
     other: int
 
 def image_formats() -> set[str]:
-    """Of "jpeg" and "png" those that the core was built with."""
+    """The formats, of "jpeg" and "png", with which the core was built."""
 
 def place_image(
     options: ImageOptions, height: int, width: int, key: int
@@ -110,8 +110,8 @@ class ShardWriter:
     not in the middle of a shard. The shard and its sidecar, each rounded up to whole blocks of 4096
     bytes, together never use more than `capacity`: a record that would exceed it is refused.
     capacity 0 means unlimited and unreserved; one that cannot hold an empty shard is a ValueError.
-    `meta_bytes` of the capacity are kept for the text that finish is given. Not thread-safe. A writer
-    that is garbage-collected unfinished aborts, but not in a forked child: the files are the parent's.
+    `meta_bytes` of the capacity are reserved for the text of finish. Not thread-safe. An unfinished writer
+    aborts when it is collected, but not in a forked child: the files belong to the parent.
     """
 
     def __init__(self, path: str, capacity: int = 0, meta_bytes: int = 4096) -> None: ...
@@ -127,7 +127,7 @@ class ShardWriter:
     def digest(self) -> int:
         """After finish: the sidecar's digest."""
     def describe(self, unit: int, key: bytes, begin: int, etag: bytes) -> None:
-        """What the sidecar says of a unit; before the unit's first record, with which it takes room."""
+        """Describes a unit in the sidecar, before its first record, with which it takes room."""
     def append(self, record: Buffer, unit: int = 0, ordinal: int = 0) -> bool:
         """Appends one record; False, and nothing written, if it does not fit. Ordinals of a unit ascend."""
     def append_frames(
@@ -135,9 +135,9 @@ class ShardWriter:
     ) -> tuple[int, int, bool]:
         """Appends whole TFRecord frames verbatim; `ordinal` is that of the first frame, and counts up.
 
-        Returns (records, consumed, full): how many records were appended, how many bytes of
-        `frames` they took, and whether the next whole record did not fit. An incomplete last frame
-        is left for the next call. CorruptRecordError(name, base + offset, why) if a CRC is wrong;
+        Returns (records, consumed, full): the number of appended records, their bytes in `frames`, and
+        whether the next whole record did not fit. An incomplete last frame is left for the next call.
+        CorruptRecordError(name, base + offset, why) if a CRC is wrong;
         the records before stay appended and count in num_records.
         """
     def finish(self, meta: str) -> tuple[int, int]:
@@ -187,29 +187,25 @@ def write_sidecar(path: str, meta: str, data_bytes: int, offsets: NDArray[np.uin
     """Writes a sidecar for a foreign TFRecord file (one unit without key); returns its bytes."""
 
 def scan(path: str, verify: bool = False) -> NDArray[np.uint64]:
-    """Offsets of all records of a TFRecord file, found by walking it; length CRCs always checked, with
-    `verify` data CRCs too. CorruptRecordError(path, offset, why) for a bad CRC or a truncated tail."""
+    """Offsets of all records of a TFRecord file, by a scan; length CRCs are always checked, with `verify`
+    data CRCs too. CorruptRecordError(path, offset, why) for a bad CRC or a truncated tail."""
 
 def drawn(bounds: Sequence[int], key: int, positions: int) -> list[int]:
-    """How many of a mixture's first `positions` are drawn of each dataset.
+    """The number of draws of each dataset in the first `positions` of a mixture.
 
-    bounds: the datasets' cumulative weights, ascending to 2**62. Position i is drawn of the first dataset
-    whose bound is above Mix(Mix(key + GOLDEN) + GOLDEN * i) >> 2, of SplitMix64's finalizer and increment.
-    ValueError for other bounds.
+    bounds: cumulative weights of the datasets, ascending to 2**62. Position i is drawn from the first
+    dataset whose bound is above Mix(Mix(key + GOLDEN) + GOLDEN * i) >> 2, with
+    the finalizer and the increment of SplitMix64. ValueError for other bounds.
     """
 
 def draws_until(bounds: Sequence[int], key: int, records: Sequence[int]) -> int:
-    """How many positions there are until one dataset has been drawn as often as it has `records`."""
+    """The number of positions until one dataset was drawn as often as it has `records`."""
 
 def count_records(
     files: Sequence[tuple[str, NDArray[np.uint64] | None]], totals: tuple[int, int] | None = None
 ) -> NDArray[np.uint64]:
-    """How many records each of BatchReader's `files` has, by its offsets, sidecar, or a walk.
-
-    `totals` as of BatchReader, which counts likewise.
-
-    Several files are looked at at a time, without the GIL. OSError; CorruptRecordError.
-    """
+    """The number of records in each of the `files` of a BatchReader, by offsets, sidecar or scan, in
+    several threads. `totals` as of BatchReader. OSError; CorruptRecordError."""
 
 def read_record(path: str, offset: int) -> bytes:
     """One record's payload, both CRCs checked. CorruptRecordError."""
@@ -244,7 +240,7 @@ Column = (
 )
 
 class FeatureOptions(TypedDict, total=False):
-    """What is made of a feature on its way into a batch."""
+    """The changes to a feature between the record and the batch."""
 
     name: str
     """The name of its column; by default the feature's."""
@@ -279,13 +275,9 @@ class Division:
     """
 
     def __init__(
-        self,
-        records: int,
-        batch_size: int,
-        world: int,
-        last: Literal["drop", "short", "pad"],
+        self, records: int, batch_size: int, world: int, last: Literal["drop", "short", "pad"],
         nodes: tuple[int, int] | None = None,
-    ) -> None: ...
+    ) -> None: ...  # fmt: skip
     @property
     def records(self) -> int: ...
     @property
@@ -364,33 +356,17 @@ class BatchReader:
         self,
         files: Sequence[tuple[str, NDArray[np.uint64] | None]],
         features: Sequence[tuple[str, str, str, tuple[int, ...] | None, bool] | ReaderFeature],
-        *,
-        batch_size: int,
-        seed: int = 0,
-        shuffle: bool = True,
-        rank: int = 0,
-        world: int = 1,
-        last: Literal["drop", "short", "pad"] = "drop",
-        start: int = 0,
-        every: int = 1,
-        threads: int = 0,
-        prefetch_bytes: int = 64 << 20,
-        on_corrupt: Literal["replace", "raise"] = "replace",
-        ids: bool = False,
-        window: int = 0,
-        wrap: dict[str, Callable[..., Any] | None] = {},
-        dlpack: set[str] = set(),
-        one_by_one: bool = False,
+        *, batch_size: int, seed: int = 0, shuffle: bool = True, rank: int = 0, world: int = 1,
+        last: Literal["drop", "short", "pad"] = "drop", start: int = 0, every: int = 1, threads: int = 0,
+        prefetch_bytes: int = 64 << 20, on_corrupt: Literal["replace", "raise"] = "replace",
+        ids: bool = False, window: int = 0, wrap: dict[str, Callable[..., Any] | None] = {},
+        dlpack: set[str] = set(), one_by_one: bool = False,
         report: Callable[[list[tuple[str, int, str]]], Any] | None = None,
-        stages: Sequence[NDArray[np.uint64]] | None = None,
-        mixture: Mixture | None = None,
-        datasets: NDArray[np.int64] | None = None,
-        nodes: tuple[int, int] | None = None,
-        totals: tuple[int, int] | None = None,
-        memory: int | None = None,
-        processors: int | None = None,
+        stages: Sequence[NDArray[np.uint64]] | None = None, mixture: Mixture | None = None,
+        datasets: NDArray[np.int64] | None = None, nodes: tuple[int, int] | None = None,
+        totals: tuple[int, int] | None = None, memory: int | None = None, processors: int | None = None,
         augment: int = 0,
-    ) -> None: ...
+    ) -> None: ...  # fmt: skip
     @property
     def num_records(self) -> int:
         """Of the whole file set, or of all stages, or the positions of the mixture."""

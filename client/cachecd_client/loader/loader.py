@@ -345,33 +345,18 @@ class Loader:
 
     def _new_reader(self, start: int, seed: int, augment: int) -> _core.BatchReader:
         reader = _core.BatchReader(
-            self._reading.files,
-            **self._pipeline.for_reader,
-            batch_size=self.batch_size,
-            seed=seed,
-            augment=augment,
-            shuffle=self.shuffle,
-            rank=self.rank,
-            world=self.world,
-            last=self._last,
-            start=start,
-            every=self._every,
-            threads=self.threads,
-            prefetch_bytes=self.prefetch_bytes,
-            on_corrupt=self._on_corrupt,
-            ids=self._ids,
-            window=self._reading.window or 0,
+            self._reading.files, **self._pipeline.for_reader, batch_size=self.batch_size, seed=seed,
+            augment=augment, shuffle=self.shuffle, rank=self.rank, world=self.world, last=self._last,
+            start=start, every=self._every, threads=self.threads, prefetch_bytes=self.prefetch_bytes,
+            on_corrupt=self._on_corrupt, ids=self._ids, window=self._reading.window or 0,
             report=self._losses or self._reading.corrupt,
-            stages=None
-            if self.part is None or self.part.selection.mixture
-            else self.part.selection.stages,
+            stages=None if self.part is None or self.part.selection.mixture else self.part.selection.stages,
             mixture=None if self.part is None else self.part.selection.mixture,
             datasets=self._reading.datasets if self._ids else None,
             nodes=None if self.part is not None else self._reading.agreed,
-            totals=(self._reading.num_records, self._reading.num_bytes),
-            memory=resources.memory(),
+            totals=(self._reading.num_records, self._reading.num_bytes), memory=resources.memory(),
             processors=resources.processors(),
-        )
+        )  # fmt: skip
         expected = self._reading.num_records if self.part is None else self.division.records
         if (records := reader.num_records) != expected:
             reader.close()

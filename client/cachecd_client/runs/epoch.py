@@ -296,25 +296,13 @@ class Epoch(FileSet):
     def _reading(self, schema: Schema) -> Reading:
         _warn_of_window(self.dataset, min(self.window or self.num_bytes, self.num_bytes))
         return Reading(
-            files=[(path, None) for path in self._files],
-            schema=schema,
-            num_records=self.num_records,
-            num_bytes=self.num_bytes,
-            fingerprint=self.fingerprint,
-            seed=self.seed,
-            shuffle=not self.pinned,
-            drop_last=not self.pinned,
-            window=self.window,
-            shards=self._numbers,
-            begin=self._begin,
-            began=self._passes.began,
-            ended=self._passes.ended,
-            part=self._part,
-            agreed=self.agreed,
-            share=self._share,
-            about=self._about,
+            files=[(path, None) for path in self._files], schema=schema, num_records=self.num_records,
+            num_bytes=self.num_bytes, fingerprint=self.fingerprint, seed=self.seed,
+            shuffle=not self.pinned, drop_last=not self.pinned, window=self.window,
+            shards=self._numbers, begin=self._begin, began=self._passes.began, ended=self._passes.ended,
+            part=self._part, agreed=self.agreed, share=self._share, about=self._about,
             corrupt=self._report,
-        )
+        )  # fmt: skip
 
     def _loader(
         self, batch_size: int, framework: Framework, options: Options, every: int = 1

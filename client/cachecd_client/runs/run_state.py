@@ -131,21 +131,16 @@ class RunState:
             sets = [SavedSet.of_state(one) for one in values["sets"]]
             weights = {_text(name): _share(share) for name, share in values.get("weights", ())}
             run_state = cls(
-                epoch=_number(values["epoch"]),
-                read=_number(values["read"]),
-                of_epoch=_number(values["of_epoch"]),
-                ranks=_ranks(*values["ranks"]),
+                epoch=_number(values["epoch"]), read=_number(values["read"]),
+                of_epoch=_number(values["of_epoch"]), ranks=_ranks(*values["ranks"]),
                 step=max(1, _number(state["batch_size"]) * _number(state["world"])),
-                share=_share(values["share"]),
-                position=_number(state["position"]),
+                share=_share(values["share"]), position=_number(state["position"]),
                 over=bool(values["over"]),
                 window=None if state["window"] is None else _number(state["window"]),
                 sweeps={_text(name): Sweep.of_state(one) for name, one in values["sweeps"].items()},
-                weights=weights,
-                key=_number(values["key"]) if weights else 0,
-                sets={one.dataset: one for one in sets},
-                state=dict(state),
-            )
+                weights=weights, key=_number(values["key"]) if weights else 0,
+                sets={one.dataset: one for one in sets}, state=dict(state),
+            )  # fmt: skip
             weighty = {name for name, share in weights.items() if share}
             # Repeated without a daemon, a mixture has sets too that have no weight any more.
             if not run_state.sets or (

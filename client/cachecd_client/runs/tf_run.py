@@ -102,14 +102,9 @@ def dataset(
         rank, world = place(rank, world)
         integer("batch_size", batch_size, 1)
         sets.pipeline = pipeline = Pipeline(
-            Pipeline.features_of(first.schema, features, label),
-            batch_size,
-            label,
-            not first.pinned if shuffle is None else flag("shuffle", shuffle),
-            last,
-            rank,
-            world,
-        )
+            Pipeline.features_of(first.schema, features, label), batch_size, label,
+            not first.pinned if shuffle is None else flag("shuffle", shuffle), last, rank, world,
+        )  # fmt: skip
         batches = pipeline.divided(first.num_records).steps
         _, batch_bytes = sets.one_pass(first)
         passes = tf.data.Dataset.from_generator(sets, output_signature=PASS_SPEC)
