@@ -286,68 +286,64 @@ class Division:
     def is_full(self) -> bool:
         """Whether every batch has `batch_size` rows, on every rank of every node."""
     def begin(self, batch: int, rank: int) -> int:
-        """Records of the rank before its batch of this number; before `steps`, all that it is given."""
+        """Records of the rank before this batch; for `steps`, all of its records."""
     def rows(self, rank: int) -> NDArray[np.int64]:
-        """How many records each batch of the rank has."""
+        """The number of records in each batch of the rank."""
 
 @final
 class BatchReader:
     """Reads records in a fixed order into batches of columns; native threads run ahead.
 
-    files: (path, offsets or None): None reads `path + ".idx"`, or scans the file if there is none.
-      Offsets must ascend (ValueError); a record that they place beyond the file's end is corrupt.
-      Files may be opened again later: by relative paths only while the directory stays the same.
-    features: (name, kind, dtype, shape, raw) or these and FeatureOptions: kind is the Example's list
-      ("bytes", "float", "int64"); dtype a NumPy name ("uint8", ..., "bfloat16" as uint16) or
-      "bytes"; shape a tuple, or None for ragged; raw: one bytes value holding a little-endian
-      array. Lists that are not raw have the dtype of their kind: "bytes", "float32", "int64". A
-      ragged feature that a record lacks is empty; any other that it lacks is a SchemaError, unless
-      it has a default. An option that the feature cannot have, or a default that does not fit it,
-      is a SchemaError too, and so are two columns of one name.
-    Record positions: i -> Permutation(N, seed)[i] if shuffle else i, unless `window` is exceeded.
-      Rank r of `world` takes the positions r, r + world, r + 2 * world, ... below N, in the batches of
+    files: (path, offsets or None): None reads `path + ".idx"`, or scans the file if it has no sidecar.
+      Offsets must ascend (ValueError); a record beyond the end of its file is corrupt. Files may be opened
+      again later, so relative paths need an unchanged working directory.
+    features: (name, kind, dtype, shape, raw), optionally with FeatureOptions. kind: the list of the Example
+      ("bytes", "float", "int64"); dtype: a NumPy name ("uint8", ..., "bfloat16" as uint16) or "bytes";
+      shape: a tuple, or None for ragged; raw: one bytes value with a little-endian array. Lists that are
+      not raw have the dtype of their kind: "bytes", "float32", "int64". A missing ragged feature is empty;
+      any other missing feature is a SchemaError, unless it has a default. SchemaError also for an option
+      or a default that does not fit the feature, and for two columns with one name.
+    Record positions: i -> Permutation(N, seed)[i] if shuffle else i, unless `window` is exceeded. Rank r of
+      `world` takes the positions r, r + world, r + 2 * world, ... below N, in the batches of
       Division(N, batch_size, world, last, nodes), whose errors it raises.
     last: "pad" adds the column "_valid", bool [rows]. A row without a record is zero or empty (padded:
-      filled up), whatever the default.
-    start: the first batch to deliver (resume). every: from there on only each so-many-th one, for
-      readers that take turns. prefetch_bytes bounds what is made ahead; threads 0 chooses, of at
-      most `processors`, by default those of this process's affinity.
-    memory: bytes that this process may use. A set that is read at random, and of which half of that cannot
-      keep all, is not read ahead of what is wanted.
-    on_corrupt: "raise" -> CorruptRecordError from next(); "replace" -> the record is replaced by
-      another of the same rank's positions (the next good one, cyclically) and noted in `corrupt`;
-      if none is good, CorruptRecordError. A sidecar that is damaged is noted too and replaced by
-      walking the file; with "raise" it is CorruptSidecarError from the constructor. A file without
-      a sidecar that does not begin with a record is CorruptRecordError from it in either case. What
-      the disk does not give back counts as corrupt.
-    ids adds "_shard" (int64, index into files) and "_record" (int64, index within the file), those
-      of the replacement if there is one, -1 in rows without a record.
-    window: bytes of files that are read from at a time; 0: all. If the files have more, they are
-      shuffled as whole files and within a sliding window (client/core/order.h), opened when they
-      are wanted, and closed when the window has passed; their errors then come from next().
-    wrap: from a column's name to what is called with its arrays, in place of which the batch holds
-      what it returns. It must not refer to the reader. What it raises is raised when its batch's
-      turn comes; that batch is lost, so every later call is a RuntimeError until restart().
-      KeyboardInterrupt and the like leave next() at once; what is wrapped already is kept for the
-      next call.
-    dlpack: names of columns whose arrays come as DLPack capsules, bound for one consumer each, which
-      lets the memory go without the GIL on any thread.
-    one_by_one: each batch is wrapped when it is delivered, and not several ready ones at a time,
+      filled up), whatever the default is.
+    start: the first batch to deliver (resume). every: deliver only each n-th batch from there, for readers
+      that take turns. prefetch_bytes: the limit of the batches that are ready. threads: 0 lets the reader
+      choose, at most `processors`, by default those of the affinity of this process.
+    memory: bytes that this process may use. A set that is read at random, and does not fit into half of
+      them, is not read ahead.
+    on_corrupt: "raise": next() raises CorruptRecordError. "replace": the record is replaced by the next
+      good record of the same rank, cyclically, and added to `corrupt`; CorruptRecordError if no record is
+      good. A damaged sidecar is added too, and the file is scanned; with "raise" the constructor raises
+      CorruptSidecarError. In both cases the constructor raises CorruptRecordError for a file without a
+      sidecar that does not begin with a record. Bytes that the disk cannot read are corrupt.
+    ids: adds "_shard" (int64, index into files) and "_record" (int64, index within the file), of the
+      replacement if the record was replaced, -1 in rows without a record.
+    window: bytes of files that are read at random at once; 0: all files. If the files have more bytes,
+      whole files are shuffled, and records within a sliding window (client/core/order.h). Files are then
+      opened late, and closed behind the window; their errors come from next().
+    wrap: column name -> function of the arrays of the column, whose result the batch has instead. It must
+      not refer to the reader. An exception is raised at the turn of its batch; the batch is lost, and every
+      later call raises RuntimeError until restart(). KeyboardInterrupt and similar exceptions leave next()
+      at once; results that exist are kept for the next call.
+    dlpack: names of columns whose arrays are passed as DLPack capsules, for one consumer each. Their memory
+      is released without the GIL, on any thread.
+    one_by_one: wraps each batch when it is delivered. Otherwise several ready batches are wrapped together,
       which is faster.
-    report: called by next() with those of `corrupt` that are new, before it returns the batch.
-    stages: what is read, in place of all records: stages that follow one another, each an array
-      uint64 [slices, 3] of (index into files, first record, records). Each stage is shuffled by itself,
-      the first with `seed`, the others with seeds that follow from it. ValueError for a slice of what
-      is not there.
-    mixture: (bounds, key, positions, parts), in place of `stages`: at each position the next record of the
-      dataset that `drawn` tells; parts: of each dataset the window of its files (0: all) and its stages.
-      ValueError if more is drawn of a dataset than its stages have.
-    datasets: int64 [files]; adds the column "_dataset", int64: the number of the record's file, that of
-      the replacement if there is one, -1 in rows without a record.
-    totals: (records, bytes) of all files, where they are known. Then a file that is gone or cannot be read
-      at all is damaged like any other, and costs its records alone; CorruptRecordError if none is left.
-    augment: from it and a record's place in the pass, over all ranks, follow the crop and the flip of the
-      record's pictures.
+    report: called by next() with the new entries of `corrupt`, before it returns the batch.
+    stages: the records to read, instead of all: stages in order, each an array uint64 [slices, 3] of
+      (index into files, first record, records). Each stage is shuffled by itself: the first with `seed`,
+      the others with seeds that follow from it. ValueError for a slice that does not exist.
+    mixture: (bounds, key, positions, parts), instead of `stages`: each position takes the next record of
+      the dataset that `drawn` chooses. parts: for each dataset the window of its files (0: all) and its
+      stages. ValueError if a dataset is drawn more often than its stages have records.
+    datasets: int64 [files]: adds the column "_dataset", int64, the value of the file of the record or of
+      its replacement, -1 in rows without a record.
+    totals: (records, bytes) of all files, if known. Then a file that is missing or cannot be read is
+      damaged like any other, and only its records are lost; CorruptRecordError if no file is left.
+    augment: with the place of a record in the pass over all ranks, it decides crop and flip of its
+      pictures.
     The order depends on files, seed, shuffle, window, stages, mixture, rank and world alone.
     A reader may be used from any thread, but its batches come in order only to one thread at a time.
     """
@@ -369,13 +365,13 @@ class BatchReader:
     ) -> None: ...  # fmt: skip
     @property
     def num_records(self) -> int:
-        """Of the whole file set, or of all stages, or the positions of the mixture."""
+        """Records of the file set, or of all stages, or the positions of the mixture."""
     @property
     def num_batches(self) -> int:
-        """That this rank is given in all, those before `start` and those left to others included."""
+        """Batches of this rank, with those before `start` and those of other readers."""
     @property
     def corrupt(self) -> list[tuple[str, int, str]]:
-        """(path, offset, why) of each corrupt record met so far, also by threads that run ahead."""
+        """(path, offset, why) of each corrupt record found until now, also by threads that run ahead."""
     @property
     def num_corrupt(self) -> int:
         """len(corrupt), without making the list."""
@@ -387,16 +383,16 @@ class BatchReader:
         """Record bytes delivered so far."""
     @property
     def queue_filled(self) -> float:
-        """Sum over the batches delivered so far of how full the queue was after each, 0..1: of
-        prefetch_bytes, what was made ahead; 1 when there was nothing left to make."""
+        """How full the queue was after each delivered batch, 0..1 of prefetch_bytes, as a sum; 1 if
+        nothing is left to prefetch."""
     @property
     def seconds_idle(self) -> float:
-        """Since next() last returned, in this pass; 0 before it has."""
+        """Seconds since next() last returned in this pass; 0 before."""
     @property
     def position(self) -> int:
-        """The next batch: those delivered of this pass, each `every` further, and `start`."""
+        """The number of the next batch: `start`, and `every` for each delivered batch."""
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """The batches of this pass by `next`; RuntimeError once another one has begun."""
+        """The batches of this pass by `next`; RuntimeError after another pass has begun."""
     def next(self) -> dict[str, Any] | None:
         """The next batch, a Column of each feature unless wrapped, or None at the end.
 
@@ -408,9 +404,8 @@ class BatchReader:
         forked child, which must make a reader of its own.
         """
     def restart(self, start: int = 0, seed: int | None = None, augment: int | None = None) -> None:
-        """Begins anew at batch `start`, also after close(): as a new reader of the same arguments,
-        and of these seeds if there are any, but with the files, page tables and memory of this one. What
-        it counts begins at 0 again.
+        """Begins anew at batch `start`, also after close(): as a new reader with the same arguments and
+        these seeds, but with the files, page tables and memory of this reader. All figures start at 0.
 
         ValueError beyond the last batch; RuntimeError in a forked child. Not while another thread
         uses the reader.
