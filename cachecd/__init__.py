@@ -1,3 +1,1 @@
 """cachecd keeps training data from object storage as TFRecord shards in a local, growing cache."""
-
-__version__ = "0.1.0"

@@ -23,8 +23,6 @@ import typer
 import typer.core
 import typer.main
 
-from cachecd import __version__
-
 COMMANDS = (
     "run",
     "init",
@@ -84,7 +82,9 @@ app = typer.Typer(
 
 def _print_version(asked: bool) -> None:
     if asked:
-        print(f"cachecd {__version__}")
+        from importlib.metadata import version
+
+        print(f"cachecd {version('cachecd')}")
         raise typer.Exit
 
 

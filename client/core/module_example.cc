@@ -45,7 +45,7 @@ class Encoder {
     const uint64_t size = PlanExample(&features_);
     nb::object bytes = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
     if (!bytes.is_valid()) throw nb::python_error();
-    auto* to = reinterpret_cast<uint8_t*>(PyBytes_AS_STRING(bytes.ptr()));
+    auto* to = reinterpret_cast<uint8_t*>(PyBytes_AsString(bytes.ptr()));
     if (size > kWorthReleasingTheGil) {
       const WithoutGil release;
       WriteExample(features_, to);
@@ -103,7 +103,7 @@ class Encoder {
       if (overflow != 0) Refuse("an int beyond 64 bits");
       ints_.back().push_back(number);
     } else {
-      floats_.back().push_back(static_cast<float>(PyFloat_AS_DOUBLE(value.ptr())));
+      floats_.back().push_back(static_cast<float>(PyFloat_AsDouble(value.ptr())));
     }
   }
 

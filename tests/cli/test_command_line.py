@@ -6,10 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
-from cachecd import __version__, cli
+from cachecd import cli
 from cachecd.errors import ConfigError, DiskError
 from tests.cli.conftest import REPOSITORY
 
@@ -19,9 +20,14 @@ HEAVY = {"numpy", "pydantic", "zmq", "boto3", "obstore", "sklearn", "PIL", "stru
 
 def test_the_version_is_printed_and_is_that_of_both_distributions(cachecd):
     done = cachecd("--version")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"cachecd {__version__}\n", "")
-    for project in (REPOSITORY / "pyproject.toml", REPOSITORY / "client" / "pyproject.toml"):
-        assert f'\nversion = "{__version__}"\n' in project.read_text()
+    client = tomllib.loads((REPOSITORY / "client" / "pyproject.toml").read_text())["project"]
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"cachecd {client['version']}\n", "")
+    daemon = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    assert f"cachecd-client=={client['version']}" in daemon["dependencies"]
+
+
+def test_both_distributions_have_the_license():
+    assert (REPOSITORY / "client/LICENSE").read_bytes() == (REPOSITORY / "LICENSE").read_bytes()
 
 
 def test_help_names_every_command(cachecd):
