@@ -33,7 +33,7 @@ BROKEN = {
         ),
         "1:1: found endless or very deep nesting",
     ),
-    "very deep": ("[" * 1200, "1:1: found endless or very deep nesting"),
+    "very deep": ("[" * 500, "1:1: found endless or very deep nesting"),
 }
 
 

@@ -20,6 +20,7 @@ FULL = (Path(__file__).parents[2] / "deploy" / "config" / "full.yaml").read_text
 # Comments only make a hit less likely.
 TEXT = "\n".join(line for line in FULL.splitlines() if line.partition("#")[0].strip())
 
+LONG = "CACHECD_LONG" in os.environ
 # One of each kind of thing that YAML can hold, and the strings that mean something somewhere.
 KINDS = [
     *[None, True, -1, 0, 1.5, float("nan"), float("inf"), 2**70, "", "\0", "x", "80%", "64MiB"],
@@ -40,7 +41,7 @@ def check(path, environ=None):
             assert re.match(rf"({re.escape(str(path))}:\d+:\d+|CACHECD_\w+): .", line), line
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=200 if LONG else 15)
 @given(
     st.integers(0, len(TEXT)),
     st.integers(0, 12),
@@ -64,8 +65,8 @@ DOCUMENT = YAML(typ="safe").load(TEXT)
 PLACES = [place for place in places(DOCUMENT) if place]
 
 
-# Two kinds at each place, at the next place others: all of them are 2,000 files, which take half a minute.
-EVERY = 1 if "CACHECD_LONG" in os.environ else 12
+# One kind at each place, at the next place another: all of them are 2,000 files, which take half a minute.
+EVERY = 1 if LONG else len(KINDS)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_a_key_with_any_kind_of_value_loads_or_says_what_is_wrong(path, at, plac
         check(path)
 
 
-@settings(max_examples=33, deadline=None)
+@settings(max_examples=100 if LONG else 10)
 @given(
     st.sampled_from(PLACES),
     st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12),

@@ -43,9 +43,9 @@ def raw(dtype, shape, **options):
 
 
 @pytest.mark.parametrize(
-    "source", ["bool", "uint8", "int16", "uint32", "int64", "float16", "float64"]
+    ("source", "target"),
+    [("bool", "float32"), ("uint8", "float16"), ("int16", "float64"), ("float64", "int32")],
 )
-@pytest.mark.parametrize("target", ["uint8", "int32", "float16", "float32", "float64"])
 @pytest.mark.parametrize("shape", [(), (2, 3), (0,)])
 def test_arrays_are_cast_as_numpy_does(tmp_path, source, target, shape):
     values = (np.random.default_rng(1).random((5, *shape)) * 99).astype(source)

@@ -155,48 +155,56 @@ def test_raise_delivers_what_precedes_and_then_the_error(shard, threads):
 # Every damage
 
 
+SMALL = 4  # records: their bytes are altered one by one
+
+
+@pytest.fixture
+def small(tmp_path):
+    return write(tmp_path / "small.tfrecord", [example(i) for i in range(SMALL)])
+
+
 def deliver(path):
     try:
-        return labels(read(path, batch_size=N, on_corrupt="raise"))
+        return labels(read(path, batch_size=SMALL, on_corrupt="raise"))
     except (CorruptRecordError, CorruptSidecarError) as error:
         return type(error)
 
 
-def test_every_altered_byte_of_a_shard_is_found(shard):
-    good = shard.read_bytes()
+def test_every_altered_byte_of_a_shard_is_found(small):
+    good = small.read_bytes()
     for at in range(len(good)):
         bad = bytearray(good)
         bad[at] ^= 0x10
-        shard.write_bytes(bad)
-        assert deliver(shard) is CorruptRecordError
+        small.write_bytes(bad)
+        assert deliver(small) is CorruptRecordError
 
 
-def test_every_altered_byte_of_what_the_reader_needs_of_a_sidecar_is_found(shard):
-    sidecar = shard.with_name(shard.name + ".idx")
+def test_every_altered_byte_of_what_the_reader_needs_of_a_sidecar_is_found(small):
+    sidecar = small.with_name(small.name + ".idx")
     good = sidecar.read_bytes()
     # Meta, units and ordinals are nothing to the reader; Sidecar.read verifies them.
     begin = 52 + 6 + 24 + len(b"key" + b"etag") + 4
-    offsets = range(begin, begin + 8 * N + 4)
+    offsets = range(begin, begin + 8 * SMALL + 4)
     for at in [*range(52), *offsets]:
         bad = bytearray(good)
         bad[at] ^= 0x10
         sidecar.write_bytes(bad)
-        assert deliver(shard) is CorruptSidecarError
+        assert deliver(small) is CorruptSidecarError
 
 
 @pytest.mark.parametrize("ending", ["", ".idx"])
-def test_every_truncation_of_a_shard_or_sidecar_is_found(shard, ending):
-    path = shard.with_name(shard.name + ending)
+def test_every_truncation_of_a_shard_or_sidecar_is_found(small, ending):
+    path = small.with_name(small.name + ending)
     good = path.read_bytes()
     for size in range(len(good)):
         path.write_bytes(good[:size])
-        assert deliver(shard) is CorruptSidecarError
+        assert deliver(small) is CorruptSidecarError
 
 
-def test_bytes_that_follow_the_last_record_are_found(shard):
-    with shard.open("ab") as file:
+def test_bytes_that_follow_the_last_record_are_found(small):
+    with small.open("ab") as file:
         file.write(b"more")
-    assert deliver(shard) is CorruptSidecarError
+    assert deliver(small) is CorruptSidecarError
 
 
 # Going on in spite of it

@@ -106,14 +106,6 @@ def test_without_drop_last_each_record_comes_once_and_the_ranks_differ_by_a_row(
         assert max(last_rows) - min(last_rows) <= 1
 
 
-def test_where_two_rows_are_left_for_four_ranks_the_others_move_one_of_the_batch_before(file):
-    options = {"batch_size": 3, "world": 4, "last": "short"}
-    ranks = [delivered(reader(file, 26, rank=rank, **options)) for rank in range(4)]
-    rows = [[len(batch) for batch in found] for found in ranks]
-    assert rows == [[3, 3, 1]] * 2 + [[3, 2, 1]] * 2
-    assert ranks[3] == [[3, 7, 11], [15, 19], [23]]
-
-
 def test_a_set_with_fewer_records_than_others_takes_their_steps_with_a_row_each(file):
     found = reader(file, 10, batch_size=4, last="short", nodes=(10, 20))
     assert delivered(found) == [[0, 1, 2, 3], [4, 5, 6], [7], [8], [9]]

@@ -12,7 +12,7 @@ import pytest
 from cachecd_client import _core
 from cachecd_client._core import BatchReader
 from tests.core.processes import SCRIPT, reader_threads, run_program, thread_state, until
-from tests.core.shards import FEATURES, batches, example, flip, frames, labels, reader_of, write
+from tests.core.shards import FEATURES, example, flip, frames, labels, reader_of, write
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
@@ -75,15 +75,6 @@ def test_waiting_leaves_the_gil_to_others_and_is_accounted_for(endless):
     waiting.join()
     assert len(raised) == 1
     assert reader.seconds_waited > 0
-
-
-def test_bytes_read_are_those_of_delivered_payloads(shard):
-    reader = reader_of(shard, batch_size=50, shuffle=False)
-    assert reader.bytes_read == 0
-    reader.next()
-    assert reader.bytes_read == sum(len(example(i)) for i in range(50))
-    batches(reader)
-    assert reader.bytes_read == sum(len(example(i)) for i in range(200))
 
 
 def test_several_python_threads_share_one_reader(shard):

@@ -80,15 +80,6 @@ def test_batches_of_the_pass_before_keep_their_values(path):
     assert all(np.array_equal(held, copied) for held, copied in kept)
 
 
-def test_files_that_were_removed_meanwhile_are_still_read(path):
-    several = reader(path)
-    first = labels(several)
-    for file in (path, path.with_name("a.idx")):
-        file.unlink()
-    several.restart()
-    assert labels(several) == first
-
-
 def test_each_pass_tells_of_each_corrupt_record_once(path):
     flip(path, 40)
     told = []

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from cachecd_client._core import BatchReader, count_records
 from tests.core.shards import FEATURES, batches, example, labels, write, write_files
 
+LONG = "CACHECD_LONG" in os.environ
 SIZES = [40, 0, 1, 56, 17, 30]
 STARTS = [sum(SIZES[:file]) for file in range(len(SIZES))]
 
@@ -53,7 +54,7 @@ def test_one_stage_of_all_files_is_the_order_without_stages(files, window, shuff
     assert read(files, whole, **options) == plain
 
 
-@settings(max_examples=40)
+@settings(max_examples=40 if LONG else 20)
 @given(of=stages, seed=st.integers(0, 2**64 - 1), window=st.sampled_from([0, 2000, 6000]))
 def test_each_stage_has_its_slices_records_once_and_stages_follow_one_another(
     files, of, seed, window
@@ -70,7 +71,7 @@ def test_each_stage_has_its_slices_records_once_and_stages_follow_one_another(
     ]
 
 
-@settings(max_examples=25)
+@settings(max_examples=25 if LONG else 8)
 @given(
     of=stages, window=st.sampled_from([0, 2000]), world=st.integers(1, 4), start=st.integers(0, 9)
 )

@@ -7,9 +7,9 @@ from collections import Counter
 import numpy as np
 
 from cachecd_client._core import Sidecar, encode_example
+from tests.core.shards import frames
 from tests.e2e.daemons import file_source
 from tests.e2e.reading import column
-from tests.sampler.test_sources import tfrecord
 
 CLASSES, PER_CLASS = 20, 4
 
@@ -23,7 +23,7 @@ def test_objects_that_are_sorted_by_class_arrive_mixed_and_every_record_once(dae
             encode_example({"id": number * 1000 + n, "label": label, "x": noise.bytes(2000)})
             for n in range(40)
         ]
-        objects[f"{number:03d}"] = tfrecord(records)
+        objects[f"{number:03d}"] = frames(records)
     source = {**file_source(tmp_path / "source", objects), "format": "tfrecord"}
     served = daemon({"train": {"source": source}}, shard_size="64KiB").start()
     served.until_whole()

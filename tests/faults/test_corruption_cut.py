@@ -6,9 +6,8 @@ import random
 from pathlib import Path
 
 from cachecd_client._core import encode_example
-from tests.core.shards import flip
+from tests.core.shards import flip, frames
 from tests.e2e.daemons import Daemon, file_source, wait_until
-from tests.sampler.test_sources import tfrecord
 
 RECORDS = 60  # an object
 
@@ -19,7 +18,7 @@ def test_a_pinned_set_that_lost_the_middle_of_an_object_is_leased_again_when_tha
     chance = random.Random(7)
     meant = {n: chance.randbytes(6000) for n in range(2 * RECORDS)}
     encoded = [encode_example({"n": n, "x": x}) for n, x in meant.items()]
-    halves = {"0": tfrecord(encoded[:RECORDS]), "1": tfrecord(encoded[RECORDS:])}
+    halves = {"0": frames(encoded[:RECORDS]), "1": frames(encoded[RECORDS:])}
     source = {**file_source(tmp_path / "source", halves), "format": "tfrecord"}
     train = {"train": {"source": source, "pin": True}}
     with Daemon(tmp_path, train, shard_size="128KiB") as daemon:

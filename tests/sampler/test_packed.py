@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import random
-import struct
 import zlib
 from collections.abc import Callable, Iterator
 
@@ -12,10 +11,10 @@ import pytest
 
 from cachecd.model import Unit
 from cachecd.sampler.sources import tar, tfrecord, webdataset
-from cachecd_client._core import masked_crc32c
 from tests.contracts.source import Bench, SourceContract
+from tests.core.shards import frames
 from tests.sampler import test_sources, test_webdataset
-from tests.sampler.test_sources import PAYLOADS, frame
+from tests.sampler.test_sources import PAYLOADS, huge
 from tests.sampler.test_webdataset import archive
 
 PACK: dict[str, Callable[[bytes], bytes]] = {"GZIP": gzip.compress, "ZLIB": zlib.compress}
@@ -107,7 +106,7 @@ class TestPackedTFRecordThroughATransform(Packed):
         self, bench: Bench, monkeypatch
     ):
         monkeypatch.setattr(tfrecord, "LARGEST", 1 << 20)
-        bench.pour([gzip.compress(frame(PAYLOADS[0][0]) + huge(1 << 40) + bytes(4 << 20))])
+        bench.pour([gzip.compress(frames(PAYLOADS[0][:1]) + huge(1 << 40) + bytes(4 << 20))])
         assert f"has {(1 << 40) + 16} bytes, expected at most {1 << 20}" in bench.set_aside[0]
 
 
@@ -132,9 +131,3 @@ class TestPackedWebDataset(Packed):
         [shard] = bench.pour([gzip.compress(archive([("a.jpg", b"1")]) + bytes(8 << 20))])
         assert shard.records
         assert "the tar's end mark at byte 1024 is followed by zeros" in bench.set_aside[0]
-
-
-def huge(length: int) -> bytes:
-    """How a record of that length begins."""
-    head = struct.pack("<Q", length)
-    return head + struct.pack("<I", masked_crc32c(head))

@@ -101,15 +101,6 @@ def test_what_users_print_goes_to_stderr_and_stdin_is_empty(
         assert printed.count(line) == 3
 
 
-def test_one_stream_after_another_is_carried(start: Callable[..., Process], tmp_path: Path):
-    process = start()
-    for number in range(1, 4):
-        send(process, *shard(tmp_path, number))
-    for number in range(1, 4):
-        assert isinstance(answer(process), Sealed)
-        assert len(read_back(tmp_path / f"{number}.tfrecord").records) == 3
-
-
 def test_eof_ends_it_and_leaves_no_temporary_file(start: Callable[..., Process], tmp_path: Path):
     process = start(transform="tests.sampler.steps:first_then_wait")
     send(process, *shard(tmp_path))

@@ -18,6 +18,7 @@ from cachecd.sampler.sources.files import class_names, label_of
 from cachecd_client._core import decode_example, encode_example, masked_crc32c
 from cachecd_client.schema import Feature, Schema
 from tests.contracts.source import CAPACITY, Bench, SourceContract, TwiceContract
+from tests.core.shards import frames
 from tests.sampler import steps
 
 CONFIG = {"source": {"url": "file:///nowhere", "format": "files"}}
@@ -33,18 +34,10 @@ PAYLOADS = [
 ]
 
 
-def frame(payload: bytes) -> bytes:
-    head = struct.pack("<Q", len(payload))
-    return (
-        head
-        + struct.pack("<I", masked_crc32c(head))
-        + payload
-        + struct.pack("<I", masked_crc32c(payload))
-    )
-
-
-def tfrecord(records: list[bytes]) -> bytes:
-    return b"".join(map(frame, records))
+def huge(length: int) -> bytes:
+    """How a record of that length begins."""
+    head = struct.pack("<Q", length)
+    return head + struct.pack("<I", masked_crc32c(head))
 
 
 class TestFiles(SourceContract):
@@ -160,7 +153,7 @@ class TestTFRecord(SourceContract):
     config = TFRECORD
 
     def objects(self) -> list[bytes]:
-        return [tfrecord(records) for records in PAYLOADS]
+        return [frames(records) for records in PAYLOADS]
 
     def records(self) -> Iterator[tuple[int, int, bytes]]:
         for unit, records in enumerate(PAYLOADS):
@@ -175,19 +168,19 @@ class TestTFRecord(SourceContract):
     def test_records_that_are_no_examples_are_carried_all_the_same(self, bench: Bench):
         bench.schema = Schema((Feature("x", "bytes", "bytes", ()),))
         records = [b"\xff\xfe no protocol buffer", b"", RNG.bytes(500)]
-        [shard] = bench.pour([tfrecord(records)])
+        [shard] = bench.pour([frames(records)])
         assert [record for _, _, record in shard.records] == records
 
     def test_the_schema_comes_from_the_first_records(self, bench: Bench):
         records = [encode_example({"n": [1] * (1 + number % 2), "x": 0.5}) for number in range(70)]
-        bench.pour([tfrecord(records)])
+        bench.pour([frames(records)])
         assert bench.schema == Schema(
             (Feature("n", "int64", "int64", None), Feature("x", "float", "float32", ()))
         )
 
     def test_records_of_no_schema_set_their_unit_aside(self, bench: Bench):
         mixed = [encode_example({"x": 1}), encode_example({"x": 1.0})]
-        [shard] = bench.pour([tfrecord(mixed), tfrecord([encode_example({"x": 7})])])
+        [shard] = bench.pour([frames(mixed), frames([encode_example({"x": 7})])])
         assert "no schema fits its first 2 records" in bench.set_aside[0]
         assert "'x' is int64 in record 0 and float in record 1" in bench.set_aside[0]
         assert [unit for unit, _, _ in shard.records] == [1]
@@ -201,8 +194,8 @@ class TestTFRecord(SourceContract):
         if known:
             bench.schema = Schema(())
         first, *others = self.objects()
-        offset = sum(len(frame(r)) for r in PAYLOADS[0][:at])
-        end = offset + len(frame(PAYLOADS[0][at]))
+        offset = len(frames(PAYLOADS[0][:at]))
+        end = offset + len(frames([PAYLOADS[0][at]]))
         flip = {"length": 0, "length's CRC": 8, "data": 12, "data's CRC": end - offset - 1}[part]
         damaged = bytearray(first)
         damaged[offset + flip] ^= 1
@@ -216,7 +209,7 @@ class TestTFRecord(SourceContract):
     def test_a_truncated_object_ends_there_with_the_offset(self, bench: Bench, missing: int):
         first, *others = self.objects()
         shards = bench.pour([first[:-missing], *others])
-        last = len(first) - len(frame(PAYLOADS[0][29]))
+        last = len(first) - len(frames([PAYLOADS[0][29]]))
         assert [r for s in shards for r in s.records] == [
             r for r in self.records() if r[:2] != (0, 29)
         ]
@@ -234,7 +227,7 @@ class TestTFRecord(SourceContract):
     def test_a_record_larger_than_a_shard_sets_its_unit_aside_with_both_sizes(self, bench: Bench):
         large = encode_example({"id": 0, "data": bytes(CAPACITY)})
         small = PAYLOADS[0][0]
-        shards = bench.pour([tfrecord([small, large, small]), tfrecord([small])])
+        shards = bench.pour([frames([small, large, small]), frames([small])])
         assert [r[:2] for s in shards for r in s.records] == [(0, 0), (1, 0)]
         assert (
             f"a record of {len(large)} bytes does not fit into a shard of {CAPACITY}"
@@ -244,9 +237,9 @@ class TestTFRecord(SourceContract):
     def test_what_cannot_fit_any_more_is_not_asked_for(self, bench: Bench):
         bench.cut, bench.schema = 1000, Schema(())
         records = [encode_example({"data": RNG.bytes(20_000)}) for _ in range(6)]
-        bench.pour([tfrecord(records)])
+        bench.pour([frames(records)])
         # Twice one begun record is thrown away; never the twenty pieces that would complete it.
-        assert bench.taken < len(tfrecord(records)) + 2 * 2000
+        assert bench.taken < len(frames(records)) + 2 * 2000
 
     def test_what_is_no_tfrecord_is_corrupt_and_not_large(self, bench: Bench):
         bench.schema, bench.lanes = Schema(()), 2
@@ -258,16 +251,14 @@ class TestTFRecord(SourceContract):
         bench.schema, bench.lanes = Schema(()), 16
         small = [encode_example({"data": RNG.bytes(100)}) for _ in range(50)]
         large = encode_example({"data": RNG.bytes(CAPACITY)})
-        [shard] = bench.pour([tfrecord(small), tfrecord([small[0], large, small[0]])])
+        [shard] = bench.pour([frames(small), frames([small[0], large, small[0]])])
         assert Counter(unit for unit, _, _ in shard.records) == {0: 50, 1: 1}
         assert "does not fit into a shard" in bench.set_aside[1]
 
     @pytest.mark.parametrize("known", [False, True], ids=["schema unknown", "schema known"])
     def test_a_record_that_can_never_fit_is_not_waited_for(self, bench: Bench, known: bool):
         bench.schema = Schema(()) if known else None
-        head = struct.pack("<Q", 1 << 60)
-        huge = head + struct.pack("<I", masked_crc32c(head)) + b"x" * 100
-        assert bench.pour([huge]) == []
+        assert bench.pour([huge(1 << 60) + b"x" * 100]) == []
         assert f"a record of {1 << 60} bytes does not fit" in bench.set_aside[0]
 
 
@@ -279,7 +270,7 @@ class TestTFRecordThroughATransform(TwiceContract):
         bench = Bench(open_source(DatasetConfig.model_validate(config), ()), tmp_path)
         steps.seen.clear()
         record = {"i": 7, "is": [1, 2], "f": 0.5, "fs": [0.5, 1.5], "b": b"x", "bs": [b"y", b"z"]}
-        bench.pour([tfrecord([encode_example(record)])])
+        bench.pour([frames([encode_example(record)])])
         [found] = steps.seen
         assert (found["i"], found["f"], found["b"], found["bs"]) == (7, 0.5, b"x", [b"y", b"z"])
         assert found["is"].dtype == np.int64
@@ -288,8 +279,8 @@ class TestTFRecordThroughATransform(TwiceContract):
         assert found["fs"].tolist() == [0.5, 1.5]
 
     def test_a_record_that_is_no_example_sets_its_unit_aside(self, bench: Bench):
-        bench.pour([tfrecord([PAYLOADS[0][0], b"\xff\xff\xff"])])
-        offset = len(frame(PAYLOADS[0][0]))
+        bench.pour([frames([PAYLOADS[0][0], b"\xff\xff\xff"])])
+        offset = len(frames([PAYLOADS[0][0]]))
         assert f"corrupt record at byte {offset}: not an Example" in bench.set_aside[0]
 
 

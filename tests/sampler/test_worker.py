@@ -31,8 +31,8 @@ from cachecd.stores import fetch
 from cachecd_client._core import decode_example, encode_example
 from tests import scripted
 from tests.contracts.source import Shard, read_back
+from tests.core.shards import frames
 from tests.sampler.streams import RETRY, Noting, Player, one_shard
-from tests.sampler.test_sources import frame, tfrecord
 from tests.scripted import ScriptedServer, scripted_server
 from tests.stores import S3Server
 
@@ -140,7 +140,7 @@ class TestS3:
             ]
             for sizes in RNG.integers(1, 200_000, (3, 60))
         ]
-        s3.put(bucket, {f"{n}.tfrecord": tfrecord(of) for n, of in enumerate(records)})
+        s3.put(bucket, {f"{n}.tfrecord": frames(of) for n, of in enumerate(records)})
         bench = Bench(folder, source={"url": f"s3://{bucket}/", "format": "tfrecord"})
         bench.capacity = 4 << 20
         expected = [
@@ -247,7 +247,7 @@ class TestDeterminism:
         self, tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, steps: list[str]
     ):
         bodies = [
-            tfrecord([encode_example({"x": RNG.bytes(int(n))}) for n in RNG.integers(1, 9000, 60)])
+            frames([encode_example({"x": RNG.bytes(int(n))}) for n in RNG.integers(1, 9000, 60)])
             for _ in range(20)
         ]
         units = written(tmp_path / "src", bodies)
@@ -386,7 +386,3 @@ def test_progress_is_reported_while_something_is_slow(
     bench.worker._send = said
     bench.made(units)
     assert Working(StreamId("train", "g", 1), 1, 5, 1, half=False) in bench.said
-
-
-def test_frames_for_tests_are_what_the_core_reads():
-    assert frame(b"") == bytes.fromhex("0000000000000000 29039807 d8ea82a2")
