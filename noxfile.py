@@ -36,7 +36,6 @@ STEPS = {
     "mistaken": ({}, "python -m tests.bench.mistaken"),
     "images": ({}, "python -m tests.bench.images"),
     "state": ({}, "python -m tests.bench.state"),
-    "start": ({}, "python -m tests.bench.start"),
     "listing": ({}, "python -m tests.bench.listing_table --units 10_000_000"),
     "gil": ({}, "python -m tests.bench.gil"),
 }

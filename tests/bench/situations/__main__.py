@@ -2,7 +2,7 @@
 
     python -m tests.bench.situations [NUMBER ...]
 
-measures those named, or all six, each with what it is compared with by turns on this machine, and
+measures those named, or all, each with what it is compared with by turns on this machine, and
 prints medians with the least and the greatest, and whether the bars are met. `--short` shows in seconds
 that all of it works. Daemons, stores and frameworks are real; where sleep stands for a GPU's computing
 the table says so.
@@ -26,7 +26,6 @@ from tests.bench.situations.places import Options, say
 SITUATIONS = {
     1: "recordings",
     2: "busy_loop",
-    3: "fed",
     4: "segmentation",
     5: "moved_out",
     6: "growing",
@@ -37,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m tests.bench.situations", description=__doc__)
     made.formatter_class = argparse.RawDescriptionHelpFormatter
     add = made.add_argument
-    add("numbers", nargs="*", type=int, metavar="NUMBER", help="1 to 6; all by default")
+    add("numbers", nargs="*", type=int, metavar="NUMBER", help="1, 2, 4, 5, 6; all by default")
     add("--short", action="store_true", help="seconds, in which nothing is really measured")
     add("--repeats", type=int, help="of each measurement, and seeds (5; short: 1)")
     add("--folder", type=Path, help="where caches and stores go (the temporary directory)")
