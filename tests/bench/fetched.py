@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from cachecd_client._core import encode_example
+from tests.core.shards import frames
 from tests.e2e.daemons import ExecutedDaemon, wait_until
 from tests.e2e.link import Link
-from tests.sampler.test_sources import frame
 from tests.stores import S3Server, s3_server
 
 BAR = 1.01
@@ -46,7 +46,7 @@ class Case:
     def body(self, number: int) -> bytes:
         chance, count = random.Random(number), self.size * 1_000_000 // _RECORD
         if self.format == "tfrecord":
-            record = frame(encode_example({"image": chance.randbytes(_RECORD), "label": 1}))
+            record = frames([encode_example({"image": chance.randbytes(_RECORD), "label": 1})])
             return record * count
         file = io.BytesIO()
         with tarfile.open(fileobj=file, mode="w") as archive:

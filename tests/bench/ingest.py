@@ -26,7 +26,7 @@ from typing import Any
 
 from cachecd_client._core import encode_example
 from tests.bench import ingesting
-from tests.sampler.test_sources import frame
+from tests.core.shards import frames
 from tests.stores import S3Server, s3_server
 
 ROOT = Path(__file__).parents[2]
@@ -82,7 +82,7 @@ class Case:
         return self.size if self.format == "files" else len(self._record())
 
     def _record(self) -> bytes:
-        return frame(encode_example({"image": random.Random(1).randbytes(100_000), "label": 1}))
+        return frames([encode_example({"image": random.Random(1).randbytes(100_000), "label": 1})])
 
     def bodies(self) -> Iterator[tuple[str, bytes]]:
         chance = random.Random(self.name)

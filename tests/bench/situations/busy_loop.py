@@ -32,8 +32,8 @@ from cachecd_client.session.cache import Cache
 from tests.bench.measuring import PACE, descendants
 from tests.bench.situations.places import EXAMPLES, Options, by_turns, place, say
 from tests.bench.situations.report import Bar, Report, table
+from tests.core.shards import frames
 from tests.e2e.daemons import ExecutedDaemon
-from tests.sampler.test_sources import frame
 from tests.stores import S3Server, s3_server
 
 SIDE = 512
@@ -273,7 +273,7 @@ def _fill(server: S3Server, scale: Scale) -> None:
     server.bucket(BUCKET)
     chance = random.Random(1)
     pixels = np.frombuffer(chance.randbytes(PIXELS), np.uint8)
-    record = frame(encode_example({"label": 1, "image": pixels.tobytes()}))
+    record = frames([encode_example({"label": 1, "image": pixels.tobytes()})])
     for number in range(scale.objects):
         server.put(BUCKET, {f"{number:04}.tfrecord": record * (64_000_000 // len(record))})
 
