@@ -104,10 +104,8 @@ def test_aliases_stand_for_what_they_name(loaded, good):
 
 
 BOUNDS = {
-    "as many connections as workers": (
-        "version: 1",
-        "version: 1\nsampler: {workers: 4, connections: 4}",
-    ),
+    "as many connections as workers": ("version: 1",
+        "version: 1\nsampler: {workers: 4, connections: 4}"),
     "first fills the limit": ("source:", "grow: {first: 1GiB}\n    limit: 1GiB\n    source:"),
     "everything may be replaced": ("source:", "evict: {refresh: 1}\n    source:"),
     "no growth at all": ("source:", "grow: {per_epoch: 0, wait: true}\n    source:"),
@@ -119,29 +117,19 @@ BOUNDS = {
     "a URL with a user": ("s3://bucket/", "sftp://me@host:22/"),
     "a URL of a path": ("s3://bucket/", "file:///data/"),
     "a URL of no bucket": ("s3://bucket/", "memory://"),
-    "a label of several groups": (
-        "format: files",
-        "format: files\n      label: {pattern: '(a|b)/(?P<label>[^/]+)/(c)?'}",
-    ),
-    "labels in the manifest": (
-        "format: files",
-        "format: files\n      manifest: s3://bucket/list.csv.gz\n      label: {column: true}",
-    ),
-    "labels in a table": (
-        "format: files",
-        "format: files\n      label: {manifest: 's3://b/l.jsonl'}",
-    ),
-    "URLs of any hosts": (
-        "url: s3://bucket/train/",
-        "url: https://\n      manifest: s3://bucket/urls.csv",
-    ),
+    "a label of several groups": ("format: files",
+        "format: files\n      label: {pattern: '(a|b)/(?P<label>[^/]+)/(c)?'}"),
+    "labels in the manifest": ("format: files",
+        "format: files\n      manifest: s3://bucket/list.csv.gz\n      label: {column: true}"),
+    "labels in a table": ("format: files",
+        "format: files\n      label: {manifest: 's3://b/l.jsonl'}"),
+    "URLs of any hosts": ("url: s3://bucket/train/",
+        "url: https://\n      manifest: s3://bucket/urls.csv"),
     "an inventory": ("format: files", "format: files\n      manifest: s3://b/2026/manifest.json"),
-    "a reader and no URL": (
-        "url: s3://bucket/train/\n      format: files",
-        "format: python\n      reader: my.data:Set.Readings\n      options: {rate: 16000, of: [a, null]}",
-    ),
+    "a reader and no URL": ("url: s3://bucket/train/\n      format: files",
+        "format: python\n      reader: my.data:Set.Readings\n      options: {rate: 16000, of: [a, null]}"),
     "a name of 64 letters": ("train:", "a" * 64 + ":"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("old", "new"), BOUNDS.values(), ids=BOUNDS.keys())

@@ -11,26 +11,14 @@ MISTAKES = [
     ("version: 1", "version: '1'", "1:10: version: found '1', expected 1"),
     ("version: 1\n", "", "1:1: version: missing: The version of this"),
     ("  limit: 500GiB\n", "\n", "2:1: cache.limit: missing: Disk the cache may use"),
-    (
-        "limit: 500GiB",
-        "limit: 500GiB\n  shard_sice: 1GB",
-        "5:3: cache.shard_sice: unknown key; did you mean 'shard_size'?",
-    ),
-    (
-        "version: 1",
-        "version: 1\nworkers: 3",
-        "2:1: workers: unknown key; known: version, cache, datasets, sampler, server",
-    ),
-    (
-        "limit: 500GiB",
-        "limit: 500GiB\n  zzz: 1",
-        "5:3: cache.zzz: unknown key; known: dir, limit, shard_size, reserve_free, window",
-    ),
-    (
-        "limit: 500GiB",
-        "limit: 500GiB\n  scrub: 20MB/s",
-        "5:3: cache.scrub: removed; run `cachecd verify DIR --report` from a timer",
-    ),
+    ("limit: 500GiB", "limit: 500GiB\n  shard_sice: 1GB",
+     "5:3: cache.shard_sice: unknown key; did you mean 'shard_size'?"),
+    ("version: 1", "version: 1\nworkers: 3",
+     "2:1: workers: unknown key; known: version, cache, datasets, sampler, server"),
+    ("limit: 500GiB", "limit: 500GiB\n  zzz: 1",
+     "5:3: cache.zzz: unknown key; known: dir, limit, shard_size, reserve_free, window"),
+    ("limit: 500GiB", "limit: 500GiB\n  scrub: 20MB/s",
+     "5:3: cache.scrub: removed; run `cachecd verify DIR --report` from a timer"),
     ("/var", "var", "3:8: cache.dir: found 'var/lib/cachecd', expected an absolute"),
     ("/var/", "~nobody-of-that-name/", "3:8: cache.dir: found '~nobody"),
     ("/var/lib/cachecd", '"/a\\0b"', "3:8: cache.dir: found '/a\\x00b', expected text"),
@@ -38,40 +26,22 @@ MISTAKES = [
     ("500GiB", "0", "4:10: cache.limit: found 0, expected more than 0"),
     ("500GiB", "120%", "4:10: cache.limit: found '120%', expected a share"),
     ("500GiB", "", "4:3: cache.limit: found nothing, expected a size"),
-    (
-        "500GiB",
-        "500GiB\n  shard_size: 1KiB",
-        "5:15: cache.shard_size: found 1KiB, expected from 64KiB to 4GiB",
-    ),
+    ("500GiB", "500GiB\n  shard_size: 1KiB",
+     "5:15: cache.shard_size: found 1KiB, expected from 64KiB to 4GiB"),
     ("500GiB", "500GiB\n  shard_size: 5GiB", "5:15: cache.shard_size: found 5GiB"),
     ("train:", "my train:", "6:3: datasets.my train: found 'my train', expected a name"),
-    (
-        "s3://bucket/train/",
-        "/data",
-        "8:12: datasets.train.source.url: found '/data', expected a URL such as file:///data",
-    ),
-    (
-        "s3://bucket/train/",
-        "s3:///train/",
-        "8:12: datasets.train.source.url: found 's3:///train/', expected a name after s3://",
-    ),
-    (
-        "s3://bucket/",
-        "file://data/",
-        "8:12: datasets.train.source.url: found 'file://data/train/', expected file:// "
-        "and an absolute path: file:///data/train/",
-    ),
-    (
-        "s3://bucket/",
-        "sftp://me:secret@host/",
-        "8:12: datasets.train.source.url: found a password, in sftp://me:...@..., expected none",
-    ),
+    ("s3://bucket/train/", "/data",
+     "8:12: datasets.train.source.url: found '/data', expected a URL such as file:///data"),
+    ("s3://bucket/train/", "s3:///train/",
+     "8:12: datasets.train.source.url: found 's3:///train/', expected a name after s3://"),
+    ("s3://bucket/", "file://data/",
+     "8:12: datasets.train.source.url: found 'file://data/train/', expected file:// "
+     "and an absolute path: file:///data/train/"),
+    ("s3://bucket/", "sftp://me:secret@host/",
+     "8:12: datasets.train.source.url: found a password, in sftp://me:...@..., expected none"),
     ("files", "zip", "9:15: datasets.train.source.format: found 'zip', expected 'files'"),
-    (
-        "format: files",
-        "format: tfrecord\n      label: {pattern: (a)}",
-        "10:14: datasets.train.source.label: found a label for format tfrecord",
-    ),
+    ("format: files", "format: tfrecord\n      label: {pattern: (a)}",
+     "10:14: datasets.train.source.label: found a label for format tfrecord"),
     *(
         (
             "format: files",
@@ -81,39 +51,22 @@ MISTAKES = [
         )
         for key, value in (("match", "'*'"), ("skip", "'*'"), ("join", "{a: '*'}"))
     ),
-    (
-        "url: s3://bucket/train/\n      ",
-        "",
-        "7:5: datasets.train.source.url: missing: The prefix under which all objects lie",
-    ),
-    (
-        "format: files",
-        "format: python",
-        "7:5: datasets.train.source: found format python without reader, expected reader",
-    ),
-    (
-        "format: files",
-        "format: python\n      reader: my.data",
-        "10:15: datasets.train.source.reader: found 'my.data', expected module:Class",
-    ),
-    (
-        "format: files",
-        "format: python\n      reader: a:B\n      options: {rate: .nan}",
-        "11:16: datasets.train.source.options: found 'rate': nan, expected text, numbers",
-    ),
-    (
-        "url: s3://bucket/train/\n      format: files",
-        "format: python\n      reader: a:B\n      manifest: s3://bucket/list.csv",
-        "10:17: datasets.train.source.manifest: found it without url, expected url",
-    ),
-    (
-        "  train:\n",
-        "  train-eval: {source: {url: 's3://b/', format: files}}\n  train:\n    split: "
-        "{eval: 0.1}\n",
-        "6:15: datasets.train-eval: found a dataset of this name, which is that of what "
-        "datasets.train.split holds out",
-    ),
-]
+    ("url: s3://bucket/train/\n      ", "",
+     "7:5: datasets.train.source.url: missing: The prefix under which all objects lie"),
+    ("format: files", "format: python",
+     "7:5: datasets.train.source: found format python without reader, expected reader"),
+    ("format: files", "format: python\n      reader: my.data",
+     "10:15: datasets.train.source.reader: found 'my.data', expected module:Class"),
+    ("format: files", "format: python\n      reader: a:B\n      options: {rate: .nan}",
+     "11:16: datasets.train.source.options: found 'rate': nan, expected text, numbers"),
+    ("url: s3://bucket/train/\n      format: files",
+     "format: python\n      reader: a:B\n      manifest: s3://bucket/list.csv",
+     "10:17: datasets.train.source.manifest: found it without url, expected url"),
+    ("  train:\n", "  train-eval: {source: {url: 's3://b/', format: files}}\n  train:\n    split: "
+     "{eval: 0.1}\n",
+     "6:15: datasets.train-eval: found a dataset of this name, which is that of what "
+     "datasets.train.split holds out"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("old", "new", "complaint"), MISTAKES)
@@ -127,62 +80,32 @@ ADDED = {
     "datasets.train.source.": [
         ("endpoint: minio:9000", 17, "endpoint: found 'minio:9000', expected a URL"),
         ("label: {}", 14, "label: found neither pattern, manifest nor column"),
-        (
-            "label: {pattern: (a), column: true}",
-            14,
-            "label: found pattern and column, expected exactly one of",
-        ),
+        ("label: {pattern: (a), column: true}", 14,
+         "label: found pattern and column, expected exactly one of"),
         ("label: {column: true}", 23, "label.column: found true without source.manifest, expected"),
         ("reader: a:B", 15, "reader: found it for format files, expected it for python only"),
-        (
-            "manifest: s3://bucket/list.txt",
-            17,
-            "manifest: found 's3://bucket/list.txt', expected a table",
-        ),
-        (
-            "label: {pattern: (}",
-            24,
-            "label.pattern: found '(', expected a regular expression: missing )",
-        ),
+        ("manifest: s3://bucket/list.txt", 17,
+         "manifest: found 's3://bucket/list.txt', expected a table"),
+        ("label: {pattern: (}", 24,
+         "label.pattern: found '(', expected a regular expression: missing )"),
         ("label: {pattern: (a)(b)}", 24, "label.pattern: found '(a)(b)' with 2 groups"),
         ("label: {pattern: a}", 24, "label.pattern: found 'a' with 0 groups"),
-        (
-            "label: {pattern: (a), classes: []}",
-            38,
-            "label.classes: found none, expected at least one",
-        ),
+        ("label: {pattern: (a), classes: []}", 38,
+         "label.classes: found none, expected at least one"),
         ("label: {pattern: (a), classes: cat}", 38, "label.classes: found 'cat', expected a list"),
-        (
-            "label: {pattern: (a), classes: [cat, dog, cat]}",
-            49,
-            "label.classes.2: found 'cat' again, which is class 0 already, expected each "
-            "class once",
-        ),
-        (
-            "label: {pattern: (a), classes: [7, '7']}",
-            42,
-            "label.classes.1: found '7' again, which is class 0 already",
-        ),
-        (
-            "label: {pattern: (a), classes: [cat, true]}",
-            44,
-            "label.classes.1: found true, expected the name of a class: text or",
-        ),
-        (
-            "label: {pattern: (a), classes: [cat, '']}",
-            44,
-            "label.classes.1: found '', expected the name of a class",
-        ),
-        (
-            "label: {pattern: (a), classes: [1.5]}",
-            39,
-            "label.classes.0: found 1.5, expected the name of a class",
-        ),
-        (
-            "label: {pattern: (a), classes: [[cat]]}",
-            39,
-            "label.classes.0: found ['cat'], expected the name of a class",
-        ),
+        ("label: {pattern: (a), classes: [cat, dog, cat]}", 49,
+         "label.classes.2: found 'cat' again, which is class 0 already, expected each "
+         "class once"),
+        ("label: {pattern: (a), classes: [7, '7']}", 42,
+         "label.classes.1: found '7' again, which is class 0 already"),
+        ("label: {pattern: (a), classes: [cat, true]}", 44,
+         "label.classes.1: found true, expected the name of a class: text or"),
+        ("label: {pattern: (a), classes: [cat, '']}", 44,
+         "label.classes.1: found '', expected the name of a class"),
+        ("label: {pattern: (a), classes: [1.5]}", 39,
+         "label.classes.0: found 1.5, expected the name of a class"),
+        ("label: {pattern: (a), classes: [[cat]]}", 39,
+         "label.classes.0: found ['cat'], expected the name of a class"),
         ("label: {classes: [cat]}", 14, "label: found neither pattern, manifest nor column"),
         ("match: []", 14, "match: found none, expected a pattern such as '*.jpg', or a list"),
         ("match: ['*.jpg', 7]", 24, "match.1: found 7, expected text"),
@@ -205,47 +128,26 @@ ADDED = {
         ),
     ],
     "datasets.train.": [
-        (
-            "partition: {index: 8, count: 8}",
-            24,
-            "partition.index: found 8, expected less than partition.count, which is 8",
-        ),
+        ("partition: {index: 8, count: 8}", 24,
+         "partition.index: found 8, expected less than partition.count, which is 8"),
         ("partition: {index: 0, count: 0}", 34, "partition.count: found 0, expected"),
         ("split: {eval: 1.0}", 19, "split.eval: found 1.0, expected"),
-        (
-            "split: {eval: 0.1, side: held_out}",
-            24,
-            "split.side: removed; the pinned dataset NAME-eval has what is held out",
-        ),
-        (
-            "split: {eval: 0.1, group: '(a)|(b)'}",
-            31,
-            "split.group: found '(a)|(b)' with 2 groups, expected exactly one",
-        ),
-        (
-            "transform: [resize]",
-            17,
-            "transform.0: found neither size nor shorter, expected resize: a number",
-        ),
+        ("split: {eval: 0.1, side: held_out}", 24,
+         "split.side: removed; the pinned dataset NAME-eval has what is held out"),
+        ("split: {eval: 0.1, group: '(a)|(b)'}", 31,
+         "split.group: found '(a)|(b)' with 2 groups, expected exactly one"),
+        ("transform: [resize]", 17,
+         "transform.0: found neither size nor shorter, expected resize: a number"),
         ("transform: [{resize: big}]", 17, "transform.0: found 'big', expected resize"),
         ("transform: [a:b, {resize: 0}]", 22, "transform.1: found 0, expected resize"),
         ("transform: [{shrink: 9}]", 17, "transform.0: found 9, expected shrink: {shorter"),
-        (
-            "transform: [{decode_image: 3}]",
-            17,
-            "transform.0: found 3, expected decode_image: the name",
-        ),
-        (
-            "transform: [crop]",
-            17,
-            "transform.0: found 'crop', expected shrink, decode_image, resize, center_crop, "
-            "class_map, decode_audio or module:function",
-        ),
-        (
-            "transform: [{tokenize: a:b}]",
-            17,
-            "transform.0: tokenize: removed; use a function of your own",
-        ),
+        ("transform: [{decode_image: 3}]", 17,
+         "transform.0: found 3, expected decode_image: the name"),
+        ("transform: [crop]", 17,
+         "transform.0: found 'crop', expected shrink, decode_image, resize, center_crop, "
+         "class_map, decode_audio or module:function"),
+        ("transform: [{tokenize: a:b}]", 17,
+         "transform.0: tokenize: removed; use a function of your own"),
         ("interleave: 4", 5, "interleave: removed; a shard always mixes the records of 16 units"),
         ("sources: []", 5, 'sources: removed; use epochs({"web": 0.7, "code": 0.3})'),
         ("stratify: true", 5, "stratify: removed; use label.classes and a larger grow.first"),
@@ -260,61 +162,34 @@ ADDED = {
         ("pin: yes", 10, "pin: found 'yes', expected true or false"),
         ("generation: true", 17, "generation: found true, expected a whole number"),
         ("grow: {wait: true}", 18, "grow.wait: found true without per_epoch"),
-        (
-            "relist: 10m\n    pin: true",
-            13,
-            "relist: found relist for a pinned dataset, expected none",
-        ),
+        ("relist: 10m\n    pin: true", 13,
+         "relist: found relist for a pinned dataset, expected none"),
         ("grow: {first: 0}", 19, "grow.first: found 0, expected more than 0"),
-        (
-            "grow: {first: 2GiB}\n    limit: 1GiB",
-            19,
-            "grow.first: found 2GiB, expected at most this dataset's limit, 1GiB",
-        ),
+        ("grow: {first: 2GiB}\n    limit: 1GiB", 19,
+         "grow.first: found 2GiB, expected at most this dataset's limit, 1GiB"),
         ("grow: [1GiB]", 11, "grow: found ['1GiB'], expected a section"),
     ],
     "": [
-        (
-            "sampler: {workers: 8, connections: 4}",
-            36,
-            "sampler.connections: found 4, expected at least one for each worker "
-            "(sampler.workers is 8)",
-        ),
-        (
-            "sampler: {workers: 64}",
-            1,
-            "sampler.connections: found 32, expected at least one for each worker "
-            "(sampler.workers is 64)",
-        ),
+        ("sampler: {workers: 8, connections: 4}", 36,
+         "sampler.connections: found 4, expected at least one for each worker "
+         "(sampler.workers is 8)"),
+        ("sampler: {workers: 64}", 1,
+         "sampler.connections: found 32, expected at least one for each worker "
+         "(sampler.workers is 64)"),
         ("sampler: {workers: 0}", 20, "sampler.workers: found 0, expected at least 1"),
-        (
-            "sampler: {bandwidth: 600Mb/s}",
-            22,
-            "sampler.bandwidth: found '600Mb/s', expected a rate",
-        ),
-        (
-            "sampler: {python: python3}",
-            19,
-            "sampler.python: found 'python3', expected an absolute path",
-        ),
-        (
-            "server: {endpoint: 'tcp://*:5'}",
-            20,
-            "server.endpoint: found 'tcp://*:5', expected ipc:// and an absolute path",
-        ),
-        (
-            "server: {endpoint: ipc://a}",
-            20,
-            "server.endpoint: found 'ipc://a', expected ipc:// and an absolute path",
-        ),
-        (
-            "server: {endpoint: 'ipc://@a'}",
-            20,
-            "server.endpoint: found 'ipc://@a', expected ipc:// and an absolute path",
-        ),
+        ("sampler: {bandwidth: 600Mb/s}", 22,
+         "sampler.bandwidth: found '600Mb/s', expected a rate"),
+        ("sampler: {python: python3}", 19,
+         "sampler.python: found 'python3', expected an absolute path"),
+        ("server: {endpoint: 'tcp://*:5'}", 20,
+         "server.endpoint: found 'tcp://*:5', expected ipc:// and an absolute path"),
+        ("server: {endpoint: ipc://a}", 20,
+         "server.endpoint: found 'ipc://a', expected ipc:// and an absolute path"),
+        ("server: {endpoint: 'ipc://@a'}", 20,
+         "server.endpoint: found 'ipc://@a', expected ipc:// and an absolute path"),
         ("sampler: fast", 10, "sampler: found 'fast', expected a section"),
     ],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -28,22 +28,16 @@ def test_a_relative_directory_lies_beside_the_file_wherever_it_is_loaded_from(
 @pytest.mark.parametrize(
     ("path", "complaint"),
     [
-        (
-            "[project, sr]",
-            "10:27: sampler.path.1: found 'sr', expected a directory: {}/sr: No such",
-        ),
-        (
-            "[/no/such]",
-            "10:18: sampler.path.0: found '/no/such', expected a directory: /no/such: No",
-        ),
-        (
-            "[cachecd.yaml]",
-            "10:18: sampler.path.0: found 'cachecd.yaml', expected a directory: {}/",
-        ),
+        ("[project, sr]",
+         "10:27: sampler.path.1: found 'sr', expected a directory: {}/sr: No such"),
+        ("[/no/such]",
+         "10:18: sampler.path.0: found '/no/such', expected a directory: /no/such: No"),
+        ("[cachecd.yaml]",
+         "10:18: sampler.path.0: found 'cachecd.yaml', expected a directory: {}/"),
         ("project", "10:17: sampler.path: found 'project', expected a list"),
         ("[7]", "10:18: sampler.path.0: found 7, expected text"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_directory_is_told_with_line_and_column(
     complaints, good, project, path, complaint
 ):

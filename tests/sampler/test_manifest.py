@@ -162,46 +162,23 @@ def test_what_is_no_row_is_passed_over_too(place, caplog):
 
 
 HOPELESS: dict[str, tuple[str, bytes, type[Exception], str]] = {
-    "no header": (
-        "t.csv",
-        b"a,1\nb,2\n",
-        ConfigError,
-        "its first line is 'a', '1', expected the names",
-    ),
+    "no header": ("t.csv", b"a,1\nb,2\n", ConfigError,
+        "its first line is 'a', '1', expected the names"),
     "nothing": ("t.csv", b"", ConfigError, "its first line is missing"),
-    "no row of use": (
-        "t.csv",
-        b"key,size\na,x\nb,y\n",
-        ConfigError,
-        "none of its 2 rows is of use; line 2",
-    ),
+    "no row of use": ("t.csv", b"key,size\na,x\nb,y\n", ConfigError,
+        "none of its 2 rows is of use; line 2"),
     "no text": ("t.jsonl", b"x" * (3 << 20), ConfigError, "line 1 has more than 1048576 bytes"),
-    "no gzip": (
-        "t.csv.gz",
-        b"key\na\n",
-        SourceUnreachableError,
-        "it is damaged: Not a gzipped file",
-    ),
-    "cut off": (
-        "t.csv.gz",
+    "no gzip": ("t.csv.gz", b"key\na\n", SourceUnreachableError,
+        "it is damaged: Not a gzipped file"),
+    "cut off": ("t.csv.gz",
         gzip.compress(as_csv([{"key": str(n), "size": n} for n in range(9999)]))[:9000],
-        SourceUnreachableError,
-        "it is damaged: Compressed file ended before",
-    ),
+        SourceUnreachableError, "it is damaged: Compressed file ended before"),
     "no parquet": ("t.parquet", b"PAR1 and so on PAR1", SourceUnreachableError, "it is damaged"),
-    "other columns": (
-        "t.parquet",
-        as_parquet([{"name": "a"}]),
-        ConfigError,
-        "none of the columns key",
-    ),
-    "no inventory": (
-        "manifest.json",
-        b'{"files": 1}',
-        ConfigError,
-        "no manifest of an S3 Inventory",
-    ),
-}
+    "other columns": ("t.parquet", as_parquet([{"name": "a"}]), ConfigError,
+        "none of the columns key"),
+    "no inventory": ("manifest.json", b'{"files": 1}', ConfigError,
+        "no manifest of an S3 Inventory"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "body", "kind", "why"), HOPELESS.values(), ids=HOPELESS.keys())

@@ -169,20 +169,16 @@ def test_step_without_its_library_names_the_extra(step, package, name, monkeypat
         ({"decode_image": {"mode": "CMYK"}}, "found mode: 'CMYK', expected decode_image"),
         ({"decode_image": {"mode": ["L"]}}, "expected decode_image: the name of a feature"),
         ({"class_map": {"colors": {}}}, "expected class_map: {feature: png, colors:"),
-        (
-            {"class_map": {"colors": {"a": "#12345"}}},
-            "colors.a: found '#12345', expected '#rrggbb'",
-        ),
+        ({"class_map": {"colors": {"a": "#12345"}}},
+         "colors.a: found '#12345', expected '#rrggbb'"),
         ({"class_map": {"colors": {"a": [0, 0, 256]}}}, "colors.a: found"),
         ({"class_map": {"colors": {"a": RED, "b": "#FF0000"}}}, "the same color for two classes"),
-        (
-            {"class_map": {"colors": {"a": RED}, "other": -1}},
-            "found other: -1, expected class_map:",
-        ),
+        ({"class_map": {"colors": {"a": RED}, "other": -1}},
+         "found other: -1, expected class_map:"),
         ({"decode_audio": {"rate": 0}}, "expected decode_audio:"),
         ({"decode_audio": {"speed": 2}}, "expected decode_audio:"),
     ],
-)
+)  # fmt: skip
 def test_an_argument_that_does_not_fit_is_a_mistake_of_the_configuration(
     step: dict[str, Any], complaint: str
 ):

@@ -162,24 +162,18 @@ class TestShrink:
         ("record", "reason"),
         [
             ({"payload": b"no picture"}, "UnidentifiedImageError"),
-            (
-                {"payload": image_bytes(SMOOTH, file="JPEG")[:900]},
-                "OSError: image file is truncated",
-            ),
-            (
-                {"payload": image_bytes(NUMBERS.astype(np.float32), file="TIFF")},
-                "or than 16 of a single one",
-            ),
-            (
-                {"payload": image_bytes(NUMBERS.astype(np.int32), file="TIFF")},
-                "or than 16 of a single one",
-            ),
+            ({"payload": image_bytes(SMOOTH, file="JPEG")[:900]},
+             "OSError: image file is truncated"),
+            ({"payload": image_bytes(NUMBERS.astype(np.float32), file="TIFF")},
+             "or than 16 of a single one"),
+            ({"payload": image_bytes(NUMBERS.astype(np.int32), file="TIFF")},
+             "or than 16 of a single one"),
             ({"payload": png_of_16_bits(2, 3)}, "more than 8 bits a channel"),
             ({"payload": png_of_16_bits(4, 2)}, "more than 8 bits a channel"),
             ({"payload": SMOOTH}, "found ndarray: put shrink before the step that decodes it"),
             ({"jpg": b""}, "no feature 'payload' to decode"),
         ],
-    )
+    )  # fmt: skip
     def test_record_that_cannot_be_used_is_the_units_fault(
         self, record: dict[str, Any], reason: str
     ):

@@ -55,30 +55,18 @@ def failure(store: Store, how: str) -> SourceError:
 # Who asks ("" in place of the server's own keys), where, and what is said to a person who can act on it.
 UNREACHABLE: dict[str, tuple[dict[str, str], dict[str, object], str]] = {
     "no such bucket": ({}, {"url": "s3://nobodys-bucket/x/"}, "no such bucket"),
-    "no credentials": (
-        NOBODY,
-        {},
+    "no credentials": (NOBODY, {},
         "no credentials found: looked in AWS_ACCESS_KEY_ID .* profile 'default' of "
-        "/nonexistent/credentials .* `anonymous: true`",
-    ),
-    "unknown access key": (
-        {"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "nothing"},
-        {},
-        "does not know the access key",
-    ),
+        "/nonexistent/credentials .* `anonymous: true`"),
+    "unknown access key": ({"AWS_ACCESS_KEY_ID": "nobody", "AWS_SECRET_ACCESS_KEY": "nothing"}, {},
+        "does not know the access key"),
     "wrong secret key": ({"AWS_SECRET_ACCESS_KEY": "x"}, {}, "does not belong to the access key"),
     "anonymous": (NOBODY, {"anonymous": True}, "access denied .403"),
-    "nobody listens": (
-        {},
-        {"endpoint": "http://127.0.0.1:1"},
-        "at http://127.0.0.1:1: cannot connect to the store: .*refused",
-    ),
-    "no such host": (
-        {},
-        {"endpoint": "http://nowhere.invalid:9000"},
-        "nowhere.invalid:9000: cannot resolve the store's host name",
-    ),
-}
+    "nobody listens": ({}, {"endpoint": "http://127.0.0.1:1"},
+        "at http://127.0.0.1:1: cannot connect to the store: .*refused"),
+    "no such host": ({}, {"endpoint": "http://nowhere.invalid:9000"},
+        "nowhere.invalid:9000: cannot resolve the store's host name"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("how", ["list", "get"])

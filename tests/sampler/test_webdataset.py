@@ -96,10 +96,8 @@ def pax(attributes: dict[str, str], kind: bytes = b"x") -> bytes:
 
 HOSTILE = {
     "endless": (header(b"a.jpg", 0, size=b"7" * 11), "'a' at byte 0 has 8589934591 bytes or more"),
-    "beyond all": (
-        header(b"a.jpg", 0, size=b"\x80" + b"\xff" * 11),
-        "bytes or more, expected at most",
-    ),
+    "beyond all": (header(b"a.jpg", 0, size=b"\x80" + b"\xff" * 11),
+        "bytes or more, expected at most"),
     "negative": (header(b"a.jpg", 0, size=b"\xff" * 12), "its size is"),
     "no number": (header(b"a.jpg", 0, size=b"12x"), "no tar header at byte 0: its size is '12x"),
     "sparse": (header(b"a.jpg", 0, kind=b"S"), "the member 'a.jpg' at byte 0 is sparse"),
@@ -110,14 +108,12 @@ HOSTILE = {
     "no member": (member(b"x", b"long", kind=b"L"), "within the headers at byte 0"),
     "pax size": (pax({"size": "-1"}) + header(b"a.jpg", 0), "gives '-1' as a size"),
     "pax digits": (pax({"size": "9" * 5000}) + header(b"a.jpg", 0), "as a size"),
-    "pax of no length": (
-        member(b"x", b"0 a=b\n", kind=b"x"),
-        "the pax header at byte 0 is damaged",
-    ),
+    "pax of no length": (member(b"x", b"0 a=b\n", kind=b"x"),
+        "the pax header at byte 0 is damaged"),
     "pax too long": (member(b"x", b"99 a=b\n", kind=b"x"), "the pax header at byte 0 is damaged"),
     "pax without end": (member(b"x", b"7 a=bc ", kind=b"x"), "the pax header at byte 0 is damaged"),
     "one name for all": (pax({"path": "a.jpg"}, b"g"), "gives all members one name or size"),
-}
+}  # fmt: skip
 
 SAMPLES = [samples(unit) for unit in range(4)]
 
