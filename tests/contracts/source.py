@@ -240,20 +240,20 @@ class SourceContract(ABC):
         assert [r for shard in shards for r in shard.records] == list(self.records())
         assert bench.set_aside == {}
 
-    @pytest.mark.parametrize("capacity", [20 << 10, 37 << 10, 1 << 20])
+    @pytest.mark.parametrize("capacity", [20 << 10, 1 << 20])
     def test_what_is_left_of_a_full_shard_continues_exactly_there(
         self, bench: Bench, capacity: int
     ):
         bench.capacity = capacity
         assert [r for s in bench.pour(self.objects()) for r in s.records] == list(self.records())
 
-    @pytest.mark.parametrize("cut", [11, 1000, 4096, 33_333])
+    @pytest.mark.parametrize("cut", [11, 33_333])
     def test_where_chunks_are_cut_does_not_matter(self, bench: Bench, tmp_path: Path, cut: int):
         (tmp_path / "cut").mkdir()
         other = Bench(self.open(), tmp_path / "cut", cut=cut)
         assert other.pour(self.objects()) == bench.pour(self.objects())
 
-    @pytest.mark.parametrize("cut", [11, 1000, 33_333, 1 << 20])
+    @pytest.mark.parametrize("cut", [11, 33_333])
     def test_mixed_with_others_every_record_of_a_unit_is_written_once_and_in_order(
         self, bench: Bench, tmp_path: Path, cut: int
     ):
@@ -288,7 +288,7 @@ class SourceContract(ABC):
         assert [r for shard in poured for r in shard.records] == expected
         assert bench.set_aside == {}
 
-    @pytest.mark.parametrize(("lanes", "capacity"), [(1, 20 << 10), (3, 37 << 10), (16, CAPACITY)])
+    @pytest.mark.parametrize(("lanes", "capacity"), [(3, 20 << 10), (16, CAPACITY)])
     def test_stream_that_was_killed_goes_on_with_the_same_shards(
         self, bench: Bench, tmp_path: Path, lanes: int, capacity: int
     ):

@@ -13,9 +13,7 @@ from tests.core.shards import (
     FEATURES,
     batches,
     example,
-    frames,
     labels,
-    reader_of,
     write,
     write_files,
 )
@@ -131,13 +129,6 @@ def test_ids_tell_file_and_record(files):
         assert (batch["_record"][~valid] == -1).all()
 
 
-def test_after_the_end_there_is_nothing_more(files):
-    reader = BatchReader(files, FEATURES, batch_size=50)
-    assert len(batches(reader)) == 1
-    assert reader.next() is None
-    assert reader.next() is None
-
-
 @pytest.mark.parametrize("size", [98, 2**62])
 def test_a_batch_larger_than_the_set_leaves_nothing(files, size):
     reader = BatchReader(files, FEATURES, batch_size=size)
@@ -151,12 +142,6 @@ def test_no_files_are_no_records():
 
 
 # How records are found
-
-
-def test_a_file_without_sidecar_is_walked(tmp_path):
-    (tmp_path / "a").write_bytes(frames(example(i) for i in range(10)))
-    reader = reader_of(tmp_path / "a", batch_size=10, shuffle=False)
-    assert labels(reader) == list(range(10))
 
 
 def test_known_offsets_save_the_walk(tmp_path):

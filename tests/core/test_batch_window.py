@@ -86,18 +86,6 @@ def test_neighbours_come_from_many_files(files, window):
     assert sorted(mixed)[len(mixed) // 2] >= 4
 
 
-def test_a_resumed_pass_goes_on_as_if_it_had_not_stopped(files, window):
-    whole = read(files, window=window, seed=9)
-    for start in (1, 37, 60, 119, 120):
-        assert read(files, window=window, seed=9, start=start) == whole[10 * start :]
-
-
-def test_ranks_divide_a_windowed_order_without_overlap(files, window):
-    parts = [read(files, window=window, seed=6, rank=rank, world=3) for rank in range(3)]
-    assert [len(part) for part in parts] == [400] * 3
-    assert len(set().union(*parts)) == FILES * RECORDS
-
-
 def test_files_are_closed_once_the_window_has_passed(files, window):
     reader = BatchReader(files, FEATURES, batch_size=10, window=window, prefetch_bytes=1, threads=1)
     most = 0

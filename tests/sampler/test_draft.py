@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import resource
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from cachecd.errors import DiskError, UnitError
@@ -49,23 +47,6 @@ def test_nothing_is_on_disk_before_the_first_record_nor_after_an_abort(path: str
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_sealed_shard_is_described_by_its_sidecar_and_its_figures(path: str):
-    one = draft(path)
-    for number in range(5):
-        assert one.add({"x": number}, unit(number), ordinal=7)
-    sealed = one.seal({})
-    sidecar = Sidecar.read(path + ".idx")
-    assert (sealed.records, sealed.data_bytes) == (5, os.path.getsize(path))
-    assert sealed.allocated == sum(os.stat(p).st_blocks * 512 for p in (path, path + ".idx"))
-    assert sidecar.units.tolist() == [0, 1, 2, 3, 4]
-    assert sidecar.ordinals.tolist() == [7] * 5
-    meta = json.loads(sidecar.meta)
-    assert (meta["dataset"], meta["number"]) == ("train", 3)
-    assert Schema.from_json(meta["schema"]) == Schema((Feature("x", "int64", "int64", ()),))
-    one.abort()
-    assert Path(path).exists(), "sealed is sealed"
-
-
 def test_both_files_never_take_more_than_the_capacity_however_long_the_schema(path: str):
     classes = tuple(f"n{number:08d}" for number in range(1000))
     schema = Schema((Feature("label", "int64", "int64", (), classes=classes),))
@@ -78,19 +59,6 @@ def test_both_files_never_take_more_than_the_capacity_however_long_the_schema(pa
     assert sealed.records == count
     assert CAPACITY - sealed.allocated <= 3 * 4096, "hardly any room is wasted"
     assert Schema.from_json(json.loads(Sidecar.read(path + ".idx").meta)["schema"]) == schema
-
-
-def test_a_record_that_does_not_fit_the_schema_names_both_shapes(path: str):
-    one = draft(path)
-    one.add({"image": np.zeros((2, 3), np.uint8)}, unit(0), 0)
-    with pytest.raises(
-        UnitError, match=r"'image': record has uint8\[3, 2\], the schema says uint8\[2, 3\]"
-    ):
-        one.add({"image": np.zeros((3, 2), np.uint8)}, unit(1), 0)
-    with pytest.raises(UnitError, match=r"missing \['image'\], extra \['picture'\]"):
-        one.add({"picture": b""}, unit(1), 0)
-    assert one.records == 1
-    one.abort()
 
 
 @pytest.mark.parametrize("value", [None, object(), {"a": 1}, [], 1 << 70, [1, "a"]])
@@ -126,13 +94,6 @@ def test_files_left_by_a_killed_process_are_replaced(path: str):
     discard(path)
     discard(path)
     assert not Path(path).exists()
-
-
-def test_a_folder_that_is_gone_is_a_disk_error_with_its_number(tmp_path: Path):
-    with pytest.raises(DiskError, match=r"cannot write .*: No such file") as caught:
-        draft(str(tmp_path / "gone" / "x")).add({"x": 1}, unit(0), 0)
-    assert isinstance(caught.value.__cause__, OSError)
-    assert caught.value.__cause__.errno == errno.ENOENT
 
 
 def test_a_disk_that_refuses_leaves_nothing(path: str, tmp_path: Path):

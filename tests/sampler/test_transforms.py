@@ -180,10 +180,6 @@ class TestDecodeImage:
             assert record["image"].ravel().tolist() == [0, 0, 1, 0x12, 0xFF]
             assert self.decoded(image_bytes(deep, file=file))[0, 3].tolist() == [0x12] * 3
 
-    def test_another_feature_may_be_decoded(self):
-        [record] = run({"png": image_bytes(RGB)}, {"decode_image": "png"})
-        assert record.keys() == {"image"}
-
     @pytest.mark.parametrize(
         ("body", "reason"),
         [(b"no image", "cannot identify image"), (image_bytes(RGB)[:-30], "truncated|broken")],

@@ -180,14 +180,6 @@ class TestOutcome:
         assert outcome.seconds > 0
         assert (outcome.end, outcome.skipped) == ("pass", ())
 
-    def test_a_full_shard_leaves_the_rest_to_its_cursor(self, tmp_path: Path, folder: Path):
-        units = written(tmp_path / "src", [RNG.bytes(100_000) for _ in range(30)])
-        outcome, shard = Bench(folder, **files(tmp_path / "src")).made(units)
-        [lane] = outcome.after.lanes
-        assert (lane.unit, lane.record) == (len(shard.records), 0)
-        assert outcome.after.place == len(shard.records) + 1
-        assert outcome.allocated <= CAPACITY
-
     def test_little_more_is_fetched_than_fits(self, tmp_path: Path, folder: Path):
         units = written(tmp_path / "src", [RNG.bytes(10_000) for _ in range(1000)])
         outcome, _ = Bench(folder, **files(tmp_path / "src")).made(units)
@@ -278,16 +270,6 @@ class TestTransforms:
         assert reasons[3] == "its transform made no record of it"
         assert "returned int" in reasons[4]
         assert "'payload': record has float32[], the schema says bytes[]" in reasons[5]
-
-    def test_several_records_of_a_unit_are_written_once_each_over_all_shards(
-        self, tmp_path: Path, folder: Path
-    ):
-        units = written(tmp_path / "src", [RNG.bytes(60_000) for _ in range(20)])
-        bench = Bench(folder, **files(tmp_path / "src"), transform="tests.sampler.steps:twice")
-        bench.capacity = 200_000
-        records = bench.all_of(units)
-        found = sorted((unit, n) for unit, n, _ in records)
-        assert found == [(u, n) for u in range(20) for n in (0, 1)]
 
     def test_a_transform_that_cannot_be_imported_stops_the_dataset_with_its_reason(
         self, tmp_path: Path, folder: Path
