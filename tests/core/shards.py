@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import numpy as np
 
 from cachecd_client import _core
+
+LONG = "CACHECD_LONG" in os.environ  # more examples of everything
 
 # (name, kind, dtype, shape, raw) of `example`.
 FEATURES = [

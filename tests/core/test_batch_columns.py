@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cachecd_client import _core
 from cachecd_client._core import BatchReader
 from cachecd_client.errors import SchemaError
-from tests.core.shards import batches, entry, field, reader_of, wire, write
+from tests.core.shards import LONG, batches, entry, field, reader_of, wire, write
 
 RAW_DTYPES = ["bool", "float16", "float32", "float64"]
 RAW_DTYPES += [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
@@ -98,7 +98,7 @@ def test_lists_of_bytes_are_data_offsets_and_row_splits(tmp_path):
     assert [values[a:b] for a, b in itertools.pairwise(splits)] == rows
 
 
-@settings(max_examples=30)
+@settings(max_examples=30 if LONG else 12)
 @given(
     st.lists(
         st.tuples(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cachecd_client import _core
 from cachecd_client._core import BatchReader
 from cachecd_client.errors import SchemaError
-from tests.core.shards import batches, entry, field, flip, reader_of, wire, write
+from tests.core.shards import LONG, batches, entry, field, flip, reader_of, wire, write
 
 INTS = ("x", "int64", "int64")
 FLOATS = ("x", "float", "float32")
@@ -91,7 +91,7 @@ def test_lists_are_cast_dense_and_ragged(tmp_path, stored, target):
     assert values.tolist() == expected.ravel().tolist()
 
 
-@settings(max_examples=40)
+@settings(max_examples=40 if LONG else 15)
 @given(
     st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=600), min_size=1, max_size=12),
     st.sampled_from(["int8", "uint32", "int64", "float32"]),
@@ -135,7 +135,7 @@ def test_rows_without_a_record_are_padded_like_empty_lists(tmp_path):
     assert (values.tolist(), lengths.tolist()) == ([[1, 7], [7, 7], [7, 7]], [1, 0, 0])
 
 
-@settings(max_examples=40)
+@settings(max_examples=40 if LONG else 15)
 @given(
     st.lists(st.lists(st.integers(0, 2**40), max_size=40), min_size=1, max_size=9),
     st.integers(1, 50),

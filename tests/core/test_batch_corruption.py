@@ -14,6 +14,7 @@ from cachecd_client._core import BatchReader, Permutation
 from cachecd_client.errors import CorruptRecordError, CorruptSidecarError, SchemaError
 from tests.core.shards import (
     FEATURES,
+    LONG,
     batches,
     example,
     flip,
@@ -62,7 +63,7 @@ def test_a_corrupt_record_is_noted_once_however_often_its_set_comes_again(shard)
     assert reader.num_corrupt == len(reader.corrupt) == 1
 
 
-@settings(max_examples=50)
+@settings(max_examples=50 if LONG else 20)
 @given(
     corrupt=st.sets(st.integers(0, N - 1), max_size=N),
     world=st.integers(1, 4),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from itertools import accumulate, pairwise
 
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cachecd_client._core import BatchReader, drawn, draws_until
-from tests.core.shards import FEATURES, batches, labels, write_files
+from tests.core.shards import FEATURES, LONG, batches, labels, write_files
 
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -102,7 +101,7 @@ def test_shares_are_those_of_the_weights():
         assert abs(pairs[one, other] - expected) < 6 * expected**0.5
 
 
-@settings(max_examples=30)
+@settings(max_examples=30 if LONG else 12)
 @given(
     of=st.lists(st.integers(1, 9), min_size=3, max_size=3),
     key=keys,
@@ -130,7 +129,7 @@ def test_each_position_has_the_next_record_of_its_dataset(files, of, key, window
             assert own == read(files, every, **options)[: len(own)]
 
 
-@settings(max_examples=25 if "CACHECD_LONG" in os.environ else 10)
+@settings(max_examples=25 if LONG else 10)
 @given(
     key=keys, world=st.integers(1, 4), start=st.integers(0, 60), window=st.sampled_from([0, 2500])
 )

@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cachecd_client._core import BatchReader, count_records
-from tests.core.shards import FEATURES, batches, example, labels, write, write_files
+from tests.core.shards import FEATURES, LONG, batches, example, labels, write, write_files
 
-LONG = "CACHECD_LONG" in os.environ
 SIZES = [40, 0, 1, 56, 17, 30]
 STARTS = [sum(SIZES[:file]) for file in range(len(SIZES))]
 

@@ -58,6 +58,7 @@ def test_keys_and_sizes_give_unlike_orders():
             assert same < 10  # one is expected of independent orders; ten in 10**-7 of them
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", [5, 10, 17, 200])
 def test_every_image_is_as_likely_at_every_position(n):
     keys = 20_000
