@@ -234,24 +234,13 @@ class SourceContract(ABC):
     def open(self) -> Source:
         return open_source(DatasetConfig.model_validate(self.config), ())
 
-    def test_every_record_is_written_once_and_in_order(self, bench: Bench):
+    @pytest.mark.parametrize("capacity", [20 << 10, CAPACITY])
+    def test_every_record_is_written_once_and_in_order(self, bench: Bench, capacity: int):
+        bench.capacity = capacity
         shards = bench.pour(self.objects())
         assert len(shards) > 1, "the objects are too small to test what is left over"
         assert [r for shard in shards for r in shard.records] == list(self.records())
         assert bench.set_aside == {}
-
-    @pytest.mark.parametrize("capacity", [20 << 10, 1 << 20])
-    def test_what_is_left_of_a_full_shard_continues_exactly_there(
-        self, bench: Bench, capacity: int
-    ):
-        bench.capacity = capacity
-        assert [r for s in bench.pour(self.objects()) for r in s.records] == list(self.records())
-
-    @pytest.mark.parametrize("cut", [11, 33_333])
-    def test_where_chunks_are_cut_does_not_matter(self, bench: Bench, tmp_path: Path, cut: int):
-        (tmp_path / "cut").mkdir()
-        other = Bench(self.open(), tmp_path / "cut", cut=cut)
-        assert other.pour(self.objects()) == bench.pour(self.objects())
 
     @pytest.mark.parametrize("cut", [11, 33_333])
     def test_mixed_with_others_every_record_of_a_unit_is_written_once_and_in_order(

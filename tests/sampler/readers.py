@@ -57,13 +57,6 @@ class Named(Counted):
         yield {"name": str(unit)}
 
 
-class Numbered(Named):
-    """The count that a file holds, so that it can grow."""
-
-    def units(self) -> Any:
-        return int(Path(self.names[0]).read_text())
-
-
 class Listed(Named):
     def units(self, store: Any) -> Iterator[Record]:  # type: ignore[override]
         for found in store.list():

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pytest
 
@@ -51,234 +49,192 @@ async def everything(reader: Ahead, count: int) -> list[bytes]:
     return [bytes(chunk) for index in range(count) async for chunk in reader.chunks(index)]
 
 
-def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(test())
-
-
-def test_pieces_come_in_order_whatever_arrives_first():
-    async def test() -> None:
-        fetcher = Fetcher()
-        reader = Ahead(spans(25, 0, 10), fetcher.fetch, 8, lambda: 1000, piece=10)
-        result = asyncio.create_task(everything(reader, 3))
+async def test_pieces_come_in_order_whatever_arrives_first():
+    fetcher = Fetcher()
+    reader = Ahead(spans(25, 0, 10), fetcher.fetch, 8, lambda: 1000, piece=10)
+    result = asyncio.create_task(everything(reader, 3))
+    await settle()
+    for asked in reversed(fetcher.asked):
+        fetcher.answer(asked)
         await settle()
-        for asked in reversed(fetcher.asked):
-            fetcher.answer(asked)
-            await settle()
-        assert await result == [b"0:0-10", b"0:10-20", b"0:20-25", b"1:0-0", b"2:0-10"]
-
-    run(test)
+    assert await result == [b"0:0-10", b"0:10-20", b"0:20-25", b"1:0-0", b"2:0-10"]
 
 
-def test_what_is_left_of_a_unit_is_fetched_from_its_offset_to_round_places():
-    async def test() -> None:
-        fetcher = Fetcher()
-        result = asyncio.create_task(
-            everything(Ahead([(12, 30)], fetcher.fetch, 8, lambda: 99, piece=10), 1)
-        )
+async def test_what_is_left_of_a_unit_is_fetched_from_its_offset_to_round_places():
+    fetcher = Fetcher()
+    result = asyncio.create_task(
+        everything(Ahead([(12, 30)], fetcher.fetch, 8, lambda: 99, piece=10), 1)
+    )
+    await settle()
+    fetcher.answer()
+    assert await result == [b"0:12-20", b"0:20-30"]
+
+
+async def test_no_more_requests_run_at_once_than_connections():
+    fetcher = Fetcher()
+    reader = Ahead(spans(*[1] * 50), fetcher.fetch, 3, lambda: 1000)
+    result = asyncio.create_task(everything(reader, 50))
+    while not result.done():
         await settle()
+        fetcher.answer(*list(fetcher.open)[-1:])
+    assert len(await result) == 50
+    assert fetcher.most == 3
+
+
+async def test_a_slow_piece_does_not_keep_the_others_from_being_fetched():
+    fetcher = Fetcher()
+    reader = Ahead(spans(*[1] * 50), fetcher.fetch, 3, lambda: 1000)
+    result = asyncio.create_task(everything(reader, 50))
+    await settle()
+    while others := [asked for asked in fetcher.open if asked[0] != 0]:
+        fetcher.answer(*others)
+        await settle()
+    assert len(fetcher.asked) == 12  # four times the connections: there are bounds to patience
+    result.cancel()
+
+
+@pytest.mark.parametrize(("window", "wanted"), [(39, 1000), (1000, 39)])
+async def test_no_more_is_held_than_the_window_nor_asked_for_than_wanted(window: int, wanted: int):
+    fetcher = Fetcher()
+    reader = Ahead(spans(*[10] * 20), fetcher.fetch, 99, lambda: wanted, window=window)
+    result = asyncio.create_task(everything(reader, 20))
+    await settle()
+    assert len(fetcher.asked) == 3
+    fetcher.answer((1, 0, 10), (2, 0, 10))
+    await settle()
+    assert len(fetcher.asked) == 3, "what has not been taken is still held"
+    fetcher.answer((0, 0, 10))
+    await settle()
+    assert len(fetcher.asked) == 6
+    result.cancel()
+
+
+async def test_the_piece_that_is_waited_for_is_fetched_whatever_the_bounds():
+    fetcher = Fetcher()
+    reader = Ahead(spans(10, 10), fetcher.fetch, 1, lambda: 0, window=1)
+    result = asyncio.create_task(everything(reader, 2))
+    for number in range(2):
+        await settle()
+        assert fetcher.asked == [(n, 0, 10) for n in range(number + 1)]
         fetcher.answer()
-        assert await result == [b"0:12-20", b"0:20-30"]
-
-    run(test)
+    assert len(await result) == 2
 
 
-def test_no_more_requests_run_at_once_than_connections():
-    async def test() -> None:
-        fetcher = Fetcher()
-        reader = Ahead(spans(*[1] * 50), fetcher.fetch, 3, lambda: 1000)
-        result = asyncio.create_task(everything(reader, 50))
-        while not result.done():
-            await settle()
-            fetcher.answer(*list(fetcher.open)[-1:])
-        assert len(await result) == 50
-        assert fetcher.most == 3
-
-    run(test)
-
-
-def test_a_slow_piece_does_not_keep_the_others_from_being_fetched():
-    async def test() -> None:
-        fetcher = Fetcher()
-        reader = Ahead(spans(*[1] * 50), fetcher.fetch, 3, lambda: 1000)
-        result = asyncio.create_task(everything(reader, 50))
-        await settle()
-        while others := [asked for asked in fetcher.open if asked[0] != 0]:
-            fetcher.answer(*others)
-            await settle()
-        assert len(fetcher.asked) == 12  # four times the connections: there are bounds to patience
-        result.cancel()
-
-    run(test)
+async def test_units_that_are_left_out_or_left_early_are_not_fetched_any_further():
+    fetcher = Fetcher()
+    reader = Ahead(spans(30, 30, 30, 30), fetcher.fetch, 1, lambda: 15, piece=10)
+    chunks = reader.chunks(0)
+    first = asyncio.ensure_future(anext(chunks))
+    await settle()
+    fetcher.answer()
+    await first
+    third = asyncio.ensure_future(anext(reader.chunks(2)))
+    await settle()
+    assert [asked[0] for asked in fetcher.open] == [2]
+    assert (0, 20, 30) not in fetcher.asked
+    assert not any(asked[0] == 1 for asked in fetcher.asked)
+    third.cancel()
 
 
-def test_no_more_is_held_than_the_window_nor_asked_for_than_wanted():
-    async def test(window: int, wanted: int) -> None:
-        fetcher = Fetcher()
-        reader = Ahead(spans(*[10] * 20), fetcher.fetch, 99, lambda: wanted, window=window)
-        result = asyncio.create_task(everything(reader, 20))
-        await settle()
-        assert len(fetcher.asked) == 3
-        fetcher.answer((1, 0, 10), (2, 0, 10))
-        await settle()
-        assert len(fetcher.asked) == 3, "what has not been taken is still held"
-        fetcher.answer((0, 0, 10))
-        await settle()
-        assert len(fetcher.asked) == 6
-        result.cancel()
-
-    run(lambda: test(window=39, wanted=1000))
-    run(lambda: test(window=1000, wanted=39))
-
-
-def test_the_piece_that_is_waited_for_is_fetched_whatever_the_bounds():
-    async def test() -> None:
-        fetcher = Fetcher()
-        reader = Ahead(spans(10, 10), fetcher.fetch, 1, lambda: 0, window=1)
-        result = asyncio.create_task(everything(reader, 2))
-        for number in range(2):
-            await settle()
-            assert fetcher.asked == [(n, 0, 10) for n in range(number + 1)]
-            fetcher.answer()
-        assert len(await result) == 2
-
-    run(test)
-
-
-def test_units_that_are_left_out_or_left_early_are_not_fetched_any_further():
-    async def test() -> None:
-        fetcher = Fetcher()
-        reader = Ahead(spans(30, 30, 30, 30), fetcher.fetch, 1, lambda: 15, piece=10)
-        chunks = reader.chunks(0)
-        first = asyncio.ensure_future(anext(chunks))
-        await settle()
-        fetcher.answer()
-        await first
-        third = asyncio.ensure_future(anext(reader.chunks(2)))
-        await settle()
-        assert [asked[0] for asked in fetcher.open] == [2]
-        assert (0, 20, 30) not in fetcher.asked
-        assert not any(asked[0] == 1 for asked in fetcher.asked)
-        third.cancel()
-
-    run(test)
-
-
-def test_spans_that_are_read_at_once_are_asked_for_by_halves_of_what_each_may_have(monkeypatch):
+async def test_spans_that_are_read_at_once_are_asked_for_by_halves_of_what_each_may_have(
+    monkeypatch,
+):
     monkeypatch.setattr(ahead, "_LEAST", 1)
-
-    async def test() -> None:
-        fetcher = Fetcher()
-        reader = Ahead(spans(100, 100, 100), fetcher.fetch, 9, lambda: 32, lanes=2)
-        lanes = [asyncio.ensure_future(anext(reader.chunks(index))) for index in range(2)]
-        await settle()
-        assert sorted(fetcher.open) == [(0, 0, 8), (0, 8, 16), (1, 0, 8), (1, 8, 16)]
-        fetcher.answer()
-        await settle()
-        assert all(lane.done() for lane in lanes)
-        reader.note(1, 7)
-        late = asyncio.ensure_future(anext(reader.chunks(0)))
-        await settle()
-        assert list(fetcher.open) == [(0, 16, 24)], "as little as 7 bytes is no request"
-        assert reader.used == 7 + 8 + 8 / 2, "half of a piece, where nobody says how much"
-        late.cancel()
-
-    run(test)
+    fetcher = Fetcher()
+    reader = Ahead(spans(100, 100, 100), fetcher.fetch, 9, lambda: 32, lanes=2)
+    lanes = [asyncio.ensure_future(anext(reader.chunks(index))) for index in range(2)]
+    await settle()
+    assert sorted(fetcher.open) == [(0, 0, 8), (0, 8, 16), (1, 0, 8), (1, 8, 16)]
+    fetcher.answer()
+    await settle()
+    assert all(lane.done() for lane in lanes)
+    reader.note(1, 7)
+    late = asyncio.ensure_future(anext(reader.chunks(0)))
+    await settle()
+    assert list(fetcher.open) == [(0, 16, 24)], "as little as 7 bytes is no request"
+    assert reader.used == 7 + 8 + 8 / 2, "half of a piece, where nobody says how much"
+    late.cancel()
 
 
-def test_what_comes_after_the_spans_that_are_read_is_fetched_before_more_than_their_share():
-    async def test() -> None:
-        fetcher = Fetcher()
-        reader = Ahead(spans(500, 10, 10, 10), fetcher.fetch, 9, lambda: 60, lanes=2, piece=10)
-        lanes = [asyncio.ensure_future(anext(reader.chunks(index))) for index in range(2)]
-        await settle()
-        assert fetcher.asked[:3] == [(0, 0, 10), (1, 0, 10), (0, 10, 20)]
-        assert set(fetcher.asked[3:]) == {(0, 20, 30), (2, 0, 10), (3, 0, 10)}
-        reader.close()
-        await asyncio.wait(lanes)
-
-    run(test)
+async def test_what_comes_after_the_spans_that_are_read_is_fetched_before_more_than_their_share():
+    fetcher = Fetcher()
+    reader = Ahead(spans(500, 10, 10, 10), fetcher.fetch, 9, lambda: 60, lanes=2, piece=10)
+    lanes = [asyncio.ensure_future(anext(reader.chunks(index))) for index in range(2)]
+    await settle()
+    assert fetcher.asked[:3] == [(0, 0, 10), (1, 0, 10), (0, 10, 20)]
+    assert set(fetcher.asked[3:]) == {(0, 20, 30), (2, 0, 10), (3, 0, 10)}
+    reader.close()
+    await asyncio.wait(lanes)
 
 
-def test_a_span_that_is_left_gives_its_room_to_the_others():
-    async def test() -> None:
-        fetcher = Fetcher()
-        reader = Ahead(spans(90, 90), fetcher.fetch, 9, lambda: 40, lanes=2, piece=10)
-        taken = asyncio.ensure_future(anext(reader.chunks(0)))
-        other = asyncio.ensure_future(anext(reader.chunks(1)))
-        await settle()
-        reader.leave(0)
-        await settle()
-        assert {index for index, _, _ in fetcher.open} == {1}
-        assert await reader.take(0) is None
-        assert taken.cancelled()
-        other.cancel()
-
-    run(test)
+async def test_a_span_that_is_left_gives_its_room_to_the_others():
+    fetcher = Fetcher()
+    reader = Ahead(spans(90, 90), fetcher.fetch, 9, lambda: 40, lanes=2, piece=10)
+    taken = asyncio.ensure_future(anext(reader.chunks(0)))
+    other = asyncio.ensure_future(anext(reader.chunks(1)))
+    await settle()
+    reader.leave(0)
+    await settle()
+    assert {index for index, _, _ in fetcher.open} == {1}
+    assert await reader.take(0) is None
+    assert taken.cancelled()
+    other.cancel()
 
 
-def test_a_lengthened_span_is_fetched_ahead_within_the_bounds():
-    async def test() -> None:
-        asked: list[Asked] = []
-        held = most = 0
+async def test_a_lengthened_span_is_fetched_ahead_within_the_bounds():
+    asked: list[Asked] = []
+    held = most = 0
 
-        async def fetch(index: int, start: int, stop: int) -> bytes:
-            nonlocal held, most
-            asked.append((index, start, stop))
-            held += stop - start
-            most = max(most, held)
-            await asyncio.sleep(0)
-            if not start:
-                reader.lengthen(index, 30)
-            return bytes(stop - start)
+    async def fetch(index: int, start: int, stop: int) -> bytes:
+        nonlocal held, most
+        asked.append((index, start, stop))
+        held += stop - start
+        most = max(most, held)
+        await asyncio.sleep(0)
+        if not start:
+            reader.lengthen(index, 30)
+        return bytes(stop - start)
 
-        reader = Ahead(spans(*[10] * 9), fetch, 3, lambda: 1000, window=100, piece=20)
-        first = reader.chunks(0)
-        assert len(await anext(first)) == 10
-        await settle()
-        assert {index for index, start, _ in asked if start} >= {0, 1}, "others are fetched ahead"
-        assert 80 < most <= 100
-        held -= 10
-        for index in range(9):
-            chunks = first if not index else reader.chunks(index)
-            sizes = []
-            async for chunk in chunks:
-                sizes.append(len(chunk))
-                held -= len(chunk)
-            assert sizes == ([30] if not index else [10, 30])
-        assert most <= 100
-        assert reader.used == 9 * 40
-
-    run(test)
+    reader = Ahead(spans(*[10] * 9), fetch, 3, lambda: 1000, window=100, piece=20)
+    first = reader.chunks(0)
+    assert len(await anext(first)) == 10
+    await settle()
+    assert {index for index, start, _ in asked if start} >= {0, 1}, "others are fetched ahead"
+    assert 80 < most <= 100
+    held -= 10
+    for index in range(9):
+        chunks = first if not index else reader.chunks(index)
+        sizes = []
+        async for chunk in chunks:
+            sizes.append(len(chunk))
+            held -= len(chunk)
+        assert sizes == ([30] if not index else [10, 30])
+    assert most <= 100
+    assert reader.used == 9 * 40
 
 
-def test_a_failure_is_raised_where_its_turn_is_and_the_others_go_on():
-    async def test() -> None:
-        async def fetch(index: int, start: int, stop: int) -> bytes:
-            if index == 1:
-                raise UnitError("gone")
-            return b"fine"
+async def test_a_failure_is_raised_where_its_turn_is_and_the_others_go_on():
+    async def fetch(index: int, start: int, stop: int) -> bytes:
+        if index == 1:
+            raise UnitError("gone")
+        return b"fine"
 
-        reader = Ahead(spans(10, 10, 10), fetch, 8, lambda: 1000)
-        assert [chunk async for chunk in reader.chunks(0)] == [b"fine"]
-        for _ in range(2):
-            with pytest.raises(UnitError, match="gone"):
-                await anext(reader.chunks(1))
-        assert [chunk async for chunk in reader.chunks(2)] == [b"fine"]
-        assert reader.used == 20
-
-    run(test)
+    reader = Ahead(spans(10, 10, 10), fetch, 8, lambda: 1000)
+    assert [chunk async for chunk in reader.chunks(0)] == [b"fine"]
+    for _ in range(2):
+        with pytest.raises(UnitError, match="gone"):
+            await anext(reader.chunks(1))
+    assert [chunk async for chunk in reader.chunks(2)] == [b"fine"]
+    assert reader.used == 20
 
 
-def test_closing_cancels_what_runs_and_starts_nothing():
-    async def test() -> None:
-        fetcher = Fetcher()
-        reader = Ahead(spans(*[10] * 9), fetcher.fetch, 3, lambda: 1000)
-        waiting = asyncio.ensure_future(anext(reader.chunks(0)))
-        await settle()
-        reader.close()
-        await settle()
-        assert waiting.cancelled()
-        assert not fetcher.open
-        assert len(fetcher.asked) == 3
-
-    run(test)
+async def test_closing_cancels_what_runs_and_starts_nothing():
+    fetcher = Fetcher()
+    reader = Ahead(spans(*[10] * 9), fetcher.fetch, 3, lambda: 1000)
+    waiting = asyncio.ensure_future(anext(reader.chunks(0)))
+    await settle()
+    reader.close()
+    await settle()
+    assert waiting.cancelled()
+    assert not fetcher.open
+    assert len(fetcher.asked) == 3

@@ -58,39 +58,36 @@ async def settle(until: Callable[[], bool] = lambda: False, turns: int = 3000) -
         await asyncio.sleep(0.0001)
 
 
-def test_worker_turns_to_another_stream_when_one_has_no_grant(bench: Bench):
-    async def run() -> None:
-        first = bench.player(0)
-        second = bench.player(1)
-        worker = first.worker()
-        serving = asyncio.ensure_future(worker.serve())
-        said: list[Any] = []
+async def test_worker_turns_to_another_stream_when_one_has_no_grant(bench: Bench):
+    first = bench.player(0)
+    second = bench.player(1)
+    worker = first.worker()
+    serving = asyncio.ensure_future(worker.serve())
+    said: list[Any] = []
 
-        def heard(message: Any) -> None:
-            said.append(message)
-            of = first if message.stream == first.stream else second
-            if isinstance(message, Sealed):
-                of.made.append(message)  # type: ignore[arg-type]
-            elif type(message).__name__ == "Asks":
-                asyncio.get_running_loop().call_soon(of.feed)
+    def heard(message: Any) -> None:
+        said.append(message)
+        of = first if message.stream == first.stream else second
+        if isinstance(message, Sealed):
+            of.made.append(message)  # type: ignore[arg-type]
+        elif type(message).__name__ == "Asks":
+            asyncio.get_running_loop().call_soon(of.feed)
 
-        worker._send = heard
-        first.open(worker)
-        second.open(worker)
-        second.schema = None
-        await settle(lambda: len(first.made) == len(second.made) == 1)
-        assert [m.stream.index for m in said if isinstance(m, Sealed)] == [0, 1]
-        await settle(turns=200)
-        assert len(first.made) == 1, "without a grant nothing is written"
-        second.grant()
-        second.grant()
-        first.grant()
-        await settle(lambda: len(first.made) + len(second.made) == 5)
-        order = [m.stream.index for m in said if isinstance(m, Sealed)]
-        assert order == [0, 1, 1, 1, 0], "a stream goes on while it has grants"
-        serving.cancel()
-
-    asyncio.run(run())
+    worker._send = heard
+    first.open(worker)
+    second.open(worker)
+    second.schema = None
+    await settle(lambda: len(first.made) == len(second.made) == 1)
+    assert [m.stream.index for m in said if isinstance(m, Sealed)] == [0, 1]
+    await settle(turns=200)
+    assert len(first.made) == 1, "without a grant nothing is written"
+    second.grant()
+    second.grant()
+    first.grant()
+    await settle(lambda: len(first.made) + len(second.made) == 5)
+    order = [m.stream.index for m in said if isinstance(m, Sealed)]
+    assert order == [0, 1, 1, 1, 0], "a stream goes on while it has grants"
+    serving.cancel()
 
 
 def test_half_full_shard_is_reported_at_once(bench: Bench):
@@ -104,108 +101,92 @@ def test_half_full_shard_is_reported_at_once(bench: Bench):
             assert message.number in half
 
 
-def test_reading_ahead_stops_at_the_shards_end_without_a_grant(bench: Bench):
+async def test_reading_ahead_stops_at_the_shards_end_without_a_grant(bench: Bench):
     """What is fetched and has no room stays far below the source."""
-
-    async def run() -> None:
-        of = bench.player(shape=Shape(1, 8, 1, 64 << 10, 0))
-        worker = of.worker()
-        serving = asyncio.ensure_future(worker.serve())
-        of.open(worker)
-        grant, of.grant = of.grant, lambda: None  # type: ignore[method-assign]
-        await settle(lambda: len(of.made) == 1)
-        await settle(turns=300)
-        [carried] = worker._streams.values()
-        fetched = carried.progress.fetched_bytes
-        assert fetched < 3 * len(bench.bodies[0])
-        grant()
-        grant()
-        await settle(lambda: len(of.made) == 3)
-        await settle(turns=300)
-        assert fetched < carried.progress.fetched_bytes < 6 * len(bench.bodies[0])
-        serving.cancel()
-
-    asyncio.run(run())
+    of = bench.player(shape=Shape(1, 8, 1, 64 << 10, 0))
+    worker = of.worker()
+    serving = asyncio.ensure_future(worker.serve())
+    of.open(worker)
+    grant, of.grant = of.grant, lambda: None  # type: ignore[method-assign]
+    await settle(lambda: len(of.made) == 1)
+    await settle(turns=300)
+    [carried] = worker._streams.values()
+    fetched = carried.progress.fetched_bytes
+    assert fetched < 3 * len(bench.bodies[0])
+    grant()
+    grant()
+    await settle(lambda: len(of.made) == 3)
+    await settle(turns=300)
+    assert fetched < carried.progress.fetched_bytes < 6 * len(bench.bodies[0])
+    serving.cancel()
 
 
-def test_grant_behind_the_end_of_the_pass_is_answered_without_a_file(bench: Bench):
-    async def run() -> None:
-        of = bench.player(shape=Shape(1, 8, 4, 256 << 10, 0))
-        worker = of.worker()
-        serving = asyncio.ensure_future(worker.serve())
-        of.open(worker)
-        await settle(lambda: of.done)
-        count = len(of.made)
-        of.grant()
-        await settle(lambda: len(of.made) > count)
-        outcome = of.made[-1].outcome
-        assert (outcome.before, outcome.records, of.made[-1].data) == (outcome.after, 0, b"")
-        assert of.made[-1].sidecar == b""
-        serving.cancel()
-
-    asyncio.run(run())
+async def test_grant_behind_the_end_of_the_pass_is_answered_without_a_file(bench: Bench):
+    of = bench.player(shape=Shape(1, 8, 4, 256 << 10, 0))
+    worker = of.worker()
+    serving = asyncio.ensure_future(worker.serve())
+    of.open(worker)
+    await settle(lambda: of.done)
+    count = len(of.made)
+    of.grant()
+    await settle(lambda: len(of.made) > count)
+    outcome = of.made[-1].outcome
+    assert (outcome.before, outcome.records, of.made[-1].data) == (outcome.after, 0, b"")
+    assert of.made[-1].sidecar == b""
+    serving.cancel()
 
 
-def test_closed_stream_leaves_nothing(bench: Bench):
-    async def run() -> None:
-        of = bench.player(shape=Shape(1, 8, 4, 4 << 20, 0), page=2)
-        worker = of.worker()
-        serving = asyncio.ensure_future(worker.serve())
-        of.feed = lambda: None  # type: ignore[method-assign]
-        of.open(worker)
-        worker.receive(Units(of.stream, 0, 0, tuple(bench.units[:2]), "wait"))
-        await settle(lambda: bool(worker.paths) and bool(os.listdir(of.folder)))
-        assert worker.paths == [str(of.folder / "0.tfrecord")]
-        worker.receive(Close(of.stream))
-        await settle(lambda: isinstance(of.said[-1], Closed))
-        assert (os.listdir(of.folder), worker.paths) == ([], [])
-        count = len(of.said)
-        worker.receive(Grant(of.stream, 1, str(of.folder / "1.tfrecord")))
-        worker.receive(Units(of.stream, 0, 2, (), "end"))
-        await settle(turns=100)
-        assert os.listdir(of.folder) == [], "messages about a closed stream are ignored"
-        assert not any(isinstance(m, Failed | Sealed) for m in of.said)
-        assert len(of.said) == count, "nothing is said after Closed"
-        worker.receive(Close(of.stream))
-        await settle(lambda: len(of.said) > count)
-        assert of.said[count:] == [Closed(of.stream)], "a stream that is not open is closed, too"
-        serving.cancel()
-
-    asyncio.run(run())
+async def test_closed_stream_leaves_nothing(bench: Bench):
+    of = bench.player(shape=Shape(1, 8, 4, 4 << 20, 0), page=2)
+    worker = of.worker()
+    serving = asyncio.ensure_future(worker.serve())
+    of.feed = lambda: None  # type: ignore[method-assign]
+    of.open(worker)
+    worker.receive(Units(of.stream, 0, 0, tuple(bench.units[:2]), "wait"))
+    await settle(lambda: bool(worker.paths) and bool(os.listdir(of.folder)))
+    assert worker.paths == [str(of.folder / "0.tfrecord")]
+    worker.receive(Close(of.stream))
+    await settle(lambda: isinstance(of.said[-1], Closed))
+    assert (os.listdir(of.folder), worker.paths) == ([], [])
+    count = len(of.said)
+    worker.receive(Grant(of.stream, 1, str(of.folder / "1.tfrecord")))
+    worker.receive(Units(of.stream, 0, 2, (), "end"))
+    await settle(turns=100)
+    assert os.listdir(of.folder) == [], "messages about a closed stream are ignored"
+    assert not any(isinstance(m, Failed | Sealed) for m in of.said)
+    assert len(of.said) == count, "nothing is said after Closed"
+    worker.receive(Close(of.stream))
+    await settle(lambda: len(of.said) > count)
+    assert of.said[count:] == [Closed(of.stream)], "a stream that is not open is closed, too"
+    serving.cancel()
 
 
-def test_stream_opened_while_it_is_closed_says_closed_first(bench: Bench):
-    async def run() -> None:
-        of = bench.player()
-        worker = of.worker()
-        serving = asyncio.ensure_future(worker.serve())
-        of.open(worker)
-        await settle(lambda: len(of.made) == 1)
-        count = len(of.said)
-        worker.receive(Close(of.stream))
-        of.open(worker)
-        await settle(lambda: of.done, turns=30_000)
-        after = [type(m) for m in of.said[count:] if not isinstance(m, Working)]
-        assert after[:2] == [Closed, Asks]
-        assert sorted(records(of)) == [(unit, n) for unit in range(8) for n in range(30)]
-        serving.cancel()
-
-    asyncio.run(run())
+async def test_stream_opened_while_it_is_closed_says_closed_first(bench: Bench):
+    of = bench.player()
+    worker = of.worker()
+    serving = asyncio.ensure_future(worker.serve())
+    of.open(worker)
+    await settle(lambda: len(of.made) == 1)
+    count = len(of.said)
+    worker.receive(Close(of.stream))
+    of.open(worker)
+    await settle(lambda: of.done, turns=30_000)
+    after = [type(m) for m in of.said[count:] if not isinstance(m, Working)]
+    assert after[:2] == [Closed, Asks]
+    assert sorted(records(of)) == [(unit, n) for unit in range(8) for n in range(30)]
+    serving.cancel()
 
 
-def test_stream_opened_again_begins_anew_at_its_cursor(bench: Bench):
-    async def run() -> None:
-        of = bench.player()
-        worker = of.worker()
-        serving = asyncio.ensure_future(worker.serve())
-        of.open(worker)
-        await settle(lambda: len(of.made) == 2)
-        of.open(worker)
-        await settle(lambda: of.done, turns=30_000)
-        assert sorted(records(of)) == [(unit, n) for unit in range(8) for n in range(30)]
-        serving.cancel()
-
-    asyncio.run(run())
+async def test_stream_opened_again_begins_anew_at_its_cursor(bench: Bench):
+    of = bench.player()
+    worker = of.worker()
+    serving = asyncio.ensure_future(worker.serve())
+    of.open(worker)
+    await settle(lambda: len(of.made) == 2)
+    of.open(worker)
+    await settle(lambda: of.done, turns=30_000)
+    assert sorted(records(of)) == [(unit, n) for unit in range(8) for n in range(30)]
+    serving.cancel()
 
 
 def test_stream_lets_go_of_what_it_holds_beyond_the_memory(bench: Bench):
@@ -235,23 +216,20 @@ def test_stream_lets_go_of_what_it_holds_beyond_the_memory(bench: Bench):
     assert once < 1.01 * 2 * sum(map(len, bench.bodies)) < more
 
 
-def test_units_that_do_not_follow_close_the_stream(bench: Bench):
-    async def run() -> None:
-        of = bench.player()
-        failed: list[Failed] = []
-        worker = of.worker()
-        worker._send = lambda m: failed.append(m) if isinstance(m, Failed) else None
-        serving = asyncio.ensure_future(worker.serve())
-        of.open(worker)
-        worker.receive(Units(of.stream, 0, 5, tuple(bench.units[5:]), "end"))
-        await settle(lambda: bool(failed))
-        [failure] = failed
-        assert failure.cause == "worker"
-        assert "expected (0, 0)" in failure.reason
-        assert worker._streams == {}
-        serving.cancel()
-
-    asyncio.run(run())
+async def test_units_that_do_not_follow_close_the_stream(bench: Bench):
+    of = bench.player()
+    failed: list[Failed] = []
+    worker = of.worker()
+    worker._send = lambda m: failed.append(m) if isinstance(m, Failed) else None
+    serving = asyncio.ensure_future(worker.serve())
+    of.open(worker)
+    worker.receive(Units(of.stream, 0, 5, tuple(bench.units[5:]), "end"))
+    await settle(lambda: bool(failed))
+    [failure] = failed
+    assert failure.cause == "worker"
+    assert "expected (0, 0)" in failure.reason
+    assert worker._streams == {}
+    serving.cancel()
 
 
 def test_messages_of_streams_survive_the_pipe():

@@ -35,74 +35,59 @@ def link() -> Iterator[int]:
     os.close(descriptor)
 
 
-def test_a_throttle_lets_through_its_rate_and_no_more(clock: list[float]):
-    async def test() -> None:
-        throttle = Throttle(1000.0)
+async def test_a_throttle_lets_through_its_rate_and_no_more(clock: list[float]):
+    throttle = Throttle(1000.0)
+    await throttle.take(500)
+    assert clock[0] == 100.0, "the first is let through at once"
+    for _ in range(20):
         await throttle.take(500)
-        assert clock[0] == 100.0, "the first is let through at once"
-        for _ in range(20):
-            await throttle.take(500)
-        assert clock[0] == pytest.approx(110.0 - CREDIT)
-        clock[0] += 60  # a pause saves up no right to a burst
-        await throttle.take(1000)
-        await throttle.take(1)
-        assert clock[0] == pytest.approx(171.0 - 2 * CREDIT)
-
-    asyncio.run(test())
+    assert clock[0] == pytest.approx(110.0 - CREDIT)
+    clock[0] += 60  # a pause saves up no right to a burst
+    await throttle.take(1000)
+    await throttle.take(1)
+    assert clock[0] == pytest.approx(171.0 - 2 * CREDIT)
 
 
-def test_a_timer_that_fires_late_costs_the_link_nothing(clock: list[float]):
-    async def test() -> None:
-        throttle = Throttle(1000.0)
-        for _ in range(1000):
-            await throttle.take(10)
-            clock[0] += 0.008  # of the 0.01 s that it took
-        assert clock[0] == pytest.approx(110.0, abs=0.1)
-
-    asyncio.run(test())
+async def test_a_timer_that_fires_late_costs_the_link_nothing(clock: list[float]):
+    throttle = Throttle(1000.0)
+    for _ in range(1000):
+        await throttle.take(10)
+        clock[0] += 0.008  # of the 0.01 s that it took
+    assert clock[0] == pytest.approx(110.0, abs=0.1)
 
 
-def test_of_those_that_share_a_link_one_alone_has_all_of_it(clock: list[float], link: int):
-    async def test() -> None:
-        busy, idle = Throttle(1000.0, link), Throttle(1000.0, link)
-        await idle.take(100)
-        for _ in range(100):
-            await busy.take(100)
-        assert clock[0] == pytest.approx(110.0, abs=0.1)
-
-    asyncio.run(test())
+async def test_of_those_that_share_a_link_one_alone_has_all_of_it(clock: list[float], link: int):
+    busy, idle = Throttle(1000.0, link), Throttle(1000.0, link)
+    await idle.take(100)
+    for _ in range(100):
+        await busy.take(100)
+    assert clock[0] == pytest.approx(110.0, abs=0.1)
 
 
-def test_those_that_share_a_link_take_turns_however_much_each_asks_for(link: int):
-    async def test() -> None:
-        many, few = Throttle(100_000.0, link), Throttle(100_000.0, link)
-        order: list[str] = []
+async def test_those_that_share_a_link_take_turns_however_much_each_asks_for(link: int):
+    many, few = Throttle(100_000.0, link), Throttle(100_000.0, link)
+    order: list[str] = []
 
-        async def fetch(throttle: Throttle, name: str) -> None:
-            await throttle.take(2000)
-            order.append(name)
+    async def fetch(throttle: Throttle, name: str) -> None:
+        await throttle.take(2000)
+        order.append(name)
 
-        await asyncio.gather(
-            *(fetch(many, "many") for _ in range(20)), *(fetch(few, "few") for _ in range(5))
-        )
-        assert order.index("few") < 5
-        assert len(order) - order[::-1].index("few") <= 18
-
-    asyncio.run(test())
+    await asyncio.gather(
+        *(fetch(many, "many") for _ in range(20)), *(fetch(few, "few") for _ in range(5))
+    )
+    assert order.index("few") < 5
+    assert len(order) - order[::-1].index("few") <= 18
 
 
-def test_who_stops_waiting_costs_the_others_one_turn(clock: list[float], link: int):
-    async def test() -> None:
-        throttle = Throttle(1000.0, link)
-        await throttle.take(1000)
-        waiting = [asyncio.ensure_future(throttle.take(1000)) for _ in range(9)]
-        for task in waiting:
-            task.cancel()
-        await asyncio.wait(waiting)
-        await throttle.take(1000)
-        assert clock[0] <= 102.0
-
-    asyncio.run(test())
+async def test_who_stops_waiting_costs_the_others_one_turn(clock: list[float], link: int):
+    throttle = Throttle(1000.0, link)
+    await throttle.take(1000)
+    waiting = [asyncio.ensure_future(throttle.take(1000)) for _ in range(9)]
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+    await throttle.take(1000)
+    assert clock[0] <= 102.0
 
 
 _TAKE = """
