@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from cachecd_client import FileSet, _core, resources
+from cachecd_client import FileSet, resources
 from tests.core.processes import until
-from tests.core.shards import reader_of, write
+from tests.core.shards import example, reader_of, write
 from tests.pagecache import dropped, resident
 
 MiB = 1 << 20
@@ -18,8 +18,8 @@ MiB = 1 << 20
 def path(tmp_path_factory):
     """24 MiB and more: a batch is the smallest part of it, and less than half is what a kernel reads
     ahead by itself, which are 8 MiB on some devices."""
-    record = _core.encode_example({"label": 1, "name": bytes(4000), "list": []})
-    return write(tmp_path_factory.mktemp("host") / "set", [record] * (24 * MiB // len(record) + 1))
+    records = [example(i) for i in range(8 * MiB // len(example(0)))]
+    return write(tmp_path_factory.mktemp("host") / "set", 3 * records)
 
 
 def reader(path, **options):
