@@ -11,10 +11,10 @@ from cachecd.cli import run_command
 
 
 def main() -> NoReturn:
-    """Runs the command line given to this process and exits with its code.
+    """Runs the command line of this process and exits with its code.
 
-    The process ends at once, whatever its threads do: one may wait for a silent store, and a thread of
-    obstore's that calls into an interpreter that ends would abort the process.
+    The process ends at once, even if its threads still work: one thread may wait for a silent store, and an
+    obstore thread that calls into a finalizing interpreter would abort the process.
     """
     code = run_command(sys.argv[1:])
     with contextlib.suppress(OSError):

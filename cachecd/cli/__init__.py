@@ -1,12 +1,11 @@
 """The command line: data on stdout, logs and errors on stderr.
 
-A command is one file here with a function `command`, whose parameters are typer's and whose
-docstring is its help, and one line in COMMANDS. It returns its exit code, or None for 0, and raises
-what stops it. Only the command that is run is imported, so that `cachecd --version` costs no more
-than typer.
+A command is one file here with a function `command`, and one line in COMMANDS. The function's parameters
+are typer's, and its docstring is its help. It returns its exit code, or None for 0; an error is raised.
+Only the module of the requested command is imported, so `cachecd --version` costs no more than typer.
 
     0    done
-    1    WorldError, OSError: the world did not play along
+    1    WorldError, OSError: a failure outside of the program
     2    CallerError, or arguments that typer refuses: the same call would fail again
     130  interrupted
 """
@@ -40,7 +39,7 @@ COMMANDS = (
 
 
 class _Commands(Mapping[str, Any]):
-    """The commands by name; each is imported when it is asked for."""
+    """The commands by name; each is imported when it is requested."""
 
     def __getitem__(self, name: str) -> Any:
         if name not in COMMANDS:
@@ -101,8 +100,7 @@ def _cachecd(
 
 
 def run_command(arguments: Sequence[str]) -> int:
-    """Runs one command line and returns its exit code; what went wrong is said on stderr, a line
-    for each thing."""
+    """Runs one command line and returns its exit code. Prints each error on a line of stderr."""
     code: Any = 0
     try:
         code = app(list(arguments), prog_name="cachecd", standalone_mode=False)
@@ -124,7 +122,7 @@ def run_command(arguments: Sequence[str]) -> int:
 
 
 def _failed(error: Exception) -> int:
-    """Says it in the error's own words; a defect of ours goes on up, with its traceback."""
+    """Prints the error's message. A defect of cachecd is raised again, with its traceback."""
     from cachecd_client.errors import CallerError, WorldError
 
     if not isinstance(error, (CallerError, WorldError, OSError)):

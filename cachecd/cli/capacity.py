@@ -1,4 +1,4 @@
-"""How many records and images a limit holds: estimated from a sample and the beginning of a listing."""
+"""Estimates how many records and images a limit holds, from a sample and the beginning of a listing."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ _PER_SHARD = 8 << 10  # bytes of a sidecar's text, and the rounding of two files
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """`epoch`: says how many records the limit holds; "" if nothing could be read. `images`: says how many
-    images it holds as image files and as pixels; "" if the sample has none. `size`: bytes of all shards,
-    None if the listing is longer than was looked at."""
+    """`epoch`: a sentence with the number of records that the limit holds; "" if no record could be read.
+    `images`: a sentence with the number of images that fit as image files and as pixels; "" if the sample
+    has no images. `size`: bytes of all shards, None if the listing is longer than the part that was read.
+    """
 
     epoch: str = ""
     images: str = ""
@@ -54,7 +55,7 @@ def capacity(config: Config, sampler: Sampler, sample: Sample, limit: int) -> Ca
 
 
 def _held(config: Config, size: float, limit: int) -> float:
-    """How many records of `size` bytes fit into the limit."""
+    """Returns how many records of `size` bytes fit into the limit."""
     shard = max(1, (config.cache.shard_size - _PER_SHARD) // size)
     room = limit - EMPTY_CACHE - config.cache.shard_size  # a shard's room is kept free
     return max(0.0, room / (size + _IN_SIDECAR + _PER_SHARD / shard))
@@ -63,7 +64,7 @@ def _held(config: Config, size: float, limit: int) -> float:
 def _images(
     config: Config, sampler: Sampler, sample: Sample, limit: int, listed: tuple[int, int, bool]
 ) -> str:
-    """Where the transform decodes images, the same units are fetched once more and not decoded."""
+    """If the transform decodes images, fetches the same units again without decoding them."""
     dataset, files = config.datasets[sampler.name], sample
     steps = [step.name for step in dataset.transform]
     if decodes := "decode_image" in steps:

@@ -1,4 +1,4 @@
-"""`cachecd check CONFIG`: is this configuration good, and what does it come to?"""
+"""`cachecd check CONFIG`: is this configuration valid, and what does it mean on this machine?"""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def command(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check a configuration and say what it comes to on this machine.
+    """Check a configuration and print what it means on this machine.
 
-    Every mistake is one line on stderr with file, line and column, and the exit code is 2. Nothing
-    is made on disk. With --sources the first objects go through the transform, in this process:
-    one of their records is shown, and how much of the source an epoch has is estimated from them.
+    Every mistake is one line on stderr with file, line and column, and the exit code is 2. Nothing is
+    written to disk. With --sources, the first objects go through the transform in this process: the command
+    shows one of their records and estimates how much of the source an epoch has.
     """
     from cachecd.config import load, placed
 
@@ -71,7 +71,7 @@ def command(
 
 @dataclass(slots=True)
 class _Resolved:
-    """A configuration with its limit and rules in bytes, the findings of a look at its sources, and the
+    """A configuration with its limit and rules in bytes, the results of looking at its sources, and the
     values (`stale`) that count from the next generation on."""
 
     config: Config
@@ -82,12 +82,12 @@ class _Resolved:
     capacities: dict[str, Capacity] = field(default_factory=dict)
 
     def part(self, rules: Rules) -> int:
-        """About the bytes that a dataset may use beside the others."""
+        """The bytes that a dataset may use, roughly, beside the other datasets."""
         return rules.limit or self.limit // max(1, sum(not each.pin for each in self.rules))
 
 
 def _find_stale(resolved: _Resolved) -> None:
-    """Compares the configuration with the generations that the cache directory has."""
+    """Compares the configuration with the generations in the cache directory."""
     from cachecd.daemon.status import stale_values
     from cachecd.disk.identity import read_generation
     from cachecd.disk.layout import Layout
@@ -190,7 +190,7 @@ def _dataset(dataset: DatasetConfig, first: int) -> Iterator[str]:
     grow = dataset.grow
     yield from _source(dataset.source)
     if dataset.split is not None:
-        side = "held out" if dataset.held_out else "all but what is held out"
+        side = "held out" if dataset.held_out else "all other records"
         by = f", by {dataset.split.by}" if dataset.split.group is None else ", by whole groups"
         yield f"{side}: {dataset.split.eval:.3g} of it{by}"
     if dataset.transform:

@@ -1,6 +1,6 @@
 """Reads TFRecord files to their end for `cachecd verify`, and checks every record and every sidecar.
 
-Needs no daemon and no lock. A file that the daemon unlinks meanwhile is left out, not reported.
+Needs no daemon and no lock. A file that the daemon unlinks meanwhile is not reported.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ _TFRECORD = re.compile(r".*\.tfrecords?(-\d+-of-\d+)?", re.DOTALL)  # a name may
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault of one file; `offset`: the byte at which its first bad record begins. `unreadable`: the disk
-    refused to read the file, so nothing is known of its records."""
+    """A fault of one file. `offset`: the byte at which its first bad record begins. `unreadable`: the disk
+    refused to read the file, so its records are unknown."""
 
     path: Path
     why: str
@@ -50,7 +50,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One TFRecord file, read to its end; `records` and `size` count sound records."""
+    """One TFRecord file that was read to its end. `records` and `size` count sound records."""
 
     path: Path
     records: int = 0
@@ -75,10 +75,10 @@ class Inventory:
 
 
 def take_inventory(directory: Path) -> Inventory:
-    """Everything below `directory`, sorted by path.
+    """Lists everything below `directory`, sorted by path.
 
-    CallerError if there is no such directory, or if it is no cache and holds no TFRecord file
-    (names that end in .tfrecord or .tfrecords, also with -00000-of-00010).
+    CallerError if the directory does not exist, or if it is neither a cache directory nor has TFRecord
+    files (names that end in .tfrecord or .tfrecords, also with -00000-of-00010).
     """
     if not directory.is_dir():
         raise CallerError(f"{directory}: there is no such directory; expected a cache directory")
@@ -116,8 +116,8 @@ def take_inventory(directory: Path) -> Inventory:
 
 
 def check_all(inventory: Inventory) -> Iterator[Checked]:
-    """Reads every file, several at a time, and yields each in the inventory's order. At the end: what
-    single files do not show, live shards that hold the same record."""
+    """Reads every file, several at a time, and yields each result in the order of the inventory. At the
+    end, yields the faults that single files do not show: live shards that hold the same record."""
     threads = min(_MAX_THREADS, resources.processors(), max(1, len(inventory.files)))
     pool = ThreadPoolExecutor(threads, thread_name_prefix="verify")
     sound: list[Path] = []
@@ -135,8 +135,8 @@ def check_all(inventory: Inventory) -> Iterator[Checked]:
 
 
 def check_file(path: Path, of_cache: bool) -> Checked | None:
-    """One file and its sidecar; None if the file is no longer there. `of_cache`: it must have a sidecar,
-    and that must name this dataset, generation and number."""
+    """Checks one file and its sidecar. Returns None if the file no longer exists. `of_cache`: the file must
+    have a sidecar that names this dataset, generation and number."""
     faults: list[Fault] = []
     offsets: NDArray[np.uint64] | None = None
     sidecar = path.with_name(path.name + SIDECAR)
@@ -167,8 +167,8 @@ def check_file(path: Path, of_cache: bool) -> Checked | None:
 
 
 def _check_absent(path: Path) -> Checked | None:
-    """A TFRecord file that is not there: None if its shard has no records, is being made again, or is
-    removed right now."""
+    """Checks a TFRecord file that is missing. Returns None if its shard has no records, is being made
+    again, or is being removed."""
     file, layout = parse(path.name), GenerationLayout(path.parents[1])
     assert file is not None
     sidecar = path.with_name(path.name + SIDECAR)
@@ -185,17 +185,15 @@ def _check_absent(path: Path) -> Checked | None:
     if not records or not is_lost or layout.bad(file.number, file.version).exists():
         return None
     return Checked(
-        path, faults=(Fault(path, f"it is missing, and its sidecar has {records} records"),)
+        path, faults=(Fault(path, f"the file is missing, but its sidecar has {records} records"),)
     )
 
 
 def _disagreement(
     path: Path, sidecar: Path, offsets: NDArray[np.uint64] | None, of_cache: bool
 ) -> str:
-    """Where the sidecar says something else than the file, or ""; `offsets` None: that is not known.
-
-    CorruptSidecarError, FileNotFoundError, OSError.
-    """
+    """Returns the first difference between the sidecar and the file, or "". `offsets`: None if they are
+    unknown. CorruptSidecarError, FileNotFoundError, OSError."""
     read = Sidecar.read(str(sidecar))
     if of_cache:
         file = parse(path.name)
@@ -220,7 +218,7 @@ def _disagreement(
 
 
 def _repeats(paths: Sequence[Path]) -> Iterator[Checked]:
-    """The later one of each two live shards of a generation that hold the same record."""
+    """Yields the later shard of each two live shards of a generation that hold the same record."""
     generations: dict[Path, dict[int, tuple[int, Path]]] = {}
     for path in paths:
         file, folder = parse(path.name), path.parents[1]
@@ -237,7 +235,7 @@ def _repeats(paths: Sequence[Path]) -> Iterator[Checked]:
 
 
 def _pairs(paths: Sequence[Path]) -> Iterator[tuple[Path, Path, int]]:
-    """Each two shards that hold the same record, once."""
+    """Yields each two shards that hold the same record, once."""
     units: list[NDArray[np.uint64]] = []
     ordinals: list[NDArray[np.uint32]] = []
     shards: list[NDArray[np.int64]] = []
@@ -276,7 +274,7 @@ def _named_by(meta: str) -> tuple[object, object, object]:
 
 
 def _walk(directory: Path, refused: list[Fault]) -> Iterator[Path]:
-    """Everything below that is no directory; links to directories are not followed."""
+    """Yields everything below that is not a directory. Links to directories are not followed."""
 
     def refuse(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):

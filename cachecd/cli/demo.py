@@ -1,4 +1,4 @@
-"""`cachecd demo`: the whole way, from a store to a trained model, on this machine alone."""
+"""`cachecd demo`: a store, a cache and a trained model, on this machine alone."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def command(
 ) -> int:
     """Train a small model through a cache that is smaller than its data.
 
-    Puts 1,797 images of handwritten digits into a folder, starts a daemon of its own on a slow
-    link, and prints a row an epoch. Everything is in a temporary directory that goes at the end.
-    The exit code is 1 if the cache was ever over its limit.
+    Writes 1,797 images of handwritten digits into a folder, starts its own daemon with a slow link, and
+    prints one row for each epoch. Everything is in a temporary directory, which is removed at the end. The
+    exit code is 1 if the cache ever exceeded its limit.
     """
     from cachecd.stores.extras import extra
 

@@ -1,4 +1,4 @@
-"""`cachecd erased KEY`: is any copy of an object's records left on this disk?"""
+"""`cachecd erased KEY`: does this disk still hold a copy of an object's records?"""
 
 from __future__ import annotations
 
@@ -39,7 +39,9 @@ def command(
     else:
         for path, why in copies:
             print(f"{path}: {why}")
-        print(f"{len(copies)} shards may hold records of it" if copies else "no copy is left")
+        print(
+            f"{len(copies)} shards may hold records of the object" if copies else "no copy is left"
+        )
     return 1 if copies else 0
 
 
@@ -54,7 +56,7 @@ def find_copies(layout: Layout, key: str) -> Iterator[tuple[Path, str]]:
     from cachecd_client.errors import CallerError
 
     if not layout.datasets.is_dir():
-        raise CallerError(f"{layout.root}: there is no cache directory")
+        raise CallerError(f"{layout.root}: there is no such cache directory")
     for name in layout.generations():
         generation = layout.generation(*name)
         with refusing(f"cannot look at {generation.shards}"):
@@ -64,7 +66,7 @@ def find_copies(layout: Layout, key: str) -> Iterator[tuple[Path, str]]:
                 continue
             try:
                 if holds(generation.sidecar(file.number, file.version), [encoded(key)]):
-                    yield path, "holds a record of it"
+                    yield path, "holds a record of the object"
             except DamagedError as error:
                 if path.exists():  # else it was unlinked meanwhile
-                    yield path, f"may hold a record of it: {error}"
+                    yield path, f"may hold a record of the object: {error}"

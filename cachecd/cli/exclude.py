@@ -19,11 +19,12 @@ def command(
     endpoint: Endpoint = None,
     as_json: AsJson = False,
 ) -> None:
-    """Have a running daemon remove the records of some objects, and never fetch the objects again.
+    """Remove the records of some objects, and never fetch the objects again. Needs a running daemon.
 
-    It holds across restarts, listings and generations. No later lease has a record of them; a shard that
-    is on lease now goes when its lease ends (`cachecd erased KEY` searches for copies). To let an object be
-    fetched again, stop the daemon, remove its line from excluded.jsonl in cache.dir, and start the daemon.
+    The exclusion holds across restarts, listings and generations. No later lease has a record of these
+    objects. A shard that a running epoch reads is removed when its lease ends (`cachecd erased KEY`
+    searches for copies). To fetch an object again, stop the daemon, remove the object's line from
+    excluded.jsonl in cache.dir, and start the daemon.
     """
     from cachecd.quantities import printable
     from cachecd_client import connect

@@ -60,7 +60,7 @@ def unpaused(config: Config) -> Config:
 
 
 def watch(share: float) -> int:
-    """Beside the daemon: reports progress until the cache is filled. Returns the exit code."""
+    """Runs beside the daemon: reports progress until the cache is filled. Returns the exit code."""
     from cachecd_client import connect
 
     reported, idle_since = 0.0, time.monotonic()
@@ -80,7 +80,7 @@ def watch(share: float) -> int:
 
 
 def _ended(status: dict[str, Any], share: float, idle: float) -> tuple[str, int]:
-    """Why it ends now, with the exit code; "" if it goes on."""
+    """Returns why the command ends now, with the exit code; "" if it continues."""
     cache, datasets = status["cache"], status["datasets"].values()
     if cache["used"] >= share * cache["limit"]:
         return f": filled to {share:.0%} of the limit", 0

@@ -1,4 +1,4 @@
-"""`cachecd init URL`: a configuration to begin with, from a look at a few objects."""
+"""`cachecd init URL`: writes a first configuration from a look at a few objects."""
 
 from __future__ import annotations
 
@@ -10,11 +10,9 @@ import typer
 
 
 def command(
-    url: Annotated[
-        str, typer.Argument(help="The prefix under which the objects lie, or a folder.")
-    ],
+    url: Annotated[str, typer.Argument(help="The URL prefix of the objects, or a local folder.")],
     form: Annotated[
-        str | None, typer.Option("--format", help="What an object is, if you know better.")
+        str | None, typer.Option("--format", help="The format of the objects, if you know better.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The file to write, which must not exist.")
@@ -32,8 +30,9 @@ def command(
 ) -> None:
     """Look at a few objects under URL and print a YAML configuration for them.
 
-    Their names, sizes and first bytes tell the format, folders that look like classes the label, and
-    the free disk the limit; comments say why. Try it by `cachecd sample FILE`.
+    The format follows from their names, sizes and first bytes, the label from folders that look like
+    classes, the limit from the free disk. Comments give the reasons. Try the configuration with `cachecd
+    sample FILE`.
     """
     from pydantic import ValidationError
 
@@ -46,7 +45,9 @@ def command(
     if "://" not in url and Path(url).is_dir():
         url = f"file://{Path(url).resolve()}"
     if out is not None and out.exists():
-        raise ConfigError(f"{out} is there already, and is not overwritten")
+        raise ConfigError(
+            f"{out} exists already and is not overwritten: choose another file with --out"
+        )
     try:
         source = SourceConfig(
             url=url,

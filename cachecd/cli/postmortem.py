@@ -1,4 +1,4 @@
-"""Opens the debugger at the line of the user's own code that raised."""
+"""Opens the debugger at the line of the user's code that raised."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from cachecd.sampler.usercode import is_users_own
 
 
 def debug_error(error: BaseException) -> None:
-    """Opens pdb where the error came from: at the innermost line of the user's own code that what
-    caused it passed through, or, if it passed through none, where it was raised."""
+    """Opens pdb at the origin of the error: at the innermost line of the user's code in the traceback, or,
+    without such a line, where the error was raised."""
     causes = list(_causes(error))
     cause = next(filter(_passed_the_user, reversed(causes)), causes[-1])
     debugger = _AtTheUsersLine()
@@ -36,7 +36,7 @@ def _passed_the_user(error: BaseException) -> bool:
 
 
 class _AtTheUsersLine(pdb.Pdb):
-    """Stands at the user's line to begin with; `down` leads to what it called."""
+    """A debugger that starts at the user's line; `down` moves to the calls below it."""
 
     def get_stack(
         self, f: FrameType | None, t: TracebackType | None

@@ -1,4 +1,4 @@
-"""Proposes a configuration for a source that was surveyed: YAML with comments that give the reasons."""
+"""Proposes a configuration for a surveyed source: YAML with comments that give the reasons."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ _FORMATS = {"image": "files", "audio": "files", "": "files"}  # others are calle
 
 
 def propose(source: SourceConfig, seen: Survey, form: str | None, directory: Path | None) -> str:
-    """The YAML. `form`: the format, if the user says it; `directory`: the cache's.
+    """Returns the YAML. `form`: the format, if the user names it. `directory`: the cache directory, if the
+    user names it.
 
-    ConfigError if the objects are of a format that this version does not read; DiskError if there is
-    no room, or no place, for a cache.
+    ConfigError if this version cannot read the format of the objects; DiskError if no disk has enough room
+    for a cache.
     """
     found = form or _FORMATS.get(seen.kind, seen.kind)
     if found not in AVAILABLE_FORMATS:
         raise ConfigError(
-            f"what lies under {source.url} seems to be {found}, which is not available in this version; "
-            f"available: {', '.join(AVAILABLE_FORMATS)} (--format)"
+            f"the objects under {source.url} seem to be {found}, which this version cannot read; "
+            f"expected one of {', '.join(AVAILABLE_FORMATS)} (--format)"
         )
     directory = directory or _directory()
     limit, reason = _limit(directory, seen)
     lines = [
         f"# Written by `cachecd init` from a look at {_count(seen)}. `cachecd check FILE` says what it",
-        "# comes to on this machine, `cachecd sample FILE` shows a record of it.",
+        "# means on this machine, `cachecd sample FILE` shows a record of it.",
         "version: 1",
         "",
         "cache:",
@@ -85,7 +86,7 @@ def _dataset(source: SourceConfig, seen: Survey, form: str) -> Iterator[str]:
     elif form == "npy":
         yield from (f"  {line}" for line in _windows(seen))
     yield "grow:"
-    yield "  # first: 1GiB  # so much is cached before the first epoch begins"
+    yield "  # first: 1GiB  # cached before the first epoch begins"
     yield "  # per_epoch: 20GiB  # how much each epoch adds; left out: as fast as the link allows"
 
 
@@ -102,21 +103,21 @@ def _why(seen: Survey, form: str) -> str:
     most += f".{suffix}" if suffix else "without a suffix"
     return {
         "files": f"{'joined objects' if seen.join else 'one object'}, one record; {most}",
-        "tfrecord": f"an object's records are carried over as they are; {most}",
-        "webdataset": f"members of a tar with one name are a record; {most}",
+        "tfrecord": f"records are copied unchanged; {most}",
+        "webdataset": f"the members of a tar that share a name are one record; {most}",
         "parquet": f"a row is a record; pip install 'cachecd[parquet]'; {most}",
         "npy": f"windows of arrays; {most}",
     }.get(form, most)
 
 
 def _others(seen: Survey, form: str) -> Iterator[str]:
-    """What else lies there: of `files` every object is a record."""
+    """Comments on objects with other suffixes: with format `files` every object is a record."""
     first, *others = seen.suffixes
     if not others:
         return
     named = ", ".join(f"{seen.suffixes[o]} x {'.' + o if o else 'none'}" for o in others[:_NAMED])
     yield f"# There are other suffixes than .{first} too ({named}): every object that cannot be used as one"
-    yield "# is skipped with its reason; move them to another prefix if they are not meant."
+    yield "# is skipped with its reason; if you do not want them, move them to another prefix."
 
 
 def _join(seen: Survey) -> Iterator[str]:
@@ -124,8 +125,8 @@ def _join(seen: Survey) -> Iterator[str]:
     for name, pattern in seen.join.items():
         yield f"  {name}: {_quoted(pattern)}"
     if others := len(seen.objects) - seen.joined * len(seen.join):
-        yield f"# {others} more were looked at. Objects that match no pattern are not read. Where the first"
-        yield "# pattern has an object and another has none, the record is skipped."
+        yield f"# {others} more were looked at. Objects that match no pattern are not read. If an object of"
+        yield "# another pattern than the first is missing, the record is skipped."
 
 
 def _label(seen: Survey) -> Iterator[str]:
@@ -137,12 +138,12 @@ def _label(seen: Survey) -> Iterator[str]:
     more = f" and {len(seen.folders) - _NAMED} more" if len(seen.folders) > _NAMED else ""
     yield f"label:  # the folders {names}{more} look like classes"
     yield f"  pattern: {_quoted(pattern)}"
-    yield "  # classes: [...]  # all of them, in the order of their numbers: then it is sampled while it is"
-    yield "  # listed, and has the same numbers everywhere"
+    yield "  # classes: [...]  # all names, in the order of their numbers: the source is then sampled"
+    yield "  # while it is listed, and the numbers are the same on every machine"
 
 
 def _images(seen: Survey, feature: str) -> Iterator[str]:
-    """Images in a feature: encoded if loaders decode them, else as pixels."""
+    """Images in a feature: as encoded files if loaders can decode them, else as pixels."""
     step = "decode_image" if feature == "payload" else f"{{decode_image: {feature}}}"
     pixels = f"transform: [{step}, {{resize: 256}}]  # pip install 'cachecd[images]'"
     if seen.is_decodable:
@@ -150,12 +151,12 @@ def _images(seen: Survey, feature: str) -> Iterator[str]:
         yield "# If a step needs pixels, or stock tf.data reads files, cache pixels. These take more room:"
         yield f"# {pixels}"
     else:
-        yield "# Loaders decode JPEG and PNG; of images in other formats the pixels are cached."
+        yield "# Loaders decode JPEG and PNG. The pixels of images in other formats are cached."
         yield pixels
 
 
 def _encoded(seen: Survey, features: list[str]) -> Iterator[str]:
-    """The loader's line for images that are cached as they are."""
+    """The loader's line for images that are cached as encoded files."""
     sides = [min(size) for size in seen.images]
     masks = [name for name in features if MASK.search(name) and len(features) > 1]
     grey = ', mode="L"' if 0 < len(sides) == seen.grey else ""
@@ -167,33 +168,34 @@ def _encoded(seen: Survey, features: list[str]) -> Iterator[str]:
     yield "# Images are cached as they are. Loaders decode them (from cachecd_client import Image):"
     yield f"# epoch.torch(256, decode={{{decode}}}{rename})"
     if masks:
-        yield "# Of a mask with colors or a palette, class_map makes the numbers: docs/images.md"
+        yield "# If masks have colors or a palette, class_map turns them into class numbers: docs/images.md"
 
 
 def _windows(seen: Survey) -> Iterator[str]:
     yield "array:"
     if seen.array is None:
-        yield "  window: 1  # rows along axis 0 that make a record"
+        yield "  window: 1  # rows along axis 0 in one record"
         return
     rows, row, axes = seen.array
     arrays = sum(suffix_of(o.key) == "npy" for o in seen.objects)
     if axes == 1 and (arrays <= 1 or rows > 64 * _NUMBERS):
         window, record = (
             _NUMBERS,
-            "numbers that make a record, such as the length of a model's context",
+            "numbers in one record, such as the length of a model's context",
         )
     elif arrays <= 1:
-        window, record = 1, "rows that make a record"
+        window, record = 1, "rows in one record"
     elif rows * row <= _ARRAY:
-        window, record = rows, "rows that make a record: an object is one"
+        window, record = rows, "rows in one record: each object is one record"
     else:
-        window, record = _WINDOW // max(row, 1), "rows that make a record, about 1 MiB"
+        window, record = _WINDOW // max(row, 1), "rows in one record, about 1 MiB"
     window = max(1, min(window, rows))
     yield f"  window: {window}  # {record}; the largest object has {rows:,}"
 
 
 def _directory() -> Path:
-    """Where a cache may lie: of the usual places that can be written to, the one with most room."""
+    """Returns a cache directory: of the usual places that are writable, the one with the most free
+    space."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     best: tuple[int, Path] | None = None
     for place in (Path("/var/lib/cachecd"), home / "cachecd", Path("/var/tmp/cachecd")):
@@ -206,15 +208,13 @@ def _directory() -> Path:
         if best is None or _free(place) > best[0]:
             best = _free(place), place
     if best is None:
-        raise DiskError(
-            "found no local directory that may be written to for the cache: give --cache"
-        )
+        raise DiskError("found no writable local directory for the cache: choose one with --cache")
     return best[1]
 
 
 def _limit(directory: Path, seen: Survey) -> tuple[int, str]:
-    """Returns the limit and its reason: twice the source if that is known and fits, else most of what is
-    free."""
+    """Returns the limit and its reason: twice the size of the source if that is known and fits, else most
+    of the free space."""
     refuse_network_filesystem(directory)
     free = _free(directory)
     limit = int(free * _SHARE)
@@ -222,11 +222,11 @@ def _limit(directory: Path, seen: Survey) -> tuple[int, str]:
     limit -= limit % unit
     wanted = _GIB * max(1, -(-2 * seen.total_bytes // _GIB))
     if seen.whole and wanted <= limit:
-        return wanted, f"the source has {approximate_size(seen.total_bytes)}, and fits whole"
+        return wanted, f"the whole source, {approximate_size(seen.total_bytes)}, fits"
     if limit < _GIB:
         raise DiskError(
             f"{directory} has {approximate_size(free)} free, expected at least "
-            f"{approximate_size(_GIB / _SHARE)} for a cache: choose another disk by --cache"
+            f"{approximate_size(_GIB / _SHARE)} for a cache: choose another disk with --cache"
         )
     return limit, f"{_SHARE:.0%} of the {approximate_size(free)} that are free there now"
 
@@ -236,10 +236,10 @@ def _free(directory: Path) -> int:
 
 
 def _there(path: Path) -> Path:
-    """It, or its nearest parent that exists."""
+    """Returns the path, or its nearest parent that exists."""
     return next(parent for parent in (path, *path.parents) if parent.exists())
 
 
 def _quoted(text: str) -> str:
-    """As YAML reads it back; a dollar would begin the name of a variable."""
+    """Quotes text for YAML. A dollar sign is doubled, because it would begin a variable's name."""
     return json.dumps(text.replace("$", "$$"))

@@ -19,11 +19,12 @@ def command(
         list[str] | None,
         typer.Argument(
             metavar="[-- TRAINER ...]",
-            help="A command to run beside the daemon, with $CACHECD_ENDPOINT set; its exit code is ours.",
+            help="A command to run beside the daemon, with $CACHECD_ENDPOINT set; cachecd ends with its "
+            "exit code.",
         ),
     ] = None,
     offline: Annotated[
-        bool, typer.Option("--offline", help="Serve what is cached; touch no network.")
+        bool, typer.Option("--offline", help="Serve the cached shards; use no network.")
     ] = False,
     lifeline: Annotated[
         int | None,
@@ -32,8 +33,9 @@ def command(
 ) -> int:
     """Serve the datasets of CONFIG until stopped (SIGTERM drains, SIGHUP reloads).
 
-    With a command after --, start the daemon, wait until it answers, run the command, and end with it.
-    Ctrl-C leaves the command 10 s to end before SIGTERM follows; a second Ctrl-C ends it.
+    With a command after --, start the daemon, wait until it answers, run the command, and end when the
+    command ends. After Ctrl-C the command has 10 s to end, then it gets SIGTERM. A second Ctrl-C ends it at
+    once.
     """
     from cachecd.config import load, placed
     from cachecd.daemon.service import Options, run
@@ -45,7 +47,8 @@ def command(
 
 
 def _printable(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """What a client, a store or a user's code said reaches no terminal as it is, and forges no line."""
+    """Escapes control characters: text of a client, a store or user code cannot act on the terminal or
+    forge a log line."""
     for name, value in event.items():
         if isinstance(value, str):
             event[name] = printable(value)
@@ -53,7 +56,7 @@ def _printable(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMappi
 
 
 def log_to_stderr() -> None:
-    """One line an event, for people at a terminal and for journald alike."""
+    """Logs one line for each event, for terminals and for journald."""
     import structlog
 
     structlog.configure(

@@ -1,4 +1,4 @@
-"""`cachecd sample CONFIG`: one unit through source and transform, here and now."""
+"""`cachecd sample CONFIG`: fetches one unit, transforms it, and shows its records, in this process."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ _TRIED = 100  # units of the first page, if one after the other is refused by it
 def command(
     config: Annotated[Path, typer.Argument(help="The YAML file.")],
     dataset: Annotated[
-        str | None, typer.Argument(help="Whose source; the configuration's first by default.")
+        str | None, typer.Argument(help="The dataset; by default the first of the configuration.")
     ] = None,
     key: Annotated[
         str | None, typer.Option(help="The object, by its key under the source's URL.")
     ] = None,
     begin: Annotated[
-        int, typer.Option(min=0, metavar="BYTE", help="Where in the object the unit begins.")
+        int,
+        typer.Option(
+            min=0, metavar="BYTE", help="The byte of the object at which the unit begins."
+        ),
     ] = 0,
     records: Annotated[
         int, typer.Option(min=1, metavar="N", help="How many records to show at most.")
@@ -40,12 +43,12 @@ def command(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> int:
-    """Fetch one unit, run the transform on it, and show the records that come of it.
+    """Fetch one unit, run the transform on it, and show its records.
 
-    All in this process: no daemon is asked and no cache is touched. Without --key it is the first
-    unit that the source lists and that is not refused by its name or its size. What does not fit is
-    said with its reason, as a daemon would set it aside. Images (uint8 [height, width, 1 or 3], and
-    the bytes of image files) are written as files. The exit code is 1 if there is no record.
+    Everything happens in this process, without a daemon and without a cache. Without --key, the command
+    takes the first listed unit whose name and size are acceptable. A unit that a daemon would skip is shown
+    with its reason. Images (uint8 [height, width, 1 or 3], and the bytes of image files) are written as
+    files. The exit code is 1 if there is no record.
     """
     from cachecd.config import load
 

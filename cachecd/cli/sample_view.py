@@ -1,4 +1,4 @@
-"""Shows a sample: each feature's name, dtype, shape and extent; images as files.
+"""Shows a sample: each feature's name, dtype, shape and range; images as files.
 
 Text from a source is printed on one line without control characters. No file name contains such text.
 """
@@ -30,7 +30,8 @@ _MAGIC = {
 
 
 def document(sample: Sample, images: Mapping[tuple[int, str], Path]) -> dict[str, Any]:
-    """The sample in plain JSON values; bytes as their length and the first of them in hexadecimal."""
+    """Returns the sample as plain JSON values. Bytes become their length and their first bytes in
+    hexadecimal."""
     return {
         "units": [
             {"key": unit.key, "begin": unit.begin, "size": unit.size, "etag": unit.etag}
@@ -71,7 +72,7 @@ def lines(sample: Sample, images: Mapping[tuple[int, str], Path]) -> Iterator[tu
         more = made - len(sample.records)
         yield "", f"and {more} more {'record' if more == 1 else 'records'}"
     if not sample.is_whole:
-        yield "", "a shard was full before the end of it"
+        yield "", "the shard was full before the end of the unit"
     for skipped in sample.skipped[:_SKIPPED]:
         yield "skipped", f"{printable(skipped.key)}: {printable(skipped.reason)}"
     if len(sample.skipped) > _SKIPPED:
@@ -79,8 +80,8 @@ def lines(sample: Sample, images: Mapping[tuple[int, str], Path]) -> Iterator[tu
 
 
 def write_images(sample: Sample, folder: Path) -> dict[tuple[int, str], Path]:
-    """Writes what is an image, uint8 [height, width, 1 or 3] or the bytes of an image file, into the
-    folder; the files by record and feature. FileExistsError rather than overwrite one."""
+    """Writes every image (uint8 [height, width, 1 or 3], or the bytes of an image file) into the folder.
+    Returns the files by record and feature. FileExistsError: a file exists already."""
     written: dict[tuple[int, str], Path] = {}
     for number, record in enumerate(sample.records):
         for place, (name, value) in enumerate(record.values.items()):
@@ -98,12 +99,12 @@ def write_images(sample: Sample, folder: Path) -> dict[tuple[int, str], Path]:
 
 
 def has_images(sample: Sample) -> bool:
-    """Whether there is anything to write."""
+    """Whether the sample has an image."""
     return any(image_suffix(v) for r in sample.records for v in r.values.values())
 
 
 def image_suffix(value: Any) -> str:
-    """The suffix of a file for a value that is an image, or "" for any other."""
+    """Returns the file suffix for an image value, or "" for any other value."""
     if isinstance(value, bytes):
         if value[:4] == b"RIFF" and value[8:12] == b"WEBP":
             return "webp"
@@ -162,7 +163,7 @@ def _extent(value: NDArray[Any]) -> dict[str, Any]:
 
 
 def _plain(number: Any) -> Any:
-    """As JSON knows it, which has no NaN."""
+    """Returns the value for JSON, which has no NaN."""
     found = number.item()
     return found if not isinstance(found, float) or np.isfinite(found) else str(found)
 
@@ -186,7 +187,7 @@ def _told(found: Mapping[str, Any]) -> str:
     if "class" in found:
         name = printable(found["class"])
         if not found["numbered"]:
-            return f"{text}: class {name!r} (numbered when the listing has come to its end)"
+            return f"{text}: class {name!r} (it gets its number when the listing ends)"
         return f"{text}: {found['value']}, class {name!r}"
     if "value" in found:
         return f"{text}: {found['value']}"

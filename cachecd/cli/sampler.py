@@ -1,6 +1,5 @@
 """Fetches, decodes, transforms and writes a few units as a worker does, in this process, to a shard that is
-deleted. Touches no cache and needs no daemon.
-"""
+deleted at the end. Needs no cache and no daemon."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ _MOST_UNITS, _MOST_BYTES = 32, 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record as a trainer would get it; `unit` and `ordinal` say what it is of."""
+    """One record as a trainer would get it. `unit` and `ordinal` name its place in the source."""
 
     unit: Unit
     ordinal: int
@@ -61,11 +60,11 @@ class Record:
 
 @dataclass(slots=True)
 class Sample:
-    """What became of `units`.
+    """The result of fetching and transforming `units`.
 
-    `records`: the first of `outcome.records`; `schema`: theirs, None if there are none. `errors`: what
-    cost units, in the order of `skipped` without those that were refused unread. `classes`:
-    the label's, by number as far as that is known (`numbered`).
+    `records`: the first of `outcome.records`. `schema`: the schema of the records, None if there are none.
+    `errors`: the errors of skipped units, in the order of `skipped`, without units that were refused
+    unread. `classes`: the label's classes by number, as far as they are known (`numbered`).
     """
 
     units: tuple[Unit, ...]
@@ -82,12 +81,12 @@ class Sample:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing is left of the units."""
+        """Whether the units were read completely."""
         return self.outcome.end == "pass"
 
     @property
     def read(self) -> int:
-        """How many of the units were read to their end."""
+        """The number of units that were read to their end."""
         after = self.outcome.after
         return after.place - len(after.lanes) - len(self.skipped)
 
@@ -96,10 +95,12 @@ class Sampler:
     """Takes samples of one dataset of a configuration."""
 
     def __init__(self, config: Config, name: str, steps: int | None = None) -> None:
-        """Takes the first `steps` of the transform, None: all. ConfigError for a dataset that there is not,
-        or for a source that nothing can read."""
+        """`steps`: how many steps of the transform run; None: all. ConfigError if the dataset does not
+        exist, or if no installed package can read its source."""
         if name not in config.datasets:
-            raise ConfigError(f"no dataset {name!r}; there is {', '.join(config.datasets)}")
+            raise ConfigError(
+                f"no dataset {name!r}; the configuration has {', '.join(config.datasets)}"
+            )
         self._config = config
         self.name = name
         transform = config.datasets[name].transform[:steps]
@@ -109,14 +110,14 @@ class Sampler:
 
     @property
     def url(self) -> str:
-        """Of the source."""
+        """The URL of the source."""
         return self._source.url
 
     def first(self, most: int) -> tuple[Unit, ...]:
-        """The first units that the source lists and the dataset takes (its side of a split, its node's
-        part), at least one and at most so many of the first page that has any.
+        """Returns the first units that the source lists and that the dataset takes (its side of a split,
+        its node's part): at least one, at most `most`, all from one page.
 
-        SourceUnreachableError; ConfigError if there are none.
+        SourceUnreachableError; ConfigError if there is no such unit.
         """
         self._import_as_samplers_do()  # a reader says what its units are
         takes, listed = selection_of(self._dataset), 0
@@ -133,7 +134,8 @@ class Sampler:
         )
 
     def usable(self, most: int) -> Unit:
-        """The first unit that is not refused by its name or its size; of so many, if all are, the first."""
+        """Returns the first unit whose name and size are acceptable, among the first `most`; if all are
+        refused, the first unit."""
         units = self.first(most)
         self._import_as_samplers_do()
         source = open_source(self._dataset, self._classes(units)[0])
@@ -141,7 +143,7 @@ class Sampler:
         return next((u for u in units if source.refusal(u, capacity) is None), units[0])
 
     def beginning(self) -> tuple[Unit, ...]:
-        """A few of the first: enough to estimate by, and no more than a shard."""
+        """Returns some of the first units: enough for an estimate, at most one shard."""
         few = self.first(_MOST_UNITS)
         sizes = itertools.accumulate(unit.size for unit in few)
         most = min(self._config.cache.shard_size, _MOST_BYTES)
@@ -152,17 +154,18 @@ class Sampler:
         )
 
     def count(self, pages: int) -> tuple[int, int, bool]:
-        """How many units of the dataset so many pages of the listing have, their bytes, and whether there
-        are no others."""
+        """Returns how many units of the dataset the first `pages` pages of the listing have, their bytes,
+        and whether the listing ends there."""
         takes, listing = selection_of(self._dataset), list_units(self._source, self._store)
         units = (unit for page in itertools.islice(listing, pages) for unit in page)
         sizes = [unit.size for unit in units if takes is None or takes(unit)]
         return len(sizes), sum(sizes), next(listing, None) is None
 
     def named(self, key: str, begin: int = 0) -> Unit:
-        """The unit that begins at byte `begin` of the object `key`, listed from shortly before it.
+        """Returns the unit that begins at byte `begin` of the object `key`. Lists from shortly before the
+        key.
 
-        UnitError if it is not listed, with the units of that object if there are any.
+        UnitError if the unit is not listed; the message names the units of the object.
         """
         begins: list[int] = []
         for found in _listed_near(self._source, self._store, key):
@@ -172,7 +175,7 @@ class Sampler:
                 begins.append(found.begin)
         if begins:
             told = ", ".join(map(str, begins[:5])) + (" ..." if len(begins) > 5 else "")
-            raise UnitError(f"no unit of {key!r} begins at byte {begin}; they begin at {told}")
+            raise UnitError(f"no unit of {key!r} begins at byte {begin}; its units begin at {told}")
         raise UnitError(
             f"the source lists no object {key!r}: a key is relative to {self.url}, or the text that * "
             "stands for in source.join"
@@ -181,9 +184,8 @@ class Sampler:
     def take(self, units: tuple[Unit, ...], most: int) -> Sample:
         """Makes a shard of these units and reads its first `most` records back.
 
-        An object that fails is skipped with its reason, as a worker would do it.
-        SourceError or ConfigError where nothing can be had at all. What the transform prints goes to
-        stderr.
+        An object that fails is skipped with its reason, as in a worker. SourceError or ConfigError if no
+        unit can be read. The transform's output goes to stderr.
         """
         self._import_as_samplers_do()
         errors: list[Exception] = []
@@ -200,7 +202,7 @@ class Sampler:
     async def _fill(
         self, path: Path, units: tuple[Unit, ...], classes: tuple[str, ...], errors: list[Exception]
     ) -> Sealed:
-        """Makes the first shard of a stream of these units."""
+        """Makes the first shard of a stream with these units."""
         setup, sent = worker_setup(self._config), list[FromStream]()
         origin = Origin(self._dataset, setup.connections, None, setup.memory)
         origin.read_with(classes)  # imports do not count for the rate
@@ -221,14 +223,14 @@ class Sampler:
         return sealed
 
     def _import_as_samplers_do(self) -> None:
-        """From the working directory too, as `python -m cachecd.sampler` does."""
+        """Makes modules of the working directory importable, as `python -m cachecd.sampler` does."""
         if os.getcwd() not in sys.path:
             sys.path.insert(0, os.getcwd())
         search_first([str(folder) for folder in self._config.sampler.path])
 
     def _classes(self, units: tuple[Unit, ...]) -> tuple[tuple[str, ...], bool]:
-        """The label's classes by number, and whether these are their numbers: only the whole listing
-        tells, unless they are configured."""
+        """Returns the label's classes by number, and whether the numbers are final. Without configured
+        classes, the numbers are known only after a complete listing."""
         source = self._source
         if not source.awaits_classes:
             return source.classes, True
@@ -241,7 +243,7 @@ def _unit(number: int, found: ObjectInfo) -> Unit:
 
 
 def _listed_near(source: SourceConfig, store: Store, key: str) -> Iterator[ObjectInfo]:
-    """What the source lists from shortly before the key on, up to where it would have been."""
+    """Returns the listing from shortly before the key up to the place where the key belongs."""
     # What is less than the key and begins like it: few objects lie between.
     wanted, before = encoded(key), ""
     # A table or a class may name it anywhere, and a joined unit's key is not the object's.
@@ -271,7 +273,8 @@ def _read_back(path: Path, sample: Sample, most: int) -> None:
 
 
 def _value(feature: Feature, listed: list[Any]) -> Any:
-    """A feature of a record: bytes, a list of bytes, or an array; bfloat16 as the bits, uint16."""
+    """Returns the value of a feature: bytes, a list of bytes, or an array; bfloat16 as its bits in
+    uint16."""
     if feature.dtype == "bytes":
         return listed[0] if feature.shape == () and listed else listed
     dtype = np.dtype("uint16" if feature.dtype == "bfloat16" else feature.dtype)

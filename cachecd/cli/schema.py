@@ -1,4 +1,4 @@
-"""`cachecd schema`: the configuration's JSON Schema, for editors and for other programs."""
+"""`cachecd schema`: the configuration's JSON Schema, for editors and other programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`cachecd status`: what the daemon has, does, and cannot do."""
+"""`cachecd status`: the daemon's datasets, leases, figures and faults."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ def _print(document: dict[str, Any]) -> None:
 
 
 def _lease(lease: dict[str, Any], size: Any) -> str:
-    """One line: what, whose, held by whom, since when, and what its end would free."""
+    """One line for a lease: its dataset, job and holders, its age, and the bytes that its end would
+    free."""
     from cachecd.quantities import approximate_duration
 
     ranks = ", ".join(map(str, lease["held_by"]))

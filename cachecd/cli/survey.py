@@ -1,4 +1,5 @@
-"""Surveys an unknown source for `cachecd init`: the names of its objects, and the content of a few."""
+"""Surveys an unknown source for `cachecd init`: the names of its objects, and the content of a few
+objects."""
 
 from __future__ import annotations
 
@@ -56,13 +57,14 @@ _NUMBERED = re.compile(r"\d{4}-?\d\d(-?\d\d)?|(part|shard|batch|chunk)[-_]?\d+")
 
 @dataclass(slots=True)
 class Survey:
-    """What was seen.
+    """The findings of a survey.
 
-    `kind`: what most bytes are in: image, audio, webdataset, tfrecord, parquet, npy, or "" for none of
-    these. `suffixes`: how many objects have each, the most frequent first. `whole`: `objects` are all
-    that there are. `folders`: names of those that look like classes, `depth` folders down; `splits`: of
-    those that look like parts of the data. `join`: patterns of objects that belong together, by feature;
-    `joined`: how many texts all of them have. With `join`, `folders` are in the texts.
+    `kind`: the kind that most bytes have: image, audio, webdataset, tfrecord, parquet, npy, or "" for none
+    of these. `suffixes`: the number of objects by suffix, the most frequent first. `whole`: `objects` has
+    all objects of the source. `folders`: names of folders that look like classes, `depth` folders down.
+    `splits`: names of folders that look like parts of the data. `join`: patterns of objects that belong
+    together, by feature. `joined`: the number of texts for which all patterns have an object. With `join`,
+    `folders` are in the texts.
     """
 
     objects: list[ObjectInfo]
@@ -85,15 +87,15 @@ class Survey:
 
     @property
     def is_decodable(self) -> bool:
-        """Whether most of the images are of formats that loaders decode, by their suffix."""
+        """Whether the suffixes say that loaders can decode most of the images."""
         suffix = next(filter(is_image, self.members or self.suffixes), "")
         return suffix in ("", "jpg", "jpeg", "png")
 
 
 def survey(store: Store, url: str) -> Survey:
-    """Lists the beginning of a source and of some folders behind it, and reads of a few objects.
+    """Lists the beginning of a source and of some later folders, and reads a few objects.
 
-    SourceUnreachableError; ConfigError if there is nothing to be seen.
+    SourceUnreachableError; ConfigError if the source has no objects with content.
     """
     found = _listed(store)
     objects = [o for o in found.objects if o.size]
@@ -115,7 +117,8 @@ def survey(store: Store, url: str) -> Survey:
 
 
 def suffix_of(key: str) -> str:
-    """In lower case and without its dot; of ``a.tfrecord-00000-of-00010`` it is tfrecord."""
+    """Returns the suffix in lower case without its dot. The suffix of ``a.tfrecord-00000-of-00010`` is
+    tfrecord."""
     named = _SUFFIX.search(key.rpartition("/")[2].lower())
     return named[1] if named else ""
 
@@ -141,7 +144,7 @@ def _listed(store: Store) -> Survey:
 
 
 async def _look_into(store: Store, found: Survey, objects: Sequence[ObjectInfo]) -> None:
-    """What the content of some objects says."""
+    """Returns what the content of some objects shows."""
     mine = [o for o in objects if _SUFFIXES.get(suffix_of(o.key), "") == found.kind]
     largest = max(mine, key=lambda o: o.size)
     if not found.kind:
@@ -160,7 +163,8 @@ async def _look_into(store: Store, found: Survey, objects: Sequence[ObjectInfo])
 
 
 async def _head(store: Store, found: ObjectInfo, length: int = _HEAD) -> bytes:
-    """The object's first bytes; none of one that cannot be read: the next may be."""
+    """Returns the object's first bytes, or no bytes if the object cannot be read: the next object may be
+    readable."""
     try:
         stop = min(length, found.size)
         return bytes(await store.get(found.key, found.size, found.etag, 0, stop))
@@ -183,7 +187,7 @@ def _kind_of(head: bytes, size: int) -> str:
 
 
 def image_header(body: bytes) -> tuple[tuple[int, int], bool] | None:
-    """Of an image its height and width, and whether it is grey."""
+    """Returns the height and width of an image, and whether it is grey."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
@@ -204,7 +208,8 @@ def _note_image(found: Survey, body: bytes) -> None:
 
 
 def _members_of(head: bytes) -> tuple[list[str], bytes]:
-    """The extensions of the members in a tar file's first bytes, and the first bytes of an image."""
+    """Returns the extensions of the members in a tar file's first bytes, and the first bytes of an
+    image."""
     names: set[str] = set()
     image = b""
     with (
@@ -241,7 +246,8 @@ def _array_of(head: bytes) -> tuple[int, int, int] | None:
 
 def _find_join(found: Survey, keys: Sequence[str]) -> list[str]:
     """Finds patterns with the same texts in place of the *: the objects' suffixes differ, or a folder or
-    the end of the name says what each object is. Returns the texts; none if no objects belong together."""
+    the end of the name tells the objects of a pair apart. Returns the texts; empty if no objects belong
+    together."""
     records: dict[tuple[str, str], dict[str, re.Match[str]]] = {}
     for key in keys if found.kind in ("image", "audio", "") else ():
         if "*" not in key and (match := _OBJECT.fullmatch(key)):
@@ -255,7 +261,8 @@ def _find_join(found: Survey, keys: Sequence[str]) -> list[str]:
         return []
 
     def order(pattern: str) -> tuple[bool, bool, bool, str]:
-        """The objects of the first pattern are listed: it matches no others, and has the input."""
+        """Orders patterns: the first pattern is the one that is listed. It matches no objects of other
+        patterns, and has the input."""
         matches_others = any(matches(pattern, p.replace("*", "x")) for p in patterns - {pattern})
         is_input = _SUFFIXES.get(suffix_of(pattern)) in ("image", "audio")
         return matches_others, bool(MASK.search(pattern)), not is_input, pattern

@@ -1,4 +1,4 @@
-"""`cachecd verify DIR`: is every record on disk what was written?"""
+"""`cachecd verify DIR`: is every record on disk as it was written?"""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def command(
     ] = False,
     endpoint: Endpoint = None,
 ) -> int:
-    """Read every shard and its sidecar and check all CRCs; exit 1 if anything is bad.
+    """Read every shard and its sidecar and check all CRCs; exit 1 if a file is bad.
 
-    Nothing is changed without --report, and a daemon may go on using the directory. Each bad file is one
+    Without --report nothing is changed, and a daemon may use the directory meanwhile. Each bad file is one
     line, with the byte at which its first bad record begins. A live shard that holds a record of another
     live shard is bad. Files that cachecd did not write are listed as unknown.
     """
@@ -101,6 +101,6 @@ def _json(fault: Fault) -> dict[str, Any]:
 
 
 def _shown(path: Path) -> str:
-    """The name on one line and printable, whatever bytes it has."""
+    """Returns the name on one line with printable characters."""
     text = os.fsencode(path).decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,4 +1,4 @@
-"""`cachecd where DATASET [GENERATION/]NUMBER:RECORD`: which object did this record come from?"""
+"""`cachecd where DATASET [GENERATION/]NUMBER:RECORD`: from which object did this record come?"""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def command(
 ) -> None:
     """Name the object, the byte and the ordinal that a cached record came from.
 
-    Reads the shard's sidecar in the cache directory; beside a running daemon too.
+    Reads the shard's sidecar in the cache directory. A daemon may run meanwhile.
     """
     from cachecd.disk.layout import Layout
     from cachecd.quantities import printable
@@ -62,7 +62,7 @@ def command(
 
 
 def directory_of_the_daemon(endpoint: str | None) -> Path:
-    """The cache directory of a running daemon."""
+    """Returns the cache directory of a running daemon."""
     from cachecd_client import connect
 
     with connect(endpoint, timeout=5.0) as cache:
@@ -70,7 +70,7 @@ def directory_of_the_daemon(endpoint: str | None) -> Path:
 
 
 def newest_generation(cache: Layout, dataset: str) -> str:
-    """CallerError: the dataset has none. DiskError."""
+    """Returns the name of the newest generation. CallerError: the dataset has no generation. DiskError."""
     from cachecd.disk.identity import read_generation
     from cachecd_client.errors import CallerError
 

@@ -1,15 +1,15 @@
-"""The configuration: what a user may say (models), and how it is read (load).
+"""The configuration: its keys (models), and how it is read (load).
 
     values      the types of single values
-    transforms  the steps a transform may name
+    transforms  the steps of a transform
     section, dataset, models
                 the sections and their keys: meaning, default, bounds
     keys        the section at each place of a document
     document    YAML -> values that remember their line and column
     overrides   CACHECD_SECTION__KEY=value
-    loading     a file and the environment -> a Config, or a line for each thing that is wrong
+    loading     a file and the environment -> a Config, or one line for each mistake
 
-What is not exported here is the package's own.
+Only the exported names are for other rooms.
 """
 
 from __future__ import annotations
@@ -57,12 +57,11 @@ __all__ = [
 
 
 def load(path: Path | str, environ: Mapping[str, str] = os.environ) -> Config:
-    """The configuration in the file `path`, with ${VAR} and CACHECD_* taken from `environ`.
+    """Reads the configuration in the file `path`, with ${VAR} and CACHECD_* taken from `environ`.
 
-    ConfigError holds one line for each problem, ordered by place: ``file:line:column: key: found,
-    expected``, or the variable's name in place of the position. LimitTooSmallError if nothing but
-    `cache.limit` is wrong. Of the disk, it reads `path` and looks for the directories that the file
-    names; it touches no network.
+    ConfigError has one line for each problem, ordered by place: ``file:line:column: key: found, expected``,
+    or the variable's name in place of the position. LimitTooSmallError: only `cache.limit` is wrong. Reads
+    `path`, checks that the directories in the file exist, and uses no network.
     """
     # Reading YAML costs an import of 30 ms, which a sampler process need not spend.
     from cachecd.config.loading import load_config

@@ -1,4 +1,4 @@
-"""What the configuration says of arrays: which objects they are, and the windows to take of them."""
+"""The configuration of arrays: which objects they are, and the windows that become records."""
 
 from __future__ import annotations
 
@@ -32,32 +32,30 @@ Side = Annotated[Integer, Field(ge=1, le=2**40)]
 
 
 class ArrayFile(SectionModel):
-    """Which objects hold an array, and what they do not say of it themselves.
-
-    In YAML it may also be the pattern alone.
-    """
+    """Which objects hold an array, and the properties that the objects do not state themselves. In YAML the
+    pattern alone is enough."""
 
     match: Text | None = Field(
         None,
         description=(
-            "Which keys; * stands for any text. Other objects are no part of the source. Left out: "
-            "every object."
+            "Pattern of the keys to read; * stands for any text. Other objects are not part of the source. "
+            "Left out: every object."
         ),
         examples=["*.audio.npy"],
     )
     dtype: DType | None = Field(
         None,
         description=(
-            "Of raw binary, and as >i2 its byte order. A .npy file has its own, which must agree; "
-            "with bfloat16, a .npy file stores two bytes without a type."
+            "Dtype of raw binary, with its byte order, such as >i2. A .npy file has its own dtype, which "
+            "must agree. A .npy file stores bfloat16 as two bytes without a type."
         ),
         examples=["float32", ">i2"],
     )
     shape: tuple[Side, ...] = Field(
         (),
         description=(
-            "Of one row of raw binary. The number of rows follows from the object's size. Left out: a "
-            "row is one number."
+            "Shape of one row of raw binary. The number of rows follows from the object's size. Left out: "
+            "a row is one number."
         ),
         examples=[[2]],
     )
@@ -79,7 +77,9 @@ class ArrayFile(SectionModel):
     @model_validator(mode="after")
     def _shape_has_a_dtype(self) -> ArrayFile:
         if self.shape and self.dtype is None:
-            raise conflict(("shape",), "found a shape without dtype, expected both: of raw binary")
+            raise conflict(
+                ("shape",), "found shape without dtype, expected both: they describe raw binary"
+            )
         return self
 
 
@@ -133,5 +133,5 @@ class ArrayConfig(ArrayFile):
 
     @property
     def files(self) -> dict[str, ArrayFile]:
-        """Feature -> which objects; of a single array the feature is `array`."""
+        """Returns the objects of each feature. A single array has the feature `array`."""
         return self.arrays or {"array": self}

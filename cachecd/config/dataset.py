@@ -1,4 +1,4 @@
-"""What the configuration says of one dataset: its source, its growth, its eviction."""
+"""The configuration of one dataset: its source, its growth, its eviction."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class GrowConfig(SectionModel):
     def _wait_knows_for_what(self) -> GrowConfig:
         if self.wait and self.per_epoch is None:
             raise conflict(
-                ("wait",), "found true without per_epoch, expected per_epoch: how much to wait for"
+                ("wait",), "found true without per_epoch, expected per_epoch: the bytes to wait for"
             )
         return self
 
     def first_within(self, limit: int) -> int:
-        """`first` in bytes, under a limit of `limit` bytes."""
+        """Returns `first` in bytes, under a limit of `limit` bytes."""
         return min(1 << 30, limit // 4) if self.first is None else self.first
 
 
@@ -148,11 +148,11 @@ class DatasetConfig(SectionModel):
 
     @property
     def held_out(self) -> bool:
-        """Whether this dataset is what the split of another one holds out."""
+        """Whether this dataset is the held-out part of another dataset."""
         return self._held_out
 
     def other_side(self) -> DatasetConfig:
-        """What this dataset's split holds out: prepared in the same way, and pinned."""
+        """Returns the dataset that this dataset's split holds out: prepared in the same way, and pinned."""
         whole = {"pin": True, "grow": GrowConfig(), "evict": EvictConfig()}
         other = self.model_copy(update={**whole, "limit": None, "relist": None})
         other._held_out = True
@@ -178,8 +178,8 @@ class DatasetConfig(SectionModel):
         if self.relist is not None and self.pin:
             raise conflict(
                 ("relist",),
-                "found relist for a pinned dataset, expected none: it is one set for all epochs; what "
-                "is new is taken up at the next start",
+                "found relist for a pinned dataset, expected none: it is one set for all epochs; a start "
+                "adds new objects",
             )
         if self.limit is not None and self.grow.first is not None and self.grow.first > self.limit:
             raise conflict(

@@ -1,9 +1,9 @@
-"""A YAML file as plain values that remember where they stand.
+"""A YAML file as plain values that remember their places.
 
     text -> nodes (ruamel.yaml) -> values with every ${VAR} expanded, and the Place of each
 
-All that can be wrong before a key's meaning matters is found here: an unreadable file, bad syntax,
-a key given twice, an unset variable.
+Finds all mistakes that do not depend on a key's meaning: an unreadable file, bad syntax, a key given twice,
+an unset variable.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _INSIDE = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<otherwise>:-.*)?", re
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """Where a value was written: line and column from 1, or `variable`, which sorts after them."""
+    """The place of a value: line and column from 1, or `variable`, which sorts after them."""
 
     variable: str = ""
     line: int = 1
@@ -47,7 +47,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Problem:
-    """One thing wrong. Problems sort by where they are."""
+    """One mistake. Problems sort by place."""
 
     place: Place
     message: str
@@ -57,7 +57,7 @@ class Problem:
 class Document:
     """The values of one file.
 
-    `places` maps the path of every value to where it stands, `key_places` to where its key does.
+    `places` maps the path of every value to the value's place, `key_places` to the key's place.
     """
 
     values: Any = None
@@ -65,7 +65,7 @@ class Document:
     key_places: dict[Loc, Place] = field(default_factory=dict)
 
     def place(self, loc: Loc, *, key: bool = False) -> Place:
-        """Of what stands at `loc`, or of the innermost thing around it that was written."""
+        """Returns the place of the value at `loc`, or of the innermost written value around it."""
         if key and loc in self.key_places:
             return self.key_places[loc]
         while loc and loc not in self.places:
@@ -75,10 +75,8 @@ class Document:
         return self.places.get(loc, Place())
 
     def put(self, loc: Loc, value: Any, place: Place) -> None:
-        """Sets the value at `loc` to one that comes from elsewhere, making the sections above it.
-
-        A section that is something else than a mapping is left for validation to find.
-        """
+        """Sets the value at `loc`, and makes missing sections above it. A section that is not a mapping
+        stays: validation reports it."""
         section = self.values
         for name in loc[:-1]:
             if section.get(name) is None:
@@ -94,7 +92,7 @@ class Document:
 
 
 def read_document(path: Path, environ: Mapping[str, str]) -> Document:
-    """The file's values; ConfigError naming every problem, each with its line and column."""
+    """Returns the file's values. ConfigError names every problem, each with its line and column."""
     text = _read(path)
     try:
         node = _compose(text)
@@ -120,7 +118,8 @@ def read_document(path: Path, environ: Mapping[str, str]) -> Document:
 
 
 def parse_value(text: str) -> Any:
-    """One value written in YAML, as an environment variable holds it; ValueError if it is none."""
+    """Returns one value written in YAML, as in an environment variable. ValueError if the text is not a
+    value."""
     try:
         node = _compose(text)
         loader = _Loader(None)
@@ -137,7 +136,7 @@ def parse_value(text: str) -> Any:
 def raise_all(
     file: Path, problems: Sequence[Problem], kind: type[ConfigError] = ConfigError
 ) -> None:
-    """Raises the problems as one error, a line each, ordered by place; nothing if there are none."""
+    """Raises all problems as one error, one line for each, ordered by place. Returns if there are none."""
     if problems:
         lines = [f"{p.place.of(file)}: {p.message}" for p in sorted(set(problems))]
         raise kind("\n".join(" ".join(line.split("\n")) for line in lines))
@@ -194,7 +193,7 @@ class _Loader:
         return self._scalar(node, loc)
 
     def _items(self, node: MappingNode, loc: Loc) -> Iterator[tuple[str, Node]]:
-        """Names as they are written: a dataset may be called 2024."""
+        """The names as they are written: a dataset may be called 2024."""
         for key, inner in node.value:
             name = str(key.value)
             if not isinstance(key, ScalarNode) or key.tag == _TAG + "null":
@@ -275,7 +274,7 @@ def _place_in(text: str, position: int) -> Place:
 
 
 def _sentence(error: MarkedYAMLError, text: str) -> str:
-    """What the parser says, in one line, with the remedy where we know it."""
+    """Returns the parser's message as one line, with the remedy if it is known."""
     mark = error.problem_mark
     if mark and text[mark.index : mark.index + 1] == "\t":
         return "found a tab, expected spaces: YAML is indented with spaces only"

@@ -9,7 +9,8 @@ from itertools import takewhile
 
 
 def complaint(pattern: str, name: str) -> str:
-    """Why this cannot find `name` in a key; "" if it can: it has one group, or one of that name."""
+    """Returns why this pattern cannot find `name` in a key, or "". A valid pattern has exactly one group,
+    or one group of that name."""
     try:
         groups = re.compile(pattern)
     except re.error as error:
@@ -23,7 +24,8 @@ def complaint(pattern: str, name: str) -> str:
 
 
 def found_in(key: str, pattern: str, name: str) -> str | None:
-    """What a pattern without complaint finds; None if it does not match, or the group has no part."""
+    """Returns the text that a valid pattern finds. None if the pattern does not match, or the group has no
+    part in the match."""
     match = _compiled(pattern).search(key)
     if match is None:
         return None
@@ -32,7 +34,7 @@ def found_in(key: str, pattern: str, name: str) -> str | None:
 
 
 def matches(pattern: str, key: str) -> bool:
-    """Whether a key is the pattern, each * of it being any text."""
+    """Whether a key matches the pattern; each * stands for any text."""
     return _glob(pattern).fullmatch(key) is not None
 
 

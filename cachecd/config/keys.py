@@ -1,4 +1,4 @@
-"""The sections of the configuration, found in its models."""
+"""Finds the section for each place of the configuration, from the models."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Loc = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What may stand at a place: the keys of `model`, or names (of datasets) for each of which it
-    stands, or a list of as many as there are."""
+    """The allowed content of a place: the keys of `model`, or names (of datasets) that each hold the model,
+    or a list of the model."""
 
     model: type[BaseModel]
     named: bool = False
@@ -29,7 +29,7 @@ ROOT = Section(Config)
 
 
 def below(section: Section, name: str) -> Section | None:
-    """The section that stands at `name` of `section`; None for a single value or an unknown key."""
+    """Returns the section at `name` of `section`; None for a single value or an unknown key."""
     if section.named or section.listed:
         return Section(section.model)
     field = section.model.model_fields.get(name)
@@ -37,7 +37,7 @@ def below(section: Section, name: str) -> Section | None:
 
 
 def section_at(loc: Sequence[str | int]) -> Section | None:
-    """The section at a place in the document; None if a single value or nothing belongs there."""
+    """Returns the section at a place in the document; None if the place holds a single value or nothing."""
     found: Section | None = ROOT
     for name in loc:
         if found is not None:
@@ -46,7 +46,7 @@ def section_at(loc: Sequence[str | int]) -> Section | None:
 
 
 def _section(annotation: Any) -> Section | None:
-    """The section a field's type stands for, also through Optional and dict."""
+    """Returns the section that a field's type stands for, also through Optional and dict."""
     origin = get_origin(annotation)
     if origin in (Union, types.UnionType):
         return next((s for a in get_args(annotation) if (s := _section(a)) is not None), None)

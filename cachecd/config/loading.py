@@ -1,4 +1,4 @@
-"""From a file and the environment to a Config, or to one line for each thing that is wrong."""
+"""Turns a file and the environment into a Config, or into one line for each mistake."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _EXPECTED = {
 
 
 def load_config(path: Path, environ: Mapping[str, str]) -> Config:
-    """What `cachecd.config.load` promises."""
+    """Keeps the promises of `cachecd.config.load`."""
     document = read_document(path, environ)
     _refuse_other_versions(path, document)
     problems = apply_overrides(document, environ)
@@ -57,14 +57,14 @@ def load_config(path: Path, environ: Mapping[str, str]) -> Config:
 
 
 def place_of(path: Path, environ: Mapping[str, str], loc: Loc) -> str:
-    """The place of a key: ``file:line:column``, or the variable that stands for it. ConfigError."""
+    """Returns the place of a key: ``file:line:column``, or the variable that sets it. ConfigError."""
     document = read_document(path, environ)
     apply_overrides(document, environ)
     return document.place(loc).of(path)
 
 
 def _refuse_other_versions(path: Path, document: Document) -> None:
-    """Before all else: what the other keys mean is the version's business."""
+    """Runs before all other checks, because the version decides what the other keys mean."""
     version = document.values.get("version", 1)
     if version != 1 or isinstance(version, bool):
         message = (

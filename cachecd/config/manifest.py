@@ -1,4 +1,4 @@
-"""Tables in place of a listing, and of labels: the key `manifest` of `source` and of `label`."""
+"""Tables that replace a listing or add labels: the key `manifest` of `source` and of `label`."""
 
 from __future__ import annotations
 
@@ -47,9 +47,12 @@ LABELS: Any = Field(
 
 
 def check_manifest(url: str, manifest: str | None) -> None:
-    """That a source with a manifest says where its keys lie, and one that names no host has one."""
+    """Checks that a source with a manifest has a URL, and that a source whose URL names no host has a
+    manifest."""
     if not url and manifest is not None:
-        raise conflict(("manifest",), "found it without url, expected url: where its keys lie")
+        raise conflict(
+            ("manifest",), "found manifest without url, expected url: keys are relative to it"
+        )
     if url in EVERY_HOST and manifest is None:
         raise conflict(
             ("url",),

@@ -1,9 +1,9 @@
 """The configuration, version 1, as frozen models.
 
-Field by field, what a key means, its default and its bounds stand here and in dataset.py and
-nowhere else: the JSON schema, `cachecd check` and docs/configuration.md follow. Sizes are bytes,
-durations seconds and rates bytes per second once loaded. A model's JSON form
-(`model_dump(mode="json")`) validates back to an equal model.
+The meaning, the default and the bounds of each key are here and in dataset.py, and nowhere else: the JSON
+schema, `cachecd check` and docs/configuration.md follow from them. After loading, sizes are bytes,
+durations are seconds and rates are bytes per second. A model's JSON form (`model_dump(mode="json")`)
+validates back to an equal model.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _MAX_SHARD: Final = 4 << 30
 
 
 def default_endpoint(environ: Mapping[str, str] = os.environ) -> str:
-    """The socket of a daemon that was told nothing else: the user's own, or the service's."""
+    """Returns the default socket of a daemon: the user's own, or the service's."""
     runtime = environ.get("XDG_RUNTIME_DIR")
     return f"ipc://{runtime}/cachecd/cachecd.sock" if runtime else "ipc:///run/cachecd/cachecd.sock"
 
 
 class CacheConfig(SectionModel):
-    """Where the shards lie and how much room they may take."""
+    """Where the shards are, and how much room they may take."""
 
     dir: AbsolutePath = Field(
         description=(

@@ -65,7 +65,7 @@ SKIP: Any = Field(
     None,
     description=(
         "For files: a pattern, or a list of patterns, as in `match`. Objects that match one of them "
-        "are no records."
+        "are not records."
     ),
     examples=[["*/.thumbnails/*", "*.txt"]],
 )
@@ -82,7 +82,7 @@ JOIN: Any = Field(
 
 
 def check_objects(format: str, **given: object) -> None:
-    """`given`: match, skip, manifest and join, None if the source has none."""
+    """Checks match, skip, manifest and join (`given`; None if the source has none)."""
     present = [name for name, value in given.items() if value is not None]
     for name in present:
         if format != "files" and name != "manifest":

@@ -1,11 +1,10 @@
-"""CACHECD_SECTION__KEY=value in place of what the file says.
+"""CACHECD_SECTION__KEY=value replaces a value of the file.
 
-The variable's name is CACHECD_ and the key's path in capitals, its parts joined by two underscores:
-CACHECD_SAMPLER__WORKERS, CACHECD_DATASETS__TRAIN__GROW__FIRST. A dataset's name is matched without
-regard to case, and its dashes as underscores, because a shell knows no others. Text is taken as it
-is, everything else is read as YAML; an empty value takes an optional key back to its default.
-
-A name without two underscores, such as CACHECD_ENDPOINT, is none of ours.
+The variable's name is CACHECD_ and the key's path in capitals, joined by two underscores:
+CACHECD_SAMPLER__WORKERS, CACHECD_DATASETS__TRAIN__GROW__FIRST. A dataset's name is matched without regard
+to case, and its dashes as underscores, because a shell allows no dashes. Text is taken as it is, every
+other value is read as YAML. An empty value resets an optional key to its default. A name without two
+underscores, such as CACHECD_ENDPOINT, is not an override.
 """
 
 from __future__ import annotations
@@ -27,7 +26,8 @@ SEPARATOR = "__"
 
 
 def apply_overrides(document: Document, environ: Mapping[str, str]) -> list[Problem]:
-    """Puts every override into the document; returns those that name no key or hold no value."""
+    """Applies every override to the document. Returns a problem for each override with an unknown key or an
+    invalid value."""
     problems = []
     for variable in sorted(environ):
         rest = variable.removeprefix(PREFIX)
@@ -43,7 +43,7 @@ def apply_overrides(document: Document, environ: Mapping[str, str]) -> list[Prob
 
 
 def _find(section: Section, rest: str, values: Any, loc: Loc) -> tuple[Loc, FieldInfo | None]:
-    """The place that the rest of a variable's name leads to, and the field there."""
+    """Returns the place that the rest of a variable's name leads to, and the field at that place."""
     names = [str(name) for name in values or ()] if section.named else [*section.model.model_fields]
     wanted = _folded(rest)
     found = [n for n in names if wanted == _folded(n) or wanted.startswith(_folded(n) + SEPARATOR)]
@@ -66,7 +66,7 @@ def _find(section: Section, rest: str, values: Any, loc: Loc) -> tuple[Loc, Fiel
 
 def _not_one(section: Section, rest: str, names: list[str], found: list[str], loc: Loc) -> str:
     if found:
-        return f"{' and '.join(map(repr, found))} both go by this name; write it exactly"
+        return f"{' and '.join(map(repr, found))} both match this name; write the key exactly"
     if gone := removed([*loc, *rest.lower().split(SEPARATOR)]):
         return gone
     wanted = rest.split(SEPARATOR)[0].lower()
@@ -90,7 +90,7 @@ def _value(text: str, field: FieldInfo | None) -> Any:
 
 
 def _is_text(annotation: Any) -> bool:
-    """Whether a field's type, perhaps optional or annotated, is text, one of some texts, or a path."""
+    """Whether a field's type is text, a choice of texts, or a path, also if it is optional or annotated."""
     if isinstance(annotation, (str, type)):
         return isinstance(annotation, str) or issubclass(annotation, (str, Path))
     if get_origin(annotation) is tuple:

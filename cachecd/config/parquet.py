@@ -1,4 +1,4 @@
-"""What the configuration says of a source of Parquet files."""
+"""The configuration of a source of Parquet files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cachecd.config.values import Text
 def _columns(names: tuple[str, ...]) -> tuple[str, ...]:
     if not names:
         raise ValueError(
-            "found none, expected at least one column, or no such key: then all are read"
+            "found no column, expected at least one; remove the key to read all columns"
         )
     for number, name in enumerate(names):
         if name in names[:number]:

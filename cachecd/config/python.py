@@ -1,4 +1,4 @@
-"""The keys of `source` that format python has: the user's class, and what it is made with."""
+"""The keys of `source` for format python: the user's class, and its options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def _class(value: str) -> str:
 
 
 def _plain(value: dict[str, Any]) -> dict[str, Any]:
-    """They go to other processes as JSON, and are part of what names a generation."""
+    """Accepts values that JSON can hold: the options go to other processes, and are part of the
+    generation's identity."""
     for name, option in value.items():
         try:
             same = json.loads(json.dumps(option, allow_nan=False)) == option
@@ -60,7 +61,7 @@ OPTIONS: Any = Field(
 
 
 def check_reader(format: str, reader: str | None, options: dict[str, Any]) -> None:
-    """That a format python has its reader, and no other format one."""
+    """Checks that a source of format python has a reader, and a source of another format has none."""
     if format == "python" and reader is None:
         raise conflict((), "found format python without reader, expected reader: module:Class")
     if format != "python":

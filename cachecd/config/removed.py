@@ -1,7 +1,7 @@
-"""Keys and steps that this edition no longer has, each with what to use in its place.
+"""Keys and steps that this edition no longer has, each with its replacement.
 
-The only place that knows them: a configuration that still has one is refused with
-``FILE:LINE:COLUMN: KEY: removed; REMEDY``.
+Only this module knows them. A configuration with such a key is refused with ``FILE:LINE:COLUMN: KEY:
+removed; REMEDY``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every section of the configuration has in common."""
+"""The base of every section of the configuration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 
 class SectionModel(BaseModel):
-    """Frozen; knows its keys and no others; an empty section is one of defaults."""
+    """Frozen; an unknown key is an error; an empty section has the defaults."""
 
     # Built when it is first needed: a sampler, which is started for each processor, needs few of them.
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
@@ -24,9 +24,7 @@ class SectionModel(BaseModel):
 def conflict(
     at: tuple[str | int, ...], message: str, *, too_small: bool = False
 ) -> PydanticCustomError:
-    """An error between keys, to be shown at the key `at`, relative to the model that raises it.
-
-    `too_small`: what is wrong is that `cache.limit` cannot hold the configuration.
-    """
+    """Returns an error between keys, shown at the key `at`, relative to the model that raises it.
+    `too_small`: `cache.limit` cannot hold the configuration."""
     kind = "limit_too_small" if too_small else "conflict"
     return PydanticCustomError(kind, "{message}", {"at": at, "message": message})

@@ -1,4 +1,4 @@
-"""Which part of its source a dataset takes: a node's, and what is not held out."""
+"""Which part of its source a dataset takes: one node's part, and one side of a split."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the configuration says of a source: where it lies, what it is, and what of it is wanted."""
+"""The configuration of a source: its URL, its format, and which objects belong to it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class LabelConfig(SectionModel):
 
 
 class SourceConfig(SectionModel):
-    """A remote store and what its objects are."""
+    """A remote store and the format of its objects."""
 
     url: UrlOrNone = Field(
         "",
@@ -187,12 +187,12 @@ class SourceConfig(SectionModel):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the label's classes, by number, as far as they are given."""
+        """The names of the label's classes by number, as far as the configuration gives them."""
         return (self.label.classes or ()) if self.label else ()
 
     @property
     def listed_pattern(self) -> str:
-        """Of a source with `join`, the pattern of the objects that are listed; "" without."""
+        """The pattern of the objects that are listed for `join`; "" without `join`."""
         return next(iter(self.join.values())) if self.join else ""
 
     @property
@@ -207,10 +207,10 @@ class SourceConfig(SectionModel):
 
     @property
     def awaits_classes(self) -> bool:
-        """Whether the classes are numbered when the listing has come to its end, and not before."""
+        """Whether the classes get their numbers only when the first listing ends."""
         return self.label is not None and not self.label.classes
 
     @property
     def name(self) -> str:
-        """For people."""
+        """The source's name in messages."""
         return self.url or self.reader or self.format

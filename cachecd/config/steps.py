@@ -14,7 +14,7 @@ _MAX_CLASSES = 65535
 
 
 def _pair(size: Any) -> Any:
-    """[height, width] of a square's side."""
+    """Turns the side of a square into [height, width]."""
     return [size, size] if isinstance(size, int) else size
 
 
@@ -28,7 +28,7 @@ _Size = Annotated[_Pair, BeforeValidator(_pair, json_schema_input_type=_Side | _
 
 
 class Step(BaseModel):
-    """The argument of a step. A value that is no mapping stands for the key `SHORT`."""
+    """The argument of a step. A value that is not a mapping is the value of the key `SHORT`."""
 
     model_config = ConfigDict(extra="forbid", strict=True, defer_build=True)
 
@@ -104,7 +104,8 @@ class Resize(Step):
 
 
 def _colors(given: Any) -> Any:
-    """[[name, [r, g, b]], ...]: the order numbers the classes, so that it counts in the generation."""
+    """[[name, [r, g, b]], ...]. The order numbers the classes, so it is part of the generation's
+    identity."""
     pairs = [list(pair) for pair in given.items()] if isinstance(given, dict) else given
     if not isinstance(pairs, list) or not all(isinstance(p, list) and len(p) == 2 for p in pairs):
         return None
@@ -169,7 +170,7 @@ STEPS: Mapping[str, type[Step]] = {
 
 
 def checked(name: str, argument: Any) -> dict[str, Any]:
-    """The argument of a ready-made step with all its keys. ValueError says what is expected instead."""
+    """Returns the argument of a ready-made step with all its keys. ValueError names the expected form."""
     try:
         return STEPS[name].model_validate(argument).model_dump()
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""What may stand under `transform`: ready-made steps with their arguments, and module:function."""
+"""The steps under `transform`: ready-made steps with their arguments, and module:function."""
 
 from __future__ import annotations
 
@@ -17,12 +17,10 @@ _FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 class TransformStep(BaseModel):
-    """One step, checked: `name` and the `argument` it takes.
+    """One valid step: `name` and the `argument` that it takes.
 
-    Of a ready-made step the argument has all keys that cachecd.config.steps gives it; of
-    module:function it is always None.
-
-    In YAML a step is its name, or a mapping of the name to the argument.
+    The argument of a ready-made step has all keys of cachecd.config.steps; the argument of module:function
+    is None. In YAML a step is its name, or a mapping from the name to the argument.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -34,7 +32,7 @@ class TransformStep(BaseModel):
     def __get_pydantic_json_schema__(
         cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """Of the form in YAML, which is what a schema is for."""
+        """The schema of the form in YAML."""
         with_argument = {
             "type": "object",
             "properties": {name: step.schema_of_argument() for name, step in STEPS.items()},
@@ -68,7 +66,7 @@ class TransformStep(BaseModel):
 
 
 def _listed(value: Any) -> Any:
-    """The steps as a list, also where a single one stands alone or none is left."""
+    """Returns the steps as a list, also for a single step or for none."""
     if value is None:
         return ()
     return (value,) if isinstance(value, str) else value
@@ -81,7 +79,7 @@ Steps = Annotated[
 
 
 def _argument(name: str, argument: Any) -> Any:
-    """The argument in its one form; ValueError if the step takes no such argument."""
+    """Returns the argument in its canonical form. ValueError if the step takes no such argument."""
     if name in STEPS:
         return checked(name, argument)
     if gone := removed_step(name):

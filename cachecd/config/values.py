@@ -1,6 +1,6 @@
-"""The types of single values: what YAML may hold, and what it becomes.
+"""The types of single values: their YAML forms, and the Python values.
 
-A validator raises ValueError with the whole finding, ``found ..., expected ...``.
+A validator raises ValueError with the whole message, ``found ..., expected ...``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _text(value: object) -> str:
 
 
 class WrittenInt(int):
-    """A whole number that is not written as Python would: `text` is how, for example ``007``."""
+    """A whole number that is not in Python's notation: `text` is the notation, for example ``007``."""
 
     text: str
 
@@ -96,7 +96,7 @@ def _directory(value: object, info: ValidationInfo) -> Path:
             f"found {str(value)!r}, expected a directory: {path}: {error.strerror}"
         ) from None
     if not found:
-        raise ValueError(f"found {str(value)!r}, expected a directory: {path} is none")
+        raise ValueError(f"found {str(value)!r}, expected a directory: {path} is not a directory")
     return path
 
 

@@ -96,7 +96,7 @@ class Carrying:
             try:
                 events = job()
             except Exception:
-                _log.exception("a job of the daemon failed otherwise than expected")
+                _log.exception("a job of the daemon failed unexpectedly")
                 return
             self._loop.call_soon_threadsafe(self._take, events)
 
@@ -123,7 +123,7 @@ class Carrying:
         try:
             return work(command)
         except Exception as error:
-            _log.exception("a command failed otherwise than expected")
+            _log.exception("a command failed unexpectedly")
             reason = f"{type(error).__name__}: {error}"
             return [ev.DiskRefused(command, reason)]
 

@@ -203,7 +203,7 @@ class ListingKeeper:
         expected = (SourceError, DiskError, NoRoomError, ConfigError)
         if not isinstance(error, expected):
             # Whatever a store's library raises is that store's trouble, and may pass.
-            _log.exception("listing failed otherwise than expected", dataset=self.name.dataset)
+            _log.exception("listing failed unexpectedly", dataset=self.name.dataset)
             error = SourceUnreachableError(f"{type(error).__name__}: {error}")
         pause = random.uniform(0, min(2.0 ** min(failures, 30), longest))
         self.doubted = isinstance(error, RewrittenError)

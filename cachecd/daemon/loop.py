@@ -295,7 +295,7 @@ class CacheLoop:
             except DiskError as error:
                 self._failing.note(name, str(error))
             except Exception as error:
-                why = f"it failed otherwise than expected: {type(error).__name__}: {error}"
+                why = f"it failed unexpectedly: {type(error).__name__}: {error}"
                 if self._failing.note(name, why):
                     _log.error("its traceback", exc_info=error)
             await asyncio.sleep(_PAUSE)

@@ -158,7 +158,7 @@ def make_private_directory(path: Path) -> None:
     """
     with refusing(
         f"cannot create the directory {path} for the socket (set server.endpoint, or XDG_RUNTIME_DIR, to a "
-        "place of yours)"
+        "directory that you can write)"
     ):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -170,10 +170,12 @@ def make_private_directory(path: Path) -> None:
         found = path.stat()
     mode = stat.S_IMODE(found.st_mode)
     if not stat.S_ISDIR(found.st_mode):
-        raise DiskError(f"{path} is not a directory; the control socket needs one of its own")
+        raise DiskError(
+            f"{path} is not a directory; the control socket needs a private directory: set server.endpoint"
+        )
     if found.st_uid != os.geteuid():
         raise DiskError(
-            f"{path} belongs to uid {found.st_uid}, not to us (uid {os.geteuid()}); put the socket "
+            f"{path} belongs to uid {found.st_uid}, not to this user (uid {os.geteuid()}); put the socket "
             f"into a directory of its own, for example {path / 'cachecd' / 'cachecd.sock'}"
         )
     if mode & 0o027:

@@ -197,7 +197,7 @@ class _Daemon:
     def _progress(self, text: str) -> None:
         """Reports how far a long start is. InterruptedError: the daemon is to end."""
         if self.stop.asked.is_set():
-            raise InterruptedError("stopped before the start was done")
+            raise InterruptedError("stopped during the start")
         if time.monotonic() >= self._said + _SAY_EVERY:
             self._said = time.monotonic()
             self.manager.starting(text)

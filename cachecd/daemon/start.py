@@ -252,7 +252,7 @@ def _find_leases(layout: Layout) -> list[ev.LeaseFound]:
         try:
             lease = decode_manifest(each.text)
             if lease.id != each.lease:
-                raise ValueError(f"it has the lease {lease.id}")
+                raise ValueError(f"found the manifest of lease {lease.id}")
         except ValueError as error:
             path = layout.manifest(each.lease)
             if each.is_held or not leases.end_lease(layout, each.lease):

@@ -54,7 +54,9 @@ async def run_trainer(
     ended = asyncio.ensure_future(trainer.wait())
     await _until(ended, stop.asked)
     if not ended.done() and stop.interrupted:
-        _log.info("the trainer may end by itself; Ctrl-C again ends it", within_s=grace)
+        _log.info(
+            "waiting for the trainer to end; press Ctrl-C again to end it now", within_s=grace
+        )
         await _until(ended, stop.again, grace)
     if not ended.done():
         with contextlib.suppress(ProcessLookupError):

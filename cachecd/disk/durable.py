@@ -172,7 +172,7 @@ def read_figures(path: Path) -> dict[str, float | list[float]]:
                     raise ValueError(f"found {number!r}, expected a number")
         return figures
 
-    return read_json(path, decode, ". Its figures start anew") or {}
+    return read_json(path, decode, ". Its figures start from zero") or {}
 
 
 def _count(value: Any) -> int:

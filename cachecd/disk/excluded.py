@@ -87,7 +87,7 @@ class ExcludedFile:
                 self._open.pop(name, None)
             case {"exclusion": str(name), "dataset": str(dataset), "keys": [*keys]}:
                 if not all(isinstance(key, str) for key in keys):
-                    raise ValueError("a key is no text")
+                    raise ValueError("a key is not text")
                 self._made.add(name)
                 self._open[name] = Exclusion(name, dataset, tuple(keys))
                 self._keys[dataset].update(keys)

@@ -100,7 +100,7 @@ def total_bytes(path: Path) -> int:
     """Size of the whole file system of `path` (or of its nearest existing parent)."""
     while not path.exists():
         path = path.parent
-    with refusing(f"cannot ask for the size of the file system of {path}"):
+    with refusing(f"cannot read the size of the file system of {path}"):
         found = os.statvfs(path)
     return found.f_blocks * found.f_frsize
 
@@ -112,14 +112,14 @@ def limit_bytes(limit: int | Percent, path: Path) -> int:
 
 def free_bytes(path: Path) -> int:
     """What the file system of `path` has free for us (without root's reserve)."""
-    with refusing(f"cannot ask what the file system of {path} has free"):
+    with refusing(f"cannot read the free space of the file system of {path}"):
         found = os.statvfs(path)
     return found.f_bavail * found.f_frsize
 
 
 def inodes(path: Path) -> tuple[int, int]:
     """(all, free for us) inodes of the file system of `path`; all is 0 where they are not counted."""
-    with refusing(f"cannot ask what the file system of {path} has free"):
+    with refusing(f"cannot read the free space of the file system of {path}"):
         found = os.statvfs(path)
     return found.f_files, found.f_favail
 

@@ -70,7 +70,7 @@ def read_generation(path: Path) -> Generation | None:
                 return Generation(identity, made, seed, shard_size, _shape(fixed, seed), schema)
         raise ValueError("expected a generation")
 
-    return read_json(path, decode, ". Remove its directory to have the dataset fetched anew")
+    return read_json(path, decode, ". Remove its directory to fetch the dataset again")
 
 
 def _shape(fixed: Mapping[str, Json] | None, seed: int) -> Shape | None:

@@ -123,7 +123,7 @@ class Lister:
         environ = os.environ if self._environ is None else self._environ
         with self._changing:
             if self._closed:
-                raise SourceUnreachableError("nothing is listed any more: the daemon ends")
+                raise SourceUnreachableError("the listing was stopped: the daemon ends")
             try:
                 process = subprocess.Popen(
                     self._command,
@@ -160,7 +160,7 @@ class _Told:
 
     def next(self) -> Reply:
         """SourceUnreachableError if the process does not say more, or nothing that makes sense."""
-        garbled = "wrote what is no message (does a reader write to its pipe?) and "
+        garbled = "wrote something that is not a message (does a reader write to its pipe?) and "
         length = int.from_bytes(self._take(4), "little")
         if length > messages.MAX_FRAME:
             self._refuse(garbled)
@@ -198,7 +198,7 @@ class _Told:
             patience = max(patience, LONGEST_START)
         if silent_for > patience:
             self._refuse(
-                f"said nothing for {patience:g} s (does a reader hang? sampler.unit_timeout) and "
+                f"was silent for {patience:g} s (does a reader hang? sampler.unit_timeout) and "
             )
         if memory_of(self._process.pid) > self._bounds.memory:
             self._refuse(

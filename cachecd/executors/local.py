@@ -189,9 +189,11 @@ class LocalExecutor:
                 useful = process is None or await self._attend(process)
             except Exception as error:
                 assert process is not None
-                _log.exception("sampler process not looked after", pid=process.pid)
+                _log.exception("supervision of a sampler process failed", pid=process.pid)
                 useful = False
-                await self._give_up(process, f"not looked after: {type(error).__name__}: {error}")
+                await self._give_up(
+                    process, f"its supervision failed: {type(error).__name__}: {error}"
+                )
             pause = 0.0 if useful else _longer(pause)
             while True:
                 await self._sleep(pause)
@@ -224,7 +226,9 @@ class LocalExecutor:
                 case Sealed():
                     done = True
                     if memory_of(process.pid) > _TIRED * self._bounds.memory:
-                        self._retire(process, "sampler process replaced: it had taken much memory")
+                        self._retire(
+                            process, "sampler process replaced: its memory was nearly used up"
+                        )
                 case Failed(cause=cause, reason=reason):
                     done = True
                     if cause == "worker":  # it came upon a defect, and may be damaged itself

@@ -158,10 +158,10 @@ class SamplerProcess:
             listening.cancel()
         await asyncio.wait({listening})
         if not listening.cancelled() and (error := listening.exception()):
-            _log.error("message of a sampler process not taken", pid=self.pid, exc_info=error)
-            why = why or "was not understood and "
+            _log.error("message of a sampler process rejected", pid=self.pid, exc_info=error)
+            why = why or "sent an invalid message and "
             if isinstance(error, _GarbledError):
-                why = "wrote what is no message (does a transform write to its pipe?) and "
+                why = "wrote something that is not a message (does a transform write to its pipe?) and "
         status = self._popen.wait()
         self.killed = status == -signal.SIGKILL and not why
         # Without numbers of processes equal ends have equal reasons, and `status` can count them.
@@ -178,10 +178,10 @@ class SamplerProcess:
         silence = bounds.silence if begun else max(bounds.silence, LONGEST_START)
         if self.streams and self._silent_for > silence:
             return (
-                f"said nothing for {silence:g} s (does a transform hang? sampler.unit_timeout) and "
+                f"was silent for {silence:g} s (does a transform hang? sampler.unit_timeout) and "
             )
         if self.retired and self._silent_for > _LAST_WORDS:
-            return "did not end when it was told to and "
+            return "did not end in time and "
         return ""
 
     async def _listen(self, heard: Callable[[FromStream], None]) -> None:

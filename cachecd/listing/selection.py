@@ -41,7 +41,7 @@ def empty_side(dataset: DatasetConfig, units: int) -> str:
     change = "raise" if dataset.held_out else "lower"
     return (
         f"split.eval {split.eval:g} {by} {verb} of the {units} units of the source, expected some on both "
-        f"sides: {change} split.eval{divide}, or hold out by a dataset of its own"
+        f"sides: {change} split.eval{divide}, or use a separate dataset for evaluation"
     )
 
 

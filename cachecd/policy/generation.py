@@ -161,8 +161,8 @@ class Generation:
             return ""
         return (
             f"{self._misfits} of the {units} units that were looked at contradict the schema of the first "
-            f"record of {name}: {self._misfit}. Mend the source or the transform, and raise "
-            f"datasets.{name}.generation; or make a dataset of each kind"
+            f"record of {name}: {self._misfit}. Correct the source or the transform, and raise "
+            f"datasets.{name}.generation; or make one dataset for each kind of record"
         )
 
     @property

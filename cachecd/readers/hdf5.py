@@ -105,12 +105,12 @@ def _dataset(file: Any, path: Any) -> Any:
         if not isinstance(found, h5py.Group) or name not in found:
             raise ValueError(f"it has no {path!r}")
         if not isinstance(found.get(name, getlink=True), h5py.HardLink):
-            raise ValueError(f"{name!r} of {path!r} is a link: set path to what it leads to")
+            raise ValueError(f"{name!r} of {path!r} is a link: set path to the target of the link")
         found = found[name]
     if not isinstance(found, h5py.Dataset) or found.shape is None:
-        raise ValueError(f"{path!r} is no dataset with rows")
+        raise ValueError(f"{path!r} is not a dataset with rows")
     if found.is_virtual or found.external:
-        raise ValueError(f"{path!r} lies in other files, which are not read")
+        raise ValueError(f"{path!r} is stored in other files, which cachecd does not read")
     return found
 
 

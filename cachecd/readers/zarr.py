@@ -68,7 +68,9 @@ class _Folder(dict[str, Any]):
             raise ValueError(f"{self._folder} has neither zarr.json nor .zarray: set path")
         about = json.loads(self[file].to_bytes())
         if "pickle" in json.dumps([about.get(k) for k in ("codecs", "compressor", "filters")]):
-            raise ValueError(f"{self._folder} needs the codec pickle, which is not used")
+            raise ValueError(
+                f"{self._folder} needs the codec pickle, which is refused because it can run code"
+            )
 
     def do(self, work: Callable[[Any], _T]) -> _T:
         """What `work` makes of the array."""

@@ -266,7 +266,7 @@ class Filling:
         if listed is None:
             listed, stale = Unit(lane.unit, "", lane.size), "gone: it is not listed any more"
         elif (etag_hash(listed.etag), listed.size) != (lane.etag, lane.size):
-            stale = "rewritten: the listing has another version than the one that was begun"
+            stale = "rewritten: the listing has another version than the one in hand"
         unit = replace(listed, record=lane.record, offset=lane.offset)
         return _Lane(
             (lane.block, lane.place),

@@ -72,7 +72,7 @@ def _read(view: StoreView, name: str) -> dict[str, Any]:
         header = [column.strip() for column in found["fileSchema"].split(",")]
         of_bucket = found["sourceBucket"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ConfigError(f"it is no manifest of an S3 Inventory: {error!r}") from error
+        raise ConfigError(f"it is not a manifest of an S3 Inventory: {error!r}") from error
     if kind not in ("CSV", "Parquet"):
         raise ConfigError(f"an inventory in {kind}, expected CSV or Parquet")
     return {

@@ -108,15 +108,15 @@ class Table:
         self._wrong += 1
         self._first = self._first or f"{place}: {why}"
         if self._wrong <= _SHOWN:
-            _log.warning("%s, %s: passed over: %s", without_secrets(self._url), place, why)
+            _log.warning("%s, %s: row ignored: %s", without_secrets(self._url), place, why)
 
     def end(self) -> None:
         """There are no more. ConfigError if there were rows, and none of use."""
         url, wrong = without_secrets(self._url), self._wrong
         if wrong and not self.good:
-            raise ConfigError(f"{url}: none of its {wrong} rows is of use; {self._first}")
+            raise ConfigError(f"{url}: none of its {wrong} rows can be used; {self._first}")
         if wrong > _SHOWN:
-            _log.warning("%s: passed over: %d of %d rows", url, wrong, wrong + self.good)
+            _log.warning("%s: ignored %d of %d rows", url, wrong, wrong + self.good)
 
     def _rows(self, columns: Sequence[str]) -> Iterator[Row]:
         """The rows of the table, or of the tables that an inventory names."""
@@ -215,7 +215,7 @@ def key_of(source: SourceConfig, fields: Mapping[str, Any]) -> str:
     if url is None and _ABSOLUTE.match(key):
         raise BadRowError(f"key is {key[:60]!r}, a URL: call the column url")
     if not source.url.startswith(("s3", "gs://", "az")) and {"", ".", ".."} & set(key.split("/")):
-        raise BadRowError(f"{key[:60]!r} is no path below {without_secrets(below)}")
+        raise BadRowError(f"{key[:60]!r} is not a path below {without_secrets(below)}")
     return key
 
 

@@ -115,9 +115,7 @@ class Reader:
         while (one := self._guarded("units", lambda: next(units, _END))) is not _END:
             unit = self._unit(one)
             if (why := unlistable(unit)) is not None:
-                raise SourceUnreachableError(
-                    f"{self._name}.units gave a unit that cannot be: {why}"
-                )
+                raise SourceUnreachableError(f"{self._name}.units gave an invalid unit: {why}")
             yield unit
 
     def _unit(self, given: Any) -> ObjectInfo:

@@ -78,7 +78,7 @@ def _of_csv(
     try:
         names = [name.strip().lower() for name in header or next(reader, [])]
     except csv.Error as error:
-        raise ConfigError(f"its first line is no CSV: {error}") from error
+        raise ConfigError(f"its first line is not CSV: {error}") from error
     if not set(names) & set(columns):
         raise ConfigError(
             f"its first line is {', '.join(map(repr, names[:9])) or 'missing'}, expected the names of "

@@ -105,7 +105,7 @@ def refusal(status: int, code: str, where: str, after: float = 0.0) -> SourceErr
         case 412:
             return UnitError(f"the object changed since it was listed ({answer})")
         case 416:
-            return UnitError(f"the object is shorter than it was listed ({answer})")
+            return UnitError(f"the object is shorter than the listing says ({answer})")
         case 401:
             return SourceUnreachableError(
                 f"{where}: the store does not accept the credentials ({answer})"
@@ -115,9 +115,10 @@ def refusal(status: int, code: str, where: str, after: float = 0.0) -> SourceErr
             return TransientError(reason, denied=True)
         case 407:
             return SourceUnreachableError(
-                f"{where}: the proxy wants to know who asks ({answer}): see HTTP_PROXY and HTTPS_PROXY"
+                f"{where}: the proxy requires a user and a password ({answer}): see HTTP_PROXY and "
+                "HTTPS_PROXY"
             )
         case 502 | 504:
-            return TransientError(f"a proxy does not reach the store ({answer})")
+            return TransientError(f"a proxy cannot reach the store ({answer})")
         case _:
             return TransientError(f"the store answers {answer}")

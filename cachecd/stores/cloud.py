@@ -147,7 +147,7 @@ class GoogleBackend(CloudBackend):
         except (obstore.exceptions.BaseError, FileNotFoundError) as error:
             raise explain(error, self.where) from None
         except ValueError as error:
-            raise OutOfOrderError(f"obstore cannot ask for what is after {ask.after!r}") from error
+            raise OutOfOrderError(f"obstore cannot list the keys after {ask.after!r}") from error
         # A slash at the end of `after` is dropped on the way, so some of what it was behind may return.
         found = [o for o in _named(raw, ask.after) if o.key > ask.after]
         return Page(found, more=len(raw) == ask.most)
@@ -222,9 +222,9 @@ def explain(error: Exception, where: str) -> SourceError:
     if "kind: Request" in text or "kind: Interrupted" in text:
         return TransientError(f"the connection broke: {cause}".rstrip(": "))
     if "MissingContentLength" in text:
-        return TransientError("the store does not tell the object's size")
+        return TransientError("the store does not report the object's size")
     if "NotPartial" in text or "Range request not supported" in text:
-        return NotPartialError("the store sent the whole object where a part was asked for")
+        return NotPartialError("the store sent the whole object, but a part was requested")
     return TransientError(f"{type(error).__name__}: {redacted(text)}")
 
 

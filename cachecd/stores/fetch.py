@@ -149,7 +149,7 @@ class Store:
             except GoneError as gone:
                 if await self._can_be_read(asked, but=key, in_parts=False):
                     raise
-                error = TransientError(f"{gone}, nor can any other object be read")
+                error = TransientError(f"{gone}, and no other object can be read")
                 error.__cause__ = gone
             except TransientError as transient:
                 error = transient
@@ -184,7 +184,7 @@ class Store:
                     found = await ask()
             except TimeoutError:
                 self._pace.overloaded(time.monotonic(), began)
-                raise SlowError(f"{length} bytes did not come within {patience:.0f} s") from None
+                raise SlowError(f"{length} bytes did not arrive within {patience:.0f} s") from None
             except TransientError as error:
                 if error.throttled:
                     self._pace.overloaded(time.monotonic(), began, error.after)

@@ -86,7 +86,7 @@ class FsspecBackend(Backend):
                 continue
             if about.get("size") is None:
                 raise SourceUnreachableError(
-                    f"{self.where}: the store does not tell the size of {key}"
+                    f"{self.where}: the store does not report the size of {key}"
                 )
             objects.append(ObjectInfo(key, int(about["size"]), self._etag(about)))
         objects.sort(key=lambda o: os.fsencode(o.key))
@@ -133,9 +133,9 @@ class FsspecBackend(Backend):
         with self._explained():
             found: dict[str, Any] = self._fs.info(self._root(since) + key)
         if found.get("type") == "directory":
-            raise GoneError("there is no such object, but a folder of that name")
+            raise GoneError("found a folder of this name, expected an object")
         if found.get("size") is None:
-            raise UnitError("the store does not tell the object's size")
+            raise UnitError("the store does not report the object's size")
         return ObjectInfo(key, int(found["size"]), self._etag(found))
 
 
@@ -194,11 +194,13 @@ class HubBackend(FsspecBackend):
                 )
         except SourceError as error:
             told = (
-                "with the token that was found" if self._token else "without a token: set HF_TOKEN"
+                "with the token from this machine"
+                if self._token
+                else "without a token: set HF_TOKEN"
             )
             match cause := error.__cause__:
                 case errors.GatedRepoError():
-                    why = "access to this repository has to be asked for on its page"
+                    why = "access to this repository must be requested on its page"
                 case errors.RepositoryNotFoundError():
                     why = "there is no such repository, or it is private"
                 case errors.RevisionNotFoundError():

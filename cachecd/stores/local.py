@@ -130,7 +130,7 @@ class LocalBackend(Backend):
         except OSError as error:
             raise self._failure(error) from error
         if not stat.S_ISREG(found.st_mode):
-            raise GoneError("there is no such file, but something else of that name")
+            raise GoneError("found something else than a file at this path")
         return ObjectInfo(key, found.st_size, _etag(found))
 
     def _failure(self, error: OSError) -> Exception:

@@ -123,9 +123,7 @@ class S3Backend:
             more = answer.get("IsTruncated", False)
             if not more or len(found) >= ask.most:
                 return Page(found[: ask.most], more or len(found) > ask.most)
-        raise TransientError(
-            f"the store has listed {_MOST_EMPTY} pages with hardly anything in them"
-        )
+        raise TransientError(f"the store has listed {_MOST_EMPTY} pages that were almost empty")
 
     def _answers(self, tries: int, after: str, most: int) -> Iterator[Any]:
         """The store's answers of at most so many keys, from the one behind `after` on."""
@@ -266,8 +264,8 @@ class S3Backend:
                 reason = cause.rpartition(": ")[2].strip("')")
                 if "NameResolution" in cause or "Failed to resolve" in cause:
                     return TransientError(
-                        f"cannot resolve the store's host name: {redacted(reason)}). If the bucket is of "
-                        "another service than Amazon's, name its `endpoint` (`cachecd init --endpoint`)"
+                        f"cannot resolve the store's host name: {redacted(reason)}). If the bucket is not "
+                        "Amazon's, set its `endpoint` (`cachecd init --endpoint`)"
                     )
                 return TransientError(
                     f"cannot connect to the store: {redacted(reason or str(error))}"

@@ -52,7 +52,7 @@ def refused(url: str, schemes: Sequence[str]) -> str | None:
     if not host or _NO_URL.search(url):
         return f"{without_secrets(url)[:200]!r} is no URL"
     if "@" in parts.netloc:
-        return "it has a user or a password, and nobody is told any"
+        return "it contains a user or a password, which cachecd never sends"
     return None
 
 
@@ -128,7 +128,7 @@ class UrlsBackend(Backend):
             headers["Range"] = f"bytes={start}-{stop - 1}"
         with self._asked("GET", key, headers) as answer:
             if part and answer.status != 206:
-                raise TransientError("the store sent the whole object where a part was asked for")
+                raise TransientError("the store sent the whole object, but a part was requested")
             found = _length_of(answer)
             if size is not None and found is not None and found != size:
                 raise resized(found, size)
@@ -143,7 +143,7 @@ class UrlsBackend(Backend):
         # Some servers have no answer to HEAD, or none with a size.
         with self._asked("GET", key, {"Range": "bytes=0-0"}) as answer:
             if (size := _length_of(answer)) is None:
-                raise TransientError("the store does not tell the object's size")
+                raise TransientError("the store does not report the object's size")
             return ObjectInfo(key, size, answer.headers.get("ETag", ""))
 
     @contextlib.contextmanager
@@ -155,7 +155,9 @@ class UrlsBackend(Backend):
         try:
             for _ in range(_MOST_HOPS):
                 if (why := refused(url, self._schemes)) is not None:
-                    raise UnitError(f"the server sends elsewhere: {why}" if answer else why)
+                    raise UnitError(
+                        f"the server redirects to another address: {why}" if answer else why
+                    )
                 answer = self._pool(url).request(
                     method,
                     url,

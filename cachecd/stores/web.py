@@ -54,7 +54,7 @@ class WebBackend(CloudBackend):
         self._url = source.url.rstrip("/") + "/"
         where = without_secrets(self._url)
         if parts.query or parts.fragment:
-            raise ConfigError(f"source {where}: a folder's URL has neither ? nor #")
+            raise ConfigError(f"source {where}: expected a folder's URL without ? and #")
         make: Any = HTTPStore.from_url
         options = client_options(connections, silence, allow_http=parts.scheme == "http")
         url = self._url.rstrip("/")
@@ -75,7 +75,7 @@ class WebBackend(CloudBackend):
             raise SourceUnreachableError(f"{self.where}: cannot list: {error}") from None
         except UnitError as error:
             raise SourceUnreachableError(
-                f"{self.where}: cannot list: the server makes no page of this folder ({error})"
+                f"{self.where}: cannot list: the server has no page for this folder ({error})"
             ) from None
 
     def glimpse(self) -> Sequence[ObjectInfo]:

@@ -110,7 +110,7 @@ def test_a_unit_is_found_by_its_key_and_its_records_are_told(folder, capsys):
     told = capsys.readouterr().out
     assert f"unit       dog/1.png of file://{folder}/src\n" in told
     assert "record 0   key: bytes, 9 B: b'dog/1.png'\n" in told
-    assert "label: int64: class 'dog' (numbered when the listing has come to its end)" in told
+    assert "label: int64: class 'dog' (it gets its number when the listing ends)" in told
     (line,) = [line for line in told.splitlines() if "payload" in line]
     written = line.partition("  -> ")[2]
     assert Path(written).read_bytes() == png()
@@ -143,10 +143,10 @@ def test_a_key_that_is_not_listed_is_said_so(folder):
         with pytest.raises(UnitError, match="the source lists no object"):
             sampler.named(key)
     with pytest.raises(
-        UnitError, match=r"no unit of 'cat/0.png' begins at byte 7; they begin at 0"
+        UnitError, match=r"no unit of 'cat/0.png' begins at byte 7; its units begin at 0"
     ):
         sampler.named("cat/0.png", 7)
-    with pytest.raises(ConfigError, match="no dataset 'eval'; there is train"):
+    with pytest.raises(ConfigError, match="no dataset 'eval'; the configuration has train"):
         Sampler(load(config(folder)), "eval")
 
 

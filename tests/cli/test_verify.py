@@ -178,7 +178,7 @@ def test_sidecar_of_a_shard_that_is_made_again_is_no_fault(cache):
     shard.unlink()
     (fault,) = faults(cache.root)
     assert fault.path == shard
-    assert "it is missing, and its sidecar has" in fault.why
+    assert "the file is missing, but its sidecar has" in fault.why
     shard.with_name(f"{shard.stem}.bad").touch()
     assert faults(cache.root) == []
 

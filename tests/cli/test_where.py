@@ -100,7 +100,7 @@ def test_every_copy_of_an_object_is_found(cachecd, shards, tmp_path):
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
         f"{shards.shard(1)}: holds a record of it",
-        "1 shards may hold records of it",
+        "1 shards may hold records of the object",
     ]
     publish.copy_without(shards, 1, 0, [b"key-1-0"])
     publish.publish(shards, 1, 1)

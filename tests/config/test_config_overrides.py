@@ -56,7 +56,7 @@ def test_datasets_that_look_alike_in_capitals_are_told_apart_by_their_exact_name
     assert (config.datasets["TRAIN"].seed, config.datasets["train"].seed) == (1, 2)
     (line,) = complaints(text, CACHECD_DATASETS__Train__SEED="1")
     assert line == (
-        "CACHECD_DATASETS__Train__SEED: 'train' and 'TRAIN' both go by this name; write it exactly"
+        "CACHECD_DATASETS__Train__SEED: 'train' and 'TRAIN' both match this name; write the key exactly"
     )
 
 

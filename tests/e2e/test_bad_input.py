@@ -226,7 +226,7 @@ def test_a_socket_whose_directory_may_not_be_made_is_refused(daemon, train):
     said = refused(served, WORLD, preexec_fn=without_privileges)
     assert said == (
         f"cannot create the directory {closed}/run for the socket (set server.endpoint, or "
-        "XDG_RUNTIME_DIR, to a place of yours): Permission denied"
+        "XDG_RUNTIME_DIR, to a directory that you can write): Permission denied"
     )
 
 

@@ -222,7 +222,7 @@ async def test_stream_whose_transform_hangs_fails_with_its_unit(tmp_path: Path):
         b.grant(hangs, 0)
         failed = await b.ended(hangs, Failed)
         assert (failed.unit, failed.passing) == (1, False)
-        assert "said nothing for 1 s" in failed.reason
+        assert "was silent for 1 s" in failed.reason
         other = await b.ended(waits, Failed)
         assert (other.unit, other.passing) == (None, True)
 

@@ -182,7 +182,7 @@ def test_an_object_replaced_while_it_is_read_in_ranges_is_not_mixed(server: Scri
 def test_a_store_that_has_lost_everything_is_the_wrong_place_and_sets_nothing_aside(
     server: ScriptedServer,
 ):
-    with pytest.raises(SourceUnreachableError, match=r"gone .* nor can any other object be read"):
+    with pytest.raises(SourceUnreachableError, match=r"gone .* and no other object can be read"):
         get(opened(server.endpoint), "key", 5)
 
 
@@ -196,7 +196,7 @@ def test_a_folder_that_is_no_longer_mounted_sets_nothing_aside(tmp_path: Path):
     with pytest.raises(UnitError, match="No such file"):
         get(store, "a", 1)
     (tmp_path / "b").unlink()  # what an empty mount point looks like
-    with pytest.raises(SourceUnreachableError, match="nor can any other object be read"):
+    with pytest.raises(SourceUnreachableError, match="and no other object can be read"):
         get(store, "b", 1)
 
 
@@ -342,7 +342,7 @@ def test_a_drip_is_cut_off_by_its_rate_and_a_slow_whole_is_not(server: ScriptedS
     server.script["/b/slow"] = [slow]
     assert get(opened(server.endpoint, retry=retry), "slow", 2000) == bytes(2000)
     server.script["/b/drip"] = [scripted.drip(server, 200, 0.02)]
-    with pytest.raises(SourceError, match=r"200 bytes did not come within"):
+    with pytest.raises(SourceError, match=r"200 bytes did not arrive within"):
         get(opened(server.endpoint, retry=retry), "drip", 200)
 
 

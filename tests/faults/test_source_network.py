@@ -64,8 +64,8 @@ def test_a_certificate_that_is_not_trusted_says_what_to_set(
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (scripted.refusal(407, ""), "the proxy wants to know who asks"),
-        (scripted.refusal(502, ""), "a proxy does not reach the store"),
+        (scripted.refusal(407, ""), "the proxy requires a user and a password"),
+        (scripted.refusal(502, ""), "a proxy cannot reach the store"),
         (None, "cannot connect to the store|the connection broke"),
     ],
     ids=["407", "502", "refused"],
@@ -107,7 +107,7 @@ def test_urls_of_any_host_are_asked_for_by_the_proxy_that_is_told_who_asks(
         who = base64.b64encode(f"user:{PASSWORD}".encode()).decode()
         assert proxy.headers[0]["proxy-authorization"] == f"Basic {who}"
         proxy.down = scripted.refusal(407, "")
-        with pytest.raises(SourceUnreachableError, match="the proxy wants to know") as caught:
+        with pytest.raises(SourceUnreachableError, match="the proxy requires a user") as caught:
             get(url_store(), "http://some.invalid/a?b=1", 5)
         without_secrets(caught.value)
 

@@ -186,7 +186,7 @@ def test_a_death_costs_the_stream_and_names_the_unit(workers: Workers, deed: str
 
 
 HUNG = (
-    f"sampler process said nothing for {SILENCE:g} s (does a transform hang? sampler.unit_timeout) and "
+    f"sampler process was silent for {SILENCE:g} s (does a transform hang? sampler.unit_timeout) and "
     "was killed by SIGKILL"
 )
 
@@ -248,8 +248,8 @@ def test_descriptors_that_it_closes_cost_the_stream(workers: Workers):
 
 def test_what_it_writes_to_our_pipe_is_not_taken_for_a_message(workers: Workers):
     assert workers.failed("write-to-pipes") == (
-        "sampler process wrote what is no message (does a transform write to its pipe?) and was "
-        "killed by SIGKILL"
+        "sampler process wrote something that is not a message (does a transform write to its pipe?) and "
+        "was killed by SIGKILL"
     )
 
 

@@ -52,10 +52,10 @@ def test_hostile_units_are_set_aside_after_two_tries_and_all_others_are_there(tm
             "010": "sampler process was killed by SIGSEGV",
             "020": "sampler process exited with status 3",
             "040": "sampler process exited with status 4",
-            "050": "sampler process said nothing for 1 s (does a transform hang? "
+            "050": "sampler process was silent for 1 s (does a transform hang? "
             "sampler.unit_timeout) and was killed by SIGKILL",
-            "052": "sampler process wrote what is no message (does a transform write to its pipe?) and "
-            "was killed by SIGKILL",
+            "052": "sampler process wrote something that is not a message (does a transform write to its "
+            "pipe?) and was killed by SIGKILL",
         }
         # Silence may pass: a supplement tries those units once more.
         wait_until(lambda: served.status()["cache"]["reserved"] == 0)

@@ -170,7 +170,7 @@ def test_who_is_not_let_in_is_told_what_to_do(hub: Hub, monkeypatch: pytest.Monk
     hub.token = "hf_other"
     refuses(r"hf://datasets/owner/name.*private \(401, without a token: set HF_TOKEN\)", *reads)
     monkeypatch.setenv("HF_TOKEN", "hf_secretsecretsecret")
-    refuses(r"it is private \(401, with the token that was found\)", *reads)
+    refuses(r"it is private \(401, with the token from this machine\)", *reads)
     hub.gated = True
     refuses(r"asked for on its page \(403, with the token", *reads)
 

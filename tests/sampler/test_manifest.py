@@ -116,9 +116,9 @@ BAD = {
     "no key": ({"size": "3"}, "it has neither key nor url"),
     "elsewhere": ({"url": "s3://bucket/a", "size": "3"}, "'s3://bucket/a' is not below file://"),
     "a URL as key": ({"key": "s3://bucket/a", "size": "3"}, "a URL: call the column url"),
-    "upwards": ({"key": "a/../../etc/passwd", "size": "3"}, "is no path below file://"),
-    "from the root": ({"key": "/etc/passwd", "size": "3"}, "is no path below file://"),
-    "a folder": ({"key": "a/", "size": "3"}, "is no path below file://"),
+    "upwards": ({"key": "a/../../etc/passwd", "size": "3"}, "is not a path below file://"),
+    "from the root": ({"key": "/etc/passwd", "size": "3"}, "is not a path below file://"),
+    "a folder": ({"key": "a/", "size": "3"}, "is not a path below file://"),
     "NUL": ({"key": "a\0b", "size": "3"}, "the name 'a\\x00b' contains NUL"),
     "too long": ({"key": "k" * 70_000, "size": "3"}, "name of 70000 bytes, expected at most"),
     "size": ({"key": "a", "size": "large"}, "size is 'large', expected a whole number"),
@@ -139,7 +139,7 @@ def test_a_row_of_no_use_is_passed_over_and_told_with_its_line(place, caplog, ro
     [unit] = place.list(as_json([good, row]), "t.jsonl")
     assert unit == ObjectInfo("good", 3)
     [record] = caplog.records
-    assert record.getMessage().startswith(f"file://{place.folder}/t.jsonl, line 2: passed over: ")
+    assert record.getMessage().startswith(f"file://{place.folder}/t.jsonl, line 2: row ignored: ")
     assert why in record.getMessage()
 
 
@@ -150,15 +150,15 @@ def test_what_is_no_row_is_passed_over_too(place, caplog):
     assert [(u.key, u.size) for u in found] == [("a", 1), ("eü", 5), ("f", 6)]
     said = [record.getMessage().partition("t.csv, ")[2] for record in caplog.records]
     assert said == [
-        "line 4: passed over: 3 fields, expected 2",
-        "line 5: passed over: ',' expected after '\"'",
-        "line 6: passed over: it is not UTF-8",
+        "line 4: row ignored: 3 fields, expected 2",
+        "line 5: row ignored: ',' expected after '\"'",
+        "line 6: row ignored: it is not UTF-8",
     ]
     caplog.clear()
     lines = b'{"key": "a", "size": 1}\n[1]\n{"key"\n\xff\n' + b"[" * 100_000 + b"\n" + b"1\n" * 9
     assert [u.key for u in place.list(lines, "t.jsonl")] == ["a"]
     assert len(caplog.records) == 5 + 1, "the first five, and how many"
-    assert caplog.records[-1].getMessage().endswith("t.jsonl: passed over: 13 of 14 rows")
+    assert caplog.records[-1].getMessage().endswith("t.jsonl: ignored 13 of 14 rows")
 
 
 HOPELESS: dict[str, tuple[str, bytes, type[Exception], str]] = {
@@ -246,7 +246,7 @@ def test_rows_without_a_label_are_told(place, caplog):
         as_csv([{"key": "a", "label": "cat"}, {"key": "b", "label": ""}]), labels=True
     )
     assert unit.label == "cat"
-    assert "line 3: passed over: it has no label" in caplog.text
+    assert "line 3: row ignored: it has no label" in caplog.text
 
 
 # --- a real S3 server

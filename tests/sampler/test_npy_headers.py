@@ -56,7 +56,7 @@ def described(shape: str = "(8,)", descr: str = "'<f4'", fortran: str = "False")
         (described(descr="'<U4'"), "expected one of"),
         (described(descr="[('x', '<f4')]"), "expected one of"),
         (described(descr="'<i1000000000000'"), "not a valid dtype descriptor"),
-        (described(descr="'<V2'"), "two bytes of no type: if they are bfloat16, say dtype"),
+        (described(descr="'<V2'"), "two bytes without a type: if they are bfloat16, set dtype"),
     ],
 )  # fmt: skip
 def test_a_header_that_does_not_hold_is_refused_with_the_reason_and_the_rest_goes_on(

@@ -85,7 +85,7 @@ class TestClassMap:
 
     def test_a_color_without_a_class_is_named_with_its_place(self):
         step = {"class_map": {"feature": "png", "colors": {"road": RED, "sky": BLUE}}}
-        with pytest.raises(UnitError, match="color #000000 at row 1, column 0 is of no class"):
+        with pytest.raises(UnitError, match="color #000000 at row 1, column 0 belongs to no class"):
             run({"png": image_bytes(MAP)}, step)
 
     def test_all_other_colors_may_have_a_number(self):
@@ -128,7 +128,7 @@ class TestDecodeAudio:
     @pytest.mark.parametrize(
         ("body", "reason"),
         [
-            (sound(STEREO), "2 channels of a length of its own: set mono"),
+            (sound(STEREO), "2 channels and no fixed length: set mono"),
             (sound(WAVE, 16000), "has 16000 samples a second, expected 8000"),
             (b"no sound", "LibsndfileError"),
             (sound(WAVE)[:60], "LibsndfileError"),

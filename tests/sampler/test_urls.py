@@ -125,7 +125,7 @@ def test_a_source_of_https_takes_nothing_else_nor_is_it_led_there(here, there, t
     here.script["/away"] = [scripted.redirect(307, f"{there.endpoint}/x")]
     there.script["/x"] = [scripted.body(b"12345")]
     store = opened(source(tmp_path, rows))
-    with pytest.raises(UnitError, match="sends elsewhere: 'file:///etc/passwd'"):
+    with pytest.raises(UnitError, match="redirects to another address: 'file:///etc/passwd'"):
         get(store, f"{here.endpoint}/file", 3)
     with pytest.raises(UnitError, match="more than 4 redirections"):
         get(store, f"{here.endpoint}/round", 3)

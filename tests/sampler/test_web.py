@@ -162,7 +162,7 @@ def test_a_server_that_does_not_know_ranges_says_so(server: ScriptedServer):
     server.script["/x/a"] = [whole]
     store = opened(f"{server.endpoint}/x/")
     assert get(store, "a", 10) == b"0123456789"
-    with pytest.raises(SourceUnreachableError, match="the whole object where a part was asked"):
+    with pytest.raises(SourceUnreachableError, match="the whole object, but a part was requested"):
         get(store, "a", 10, start=2, stop=4)
 
 

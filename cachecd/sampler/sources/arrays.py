@@ -71,7 +71,7 @@ def layout_of(shape: tuple[int, ...], dtype: np.dtype[Any], file: ArrayFile) -> 
     if dtype == np.dtype("V2"):
         if file.dtype != "bfloat16":
             raise UnitError(
-                f"the array's dtype is {dtype.str}, two bytes of no type: if they are bfloat16, say "
+                f"the array's dtype is {dtype.str}, two bytes without a type: if they are bfloat16, say "
                 "dtype: bfloat16"
             )
         dtype, name = np.dtype("<u2"), "bfloat16"
@@ -242,7 +242,7 @@ async def npy_layout(file: ArrayFile, read: Read, size: int) -> tuple[Layout, in
         raise UnitError(f"its header cannot be read: {str(error)[:200]}") from None
     if by_columns and len(shape) > 1:
         raise UnitError(
-            "it is in Fortran order, so that a row lies all over the file; save it as "
+            "it is in Fortran order, so the bytes of a row are not together; save it as "
             "numpy.ascontiguousarray(...)"
         )
     return layout_of(shape, dtype, file), at

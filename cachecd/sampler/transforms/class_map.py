@@ -46,8 +46,8 @@ class ClassMap:
             if self._other is None:
                 row, column = (int(at[0]) for at in np.nonzero(unknown))
                 raise ValueError(
-                    f"the color #{int(packed[row, column]):06x} at row {row}, column {column} is of no "
-                    "class: add it to colors, or give the number of all other colors as `other`"
+                    f"the color #{int(packed[row, column]):06x} at row {row}, column {column} belongs to "
+                    "no class: add it to colors, or give the number of all other colors as `other`"
                 )
             numbers[unknown] = self._other
         rest = {name: value for name, value in record.items() if name != self._feature}

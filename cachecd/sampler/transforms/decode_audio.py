@@ -36,7 +36,7 @@ def decode_audio(
             raise ValueError(f"{feature!r} has {found} samples a second, expected {rate}")
         if seconds is None and channels > 1 and not mono:
             raise ValueError(
-                f"{feature!r} has {channels} channels of a length of its own: set mono, or the length "
+                f"{feature!r} has {channels} channels and no fixed length: set mono, or the length "
                 "of all by `seconds`"
             )
         wanted = file.frames if seconds is None else round(seconds * found)

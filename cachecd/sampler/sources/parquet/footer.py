@@ -145,7 +145,7 @@ async def read_footer(
             f"its Parquet footer claims {length} bytes, of an object of {size}: it is damaged"
         )
     if length > _LONGEST:
-        raise UnitError(f"its Parquet footer has {length} bytes, more than {_LONGEST} are not read")
+        raise UnitError(f"its Parquet footer has {length} bytes, expected at most {_LONGEST}")
     have = memoryview(tail).cast("B")
     missing = length + _END - len(have)
     if missing <= 0:
@@ -195,7 +195,9 @@ def _chunk(about: Any, end: int, which: str) -> Chunk:
         start = about.dictionary_page_offset
     stop = start + about.total_compressed_size
     if not len(_MAGIC) <= start <= stop <= end:
-        raise _damaged(f"{which} is to lie in bytes {start} to {stop}, of {end} before the footer")
+        raise _damaged(
+            f"{which} claims bytes {start} to {stop}, but the footer begins at byte {end}"
+        )
     return Chunk(start, stop, about.num_values, max(0, about.total_uncompressed_size))
 
 
