@@ -3,16 +3,16 @@
 cachecd_client.errors.CachecdError
 ├── CallerError (exit 2)
 │   ├── ConfigError          the configuration is wrong: file, line, column, value, expectation
-│   └── LimitTooSmallError   `cache.limit` cannot hold what the configuration asks for
+│   └── LimitTooSmallError   `cache.limit` cannot hold the configuration
 └── WorldError (exit 1)
     ├── SourceError          a source cannot be listed or read
-    │   ├── SourceUnreachableError   the store as a whole: network, credentials, bucket
+    │   ├── SourceUnreachableError   the whole store: network, credentials, bucket
     │   └── UnitError        one object: missing, truncated, undecodable
-    ├── NoRoomError          the limit has no room just now; what is evicted makes it
+    ├── NoRoomError          the limit has no room now; eviction makes room
     ├── InUseError           another daemon holds the directory or the socket
     └── DiskError            the cache's file system refuses to work
-        ├── NameTakenError   something lies where a new shard is to be
-        └── DamagedError     a file under `cache.dir` does not hold what was written into it
+        ├── NameTakenError   another file has the name of a new shard
+        └── DamagedError     a file under `cache.dir` is damaged
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ConfigError(CallerError):
 
 
 class LimitTooSmallError(ConfigError):
-    """`cache.limit` cannot hold the configuration; the message gives the figure that would do."""
+    """`cache.limit` cannot hold the configuration; the message names a sufficient limit."""
 
 
 class SourceError(WorldError):
@@ -33,17 +33,17 @@ class SourceError(WorldError):
 
 
 class SourceUnreachableError(SourceError):
-    """The store as a whole does not answer, or does not let us in. Trying again later may help."""
+    """The whole store does not answer, or refuses access. A later try may succeed."""
 
 
 class RewrittenError(SourceError):
-    """The source has the objects that were listed before, and most of them have other contents now."""
+    """Most of the objects that were listed before have other contents now."""
 
 
 class UnitError(SourceError):
-    """One object cannot be used; the rest of the source can.
+    """One object cannot be used; other objects of the source can.
 
-    `passing`: for a reason that may pass, so that it is worth another look some other day.
+    `passing`: the reason may pass, so that a try on another day may succeed.
     """
 
     def __init__(self, message: str = "", *, passing: bool = False) -> None:
@@ -52,11 +52,11 @@ class UnitError(SourceError):
 
 
 class NoRoomError(WorldError):
-    """Under `cache.limit` there is no room now; what is evicted makes some."""
+    """There is no room under `cache.limit` now; eviction makes room."""
 
 
 class InUseError(WorldError):
-    """Another daemon owns the cache directory or the socket; the message says which."""
+    """Another daemon owns the cache directory or the socket; the message names the daemon."""
 
 
 class DiskError(WorldError):
@@ -64,8 +64,8 @@ class DiskError(WorldError):
 
 
 class NameTakenError(DiskError):
-    """Something that the daemon did not put there has the name of a new shard."""
+    """A file that the daemon did not write has the name of a new shard."""
 
 
 class DamagedError(DiskError):
-    """A file under `cache.dir` does not hold what was written into it; the message names the file."""
+    """A file under `cache.dir` does not have the content that was written; the message names the file."""

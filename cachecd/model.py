@@ -128,7 +128,7 @@ class Unit:
     class, if a table gives one.
 
     Or a part of the unit: from `record` on, up to the record `stop` (0: to its end). `offset` is the
-    format's own hint where in the unit that record begins (0: unknown, or the start).
+    format's hint for the byte at which that record begins (0: unknown, or the start).
     """
 
     number: int
@@ -143,7 +143,8 @@ class Unit:
 
     @property
     def seems_packed(self) -> bool:
-        """Whether its name says that it is compressed as a whole, and so read from its start alone."""
+        """Whether the object's name says that all of it is compressed, so that reading must begin at its
+        start."""
         return self.key.lower().endswith(_PACKED)
 
 
@@ -214,7 +215,7 @@ class Shape:
         return j * (self.streams + 1) + stream
 
     def split(self, number: int) -> tuple[int, int]:
-        """(stream, j) of a shard's number."""
+        """Returns (stream, j) of a shard's number."""
         j, stream = divmod(number, self.streams + 1)
         return stream, j
 

@@ -1,12 +1,12 @@
-"""Sizes, durations and rates as people write them, and back again.
+"""Parses and formats sizes, durations and rates.
 
     size      64MiB  500GiB  1GB  1.5 TB  4096        -> bytes, a whole number
     duration  30s  10m  1h  1.5d  250ms  30           -> seconds
     rate      600MB/s  1GiB/s  2000000                -> bytes per second
 
-The `parse_*` functions take such a text or a plain number and raise ValueError saying what they
-found and what they expected. Each `format_*` is the exact inverse of its `parse_*`;
-`approximate_size` is for people who want to compare figures, not to copy them.
+The `parse_*` functions take such a text or a plain number. Their ValueError names the text and the expected
+form. Each `format_*` is the exact inverse of its `parse_*`. `approximate_size` is for people who compare
+figures, not for copying.
 """
 
 from __future__ import annotations
@@ -111,13 +111,13 @@ def parse_size_or_percent(value: object) -> int | Percent:
 
 
 def format_size(size: int) -> str:
-    """The shortest text that parse_size turns into exactly `size`."""
+    """Returns the shortest text that parse_size turns into exactly `size`."""
     exact = [f"{size // factor}{unit}" for unit, factor in SIZE_UNITS.items() if not size % factor]
     return min(exact, key=len) if size else "0B"
 
 
 def format_duration(seconds: float) -> str:
-    """The text, in the largest unit that leaves a whole number, that parse_duration takes back."""
+    """Returns the text that parse_duration reads back, in the largest unit that leaves a whole number."""
     if not seconds or not float(seconds).is_integer():
         return f"{_plain(Decimal(repr(seconds)))}s"
     whole = int(seconds)
@@ -126,7 +126,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_rate(rate: float) -> str:
-    """The text that parse_rate takes back."""
+    """Returns the text that parse_rate reads back."""
     return f"{format_size(int(rate))}/s" if rate.is_integer() else _plain(Decimal(repr(rate)))
 
 
@@ -150,7 +150,7 @@ def approximate_duration(seconds: float) -> str:
 
 
 def shown(value: object) -> str:
-    """What was found, as an error message says it: short, and in YAML's words."""
+    """Returns a value for an error message: short, and in YAML's notation."""
     match value:
         case None:
             return "nothing"
@@ -165,7 +165,7 @@ def shown(value: object) -> str:
 
 
 def _split(value: object, expected: str) -> tuple[Decimal, str, bool]:
-    """Number, unit and whether "/s" follows."""
+    """Returns number, unit and whether "/s" follows."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         if value < 0 or not math.isfinite(value):
             raise _unfit(value, expected)
@@ -177,7 +177,7 @@ def _split(value: object, expected: str) -> tuple[Decimal, str, bool]:
 
 
 def _plain(number: Decimal) -> str:
-    """Without an exponent, which the parsers do not read, and without trailing zeros."""
+    """Formats without an exponent, which the parsers do not read, and without trailing zeros."""
     text = f"{number:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
@@ -187,7 +187,7 @@ def _unfit(value: object, expected: str) -> ValueError:
 
 
 def printable(text: str) -> str:
-    """The text on one line, with whatever a terminal might act upon escaped."""
+    """Returns the text on one line, with control characters escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

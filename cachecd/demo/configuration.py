@@ -1,4 +1,4 @@
-"""The YAML that the demo's daemon is started with."""
+"""The YAML of the demo's daemon."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ sampler:
 
 
 def configuration(store: Path, cache: Path) -> str:
-    """The configuration of a cache in `cache` for the images in the folder `store`."""
+    """Returns the configuration of a cache in `cache` for the images in the folder `store`."""
     return _TEXT.format(
         cache=_text(str(cache)),
         train=_text(f"file://{store}/train/"),
@@ -51,5 +51,5 @@ def configuration(store: Path, cache: Path) -> str:
 
 
 def _text(value: str) -> str:
-    """As YAML text; a dollar would begin a variable."""
+    """Returns YAML text. A dollar sign is doubled, because it would begin a variable."""
     return json.dumps(value.replace("$", "$$"))

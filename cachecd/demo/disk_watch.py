@@ -1,4 +1,4 @@
-"""What the cache occupies, measured as `du` does and not asked of the daemon."""
+"""Measures the disk usage of the cache as `du` does, without asking the daemon."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _EVERY = 0.05  # seconds
 
 
 class DiskWatch:
-    """Measures a directory again and again while the context lasts; `most` is the largest found."""
+    """Measures a directory repeatedly while the context lasts. `most` is the largest result."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -22,7 +22,8 @@ class DiskWatch:
         self.measurements = 0
 
     def now(self) -> int:
-        """Bytes of allocated blocks under the directory, each file once and the folders too."""
+        """Returns the bytes of allocated blocks under the directory, with its folders. Each file counts
+        once."""
         blocks: dict[int, int] = {}
         for folder, _, files in os.walk(self._directory):
             for name in (".", *files):

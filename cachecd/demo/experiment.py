@@ -1,4 +1,4 @@
-"""The demo as a whole: a folder of images, a daemon with a smaller cache, a training loop."""
+"""The whole demo: a folder of images, a daemon with a smaller cache, a training loop."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _LOG_LINES = 20  # of the daemon's, shown when something fails
 
 
 def run(epochs: int, say: Callable[[Part], None]) -> Summary:
-    """Runs it in a temporary directory, and passes each part of the output to `say` at once.
+    """Runs the demo in a temporary directory, and passes each part of the output to `say` at once.
 
-    Leaves no process and no file behind, also when it fails or is interrupted. Raises whatever a
-    daemon, a disk or `say` raises.
+    Leaves no process and no file behind, even if the demo fails or is interrupted. Raises the errors of the
+    daemon, the disk and `say`.
     """
     began = time.monotonic()
     with Interruption() as interruption, ExitStack() as owned, interruption.heeded():
@@ -89,7 +89,7 @@ def _check_room(directory: Path) -> None:
 
 
 def _rows(cache: Cache, epochs: int, to_see: int, watch: DiskWatch, limit: int) -> Iterator[Row]:
-    """Trains, and yields a row after each epoch; `to_see`: how many training images there are."""
+    """Trains, and yields a row after each epoch. `to_see`: the number of training images."""
     trainer = Trainer(_SEED)
     seen: set[bytes] = set()
     asked = time.monotonic()
@@ -116,7 +116,7 @@ def _rows(cache: Cache, epochs: int, to_see: int, watch: DiskWatch, limit: int) 
 
 
 def _keys(epoch: Epoch) -> set[bytes]:
-    """The keys of all images in the epoch's set: one more pass, outside of what is timed."""
+    """Returns the keys of all images in the epoch's set, by one more pass that is not timed."""
     keys: set[bytes] = set()
     for batch in epoch.numpy(BATCH, features=["key"], shuffle=False, drop_last=False):
         keys.update(batch["key"])
@@ -125,10 +125,8 @@ def _keys(epoch: Epoch) -> set[bytes]:
 
 @contextmanager
 def _own_daemon(config: Path, log: Path) -> Iterator[Cache]:
-    """A session with a daemon of its own, which says in `log` what it has to say.
-
-    When something fails, the log's end is shown: the reason may be there.
-    """
+    """A session with its own daemon, which logs to `log`. After a failure the end of the log is printed,
+    because it may have the reason."""
     # None of the user's settings for other daemons is meant for this one.
     for variable in [name for name in os.environ if name.startswith("CACHECD_")]:
         del os.environ[variable]
@@ -145,7 +143,7 @@ def _own_daemon(config: Path, log: Path) -> Iterator[Cache]:
 
 @contextmanager
 def _stderr_to(log: Path) -> Iterator[None]:
-    """Processes started within write their stderr to `log`; a table should have no lines in it."""
+    """Processes started within write their stderr to `log`, so that their lines do not break the table."""
     before = os.dup(2)
     with log.open("wb") as file:
         os.dup2(file.fileno(), 2)

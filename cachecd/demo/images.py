@@ -1,4 +1,4 @@
-"""What the demo learns: scikit-learn's 1,797 scanned handwritten digits, as PNG files."""
+"""The demo's training data: scikit-learn's 1,797 scanned handwritten digits, as PNG files."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _HELD_OUT = 197
 
 
 def images() -> dict[str, bytes]:
-    """PNG files by key, such as ``train/0042-3.png``, which is a 3: 1,600 under train/ and 197 under
-    test/, each SIDE pixels square in 8 bits of grey."""
+    """Returns PNG files by key. The image ``train/0042-3.png`` shows a 3. 1,600 images are under train/ and
+    197 under test/, each SIDE pixels square in 8 bits of grey."""
     from PIL import Image
     from sklearn.datasets import load_digits
 

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a closed terminal end the demo through its cleanups, whatever it is doing."""
+"""Ctrl-C, SIGTERM and a closed terminal end the demo through its cleanups at any time."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interruption:
-    """These signals as exceptions, but never in a cleanup. For the main thread.
+    """Turns these signals into exceptions, but never in a cleanup. For the main thread.
 
         with Interruption() as interruption, ExitStack() as cleanups, interruption.heeded():
 
-    Within `heeded` a signal raises KeyboardInterrupt (Ctrl-C) or SystemExit. From there on, while
-    the cleanups run and the process ends, further signals have no effect: nobody cuts short what
-    ends by itself. One that arrives in an undisturbed cleanup is raised after it.
+    Within `heeded` a signal raises KeyboardInterrupt (Ctrl-C) or SystemExit. Then, while the cleanups run
+    and the process ends, further signals have no effect, so that no cleanup is cut short. A signal that
+    arrives in an undisturbed cleanup is raised after the cleanup.
 
-    Nor has one that comes right behind the first, while that goes up through what is being closed:
-    a generator's end, for one, can only print what is raised in it. Later ones are heeded.
+    A second signal that follows the first at once has no effect either, while the exception of the first
+    passes through objects that are being closed: a generator's end, for example, could only print it. Later
+    signals are raised.
     """
 
     def __init__(self) -> None:
@@ -54,7 +55,7 @@ class Interruption:
 
     @contextmanager
     def heeded(self) -> Iterator[None]:
-        """Where signals raise."""
+        """Within this context signals raise."""
         self._heeding = True
         try:
             self.check()
@@ -63,7 +64,7 @@ class Interruption:
             self._heeding = False
 
     def check(self) -> None:
-        """Raises if a signal has come and its exception was lost, as in a weak reference's callback."""
+        """Raises if a signal arrived and its exception was lost, as in a weak reference's callback."""
         self._since = time.monotonic()
         if self._received == signal.SIGINT:
             raise KeyboardInterrupt

@@ -10,21 +10,21 @@ Batch = TypeVar("Batch")
 
 
 class Passes:
-    """Times one epoch's reading.
+    """Times the reading of one epoch.
 
-    `batches`: how many the loop was given. `seconds`: the time it ran. `waited`: the part of it in
-    which it stood still for a batch.
+    `batches`: the number of batches. `seconds`: the running time. `waited`: the part of that time in which
+    the loop waited for a batch.
     """
 
     def __init__(self, budget: float) -> None:
-        """`budget`: seconds after which no batch is begun, except in the first pass."""
+        """`budget`: seconds after which no batch begins, except in the first pass."""
         self._budget = budget
         self.batches = 0
         self.seconds = 0.0
         self.waited = 0.0
 
     def over(self, open_pass: Callable[[int], Iterable[Batch]]) -> Iterator[Batch]:
-        """The batches of `open_pass(0)`, `open_pass(1)` ...: the first pass whole, then as much as
+        """Yields the batches of `open_pass(0)`, `open_pass(1)` ...: all of the first pass, then as many as
         the budget allows."""
         began = time.monotonic()
         number = 0

@@ -1,4 +1,4 @@
-"""What the demo prints: the setting, a row an epoch, a summary; as text for people, or as JSON."""
+"""The demo's output: the setting, one row for each epoch, a summary; as text or as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _HEADS = "epoch  files  records  seen    MiB on disk  evicted   MB/s  waited  ac
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is about to run: where everything lies, how large it is, how fast it comes."""
+    """The setting of a run: paths, sizes and speeds."""
 
     kind: ClassVar[str] = "setting"
 
@@ -51,7 +51,7 @@ class Row:
     accuracy: float
 
     def text(self) -> str:
-        """The row; the first one under the table's heads."""
+        """Returns the row; the first row comes with the table's heading."""
         # Not earlier: before the first row the client may print what it waits for.
         heads = "" if self.epoch else f"\n{_HEADS}\n"
         return (

@@ -21,7 +21,7 @@ _MOMENTUM = 0.9
 
 class Trainer:
     def __init__(self, seed: int) -> None:
-        """Makes the weights; the same ones for the same seed."""
+        """Makes the weights. The same seed gives the same weights."""
         random = np.random.default_rng(seed)
         pixels = SIDE * SIDE
 
@@ -38,12 +38,12 @@ class Trainer:
         self._velocities = [np.zeros_like(parameter) for parameter in self._parameters]
 
     def train(self, epoch: Epoch, passes: Passes) -> None:
-        """Trains on batches of BATCH, as long as `passes` gives any."""
+        """Trains on batches of BATCH until `passes` ends."""
         for batch in passes.over(lambda n: epoch.numpy(BATCH, seed=epoch.seed + n)):
             self._step(_inputs(batch), batch["label"])
 
     def accuracy(self, held_out: Epoch) -> float:
-        """The share of these images that the model names rightly, 0..1."""
+        """Returns the share of these images that the model classifies correctly, 0..1."""
         right = sum(
             int((self._scores(_inputs(batch)).argmax(1) == batch["label"]).sum())
             for batch in held_out.numpy(BATCH)
@@ -85,6 +85,6 @@ class Trainer:
 
 
 def _inputs(batch: dict[str, Any]) -> Array:
-    """Pixels of 0..255 as one row of 0..1 an image."""
+    """Returns the pixels 0..255 of each image as one row of numbers 0..1."""
     pixels: NDArray[np.uint8] = batch["image"]
     return pixels.reshape(len(pixels), -1).astype(np.float32) / np.float32(255)

@@ -1,4 +1,4 @@
-"""Where streams are carried: local worker processes; others may follow behind the same contract."""
+"""Executors run streams in worker processes. Local processes are the only executor; others may follow."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from cachecd.sampler.messages import OfStreams
 
 
 class Executor(Protocol):
-    """Carries streams by worker processes."""
+    """Runs streams in worker processes."""
 
     def send(self, message: OfStreams) -> None:
-        """Has a message reach the process of its stream, in order. A message other than Open for a stream
-        that nobody carries is dropped. A stream that is open is closed before it is opened again.
+        """Sends a message to the process of its stream; messages keep their order. A message for a stream
+        that no process runs is dropped, except Open. Open for an open stream closes the stream first.
 
-        What is said of a stream is reported on the event loop, in order. A stream that was opened ends with
-        Failed, or with the Closed that answers each Close, also one for a stream that nobody carries;
-        nothing of its grants is left then but sealed shards, and nothing more is said of it until it is
-        opened again. The streams of a process that dies fail: with the unit that it had in hand the one
-        that was worked on, the others with `passing`.
+        The reports of a stream are delivered on the event loop, in order. A stream that was opened ends
+        with Failed, or with Closed. Each Close gets a Closed, even for a stream that no process runs. Then
+        only sealed shards of the stream's grants are left, and no report follows until the stream is opened
+        again.
+
+        If a process dies, its streams fail. The failure of the stream whose unit was in work names the
+        unit; the other failures are `passing`.
         """

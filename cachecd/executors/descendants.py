@@ -1,6 +1,7 @@
-"""What a sampler process started and left behind: found by a variable that its descendants inherit.
+"""Finds the processes that a sampler process started and left behind, by an environment variable that
+descendants inherit.
 
-A process group misses a child that made a session of its own, and parentage one whose parent has died.
+A process group misses a child that made its own session. Parentage misses a child whose parent died.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ _ROUNDS = 10  # a child may start another while it is looked for
 
 
 def mark_of(owner: str, number: int) -> str:
-    """The value of MARK for an owner's process; there is no "//" in the owner."""
+    """Returns the value of MARK for an owner's process. The owner's name must not contain "//"."""
     return f"{owner}//{number}"
 
 
 def end_marked(owner: str, number: int | None = None) -> None:
-    """Kills every process that carries the mark of the owner's process `number`, or of any of them."""
+    """Kills every process with the mark of the owner's process `number`, or of any process of the owner."""
     prefix = os.fsencode(f"{MARK}={owner}//")
     wanted = None if number is None else b"%d" % number
     ended: set[int] = set()
@@ -46,7 +47,7 @@ def _end(pid: int, prefix: bytes, wanted: bytes | None) -> bool:
 
 
 def _is_marked(pid: int, prefix: bytes, wanted: bytes | None) -> bool:
-    """A dead one that is not reaped has no environment any more."""
+    """Whether the process has the mark. A dead process that is not reaped has no environment."""
     with open(f"/proc/{pid}/environ", "rb") as file:
         variables = file.read().split(b"\0")
     numbers = [v.removeprefix(prefix) for v in variables if v.startswith(prefix)]

@@ -1,4 +1,5 @@
-"""The units of sources, listed here or, where that takes more than a store's answers, in a process."""
+"""Lists the units of sources: in this process, or, if the store's replies are not enough, in a lister
+process."""
 
 from __future__ import annotations
 
@@ -33,15 +34,15 @@ _READ = 1 << 20
 
 
 class Lister:
-    """Lists sources, several at a time if asked to.
+    """Lists sources. Several calls may run at a time.
 
-    What the store's own listing tells is listed in the thread that asks. All else is listed by
-    `python` (this interpreter, if None) `-m cachecd.sampler.lister`, with the variables `environ` (this
-    process's, if None) and this process's stderr and working directory. Such a process ends with its
-    iterator and with the thread that asked, what it started ends with it, and what those of a killed
-    process of the same `name` left, when this is made. One that takes more memory than `bounds` allow,
-    or is silent for longer while it is waited for, is ended. `path` are the directories in which it
-    looks first for what it imports.
+    If the store's own listing names the units, the caller's thread lists them. Otherwise a process `python
+    -m cachecd.sampler.lister` does (`python` None: this interpreter), with the variables `environ` (None:
+    those of this process), and with this process's stderr and working directory. The process and everything
+    that it started end with its iterator and with the caller's thread. The constructor ends processes that
+    a killed process of the same `name` left. A process is ended if it exceeds the memory of `bounds`, or is
+    silent for longer than `bounds` allow while a caller waits. `path`: directories that are searched first
+    for imports.
     """
 
     def __init__(
@@ -69,10 +70,10 @@ class Lister:
     def units(
         self, source: SourceConfig, after: str = ""
     ) -> Generator[list[ObjectInfo], None, None]:
-        """The units of the source in pages, or only those behind the key `after`. Blocks.
+        """Yields pages of the source's units, or only of the units after the key `after`. Blocks.
 
-        SourceUnreachableError says what to do, ConfigError what is wrong with the configuration. Close
-        the iterator, if it is not read to its end.
+        SourceUnreachableError: the message says what to do. ConfigError: the message says what is wrong
+        with the configuration. The caller must close the iterator if it does not read it to its end.
         """
         if needs_a_process(source):
             yield from self._apart(source, after)
@@ -80,7 +81,8 @@ class Lister:
             yield from list_units(source, self._store(source), after)
 
     def sweep(self, source: SourceConfig, lanes: Lanes) -> Sweep | None:
-        """The same by several requests at a time, as `lanes` has it; None where that cannot be."""
+        """The same by several requests at a time (stores/lanes.py); None if the store cannot be
+        listed so."""
         if needs_a_process(source):
             return None
         return sweep_units(source, self._store(source), lanes)
@@ -89,7 +91,7 @@ class Lister:
         return open_store(source, self._connections)
 
     def close(self) -> None:
-        """Ends all processes; who waits for one gets SourceUnreachableError."""
+        """Ends all processes. Waiting callers get SourceUnreachableError."""
         with self._changing:
             self._closed = True
             for process in self._running:
@@ -142,7 +144,7 @@ class Lister:
 
 
 class _Told:
-    """What a lister process says, one message after the other."""
+    """The messages of a lister process, in order."""
 
     def __init__(self, process: subprocess.Popen[bytes], bounds: Bounds) -> None:
         assert process.stdin is not None
@@ -159,7 +161,8 @@ class _Told:
             self._in.write(question)
 
     def next(self) -> Reply:
-        """SourceUnreachableError if the process does not say more, or nothing that makes sense."""
+        """Returns the next message. SourceUnreachableError: the process ended, was silent, or sent an
+        invalid message."""
         garbled = "wrote something that is not a message (does a reader write to its pipe?) and "
         length = int.from_bytes(self._take(4), "little")
         if length > messages.MAX_FRAME:
@@ -215,7 +218,7 @@ class _Told:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kills it and its group. Its number cannot be another's yet: it is not reaped."""
+    """Kills the process and its group. Until the process is reaped, no other process has its number."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

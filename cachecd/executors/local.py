@@ -34,23 +34,24 @@ _TIRED = 0.75  # the share of its memory with which a process is replaced once a
 
 
 class LocalExecutor:
-    """Carries streams by `workers` processes, each stream in the one that carried the fewest when it was
-    opened.
+    """Runs streams in `workers` local processes. A stream goes to the process with the fewest streams.
 
-    A process is `python` (this interpreter, if None) `-m cachecd.sampler` in a session of its own,
-    with the variables `environ` (this process's, if None) and this process's stderr. `launch` starts
-    them all, so that their imports are done by the time the first stream opens; `start` listens to
-    them, and has what they say reported.
+    A process is `python -m cachecd.sampler` in its own session (`python` None: this interpreter), with the
+    variables `environ` (None: those of this process) and with this process's stderr. `launch` starts all
+    processes early, so that their imports are done when the first stream opens. `start` connects to them
+    and delivers their reports.
 
-    A process that dies is replaced, and its streams fail, the one that it was working on with its unit. So
-    is one that takes more than `memory` bytes, or has been silent for `silence` seconds with a stream (it
-    gives a sign of life every quarter of a second, unless a transform hangs). What it started dies with
-    it, and what those of a killed executor of the same `name` left, at the start.
-    A process near its memory is replaced after a shard; its streams fail, which is nobody's fault.
-    One that died before it was done with a single unit is replaced after a pause, which doubles with
+    If a process dies, a new one replaces it and its streams fail; one failure names the unit in work. A
+    process is killed if it exceeds `memory` bytes, or is silent for `silence` seconds while it has a
+    stream. (A process gives a sign of life every quarter of a second, unless a transform hangs.) Everything
+    that a process started dies with it. At the start, processes that a killed executor of the same `name`
+    left are killed.
+
+    A process that is close to its memory limit is replaced after a shard; its streams fail without blame.
+    If a process died before it finished a unit, the next one starts after a pause. The pause doubles with
     each such death in a row, up to 30 s.
 
-    Belongs to one event loop, on the main thread: the processes die with the thread that starts them.
+    Belongs to one event loop, on the main thread, because processes die with the thread that starts them.
     """
 
     def __init__(
@@ -81,12 +82,12 @@ class LocalExecutor:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes that are alive."""
+        """The ids of the processes that are alive."""
         return [process.pid for process in self._processes]
 
     def status(self) -> dict[str, Any]:
-        """How the processes fare: how many there should be and are, how often one died and was
-        replaced, and why the last did."""
+        """Returns how many processes there should be and how many are alive, how often one died and was
+        replaced, and the reason of the last death."""
         return {
             "workers": self._workers,
             "alive": len(self._processes),
@@ -95,7 +96,8 @@ class LocalExecutor:
         }
 
     def launch(self) -> None:
-        """Needs no event loop. ConfigError, and none is left, if they cannot be started."""
+        """Starts the processes. Needs no event loop. ConfigError if they cannot be started; then none is
+        left."""
         if self._workers:
             end_marked(self._name)
         self._link = os.memfd_create("cachecd-link")
@@ -110,8 +112,8 @@ class LocalExecutor:
             ) from error
 
     async def start(self, report: Callable[[FromStream], None]) -> None:
-        """They are launched, if that was not done, and given what is sent from now on. What is said of
-        streams goes to `report`. ConfigError as of `launch`."""
+        """Launches the processes if `launch` was not called, and sends messages from now on. Reports of
+        streams go to `report`. ConfigError as of `launch`."""
         if self._link < 0:
             self.launch()
         self._streams.report = report
@@ -122,7 +124,7 @@ class LocalExecutor:
             self._keep(self._look_after(process))
 
     def abandon(self) -> None:
-        """Ends what was launched and is not started. Idempotent."""
+        """Ends processes that were launched and not started. Idempotent."""
         while self._launched:
             self._launched.pop().abandon()
         if self._link >= 0:
@@ -130,8 +132,8 @@ class LocalExecutor:
             self._link = -1
 
     def reload(self, setup: Setup, workers: int) -> None:
-        """Has processes work by another setup, and changes their number. Each is replaced, and its streams
-        fail, which is nobody's fault."""
+        """Changes the setup and the number of processes. Each process is replaced; its streams fail without
+        blame."""
         self._setup = messages.pack(setup)
         more, self._workers = workers - self._workers, workers
         for process in tuple(self._processes):
@@ -145,10 +147,8 @@ class LocalExecutor:
             self._streams.send(message)
 
     async def close(self, grace: float) -> None:
-        """Ends all processes, those that have not ended by themselves after `grace` seconds by force.
-
-        Afterwards none is left, nor are their temporary files, and nothing more is reported.
-        """
+        """Ends all processes. A process that has not ended after `grace` seconds is killed. Afterwards no
+        process and none of their temporary files is left, and no report is delivered."""
         self._closing.set()
         self._streams.report = lambda message: None
         for process in self._processes:
@@ -163,7 +163,7 @@ class LocalExecutor:
         self.abandon()
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
-        """Has it done, by the end of `close` at the latest."""
+        """Runs a task that `close` waits for."""
         task = asyncio.ensure_future(work)
         self._keepers.add(task)
         task.add_done_callback(self._keepers.discard)
@@ -182,7 +182,7 @@ class LocalExecutor:
         self._streams.place()
 
     async def _look_after(self, process: SamplerProcess | None) -> None:
-        """Looks after one process, or the first that it starts, and, when it has died, its successors."""
+        """Supervises one process (None: starts the first one) and its successors."""
         pause = 0.0
         while True:
             try:
@@ -211,7 +211,7 @@ class LocalExecutor:
                     pause = _longer(pause)
 
     async def _attend(self, process: SamplerProcess) -> bool:
-        """Passes on what the process says until it has died; whether it had done anything."""
+        """Delivers the reports of a process until it has died. Returns whether it did any work."""
         done = False
         first: int | None = None  # the unit of a stream that it had in hand first
 
@@ -251,7 +251,7 @@ class LocalExecutor:
         return done
 
     async def _give_up(self, process: SamplerProcess, why: str) -> None:
-        """It is killed, and what it had in hand fails: nobody else would say so."""
+        """Kills the process, and fails its streams, because no other report would do so."""
         self._processes.discard(process)
         await process.end()
         self._streams.lose(process, why, blame=False, passing=False)
@@ -270,12 +270,12 @@ class LocalExecutor:
         self._last_end = reason
 
     async def _sleep(self, seconds: float) -> None:
-        """Unless this closes meanwhile."""
+        """Sleeps; ends early if the executor closes."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._closing.wait(), seconds)
 
     def _stuck(self, reason: str) -> None:
-        """Fails the streams that wait in vain, if no process is left."""
+        """Fails the streams that wait, if no process is left."""
         if not self._processes:
             self._streams.give_up(f"no sampler process stays alive: {reason}")
 

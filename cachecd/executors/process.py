@@ -1,4 +1,4 @@
-"""One sampler process: told what to do, listened to, watched, ended."""
+"""One sampler process: its messages, its supervision, its end."""
 
 from __future__ import annotations
 
@@ -30,21 +30,20 @@ _OWN_MEMORY = ("RssAnon:", "RssShmem:", "VmSwap:")
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a process may take: bytes of memory, and seconds of silence with something in hand."""
+    """Limits of a process: bytes of memory, and seconds of silence while it has work."""
 
     memory: float = float("inf")
     silence: float = 600.0
 
 
 class _GarbledError(Exception):
-    """What came through the pipe is none of a sampler's messages."""
+    """The bytes from the pipe are not a message of a sampler."""
 
 
 class SamplerProcess:
-    """A process with these variables, the executor's `number`th, and what it has in hand.
+    """A process with these variables, the executor's `number`th, and its streams.
 
-    `setup` is its first frame, `link` the file by which it shares the bandwidth with the executor's
-    others.
+    `setup` is its first frame. `link` is the file by which the executor's processes share the bandwidth.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class SamplerProcess:
         self._marked = b""
 
     def _say(self, setup: bytes) -> int:
-        """As much of it as its pipe takes, so that it need not wait for anybody to connect."""
+        """Writes as much of the frame as the pipe takes, so that the process can begin before `connect`."""
         assert self._popen.stdin is not None
         os.set_blocking(self._popen.stdin.fileno(), False)
         try:
@@ -97,7 +96,7 @@ class SamplerProcess:
             return 0
 
     async def connect(self) -> None:
-        """Connects the pipes to the event loop, and says what is left of the first frame."""
+        """Connects the pipes to the event loop, and sends the rest of the first frame."""
         loop = asyncio.get_running_loop()
         self._replies = asyncio.StreamReader()
         self._reading, _ = await loop.connect_read_pipe(
@@ -107,34 +106,35 @@ class SamplerProcess:
         self._writing.write(self._unsaid)
 
     def unit_of(self, stream: StreamId) -> int | None:
-        """The unit in hand, if it is of this stream. Also of a process that is closed."""
+        """Returns the unit in work, if it belongs to this stream. Also for a closed process."""
         return self._mark.unit_of(stream)
 
     def tell(self, message: OfStreams) -> None:
-        """Has it hear of a stream."""
+        """Sends a message about a stream."""
         if not self.streams:
             self._silent_for = 0.0
         self._writing.write(messages.pack(message))
 
     def retire(self, why: str) -> None:
-        """Has it end."""
+        """Asks the process to end, to be replaced without a pause."""
         self.retired, self.why_retired = True, why
         self._silent_for = 0.0
         self.hang_up()
 
     def hang_up(self) -> None:
-        """EOF: it is to end."""
+        """Closes the process's stdin, which asks it to end."""
         if not self._writing.is_closing():  # asyncio's transports cannot be aborted twice
             self._writing.abort()
 
     def kill(self) -> None:
-        """Kills it and its group. Its number cannot be another's yet: it is not reaped."""
+        """Kills the process and its group. Until the process is reaped, no other process has its number."""
         if self._popen.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
     async def attend(self, heard: Callable[[FromStream], None], bounds: Bounds) -> str:
-        """Until it has died; how it did. Everything it said has been heard then."""
+        """Waits until the process has died. Returns how it died; all of its messages were handled by
+        then."""
         exited = _exit_of(self.pid)
         listening = asyncio.create_task(self._listen(heard))
         why = ""
@@ -168,7 +168,7 @@ class SamplerProcess:
         return f"sampler process {why}{ending(status, by_us=bool(why))}"
 
     def _offence(self, bounds: Bounds) -> str:
-        """Why it must be ended, if it must."""
+        """Returns why the process must be killed, or ""."""
         if (mark := self._mark.read()) != self._marked:
             self._marked, self._silent_for = mark, 0.0  # it works
         # First: a process that swaps is silent too.
@@ -195,7 +195,7 @@ class SamplerProcess:
                 heard(message)
 
     def _unpack(self, body: bytes) -> FromStream:
-        """A message about a stream that it carries."""
+        """Returns a message about a stream that the process runs."""
         try:
             message = messages.unpack(body)
         except Exception as error:  # anything may be in it
@@ -205,19 +205,19 @@ class SamplerProcess:
         raise _GarbledError(f"not about a stream that it carries: {body[:200]!r}")
 
     def abandon(self) -> None:
-        """Kills it, which was never connected, and frees what it had."""
+        """Kills a process that was never connected, and frees its resources."""
         self.kill()
         self._popen.communicate()
         self._progress.close()
 
     async def end(self) -> None:
-        """Kills it, and frees what it had."""
+        """Kills the process, and frees its resources."""
         self.kill()
         await asyncio.to_thread(self._popen.wait)
         self.close()
 
     def close(self) -> None:
-        """Frees what it had. It must be dead. Idempotent."""
+        """Frees the process's resources. The process must be dead. Idempotent."""
         self.hang_up()
         self._reading.close()
         if not self._progress.closed:
@@ -226,7 +226,7 @@ class SamplerProcess:
 
 
 def _exit_of(pid: int) -> asyncio.Future[None]:
-    """Done when the child has ended, before it is reaped."""
+    """Returns a future that is done when the child has ended, before the child is reaped."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
     handle = os.pidfd_open(pid)
@@ -242,7 +242,7 @@ def _exit_of(pid: int) -> asyncio.Future[None]:
 
 
 def memory_of(pid: int) -> int:
-    """Bytes that the end of a process would free; 0 if it has ended."""
+    """Returns the bytes that the end of a process would free; 0 if it has ended."""
     with contextlib.suppress(OSError):
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         found = (line.split() for line in lines if line.startswith(_OWN_MEMORY))
@@ -251,7 +251,7 @@ def memory_of(pid: int) -> int:
 
 
 def ending(status: int, *, by_us: bool) -> str:
-    """How a process ended, from Popen's return code."""
+    """Describes the end of a process, from Popen's return code."""
     if status >= 0:
         return f"exited with status {status}"
     name = signal.Signals(-status).name

@@ -1,4 +1,4 @@
-"""Which process carries which stream, and what each stream is owed when its process ends."""
+"""Which process runs which stream, and which reports are due when a process ends."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from cachecd.sampler.messages import (
 
 @dataclass(slots=True)
 class _Stream:
-    """A stream from its Open until it has failed or is closed. `open`: it was opened after the last Close.
-    `waiting`: what is said to the process once there is one. `paths`: granted and not sealed, by number;
-    `closes`: the same of each Close that is not answered."""
+    """A stream from its Open until it failed or is closed. `open`: it was opened after the last Close.
+    `waiting`: messages to send once there is a process. `paths`: shards that are granted and not sealed, by
+    number. `closes`: the same for each Close without a reply."""
 
     process: SamplerProcess | None = None
     open: bool = False
@@ -41,7 +41,7 @@ class _Stream:
 
 
 class Streams:
-    """Streams over processes. `processes` are those that are alive, `report` gets what they say of
+    """The streams of all processes. `processes`: the processes that are alive. `report` gets the reports of
     streams."""
 
     def __init__(self, processes: Iterable[SamplerProcess]) -> None:
@@ -50,7 +50,7 @@ class Streams:
         self._streams: dict[StreamId, _Stream] = {}
 
     def send(self, message: OfStreams) -> None:
-        """Has it reach the process of its stream; see Executor.send."""
+        """Sends a message to the process of its stream; see Executor.send."""
         stream = self._streams.get(message.stream)
         if stream is None and isinstance(message, Open):
             stream = self._streams[message.stream] = _Stream()
@@ -76,7 +76,7 @@ class Streams:
             stream.process.tell(message)
 
     def place(self) -> None:
-        """Gives each stream that waits to the process that carries the fewest."""
+        """Gives each waiting stream to the process with the fewest streams."""
         for name, stream in self._streams.items():
             able = [process for process in self._processes if not process.retired]
             if stream.process is None and able:
@@ -87,7 +87,7 @@ class Streams:
                 stream.waiting.clear()
 
     def heard(self, message: FromStream) -> None:
-        """Takes what a process says of a stream that it carries."""
+        """Handles a process's report about a stream that it runs."""
         stream = self._streams[message.stream]
         match message:
             case Closed():
@@ -104,8 +104,8 @@ class Streams:
         self.report(message)
 
     def lose(self, process: SamplerProcess, reason: str, *, blame: bool, passing: bool) -> None:
-        """Fails all streams of a process that is dead. `blame`: the unit in hand may have killed it; then
-        the failures of all other streams are `passing`, for they have no part in it."""
+        """Fails all streams of a dead process. `blame`: the unit in work may have killed the process; then
+        the failures of all other streams are `passing`, because those streams did not cause the death."""
         lost = {name: self._streams[name] for name in sorted(process.streams)}
         units = {name: process.unit_of(name) if blame else None for name in lost}
         at_work = any(unit is not None for unit in units.values())

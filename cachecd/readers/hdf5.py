@@ -1,7 +1,7 @@
 """Windows of HDF5 datasets, whose chunks h5py decodes.
 
-h5py holds a lock that all threads need that use it: so it must not wait for the store. It is given the
-bytes that are here; where it asks for others it fails, they are fetched, and it begins again.
+h5py holds a lock that all its threads need, so it must not wait for the store. It works on the bytes that
+were fetched; if it needs other bytes it fails, these are fetched, and it begins again.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _T = TypeVar("_T")
 
 
 class Windows(ArrayWindows):
-    """Files NAME.h5, .hdf5 and .nwb. `path` is required: libhdf5 may crash where a file is searched while
-    some of its bytes are not here yet. ValueError without it."""
+    """Files NAME.h5, .hdf5 and .nwb. `path` is required, because libhdf5 may crash if it searches a file
+    whose bytes are incomplete. ValueError without `path`."""
 
     def __init__(self, window: int, **options: Any) -> None:
         super().__init__(window, **options)
@@ -51,7 +51,7 @@ class Windows(ArrayWindows):
 
 
 class _Remote(io.RawIOBase):
-    """An object as a file of which some parts are here: the version of it that is there now."""
+    """One version of an object as a file, of which some parts were fetched."""
 
     def __init__(self, store: StoreView, name: str) -> None:
         self._size = store.stat(name).size
@@ -60,7 +60,8 @@ class _Remote(io.RawIOBase):
         self._at, self._missing = 0, -1
 
     def do(self, work: Callable[[Any], _T], ahead: int) -> _T:
-        """What `work` makes of the file; `ahead` bytes are fetched where some are missing."""
+        """Returns the result of `work` on the file. If bytes are missing, fetches `ahead` bytes at the
+        missing place and repeats the work."""
         while True:  # each miss adds a part
             self._missing = -1
             try:
@@ -98,8 +99,8 @@ class _Remote(io.RawIOBase):
 
 
 def _dataset(file: Any, path: Any) -> Any:
-    """The dataset at a path. Neither links nor datasets that lie in other files are
-    followed: they may name any file of this machine."""
+    """Returns the dataset at a path. Links and datasets in other files are refused, because they may name
+    any file of this machine."""
     found = file
     for name in path.strip("/").split("/"):
         if not isinstance(found, h5py.Group) or name not in found:

@@ -1,4 +1,4 @@
-"""Windows along axis 0 of arrays that lie in files: which there are, and which of them make a unit."""
+"""Windows along axis 0 of arrays in files: finds the windows, and groups them into units."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Layout = tuple[tuple[int, ...], np.dtype[Any], int]
 
 
 class ArrayWindows:
-    """A reader of windows of `window` rows, one every `stride` rows (`window` of them by default).
+    """A reader of windows of `window` rows, one every `stride` rows (default: `window`).
 
-    `match`: a pattern of the files' names. `path`: which array of a file; or feature -> path, for several
-    that have the same number of rows; left out, the only one. A record has `key` (bytes), `start` (its
-    first row) and `array`, or each array under its feature. Rows behind the last window are left out.
+    `match`: a pattern of the files' names. `path`: the array in a file; or feature -> path, for several
+    arrays with the same number of rows; left out: the only array. A record has `key` (bytes), `start` (its
+    first row) and `array`, or each array under its feature. Rows after the last window are left out.
 
     A subclass has `names(store)`, the names of all files; `layouts(store, name)`, which opens a file and
-    gives feature -> Layout; and `rows(start, stop)` of the file that was opened last, feature -> array.
+    returns feature -> Layout; and `rows(start, stop)` of the file that was opened last, feature -> array.
     """
 
     names: Callable[[StoreView], Iterator[str]]
@@ -49,7 +49,7 @@ class ArrayWindows:
         self.paths = dict(path) if isinstance(path, Mapping) else {"array": path}
 
     def units(self, store: StoreView) -> Iterator[dict[str, Any]]:
-        """A file that cannot be opened is a unit by itself: reading it raises why."""
+        """Yields the units. A file that cannot be opened is one unit: reading it raises the reason."""
         for name in self.names(store):
             if not fnmatchcase(name, self._match):
                 continue
@@ -84,8 +84,8 @@ class ArrayWindows:
             yield record
 
     def _cut(self, layouts: dict[str, Layout]) -> tuple[int, int, int]:
-        """The row behind the last one at which a window may begin, how many rows a unit is of, and the
-        bytes of a row."""
+        """Returns the row after the last row at which a window may begin, the number of rows in a unit, and
+        the bytes of a row."""
         for feature, (shape, dtype, _) in layouts.items():
             if dtype.kind not in "biuf" or dtype.itemsize > 8:
                 raise ValueError(f"{feature} is of dtype {dtype}, expected numbers")

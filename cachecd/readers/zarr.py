@@ -1,7 +1,7 @@
-"""Windows of zarr arrays of version 2 and 3, sharded too, whose chunks the zarr library decodes.
+"""Windows of zarr arrays of version 2 and 3, also sharded ones, whose chunks the zarr library decodes.
 
-zarr reads in a thread of its own, which must not wait for the store: it is given what is here, and where it
-asks for more it fails, that is fetched, and it begins again.
+zarr reads in its own thread, which must not wait for the store. It works on the bytes that were fetched; if
+it needs more it fails, these are fetched, and it begins again.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def _layout(array: Any) -> Layout:
 
 
 class _Folder(dict[str, Any]):
-    """What was fetched of the folder of an array. ValueError if there is none, or if it needs the codec
-    `pickle`, which runs what the data says."""
+    """The fetched part of an array's folder. ValueError if the folder has no array, or if the array needs
+    the codec `pickle`, which runs code from the data."""
 
     def __init__(self, store: StoreView, name: str, path: str | None) -> None:
         self._store = store
@@ -73,7 +73,8 @@ class _Folder(dict[str, Any]):
             )
 
     def do(self, work: Callable[[Any], _T]) -> _T:
-        """What `work` makes of the array."""
+        """Returns the result of `work` on the array. If bytes are missing, fetches them and repeats the
+        work."""
         while True:
             try:
                 store = MemoryStore(self, read_only=True)
