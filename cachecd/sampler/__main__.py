@@ -1,12 +1,12 @@
 """The sampler process: `python -m cachecd.sampler [PROGRESS_FD LINK_FD]`, started by an executor.
 
-Frames (cachecd.sampler.messages) come in on stdin and go out on stdout. Whoever prints, prints on
-stderr. PROGRESS_FD is a shared file (cachecd.sampler.mark) that always names the unit in hand, so that
-whoever finds this process dead knows the unit on which it died. LINK_FD is one by which all samplers
-share the bandwidth (cachecd.sampler.throttle).
+Frames (cachecd.sampler.messages) arrive on stdin and leave on stdout. Prints of any code go to stderr.
+PROGRESS_FD is a shared file (cachecd.sampler.mark) that always names the unit in work: if the process dies,
+its executor knows on which unit. LINK_FD is a file by which all samplers share the bandwidth
+(cachecd.sampler.throttle).
 
-It ends when stdin does, at once and whatever it is doing: it must not outlive the daemon. Nor does what
-it has started outlive it (cachecd.sampler.child).
+The process ends at once when stdin ends, because it must not outlive the daemon. Processes that it started
+end too (cachecd.sampler.child).
 """
 
 from __future__ import annotations

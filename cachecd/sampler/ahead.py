@@ -1,4 +1,4 @@
-"""Fetches what will be needed next while the present units are being worked on."""
+"""Fetches the bytes of later units while the present units are processed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Fetch = Callable[[int, int, int], Awaitable[Buffer]]
 
 
 async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results of all. The first failure is raised as it is, and the others are cancelled."""
+    """Returns the results of all. Raises the first failure unchanged, and cancels the others."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one) for one in work]
@@ -36,7 +36,7 @@ async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 async def in_pieces(
     fetch: Callable[[int, int], Coroutine[Any, Any, Buffer]], start: int, stop: int
 ) -> Buffer:
-    """Bytes [start, stop), by as many requests at a time as it takes of PIECE each."""
+    """Returns bytes [start, stop), fetched by concurrent requests of PIECE bytes."""
     if stop - start <= PIECE:
         return await fetch(start, stop)
     begins = range(start, stop, PIECE)
@@ -58,20 +58,20 @@ class _Reading:
 
     @property
     def held(self) -> int:
-        """Bytes asked for and not used up."""
+        """Bytes that were requested and not used up."""
         return self.asked - self.used
 
 
 class Ahead:
-    """The bytes of `spans`, several requests at a time; as many as `lanes` of them are read at once.
-    `add` appends a span.
+    """The bytes of `spans`, fetched by several requests at a time. Up to `lanes` spans are read side by
+    side. `add` appends a span.
 
-    A span is [start, stop) of a unit's object, None if nothing of it is to be fetched ahead.
-    `fetch(index, start, stop)` gets a piece of one. At most `connections` requests run at once; what
-    has been asked for and not been used yet stays below `window` bytes, and below what `wanted()` says
-    can still be used, in bytes to be fetched; that is divided evenly among the lanes. A request is for half
-    of a lane's part, so that it is never asked for as little as was just used. The one piece that the
-    caller waits for is always asked for, whatever the bounds.
+    A span is [start, stop) of a unit's object, or None if no bytes of it are fetched ahead. `fetch(index,
+    start, stop)` fetches a piece of a span. At most `connections` requests run at once. Bytes that were
+    requested and not used yet stay below `window`, and below `wanted()`, the bytes that can still be used.
+    The lanes share this bound equally. A request is for half of a lane's part, so that requests do not
+    become as small as the pieces that were just used. The one piece that the caller waits for is always
+    requested, whatever the bounds.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class Ahead:
 
     @property
     def used(self) -> float:
-        """About how many bytes have been used up so far, of all spans."""
+        """About how many bytes of all spans have been used up."""
         unsure = (r.taken - r.used for r in self._open.values() if not r.noted)
         return self._used + sum(unsure) / 2
 
@@ -116,14 +116,14 @@ class Ahead:
 
     @property
     def held(self) -> int:
-        """Bytes that were asked for and have not been used up."""
+        """Bytes that were requested and have not been used up."""
         return self._held
 
     def chunks(self, index: int) -> AsyncIterator[Buffer]:
-        """The bytes of span `index`, in order, in pieces; at least one piece.
+        """Yields the bytes of span `index` in order, in pieces; at least one piece.
 
-        Spans are begun in ascending order; some may be left out, then nothing more of them is fetched.
-        Iterating raises what `fetch` raised.
+        Spans must begin in ascending order. A span that is passed over is not fetched any more. Raises the
+        errors of `fetch`.
         """
         while self._coming and (first := next(iter(self._coming))) < index:
             self._drop(self._coming.pop(first))
@@ -135,7 +135,7 @@ class Ahead:
         return _Chunks(self, index)
 
     async def take(self, index: int) -> Buffer | None:
-        """The next piece of span `index`, or None if it has no more, or was left."""
+        """Returns the next piece of span `index`, or None if the span has no more bytes or was left."""
         reading = self._open.get(index)
         if reading is None:
             return None
@@ -153,20 +153,20 @@ class Ahead:
         return data
 
     def note(self, index: int, used: int) -> None:
-        """So many bytes of span `index` have been used up."""
+        """Notes that this many bytes of span `index` were used up."""
         if (reading := self._open.get(index)) is not None:
             reading.noted = True
             self._use(reading, min(used, reading.taken))
 
     def lengthen(self, index: int, more: int) -> None:
-        """Adds `more` bytes to the end of span `index`, while one of its pieces is fetched."""
+        """Adds `more` bytes to the end of span `index`, while one of its pieces is being fetched."""
         reading = self._open.get(index) or self._coming.get(index)
         if reading is not None and more:
             reading.stop += more
             reading.whole = False
 
     def leave(self, index: int) -> None:
-        """Nothing more of span `index` is needed. Idempotent."""
+        """Stops fetching span `index`. Idempotent."""
         self._spans.pop(index, None)
         if (reading := self._open.pop(index, None)) is not None:
             self._use(reading, reading.taken)
@@ -202,7 +202,7 @@ class Ahead:
         self._used += more
 
     def _fill(self) -> None:
-        """Asks for as much as the bounds allow."""
+        """Requests as many pieces as the bounds allow."""
         while (
             not self._closed
             and self._running < self._connections
@@ -224,8 +224,8 @@ class Ahead:
         return min(self._wanted(), self._window)
 
     def _most_needed(self, part: float) -> _Reading | None:
-        """The span to request next. First the open span that holds the least, if one more request stays
-        within a lane's part; then the next span that is not open yet; then the open span again."""
+        """Returns the span to request next. First the open span that holds the least, if one more request
+        stays within a lane's part; then the next span that is not open yet; then the open span again."""
         unfinished = (r for r in self._open.values() if not r.whole)
         low = min(unfinished, key=lambda r: r.held, default=None)
         if low is not None and low.held + self._size(low, part) <= part:
@@ -237,8 +237,8 @@ class Ahead:
         return coming or low
 
     def _size(self, reading: _Reading, part: float) -> int:
-        """How much of a span is asked for at a time: half of a lane's part, and no rest that would be a
-        small request by itself."""
+        """Returns the bytes of the next request for a span: half of a lane's part, and no remainder that
+        would be a small request by itself."""
         size = min(self._piece, max(int(part / 2), self._least))
         # Up to a round place in the object: for 4 MiB at an odd place a server that keeps chunks of that
         # size takes 1.97 s of CPU time a GB, at multiples of it 1.16.

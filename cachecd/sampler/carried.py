@@ -1,4 +1,4 @@
-"""One stream in a worker: its messages, its shard in hand, and what it was granted."""
+"""One stream in a worker: its messages, its current shard, and its grants."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _PAGES = 4  # units are asked for when fewer than `_PAGES` x connections are lef
 
 
 class Carried:
-    """A stream that was opened. `send` reports; `working` is called with each unit that is worked on,
-    `failed` with each error that costs a unit.
+    """A stream that was opened. `send` reports. `working` is called with each unit that is processed,
+    `failed` with each error that skips a unit.
 
-    After an error the stream is to be closed.
+    After an error the caller must close the stream.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Carried:
     # --- messages
 
     def list_units(self, page: Units) -> None:
-        """ValueError for units that do not follow those that were listed."""
+        """Appends units. ValueError if they do not follow the units before."""
         self._filling.feed(page.block, page.place, page.units, page.more)
         self._asked = self._idle = False
         self._ask()
@@ -122,14 +122,15 @@ class Carried:
         return not self._idle and (self.writing is not None or bool(self.grants))
 
     def report(self) -> None:
-        """Sends how far the shard in hand is."""
+        """Reports the progress of the current shard."""
         if self.writing is not None and self.progress.unit is not None:
             self._send(self._working_on())
 
     # --- work
 
     async def work(self) -> None:
-        """Makes the shard in hand, or the next granted; returns when it is sealed or waits for units."""
+        """Makes the current shard, or the next granted one. Returns when the shard is sealed, or waits for
+        units."""
         if self.writing is None:
             self.writing = self.grants.popleft()
             number = self.writing.number
@@ -169,18 +170,16 @@ class Carried:
 
     @property
     def held(self) -> int:
-        """Bytes in memory that were fetched ahead, or are on their way."""
+        """Bytes in memory that were fetched ahead, or are being fetched."""
         return self._supply.held
 
     async def let_go(self) -> None:
-        """Forgets what was fetched ahead; the stream stays where it is."""
+        """Drops bytes that were fetched ahead. The stream keeps its cursor."""
         await self._filling.let_go()
 
     async def close(self) -> None:
-        """Ends all lanes, and removes what was written of the shard in hand. Idempotent.
-
-        `work` must not run any more.
-        """
+        """Ends all lanes, and removes the files of the current shard. Idempotent. `work` must not run any
+        more."""
         self._supply.close()
         if self._sealing is not None:
             await asyncio.wait({self._sealing})
@@ -192,7 +191,7 @@ class Carried:
         await self._filling.let_go()
 
     async def _seal(self, text: dict[str, Any]) -> SealedFiles:
-        """Seals the shard in a thread. Bytes are fetched ahead meanwhile; nobody looks at the draft."""
+        """Seals the shard in a thread. Bytes are fetched ahead meanwhile; no other code uses the draft."""
         self._sealed_bytes += self._draft.num_bytes
         self._sealing = asyncio.create_task(asyncio.to_thread(self._draft.seal, text))
         sealed = await asyncio.shield(self._sealing)
@@ -200,7 +199,7 @@ class Carried:
         return sealed
 
     def _room(self) -> int:
-        """The bytes that the shard in hand and the granted ones can still take."""
+        """The bytes that the current shard and the granted shards can still take."""
         open_ = self.writing is not None and self._sealing is None
         return (self._draft.room if open_ else 0) + len(self.grants) * self._capacity
 

@@ -1,6 +1,5 @@
-"""What the daemon starts, and where the user's code runs: it serves the daemon by two pipes, dies with it,
-and leaves nothing behind. The trainer's processes go first.
-"""
+"""The behaviour of a child process of the daemon that runs user code: it serves the daemon by two pipes,
+dies with the daemon, and leaves no process behind. If memory runs out, it is killed before the trainer."""
 
 from __future__ import annotations
 
@@ -23,10 +22,12 @@ _MAPPED, _KEPT = 32 << 20, 512 << 20
 
 
 def serve_the_daemon() -> tuple[BinaryIO, BinaryIO]:
-    """The pipes from and to the daemon, out of reach of the user's code. Call it before there are threads.
+    """Returns the pipes from and to the daemon, out of reach of user code. Call it before the first thread
+    starts.
 
-    This process then ends with the thread that started it and, if it leads its group, all of that with
-    it; SIGINT and SIGTERM have no effect. It should end itself when the first pipe does.
+    From then on this process ends with the thread that started it. If it leads its process group, the whole
+    group ends with it. SIGINT and SIGTERM have no effect. The process should end itself when the first pipe
+    ends.
     """
     # Even where EOF cannot be noticed, in native code that keeps the GIL.
     _die_with_the_parent()
@@ -41,11 +42,11 @@ def serve_the_daemon() -> tuple[BinaryIO, BinaryIO]:
 
 
 def keep_freed_memory() -> None:
-    """Has this process keep what it frees: it never grows beyond the most that it needed at once.
+    """Makes this process keep freed memory: its size stays at its largest need.
 
-    Left to itself glibc gives buffers of some MiB back to the kernel and faults the next ones in page by
-    page: of the CPU time of a sampler that fetches 64 MiB objects, 1.07 instead of 1.32 s a GB. Elsewhere
-    than in glibc it does nothing.
+    By default glibc returns buffers of some MiB to the kernel, and faults the next buffers in page by page.
+    A sampler that fetches 64 MiB objects takes 1.07 s of CPU time a GB with this, and 1.32 s without. Has
+    no effect without glibc.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -56,12 +57,13 @@ def keep_freed_memory() -> None:
 
 
 def give_way() -> None:
-    """Has this process, its threads to come and what they start take the processor time that others leave.
+    """Lowers the CPU priority of this process, its later threads and its children: they use the CPU time
+    that others leave.
 
-    None of them interrupts whoever computes when it has something to do (SCHED_BATCH), and where there
-    is not enough for all it gets less. A loop that took 600 MB/s and computed in Python on two cores
-    while samplers ingested 80 MB/s was interrupted some 30 times in each of its steps, and 3 times with
-    this. A daemon that was started with less gets no more. Call it before there are threads.
+    They never interrupt a running process when they wake up (SCHED_BATCH), and get less CPU time when cores
+    are scarce. Measured: a loop that took 600 MB/s and computed in Python on two cores, while samplers
+    ingested 80 MB/s, was interrupted about 30 times in each step without this, and 3 times with it. A
+    daemon that was started with a lower priority keeps it. Call it before the first thread starts.
     """
     with contextlib.suppress(OSError):  # a sandbox may refuse it
         if os.sched_getscheduler(0) == os.SCHED_OTHER:
@@ -77,7 +79,8 @@ def give_way() -> None:
 
 
 def _die_before_the_trainer() -> None:
-    """When the machine has no memory left: this process is replaced at no cost, the trainer is not."""
+    """If the machine has no memory left, the kernel kills this process before the trainer: replacing this
+    process costs nothing."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "r+") as file:
         score = max(int(file.read()), _OOM_SCORE)
         file.seek(0)
@@ -85,7 +88,7 @@ def _die_before_the_trainer() -> None:
 
 
 def _take_over_the_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """The two pipes, out of reach of other code: a `print` goes to stderr, and stdin is empty."""
+    """Returns the two pipes, out of reach of other code: a `print` goes to stderr, and stdin is empty."""
     sys.stdout.flush()
     requests, replies = out_of_reach(os.dup(0)), out_of_reach(os.dup(1))
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -96,21 +99,21 @@ def _take_over_the_pipes() -> tuple[BinaryIO, BinaryIO]:
 
 
 def _die_with_the_parent(number: int = signal.SIGKILL) -> None:
-    """Has the kernel send this process that signal at its parent's death, whatever it is doing then.
+    """Makes the kernel send this process a signal when its parent dies.
 
-    The signal comes when the *thread* ends that started this process: executors start samplers from
+    The signal is sent when the *thread* that started this process ends. So executors start samplers from
     the main thread.
     """
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
 
 
 def _start_guard() -> None:
-    """Forks a process that kills this process's group, itself included, as soon as this one has ended:
-    nothing that a sampler has started outlives it, though the daemon, which sees to that, be dead too.
+    """Forks a process that kills this process's group, itself included, when this process has ended. Then
+    no process that a sampler started outlives it, even if the daemon, which also sees to this, is dead.
 
-    The kernel ends a sampler with its daemon, but not what a transform has forked or started: those would
-    go on, with the temporary files they have open, which take room that nobody counts. This process must
-    lead its group. As a member the guard keeps the group's number from being given to others.
+    The kernel ends a sampler with its daemon, but not the processes that a transform forked or started.
+    These would keep temporary files open, whose disk space is not counted. This process must lead its
+    group. The guard is a member of the group, so the group's number is not reused.
     """
     watched = os.pidfd_open(os.getpid())
     if not os.fork():

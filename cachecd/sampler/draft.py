@@ -1,4 +1,4 @@
-"""The shard being written: what fits into it, and what its records look like."""
+"""The shard that is being written: which records fit, and their schema."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WIDE = 1 << 62  # as wide as any number in the meta text
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sealed:
-    """A finished shard: the length of its file, the bytes that both files occupy on disk, the digest."""
+    """A finished shard: the length of its file, the allocated bytes of both files, the digest."""
 
     records: int = 0
     data_bytes: int = 0
@@ -39,16 +39,16 @@ class Sealed:
 
 
 class Draft:
-    """The shard being written: `path` and its sidecar, at most `capacity` bytes together. When it is sealed
-    or aborted, `go_on` begins the next shard in the same draft.
+    """The shard that is being written: `path` and its sidecar, at most `capacity` bytes together. After it
+    is sealed or aborted, `go_on` begins the next shard in the same draft.
 
-    The files come into being with the first record, and are gone after `abort`. `schema` is the
-    dataset's; if it is None the first record decides, and `described` is told, once. All failures of
-    the disk are DiskError, its cause the OSError.
+    The files are created with the first record, and removed by `abort`. `schema` is the dataset's schema;
+    if it is None, the first record decides, and `described` is called once. All failures of the disk are
+    DiskError with the OSError as cause.
 
-    How much fits follows from the records, the keys and ETags of their units, `meta` less its numbers, and
-    the schema: never from what is known only at the end. `skips`: bytes of the capacity that are kept
-    for skipped units; None: nothing becomes known only at the end.
+    The records that fit follow from the records, the keys and ETags of their units, `meta` less its
+    numbers, and the schema, and never from facts that are known only at the end. `skips`: bytes of the
+    capacity that are kept for skipped units; None: the end adds nothing.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Draft:
         self._named: set[int] = set()  # units that the writer knows
 
     def go_on(self, path: str, meta: Mapping[str, Any]) -> None:
-        """Begins the next shard. The last must be sealed or aborted."""
+        """Begins the next shard. The last shard must be sealed or aborted."""
         assert self._writer is None, f"{self.path} is neither sealed nor aborted"
         self.path = path
         self._meta = dict(meta)
@@ -91,7 +91,7 @@ class Draft:
 
     @property
     def room(self) -> int:
-        """At least what every record that still fits takes, in bytes of its frame."""
+        """Bytes that are left for records. A record that fits takes at most this many, with its frame."""
         sidecar = self._writer.sidecar_bytes if self._writer else 0
         return max(0, self.capacity - self.num_bytes - sidecar)
 
@@ -119,9 +119,9 @@ class Draft:
     # --- records
 
     def add(self, record: Mapping[str, Any], unit: Unit, ordinal: int) -> bool:
-        """Appends a record; False if it does not fit any more.
+        """Appends a record. Returns False if it does not fit any more.
 
-        UnitError if it does not fit the schema, or would not fit into an empty shard either.
+        UnitError if the record does not match the schema, or would not fit into an empty shard either.
         """
         try:
             if self.schema is None:
@@ -142,32 +142,31 @@ class Draft:
     def add_frames(
         self, frames: Buffer, unit: Unit, ordinal: int, base: int
     ) -> tuple[int, int, bool]:
-        """Appends whole TFRecord frames as they are, till one does not fit: (records, bytes consumed,
-        whether one did not).
+        """Appends whole TFRecord frames unchanged, until one does not fit. Returns (records, bytes
+        consumed, whether a frame did not fit).
 
-        An incomplete last frame is left. CorruptRecordError at base + offset; the records before it
-        stay.
+        An incomplete last frame is left. CorruptRecordError at base + offset; the records before it stay.
         """
         with self._disk():
             writer = self._open(unit)
             return writer.append_frames(frames, unit.number, ordinal, self.path, base)
 
     def refuse(self, length: int) -> None:
-        """A record of this length does not fit: the shard is full. UnitError if it would not fit into an
-        empty one either."""
+        """Notes that a record of this length does not fit, so that the shard is full. UnitError if the
+        record would not fit into an empty shard either."""
         if not self.records or length > self.capacity:
             raise self.too_large(length)
         self.full = True
 
     def too_large(self, length: int) -> UnitError:
-        """The error for a record that fits into no shard."""
+        """Returns the error for a record that fits into no shard."""
         return UnitError(
             f"a record of {length} bytes does not fit into a shard of {self.capacity}: "
             "raise cache.shard_size"
         )
 
     def _open(self, unit: Unit) -> ShardWriter:
-        """The writer, which knows the unit."""
+        """Returns the writer, which knows the unit."""
         if self._writer is None:
             discard(self.path)  # of a process that was killed: the name is ours alone
             self._named = set()
@@ -182,9 +181,10 @@ class Draft:
     # --- the end
 
     def seal(self, end: Mapping[str, Any]) -> Sealed:
-        """Finishes both files, on disk for good. Without any record there is a sidecar alone.
+        """Finishes both files durably. Without a record there is only a sidecar.
 
-        `end` is what the meta text has besides `meta` and the schema, within the bytes kept for it.
+        `end`: entries of the meta text besides `meta` and the schema, within the bytes that are kept for
+        them.
         """
         records, text = self.records, self._text(end)
         with self._disk():
@@ -205,7 +205,7 @@ class Draft:
         return json.dumps({**self._meta, **end, **schema})
 
     def abort(self) -> None:
-        """Removes what there is. Idempotent; nothing after seal."""
+        """Removes the files. Idempotent; no effect after seal."""
         if self._writer is not None:
             self._writer.abort()
             self._writer = None
@@ -222,7 +222,7 @@ class Draft:
 
 
 def cursors_text(before: Cursor, after: Cursor, skipped: Sequence[Skipped]) -> dict[str, Any]:
-    """Where a stream was, for the meta text: "before", "after", and "skipped":
+    """Returns the stream's cursors and skipped units for the meta text: "before", "after", and "skipped":
     [[unit, key, etag, record, reason, passing], ...]."""
     return {
         "before": before.pack(),
@@ -242,7 +242,7 @@ def cursors_text(before: Cursor, after: Cursor, skipped: Sequence[Skipped]) -> d
 
 
 def skipped_bytes(key: str) -> int:
-    """What a skipped unit takes of the capacity, whatever the reason."""
+    """Returns the part of the capacity that a skipped unit takes. It does not depend on the reason."""
     length = len(json.dumps(key))
     return _SKIPPED + (length if length <= _LONGEST_KEY else 2)
 
@@ -254,9 +254,9 @@ def _cut(reason: str) -> str:
 
 
 def discard(path: str) -> None:
-    """Removes both files of a shard that nobody needs, if they are there.
+    """Removes both files of a shard that is not needed, if they exist.
 
-    Never fails: what a disk that refuses even this leaves behind, the daemon's next start removes.
+    Never fails: if the disk refuses, the daemon's next start removes the files.
     """
     for file in _files(path):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Units that somebody enumerates, in whatever order, in place of a store that lists them in its own."""
+"""Units that a table or user code enumerates, in any order, in place of a store's ordered listing."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _MOST_TEXT = (1 << 16) - 64  # bytes, as the index takes them
 
 
 def pages_of(units: Iterable[ObjectInfo], after: str = "") -> Iterator[list[ObjectInfo]]:
-    """The units in pages, without those at the beginning whose keys are not behind `after`.
+    """Returns the units in pages, without units at the beginning whose keys are not behind `after`.
 
-    Only at the beginning: as far as keys have ascended, a listing that was cut off may go on behind the
-    last of them; a lesser key that comes later has not been seen.
+    Only at the beginning, because an interrupted listing may continue after its last key only while keys
+    ascend: a smaller key that comes later has not been listed.
     """
     page: list[ObjectInfo] = []
     begun = 0.0
@@ -36,7 +36,7 @@ def pages_of(units: Iterable[ObjectInfo], after: str = "") -> Iterator[list[Obje
 
 
 def unlistable(unit: ObjectInfo) -> str | None:
-    """Why this cannot be a unit of a listing, if it cannot."""
+    """Returns why this cannot be a unit of a listing, or None."""
     if not unit.key:
         return "its name is empty"
     if "\0" in unit.key:

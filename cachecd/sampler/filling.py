@@ -1,9 +1,9 @@
-"""Fills the shards of one stream: which unit gives the next record, and where the stream is.
+"""Fills the shards of one stream: chooses the unit of the next record, and keeps the cursor.
 
 A stream has some units in hand, its *lanes*. The lane that has given the current shard the fewest bytes
 gives the next record; counts restart with each shard. A lane stays open when a shard ends, so that the next
-shard goes on in mid-unit. What a shard holds follows from the cursor before it, the units and `until`,
-never from what arrives first.
+shard continues in the middle of a unit. The content of a shard follows from the cursor before it, the units
+and `until`, never from the order in which bytes arrive.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Queued:
 
 @dataclass(slots=True)
 class Part:
-    """What the shard in hand is, beside its records: where the stream was, and the units skipped in it."""
+    """The current shard, besides its records: the cursor before it, and the units skipped in it."""
 
     before: Cursor
     skipped: list[Skipped] = field(default_factory=list)
@@ -63,11 +63,11 @@ class Part:
 
 
 class Filling:
-    """One stream at a cursor. `units`: the units of the cursor's lanes as they are listed now, in the order
+    """One stream at a cursor. `units`: the current listing of the units in the cursor's lanes, in the order
     of the lanes; None for a unit that is not listed any more.
 
-    `most_lanes` units are in hand at most. `skips`: bytes of a shard that skipped units may take before
-    the shard ends, None for any number. `condemned`: units that are skipped without a try, and why.
+    At most `most_lanes` units are in hand. `skips`: bytes of a shard that skipped units may take before the
+    shard ends, None for no bound. `condemned`: units that are skipped without a try, with the reason.
     """
 
     def __init__(
@@ -107,17 +107,17 @@ class Filling:
 
     @property
     def queued(self) -> int:
-        """Units that were listed here and are not opened."""
+        """Units that were appended and are not opened."""
         return len(self._queue) + len(self._beyond)
 
     @property
     def asks(self) -> bool:
-        """Whether more units can be listed here."""
+        """Whether more units can be appended."""
         return self._more == "listed"
 
     def feed(self, block: int, place: int, units: Sequence[Unit | None], more: More) -> None:
-        """Lists the units at (block, place) and the places behind it; the place of a unit that is None is
-        passed over. ValueError if they are not those that follow."""
+        """Appends the units at (block, place) and the places after it. The stream passes over the place of
+        a unit that is None. ValueError if the units do not follow the units before."""
         if units:
             follows = (block, place) == self._fed or (block > self._fed[0] and place == 0)
             if not follows:
@@ -131,7 +131,7 @@ class Filling:
         self._more = more
 
     def move_until(self, until: Cursor | None) -> None:
-        """The stream may go on to this cursor; None: for ever."""
+        """The stream may continue to this cursor; None: without end."""
         self._until = until
         self._stops = {}
         if until is not None and until.pass_ == self._pass:
@@ -140,7 +140,7 @@ class Filling:
         self._count()
 
     def _admit(self) -> None:
-        """Has the units fetched that `until` allows."""
+        """Starts fetching the units that `until` allows."""
         until = self._until
         while self._beyond:
             queued = self._beyond[0]
@@ -163,7 +163,7 @@ class Filling:
         return None if reason is None else UnitError(reason)
 
     def cursor(self) -> Cursor:
-        """Where the stream is."""
+        """The stream's cursor."""
         return Cursor(
             self._pass,
             *self._opened,
@@ -176,8 +176,8 @@ class Filling:
     # --- filling
 
     async def fill(self, draft: Draft) -> End:
-        """Adds records to the draft until the shard has ended, or "waits": then it goes on where it was
-        with the next call. What the supply raises, except UnitError, ends the stream."""
+        """Adds records to the draft until the shard ends, or "waits": then the next call continues. Errors
+        of the supply, except UnitError, end the stream."""
         if self._ended or self.part is None:
             self.part, self._ended = Part(self.cursor()), False
             for lane in self._lanes:
@@ -211,7 +211,8 @@ class Filling:
         return "full"
 
     async def let_go(self) -> None:
-        """Ends all lanes, and forgets what was read ahead; the stream stays where it is. Idempotent."""
+        """Ends all lanes, and drops bytes that were fetched ahead. The stream keeps its cursor.
+        Idempotent."""
         for lane in self._lanes:
             if lane.records is not None:
                 await lane.records.aclose()
@@ -225,7 +226,7 @@ class Filling:
     # --- opening
 
     def _has_room(self) -> bool:
-        """Whether the next unit is to be opened, if there is one and `until` allows it."""
+        """Whether a lane is free for the next unit, if there is one and `until` allows it."""
         if len(self._lanes) >= self._most_lanes:
             return False
         if not self._active:
@@ -261,7 +262,7 @@ class Filling:
         self._count()
 
     def _reopened(self, lane: Lane, listed: Unit | None) -> _Lane:
-        """The lane of a cursor."""
+        """Opens the lane of a cursor again."""
         stale = ""
         if listed is None:
             listed, stale = Unit(lane.unit, "", lane.size), "gone: it is not listed any more"
@@ -280,10 +281,9 @@ class Filling:
         )
 
     async def _settle(self, lane: _Lane) -> None:
-        """Finds the version in hand, which is not the one that is listed. UnitError: it is skipped.
-
-        In the store it may still be; it is read on only up to `until`, where the records behind are live.
-        """
+        """Finds the version in hand, although another version is listed. UnitError: the unit is skipped.
+        The store may still have the version. It is read only up to `until`, because the records after
+        `until` are live."""
         if not lane.unit.key or lane.unit.number not in self._stops:
             raise UnitError(lane.stale)
         etag, size = await self._supply.listed_as(lane.unit.key)
@@ -295,7 +295,7 @@ class Filling:
     # --- giving
 
     def _begin(self, draft: Draft) -> None:
-        """Has all lanes fetched side by side, before the first of them gives a record."""
+        """Starts fetching all lanes at once, before the first lane gives a record."""
         if self._changed:
             self._changed = False
             for lane in self._active:
@@ -303,7 +303,7 @@ class Filling:
                     lane.records = self._supply.pour(lane.handle, draft)
 
     async def _step(self, lane: _Lane, draft: Draft, part: Part) -> None:
-        """One record of the lane, or a run of records; or its end."""
+        """Adds one record of the lane, or a run of records; or ends the lane."""
         size, records = draft.num_bytes, draft.records
         self._supply.work(lane.unit)
         try:
@@ -334,7 +334,7 @@ class Filling:
         self._count()
 
     def _skip(self, lane: _Lane, part: Part, given: int, error: UnitError) -> None:
-        """The unit could not be used from the record on that follows the `given` ones."""
+        """Skips the rest of a unit: after `given` records it could not be used."""
         if lane.handle >= 0:
             self._supply.leave(lane.handle, error)
         record = lane.position[0] + given
@@ -345,14 +345,14 @@ class Filling:
         part.skipped_bytes += skipped_bytes(unit.key)
 
     def _stands(self, lane: _Lane) -> bool:
-        """Whether the lane has come to `until`."""
+        """Whether the lane has reached `until`."""
         if self._until is not None and self._pass > self._until.pass_:
             return True
         stop = self._stops.get(lane.unit.number)
         return stop is not None and lane.position[0] >= stop
 
     def _count(self) -> None:
-        """After a lane was opened, has ended or has come to `until`."""
+        """Updates the counts after a lane was opened, ended or reached `until`."""
         self._active = [lane for lane in self._lanes if not self._stands(lane)]
         self._hand = sum(lane.hand for lane in self._active)
         self._changed = True

@@ -33,8 +33,8 @@ _MOST_OF_JSON = 64 << 20
 def rows_of_inventory(
     source: SourceConfig, view: StoreView, name: str, open_at: Open, bad: Bad
 ) -> Iterator[Row]:
-    """A row, as a manifest would have it, for the current version of each object below the source's URL;
-    all others are left out. ConfigError if it is no inventory of that bucket."""
+    """Yields a manifest row for the current version of each object below the source's URL; other objects
+    are left out. ConfigError if the document is not an inventory of that bucket."""
     found = _read(view, name)
     scheme, _, place = source.url.partition("://")
     bucket, _, prefix = place.partition("/")
@@ -81,7 +81,7 @@ def _read(view: StoreView, name: str) -> dict[str, Any]:
 
 
 def _current(fields: Mapping[str, Any], below: str, quoted: bool) -> dict[str, Any] | None:
-    """What an inventory says of an object, as a manifest would; None if it is not wanted."""
+    """Returns an inventory row as a manifest row; None if the object is not wanted."""
     plain = {name.replace("_", ""): value for name, value in fields.items()}
     if str(plain.get("isdeletemarker")).lower() == "true":
         return None

@@ -17,10 +17,11 @@ _Found = TypeVar("_Found")
 
 
 class Joined:
-    """The objects of one joined unit, read as one: each begins where the object before it ends.
+    """The objects of one joined unit as one sequence of bytes: each object begins where the object before
+    it ends.
 
-    The listing has the first object. `read` looks up the other objects before it reads any byte: a unit
-    that lacks an object costs no bytes. It calls `longer` with the sum of their sizes, so that memory is
+    The listing has the first object. `read` looks up the other objects before it reads a byte, so a unit
+    with a missing object costs no bytes. It calls `longer` with the sum of their sizes, so that memory is
     reserved for them, and adds them to `objects`.
     """
 
@@ -33,7 +34,8 @@ class Joined:
         self._longer = longer
 
     async def read(self, start: int, stop: int) -> Buffer:
-        """Bytes [start, stop) of the unit, from 0 on first. UnitError names the object."""
+        """Returns bytes [start, stop) of the unit. The first call must begin at 0. UnitError names the
+        object."""
         if start == 0 and self._others:
             others = [await _named(key, self._reader.find(key)) for key in self._others]
             self._others.clear()
@@ -52,7 +54,7 @@ class Joined:
 
 
 async def _named(key: str, answer: Awaitable[_Found]) -> _Found:
-    """An answer of the store; UnitError names the object."""
+    """Awaits a reply of the store; a UnitError names the object."""
     try:
         return await answer
     except GoneError as error:

@@ -1,4 +1,4 @@
-"""Labels from a table of their own, joined to what a store lists."""
+"""Labels from a separate table, joined to the units of a listing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BATCH = 1 << 14  # rows
 def labelled(
     source: SourceConfig, url: str, pages: Iterator[list[ObjectInfo]], *, is_whole: bool
 ) -> Iterator[list[ObjectInfo]]:
-    """The units with the labels of the table at `url`. Takes 20 bytes of memory for each row."""
+    """Yields the units with the labels of the table at `url`. Takes 20 bytes of memory for each row."""
     table = read_labels(source, url)
     without = 0
     for page in pages:
@@ -45,7 +45,7 @@ def labelled(
 
 
 class LabelTable:
-    """Labels by key: sorted digests of the keys, and the number of each one's label."""
+    """Labels by key: sorted digests of the keys, and the number of each key's label."""
 
     def __init__(self, digests: NDArray[Any], numbers: NDArray[Any], names: Sequence[str]) -> None:
         order = np.argsort(digests, kind="stable")  # of several rows of a key, the first counts
@@ -55,11 +55,11 @@ class LabelTable:
 
     @property
     def unused(self) -> int:
-        """Rows that nobody has asked for."""
+        """Returns the number of rows whose label was never used."""
         return int(len(self._used) - self._used.sum())
 
     def of(self, keys: Sequence[str]) -> list[str]:
-        """The label of each key, "" for one that has none."""
+        """Returns the label of each key, "" for a key without a label."""
         if not len(self._digests):
             return [""] * len(keys)
         digests = _digests(keys)
@@ -70,7 +70,7 @@ class LabelTable:
 
 
 def read_labels(source: SourceConfig, url: str) -> LabelTable:
-    """The whole table."""
+    """Reads the whole table."""
     table, numbers_of = Table(source, url), dict[str, int]()
     digests, numbers = [_digests(())], [np.zeros(0, np.int32)]
     rows = table.rows(_COLUMNS, partial(_key_and_label, source))
@@ -91,6 +91,6 @@ def _key_and_label(source: SourceConfig, row: Row) -> tuple[str, str]:
 
 
 def _digests(keys: Iterable[str]) -> NDArray[Any]:
-    """BLAKE2b-128 of each key: among 10**8 keys, two alike have a chance of 10**-23."""
+    """BLAKE2b-128 of each key: among 10**8 keys, the chance of two equal digests is 10**-23."""
     digests = b"".join([blake2b(encoded(key), digest_size=16).digest() for key in keys])
     return np.frombuffer(digests, "S16")

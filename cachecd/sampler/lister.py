@@ -1,9 +1,9 @@
 """The lister process: `python -m cachecd.sampler.lister`, which lists the units of one source and ends.
 
-For sources whose units only the user's code, a library that decodes, or a long table can tell: none of
-them belongs into the daemon, which stays small and lives for months. One question comes in on stdin; pages
-of units and how it ended go out on stdout, in frames (cachecd.sampler.messages). It ends with the listing,
-and at once when stdin does.
+For sources whose units follow only from user code, a decoding library, or a long table. None of these may
+run in the daemon, which stays small and lives for months. One question arrives on stdin. Pages of units and
+the result leave on stdout, in frames (cachecd.sampler.messages). The process ends with the listing, and at
+once when stdin ends.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from cachecd.sampler.usercode import search_first
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """List the units of `source` (a SourceConfig as JSON), or the units behind the key `after`; `path` are
-    the directories in which imports are looked for first."""
+    """List the units of `source` (a SourceConfig as JSON), or only the units after the key `after`. `path`:
+    directories that are searched first for imports."""
 
     source: dict[str, Any]
     connections: int
@@ -39,13 +39,13 @@ class Question:
     path: Sequence[str] = ()
 
     def pack(self) -> bytes:
-        """The question as one frame."""
+        """Packs the question into one frame."""
         return framed(json.dumps(dataclasses.asdict(self)))
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The units cannot be listed: `cause` names who is at fault."""
+    """The units cannot be listed: `cause` names what is at fault."""
 
     cause: Literal["source", "configuration"]
     reason: str
@@ -55,7 +55,7 @@ Reply = list[ObjectInfo] | Refused | None  # a page of units; None: there are no
 
 
 def pack(reply: Reply) -> bytes:
-    """The reply as one frame. A unit is a list of its fields and not a mapping, since there may be
+    """Packs a reply into one frame. A unit is a list of its fields and not a mapping, because there may be
     millions."""
     if isinstance(reply, list):
         return framed(json.dumps([[u.key, u.size, u.etag, u.begin, u.label] for u in reply]))
@@ -63,7 +63,8 @@ def pack(reply: Reply) -> bytes:
 
 
 def unpack(body: bytes) -> Reply:
-    """The reply in one frame's body; ValueError, TypeError or KeyError if there is none."""
+    """Unpacks the reply of one frame's body. ValueError, TypeError or KeyError if the body is not a
+    reply."""
     fields = json.loads(body)
     if isinstance(fields, list):
         return [ObjectInfo(*unit) for unit in fields]
@@ -82,7 +83,7 @@ def main() -> None:
 
 
 def _list(question: Question, replies: BinaryIO) -> Refused | None:
-    """Replies all pages; returns how it ended."""
+    """Sends all pages. Returns Refused if the units cannot be listed."""
     try:
         source = SourceConfig.model_validate(question.source)
         search_first(question.path)

@@ -1,9 +1,9 @@
-"""A manifest: a table that is taken in place of a store's listing.
+"""A manifest: a table that replaces a store's listing.
 
-Columns: `key` (relative to the source's URL) or `url` (absolute, below it: of any host, if that is
-`http://` or `https://` alone); `offset` and `length` name a
-part of the object; `size`, `etag` and `label`. Only the first is required: objects whose size is not
-given are looked up. The `manifest.json` of an S3 Inventory names tables of a bucket's objects.
+Columns: `key` (relative to the source's URL) or `url` (absolute, below the source's URL; of any host if the
+source's URL is only `http://` or `https://`); `offset` and `length` name a part of the object; `size`,
+`etag` and `label`. Only `key` or `url` is required: missing sizes are looked up. The `manifest.json` of an
+S3 Inventory names tables of a bucket's objects.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _NUMBER = re.compile(r"[0-9]{1,19}(\.0+)?")  # as pandas writes a column with ga
 
 
 class BadRowError(Exception):
-    """What is wrong with a row."""
+    """A row cannot be used; the message gives the reason."""
 
 
 def manifest_pages(
     source: SourceConfig, url: str, store: Store, after: str
 ) -> Iterator[list[ObjectInfo]]:
-    """The units that the manifest at `url` names. `store` looks up the sizes that it lacks."""
+    """Yields the units that the manifest at `url` names. `store` looks up missing sizes."""
     table = Table(source, url)
     with contextlib.closing(Direct()) as direct:
         yield from pages_of(_units(source, table, store, direct), after)
@@ -84,7 +84,8 @@ async def _look_up(store: Store, keys: Sequence[str]) -> dict[str, ObjectInfo | 
 
 
 class Table:
-    """The table at `url`. Rows of no use are logged, the first few one by one; `good` counts the others."""
+    """The table at `url`. Rows that cannot be used are logged, the first few one by one. `good` counts the
+    other rows."""
 
     def __init__(self, source: SourceConfig, url: str) -> None:
         self.good = 0
@@ -94,7 +95,7 @@ class Table:
         self._first = ""
 
     def rows(self, columns: Sequence[str], make: Callable[[Row], T]) -> Iterator[T]:
-        """What `make` makes of each row. BadRowError: the row is passed over."""
+        """Yields the result of `make` for each row. BadRowError: the row is ignored."""
         for row in self._rows(columns):
             try:
                 made = make(row)
@@ -104,14 +105,14 @@ class Table:
                 yield made
 
     def bad(self, place: str, why: str) -> None:
-        """A row is passed over."""
+        """Logs and counts a row that is ignored."""
         self._wrong += 1
         self._first = self._first or f"{place}: {why}"
         if self._wrong <= _SHOWN:
             _log.warning("%s, %s: row ignored: %s", without_secrets(self._url), place, why)
 
     def end(self) -> None:
-        """There are no more. ConfigError if there were rows, and none of use."""
+        """Ends the table. ConfigError if it has rows and none can be used."""
         url, wrong = without_secrets(self._url), self._wrong
         if wrong and not self.good:
             raise ConfigError(f"{url}: none of its {wrong} rows can be used; {self._first}")
@@ -119,7 +120,7 @@ class Table:
             _log.warning("%s: ignored %d of %d rows", url, wrong, wrong + self.good)
 
     def _rows(self, columns: Sequence[str]) -> Iterator[Row]:
-        """The rows of the table, or of the tables that an inventory names."""
+        """Yields the rows of the table, or of the tables that an inventory names."""
         try:
             with _open(self._source, self._url) as (view, name):
                 if name.lower() == "manifest.json":
@@ -135,14 +136,14 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A unit that a row names, perhaps of an object whose size it does not tell."""
+    """A unit that a row names. The row may not give the size of its object."""
 
     place: str
     unit: ObjectInfo
     needs_size: bool = False
 
     def sized(self, found: ObjectInfo | BaseException) -> ObjectInfo:
-        """The unit, when its object has been looked up."""
+        """Returns the unit, once its object was looked up."""
         if isinstance(found, BaseException):
             raise found
         unit = self.unit
@@ -153,7 +154,7 @@ class Wish:
 
 @contextlib.contextmanager
 def _open(source: SourceConfig, url: str) -> Iterator[tuple[StoreView, str]]:
-    """A view of the folder that a URL's object lies in, and the object's name there."""
+    """Returns a view of the folder of a URL's object, and the object's name in the folder."""
     folder, _, name = url.rpartition("/")
     folder += "/"
     # Not checked, as what users write is: file:/// is no place for a source.
@@ -169,7 +170,7 @@ def _open(source: SourceConfig, url: str) -> Iterator[tuple[StoreView, str]]:
 
 
 def wish_of(source: SourceConfig, row: Row) -> Wish:
-    """The unit that a row names. BadRowError."""
+    """Returns the unit that a row names. BadRowError."""
     fields = row.fields
     key = key_of(source, fields)
     offset, length, size = (_number(fields, name) for name in ("offset", "length", "size"))
@@ -196,8 +197,8 @@ def wish_of(source: SourceConfig, row: Row) -> Wish:
 
 
 def key_of(source: SourceConfig, fields: Mapping[str, Any]) -> str:
-    """The key that a row names: relative to the source's URL or, if that names no host, a URL.
-    BadRowError."""
+    """Returns the key that a row names: relative to the source's URL, or a URL if the source's URL names no
+    host. BadRowError."""
     key, url = text_of(fields, "key"), text_of(fields, "url")
     if source.url in EVERY_HOST:
         if url is None:
@@ -220,7 +221,7 @@ def key_of(source: SourceConfig, fields: Mapping[str, Any]) -> str:
 
 
 def text_of(fields: Mapping[str, Any], name: str) -> str | None:
-    """A row's field, None if it has none. BadRowError."""
+    """Returns a row's field, None if the row does not have it. BadRowError."""
     value = fields.get(name)
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")

@@ -1,4 +1,5 @@
-"""What a sampler has in hand, in a file that outlives it: a unit, of which stream, and a sign of life."""
+"""The unit and the stream that a sampler works on, and a sign of life, in a file that outlives the
+sampler."""
 
 from __future__ import annotations
 
@@ -14,42 +15,42 @@ _NO_UNIT = _UNIT.pack(-1)
 
 
 class Mark:
-    """Written by the sampler, read by its executor, of which neither waits for the other."""
+    """Written by the sampler, read by its executor. Neither waits for the other."""
 
     def __init__(self, shared: bytearray | memoryview | mmap.mmap) -> None:
         self._shared = shared
 
     def clear(self) -> None:
-        """Nothing is in hand."""
+        """No unit is in work."""
         self._shared[: _UNIT.size] = _NO_UNIT
 
     def work(self, unit: int) -> None:
-        """This unit is worked on next."""
+        """The sampler processes this unit next."""
         _UNIT.pack_into(self._shared, 0, unit)
 
     def turn(self, stream: StreamId | None) -> None:
-        """The units from now on are of this stream; None: of none."""
+        """The next units belong to this stream; None: to no stream."""
         self.clear()
         _STREAM.pack_into(self._shared, _STREAM_AT, 0 if stream is None else _name(stream))
 
     def beat(self) -> None:
-        """The sampler lives, and is not stuck."""
+        """A sign of life: the sampler is not stuck."""
         (beats,) = _BEATS.unpack_from(self._shared, _BEATS_AT)
         _BEATS.pack_into(self._shared, _BEATS_AT, (beats + 1) % (1 << 64))
 
     @property
     def unit(self) -> int | None:
-        """The unit in hand, of whatever it is."""
+        """The unit in work, of any stream."""
         (unit,) = _UNIT.unpack_from(self._shared)
         return None if unit < 0 else unit
 
     def unit_of(self, stream: StreamId) -> int | None:
-        """The unit in hand, if it is of this stream."""
+        """The unit in work, if it belongs to this stream."""
         (name,) = _STREAM.unpack_from(self._shared, _STREAM_AT)
         return self.unit if name == _name(stream) else None
 
     def read(self) -> bytes:
-        """All of it: it changes while the sampler is not stuck."""
+        """The whole content. It changes while the sampler is not stuck."""
         return bytes(self._shared[:SIZE])
 
 

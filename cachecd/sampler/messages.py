@@ -1,8 +1,8 @@
-"""What daemon and sampler process say to each other over the process's stdin and stdout.
+"""The messages between daemon and sampler process, over the process's stdin and stdout.
 
-A frame is a little-endian uint32 length and that many bytes of UTF-8 JSON,
-``{"type": <class name>, ...fields}``. No pickles: the sampler may run under the user's own
-interpreter. EOF on stdin tells the sampler to end.
+A frame is a little-endian uint32 length and that many bytes of UTF-8 JSON, ``{"type": <class name>,
+...fields}``. No pickles: the sampler may run under the user's own interpreter. EOF on stdin ends the
+sampler.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ LONGEST_REASON = 1_000  # characters
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """First frame: how to read each dataset. `datasets` maps a name to its DatasetConfig as JSON,
-    `path` are the directories in which imports are looked for first,
-    `memory` is what each process may take."""
+    """The first frame: how to read each dataset. `datasets` maps a name to its DatasetConfig as JSON.
+    `path`: directories that are searched first for imports. `memory`: the bytes that each process may take.
+    """
 
     datasets: dict[str, Any]
     connections: int
@@ -36,15 +36,15 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Carry a stream from `cursor` on, at most up to `until`. Answered by Asks.
+    """Run a stream from `cursor` on, at most up to `until`. The reply is Asks.
 
-    `units`: those of the cursor's lanes as they are listed now, None for one that is not listed any more.
-    `schema` is the dataset's, as JSON, or None: then the first record decides and Described says so.
-    `classes` are the label's class names, configured or found in the listing. A stream that is open already
-    begins anew. `condemned` units are skipped without a try.
+    `units`: the current listing of the units in the cursor's lanes; None for a unit that is not listed any
+    more. `schema` is the dataset's schema as JSON, or None: then the first record decides, and Described
+    reports the schema. `classes` are the label's class names, configured or found in the listing. A stream
+    that is open already begins again. `condemned` units are skipped without a try.
 
-    `remade`: the stream makes one shard by itself. This is the meta text of its sidecar, less the schema,
-    and stays as it is; units that are skipped take no part of the capacity, and do not end the shard.
+    `remade`: the stream makes a single shard. This is the meta text of its sidecar, less the schema, and
+    stays unchanged; skipped units take no part of the capacity, and do not end the shard.
     """
 
     stream: StreamId
@@ -60,9 +60,10 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """The stream's next units, or parts of units, at (block, place) and the places behind it. `more` says
-    what follows: "listed": more of this pass, to be asked for; "wait": more of this pass, when the listing
-    has gone on; "end": nothing in this pass. The stream passes over the place of a unit that is None."""
+    """The stream's next units, or parts of units, at (block, place) and the places after it. `more` says
+    what follows: "listed": more units of this pass, to be requested; "wait": more units of this pass, once
+    the listing has continued; "end": nothing in this pass. The stream passes over the place of a unit that
+    is None."""
 
     stream: StreamId
     block: int
@@ -73,7 +74,7 @@ class Units:
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """The stream may go on up to this cursor; None: for ever."""
+    """The stream may continue to this cursor; None: without end."""
 
     stream: StreamId
     until: Cursor | None
@@ -81,8 +82,8 @@ class Until:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Make the stream's next shard at `path`, in the order of grants; there is room for it. Answered by
-    Sealed."""
+    """Make the stream's next shard at `path`. Shards are made in the order of grants. The shard's room is
+    reserved. The reply is Sealed."""
 
     stream: StreamId
     number: int
@@ -91,8 +92,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Give the stream up, and what is being written of it. Answered by Closed, also where the stream is
-    not open (any more)."""
+    """Give the stream up, with its current shard. The reply is Closed, even if the stream is not open."""
 
     stream: StreamId
 
@@ -114,8 +114,8 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class Working:
-    """Progress of shard `number`, at most a few a second: bytes fetched for the stream, and the unit in
-    work. `half`: the shard is half full; that is sent at once."""
+    """Progress of shard `number`, at most a few times a second: bytes fetched for the stream, and the unit
+    in work. `half`: the shard is half full; this is reported at once."""
 
     stream: StreamId
     number: int
@@ -126,12 +126,12 @@ class Working:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """What became of a grant: the temporary files of the shard are whole and synced. A shard without
-    records is a sidecar alone. If the cursor has not moved and no unit was skipped, as where the stream is
-    at `until` already, there is no file.
+    """The result of a grant: the temporary files of the shard are complete and synced. A shard without
+    records is only a sidecar. If the cursor has not moved and no unit was skipped (for example because the
+    stream is at `until` already), there is no file.
 
-    `end` is why the shard ended: "full", "pass", "until" or "skips". `allocated` is what the files occupy
-    on disk. `fetched_bytes` are for the stream since it was opened, `seconds` since its last shard.
+    `end` is why the shard ended: "full", "pass", "until" or "skips". `allocated`: the bytes of the files on
+    disk. `fetched_bytes` counts since the stream was opened, `seconds` since its last shard.
     """
 
     stream: StreamId
@@ -150,19 +150,19 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The stream is closed, as Close asked, and no temporary file of it is left but sealed shards. Nothing
-    more is said of it until it is opened again."""
+    """The reply to Close: the stream is closed, and only sealed shards are left of its temporary files. No
+    report follows until the stream is opened again."""
 
     stream: StreamId
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The stream is closed, and nothing is left of its shard in hand.
+    """The stream is closed, and its current shard is removed.
 
-    `cause` is "source" (the store as a whole), "disk" (errno in `code`), or "worker" (a defect or a
-    lost process; `unit` is what it was working on). `passing`: nothing says that it was the unit's fault,
-    as where the machine had no memory left.
+    `cause` is "source" (the whole store), "disk" (errno in `code`), or "worker" (a defect or a lost
+    process; `unit` is the unit in work). `passing`: the failure need not be the unit's fault, as when the
+    machine had no memory left.
     """
 
     stream: StreamId
@@ -179,13 +179,13 @@ Message = Setup | OfStreams | FromStream
 
 
 def pack(message: Message) -> bytes:
-    """The message as one frame."""
+    """Packs the message into one frame."""
     fields = {"type": type(message).__name__, **_fields(message)}
     return framed(json.dumps(fields, default=_fields))
 
 
 def read(stream: BinaryIO) -> Message | None:
-    """The next message, or None at EOF; ValueError for a frame that is none."""
+    """Returns the next message, or None at EOF. ValueError if the frame is not a message."""
     body = read_frame(stream)
     return None if body is None else unpack(body)
 
@@ -197,7 +197,8 @@ def framed(text: str) -> bytes:
 
 
 def read_frame(stream: BinaryIO) -> bytes | None:
-    """The next frame's body, or None at EOF; ValueError if it says to be longer than any is."""
+    """Returns the next frame's body, or None at EOF. ValueError if the frame claims to be longer than any
+    message."""
     head = stream.read(_LENGTH.size)
     if len(head) < _LENGTH.size:
         return None
@@ -209,7 +210,7 @@ def read_frame(stream: BinaryIO) -> bytes | None:
 
 
 def unpack(body: bytes) -> Message:
-    """The message in one frame's body."""
+    """Unpacks the message of one frame's body."""
     fields = json.loads(body)
     name = fields.pop("type")
     if name not in _KINDS:
@@ -230,7 +231,7 @@ def _fields(value: Any) -> dict[str, Any]:
 
 @functools.cache
 def _decoder(kind: Any) -> Callable[[Any], Any] | None:
-    """What makes a value of this type of its JSON; None where the JSON is the value."""
+    """Returns the function that turns JSON into a value of this type; None if the JSON is the value."""
     if is_dataclass(kind):
         make: Any = kind
         hints = get_type_hints(kind).items()
@@ -248,8 +249,8 @@ def _decoder(kind: Any) -> Callable[[Any], Any] | None:
 
 
 def bounded(reason: str) -> str:
-    """What an exception says, cut in its middle if it is long: a user's may quote a record, and of a
-    million skipped units each has its reason in memory and in a sidecar."""
+    """Returns an exception's text, cut in its middle if it is long. A user's exception may quote a record,
+    and memory and sidecars keep the reason of each skipped unit, perhaps a million."""
     if len(reason) <= LONGEST_REASON:
         return reason
     ends = LONGEST_REASON // 2

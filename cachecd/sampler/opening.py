@@ -1,4 +1,5 @@
-"""Opens the store of a source: its listing may come from a table, be selected by patterns, and labelled."""
+"""Opens the store of a source. A table may replace its listing or add labels, and patterns may select
+objects."""
 
 from __future__ import annotations
 
@@ -18,12 +19,11 @@ if TYPE_CHECKING:
 
 
 def open_store(source: SourceConfig, connections: int, retry: Retry | None = None) -> Store:
-    """The store that `source` names, for up to `connections` requests at a time.
+    """Returns the store that `source` names, for up to `connections` requests at a time.
 
-    Touches no network. s3:// signs in and lists by boto3 (environment, profiles, roles) and reads by
-    obstore; gs://, az:// and http(s):// are obstore's; hf:// is HfFileSystem's;
-    file:// and absolute paths are read directly; every other URL is fsspec's. ConfigError for a URL that
-    nothing installed can read.
+    Uses no network. For s3://, boto3 signs in and lists (environment, profiles, roles), and obstore reads;
+    gs://, az:// and http(s):// use obstore; hf:// uses HfFileSystem; file:// and absolute paths are read
+    directly; every other URL uses fsspec. ConfigError if no installed package can read the URL.
     """
     retry = retry or Retry()
     store = open_plain_store(source, connections, retry)
@@ -39,11 +39,11 @@ def open_store(source: SourceConfig, connections: int, retry: Retry | None = Non
 
 
 class _Units:
-    """A store that lists units: the rows of a `manifest`, or objects; of these what `match` and `skip`
-    leave or, with `join`, the texts for which its first pattern has an object; with the labels of the table
-    `label`. It reads any object, by the object's key.
+    """A store that lists units: the rows of a `manifest`, or the objects that `match` and `skip` select,
+    or, with `join`, the texts for which the first pattern has an object. Labels come from the table
+    `label`. Any object can be read by its key.
 
-    `open_at` opens the store at a URL; only the folder that the patterns have in common is listed.
+    `open_at` opens the store at a URL. Only the common folder of the patterns is listed.
     """
 
     def __init__(
@@ -73,13 +73,14 @@ class _Units:
 
     @property
     def page(self) -> Any:
-        """As the store's, of objects. AttributeError if the store has none, or a table is read."""
+        """Returns a page of the store's listing. AttributeError if the store has no pages, or if a table is
+        read."""
         if self._source.manifest or self._label:
             raise AttributeError("page")
         return self._listed.page
 
     def units(self, page: Sequence[ObjectInfo]) -> list[ObjectInfo]:
-        """The units among some listed objects."""
+        """Returns the units among some listed objects."""
         if self._match == ("*",) and not self._skip:
             return list(page)
         units = []
@@ -108,7 +109,7 @@ class _Units:
         return labelled(self._source, self._label, pages, is_whole=not start_after)
 
     def _objects(self, start_after: str) -> Any:
-        """Objects or rows of a manifest, in pages."""
+        """Yields objects, or rows of a manifest, in pages."""
         if self._source.manifest is not None:
             from cachecd.sampler.manifest import manifest_pages
 

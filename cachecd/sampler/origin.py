@@ -17,10 +17,8 @@ from cachecd.stores.patience import Retry
 
 
 class Origin:
-    """A dataset's source: its store, and how its units are read.
-
-    `growth`: bytes written for each byte fetched, as far as seen.
-    """
+    """A dataset's source: its store and its format. `growth`: bytes written for each byte fetched, as
+    measured so far."""
 
     def __init__(
         self,
@@ -36,19 +34,19 @@ class Origin:
         self._opened: dict[tuple[str, ...], Source] = {}  # by the label's classes
 
     def read_with(self, classes: tuple[str, ...]) -> Source:
-        """The source. `classes` are the names of the label's classes."""
+        """Opens the format. `classes`: the names of the label's classes."""
         if classes not in self._opened:
             self._opened = {classes: open_source(self.config, classes, self._memory)}
         return self._opened[classes]
 
     def streams(self, unit: Unit) -> bool:
-        """Whether the unit is read from any of its records on."""
+        """Whether reading can begin at any record of the unit."""
         return self.config.source.is_seekable and not unit.seems_packed
 
 
 @dataclass(slots=True)
 class Progress:
-    """Of one stream."""
+    """The progress of one stream."""
 
     unit: int | None = None
     fetched_bytes: int = 0
@@ -56,7 +54,7 @@ class Progress:
 
 @dataclass(slots=True)
 class Reader:
-    """The store, no faster than allowed, and what comes of it counted."""
+    """The store at a limited rate; counts the fetched bytes."""
 
     store: Store
     throttle: Throttle

@@ -1,6 +1,5 @@
-"""What the daemon shares with its process, out of reach of the user's code, which may close descriptors or
-write to them by their numbers, meant for it or not.
-"""
+"""Keeps files that the daemon shares with its process out of reach of user code, which may close
+descriptors or write to them by their numbers, on purpose or not."""
 
 from __future__ import annotations
 
@@ -26,8 +25,9 @@ _mmap.argtypes = (
 
 
 def out_of_reach(descriptor: int) -> int:
-    """Moves it to a number that no loop over all numbers up to the limit comes to; the new one. Where the
-    limit cannot be raised, to one of the last below it. A program that is started does not inherit it."""
+    """Moves a descriptor to a number that no loop over all numbers up to the limit reaches. Returns the new
+    number. If the limit cannot be raised, the number is one of the last below the limit. Started programs
+    do not inherit the descriptor."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     top = _MOST if hard == resource.RLIM_INFINITY else min(hard, _MOST)
     top = max(top, soft) if soft != resource.RLIM_INFINITY else top
@@ -42,8 +42,8 @@ def out_of_reach(descriptor: int) -> int:
 
 
 def mapped(descriptor: int, length: int) -> memoryview:
-    """The file's first bytes, shared with all that map it, till this process ends. Unlike the mmap module
-    it keeps no descriptor, by which a write would come into them."""
+    """Maps the file's first bytes, shared with all processes that map them, until this process ends. Unlike
+    the mmap module it keeps no descriptor through which a stray write could change the bytes."""
     protection, shared = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED
     address = _mmap(None, length, protection, shared, descriptor, 0)
     if address == ctypes.c_void_p(-1).value:

@@ -1,4 +1,4 @@
-"""The user's class that knows what the units of a source are, and what is in them (format `python`).
+"""The user's class that names the units of a source and reads their records (format `python`).
 
 class Recordings:
     def __init__(self, rate): ...               # the source's `options`
@@ -33,11 +33,9 @@ _END = object()
 
 
 class Unit(str):
-    """A unit, as `read` is given it: its name. One that was counted has its number for a name.
-
-    `begin` and `size`: which bytes of the object of that name it is, where a listing or a manifest
-    says so; `label`: its class, where a manifest does.
-    """
+    """The unit that `read` gets: its name. A unit of a count has its number as name. `begin` and `size`:
+    the bytes of the object with that name, if a listing or a manifest gives them. `label`: its class, if a
+    manifest gives it."""
 
     begin: int
     size: int
@@ -45,18 +43,18 @@ class Unit(str):
 
     @staticmethod
     def of(unit: model.Unit) -> Unit:
-        """As it is listed."""
+        """Returns a unit as it is listed."""
         made = Unit(unit.key)
         made.begin, made.size, made.label = unit.begin, unit.size, unit.label
         return made
 
 
 class Reader:
-    """One object of the user's class. What its code raises comes out as BlamedError, except for what a
-    store has raised, and MemoryError."""
+    """One object of the user's class. Errors of its code are raised as BlamedError, except errors of a
+    store and MemoryError."""
 
     def __init__(self, source: SourceConfig) -> None:
-        """ConfigError if there is no such class; SourceUnreachableError if it cannot be made now."""
+        """ConfigError if the class does not exist. SourceUnreachableError if its constructor fails."""
         assert source.reader is not None, "the configuration requires a reader"
         self._name = source.reader
         self._guest = Guest()
@@ -69,10 +67,8 @@ class Reader:
             raise ConfigError(f"reader {self._name}: has no method read(unit, store)")
 
     def units(self, store: StoreView) -> Iterator[ObjectInfo] | None:
-        """All units, in the order in which the class gives them; None if it does not say which.
-
-        SourceUnreachableError if it raises, or gives what is no unit.
-        """
+        """Returns all units in the order of the class; None if the class does not name units.
+        SourceUnreachableError if it raises, or returns an invalid unit."""
         say = getattr(self._reader, "units", None)
         if say is not None:
             wanted = (store,) if _takes_one(say) else ()
@@ -84,7 +80,7 @@ class Reader:
         return self._enumerate(found)
 
     def read(self, unit: Unit, store: StoreView) -> Generator[Record, None, None]:
-        """The unit's records, made when they are asked for."""
+        """Yields the unit's records; each is made when it is requested."""
         results = self._guarded("read", lambda: self._records(self._reader.read(unit, store)))
         try:
             while (record := self._guarded("read", lambda: next(results, _END))) is not _END:
@@ -141,7 +137,7 @@ class Reader:
 
 
 def list_reader(source: SourceConfig, store: Store, after: str) -> Iterator[list[ObjectInfo]]:
-    """The units of a source of format `python`, as list_units has them."""
+    """Returns the units of a source of format `python`, as list_units does."""
     if source.manifest is not None:
         yield from store.list(after)
         return

@@ -1,4 +1,4 @@
-"""What the units of a source are: the objects that its store lists, or parts of these objects."""
+"""Lists the units of a source: the objects of its store, or parts of these objects."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ Look = Callable[[Content, ObjectInfo], Awaitable[Iterable[tuple[int, int]]]]
 
 
 def list_units(source: SourceConfig, store: Store, after: str = "") -> Iterator[list[ObjectInfo]]:
-    """All units in pages, in the store's order, or only those of objects behind the key `after`. Blocks.
+    """Yields all units in pages, in the store's order, or only units of objects after the key `after`.
+    Blocks.
 
-    An object that has several units gives them all in one page. An object that cannot be looked into is a
-    unit by itself, so that its reading says why. SourceUnreachableError says what to do.
+    All units of an object are in one page. An object whose parts cannot be listed is one unit, so that
+    reading it gives the reason. SourceUnreachableError: the message says what to do.
     """
     if source.format in OBJECTS:
         return store.list(after)
@@ -84,14 +85,14 @@ def _looked_into(
 
 
 def needs_a_process(source: SourceConfig) -> bool:
-    """Whether listing takes more than a store's answers: the user's code, a library that decodes or has
-    its own way with a silent store, or a table that may be long."""
+    """Whether listing needs a separate process: it runs user code, a library that decodes or that may hang
+    with a silent store, or reads a table that may be long."""
     tables = source.manifest is not None or (source.label is not None and source.label.manifest)
     ours = source.format in OBJECTS and not source.url.startswith("hf://")
     return not ours or bool(tables)
 
 
 def sweep_units(source: SourceConfig, store: Store, lanes: Lanes) -> Sweep | None:
-    """The same by several requests at a time, as `lanes` has it; None where units are in objects, and in
-    stores that are listed by one request after the other."""
+    """The same by several requests at a time (stores/lanes.py); None if objects have several units, or if
+    the store can be listed only by one request after the other."""
     return store.sweep(lanes) if source.format in OBJECTS else None

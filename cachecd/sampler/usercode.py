@@ -1,4 +1,4 @@
-"""The user's own code: found by its name, run as a guest in this process, and blamed by its line."""
+"""Runs the user's own code: imports it by name, isolates it in this process, and blames it by its line."""
 
 from __future__ import annotations
 
@@ -31,17 +31,16 @@ _INSTALLED = re.compile("/(site|dist)-packages/")  # of another interpreter's, o
 
 
 def search_first(folders: Sequence[str]) -> None:
-    """Has this process look in these folders, in their order, before it looks anywhere else for what it
-    imports from now on. What is imported already stays what it is."""
+    """Makes later imports of this process search these folders first, in their order. Modules that are
+    imported already stay."""
     # Not by PYTHONPATH: that comes after the working directory, and before what the sampler needs itself
     # to start, so that a `queue.py` in a project would end it.
     sys.path[:] = [*folders, *(place for place in sys.path if place not in folders)]
 
 
 def imported(name: str, what: str, kind: str) -> Callable[..., Any]:
-    """What `module:path` names, which must be callable. It is imported by this process: sampler.path, its
-    working directory and PYTHONPATH count. ConfigError says of which `what` it is, and which `kind` of
-    thing was expected."""
+    """Imports the callable that `module:path` names. sampler.path, the working directory and PYTHONPATH of
+    this process count. ConfigError names the key (`what`) and the expected `kind`."""
     module, _, path = name.partition(":")
     found: Any = None
     try:
@@ -61,34 +60,35 @@ def imported(name: str, what: str, kind: str) -> Callable[..., Any]:
 
 
 def told(error: BaseException) -> str:
-    """What was raised, and where in the user's code."""
+    """Returns the exception's message with the line of the user's code."""
     # Without addresses, equal faults have equal reasons, and `status` can count them.
     text = re.sub(r" at 0x[0-9a-f]+", "", "".join(traceback.format_exception_only(error)))
     return f"{text.strip()}{place_of(error)}"
 
 
 def place_of(error: BaseException) -> str:
-    """The innermost line of the user's own code that the exception passed through, if any."""
+    """Returns the innermost line of the user's code that the exception passed through, if any."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if is_users_own(f.filename)]
     return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
 
 
 def is_users_own(filename: str) -> bool:
-    """Whether code of this file is the user's, and not ours, the library's or an installed package's."""
+    """Whether code of this file is the user's own: not of cachecd, the standard library or an installed
+    package."""
     return not filename.startswith((*_OTHERS, "<")) and not _INSTALLED.search(filename)
 
 
 class BlamedError(UnitError):
-    """The user's code raised something; the message says what and where."""
+    """The user's code raised an error; the message has the error and the line."""
 
 
 class Guest:
-    """Calls the user's code in the process that made this, and nowhere else.
+    """Calls the user's code, only in the process that made this object.
 
-    A child that the code forks, and that comes back out of it, ends there: it would go on with this
-    process's work on this process's files. The umask is put back, which decides who may read the
-    shards, and so are the standard streams: what comes next may print.
+    If the code forks, a child that returns from the call ends there: otherwise it would continue this
+    process's work on this process's files. After the call the umask, which decides who may read the shards,
+    and the standard streams are restored.
     """
 
     def __init__(self) -> None:
@@ -99,8 +99,8 @@ class Guest:
         _spare_stderr()
 
     def call(self, name: str, code: Callable[[], T]) -> T:
-        """What the code returns. BlamedError with its `name` if it raises: exit() costs the unit, not the
-        process. What a store has raised, and MemoryError, are raised as they are."""
+        """Returns the result of the code. BlamedError with its `name` if it raises: exit() skips the unit,
+        and does not end the process. Errors of a store and MemoryError are raised unchanged."""
         try:
             return self._restored(code)
         except (SourceError, MemoryError):
@@ -135,7 +135,7 @@ def _spare_stderr() -> int:
 
 
 def _leave(error: BaseException | None) -> NoReturn:
-    """Ends a forked child as its interpreter would have ended it, but without what is the parent's."""
+    """Ends a forked child as its interpreter would, without the cleanups of the parent."""
     code: object = 0
     if isinstance(error, SystemExit):
         code = error.code

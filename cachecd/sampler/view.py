@@ -1,4 +1,4 @@
-"""A source's store as the user's code sees it: small, and without an event loop."""
+"""A source's store for user code: a small interface without an event loop."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ Do = Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]
 class StoreView:
     """The objects below a source's URL; keys are relative to it.
 
-    Reads are tried again where that can help, and share the limits of the configuration. What they
-    raise need not be handled: it costs the unit, or nothing, where the whole store is down. Blocks; may
-    be used in several threads, for several reads at a time.
+    Reads are retried if a retry can help, and share the limits of the configuration. User code need not
+    handle their errors: an error skips the unit, or, if the whole store is down, nothing. Blocks. Several
+    threads may read at a time.
     """
 
     def __init__(self, content: Content, do: Do) -> None:
         self._content, self._do = content, do
 
     def list(self) -> Iterator[ObjectInfo]:
-        """All objects, with `key` (str), `size` (bytes) and `etag`."""
+        """Yields all objects, with `key` (str), `size` (bytes) and `etag`."""
         for page in self._content.list():
             yield from page
 
     def stat(self, key: str) -> ObjectInfo:
-        """Size and etag of one object."""
+        """Returns size and etag of one object."""
         found: ObjectInfo = self._do(lambda: self._content.find(key))
         return found
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Bytes [start, stop) of an object, up to its end if stop is None; exactly as many."""
+        """Returns bytes [start, stop) of an object, up to its end if stop is None; exactly this many."""
         etag = ""
         if stop is None:
             found = self.stat(key)
@@ -55,7 +55,7 @@ class StoreView:
         return bytes(self._read(key, start, stop, etag)) if start < stop else b""
 
     def open(self, key: str) -> BinaryIO:
-        """The object as a file, which may be read from anywhere; only what is read is fetched."""
+        """Returns the object as a seekable file. Only bytes that are read are fetched."""
         return io.BufferedReader(_File(self._read, self.stat(key)), 64 << 10)
 
     def _read(self, key: str, start: int, stop: int, etag: str) -> memoryview:
@@ -101,7 +101,7 @@ class _File(io.RawIOBase):
 
 
 class Direct:
-    """Does the work of a store's event loop in a thread of its own."""
+    """Runs a store's event loop in a separate thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -113,14 +113,14 @@ class Direct:
             self._loop.run_forever()
 
     def view(self, store: Store) -> StoreView:
-        """A view of a store that this loop works for."""
+        """Returns a view of a store that this loop serves."""
         return StoreView(Content.without_chunks(ObjectInfo("", 0), store), self.do)
 
     def do(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What `work` brings, done by the loop."""
+        """Returns the result of `work`, run by the loop."""
         return asyncio.run_coroutine_threadsafe(work(), self._loop).result()
 
     def close(self) -> None:
-        """Ends its thread. Nobody may be waiting for it."""
+        """Ends the thread. No caller may be waiting."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

@@ -33,11 +33,11 @@ _HEARTBEAT = 0.25  # seconds between two signs of life
 
 
 class Worker:
-    """Makes shards of the datasets in `setup`, reporting to `send`.
+    """Makes shards of the datasets in `setup`, and reports to `send`.
 
-    `mark` gets each stream that is turned to and each unit before it is worked on, so that a crash can be
-    blamed on the unit, and a beat a few times a second while this is not stuck. `link` is what this
-    process shares its bandwidth by (throttle.py), None if it has it alone.
+    `mark` gets each stream and each unit before the work on it, so that a crash can be blamed on the unit,
+    and a sign of life a few times a second while the worker is not stuck. `link` shares the bandwidth with
+    other processes (throttle.py); None: this process has all of it.
     """
 
     def __init__(
@@ -63,12 +63,12 @@ class Worker:
 
     @property
     def paths(self) -> list[str]:
-        """The temporary files of all shards in hand."""
+        """The temporary files of all current shards."""
         return [stream.writing.path for stream in self._streams.values() if stream.writing]
 
     def prepare(self) -> None:
-        """Imports and opens what the datasets need, ahead of the first stream; what fails here
-        fails there, with its reason."""
+        """Imports and opens the needs of the datasets before the first stream. A failure here happens again
+        in the stream, and is reported there."""
         for name in self._setup.datasets:
             with contextlib.suppress(Exception):
                 dataset = self._dataset(name)
@@ -84,12 +84,12 @@ class Worker:
         return self._datasets[name]
 
     def receive(self, message: OfStreams) -> None:
-        """Takes a message of the daemon; `serve` does what it says, in order."""
+        """Takes a message of the daemon; `serve` handles messages in order."""
         self._inbox.append(message)
         self._wake.set()
 
     async def serve(self) -> None:
-        """Does what it is told, one shard at a time, for ever."""
+        """Handles messages, one shard at a time, without end."""
         heartbeat = asyncio.create_task(self._report_streams())
         try:
             while True:
@@ -130,9 +130,9 @@ class Worker:
             await self._fail(stream, error, None)
 
     def _next(self) -> Carried | None:
-        """The stream to be worked on: the current one as long as it can go on, else the next in turn, those
-        with a shard in hand first: while a source is listed all wait for units again and again, and the
-        first shard is to be sealed soon."""
+        """Returns the stream to work on: the current one as long as it can continue, else the next in turn.
+        Streams with a current shard come first: during a listing all streams wait for units repeatedly, and
+        the first shard should be sealed soon."""
         if self._current is not None and self._current.can_work:
             return self._current
         order = list(self._streams.values())
@@ -143,7 +143,7 @@ class Worker:
         return min(workable, key=lambda stream: stream.writing is None, default=None)
 
     def _turn_to(self, stream: Carried | None) -> None:
-        """Says what is worked on from now on."""
+        """Marks the stream and the unit as the current work."""
         if stream is self._marked:
             return
         self._marked = stream
@@ -203,7 +203,7 @@ class Worker:
             await carried.close()
 
     def _blame(self, error: Exception) -> tuple[str, str, int]:
-        """What is at fault (as Failed has it), why, and the number of an error of the disk."""
+        """Returns the cause of an error (as in Failed), its message, and the errno of a disk error."""
         match error:
             # A transform that cannot be imported stops the dataset as a source does that is not there.
             case SourceUnreachableError() | ConfigError():
@@ -217,7 +217,7 @@ class Worker:
                 return "worker", traceback.format_exception_only(error)[-1].strip(), 0
 
     async def _report_streams(self) -> None:
-        """Reports progress now and then: silence means that something hangs."""
+        """Reports progress now and then: silence would mean that the worker hangs."""
         while True:
             await asyncio.sleep(_HEARTBEAT)
             self._mark.beat()
