@@ -1,4 +1,4 @@
-"""The contents of a stream's units, fetched ahead of their turn."""
+"""The contents of a stream's units, fetched before they are needed."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ UNKNOWN_SIZE = 16 << 20  # what a unit of unknown size counts
 class Supply:
     """Units of one dataset, each named by the handle that `add` returned.
 
-    `room()` are the bytes that may still be written, `written()` those that were: no more is fetched ahead
-    than will fit. `working` is called with each unit that gives a record, `failed` with each error that
-    costs a unit, `breathe` after each step in filling a shard.
+    `room()`: the bytes that may still be written. `written()`: the bytes that were written. No more bytes
+    are fetched ahead than will fit. `working` is called with each unit that gives a record, `failed` with
+    each error that skips a unit, `breathe` after each step in filling a shard.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class Supply:
 
     @property
     def held(self) -> int:
-        """Bytes in memory, or on their way."""
+        """Bytes in memory, or being fetched."""
         return self._ahead.held
 
     def add(self, unit: Unit) -> int:
-        """A unit that will be poured soon, after those that were added before."""
+        """Adds a unit that will be poured soon, after all units that were added before."""
         handle = self._ahead.add(self._source.span(unit))
         self._units[handle] = unit
         if (join := self._dataset.config.source.join) is not None:
@@ -74,11 +74,12 @@ class Supply:
         return handle
 
     def refusal(self, unit: Unit) -> str | None:
-        """Why the unit cannot be used, as far as its key and size tell."""
+        """Returns why the unit cannot be used, judged by its key and size."""
         return self._source.refusal(unit, self._capacity)
 
     def in_hand(self, unit: Unit) -> int:
-        """The bytes that the unit counts while it is in hand; 0 if it can be begun in its middle."""
+        """Returns the bytes that the unit counts while it is in hand; 0 if reading can begin in its
+        middle."""
         source = self._dataset.config.source
         if self._dataset.streams(unit):
             return 0
@@ -86,25 +87,25 @@ class Supply:
         return UNKNOWN_SIZE if unknown else unit.size
 
     def pour(self, handle: int, draft: Draft) -> AsyncGenerator[Position, int | None]:
-        """As Source.pour. From now on the unit is in hand, until it is left."""
+        """See Source.pour. From now on the unit is in hand, until `leave`."""
         unit = self._units[handle]
         objects = self._joined[handle].objects if handle in self._joined else ()
         content = Content(unit, self._ahead.chunks(handle), self._reader, objects)
         return self._source.pour(unit, content, draft)
 
     def work(self, unit: Unit) -> None:
-        """The unit gives the next record."""
+        """Notes that the unit gives the next record."""
         self._working(unit.number)
 
     def reached(self, handle: int, position: Position) -> None:
-        """The unit has come to this position."""
+        """Notes the unit's position."""
         unit = self._units[handle]
         span = self._source.span(unit)
         if position[1] and span is not None:
             self._ahead.note(handle, unit.begin + position[1] - span[0])
 
     def leave(self, handle: int, error: UnitError | None = None) -> None:
-        """Nothing more of the unit is needed; or it cannot be used."""
+        """Releases the unit: it is done, or cannot be used."""
         self._ahead.leave(handle)
         self._units.pop(handle, None)
         self._joined.pop(handle, None)
@@ -112,12 +113,12 @@ class Supply:
             self._failed(error)
 
     async def listed_as(self, key: str) -> tuple[str, int]:
-        """ETag and size of an object as the store has it now. UnitError."""
+        """Returns the ETag and size that the object has in the store now. UnitError."""
         found = await self._reader.find(key)
         return found.etag, found.size
 
     def close(self) -> None:
-        """Fetches no more."""
+        """Stops fetching."""
         self._ahead.close()
 
     async def _piece(self, handle: int, start: int, stop: int) -> Buffer:
@@ -128,7 +129,7 @@ class Supply:
         return await self._reader.get(unit.key, size, unit.etag, start, stop)
 
     def _wanted(self) -> float:
-        """How many bytes that are fetched will find room."""
+        """How many fetched bytes will find room."""
         if (used := self._ahead.used) >= PIECE:
             self._dataset.growth = max(self._written() / used, 0.01)
         return self._room() / self._dataset.growth

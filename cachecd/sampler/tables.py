@@ -1,7 +1,7 @@
-"""Rows of a table that lies in a store, one after the other: CSV, JSON lines, Parquet.
+"""Reads the rows of a table in a store, one after the other: CSV, JSON lines, Parquet.
 
-Read as a stream: a table of many millions of rows takes no more memory than one of a few. Names of
-columns count without regard to case.
+Reads a stream: memory does not grow with the number of rows. Column names are matched without regard to
+case.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BATCH = 4096  # rows of a Parquet file decoded at a time
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row: `place` is where in the file, for people; what a row does not say is not in `fields`."""
+    """One row. `place`: its place in the file, for messages. Missing values are not in `fields`."""
 
     place: str
     fields: Mapping[str, Any]
@@ -40,11 +40,11 @@ def read_rows(
     bad: Bad,
     header: Sequence[str] | None = None,
 ) -> Iterator[Row]:
-    """The rows of the table `name`, whose kind its name tells; fields of other `columns` may be left out.
+    """Yields the rows of the table `name`; the name's suffix decides the kind. Fields other than `columns`
+    may be left out. `header`: the column names of a CSV file whose first line does not have them.
 
-    `header`: the names of a CSV file's columns, if its first line does not give them. ConfigError if
-    it is no table, or none with any of the columns, SourceUnreachableError where it is damaged. `bad` is
-    told each row that cannot be read.
+    ConfigError if the file is not a table, or has none of the columns. SourceUnreachableError if it is
+    damaged. `bad` is called with each row that cannot be read.
     """
     plain = name.lower().removesuffix(".gz")
     try:

@@ -1,4 +1,4 @@
-"""How fast bytes may be fetched, by one process or by several that share a link."""
+"""Limits how fast bytes may be fetched, by one process or by several that share a link."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ CREDIT = 0.05  # seconds
 
 
 class Throttle:
-    """A token bucket: in any span of time at most its `rate` of bytes a second, what comes in CREDIT
-    seconds more, and the last amount taken. A rate of None lets everything through.
+    """A token bucket. Any span of time passes at most `rate` bytes a second, plus the bytes of CREDIT
+    seconds, plus the last request. A rate of None is no limit.
 
-    `shared`: descriptor of a file of SIZE bytes, zeros at first, which may be closed once this is made.
-    All processes that have it share the rate: one that fetches alone has all of it, several take turns,
-    each in the order in which it is asked. None: this one has the rate to itself. Belongs to one event
-    loop.
+    `shared`: the descriptor of a file of SIZE bytes, zeros at first; it may be closed after the call. All
+    processes with this file share the rate: a process that fetches alone gets all of it, several processes
+    take turns, each in the order of its requests. None: this process has the whole rate. Belongs to one
+    event loop.
     """
 
     def __init__(self, rate: float | None, shared: int | None = None) -> None:
@@ -51,7 +51,7 @@ class Throttle:
                 await asyncio.sleep(wait)
 
     def _reserve(self, seconds: float) -> float:
-        """Takes that much of the link's time; how long it is until then."""
+        """Reserves the link's time for that many bytes. Returns the seconds until then."""
         if self._lock is None:
             return self._advance(seconds)
         # The kernel gives it back if this process is killed here.

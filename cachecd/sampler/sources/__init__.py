@@ -1,6 +1,6 @@
-"""Formats: what the units of a source are, and how their bytes become records. One format a file.
+"""Formats: the units of a source, and how their bytes become records. One format for each file.
 
-A format knows no store: it is given the bytes that it asks for, and pours records into the draft.
+A format knows no store: it requests bytes, and adds records to the draft.
 """
 
 from __future__ import annotations
@@ -22,34 +22,35 @@ class Source(Protocol):
     """One dataset's format together with its transform."""
 
     def refusal(self, unit: Unit, capacity: int) -> str | None:
-        """Why a unit cannot be used in shards of `capacity` bytes, as far as its key and size tell;
-        None if it has to be fetched to know. SourceUnreachableError if nothing can be told yet."""
+        """Returns why a unit cannot be used in shards of `capacity` bytes, judged by its key and size; None
+        if only fetching can tell. SourceUnreachableError if it cannot be judged yet."""
 
     def span(self, unit: Unit) -> tuple[int, int] | None:
-        """Which bytes of the object will be wanted, one after the other: `Content.chunks`, which are
-        fetched ahead of `pour`. None where only the content tells what is to be read."""
+        """Returns the bytes of the object that will be read in sequence (`Content.chunks`). They are
+        fetched before `pour`. None if only the content decides which bytes are read."""
 
     def pour(
         self, unit: Unit, content: Content, shard: Draft
     ) -> AsyncGenerator[Position, int | None]:
-        """Adds the unit's records from `unit.record` on, up to `unit.stop`, to the shard. Gives its
-        position before each record or, where Python never looks at one alone, before each run of a bounded
-        length. It may be sent the ordinal of a record: then the next run ends before that record.
+        """Adds the unit's records from `unit.record` on, up to `unit.stop`, to the shard. Yields its
+        position before each record; or, if Python does not look at single records, before each run of a
+        bounded length. The caller may send the ordinal of a record: then the next run ends before that
+        record.
 
-        It ends when the unit is done. If the shard is full, it gives the position of the record that did
-        not fit, and adds that record first when it is asked again: by then `shard` has gone on. Whoever
-        pours the unit from a position on continues exactly there. UnitError if the unit cannot be used;
-        what was added before stays. Nothing depends on where the chunks are cut, or on time.
+        Ends when the unit is done. If the shard is full, yields the position of the record that did not
+        fit, and adds this record first when it is resumed: by then `shard` is the next shard. Pouring the
+        unit from a yielded position continues exactly there. UnitError if the unit cannot be used; records
+        that were added before stay. The result never depends on time, or on where the chunks are cut.
         """
 
 
 def open_source(
     config: DatasetConfig, classes: tuple[str, ...], memory: float = float("inf")
 ) -> Source:
-    """The source of a dataset. `classes` are the names of the label's classes, `memory` is what the process
-    may take.
+    """Returns the source of a dataset. `classes`: the names of the label's classes. `memory`: the bytes
+    that the process may take.
 
-    Imports the transform's modules, and raises what they raise.
+    Imports the transform's modules. Raises their errors unchanged.
     """
     from cachecd.sampler.sources.files import Files
     from cachecd.sampler.sources.records import Records

@@ -32,10 +32,10 @@ Read = Callable[[int, int], Awaitable[Buffer]]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What is known of an array without its content.
+    """The facts about an array that are known without its content.
 
-    `stored` is what its bytes are read as, `dtype` what a record calls that (bfloat16 is carried as
-    uint16). `shape` is that of one row.
+    `stored`: the dtype of the stored bytes. `dtype`: its name in a record (bfloat16 is stored as uint16).
+    `shape`: the shape of one row.
     """
 
     rows: int
@@ -49,20 +49,20 @@ class Layout:
 
 
 def kind_of(key: str, file: ArrayFile) -> Kind | None:
-    """How an object stores its array, as its name tells; None if it cannot be told."""
+    """Returns how an object stores its array, by the object's name; None if the name does not show it."""
     if key.lower().endswith(".npy"):
         return "npy"
     return None if file.dtype is None else "raw"
 
 
 def matches(file: ArrayFile, key: str) -> bool:
-    """Whether a key is of this array."""
+    """Whether a key belongs to this array."""
     return file.match is None or keypattern.matches(file.match, key)
 
 
 def layout_of(shape: tuple[int, ...], dtype: np.dtype[Any], file: ArrayFile) -> Layout:
-    """The layout of an array whose header has this shape and dtype. UnitError if a record cannot hold a
-    row, or if the configuration expects another dtype."""
+    """Returns the layout of an array whose header has this shape and dtype. UnitError if a record cannot
+    hold a row, or if the configuration expects another dtype."""
     if any(type(side) is not int or side < 0 for side in shape):
         raise UnitError(f"the array's shape is {_shown(shape)}, expected whole numbers")
     if not shape:
@@ -98,7 +98,7 @@ def layout_of(shape: tuple[int, ...], dtype: np.dtype[Any], file: ArrayFile) -> 
 
 
 def raw_layout(file: ArrayFile, size: int) -> Layout:
-    """Of an object that is nothing but rows."""
+    """Returns the layout of an object that has only rows."""
     dtype = np.dtype("V2") if file.dtype == "bfloat16" else np.dtype(file.dtype)
     row = layout_of((1, *file.shape), dtype, file)
     rows, over = divmod(size, row.row_bytes)
@@ -117,7 +117,7 @@ def _shown(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """Rows that lie in the object `key` one after the other, from byte `at` on."""
+    """Consecutive rows in the object `key`, from byte `at` on."""
 
     key: str
     layout: Layout
@@ -125,20 +125,20 @@ class Array:
     etag: str = ""
 
     async def rows(self, content: Content, start: int, stop: int) -> NDArray[Any]:
-        """Rows [start, stop), as they are stored. UnitError."""
+        """Returns rows [start, stop) as they are stored. UnitError."""
         begin, each = self.at, self.layout.row_bytes
         data = await content.read(begin + start * each, begin + stop * each, self.key, self.etag)
         return shaped(self.layout, data)
 
 
 def shaped(layout: Layout, data: Buffer) -> NDArray[Any]:
-    """Bytes of whole rows as an array."""
+    """Returns bytes of whole rows as an array."""
     flat: NDArray[Any] = np.frombuffer(memoryview(data), layout.stored)
     return flat.reshape(-1, *layout.shape)
 
 
 def window_of(layout: Layout, rows: NDArray[Any], start: int, stop: int) -> NDArray[Any]:
-    """Rows [start, stop) of `rows` as a record holds them: a copy of its own, in the machine's order."""
+    """Returns rows [start, stop) of `rows` for a record: a copy, in the machine's byte order."""
     part = rows[start:stop]
     if layout.stored.kind == "b":
         true: NDArray[Any] = part.view(np.uint8) != 0  # whatever byte stands for it
@@ -147,7 +147,7 @@ def window_of(layout: Layout, rows: NDArray[Any], start: int, stop: int) -> NDAr
 
 
 class Stream:
-    """Bytes [begin, end) of an object, which come in order, by their place in it."""
+    """Bytes [begin, end) of an object, which arrive in order, addressed by their place in the object."""
 
     def __init__(self, chunks: AsyncIterator[Buffer], begin: int, end: int) -> None:
         self.begin = begin
@@ -157,7 +157,7 @@ class Stream:
         self._held: deque[tuple[int, memoryview]] = deque()
 
     async def take(self, start: int, stop: int) -> Buffer:
-        """Bytes [start, stop). What lies before them cannot be asked for any more."""
+        """Returns bytes [start, stop). Earlier bytes are dropped."""
         while self._held and self._held[0][0] + self._held[0][1].nbytes <= start:
             self._held.popleft()
         while self._at < stop:
@@ -179,9 +179,9 @@ async def open_array(
     size: int | None = None,
     begun: Stream | None = None,
 ) -> Array:
-    """The array in the object `key`, of which nothing was read but what describes it. UnitError says
-    why there is none. `size` is the object's, where it is known; `begun` has the object's beginning. Of an
-    object beside the unit's own, all is of the version that was there when this was called."""
+    """Opens the array in the object `key`; reads only its description. UnitError gives the reason if it
+    cannot. `size`: the size of the object, if it is known. `begun`: bytes from the beginning of the object.
+    Another object than the unit's own is read in the version that it has now."""
     kind = kind_of(key, file)
     if kind is None:
         raise UnitError(
@@ -216,7 +216,8 @@ async def open_array(
 
 
 async def npy_layout(file: ArrayFile, read: Read, size: int) -> tuple[Layout, int]:
-    """Of a .npy object, from its header, and where row 0 begins. It has `size` bytes, or more."""
+    """Returns the layout of a .npy object from its header, and the byte of row 0. The object has `size`
+    bytes or more."""
     head = bytes(await read(0, min(_FIRST_READ, size)))
     if head[:6] != npy.MAGIC_PREFIX or len(head) < 10:
         raise UnitError(

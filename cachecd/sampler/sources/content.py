@@ -1,4 +1,4 @@
-"""The bytes of a unit, as a format asks for them."""
+"""The bytes of a unit, as a format requests them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cachecd.sampler.ahead import in_pieces
 
 
 class Reader(Protocol):
-    """A store, or a store whose reads are counted; the methods are those of `fetch.Store`."""
+    """A store, or a store that counts its reads; the methods are those of `fetch.Store`."""
 
     async def get(self, key: str, size: int | None, etag: str, start: int, stop: int) -> Buffer: ...
     async def tail(self, key: str, length: int, etag: str) -> tuple[int, Buffer]: ...
@@ -21,13 +21,13 @@ class Reader(Protocol):
 
 
 class Content:
-    """One unit's object, of the version that was listed.
+    """One unit's object, in the version that was listed.
 
-    Reads raise UnitError if the bytes cannot be had, SourceUnreachableError if nothing can be read
-    from the store.
+    Reads raise UnitError if the bytes cannot be read, SourceUnreachableError if nothing can be read from
+    the store.
 
-    `chunks`: the bytes of the format's `span`, in order, cut anywhere; at least one piece. Once.
-    `objects`: the objects of a joined unit, whose bytes are the chunks, one object after the other.
+    `chunks`: the bytes of the format's `span`, in order, cut anywhere; at least one piece. Can be iterated
+    once. `objects`: the objects of a joined unit, whose bytes are the chunks, one object after the other.
     Complete when the chunks have ended.
     """
 
@@ -45,7 +45,7 @@ class Content:
 
     @staticmethod
     def without_chunks(found: ObjectInfo, reader: Reader) -> Content:
-        """A listed object, to look into."""
+        """Content without chunks, for inspecting a listed object."""
 
         async def nothing() -> AsyncIterator[Buffer]:
             for chunk in list[Buffer]():
@@ -54,8 +54,8 @@ class Content:
         return Content(Unit(0, found.key, found.size, found.etag), nothing(), reader)
 
     async def read(self, start: int, stop: int, key: str | None = None, etag: str = "") -> Buffer:
-        """Bytes [start, stop) of the object, or of the object `key` of the same source, of the version
-        `etag` if that is given: exactly as many. Large reads are several requests at a time."""
+        """Returns bytes [start, stop) of the object, or of the object `key` of the same source, in the
+        version `etag` if that is given: exactly this many. Large reads use several requests at a time."""
         if key is None or key == self._unit.key:
             key, etag = self._unit.key, self._unit.etag
         name = key
@@ -64,18 +64,19 @@ class Content:
         )
 
     async def tail(self, length: int) -> tuple[int, Buffer]:
-        """The object's size and its last `length` bytes, or all of it if it has fewer."""
+        """Returns the object's size and its last `length` bytes, or all bytes of a shorter object."""
         return await self._reader.tail(self._unit.key, length, self._unit.etag)
 
     async def find(self, key: str) -> ObjectInfo:
-        """The object `key` of the same source as it is now: its size. GoneError if there is none."""
+        """Looks up the object `key` of the same source as it is now: returns its size. GoneError if it does
+        not exist."""
         return await self._reader.find(key)
 
     def list(self) -> Iterator[list[ObjectInfo]]:
-        """All objects of the same source, in pages. Blocks."""
+        """Yields all objects of the same source, in pages. Blocks."""
         return self._reader.list()
 
 
 def whole(unit: Unit) -> tuple[int, int]:
-    """The span of a format that reads its units from one end to the other: from the slice on."""
+    """The span of a format that reads its units from one end to the other: from `unit.offset` on."""
     return unit.begin + unit.offset, unit.begin + unit.size

@@ -1,7 +1,5 @@
-"""What a file in a sample is, by its extension, as WebDataset has it: bytes, a number, arrays.
-
-Nothing is ever unpickled.
-"""
+"""Decodes a file of a sample by its extension, as WebDataset does: bytes, a number, arrays. Never
+unpickles."""
 
 from __future__ import annotations
 
@@ -26,10 +24,10 @@ _ENCRYPTED = 1  # a flag of a ZIP file's entry
 
 
 def features(name: str, data: bytes) -> Iterator[tuple[str, Any]]:
-    """The features that the file makes: one of its `name`, of an .npz `NAME/ARRAY` for each array.
+    """Returns the features of the file: one with its `name`, or for an .npz `NAME/ARRAY` for each array.
 
-    `name` is lower case and may have several parts; the last one counts, and .gz before the others.
-    ValueError for what is damaged, too large, or a pickle.
+    `name` is lower case and may have several parts. The last part decides; after .gz, the part before it.
+    ValueError if the file is damaged, too large, or a pickle.
     """
     kind = name.rpartition(".")[2]
     if kind == "gz":

@@ -24,8 +24,8 @@ _WHOLE_NUMBER = re.compile(r"-?[0-9]+")
 
 
 class Files(Format):
-    """Reads objects as records. `classes` are the class names, by number: those that are configured,
-    or those that the listing has come to."""
+    """Reads objects as records. `classes`: the class names by number, configured or found in the
+    listing."""
 
     single = True
 
@@ -79,10 +79,10 @@ class Files(Format):
 
 
 def label_of(source: SourceConfig, key: str, listed: str = "") -> str | None:
-    """The class of a unit; None if the label's pattern finds none, or there is no label.
+    """Returns the class of a unit; None if the label's pattern does not match, or there is no label.
 
-    The pattern is searched in the key; the class is its group "label", or its only group. Where there is
-    no pattern, it is the label with which a table `listed` the unit.
+    The pattern is searched in the key; the class is its group "label", or its only group. Without a
+    pattern, the class is the label that a table `listed` for the unit.
     """
     if source.label is None:
         return None

@@ -1,8 +1,8 @@
 """Format `npy`: windows of arrays that are read by byte range, never whole.
 
-Features: `key` (of the object; of several, the first array's), `start` (int64: the row at which the
-window begins) and the array as `array`, or each of several under its own name. arrays.py reads one array,
-windows.Cut knows the units.
+Features: `key` (the key of the object; with several arrays, of the first array), `start` (int64: the row at
+which the window begins) and the array as `array`, or each of several under its own name. arrays.py reads
+one array, windows.Cut computes the units.
 """
 
 from __future__ import annotations
@@ -52,8 +52,9 @@ Window = tuple[int, int]  # its offset in the unit, and the row at which it begi
 
 
 def first_arrays(config: ArrayConfig, store: Store, after: str) -> Iterator[ObjectInfo]:
-    """The first array's object of each stem, in the order of their keys; where there is none, that of
-    another array, whose reading says what is missing. Of a single array, all objects that match. Blocks."""
+    """Yields the first array's object of each stem, in key order. If a stem has no first array, yields the
+    object of another array: reading it reports what is missing. For a single array, yields all matching
+    objects. Blocks."""
     files = list(config.files.values())
     if not config.arrays:
         yield from (a for page in store.list(after) for a in page if matches(config, a.key))
@@ -74,7 +75,7 @@ def first_arrays(config: ArrayConfig, store: Store, after: str) -> Iterator[Obje
 async def units_in(
     config: ArrayConfig, content: Content, about: ObjectInfo
 ) -> Iterable[tuple[int, int]]:
-    """Begin and size of the units of an object, which has the first array. UnitError."""
+    """Returns begin and size of the units of an object with the first array. UnitError."""
     return (await _open_aligned(config, content, about.key, about.size)).cut.units()
 
 
@@ -83,20 +84,20 @@ async def units_in(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Aligned:
-    """Feature -> array, and its rows per row of the first one."""
+    """Feature -> array, and its rows for each row of the first array."""
 
     arrays: Mapping[str, Array]
     ratios: Mapping[str, tuple[int, int]]
     cut: Cut
 
     def range_of(self, name: str, start: int, stop: int) -> tuple[int, int]:
-        """Which rows of this array belong to rows [start, stop) of the first."""
+        """Returns the rows of this array that belong to rows [start, stop) of the first array."""
         rows, per = self.ratios[name]
         return start * rows // per, stop * rows // per
 
     async def rows(self, name: str, content: Content, run: list[Window]) -> NDArray[Any]:
-        """The rows of this array from the first window to the end of the last. UnitError names it, unless
-        it is the first array."""
+        """Returns the rows of this array from the first window to the end of the last. UnitError names the
+        array, unless it is the first."""
         stop = run[-1][1] + self.cut.window
         try:
             return await self.arrays[name].rows(content, *self.range_of(name, run[0][1], stop))
@@ -119,8 +120,8 @@ class _Aligned:
 
 
 def _siblings(config: ArrayConfig, key: str) -> dict[str, str]:
-    """Feature -> key of all arrays that are read together with `key`, itself included. UnitError if
-    it is not the first one."""
+    """Feature -> key of all arrays that are read together with `key`, including `key`. UnitError if `key`
+    is not the first array."""
     (name, first), *others = config.files.items()
     if not others:
         return {name: key}
@@ -138,7 +139,7 @@ async def _open_aligned(
     size: int | None = None,
     begun: Stream | None = None,
 ) -> _Aligned:
-    """The arrays that belong to the object `key`, which is the unit's; `size` and `begun` are of that
+    """Opens the arrays that belong to the object `key` of the unit. `size` and `begun` belong to that
     object (arrays.open_array). UnitError."""
 
     async def open_one(name: str, other: str) -> Array:
@@ -167,7 +168,7 @@ async def _open_aligned(
 
 
 def _ratio(name: str, rows: int, first: int) -> tuple[int, int]:
-    """Rows of an array for so many rows of the first one."""
+    """Returns the rows of an array for each row of the first array."""
     if not rows or not first:
         raise UnitError("the array has 0 rows")
     if rows % first and first % rows:
@@ -243,8 +244,8 @@ class Arrays(Format):
 def _together(
     windows: Iterator[Window], length: int, row_bytes: int
 ) -> Iterator[list[list[Window]]]:
-    """Ascending windows in runs with at most _GAP bytes between two windows; as many runs, and as much of
-    a run, as have _TOGETHER bytes."""
+    """Groups ascending windows into runs with at most _GAP bytes between two windows. A group has as many
+    runs, and as much of a run, as _TOGETHER bytes hold."""
     runs: list[list[Window]] = []
     left = 0
     for window in windows:

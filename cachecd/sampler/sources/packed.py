@@ -1,4 +1,4 @@
-"""Objects that are compressed as a whole: told by how they begin, and inflated as they arrive."""
+"""Objects that are compressed as a whole: recognized by their first bytes, and inflated as they arrive."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ LARGEST = 1 << 30
 async def unpacked(
     unit: Unit, content: Content, known: Iterable[Compression] = ("GZIP", "ZLIB")
 ) -> tuple[AsyncIterator[Buffer], bool]:
-    """The unit's chunks, inflated if its object is compressed in a `known` way, and whether it is.
+    """Returns the unit's chunks, inflated if the object is compressed in a `known` way, and whether it is.
 
-    Of a compressed object there is no place to go on from: its parts begin at its start, with an
-    `offset` of 0. The chunks raise UnitError, every time that they are asked, where the stream is
-    damaged or cut short; what comes before may be used.
+    A compressed object can only be read from its start: its parts have an `offset` of 0. If the stream is
+    damaged or cut short, the chunks raise UnitError, at each further request too; the bytes before may be
+    used.
     """
     if unit.offset:
         return content.chunks, False
@@ -43,14 +43,14 @@ async def unpacked(
 
 
 class _Peeked(AsyncIterator[Buffer]):
-    """Chunks whose beginning may be looked at first."""
+    """Chunks with `peek`, which returns their first bytes without consuming them."""
 
     def __init__(self, chunks: AsyncIterator[Buffer]) -> None:
         self._chunks = chunks
         self._seen: deque[Buffer] = deque()
 
     async def peek(self, count: int) -> bytes:
-        """The first `count` bytes, or all that there are."""
+        """Returns the first `count` bytes, or all bytes if there are fewer."""
         head = b""
         while len(head) < count and (chunk := await anext(self._chunks, None)) is not None:
             self._seen.append(chunk)
@@ -62,7 +62,7 @@ class _Peeked(AsyncIterator[Buffer]):
 
 
 class _Inflated(AsyncIterator[Buffer]):
-    """What compressed chunks inflate to, in pieces of at most a MiB."""
+    """Inflates compressed chunks into pieces of at most a MiB."""
 
     def __init__(self, chunks: AsyncIterator[Buffer], compression: Compression) -> None:
         self._chunks = chunks

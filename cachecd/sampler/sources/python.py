@@ -1,4 +1,4 @@
-"""Format `python`: the user's class says what is in a unit."""
+"""Format `python`: the user's class reads the records of a unit."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ T = TypeVar("T")
 
 
 class Python(Format):
-    """Reads units by one object of the class, made and used in one thread.
+    """Reads units by one object of the class, which is made and used in one thread.
 
-    A unit that raises is read once more, from its start; what had come before is passed over. So is it
-    where only a part of a unit is wanted.
+    A unit that raises is read once more from its start; records that it gave before are passed over. A part
+    of a unit is read in the same way.
     """
 
     def __init__(self, source: SourceConfig) -> None:
-        """ConfigError if there is no such class. Imports it."""
+        """ConfigError if the class does not exist. Imports it."""
         assert source.reader is not None, "the configuration requires a reader"
         imported(source.reader, "reader", "class")  # ahead of the first unit, in the main thread
         self._source = source
@@ -58,7 +58,7 @@ class Python(Format):
     async def _records(
         self, unit: model.Unit, content: Content, passed: int
     ) -> AsyncGenerator[Record, None]:
-        """The records from the `passed`th on."""
+        """Yields the records after the first `passed`."""
         steps = self._steps
         store = StoreView(content, steps.wait)
         reader = await steps.run(self._made)
@@ -80,12 +80,12 @@ class Python(Format):
 
 
 class Lockstep:
-    """The user's code in a thread of its own, in step with the event loop. The thread is the same for all
-    steps: what libraries keep by the thread stays usable.
+    """Runs the user's code in a separate thread, in step with the event loop. All steps use the same
+    thread, so thread-local state of libraries stays usable.
 
-    Reading a unit, the user's code computes and waits for bytes by turns, as it likes. The event loop
-    brings the bytes, as it does for all formats: within the limits and with patience. While the code
-    computes the loop stands still, as it does for a transform, so that endless computing is noticed.
+    While it reads a unit, the user's code computes and waits for bytes in turn. The event loop fetches the
+    bytes, as for all formats, with limits and retries. While the code computes, the loop waits, as it does
+    for a transform, so that endless computing is noticed.
     """
 
     def __init__(self) -> None:
@@ -99,11 +99,11 @@ class Lockstep:
         )
 
     async def run(self, code: Callable[[], T]) -> T:
-        """What the code returns, or raises. Keeps the loop from running until it ends or calls `wait`,
-        in whichever thread.
+        """Returns the result of the code, or raises its error. Stops the loop until the code ends or calls
+        `wait`, from any thread.
 
-        If this is cancelled, each `wait` raises CancelledError until the code has ended: the thread is free
-        for the next step.
+        If this is cancelled, each `wait` raises CancelledError until the code has ended: then the thread is
+        free for the next step.
         """
         async with self._one_at_a_time:
             self._loop = asyncio.get_running_loop()
@@ -127,7 +127,8 @@ class Lockstep:
             return step.result()
 
     def wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """What `work` brings, done by the loop. For threads of the user's code, while a step runs."""
+        """Returns the result of `work`, run by the loop. For threads of the user's code, while a step
+        runs."""
         with self._changed:
             if self._loop is None:
                 raise asyncio.CancelledError

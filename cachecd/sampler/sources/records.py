@@ -1,4 +1,4 @@
-"""Formats whose records are decoded here, and their way through the transform."""
+"""Formats whose records are decoded here, and the records' way through the transform."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ Transform = Callable[[Record], Iterable[Record]]
 
 
 class Format:
-    """How a unit's bytes become records. The base class of formats whose units are read through."""
+    """How a unit's bytes become records. The base class of formats that read a unit from one end to the
+    other."""
 
     schema: Schema | None = None
     """Of the records as they are; None if only a record can tell, or as long as no unit was looked at."""
@@ -27,26 +28,25 @@ class Format:
     """Whether a unit is one record that holds all its bytes: then its size tells whether it fits."""
 
     def refusal(self, unit: Unit) -> str | None:
-        """Why a unit cannot be used, as far as its key and size tell."""
+        """Returns why a unit cannot be used, judged by its key and size."""
         return None
 
     def span(self, unit: Unit) -> tuple[int, int] | None:
-        """As Source has it."""
+        """See Source.span."""
         return whole(unit)
 
     def read(self, unit: Unit, content: Content) -> AsyncGenerator[tuple[int, Record], None]:
-        """Each record with the offset in the unit at which it begins, from `unit.offset` on: a read
-        of a slice with that offset begins with this record. 0 if it cannot be told. UnitError."""
+        """Yields each record with the offset in the unit at which it begins, from `unit.offset` on. Reading
+        a part with that offset begins with this record. Offset 0: unknown. UnitError."""
         raise NotImplementedError
 
 
 class Records:
-    """A format's records, one by one through the transform, if there is one.
+    """A format's records, each sent through the transform if there is one.
 
-    A unit's ordinals count what the transform made of it. What is left of a unit begins, where it
-    can, at the record that did not fit (`offset`); where a shard became full between several results
-    of one record, it begins at the object's start again, and the first `ordinal` results are passed
-    over.
+    A unit's ordinals count the results of the transform. The rest of a unit begins, if possible, at the
+    record that did not fit (`offset`). If a shard became full between several results of one record, the
+    rest begins at the object's start again, and the first `ordinal` results are passed over.
     """
 
     def __init__(self, records: Format, transform: Transform | None) -> None:

@@ -1,8 +1,8 @@
-"""A tar archive as it arrives: its members one after the other, without a seek.
+"""Reads a tar archive as it arrives: its members one after the other, without a seek.
 
-Understood are the dialects of v7, ustar, pax and GNU: long names, prefixes, sizes beyond 8 GiB. Every
-header's checksum is checked; what members hold has none. An archive ends with its end mark (a block
-of zeros, by the standard two) and with nothing else: one that ends elsewhere has been cut short.
+Supports the dialects v7, ustar, pax and GNU: long names, prefixes, sizes above 8 GiB. Checks the checksum
+of every header; tar has no checksum of contents. An archive must end with its end mark (one block of zeros;
+the standard has two) and nothing else: an archive without it was cut short.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _ELSEWHERE = {b"S": "sparse", b"M": "continued from another volume"}
 
 
 class TarError(ValueError):
-    """What is there is no tar, or a damaged one, or of a kind that is not read."""
+    """The bytes are not a tar archive, or it is damaged, or of an unsupported kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A file in the archive; `begin` is where its headers do, long names included."""
+    """A file in the archive. `begin`: the byte at which its headers begin, including a long name's."""
 
     begin: int
     name: bytes
@@ -47,9 +47,10 @@ class Member:
 
 
 class Tar:
-    """The members of an archive. `end` is where it ends, if that is known; offsets are its own.
+    """The members of an archive. `end`: the byte at which it ends, if that is known. Offsets are in the
+    archive.
 
-    TarError with the offset for all that is wrong with it.
+    Every fault raises TarError with the offset.
     """
 
     def __init__(self, chunks: AsyncIterator[Buffer], offset: int, end: int | None) -> None:
@@ -59,7 +60,8 @@ class Tar:
         self._place = ""  # what the last member is called in messages
 
     async def next(self) -> Member | None:
-        """The next file; None at the end mark. Directories, links and the like are passed over."""
+        """Returns the next file; None at the end mark. Directories, links and other members are passed
+        over."""
         while True:
             self._require(self._left)
             if await self._bytes.drop(self._left):
@@ -74,7 +76,7 @@ class Tar:
                 return found
 
     async def read(self, member: Member) -> bytes:
-        """The content of the member that `next` gave last; once."""
+        """Returns the content of the member that `next` returned last. Call it once for each member."""
         if member.kind not in _REGULAR:
             kind = _ELSEWHERE.get(member.kind, f"of the unknown type {shown(member.kind)}")
             raise TarError(f"{self._place} is {kind}, expected a whole file")
@@ -88,7 +90,8 @@ class Tar:
         return data
 
     async def finish(self) -> None:
-        """After `next` has given None: TarError if anything but zeros follows the end mark."""
+        """Checks the end of the archive after `next` returned None. TarError if anything but zeros follows
+        the end mark."""
         end = self._bytes.offset - _BLOCK
         while block := await self._bytes.take(_PADDING):
             if block.strip(b"\0"):
@@ -99,7 +102,7 @@ class Tar:
                 raise TarError(f"the tar's end mark at byte {end} is followed by zeros without end")
 
     async def _headers(self) -> Member | None:
-        """The next member, from all its headers; None for the end mark."""
+        """Returns the next member, from all its headers; None for the end mark."""
         begin = self._bytes.offset
         long_name, attributes = b"", dict[bytes, bytes]()
         while True:
@@ -147,7 +150,7 @@ class Tar:
         return data[:length]
 
     def _require(self, count: int) -> None:
-        """Says at once what would only show when all that there is has been fetched."""
+        """Raises at once if the object is too short, and not only after all its bytes were fetched."""
         if self._end is not None and self._bytes.offset + count > self._end:
             raise self._truncated(self._place, self._end)
 
@@ -158,7 +161,7 @@ class Tar:
 
 
 class _Bytes:
-    """Chunks as one stream of bytes; `offset` is that of the next."""
+    """Chunks as one stream of bytes. `offset`: the offset of the next byte."""
 
     def __init__(self, chunks: AsyncIterator[Buffer], offset: int) -> None:
         self._chunks = chunks
@@ -166,7 +169,7 @@ class _Bytes:
         self.offset = offset
 
     async def take(self, count: int) -> bytes:
-        """The next `count` bytes; fewer only if there are no more. Each is copied once."""
+        """Returns the next `count` bytes; fewer only at the end. Copies each byte once."""
         view = self._view
         if len(view) >= count:
             self._view = view[count:]
@@ -183,7 +186,7 @@ class _Bytes:
         return b"".join(parts)
 
     async def drop(self, count: int) -> int:
-        """Passes over `count` bytes; returns how many of them there are not."""
+        """Passes over `count` bytes. Returns how many of them are missing."""
         while count > len(self._view):
             count -= len(self._view)
             self.offset += len(self._view)
@@ -197,7 +200,7 @@ class _Bytes:
 
 
 def shown(name: bytes) -> str:
-    """A name from the archive, harmless and not too long for a message."""
+    """Returns a name from the archive for a message: short, with control characters escaped."""
     text = repr(name.decode("utf-8", "backslashreplace"))
     return text if len(text) <= 120 else f"{text[:100]}...{text[-17:]}"
 
@@ -213,7 +216,8 @@ def _adds_up(block: bytes, checksum: bytes) -> bool:
 
 
 def _number(field: bytes) -> int | None:
-    """A header's number: octal digits, or big-endian after a byte of 128 (GNU); None if it is none."""
+    """Parses a number of a header: octal digits, or big-endian after a byte of 128 (GNU). None if it is not
+    a number."""
     if field[0] == 128:
         return int.from_bytes(field[1:], "big")
     digits = field.partition(b"\0")[0].strip(b" ")

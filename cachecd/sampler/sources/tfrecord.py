@@ -1,11 +1,11 @@
 """Format `tfrecord`: objects that are TFRecord files.
 
-Without a transform their records are carried over verbatim, whatever they hold, in large pieces that
-Python never looks into. With one, each is decoded as an Example: a feature with one value is that
-value (bytes, int or float), one with several a NumPy array (int64 or float32) or a list of bytes.
+Without a transform, records are copied verbatim, whatever they hold, in large pieces that Python does not
+parse. With a transform, each record is decoded as an Example: a feature with one value is that value
+(bytes, int or float), a feature with several values is a NumPy array (int64 or float32) or a list of bytes.
 
-Objects compressed as a whole, by GZIP or ZLIB, are inflated on the way; offsets in messages are then
-those of what they inflate to.
+Objects that are compressed as a whole, by GZIP or ZLIB, are inflated as they arrive. Offsets in messages
+then count inflated bytes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _RUNS = 128
 
 
 class Verbatim:
-    """Carries whole records over; their CRCs are checked on the way."""
+    """Copies whole records and checks their CRCs."""
 
     def refusal(self, unit: Unit, capacity: int) -> str | None:
         return None
@@ -152,10 +152,9 @@ def _corrupt(offset: int, why: str) -> UnitError:
 class _Frames:
     """The bytes of a TFRecord file as they arrive: `buffer` begins with a frame, at `offset`.
 
-    It is what is left of the chunk in hand, which begins at `_begin`, or where a frame lies in two chunks
-    a copy of as much of both as is needed.
-
-    Frames of more than `most` bytes are refused before they are waited for.
+    `buffer` is the rest of the current chunk, which begins at `_begin`. If a frame crosses two chunks,
+    `buffer` is a copy of the needed part of both. Frames of more than `most` bytes are refused before they
+    are fetched.
     """
 
     def __init__(self, chunks: AsyncIterator[Buffer], offset: int, most: int) -> None:
@@ -165,7 +164,8 @@ class _Frames:
         self._begin = self.offset = offset
 
     def whole(self) -> Iterator[tuple[int, memoryview]]:
-        """Offset and payload of every whole record in the buffer, both CRCs checked. UnitError."""
+        """Yields offset and payload of every whole record in the buffer, after a check of both CRCs.
+        UnitError."""
         at = 0
         while len(self.buffer) - at >= _HEADER.size:
             length: int = _HEADER.unpack_from(self.buffer, at)[0]
@@ -180,7 +180,7 @@ class _Frames:
             at = end
 
     def first(self, count: int) -> memoryview:
-        """The first `count` frames, or what there is of them; unchecked."""
+        """Returns the first `count` frames, or as many as there are, without a check."""
         end = 0
         for _ in range(count):
             if len(self.buffer) - end < _HEADER.size:
@@ -190,7 +190,7 @@ class _Frames:
         return self.buffer[:end]
 
     async def pass_over(self, count: int) -> None:
-        """Drops the first `count` frames. UnitError if one of them is corrupt, or missing."""
+        """Drops the first `count` frames. UnitError if one of them is corrupt or missing."""
         left = count
         while left:
             consumed = 0
@@ -207,8 +207,8 @@ class _Frames:
             raise _corrupt(self.offset + at, "its length's CRC is wrong")
 
     async def reach(self, length: int, room: int) -> bool:
-        """Gets the frame at the beginning, and so many bytes from there on, as far as the object has
-        them; False as soon as it is known that this frame takes more than `room`. UnitError."""
+        """Loads the frame at the beginning, and this many bytes from there on if the object has them.
+        Returns False as soon as the frame is known to need more than `room`. UnitError."""
         while True:
             first = self.next_length()
             if first is not None and first > room:
@@ -219,7 +219,7 @@ class _Frames:
                 return True
 
     async def _extend(self, length: int) -> bool:
-        """Makes the buffer longer, up to a length at least; False if the object has no more."""
+        """Extends the buffer to at least this length. Returns False if the object has no more bytes."""
         end = self.offset + len(self.buffer)
         if end == self._begin + len(self._chunk):
             chunk = await anext(self._chunks, None)
@@ -234,7 +234,7 @@ class _Frames:
         return True
 
     def drop(self, length: int) -> None:
-        """Moves on by whole frames."""
+        """Drops whole frames."""
         self.offset += length
         if self.offset < self._begin:
             self.buffer = self.buffer[length:]
@@ -242,15 +242,15 @@ class _Frames:
             self.buffer = self._chunk[self.offset - self._begin :]
 
     def next_length(self) -> int | None:
-        """Bytes of the frame at the beginning; None if its header is not there yet."""
+        """Returns the bytes of the frame at the beginning; None if its header is not loaded yet."""
         if len(self.buffer) < _HEADER.size:
             return None
         length: int = _HEADER.unpack_from(self.buffer)[0]
         return length + _AROUND
 
     async def more(self) -> bool:
-        """Gets more bytes: one piece, or as many as complete the frame at the beginning; False if
-        the object has no more."""
+        """Loads more bytes: one piece, or as many as complete the frame at the beginning. Returns False if
+        the object has no more bytes."""
         end = self.offset + len(self.buffer)
         parts = [self.buffer, self._chunk[end - self._begin :]]
         have = len(self.buffer) + len(parts[1])
@@ -269,7 +269,7 @@ class _Frames:
         return True
 
     def end(self) -> None:
-        """UnitError if the object has ended within a frame."""
+        """UnitError if the object ends within a frame."""
         if self.buffer:
             length = self.next_length()
             raise UnitError(

@@ -1,10 +1,11 @@
-"""Format `webdataset`: tar files whose neighbouring members make samples, one record each.
+"""Format `webdataset`: tar files whose neighbouring members form samples. One sample is one record.
 
-By WebDataset's rules: a member's key is its path up to the first dot of its base name, and what
-follows the dot, in lower case, names the feature. Members of one key that follow each other are one
-sample. Directories, links and devices, names without a dot or with one in front, and `__...__` are
-passed over. Features: `__key__` (bytes), then one for each member, by name (extensions.py).
-A .tar.gz is inflated on the way; its offsets are those of what it inflates to.
+The rules are WebDataset's. A member's key is its path up to the first dot of its base name; the text after
+the dot, in lower case, names the feature. Consecutive members with one key are one sample. Directories,
+links, devices, names without a dot or with a leading dot, and `__...__` are passed over. Features:
+`__key__` (bytes), then one for each member, by name (extensions.py).
+
+A .tar.gz is inflated as it arrives; its offsets count inflated bytes.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class WebDataset(Format):
 
 
 class _Sample:
-    """The members of one key; `begin` is where the headers of the first do. ValueError."""
+    """The members of one key. `begin`: the byte at which the headers of the first member begin.
+    ValueError."""
 
     def __init__(self, begin: int, key: bytes) -> None:
         self.begin = begin
@@ -69,7 +71,7 @@ class _Sample:
         self._size = 0
 
     def expect(self, name: bytes, member: Member) -> str:
-        """Checks that another member fits in, before it is read; returns its feature's name."""
+        """Checks that another member fits in, before it is read. Returns its feature's name."""
         place = f"the sample {shown(self.key)} at byte {self.begin}"
         feature = _feature(name)
         if feature is None:
@@ -102,7 +104,7 @@ class _Sample:
 
 
 def _split(path: bytes) -> tuple[bytes, bytes] | None:
-    """A member's key, and what follows its dot; None if it belongs to no sample."""
+    """Returns a member's key, and the text after its dot; None if it belongs to no sample."""
     folder, slash, base = path.rpartition(b"/")
     stem, _, name = base.partition(b".")
     if not stem or not name or _META.match(path):
@@ -111,7 +113,7 @@ def _split(path: bytes) -> tuple[bytes, bytes] | None:
 
 
 def _feature(name: bytes) -> str | None:
-    """The feature's name, or None if it cannot be one."""
+    """Returns the feature's name, or None if the text cannot be a name."""
     try:
         return name.decode().lower() if len(name) <= _LONGEST_NAME else None
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Where the windows of an array lie, and which of them make a unit. Arithmetic alone."""
+"""The windows of an array, and their division into units. Only arithmetic."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _MOST_UNITS = 1 << 20  # of one object: 4 TiB in units of TARGET
 
 
 def is_dense(config: ArrayConfig) -> bool:
-    """Whether a unit's bytes are read from one end to the other: at least half of them are used."""
+    """Whether a unit's bytes are read from one end to the other: if at least half of them are used."""
     return (config.stride or config.window) <= 2 * config.window
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The windows of an array of `rows` rows, one every `stride` rows, and how they are cut into units.
+    """The windows of an array of `rows` rows, one every `stride` rows, and their division into units.
 
-    The rows are `row_bytes` each, from byte `at` of the object on; of all arrays that are read together,
-    `total_bytes`. The first unit begins at byte 0, so that it has the header. A unit that is `dense` ends
-    where its last window does; of others, `size` counts the windows' bytes.
+    The rows have `row_bytes` each, from byte `at` of the object on; in all arrays that are read together,
+    `total_bytes`. The first unit begins at byte 0, so that it has the header. A `dense` unit ends with its
+    last window; for other units, `size` counts the windows' bytes.
     """
 
     rows: int
@@ -46,7 +46,7 @@ class Cut:
     def of(
         config: ArrayConfig, rows: int, grain: int, at: int, row_bytes: int, total_bytes: int
     ) -> Cut:
-        """Starts and lengths must be multiples of `grain` rows, so that each window is whole rows in all
+        """Starts and lengths must be multiples of `grain` rows, so that each window has whole rows in all
         arrays. UnitError if they are not, if the array is shorter than a window, or if there are too many
         units."""
         stride = config.stride or config.window
@@ -68,11 +68,11 @@ class Cut:
 
     @property
     def count(self) -> int:
-        """How many windows there are."""
+        """The number of windows."""
         return (self.rows - self.window) // self.stride + 1
 
     def units(self) -> Iterator[tuple[int, int]]:
-        """(begin, size) of all; at least one."""
+        """Returns (begin, size) of all units; at least one."""
         runs = self._runs()
         for run in runs:
             first, stop = -(-run // self.stride), -(-(run + runs.step) // self.stride)
@@ -85,7 +85,7 @@ class Cut:
                 yield begin, size
 
     def _runs(self) -> range:
-        """The rows at which units may begin."""
+        """Returns the rows at which units may begin."""
         each = self.total_bytes
         if not self.dense:
             return range(
@@ -97,7 +97,7 @@ class Cut:
         return range(0, self.rows, rows)
 
     def of_unit(self, unit: Unit) -> Iterator[tuple[int, int]]:
-        """(offset, start row) of each window of a unit, from the window on which `unit.offset` names."""
+        """Yields (offset, start row) of each window of a unit, from the window of `unit.offset` on."""
         if self.dense:
             end = (unit.begin + unit.size - self.at) // self.row_bytes
             stop = (end - self.window) // self.stride + 1
@@ -108,9 +108,9 @@ class Cut:
             yield self._byte(nth) - unit.begin, nth * self.stride
 
     def _byte(self, nth: int) -> int:
-        """Where in the object window `nth` begins."""
+        """Returns the byte of the object at which window `nth` begins."""
         return self.at + nth * self.stride * self.row_bytes
 
     def _first(self, byte: int) -> int:
-        """The first window that begins at this byte of the object or behind it."""
+        """Returns the first window that begins at or after this byte of the object."""
         return max(0, -(-(byte - self.at) // (self.stride * self.row_bytes)))

@@ -1,7 +1,7 @@
-"""What is done to a record once, before it is cached: the user's functions and the ready-made steps.
+"""The transform of a record before it is cached: the user's functions and the ready-made steps.
 
-A step takes a record (feature -> value) and returns a record, None to drop it, or an iterable of
-records. `module:function` is imported by this process: its working directory and PYTHONPATH count.
+A step takes a record (feature -> value) and returns a record, None to drop it, or an iterable of records.
+This process imports `module:function`: its working directory and PYTHONPATH count.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _END = object()
 
 
 def build(steps: Sequence[TransformStep]) -> Callable[[Record], Iterator[Record]] | None:
-    """The steps as one function from a record to what they make of it; None if there are none.
+    """Returns the steps as one function from a record to its results; None if there are no steps.
 
-    Results come in order and are made when asked for. Whatever a step raises comes out as UnitError
-    that names the step and the user's line, once a second try on the same record has failed too; what
-    the first try had made is not made again. MemoryError comes out as it is: it is the process that
-    has no memory. ConfigError if a function cannot be imported.
+    Results come in order, and each is made when it is requested. If a step raises, the same record is tried
+    once more; results of the first try are not repeated. A second failure raises UnitError with the step
+    and the user's line. MemoryError is raised unchanged, because the process has no memory. ConfigError if
+    a function cannot be imported.
     """
     if not steps:
         return None

@@ -10,10 +10,10 @@ from cachecd.sampler.transforms.pictures import pictures
 def center_crop(
     record: dict[str, Any], size: tuple[int, int], features: list[str] | None = None
 ) -> dict[str, Any]:
-    """Cuts the middle out of pictures: those named, or `image` and `label_map`.
+    """Cuts the middle out of the named pictures, by default of `image` and `label_map`.
 
-    `size` is (height, width). ValueError for a picture that is smaller.
-    Where a margin is odd, the pixel more is cut off below and on the right.
+    `size` is (height, width). ValueError for a smaller picture. If a margin is odd, the extra pixel is cut
+    off below and on the right.
     """
     height, width = size
     found = dict(record)

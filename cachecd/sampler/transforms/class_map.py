@@ -1,4 +1,4 @@
-"""Ready-made step `class_map`: a picture whose colors mean classes -> their numbers."""
+"""Ready-made step `class_map`: turns the colors of a picture into class numbers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from cachecd.sampler.transforms.pictures import encoded
 
 
 class ClassMap:
-    """Replaces `feature`, an image file or uint8 [height, width, 3], by `into`: at each pixel the number
-    of the class, its place in `colors`, or `other` for any other color. [height, width], uint8 if
-    all numbers fit, else uint16.
+    """Replaces `feature`, an image file or uint8 [height, width, 3], by `into`: for each pixel the number
+    of its class, which is the place of the color in `colors`, or `other` for any other color. [height,
+    width], uint8 if all numbers fit, else uint16.
 
-    ValueError for a color that means nothing, if there is no `other`: with the color and where it is.
-    Files must have been stored without loss: a JPEG's colors are no longer what was drawn.
+    ValueError for a color without a class if there is no `other`; the message has the color and its place.
+    Files must be stored without loss, because JPEG changes colors.
     """
 
     def __init__(

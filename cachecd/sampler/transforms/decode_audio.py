@@ -24,10 +24,10 @@ def decode_audio(
     """Replaces `feature`, which holds a sound file (WAV, FLAC, Ogg, MP3 ...), by `into`: its samples,
     float32 from -1 to 1, and `rate`: samples a second, int64.
 
-    `seconds` fixes the length: what is longer is cut off, what is shorter ends in silence; then it is
-    [samples] of one channel and [samples, channels] of several. Without it the length is as it is, and
+    `seconds` fixes the length: longer sounds are cut, shorter sounds end in silence. The shape is then
+    [samples] for one channel and [samples, channels] for several. Without `seconds` the length varies, and
     only one channel can be stored (a ragged feature): ValueError for more. `mono`: the mean of all
-    channels. ValueError where the file's rate is not `rate`: nothing is resampled here.
+    channels. ValueError if the file's rate is not `rate`: this step does not resample.
     """
     # The header first: what it promises may be larger than memory.
     with soundfile.SoundFile(io.BytesIO(encoded(record, feature))) as file:

@@ -19,11 +19,10 @@ def decode_image(
 ) -> dict[str, Any]:
     """Replaces `feature`, which holds an image file, by `into`: uint8 [height, width, channels].
 
-    The file's own colours do not decide how many channels there are: 3 in mode RGB, 4 in RGBA, 1 in L
-    (grey, by Rec. 601). Grey has three equal channels in RGB. RGB and L drop transparency, RGBA is
-    opaque where a file has none. 16 bits are scaled down to 8. Pixels stay as they are stored: EXIF's
-    orientation is not applied. ValueError for pixels of 32 bits: nobody but the user knows
-    their range.
+    `mode` decides the number of channels, not the file: 3 in mode RGB, 4 in RGBA, 1 in L (grey, by Rec.
+    601). Grey has three equal channels in RGB. RGB and L drop transparency. RGBA is opaque if a file has no
+    transparency. 16 bits are scaled down to 8. Pixels stay as they are stored: EXIF's orientation is not
+    applied. ValueError for pixels of 32 bits, because their range is unknown.
     """
     with Image.open(io.BytesIO(encoded(record, feature))) as image:
         image.load()

@@ -1,4 +1,4 @@
-"""The features of a record that the ready-made steps decode or resize."""
+"""Finds the features of a record that the ready-made steps decode or resize."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ _USUAL = ("image", "label_map")
 
 
 def scaled(height: int, width: int, shorter: int) -> tuple[int, int]:
-    """(height, width) of a picture whose shorter side gets `shorter` pixels, as torchvision counts them."""
+    """Returns (height, width) of a picture whose shorter side gets `shorter` pixels, rounded as in
+    torchvision."""
     if height <= width:
         return shorter, shorter * width // height
     return shorter * height // width, shorter
@@ -21,8 +22,8 @@ def scaled(height: int, width: int, shorter: int) -> tuple[int, int]:
 def pictures(
     record: dict[str, Any], step: str, features: list[str] | None
 ) -> Iterator[tuple[str, NDArray[Any]]]:
-    """The named features, or `image` and, if it is there, `label_map`: uint8 [height, width, channels]
-    or integers [height, width]. TypeError says what was found instead."""
+    """Returns the named features, or `image` and, if it exists, `label_map`: uint8 [height, width,
+    channels] or integers [height, width]. TypeError names the value that was found instead."""
     names = features or [name for name in _USUAL if name in record] or _USUAL[:1]
     for name in names:
         value = record.get(name)
@@ -44,7 +45,7 @@ def pictures(
 
 
 def encoded(record: Mapping[str, Any], feature: str) -> Any:
-    """The feature, which is to be decoded; KeyError says what there is instead."""
+    """Returns the feature to decode. KeyError names the features of the record."""
     if feature not in record:
         raise KeyError(f"no feature {feature!r} to decode; the record has {', '.join(record)}")
     return record[feature]

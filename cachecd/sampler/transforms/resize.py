@@ -19,9 +19,10 @@ def resize(
 ) -> dict[str, Any]:
     """Scales pictures to `size`, (height, width), or until their shorter side has `shorter` pixels.
 
-    Those named, or `image` and `label_map`. The whole picture is kept; `size` may change its proportions.
-    Images (uint8 [height, width, channels]) are scaled bilinearly, and smoothed before they are made
-    smaller; of maps (integers [height, width]) each pixel keeps the number of the nearest.
+    Scales the named pictures, by default `image` and `label_map`. The whole picture is kept; `size` may
+    change its proportions. Images (uint8 [height, width, channels]) are scaled bilinearly, and smoothed
+    before they are made smaller. In maps (integers [height, width]) each pixel gets the number of the
+    nearest pixel.
     """
     found = dict(record)
     for name, value in pictures(record, "resize", features):

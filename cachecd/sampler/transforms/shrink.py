@@ -15,10 +15,11 @@ def shrink(
 ) -> dict[str, Any]:
     """Scales the image files in `features` down until their shorter side has `shorter` pixels.
 
-    A file whose shorter side is not larger stays byte for byte. EXIF's orientation is applied, and
-    metadata are dropped. A JPEG stays a JPEG, of `quality`, and a PNG a PNG. Another format becomes a
-    JPEG if its pixels are opaque, have 8 bits and are smoothed, else a PNG. Pixels of a palette, of
-    1 bit and of 16 bits keep their values: whatever `resample` is, they are never mixed.
+    A file whose shorter side is not larger stays byte for byte. EXIF's orientation is applied, and metadata
+    are dropped. A JPEG stays a JPEG, of `quality`, and a PNG a PNG. Another format becomes a JPEG if its
+    pixels are opaque, have 8 bits and are smoothed, else a PNG. Pixels of a palette, of 1 bit and of 16
+    bits are never mixed, whatever `resample` is.
+
     ValueError for pixels of 32 bits, and for colors of 16 bits.
     """
     found = dict(record)

@@ -1,7 +1,7 @@
-"""What a Parquet file's columns are as features, and their values as Python has them.
+"""The features of a Parquet file's columns, and their values in Python.
 
-Nested structs are flattened: a field of one is a feature of its own, named with dots. A struct of `bytes`
-and `path`, as Hugging Face has images and audio, is the bytes under the column's own name.
+Nested structs are flattened: a field of a struct is a feature of its own, named with dots. A struct of
+`bytes` and `path` (an image or audio of Hugging Face) is its bytes, under the column's own name.
 
     integers, booleans          int (unsigned 64 bits: numpy.uint64)
     float16, float32            float
@@ -11,7 +11,7 @@ and `path`, as Hugging Face has images and audio, is the bytes under the column'
     lists of numbers            an array; lists of lists one of more dimensions, or lists of arrays
     lists of strings, binary    a list of bytes
 
-A null is None. Within lists it is NaN where they are of floats, and else an error.
+A null is None. A null within a list of floats is NaN; within any other list it is an error.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _BYTES = {
 class Column:
     """One feature: column `leaf` of the file.
 
-    `fields` lead to it, from a record batch down. `dtype`: "bytes", NumPy's name of a number, or "" for
-    what has no value here. `dims`: how many lists are around a value; `fixed`: whether all of them are
-    of a declared length.
+    `fields`: the path to it, from a record batch down. `dtype`: "bytes", NumPy's name of a number, or "" if
+    the column cannot be stored. `dims`: the number of lists around a value. `fixed`: all of these lists
+    have a declared length.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Column:
     fixed: bool
 
     def values(self, batch: Any) -> list[Any]:
-        """One value for each row of a record batch; UnitError if it has none that can be stored."""
+        """Returns one value for each row of a record batch. UnitError if a value cannot be stored."""
         array, lists = self._descend(batch)
         if self.dtype == "bytes":
             found: Any = _bytes(array)
@@ -82,8 +82,8 @@ class Column:
         ]
 
     def _descend(self, batch: Any) -> tuple[Any, list[NDArray[np.int64]]]:
-        """The values one after the other, whatever lists they are in; and the lengths of the lists, from
-        the outermost to the innermost; -1 for a null."""
+        """Returns the flattened values without their lists; and the lengths of the lists, from the
+        outermost to the innermost; -1 for a null."""
         first, *fields = self.fields
         array = batch.column(first)
         lists = []
@@ -112,7 +112,7 @@ class Column:
         return found
 
     def _nest(self, values: Any, lengths: NDArray[np.int64]) -> Any:
-        """Lists of these lengths: one more dimension if all are of one length."""
+        """Groups values into lists of these lengths: one more dimension if all lengths are equal."""
         if lengths.size and lengths.min() < 0:
             raise self._null_within()
         if isinstance(values, np.ndarray):
@@ -127,7 +127,7 @@ class Column:
 
 
 def columns_of(schema: Any) -> tuple[Column, ...]:
-    """The features that the columns of an Arrow schema make, in its order. UnitError if two have the same
+    """Returns the features of an Arrow schema's columns, in its order. UnitError if two have the same
     name."""
     leaves = iter(range(1 << 62))
     columns: list[Column] = []
@@ -179,7 +179,7 @@ def _dtype(kind: Any) -> str:
 
 
 def _plain(array: Any) -> Any:
-    """Decimals, dates and times as plain numbers."""
+    """Turns decimals, dates and times into plain numbers."""
     kind = array.type
     if pa.types.is_decimal(kind):
         return array.cast(pa.float64())

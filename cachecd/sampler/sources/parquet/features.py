@@ -1,4 +1,4 @@
-"""The schema of a Parquet file's records, where they are cached as they are."""
+"""The schema of a Parquet file's records that are cached without a transform."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from cachecd_client.schema import LIST_DTYPES, Feature, Kind, Schema
 
 
 def schema_of(footer: Footer, columns: Sequence[Column], values: Sequence[Sequence[Any]]) -> Schema:
-    """The schema that these columns have, as far as their types, the footer's statistics and notes and the
-    `values` of its first rows tell. UnitError if a column fits no feature.
+    """Returns the schema of these columns, judged by their types, the footer's statistics and notes and the
+    `values` of the first rows. UnitError if a column fits no feature.
 
-    A number or text is ragged if the file has a null in its column; lists of numbers are an array if all
-    of them seem to be of one length.
+    A number or text is ragged if the file has a null in its column. Lists of numbers are an array if all of
+    them seem to have one length.
     """
     classes = _classes(footer.metadata.metadata or {})
     features = [
@@ -54,7 +54,7 @@ def _feature(
 
 
 def _regular(footer: Footer, column: Column, values: Sequence[Any]) -> bool:
-    """Whether all values are arrays of one shape, as far as the first rows and the footer tell."""
+    """Whether all values seem to be arrays of one shape, judged by the first rows and the footer."""
     shapes = {v.shape if isinstance(v, np.ndarray) else None for v in values}
     if len(shapes) != 1 or (shape := shapes.pop()) is None:
         return False
@@ -65,7 +65,7 @@ def _regular(footer: Footer, column: Column, values: Sequence[Any]) -> bool:
 
 
 def _classes(notes: Mapping[bytes, bytes]) -> dict[str, tuple[str, ...]]:
-    """Names of classes by column, where Hugging Face's datasets have written them down."""
+    """Returns the class names by column, as Hugging Face's datasets store them."""
     try:
         features = json.loads(notes[b"huggingface"])["info"]["features"]
         return {

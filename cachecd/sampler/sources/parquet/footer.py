@@ -1,4 +1,4 @@
-"""A Parquet object's footer: which row groups there are, and where their column chunks lie."""
+"""A Parquet object's footer: its row groups, and the byte ranges of their column chunks."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ DAMAGED = (pa.ArrowException, OSError, ValueError, OverflowError)
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One column of a row group, in bytes [start, stop): `values` counts nulls and empty lists too; `size`
-    is that of the pages uncompressed."""
+    """One column of a row group, in bytes [start, stop). `values` counts nulls and empty lists too. `size`:
+    the uncompressed bytes of its pages."""
 
     start: int
     stop: int
@@ -44,7 +44,8 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A row group that has rows: `index` counts those without; `size` sums its compressed bytes."""
+    """A row group with rows. `index` also counts row groups without rows. `size`: the sum of its compressed
+    bytes."""
 
     index: int
     rows: int
@@ -54,8 +55,8 @@ class Group:
 
 
 class Footer:
-    """The footer of an object of `object_size` bytes; `raw` is as it is in the object, with what is
-    behind it. UnitError if it cannot be true."""
+    """The footer of an object of `object_size` bytes. `raw`: the footer as it is in the object, with the
+    bytes after it. UnitError if the footer contradicts itself."""
 
     def __init__(self, raw: bytes, object_size: int) -> None:
         limit = len(raw)  # no list or text in it has more elements than it has bytes
@@ -75,8 +76,8 @@ class Footer:
         self.groups = self._groups(object_size - len(raw))
 
     def _check_chunks(self, size: int) -> None:
-        """Has pyarrow construct every column chunk where it catches what its C++ throws: from Python's
-        `column()`, which follows, the same exception would end the process."""
+        """Makes pyarrow construct every column chunk in a call that catches exceptions of its C++ code. In
+        the later call of `column()` the same exception would end the process."""
         if self.metadata.num_row_groups > _MOST_GROUPS:
             raise UnitError(
                 f"it has {self.metadata.num_row_groups} row groups, expected at most {_MOST_GROUPS}"
@@ -113,7 +114,7 @@ class Footer:
         return tuple(groups)
 
     def has_nulls(self, leaf: int) -> bool:
-        """Whether the statistics of a column count nulls, as far as they count them."""
+        """Whether the statistics of a column count nulls, if it has statistics."""
         found = (self.metadata.row_group(g.index).column(leaf).statistics for g in self.groups)
         return any(about.null_count for about in found if about and about.has_null_count)
 
@@ -121,10 +122,10 @@ class Footer:
 async def read_footer(
     content: Content, size: int | None = None, long_ones: asyncio.Lock | None = None
 ) -> Footer:
-    """The footer of an object of `size` bytes (None: it is not known). UnitError if the object is no
-    Parquet file, or its footer cannot be true.
+    """Returns the footer of an object of `size` bytes (None: unknown). UnitError if the object is not a
+    Parquet file, or its footer contradicts itself.
 
-    It holds `long_ones` while it has a footer that is longer than TAIL.
+    Holds `long_ones` while it holds a footer that is longer than TAIL.
     """
     if size is None:
         size, tail = await content.tail(TAIL)
@@ -158,10 +159,10 @@ async def read_footer(
 async def units_in(
     long_ones: asyncio.Lock, content: Content, about: ObjectInfo
 ) -> Iterable[tuple[int, int]]:
-    """Begin and size of the row groups of an object. UnitError if there are none.
+    """Returns begin and size of the row groups of an object. UnitError if it has none.
 
-    To look into 10,000 objects takes 10,000 requests and at most 640 MB, and more where footers are long.
-    What is read is dropped at once.
+    Listing 10,000 objects takes 10,000 requests and at most 640 MB, or more if footers are long. The
+    footers are dropped at once.
     """
     groups = (await read_footer(content, about.size, long_ones)).groups
     if not groups:
@@ -170,7 +171,8 @@ async def units_in(
 
 
 def first_footer(store: Store, objects: Iterable[ObjectInfo]) -> tuple[str, Footer] | None:
-    """Key and footer of the first of these objects that is a Parquet file; None if none is. Blocks."""
+    """Returns key and footer of the first of these objects that is a Parquet file; None if none is.
+    Blocks."""
     with asyncio.Runner() as runner:
         for found in objects:
             with contextlib.suppress(UnitError):
@@ -181,8 +183,8 @@ def first_footer(store: Store, objects: Iterable[ObjectInfo]) -> tuple[str, Foot
 
 
 def is_hidden(key: str) -> bool:
-    """Whether an object is left out, as everywhere with Parquet: summaries, markers of success and logs of
-    tables have a key of which a part begins with "_" or "."."""
+    """Whether an object is left out, as Parquet tools do: summaries, success markers and table logs have a
+    key with a part that begins with "_" or "."."""
     return any(part.startswith(("_", ".")) for part in key.split("/"))
 
 
@@ -206,7 +208,7 @@ def _damaged(why: str) -> UnitError:
 
 
 def told(error: Exception) -> str:
-    """What pyarrow says, in one line."""
+    """Returns pyarrow's message in one line."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
@@ -215,7 +217,7 @@ class _UnreadError(Exception):
 
 
 class RandomAccess(io.IOBase):
-    """A file for pyarrow, `size` bytes long, of which `part` gives some."""
+    """A file for pyarrow, `size` bytes long; `part` returns its bytes."""
 
     def __init__(self, size: int) -> None:
         self._size = size

@@ -1,8 +1,8 @@
-"""Rows of a row group as records; columns.py says what becomes of which type.
+"""Rows of a row group as records; columns.py maps the types.
 
-The wanted column chunks are fetched by ranges and held until the row group's last row. What is left of a
-row group goes on at its row; as Parquet says nowhere where in the file a row is, the row group is fetched
-again. So row groups are best not larger than a shard.
+The wanted column chunks are fetched by ranges and held until the row group's last row. The rest of a row
+group continues at its row. Parquet does not say where in the file a row is, so the row group is fetched
+again. Therefore row groups should not be larger than a shard.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ Record = dict[str, Any]
 
 
 class Parquet(Format):
-    """Reads row groups as records. `transformed`: whether something is done to them before they are
-    cached; what is not has a schema, and what a schema cannot hold sets its unit aside. `memory` is what
-    the process may take."""
+    """Reads row groups as records. `transformed`: a transform changes the records before they are cached.
+    Without a transform the records have a schema, and a unit that does not fit a schema is skipped.
+    `memory`: the bytes that the process may take."""
 
     def __init__(
         self, source: SourceConfig, transformed: bool, memory: float = float("inf")
@@ -106,7 +106,7 @@ class Parquet(Format):
     async def _fetch(
         self, footer: Footer, group: Group, columns: Sequence[Column], content: Content
     ) -> _Held:
-        """The column chunks of a row group that are wanted, by requests that run at a time."""
+        """Fetches the wanted column chunks of a row group by concurrent requests."""
         ranges: list[tuple[int, int]] = []
         for start, stop in sorted((c.start, c.stop) for c in _chunks(group, columns)):
             if ranges and start <= ranges[-1][1] + _GAP:
@@ -130,8 +130,8 @@ class Parquet(Format):
 
 
 def wanted_columns(footer: Footer, wanted: Sequence[str] | None) -> list[Column]:
-    """The columns to be read: those that are `wanted`, by their own name or that of what they are in, or
-    all. UnitError if one is not there, or has no values."""
+    """Returns the columns to read: those whose own name, or the name of a struct around them, is `wanted`;
+    or all. UnitError if a wanted column does not exist or cannot be stored."""
     usable = [column for column in footer.columns if column.dtype]
     names = ", ".join(column.name for column in usable[:50])
     if wanted is None:
@@ -149,7 +149,8 @@ def _is_in(name: str, wanted: str) -> bool:
 
 
 def _groups_of(unit: Unit, footer: Footer) -> tuple[Group, ...]:
-    """The row groups of a unit: one, or all of an object that could not be looked into when listed."""
+    """Returns the row groups of a unit: one, or all row groups of an object that could not be opened when
+    it was listed."""
     if not footer.groups:
         raise UnitError("it has no records")
     groups = (
@@ -175,7 +176,7 @@ def _records(columns: Sequence[Column], values: Sequence[Sequence[Any]]) -> Iter
 
 
 class _Held(RandomAccess):
-    """The file that pyarrow sees: it has only the pieces that were fetched, as (start, bytes)."""
+    """The file for pyarrow. It has only the fetched pieces, as (start, bytes)."""
 
     def __init__(self, size: int, pieces: list[tuple[int, Buffer]]) -> None:
         super().__init__(size)
@@ -193,7 +194,7 @@ class _Held(RandomAccess):
 def _batches(
     footer: Footer, group: Group, columns: Sequence[Column], held: _Held, first: int
 ) -> Iterator[list[list[Any]]]:
-    """The values of each column, for the rows from `first` on, a few rows at a time. Blocks."""
+    """Yields the values of each column from row `first` on, a few rows at a time. Blocks."""
     file = pq.ParquetFile(
         pa.PythonFile(held, mode="r"),
         metadata=footer.metadata,
