@@ -276,7 +276,7 @@ def test_each_format_is_told_by_its_suffix_or_its_first_bytes(
         assert train.source.format == form
     else:
         assert cli.run_command(["init", url]) == 2
-        assert f"seems to be {form}, which is not available" in capsys.readouterr().err
+        assert f"seem to be {form}, which this version cannot read" in capsys.readouterr().err
 
 
 def test_what_samples_of_a_tar_are_made_of_is_told(put, tmp_path, capsys):
@@ -336,7 +336,7 @@ def test_a_file_that_is_there_is_not_overwritten(put, tmp_path, capsys):
     url, path = put({"a.png": image()}), tmp_path / "mine.yaml"
     path.write_text("mine")
     assert cli.run_command(["init", url, "-o", str(path)]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
     assert path.read_text() == "mine"
 
 
@@ -359,12 +359,12 @@ def test_a_source_without_content_and_a_disk_without_room_are_said_so(put, tmp_p
 
 def test_a_limit_is_twice_a_source_that_fits(put, tmp_path, capsys):
     _, text = proposed(put({"a.png": image()}), tmp_path, capsys)
-    assert "  limit: 1GiB  # the source has " in text
+    assert "  limit: 1GiB  # the whole source, " in text
     source = tmp_path / "src"
     with (source / "large.png").open("wb") as file:
         file.truncate(700 << 20)
     _, text = proposed(f"file://{source}", tmp_path, capsys)
-    assert "  limit: 2GiB  # the source has 700.0 MiB, and fits whole" in text
+    assert "  limit: 2GiB  # the whole source, 700.0 MiB, fits" in text
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_every_copy_of_an_object_is_found(cachecd, shards, tmp_path):
     done = cachecd("erased", "key-1-0", "--dir", tmp_path)
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
-        f"{shards.shard(1)}: holds a record of it",
+        f"{shards.shard(1)}: holds a record of the object",
         "1 shards may hold records of the object",
     ]
     publish.copy_without(shards, 1, 0, [b"key-1-0"])
@@ -115,7 +115,7 @@ def test_a_shard_without_a_sound_sidecar_may_hold_any_record(cachecd, shards, tm
     os.truncate(shards.sidecar(0), 20)
     done = cachecd("erased", "nothing", "--dir", tmp_path)
     assert done.returncode == 1
-    assert f"{shards.shard(0)}: may hold a record of it" in done.stdout
+    assert f"{shards.shard(0)}: may hold a record of the object" in done.stdout
 
 
 def test_erased_expects_a_cache_directory(cachecd, tmp_path):

@@ -138,5 +138,7 @@ class StoreContract:
 
     def test_a_piece_beyond_the_end_is_the_units_fault(self, filled: Filled):
         store = filled({"object": b"1234"})
-        with pytest.raises(UnitError, match=r"bytes, 100 were listed|shorter than it was listed"):
+        with pytest.raises(
+            UnitError, match=r"bytes, 100 were listed|shorter than the listing says"
+        ):
             get(store, "object", 100, start=50, stop=60)

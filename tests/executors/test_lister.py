@@ -85,7 +85,7 @@ def test_an_interpreter_that_is_none_is_told(lister, tmp_path):
     echo = tmp_path / "echo"
     echo.write_text("#!/bin/sh\necho I am no lister\n")
     echo.chmod(0o755)
-    with pytest.raises(SourceUnreachableError, match="wrote what is no message"):
+    with pytest.raises(SourceUnreachableError, match="wrote something that is not a message"):
         list(lister(python=echo).units(source("Counted", units=1)))
 
 

@@ -351,7 +351,7 @@ def test_a_file_system_that_hangs_is_unreachable_and_not_waited_for_for_ever(tmp
     config = SourceConfig.model_validate({"url": tmp_path.as_uri(), "format": "files"})
     store = open_store(config, 1, HASTY)
     try:
-        with pytest.raises(SourceUnreachableError, match="did not come within"):
+        with pytest.raises(SourceUnreachableError, match="did not arrive within"):
             get(store, "key", 5)
     finally:
         for _ in range(20):  # lets the threads that hang there go

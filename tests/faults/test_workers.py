@@ -211,7 +211,7 @@ def test_a_process_that_leaks_slowly_is_replaced_between_two_shards_at_no_cost(w
     found, reasons = workers.made("leak 180", "fine")
     assert (found, reasons) == ({0: b"", 1: b""}, {})
     workers.poll(lambda: len(set(workers.executor.pids) - before) == 1)
-    assert "taken much memory" in workers.executor.status()["last_end"]
+    assert "memory was nearly used up" in workers.executor.status()["last_end"]
 
 
 # --- what it leaves behind

@@ -176,8 +176,8 @@ def test_nothing_outside_an_hdf5_file_is_read(tmp_path):
         file["link"] = np.arange(10.0)
     assert len(source.records()) == 1
     assert "is a link" in source.set_aside["a.h5"]
-    assert "lies in other files" in source.set_aside["b.h5"]
-    assert "lies in other files" in source.set_aside["c.h5"]
+    assert "stored in other files" in source.set_aside["b.h5"]
+    assert "stored in other files" in source.set_aside["c.h5"]
 
 
 def test_a_zarr_array_that_would_be_unpickled_is_set_aside(tmp_path):

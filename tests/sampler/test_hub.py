@@ -172,7 +172,7 @@ def test_who_is_not_let_in_is_told_what_to_do(hub: Hub, monkeypatch: pytest.Monk
     monkeypatch.setenv("HF_TOKEN", "hf_secretsecretsecret")
     refuses(r"it is private \(401, with the token from this machine\)", *reads)
     hub.gated = True
-    refuses(r"asked for on its page \(403, with the token", *reads)
+    refuses(r"requested on its page \(403, with the token", *reads)
 
 
 def test_what_is_not_there_says_so(hub: Hub):

@@ -126,7 +126,7 @@ def test_folders_without_an_end_are_unreachable(server: ScriptedServer):
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (scripted.refusal(404, ""), "makes no page of this folder"),
+        (scripted.refusal(404, ""), "has no page for this folder"),
         (scripted.refusal(403, ""), r"access denied \(403\)"),
         (scripted.refusal(503, ""), r"throttling \(503\)"),
         (scripted.hang_up, "closed connection|cannot read"),
