@@ -1,10 +1,10 @@
-"""Bytes and names of remote stores, with patience and blame.
+"""Bytes and names of remote stores, with retries and with errors that name what is at fault.
 
-fetch       a store whose reads are retried where that helps, and that knows whom to blame
-patience    which failure is retried, when, and how often; pure
-gate        how many requests may be under way
+fetch       a store with retries, which decides what is at fault
+patience    which failures are retried, when, and how often; pure
+gate        how many requests may be in flight
 lanes       which part of a listing is requested next; pure. sweep: the requests
-backend     what each kind of store does: s3, cloud, urls, web, local, filesystem
-answers     what an answer means: the object's fault, the store's, or one that passes
+backend     the interface of each kind of store: s3, cloud, urls, web, local, filesystem
+answers     the meaning of an HTTP error: the object's fault, the store's, or a failure that passes
 credentials keys that are renewed before they expire
 """

@@ -1,7 +1,7 @@
-"""What a store's refusal means: for this object, for the whole store, or only for now.
+"""The meaning of a store's refusal: for this object, for the whole store, or only for now.
 
-Works from the HTTP status and the error code of the body alone. The rest of such a body may hold
-parts of the signed request, so it never gets into a message.
+Uses only the HTTP status and the error code of the body. The rest of the body may hold parts of the signed
+request, so no message quotes it.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _KEYLIKE = re.compile(r"(?<![\w/+=.-])(?=[\w/+=-]*\d)(?=[\w/+=-]*[A-Z])[\w/+=-]{
 
 
 def without_secrets(url: str) -> str:
-    """The URL without user, password and query."""
+    """Returns the URL without user, password and query."""
     return _QUERY.sub("", _USERINFO.sub("", url))
 
 
 def redacted(text: str) -> str:
-    """What somebody else's words may be quoted as: one line of at most 200 characters, without the
-    user and the query of URLs, and without what looks like a key or is called one."""
+    """Returns foreign text for a message: one line of at most 200 characters, without the user and the
+    query of URLs, and without text that looks like a key or is named as one."""
     line = (text.strip().splitlines() or [""])[0]
     for pattern, instead in (
         (_USERINFO, ""),
@@ -60,7 +60,7 @@ def redacted(text: str) -> str:
 
 
 def seconds_of(headers: Mapping[str, str], now: datetime | None = None) -> float:
-    """What Retry-After asks for, in seconds; 0 if it is absent, past, or makes no sense."""
+    """Returns the seconds that Retry-After requests; 0 if it is absent, past, or invalid."""
     value = headers.get("retry-after", "").strip()
     if value.isascii() and value.isdigit():
         return float(value[:9])
@@ -74,15 +74,15 @@ def seconds_of(headers: Mapping[str, str], now: datetime | None = None) -> float
 
 
 def is_version(found: str, etag: str) -> bool:
-    """Whether an object with the ETag `found` can be the version `etag`; "": not known."""
+    """Whether an object with the ETag `found` can be the version `etag`; "": unknown."""
     bare, wanted = (tag.removeprefix("W/").strip('"') for tag in (found, etag))
     return not found or not etag or bare == wanted
 
 
 def refusal(status: int, code: str, where: str, after: float = 0.0) -> SourceError:
-    """The error for an answer with this HTTP status and error code ("" if it has none).
+    """Returns the error for a reply with this HTTP status and error code ("" if it has none).
 
-    `after`: what its Retry-After asks for, in seconds.
+    `after`: the seconds that its Retry-After requests.
     """
     answer = f"{status} {code}".strip()
     if code in _NO_BUCKET:

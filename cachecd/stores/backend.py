@@ -1,4 +1,4 @@
-"""What every kind of store offers: a listing, and reads that make a single attempt."""
+"""The interface of every kind of store: a listing, and reads that make a single attempt."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PAGE = 1000  # entries of a listing handed over at a time
 
 
 class TransientError(SourceError):
-    """One attempt failed in a way that the next may not.
+    """One attempt failed; the next attempt may succeed.
 
-    `throttled`: the store asks for fewer requests, which says nothing about the object; `after` how
-    many seconds later, 0 if it does not say. `denied`: asking again soon hardly helps.
+    `throttled`: the store requests fewer requests, so the object is not at fault; `after` is the seconds to
+    wait, 0 if the store does not say. `denied`: a retry soon hardly helps.
     """
 
     def __init__(
@@ -30,60 +30,60 @@ class TransientError(SourceError):
 
 
 class SlowError(TransientError):
-    """One attempt brought less in its time than a link that works does."""
+    """One attempt was slower than a working link is."""
 
 
 class NotPartialError(TransientError):
-    """The store sent the whole object where a part was requested, so it has the object."""
+    """The store sent the whole object, but a part was requested. So the store has the object."""
 
 
 class GoneError(UnitError):
-    """The store does not have the object: of one, that is so; of all, it is the wrong place."""
+    """The store does not have the object. If it has no object at all, the URL is wrong."""
 
 
 def resized(found: int, listed: int) -> UnitError:
-    """The object does not have the bytes that it was listed with."""
+    """Returns the error for an object whose size differs from its listed size."""
     return UnitError(f"the object has {found} bytes, {listed} were listed: it changed since")
 
 
 class Backend(Protocol):
-    """One kind of store. Every failure is one of these three errors; none carries credentials.
+    """One kind of store. Every failure is one of these three errors; none contains credentials.
 
-    TransientError: try again. UnitError: this object cannot be read, ever. SourceUnreachableError:
-    nothing can be read until somebody acts; the reason says what to do.
+    TransientError: try again. UnitError: this object can never be read. SourceUnreachableError: nothing can
+    be read until a person acts; the message says what to do.
     """
 
     where: str  # the source as people know it, for messages
 
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
-        """All objects in pages, keys relative to the source's URL. Blocks: call it in a thread.
+        """Yields all objects in pages, with keys relative to the source's URL. Blocks: call it in a thread.
 
-        A page may be empty. `start_after`: only those whose keys come after this one, by their bytes.
+        A page may be empty. `start_after`: only objects whose keys are greater, compared by bytes.
         """
 
     def glimpse(self) -> Sequence[ObjectInfo]:
-        """A few objects of the listing's beginning, in one attempt. Blocks."""
+        """Returns a few objects from the beginning of the listing, in one attempt. Blocks."""
         return next(self.list(), [])
 
     async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> Buffer:
-        """Bytes [start, stop) of an object, which was listed with `size` bytes; fewer if it is shorter.
+        """Returns bytes [start, stop) of an object that was listed with `size` bytes; fewer if the object
+        is shorter.
 
-        Never more than one byte beyond `size` is kept, however much the store would send. UnitError,
-        wherever the store tells before the body: if the object is not `size` bytes long (None: it
-        does not matter), or if `etag` is given and the object has another one now. GoneError if there
-        is no such object.
+        Keeps at most one byte beyond `size`, however much the store sends. UnitError if the object does not
+        have `size` bytes (None: any size), or if `etag` is given and the object has another ETag now, as
+        far as the store shows this before the body. GoneError if the object does not exist.
         """
 
     async def find(self, key: str) -> ObjectInfo:
-        """The object as it is now, as a listing would name it. GoneError if there is none."""
+        """Returns the object as a listing would show it now. GoneError if it does not exist."""
 
     async def tail(self, key: str, length: int, etag: str) -> tuple[int, Buffer]:
-        """An object's size and its last `length` bytes, or all of it if it has fewer. Raises as `read`
-        does; UnitError may be raised of an empty object, which has no end."""
+        """Returns an object's size and its last `length` bytes, or all bytes of a shorter object. Raises
+        the errors of `read`; an empty object may raise UnitError."""
 
 
 class Nowhere(Backend):
-    """Of a source without a URL: its reader knows where its data are."""
+    """The store of a source without a URL: its reader finds the data by itself."""
 
     where = "a source without a url"
 

@@ -42,8 +42,8 @@ _CREDENTIALS = {
 
 
 def client_options(connections: int, silence: float, *, allow_http: bool) -> dict[str, Any]:
-    """obstore's client_options: patience by silence (seconds), not by length of the transfer; the
-    certificate authorities that AWS_CA_BUNDLE names, beside the usual ones."""
+    """Returns obstore's client_options: the timeout counts seconds without data, not the length of the
+    transfer; the certificate authorities of AWS_CA_BUNDLE count besides the usual ones."""
     options: dict[str, Any] = {
         "allow_http": allow_http,
         "connect_timeout": timedelta(seconds=min(5.0, silence)),
@@ -61,10 +61,10 @@ NO_RETRIES: Any = {"max_retries": 0}
 
 
 class CloudBackend(Backend):
-    """Reads by an obstore store whose prefix is the source's URL, and lists by it too.
+    """Reads and lists by an obstore store whose prefix is the source's URL.
 
-    For processes that end by os._exit: a thread of obstore's that calls into Python while the interpreter
-    ends aborts the process.
+    For processes that end by os._exit: an obstore thread that calls into Python while the interpreter ends
+    would abort the process.
     """
 
     def __init__(self, store: Any, where: str) -> None:
@@ -102,8 +102,8 @@ class CloudBackend(Backend):
     async def _get(
         self, key: str, options: obstore.GetOptions, size: int | None, etag: str
     ) -> tuple[int, Buffer]:
-        """The object's size, and what the options ask for of it. It is checked before the body: what has
-        grown may be larger than the memory."""
+        """Returns the object's size, and the range in the options. Checks the size before it reads the
+        body, because an object that has grown may exceed the memory."""
         if etag and not etag.startswith("W/"):  # a weak one matches none, by the rules of HTTP
             options["if_match"] = etag
         with self._explained():
@@ -132,15 +132,15 @@ class CloudBackend(Backend):
 
 
 class GoogleBackend(CloudBackend):
-    """Google's store, which lists from any key on, and so by several requests at a time.
+    """Google's store. It lists from any key on, so several requests can list it at a time.
 
-    Azure's does not: the version of its protocol that obstore speaks begins at the beginning whatever it
-    is asked for, and goes on only behind a page that it has given. Lists of its folders, one by one, would
-    come in another order than those of its keys, which is what an interrupted listing goes on by.
+    Azure's store cannot: obstore's version of the protocol ignores the start key, and continues only behind
+    a page that it returned. A listing folder by folder would not be in key order, which an interrupted
+    listing needs.
     """
 
     def page(self, ask: Ask) -> Page:
-        """A part of the listing, in one attempt. Blocks."""
+        """Returns a part of the listing, in one attempt. Blocks."""
         try:
             pages = obstore.list(self._store, offset=ask.after or None, chunk_size=ask.most)
             raw = next(iter(pages), [])
@@ -154,10 +154,11 @@ class GoogleBackend(CloudBackend):
 
 
 def _named(page: Sequence[obstore.ObjectMeta], before: str) -> list[ObjectInfo]:
-    """What a page lists, after the key `before`, in the order of the keys.
+    """Returns the objects of a page, after the key `before`, in key order.
 
-    obstore drops the slash at the end of a folder's marker. What is empty and lies where only the marker
-    of its name would, behind what its name comes before, or right before what is in it, gets it back.
+    obstore drops the slash at the end of a folder marker's key. An empty object gets the slash back if only
+    a marker can be at its place in the order: after a key that is greater than its name, or right before
+    objects in its folder.
     """
     names = [o["path"] for o in page]
     found = []
@@ -179,7 +180,7 @@ def untrusted(where: str) -> SourceUnreachableError:
 
 
 def explain(error: Exception, where: str) -> SourceError:
-    """What an exception of obstore's means. Only what is known to be harmless is quoted of it."""
+    """Returns the error for an exception of obstore. Quotes only text that is known to be harmless."""
     text = str(error)
     for provider, looked in _CREDENTIALS.items():
         if text.startswith(f"Generic {provider} error: Error performing token request"):
@@ -236,8 +237,8 @@ _ENDPOINTS = {
 
 
 def open_cloud(source: SourceConfig, connections: int, silence: float) -> CloudBackend:
-    """The store of a gs:// or az:// URL; credentials and endpoint by the provider's own variables, as
-    obstore finds them."""
+    """Returns the store of a gs:// or az:// URL. obstore finds credentials and endpoint in the provider's
+    own variables."""
     parts = urlsplit(source.url)
     google = parts.scheme == "gs"
     endpoint = next(filter(None, map(os.environ.get, _ENDPOINTS[google])), "")

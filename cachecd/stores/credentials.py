@@ -30,22 +30,21 @@ _DESCRIPTIONS = create_loader()
 
 
 def new_session() -> boto3.Session:
-    """A session that looks at environment and profiles as they are now. BotoCoreError."""
+    """Returns a session that reads environment and profiles as they are now. BotoCoreError."""
     core = botocore.session.Session()
     core.register_component("data_loader", _DESCRIPTIONS)
     return boto3.Session(botocore_session=core)
 
 
 class ChainCredentials:
-    """Answers obstore's question for credentials; called in its threads.
+    """Provides credentials to obstore; called in obstore's threads.
 
-    Roles, SSO and containers hand out keys that expire, a `credential_process` perhaps after seconds.
-    No answer given here is used for longer than LIFE, nor for longer than half of what its keys still
-    had to live when they were asked for. Fixed keys are looked up anew after LIFE, so that a profile
-    that somebody has renewed is noticed. Where renewing fails, the keys at hand serve until they
-    expire.
+    Roles, SSO and containers issue keys that expire, a `credential_process` perhaps after seconds. Keys are
+    used for at most LIFE, and for at most half of their remaining life when they were fetched. Fixed keys
+    are looked up again after LIFE, so that a renewed profile is noticed. If renewing fails, the present
+    keys are used until they expire.
 
-    `failure` is why the latest call raised, None if it did not: obstore itself does not tell.
+    `failure`: why the latest call raised, None if it did not; obstore does not report it.
     """
 
     def __init__(self, where: str) -> None:
@@ -104,7 +103,7 @@ class ChainCredentials:
 
 
 def missing() -> str:
-    """Where credentials were looked for in vain, and what to do."""
+    """Returns where credentials were searched without success, and what to do."""
     profile = os.environ.get("AWS_PROFILE", "default")
     keys = os.environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")
     config = os.environ.get("AWS_CONFIG_FILE", "~/.aws/config")

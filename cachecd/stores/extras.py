@@ -10,8 +10,8 @@ from cachecd.errors import ConfigError
 
 @contextlib.contextmanager
 def extra(name: str, user: str) -> Iterator[None]:
-    """Around the import of what the extra `name` installs. ConfigError says how to install it if it is
-    missing; `user` needs it."""
+    """Wraps the import of a library from the extra `name`, which `user` needs. If the library is missing,
+    ConfigError says how to install it."""
     try:
         yield
     except (ImportError, OSError) as error:  # OSError: a library of the system is missing

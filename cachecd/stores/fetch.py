@@ -1,8 +1,8 @@
-"""Bytes from a store: its listing, and reads that are tried again where that can help.
+"""A store with retries: its listing, and reads that are repeated if a retry can help.
 
-A `Backend` (stores/backend.py) is one kind of store and makes one attempt; `Store` adds patience
-(patience.py has the figures) and judgement: which failures to try again, how long, and whether in the
-end the object or the store is to blame.
+A `Backend` (stores/backend.py) is one kind of store and makes one attempt. `Store` adds patience
+(patience.py has the figures) and judgement: which failures to retry, how long, and whether the object or
+the store is at fault in the end.
 """
 
 from __future__ import annotations
@@ -47,10 +47,8 @@ _LONGEST = 10  # times `within`, for one object of a store that does answer othe
 
 
 class Store:
-    """One source's store, for one event loop. Reads may run concurrently, up to `connections`.
-
-    `where` names it in messages.
-    """
+    """One source's store, for one event loop. Up to `connections` reads may run at a time. `where` is its
+    name in messages."""
 
     def __init__(self, backend: Backend, retry: Retry, connections: int) -> None:
         self.backend = backend
@@ -73,20 +71,19 @@ class Store:
         return self.backend.where
 
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
-        """All objects in pages of at most PAGE, in the store's order (object stores and files: by
-        the bytes of the key), or only those after the key `start_after`. Blocks: call it in a thread.
+        """Yields all objects in pages of at most PAGE, in the store's order (object stores and files: by
+        the bytes of the key), or only objects after the key `start_after`. Blocks: call it in a thread.
 
-        Keys are relative to the source's URL, which names a folder whether it ends in "/" or not.
-        Empty objects whose key ends in "/" (the folder markers of S3 consoles) are left out; of
-        files, so are those whose name, or whose folder's name, starts with a dot.
-        SourceUnreachableError says what to do.
+        Keys are relative to the source's URL, which names a folder with or without a final "/". Empty
+        objects whose key ends in "/" (the folder markers of S3 consoles) are left out. Files are left out
+        if their name, or their folder's name, starts with a dot. SourceUnreachableError: the message says
+        what to do.
         """
         return self.backend.list(start_after)
 
     def sweep(self, lanes: Lanes) -> Sweep | None:
-        """The same by several requests at a time, as `lanes` has it; None if the store has no way to ask
-        for what comes after any key, or none that is quick. The lanes tell of a store that lists in
-        another order."""
+        """The same by several requests at a time (lanes.py). None if the store cannot list from any key on,
+        or only slowly. The lanes report a store that lists in another order."""
         page: Callable[[Ask], Page] | None = getattr(self.backend, "page", None)
         if page is None:
             return None
@@ -96,14 +93,13 @@ class Store:
     async def get(
         self, key: str, size: int | None, etag: str = "", start: int = 0, stop: int | None = None
     ) -> Buffer:
-        """Bytes [start, stop) of the object, which is `size` bytes long (None: it is not known); all
-        of it by default.
+        """Returns bytes [start, stop) of the object, by default all of it. The object has `size` bytes
+        (None: unknown).
 
-        Exactly that many bytes, of the version that `etag` names. UnitError if that cannot be had,
-        SourceUnreachableError if nothing can be read from the store. Failures that may pass
-        (timeouts, 5xx, throttling, cut connections) are tried again first; an object that keeps
-        failing, though each time another one can be read right before, is at fault itself: UnitError
-        with `passing` set.
+        Returns exactly this many bytes, of the version `etag`. UnitError if that is impossible,
+        SourceUnreachableError if nothing can be read from the store. Failures that may pass (timeouts, 5xx,
+        throttling, cut connections) are retried first. If an object keeps failing while another object can
+        be read before each try, the object is at fault: UnitError with `passing` set.
         """
         stop = size if stop is None else stop
         assert stop is not None, "neither a size nor an end was given"
@@ -119,8 +115,8 @@ class Store:
         return await self._insist(key, stop - start, read)
 
     async def tail(self, key: str, length: int, etag: str = "") -> tuple[int, Buffer]:
-        """An object's size and its last `length` bytes, or all of it if it has fewer. Raises as `get`
-        does."""
+        """Returns an object's size and its last `length` bytes, or all bytes of a shorter object. Raises
+        the errors of `get`."""
 
         async def read() -> tuple[int, Buffer]:
             size, body = await self.backend.tail(key, length, etag)
@@ -131,15 +127,16 @@ class Store:
         return await self._insist(key, length, read)
 
     async def find(self, key: str) -> ObjectInfo:
-        """The object as it is now, as a listing would name it. Raises as `get` does; GoneError if there
-        is none."""
+        """Returns the object as a listing would show it now. Raises the errors of `get`; GoneError if it
+        does not exist."""
         found = await self._insist(key, 0, lambda: self.backend.find(key))
         if found.size and not self._witness:
             self._witness = key  # who only looks things up has read none
         return found
 
     async def _insist(self, key: str, length: int, ask: Callable[[], Awaitable[_Found]]) -> _Found:
-        """What an attempt at reading `length` bytes of the object brings, tried again as `get` says."""
+        """Returns the result of an attempt at reading `length` bytes of the object, retried as `get`
+        promises."""
         began = time.monotonic()
         failures = slow = proofs = 0
         while True:
@@ -207,7 +204,7 @@ class Store:
         return body
 
     async def _can_be_read(self, since: float, but: str, in_parts: bool = True) -> bool:
-        """Whether another object than `but` can be read, or has been since then."""
+        """Whether another object than `but` can be read now, or was read since then."""
         async with self._looking:
             if self._read_at > since and self._witness != but:
                 return True
@@ -244,7 +241,7 @@ class Store:
             return False
 
     def _may_recover(self, began: float) -> bool:
-        """Whether the store has answered anybody lately, so that this read is worth more time."""
+        """Whether the store has answered any request lately, so that this read deserves more time."""
         now = time.monotonic()
         lately = max(began, now - self._retry.within)
         return self._read_at > lately and now - began < _LONGEST * self._retry.within
@@ -261,7 +258,7 @@ class Store:
 
 
 def open_plain_store(source: SourceConfig, connections: int, retry: Retry | None = None) -> Store:
-    """The store that `source.url` names, without the tables that list or label its objects."""
+    """Returns the store that `source.url` names, without the tables that list or label its objects."""
     retry = retry or Retry()
     return Store(_open_backend(source, connections, retry), retry, connections)
 

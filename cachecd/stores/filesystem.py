@@ -1,4 +1,4 @@
-"""Every store that fsspec knows and this package does not: sftp, hdfs, memory, the Hugging Face Hub ..."""
+"""Every store that only fsspec supports: sftp, hdfs, memory, the Hugging Face Hub ..."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _OLD = 60.0  # seconds from which on what is missing, and nobody has listed, is 
 class FsspecBackend(Backend):
     """The files below a URL, read in threads.
 
-    Which failures pass and which do not, fsspec's file systems do not say in one way: all that is
-    not plainly about the object is tried again.
+    fsspec's file systems have no common way to mark failures that pass. So every failure that is not
+    plainly the object's is retried.
     """
 
     def __init__(self, url: str, connections: int) -> None:
@@ -62,11 +62,11 @@ class FsspecBackend(Backend):
         self._threads = ThreadPoolExecutor(connections, "read-fsspec")
 
     def _root(self, since: float = float("-inf")) -> str:
-        """The folder's path, as it was at `since` or later."""
+        """Returns the folder's path, as it was at `since` or later."""
         return self._folder
 
     def _etag(self, about: dict[str, Any]) -> str:
-        """The version that fsspec's answer tells; "" if it tells none."""
+        """Returns the ETag of fsspec's reply; "" if it has none."""
         return ""
 
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
@@ -140,12 +140,12 @@ class FsspecBackend(Backend):
 
 
 class HubBackend(FsspecBackend):
-    """The files below an hf:// URL, at a commit.
+    """The files below an hf:// URL, at one commit.
 
-    A branch or tag is asked once for its commit, and everything is listed and read at that one: a commit
-    never changes. ETags are the Hub's hashes of contents. Where the commit does not have what was listed
-    (another process listed a later one), the branch is asked again. The token is the one that
-    huggingface_hub finds.
+    A branch or tag is resolved to a commit once. Everything is listed and read at this commit, because a
+    commit never changes. ETags are the Hub's hashes of contents. If the commit does not have a listed
+    object (another process listed a later commit), the branch is resolved again. huggingface_hub finds the
+    token.
     """
 
     def __init__(self, source: SourceConfig, connections: int) -> None:
@@ -180,7 +180,7 @@ class HubBackend(FsspecBackend):
             return self._folder
 
     def _commit(self) -> str:
-        """The commit that the revision is now."""
+        """Returns the present commit of the revision."""
         from huggingface_hub import errors
 
         time.sleep(max(0.0, self._asked_at + _PAUSE - time.monotonic()))
@@ -214,7 +214,7 @@ class HubBackend(FsspecBackend):
         return str(about["lfs"]["sha256"] if about.get("lfs") else about.get("blob_id") or "")
 
     def _find(self, key: str, since: float = float("-inf"), etag: str = "") -> ObjectInfo:
-        """UnitError if no commit has it, with this ETag if it is given."""
+        """Finds an object, with this ETag if it is given. UnitError if no commit has it."""
         began = time.monotonic()
         try:
             found = super()._find(key, since)

@@ -1,4 +1,4 @@
-"""Lets requests through to a store, no more at a time than its pace allows."""
+"""Limits the requests in flight to a store to the store's pace."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cachecd.stores.patience import Pace
 
 
 class Gate:
-    """`async with gate:` around each request; in the order in which they come. For one event loop."""
+    """`async with gate:` around each request, in order of arrival. For one event loop."""
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
@@ -46,7 +46,7 @@ class Gate:
         self._open()
 
     def _open(self) -> None:
-        """Lets in as many as may come in now; looks again when the store wants to be asked again."""
+        """Starts as many requests as the pace allows. Looks again when the store wants the next request."""
         while self._waiting and self._may_enter():
             turn = self._waiting.popleft()
             if not turn.done():

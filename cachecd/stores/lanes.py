@@ -1,13 +1,13 @@
-"""How a store's listing is read by several requests at a time: who asks for what next. Pure.
+"""Divides a store's listing into key ranges, so that several requests can read it at a time. Pure.
 
-A store that lists in the order of its keys can be asked for what comes after any string, so its keys are
-divided into ranges, *lanes*, each of which is read page by page. Nobody knows beforehand where the
-keys are: a range is cut where a sibling of what it has shown may begin, or in the middle of what is
-left of it, and the first page behind the cut tells whether there was anything.
+A store that lists in key order can list the keys after any string. So its keys are divided into ranges,
+*lanes*, each of which is read page by page. The distribution of keys is not known in advance. A range is
+cut where a sibling of a listed key may begin, or in the middle of its rest. The first page behind the cut
+shows whether there are keys.
 
-Answers are taken in the order in which they were asked for, and there are always as many asked for as
-there may be. So what is listed, and in which order, follows from the listing's contents alone, however
-fast the store was, wherever it was interrupted, and however few requests it was given at a time.
+Replies are handled in the order of their requests, and the number of requests in flight is always the
+maximum. So the listing and its order follow from the contents of the store alone, and not from its speed,
+from interruptions or from the number of requests.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _CLASSES = ("0123456789", "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVW
 
 
 class OutOfOrderError(Exception):
-    """The store does not list in the order of its keys, or not what comes after the key asked for."""
+    """The store does not list in key order, or does not list the keys after the requested key."""
 
 
 class Ask(NamedTuple):
-    """A request for the next objects after a key, at most so many."""
+    """A request for the next objects after a key, at most `most`."""
 
     after: str
     most: int
@@ -49,8 +49,8 @@ class Ask(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The answer: as many `objects`, folder markers (empty, the key ends in a slash) included, fewer only
-    if there are no `more`."""
+    """The reply: as many `objects` as requested, including folder markers (empty, the key ends in a slash);
+    fewer only if there are no `more`."""
 
     objects: Sequence[ObjectInfo]
     more: bool
@@ -58,10 +58,10 @@ class Page:
 
 @dataclass(slots=True)
 class _Lane:
-    """The keys after `start` up to `stop` (None: to the end); those up to `after` are listed.
+    """The keys after `start` up to `stop` (None: to the end). Keys up to `after` are listed.
 
-    `fresh`: nothing was answered yet. Then `level` is how many characters of `start` its first key has:
-    at that place keys differ. `first` and `count` are of the last page that had any.
+    `fresh`: no reply arrived yet. Then `level` is the number of characters that the lane's first key shares
+    with `start`: at that place keys differ. `first` and `count` belong to the last page that had keys.
     """
 
     start: str
@@ -76,9 +76,9 @@ class _Lane:
 class Lanes:
     """One listing of a store.
 
-    `asks` are oldest first; `answer` takes the page of the oldest and returns what is to be appended to
-    what was listed till now. First that is some of all lanes, mixed; after that each page as it is. It is
-    over when nothing is asked for.
+    `asks`: the requests, oldest first. `answer` takes the page of the oldest request and returns the
+    objects to append to the listing. First these are a mix of all lanes; later each page is appended as it
+    is. The listing ends when `asks` is empty.
     """
 
     def __init__(self) -> None:
@@ -96,8 +96,8 @@ class Lanes:
         return [Ask(o.after, _GLANCE if o.fresh and o.start else _PAGE) for o in self._asked]
 
     def answer(self, page: Page) -> list[ObjectInfo]:
-        """Takes the page that was asked for first. OutOfOrderError, and nothing has changed that was
-        returned, if the store cannot be listed so."""
+        """Takes the page of the oldest request. OutOfOrderError if the store cannot be listed in this way;
+        objects that were returned before stay valid."""
         lane = self._asked.popleft()
         keys = [o.key for o in page.objects]
         first = keys[0] if keys else None
@@ -133,8 +133,8 @@ class Lanes:
         at: str,
         key: str | None,
     ) -> None:
-        """Both lanes that meet at a key must see the same key come next: else the store has an order of
-        its own (folder by folder, say), and what it lists in between would be in neither."""
+        """Two lanes that meet at a key must both list the same key next. Otherwise the store has another
+        order (folder by folder, for example), and neither lane would list all keys between them."""
         if at == "" and mine is self._found:
             return
         if at not in others:
@@ -158,8 +158,8 @@ class Lanes:
     # --- where a lane is cut
 
     def _split(self) -> bool:
-        """Cuts the lane that has most left, and asks for what is behind the cut; False if no lane is
-        worth it."""
+        """Cuts the lane with the most keys left, and requests the keys behind the cut. False if no lane is
+        worth a cut."""
         if self._misses + sum(lane.fresh for lane in self._asked) > (
             _MISSES + self._answers // _HITS_A_MISS
         ):
@@ -178,7 +178,7 @@ class Lanes:
         return False
 
     def _cut(self, lane: _Lane) -> str | None:
-        """A key between what a lane has listed and its end; None if there is none to be found."""
+        """Returns a key between the lane's last listed key and its end; None if there is none."""
         after, stop = lane.after, lane.stop
         alike = _alike(lane.first, after)
         place = 0 if stop is None else _alike(after, stop)
@@ -201,7 +201,7 @@ class Lanes:
         return None
 
     def _between(self, begin: str, end: str | None) -> str:
-        """The characters between two that keys may have there, as far as is known."""
+        """Returns the characters between two others that keys may have there, as far as is known."""
         characters = self._characters
         upto = len(characters) if end is None else bisect_left(characters, end)
         return characters[bisect_right(characters, begin) : upto]
@@ -216,7 +216,7 @@ class Lanes:
             self._characters = "".join(sorted(known))
 
     def _left(self, lane: _Lane) -> float:
-        """About how many keys a lane has left, if they go on as on its last page."""
+        """Estimates how many keys a lane has left, if they continue as on its last page."""
         begin = _alike(lane.first, lane.stop or "")
         first, after = self._number(lane.first, begin), self._number(lane.after, begin)
         base = len(self._characters) + 2
@@ -224,7 +224,8 @@ class Lanes:
         return lane.count * ((stop - after) / max(after - first, 1))
 
     def _number(self, key: str, begin: int) -> int:
-        """A key as a number: where it lies among those that are alike up to `begin`."""
+        """Returns the position of a key, as a number, among keys that share their first `begin`
+        characters."""
         characters = self._characters
         found, base = 0, len(characters) + 2
         digits = key[begin : begin + _DIGITS]
@@ -234,7 +235,7 @@ class Lanes:
 
 
 def _alike(one: str, other: str) -> int:
-    """How many characters they begin with alike."""
+    """Returns the number of characters at the beginning that both texts share."""
     for place, (mine, theirs) in enumerate(zip(one, other, strict=False)):
         if mine != theirs:
             return place
@@ -242,7 +243,7 @@ def _alike(one: str, other: str) -> int:
 
 
 def _mixed(pages: Iterable[Sequence[ObjectInfo]]) -> list[ObjectInfo]:
-    """All of them, such that every beginning has its share of each page."""
+    """Mixes all objects, so that each key prefix has its share of each page."""
     order = [
         ((nth + 0.5) / len(page), place, nth, found)
         for place, page in enumerate(pages)
@@ -252,5 +253,5 @@ def _mixed(pages: Iterable[Sequence[ObjectInfo]]) -> list[ObjectInfo]:
 
 
 def is_marker(found: ObjectInfo) -> bool:
-    """Whether it is what consoles put into a store so that it shows a folder."""
+    """Whether the object is a marker, which consoles create so that a folder is shown."""
     return not found.size and found.key.endswith("/")

@@ -1,9 +1,9 @@
-"""How patient reads from a store are: when to try again, how many retries in all, how many at once. Pure.
+"""Retries of reads from a store: when, how many in all, and how many requests at a time. Pure.
 
-Three figures keep a store in trouble from getting more to do because of it. A `Retry` spreads one
-read's tries over time. A `Budget` bounds the retries of all reads together, so that when most fail,
-the load stays near what it is when none does. A `Pace` lowers the number of requests at a time when
-the store asks for fewer, and raises it again as they succeed. Times are seconds of a monotonic clock.
+Three figures keep a store in trouble from getting more load. A `Retry` spreads one read's tries over time.
+A `Budget` bounds the retries of all reads together: if most reads fail, the load stays close to the normal
+load. A `Pace` lowers the number of requests at a time when the store throttles, and raises it as requests
+succeed. Times are seconds of a monotonic clock.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How long a failing read is tried again: `tries` times, or for `within` seconds.
+    """How long a failing read is retried: `tries` times, or for `within` seconds.
 
-    Then it depends on whether other objects can be read (cachecd.stores.fetch). The pause before
-    each try is a random part of a span that doubles from `first` to `longest` (full jitter), so that
-    many readers that failed together do not come back together.
+    After that, the state of other objects decides (cachecd.stores.fetch). The pause before each try is a
+    random part of a span that doubles from `first` to `longest` (full jitter), so that many readers that
+    failed together do not return together.
 
-    One try ends when nothing has come for `silence` seconds, or when so little has come that it was
-    less than `slowest` bytes a second beyond these: a minimum rate, so that a large object over a slow
-    link is not cut off and one that drips is.
+    A try ends after `silence` seconds without data, or when its rate falls below `slowest` bytes a second
+    beyond these seconds. So a large object over a slow link is not cut off, but one that only drips is.
     """
 
     tries: int = 7
@@ -32,15 +31,16 @@ class Retry:
     slowest: float = 64 << 10
 
     def pause(self, failures: int, chance: float) -> float:
-        """Seconds to wait after this many failures in a row; `chance` is uniform in [0, 1)."""
+        """Returns the seconds to wait after this many failures in a row; `chance` is uniform in [0, 1)."""
         # Capped: a read may fail for hours, and floats do not take every power of two.
         return chance * min(self.longest, self.first * 2.0 ** min(failures - 1, 40))
 
     def patience(self, num_bytes: int, slow: int) -> float:
-        """Seconds for a try to bring this many bytes, after `slow` tries that were too slow.
+        """Returns the seconds in which a try must fetch this many bytes, after `slow` tries that were too
+        slow.
 
-        Each doubles the part that grows with the size, up to eightfold: where all is slow, fewer
-        requests at a time and more time for each bring something, and the same again brings nothing.
+        Each slow try doubles the part that grows with the size, up to eightfold. If everything is slow,
+        fewer requests with more time succeed, and a repetition of the same request does not.
         """
         return self.silence + num_bytes / self.slowest * (1 << min(slow, 3))
 
@@ -48,10 +48,9 @@ class Retry:
 class Budget:
     """A token bucket for the retries of one store's reads.
 
-    A retry takes a token. Every success brings back a part of one, and so does time, so that a store
-    of which nothing can be read is asked once a second and not never. In any span of time there are
-    at most `capacity` retries, and one for each 1 / `per_success` successes and each 1 /
-    `per_second` seconds in it.
+    A retry takes a token. Every success returns a part of a token, and so does time: a store that fails
+    every read is still tried once a second. In any span of time there are at most `capacity` retries, plus
+    one for each 1 / `per_success` successes and for each 1 / `per_second` seconds.
     """
 
     def __init__(
@@ -64,12 +63,12 @@ class Budget:
         self._at = 0.0
 
     def succeeded(self, now: float) -> None:
-        """A read has succeeded."""
+        """Notes a successful read."""
         self._pass(now)
         self._tokens = min(self._capacity, self._tokens + self._per_success)
 
     def take(self, now: float) -> bool:
-        """Takes a token, if there is one."""
+        """Takes a token. Returns whether there was one."""
         self._pass(now)
         if self._tokens < 1.0:
             return False
@@ -77,7 +76,7 @@ class Budget:
         return True
 
     def wait(self, now: float) -> float:
-        """Seconds until time alone brings a token."""
+        """Returns the seconds until time alone returns a token."""
         self._pass(now)
         return max(0.0, (1.0 - self._tokens) / self._per_second)
 
@@ -90,9 +89,9 @@ class Budget:
 class Pace:
     """How many requests a store gets at a time, between 1 and `most`.
 
-    Halved when the store throttles, or is too slow for the requests it has; one more for each
-    `limit` successes. Refusals of requests that were under way when it was last halved say nothing
-    new. `not_before` is when the store wants the next request.
+    The number is halved when the store throttles, or is too slow for its requests; it grows by one after
+    each `limit` successes. Failures of requests that were in flight at the last halving do not count again.
+    `not_before`: the time at which the store wants the next request.
     """
 
     LONGEST = 60.0  # seconds for which a store may send us away: it is asked again within a minute
@@ -105,15 +104,16 @@ class Pace:
 
     @property
     def allowed(self) -> int:
-        """Requests at a time."""
+        """The number of requests at a time."""
         return int(self.limit)
 
     def succeeded(self) -> None:
-        """A request has succeeded."""
+        """Notes a successful request."""
         self.limit = min(float(self._most), self.limit + 1.0 / self.limit)
 
     def overloaded(self, now: float, began: float, after: float = 0.0) -> None:
-        """A request that began at `began` was throttled or too slow; `after`: the store's Retry-After."""
+        """Notes that a request that began at `began` was throttled or too slow; `after`: the store's
+        Retry-After."""
         if began >= self._halved_at:
             self.limit = max(1.0, self.limit / 2)
             self._halved_at = now

@@ -1,4 +1,4 @@
-"""S3 and everything that speaks its protocol: boto3 signs in and lists, obstore moves the bytes."""
+"""S3 and compatible services: boto3 signs in and lists, obstore moves the bytes."""
 
 from __future__ import annotations
 
@@ -52,9 +52,8 @@ _NO_PATH = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f]")
 class S3Backend:
     """The objects below an s3:// URL.
 
-    Credentials, region and endpoint are found as the AWS tools find them (AWS_* variables, profiles,
-    roles), where the source does not name them. Nothing is asked of the network before the first
-    call.
+    Credentials, region and endpoint that the source does not give are found as the AWS tools find them
+    (AWS_* variables, profiles, roles). The first call is the first use of the network.
     """
 
     def __init__(
@@ -116,7 +115,7 @@ class S3Backend:
             raise SourceUnreachableError(f"{self.where}: {error}") from None
 
     def page(self, ask: Ask) -> Page:
-        """A part of the listing, in one attempt. Blocks."""
+        """Returns a part of the listing, in one attempt. Blocks."""
         found: list[ObjectInfo] = []
         for answer in islice(self._answers(1, ask.after, ask.most), _MOST_EMPTY):
             found += _entries(answer, self._prefix)
@@ -126,7 +125,7 @@ class S3Backend:
         raise TransientError(f"the store has listed {_MOST_EMPTY} pages that were almost empty")
 
     def _answers(self, tries: int, after: str, most: int) -> Iterator[Any]:
-        """The store's answers of at most so many keys, from the one behind `after` on."""
+        """Yields the store's replies with at most this many keys each, from the key behind `after` on."""
         client = self._signed_in(tries)
         where = {"StartAfter": self._prefix + after} if after else {}
         more = True
@@ -182,7 +181,7 @@ class S3Backend:
     def _get(
         self, key: str, wanted: str, length: int, size: int | None, etag: str
     ) -> tuple[int, Buffer]:
-        """The object's size, and the range of it that is wanted: all of it if none is named."""
+        """Returns the object's size, and the wanted range: all bytes without a range."""
         options = {"IfMatch": etag} if etag else {}
         if wanted:
             options["Range"] = f"bytes={wanted}"
@@ -211,7 +210,8 @@ class S3Backend:
         return ObjectInfo(key, found["ContentLength"], found.get("ETag", ""))
 
     def _signed_in(self, tries: int) -> Any:
-        """boto3's client, made anew now and then, so that renewed credentials are noticed."""
+        """Returns boto3's client. It is made again now and then, so that renewed credentials are
+        noticed."""
         with self._signing_in:  # it takes a while, and many may ask
             client, made = self._clients.get(tries, (None, 0.0))
             if client is None or time.monotonic() - made > LIFE:
@@ -244,7 +244,7 @@ class S3Backend:
             raise SourceUnreachableError(f"{self.where}: {redacted(str(error))}") from error
 
     def _explain(self, error: BotoCoreError | ClientError) -> SourceError:
-        """What an exception of botocore's means."""
+        """Returns the error for an exception of botocore."""
         match error:
             case ClientError():
                 answer = error.response
@@ -279,7 +279,8 @@ def _pay(params: dict[str, Any], **_: Any) -> None:
 
 
 def _entries(page: Any, prefix: str) -> list[ObjectInfo]:
-    """What one answer of ListObjectsV2 lists below the prefix: the marker of its own folder is not."""
+    """Returns the objects of one reply of ListObjectsV2 below the prefix, without the marker of the prefix
+    itself."""
     return [
         ObjectInfo(o["Key"][len(prefix) :], o["Size"], o.get("ETag", ""))
         for o in page.get("Contents", ())

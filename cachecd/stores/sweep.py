@@ -1,4 +1,4 @@
-"""Reads a store's listing by several requests at a time, as Lanes has it, with its own patience."""
+"""Reads a store's listing by several requests at a time (lanes.py), with its own retries."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from cachecd.stores.patience import Pace, Retry
 
 
 class Sweep:
-    """One attempt at a listing, from where its lanes are. After `close` its threads end as soon as the
-    store answers them.
+    """One attempt at a listing, from the present state of its lanes. After `close` its threads end as soon
+    as the store replies.
 
-    `page` makes one attempt at an answer, `units` returns the units among listed objects. What fails is
-    tried again after a while; a store that throttles gets fewer requests at a time, and more again as they
+    `page` makes one attempt at a reply. `units` returns the units among listed objects. Failed requests are
+    retried after a while. A store that throttles gets fewer requests at a time, and more again as they
     succeed.
     """
 
@@ -47,9 +47,9 @@ class Sweep:
         self._threads = ThreadPoolExecutor(min(connections, WINDOW), "lane")
 
     def next(self) -> list[ObjectInfo] | None:
-        """The units that follow, perhaps none; None at the end of the listing. Blocks. Raises what the
-        store has raised after all that came before it: the lanes are then as they were, and another sweep
-        goes on with them."""
+        """Returns the next units, perhaps none; None at the end of the listing. Blocks. Raises a store's
+        error after all units before the error. The lanes then keep their state, and another sweep continues
+        with them."""
         asks = self._lanes.asks
         if not asks:
             return None

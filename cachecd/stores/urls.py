@@ -1,4 +1,4 @@
-"""Files of any number of web servers, each named by its whole URL, as a manifest's rows name them."""
+"""Files of any number of web servers, each named by its whole URL in a row of a manifest."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _TOTAL = re.compile(r"bytes [0-9*-]+/([0-9]{1,19})")
 
 
 def schemes_of(url: str) -> tuple[str, ...]:
-    """Of a source whose URL names no host: which schemes its objects' URLs may have."""
+    """Returns the URL schemes that objects may have, for a source whose URL names no host."""
     return ("https",) if url == "https://" else ("http", "https")
 
 
 def refused(url: str, schemes: Sequence[str]) -> str | None:
-    """Why nothing is fetched from this URL, if nothing is."""
+    """Returns why this URL is refused, or None."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -57,7 +57,7 @@ def refused(url: str, schemes: Sequence[str]) -> str | None:
 
 
 def trusted() -> ssl.SSLContext:
-    """The usual certificate authorities, and the one that AWS_CA_BUNDLE names."""
+    """Returns the usual certificate authorities, and those of AWS_CA_BUNDLE."""
     context = ssl.create_default_context()
     if bundle := os.environ.get("AWS_CA_BUNDLE"):
         context.load_verify_locations(bundle)
@@ -65,11 +65,11 @@ def trusted() -> ssl.SSLContext:
 
 
 class UrlsBackend(Backend):
-    """Objects by their URLs, which are their keys. There is no listing but a manifest.
+    """Objects whose keys are their URLs. Only a manifest lists them.
 
-    Nothing is asked with credentials. Queries are sent as they are. A redirection is followed if its
-    scheme is one of the source's. What one server refuses is a matter of its object, unless nothing else
-    can be read either.
+    No request has credentials. Queries are sent unchanged. A redirection is followed if its scheme is one
+    of the source's. If one server refuses an object, the object is at fault, unless no other object can be
+    read either.
     """
 
     def __init__(self, source: SourceConfig, connections: int, silence: float) -> None:
@@ -150,7 +150,7 @@ class UrlsBackend(Backend):
     def _asked(
         self, method: str, url: str, headers: Mapping[str, str]
     ) -> Iterator[urllib3.BaseHTTPResponse]:
-        """The answer, not read yet; raises what it means if it is not a good one."""
+        """Returns the reply, without reading its body. Raises the error of a bad reply."""
         answer: urllib3.BaseHTTPResponse | None = None
         try:
             for _ in range(_MOST_HOPS):
@@ -199,8 +199,8 @@ class UrlsBackend(Backend):
 
 
 def _body(answer: urllib3.BaseHTTPResponse, most: int, given_up: Callable[[], bool]) -> bytes:
-    """Up to so many bytes. Where a server drips them, the thread is free soon after nobody waits for it
-    any more: it is needed for the other servers."""
+    """Reads up to this many bytes. If a server drips its bytes, the thread becomes free soon after the
+    reader gave up, because other servers need it."""
     found = bytearray()
     while len(found) < most and not given_up():
         if not (piece := answer.read1(min(most - len(found), _AT_ONCE))):
@@ -210,7 +210,7 @@ def _body(answer: urllib3.BaseHTTPResponse, most: int, given_up: Callable[[], bo
 
 
 def _length_of(answer: urllib3.BaseHTTPResponse) -> int | None:
-    """The whole object's, as far as the answer tells."""
+    """Returns the size of the whole object, as far as the reply shows it."""
     if answer.status == 206:
         total = _TOTAL.fullmatch(answer.headers.get("Content-Range", ""))
         return int(total[1]) if total else None

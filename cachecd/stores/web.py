@@ -1,4 +1,4 @@
-"""Files of a web server: read by obstore, listed by the links in the pages of their folders."""
+"""Files of a web server: obstore reads them; the links in the pages of their folders list them."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ _DEEPEST = 64  # folders within each other: a server may make them up as it is a
 class WebBackend(CloudBackend):
     """The files below an http:// or https:// URL.
 
-    `list` asks for the folder's page and follows its links: those one step further down, without a
-    query, and not beginning with a dot. A link that ends in "/" is a folder; of each other the server
-    is asked for the size. What has none, and what is not there, is left out with a warning.
+    `list` requests the folder's page and follows its links: only links one level down, without a query, and
+    without a leading dot. A link that ends in "/" is a folder. For any other link the server is asked for
+    the size. Files without a size and missing files are left out with a warning.
     """
 
     def __init__(self, source: SourceConfig, connections: int, silence: float) -> None:
@@ -82,7 +82,7 @@ class WebBackend(CloudBackend):
         return self._sized(list(islice(self._files(""), 10)))
 
     def _files(self, start_after: str) -> Iterator[str]:
-        """The keys of all files, by their bytes."""
+        """Yields the keys of all files, in the order of their bytes."""
         after = os.fsencode(start_after)
         waiting = [iter(self._links(""))]
         while waiting:
@@ -99,7 +99,7 @@ class WebBackend(CloudBackend):
                 waiting.append(iter(self._links(key)))
 
     def _links(self, folder: str) -> Sequence[str]:
-        """What a folder's page links to in it, as keys, in their order."""
+        """Returns the keys that a folder's page links to inside the folder, in order."""
         base = self._url + quote(folder, safe="/")
         links = _Links()
         links.feed(self._page(base))
@@ -149,7 +149,7 @@ class WebBackend(CloudBackend):
 
 
 class _Links(HTMLParser):
-    """Where a page's links lead."""
+    """The targets of a page's links."""
 
     def __init__(self) -> None:
         super().__init__()
