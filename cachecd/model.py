@@ -38,8 +38,8 @@ def etag_hash(etag: str) -> int:
 
 @dataclass(frozen=True, slots=True, order=True)
 class StreamId:
-    """Names one stream of a generation. Index 0 to S - 1: an endless stream; S: supplements; S + 1 + n:
-    makes the damaged shard n again."""
+    """Names one stream of a generation. Index 0 to S - 1: an endless stream; S: supplements; S + 1 + n: the
+    stream that makes the damaged shard n again."""
 
     dataset: str
     generation: str
@@ -177,8 +177,8 @@ class ShardFound(NamedTuple):
     """The current version of a shard number that has files at a start.
 
     `status`: "live"; "old" (the number is marked as retired); "damaged" or "excluded" (the shard must be
-    made again); "lost" (the sidecar is missing or damaged: of the facts only `allocated` and `version` are
-    known). `elders`: (version, allocated bytes) of older versions that leases name.
+    made again); "lost" (the sidecar is missing or damaged, so that only `allocated` and `version` of the
+    facts are known). `elders`: (version, allocated bytes) of older versions that leases name.
     """
 
     number: int
@@ -198,11 +198,9 @@ class Condemned:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What generation.json fixes: `streams` is S, `stripe` the units that one stream gets in a row,
-    `lanes` the units that a stream has in hand, `capacity` the bytes of a shard with its sidecar.
-
-    `ends` are the ends of the blocks: block b has the places [ends[b - 1], ends[b]).
-    """
+    """The fixed values of generation.json: `streams` is S, `stripe` the units that one stream gets in a
+    row, `lanes` the units that a stream has in hand, `capacity` the bytes of a shard with its sidecar.
+    `ends` are the ends of the blocks: block b has the places [ends[b - 1], ends[b])."""
 
     streams: int
     stripe: int
@@ -252,11 +250,9 @@ def _begin(block: int, ends: Sequence[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """One unit as it is listed: an object, `key` relative to the source's URL, or `size` bytes of it
-    from `begin` on. Key and `begin` name it.
-
-    `label` is the name of its class, where a list of units gives it; "" where not.
-    """
+    """One unit as it is listed: an object, `key` relative to the source's URL, or `size` bytes of it from
+    `begin` on. Key and `begin` identify the unit. `label`: the name of its class, if a list of units gives
+    it, else ""."""
 
     key: str
     size: int
@@ -266,7 +262,7 @@ class ObjectInfo:
 
 
 def encoded(text: str) -> bytes:
-    """A key in bytes. A name that is not Unicode comes as lone surrogates."""
+    """Returns a key as bytes. Keys that are not Unicode have lone surrogates as text."""
     return text.encode("utf-8", "surrogatepass")
 
 

@@ -6,9 +6,9 @@ server      the socket: frames as requests, replies as frames
 requests    requests as events of the policy, its replies as messages
 status      the status document
 loop        one cache.dir with its policy: the only wiring
-start       opens cache.dir, and reports what it has
-rules       the configuration as rules of the policy, and whether its limit will do
-identities  what decides the content of a generation, and so names its directory
+start       opens cache.dir, and reports its content
+rules       the configuration as rules of the policy, and whether the limit suffices
+identities  the values that decide the content of a generation, and so name its directory
 manifest    the text of a lease's manifest
 carrying    carries out every command in its thread, in the order that the policy needs
 disk_work   the commands about files, one after the other; blocks
@@ -16,5 +16,5 @@ feeding     streams in workers: units, grants, `until`, and the workers' reports
 remaking    damaged shards and supplements, made again from the source
 missing     the listed records that no live shard holds
 listings    the listing of each generation, kept current
-complaints  what fails is logged once; ground: whether cache.dir is still the same
+complaints  failures, each logged once; ground: whether cache.dir is still the same
 """

@@ -1,4 +1,4 @@
-"""Refusals of disks and sources: each is logged once, and once more when it works again."""
+"""Failures of disks and sources: each is logged once, and once more when it ends."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _log = structlog.get_logger("cachecd.daemon")
 
 @dataclass(slots=True)
 class _Subject:
-    """`reason`: why it fails, "" if it works; `since`: when that began. `logged`: when a failure was logged
-    last; `said`: that is the last line in the log."""
+    """`reason`: why the disk or source fails, "" if it works. `since`: when the failure began. `logged`:
+    when a failure was last logged. `said`: the last log line was a failure."""
 
     reason: str = ""
     since: float = 0.0
@@ -34,7 +34,7 @@ class Complaints:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Why each subject fails that fails now."""
+        """The reason of each present failure, by subject."""
         return {name: each.reason for name, each in self._subjects.items() if each.reason}
 
     def note(self, subject: str, reason: str, patience: float = 0.0) -> bool:

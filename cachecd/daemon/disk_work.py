@@ -43,9 +43,8 @@ Search = do.VerifyShard | do.FindHolders | do.RemakeShard
 
 @dataclass(slots=True)
 class DiskWork:
-    """`states`: what state.json of each generation has, or gets with its next write. `schemas`: the
-    known schemas. `window`: the shuffle window in bytes. `check` raises DiskError if nothing
-    may be written."""
+    """`states`: the present or next content of each generation's state.json. `schemas`: the known schemas.
+    `window`: the shuffle window in bytes. `check` raises DiskError if nothing may be written."""
 
     layout: Layout
     excluded: ExcludedFile
@@ -58,8 +57,8 @@ class DiskWork:
     _counted: set[GenerationId] = field(default_factory=set)  # state.json lacks their newest counts
 
     def configure(self, window: int | None) -> None:
-        """Sets the shuffle window. `window`: cache.window; None: half of the memory. Reading how much there
-        is takes a millisecond, so it is not done for each manifest."""
+        """Sets the shuffle window. `window`: cache.window; None: half of the memory. Reading the size of
+        the memory takes a millisecond, so it is not repeated for each manifest."""
         self.window = resources.window() if window is None else window
 
     def excluded_keys(self, dataset: str) -> frozenset[str]:
@@ -69,7 +68,7 @@ class DiskWork:
     # --- writes
 
     def write(self, command: Write) -> list[ev.Event]:
-        """Carries out a command. Returns its result, durable by now."""
+        """Carries out a command. Its result, which is returned, is durable."""
         begun = False
         try:
             self.check()
@@ -139,8 +138,8 @@ class DiskWork:
             write_generation(path, replace(known, schema=schema))
 
     def facts(self, stream: StreamId, number: int, skipped: tuple[Skipped, ...] = ()) -> ShardFacts:
-        """Returns the facts of a sealed shard that is not published. `skipped`: with the whole reasons, of
-        which the sidecar has the beginnings."""
+        """Returns the facts of a sealed shard that is not published. `skipped` has the complete reasons;
+        the sidecar has only their beginnings."""
         if skipped:
             self._skipped[stream, number] = skipped
         layout = self.of(generation_of(stream))
@@ -151,8 +150,8 @@ class DiskWork:
         return _facts(head, 0, 0)
 
     def discard(self, stream: StreamId, numbers: Iterable[int]) -> None:
-        """Removes sealed shards that will not be published. What the disk refuses to remove, the next start
-        removes, or a worker that gets the number again."""
+        """Removes sealed shards that will not be published. If the disk refuses, the next start removes
+        them, or a worker that gets the same number."""
         layout = self.of(generation_of(stream))
         for number in numbers:
             self._skipped.pop((stream, number), None)
@@ -177,7 +176,7 @@ class DiskWork:
         self, generation: GenerationId, number: int, version: int, dropped: bool
     ) -> ev.Event:
         """Publishes the next version of a damaged shard, which was made from the source. `dropped`: the
-        data of the version before is gone; the rest of it goes now. DiskError."""
+        data of the damaged version were removed before; its other files are removed now. DiskError."""
         if self._holds_excluded(generation, number, version):
             publish.discard(self.of(generation), number, version)
             return ev.RemakeFailed(generation, number, "a record of it was excluded")
@@ -205,7 +204,7 @@ class DiskWork:
         return ev.Remade(generation, number, _facts(head, allocated, version))
 
     def _count(self, generation: GenerationId, skipped: Sequence[Skipped]) -> None:
-        """Counts skipped units, for state.json. The log names as many as state.json does."""
+        """Counts skipped units, for state.json. The log names as many units as state.json does."""
         state = self.states.get(generation, State())
         counts = dict(state.skipped)
         for each in skipped:

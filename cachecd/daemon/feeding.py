@@ -74,8 +74,8 @@ class OneShard:
 
 @dataclass(eq=False, slots=True)
 class _Stream:
-    """One stream from Open to Close. `place`: behind the last unit that was sent. `more`: what the worker
-    knows of the units behind. `fetched`: bytes that were counted."""
+    """One stream from Open to Close. `place`: the place after the last unit that was sent. `more`: the
+    worker's knowledge of the units after it. `fetched`: bytes that were counted."""
 
     id: StreamId
     place: Place = (0, 0)
@@ -112,7 +112,7 @@ class Feeding:
     # --- commands
 
     def open(self, command: do.OpenStream) -> None:
-        """Opens a stream, or has it begin anew."""
+        """Opens a stream. A stream that is open begins again."""
         if command.stream in self._streams:
             self._close(command.stream, awaited=False)
         stream = _Stream(command.stream, (command.cursor.block, command.cursor.place))
@@ -128,7 +128,7 @@ class Feeding:
         self._start(stream, self._open(stream, command))
 
     def send(self, command: do.SetUntil | do.GrantShard) -> None:
-        """Has an open stream go on."""
+        """Makes an open stream continue."""
         if (stream := self._streams.get(command.stream)) is None:
             return  # it has failed, and the policy hears of it
         match command:
@@ -147,7 +147,7 @@ class Feeding:
         self._sealed.get(stream, set()).discard(number)
 
     def wake(self, name: GenerationId) -> None:
-        """The listing went on: streams that wait get more units."""
+        """The listing has continued: waiting streams get more units."""
         for stream in list(self._streams.values()):
             if generation_of(stream.id) != name:
                 continue
@@ -156,7 +156,7 @@ class Feeding:
                 self._feed(stream)
 
     async def finish(self) -> None:
-        """Ends what this has begun in the listing. Nothing is sent afterwards."""
+        """Ends all work of this object on the listing. Nothing is sent afterwards."""
         self._streams.clear()
         for task in self._tasks:
             task.cancel()
@@ -165,7 +165,7 @@ class Feeding:
     # --- reports
 
     def heard(self, message: FromStream) -> None:
-        """A worker reports."""
+        """Handles a report of a worker."""
         name = message.stream
         stream = self._streams.get(name)
         match message:
@@ -186,7 +186,7 @@ class Feeding:
                 self._failed(stream, message)
 
     def _closed(self, name: StreamId) -> None:
-        """A worker has given up a stream, as Close asked, and reports nothing more about it."""
+        """A worker has closed a stream, and reports nothing more about it."""
         if not self._closes[name].pop(0):
             return
         sealed = self._sealed.pop(name, set())
@@ -297,7 +297,8 @@ class Feeding:
             self._start(stream, self._page(self.generations[generation_of(stream.id)], stream))
 
     async def _page(self, generation: FedGeneration, stream: _Stream) -> None:
-        """Sends the next page of units, if there is one or the worker does not know yet what follows."""
+        """Sends the next page of units, if there is one, or if the worker does not know yet what
+        follows."""
         listing, shape = generation.listing, generation.shape
         assert shape is not None, "the stream is open"
         waits = listing.waits  # before the page: units that are listed meanwhile follow
@@ -317,8 +318,8 @@ class Feeding:
             self._feed(stream)
 
     async def _read(self, stream: _Stream, read: Callable[[], Awaitable[Result]]) -> Result | None:
-        """Reads the listing, again and again while the disk refuses. None: the stream was closed or opened
-        anew meanwhile."""
+        """Reads the listing, and repeats the call while the disk refuses. None: the stream was closed or
+        opened again meanwhile."""
         while self._streams.get(stream.id) is stream:
             try:
                 result = await read()

@@ -1,7 +1,7 @@
-"""Whether what lies under cache.dir is still what this daemon began with, and was not moved or replaced.
+"""Checks that cache.dir was not moved or replaced while the daemon runs.
 
-A file system may be unmounted, and a directory moved away. What is missing then is not gone for good, and
-what lies there instead is not ours to write to or to delete.
+A file system may be unmounted, and a directory moved away. Then missing files are not lost for good, and
+the daemon must not write or delete in a directory at the same path.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class Ground:
     """The directories of a running daemon, by their inodes."""
 
     def __init__(self, directories: Iterable[Path]) -> None:
-        """DiskError if one cannot be looked at."""
+        """DiskError if a directory cannot be read."""
         self._known = {path: _identity(path) for path in directories}
 
     def check(self) -> None:
-        """DiskError, with the remedy, if a directory is gone, is another, or cannot be seen."""
+        """DiskError, with the remedy, if a directory is missing, was replaced, or cannot be read."""
         for path, known in self._known.items():
             if (found := _identity(path)) != known:
                 state = "is gone" if found is None else "was replaced"

@@ -1,4 +1,4 @@
-"""What decides the content of a generation: the identity that names its directory. Pure."""
+"""The identity of a generation: the values that decide its content and name its directory. Pure."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _NAMES = ("format", "manifest", "array", "reader", "options")  # with the URL, t
 
 
 def identity_of(dataset: DatasetConfig) -> dict[str, Any]:
-    """Returns what decides the content of a dataset's records, in the words of generation.json. Values that
-    are defaults are left out, as `directory_name` needs it."""
+    """Returns the values that decide the content of a dataset's records, with the names of generation.json.
+    Default values are left out, as `directory_name` requires."""
     source = dataset.source.model_dump(mode="json", exclude_defaults=True)
     whole = dataset.model_dump(mode="json", exclude_defaults=True)
     if "://" in source.get("id", ""):  # the default of a source, in words: it stays that source
@@ -42,13 +42,14 @@ def identity_of(dataset: DatasetConfig) -> dict[str, Any]:
 
 
 def _in_order(patterns: dict[str, Any]) -> Any:
-    """The first pattern says which objects are listed. Names in alphabetical order are a mapping."""
+    """The first pattern decides which objects are listed, so the order counts. Names in alphabetical order
+    are a mapping."""
     return patterns if list(patterns) == sorted(patterns) else list(map(list, patterns.items()))
 
 
 def split_of(words: Mapping[str, Any]) -> str:
-    """Returns the split of a generation, by the words of its identity; "" for none. It includes what names
-    the units: a unit is held out by its name, and the same object has another name below another URL."""
+    """Returns the split of a generation, from its identity; "" for none. The result includes the URL: a
+    unit is held out by its name, and below another URL the same object has another name."""
     if words.get("split") is None:
         return ""
     names = {name: words[name] for name in _NAMES if name in words}

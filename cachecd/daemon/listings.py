@@ -44,8 +44,8 @@ Result = TypeVar("Result")
 
 
 class GenerationListing:
-    """The table of one generation. `waits`: the first listing goes on, so that streams wait at the end of
-    what is listed. `classes`: the names of all classes, by number."""
+    """The table of one generation. `waits`: the first listing is running, so streams wait at the end of the
+    listed units. `classes`: the names of all classes, by number."""
 
     def __init__(self, table: Table, thread: ThreadPoolExecutor) -> None:
         """`thread` made the table."""
@@ -93,7 +93,7 @@ class GenerationListing:
         return await asyncio.get_running_loop().run_in_executor(self.thread, work)
 
     async def close(self) -> None:
-        """Closes the file; what was begun ends first."""
+        """Closes the file after all work that was begun."""
         await self.run(self.table.close)
         await asyncio.to_thread(self.thread.shutdown)
 
@@ -101,8 +101,8 @@ class GenerationListing:
 @dataclass(eq=False)
 class ListingKeeper:
     """Keeps the listing of one configured generation current: lists until that succeeds, then again every
-    `relist` seconds. After a failure the listing continues where it was, if the store has an order; the
-    units that are listed are fed meanwhile.
+    `relist` seconds. After a failure the listing continues where it stopped, if the store has an order. The
+    listed units are fed meanwhile.
 
     Every change of the listing is delivered as Listed, and then `changed` is called. `classes`: the path of
     the file of class numbers. `reserve`: as of Listing. `reason`: why the last attempt failed, or "".
@@ -126,7 +126,7 @@ class ListingKeeper:
     _found: set[str] = field(default_factory=set)
 
     async def keep(self) -> None:
-        """Lists for ever; returns if there is nothing to list again."""
+        """Lists repeatedly; returns if no further listing is due."""
         await self.load_classes()
         longest = _LONGEST_PAUSE
         judges = True
@@ -156,7 +156,7 @@ class ListingKeeper:
         self.changed()
 
     def status(self) -> dict[str, Any]:
-        """As the status document has it."""
+        """Returns the figures for the status document."""
         ago = round(time.monotonic() - self.ended, 1) if self.ended else None
         return {"objects": self.objects, "ended_ago_s": ago, "failed": self.reason}
 
@@ -229,7 +229,7 @@ class ListingKeeper:
         return pause
 
     async def _units(self, pages: SourcePages) -> AsyncIterator[Sequence[ObjectInfo]]:
-        """The units that the dataset takes. Notes the classes that the pages name."""
+        """Yields the units that the dataset takes. Collects the class names of the pages."""
         source, takes = self.config.source, selection_of(self.config)
         async for page in pages.read():
             if source.awaits_classes:
@@ -239,7 +239,7 @@ class ListingKeeper:
             self.objects += len(page)
 
     async def _number_classes(self) -> None:
-        """Numbers the classes that are new, durably. DiskError."""
+        """Numbers the new classes, durably. DiskError."""
         if self.config.source.awaits_classes:
             known = ClassNames(self.listing.classes)
             if (extended := known.extended(self._found)) is not known:

@@ -1,4 +1,4 @@
-"""One cache.dir with its policy, from a start to its end: the only place where the parts meet."""
+"""One cache.dir with its policy, from start to end: the only place that connects the parts."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class CacheLoop:
         self._fetched = self._corrupt = 0
 
     async def open(self) -> None:
-        """Reports what a start finds, then begins to list, to probe leases and to measure. DiskError.
+        """Reports the result of a start, then begins to list, to probe leases and to measure. DiskError.
         LimitTooSmallError: a pinned dataset that was listed before does not fit."""
         found = self._found = await start(self._config, self._limit, self._offline, self._progress)
         try:
@@ -111,14 +111,15 @@ class CacheLoop:
         self._tasks = [asyncio.ensure_future(each) for each in work]
 
     def configure(self, config: Config, limit: int) -> None:
-        """Takes over what may change while the daemon runs: limits, growth, rotation, the window."""
+        """Applies the values that may change while the daemon runs: limits, growth, rotation, the
+        window."""
         self._config = config
         self._found.work.configure(config.cache.window)
         found = self._found
         self.feed(configured(config, limit, found.names, found.boot, self._offline))
 
     def feed(self, event: ev.Event) -> None:
-        """Reports an event to the policy, and begins to carry out what follows."""
+        """Reports an event to the policy, and begins to carry out the resulting commands."""
         match event:
             case ev.ShardVerified(generation, number, sound=False) if not self._is_known(event):
                 self._corrupt += 1
@@ -134,7 +135,7 @@ class CacheLoop:
             self.carrying.record(self._counts)
 
     async def drain(self, grace: float) -> None:
-        """Begins no more shards. Returns when none is being made, after `grace` seconds at the latest."""
+        """Begins no more shards. Returns when no shard is being made, or after `grace` seconds."""
         self.feed(ev.Draining())
         deadline = time.monotonic() + grace
         while time.monotonic() < deadline and any(
@@ -143,7 +144,7 @@ class CacheLoop:
             await asyncio.sleep(0.02)
 
     async def close(self) -> None:
-        """Ends all work. What was begun on disk ends first."""
+        """Ends all work. Disk work that was begun is finished first."""
         self.feed(ev.Draining())
         for task in self._tasks:
             task.cancel()
@@ -157,8 +158,8 @@ class CacheLoop:
     # --- requests
 
     def probe(self, lease: str) -> bool:
-        """Looks whether a process holds a lease, and reports that none does. True also for a lease that is
-        unknown or cannot be looked at."""
+        """Checks whether a process holds a lease, and reports if none does. Returns True also for a lease
+        that is unknown or cannot be checked."""
         state = self.policy.leases.by_id.get(lease)
         if state is None or not state.written:
             return True
@@ -173,7 +174,7 @@ class CacheLoop:
         return False
 
     def _is_known(self, event: ev.ShardVerified) -> bool:
-        """Whether the shard is quarantined already: several readers report it."""
+        """Whether the shard is quarantined already: several readers report the same shard."""
         known = self.policy.room.by_id.get(event.generation)
         return known is not None and event.number in known.repairs
 
@@ -182,8 +183,8 @@ class CacheLoop:
         self.carrying.record(lambda: [event])
 
     def sides(self, dataset: str) -> list[str]:
-        """The datasets from which a key is excluded together: both sides of a split. None if this cache has
-        no such dataset."""
+        """Returns the datasets from which a key is excluded together: both sides of a split. None if this
+        cache has no such dataset."""
         given = self._config.datasets.get(dataset)
         if given is not None and given.split is not None:
             train = dataset.removesuffix("-eval") if given.held_out else dataset
@@ -192,11 +193,11 @@ class CacheLoop:
         return [dataset] if dataset in known else []
 
     def are_excluded(self, dataset: str, keys: frozenset[str]) -> bool:
-        """Whether keys are excluded, and their shards are done."""
+        """Whether keys are excluded, and all of their shards are handled."""
         return self._found.work.excluded.are_done(dataset, keys)
 
     def rate(self, dataset: str) -> float:
-        """The bytes per second that are fetched for a dataset now."""
+        """Returns the present rate of fetching for a dataset, in bytes per second."""
         then, arrived = self._earlier[0]
         return (self._arrived[dataset] - arrived[dataset]) / (time.monotonic() - then)
 
@@ -235,7 +236,7 @@ class CacheLoop:
     # --- wiring
 
     def _configured(self, name: str) -> ListingKeeper:
-        """Has the streams of a dataset's generation fed, and its listing kept."""
+        """Starts to feed the streams of a dataset's generation, and to keep its listing current."""
         found: Start = self._found
         generation, listing = found.configured[name], found.listings[name]
         layout = found.layout.generation(*generation)
@@ -268,7 +269,7 @@ class CacheLoop:
         self._arrived[dataset] += fetched
 
     def _complain(self) -> None:
-        """Logs what the disk or a source refuses, once."""
+        """Logs a failure of the disk or a source, once."""
         self._stopped.note("the disk of cache.dir", self.policy.disk.why)
         for name, dataset in self.policy.datasets.items():
             why = dataset.source.why or dataset.generation.contradicted
@@ -285,7 +286,7 @@ class CacheLoop:
             await self._again(work)
 
     async def _again(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Does work, and again after a failure."""
+        """Runs work, and repeats it after a failure."""
         name = work.__name__.strip("_")
         while True:
             try:
@@ -362,7 +363,7 @@ class CacheLoop:
             self.carrying.record(write)
 
     def _write(self, name: str, write: Callable[[], None]) -> None:
-        """Writes a file without which a start does well enough."""
+        """Writes a file. A start without the file also works, so a failure is only logged."""
         try:
             self._ground.check()
             write()

@@ -20,10 +20,10 @@ from cachecd_client.errors import CorruptError
 
 @dataclass(slots=True)
 class HeldRecords:
-    """The records of all shards without a mark `.old`, for each unit: how many (`count`), the number
-    behind the last (`top`), whether a shard has the unit's last record (`ended`), the hash of the ETag, and
-    whether two versions of the unit are held (`mixed`). `damaged`: sidecars that cannot be read, so that
-    nobody knows what is missing."""
+    """The records of all shards without a mark `.old`, for each unit: their number (`count`), the number
+    after the last record (`top`), whether a shard has the unit's last record (`ended`), the hash of the
+    ETag, and whether two versions of the unit are held (`mixed`). `damaged`: sidecars that cannot be read,
+    so the missing records are unknown."""
 
     layout: GenerationLayout
     count: NDArray[np.int64]
@@ -35,7 +35,7 @@ class HeldRecords:
     damaged: list[Name] = field(default_factory=list)
 
     def pieces(self, units: Sequence[Unit], excluded: frozenset[str]) -> list[Piece]:
-        """Returns the missing records of these units. A unit of which another version is held lacks
+        """Returns the missing records of these units. A unit with another version in the shards lacks
         nothing."""
         pieces = []
         holes = []
@@ -75,7 +75,7 @@ class HeldRecords:
 
 
 def held_records(layout: GenerationLayout, units: int) -> HeldRecords:
-    """Reads every sidecar. `units`: how many are listed. DiskError."""
+    """Reads every sidecar. `units`: the number of listed units. DiskError."""
     counts = (np.zeros(units, np.int64), np.zeros(units, np.int64), np.zeros(units, np.bool_))
     held = HeldRecords(layout, *counts, np.zeros(units, np.uint64), np.zeros(units, np.bool_))
     held.sidecars = _current(layout)

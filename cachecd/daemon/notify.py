@@ -1,4 +1,4 @@
-"""Tells the service manager how we are (sd_notify); does nothing outside of one."""
+"""Reports the daemon's state to the service manager (sd_notify); has no effect without one."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _STARTS_WITHIN = 120_000_000  # microseconds
 
 
 class ServiceManager:
-    """The service manager that started us, as $NOTIFY_SOCKET and $WATCHDOG_USEC tell; or none.
+    """The service manager of this process, by $NOTIFY_SOCKET and $WATCHDOG_USEC; or none.
 
-    No call ever blocks or raises: a manager that is deaf must not stop the service.
+    No call ever blocks or raises, because a manager that does not listen must not stop the service.
     """
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
@@ -29,24 +29,24 @@ class ServiceManager:
         self.watchdog_interval = int(microseconds) / 2e6 if watched and int(microseconds) else None
 
     def ready(self) -> None:
-        """We serve. Also ends reloading()."""
+        """The daemon serves. Also ends reloading()."""
         self._send("READY=1")
 
     def starting(self, text: str) -> None:
-        """We are not ready yet, and get on: however long it takes, the manager waits as long as this is
-        said again within two minutes."""
+        """The daemon is still starting. The manager waits as long as this is repeated within two
+        minutes."""
         self._send(f"EXTEND_TIMEOUT_USEC={_STARTS_WITHIN}\nSTATUS={' '.join(text.splitlines())}")
 
     def reloading(self) -> None:
-        """We read our configuration again; ready() says when that is done."""
+        """The daemon reads its configuration again; ready() reports the end."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
-        """We have begun to stop."""
+        """The daemon has begun to stop."""
         self._send("STOPPING=1")
 
     def watchdog(self) -> None:
-        """We are alive; to be called every `watchdog_interval` seconds."""
+        """The daemon is alive. Call this every `watchdog_interval` seconds."""
         self._send("WATCHDOG=1")
 
     def _send(self, message: str) -> None:

@@ -1,7 +1,8 @@
-"""One daemon per cache directory, one owner per socket; the second fails at once and hears who.
+"""One daemon for each cache directory, one owner for each socket. A second daemon fails at once, with the
+name of the owner.
 
-The proof is an open-file-description lock, which the operating system ends with its holder, on a
-small file whose text names the holder. Samplers, started by exec, do not inherit it.
+The proof is an open-file-description lock, which the operating system ends with its holder, on a small file
+whose text names the holder. Samplers, started by exec, do not inherit it.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SOCKET_PATH_BYTES = 107  # sun_path holds 108 with its NUL
 
 @contextlib.contextmanager
 def _owned(what: str, lock: Path, endpoint: str) -> Iterator[None]:
-    """Owns a thing until the end of the block, or of the process. Never blocks. InUseError names the
+    """Holds a lock until the end of the block, or of the process. Never blocks. InUseError names the
     holder; DiskError if the lock file cannot be made."""
     with refusing(f"cannot lock {what} with {lock}"):
         while (fd := _lock(what, lock)) is None:
@@ -78,10 +79,10 @@ def claim_directory(lock: Path, endpoint: str) -> AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def claim_socket(path: Path) -> Iterator[None]:
-    """Makes this process the owner of the socket `path`, and removes one that a dead daemon left.
+    """Makes this process the owner of the socket `path`, and removes a socket that a dead daemon left.
 
-    Its directory must exist (see make_private_directory). ConfigError if the path is too long
-    or is something else than a socket; InUseError if somebody answers there.
+    The socket's directory must exist (see make_private_directory). ConfigError if the path is too long or
+    is not a socket; InUseError if a process answers there.
     """
     length = len(os.fsencode(path))
     if length > SOCKET_PATH_BYTES:
@@ -122,16 +123,16 @@ def _peer(connected: socket.socket) -> str:
 
 
 def open_socket_to_group(path: Path) -> None:
-    """Lets the group connect, once `path` is bound: connecting takes write permission, which the
-    umask may have taken away. The directory's mode keeps everybody else out."""
+    """Allows the group to connect, once `path` is bound: connecting needs write permission, which the umask
+    may have removed. The directory's mode keeps all other users out."""
     with refusing(f"cannot set the mode of the socket {path}"):
         path.chmod(0o660)
 
 
 @contextlib.contextmanager
 def made(path: Path, make: Callable[[Path], None]) -> Iterator[None]:
-    """Has `make` make a directory. At the end it is removed again with the parents that were missing, as
-    far as they are empty."""
+    """Calls `make` to make a directory. At the end removes the directory and those parents that were
+    missing before, if they are empty."""
     new = [p for p in (path, *path.parents) if not p.exists()]
     try:
         make(path)
@@ -143,7 +144,7 @@ def made(path: Path, make: Callable[[Path], None]) -> Iterator[None]:
 
 
 def make_cache_directory(path: Path) -> None:
-    """Makes cache.dir. DiskError if that is refused, or nothing can be written there."""
+    """Makes cache.dir. DiskError if it cannot be made or written."""
     with refusing(f"cannot create cache.dir {path}"):
         path.mkdir(mode=0o750, parents=True, exist_ok=True)
         if not os.access(path, os.W_OK | os.X_OK):
@@ -151,10 +152,10 @@ def make_cache_directory(path: Path) -> None:
 
 
 def make_private_directory(path: Path) -> None:
-    """Makes `path` (and its parents) if need be, for us and our group alone: mode 0750.
+    """Makes `path` (and its parents) if it is missing, for this user and group alone: mode 0750.
 
-    DiskError if it cannot be made, or if what is there belongs to somebody else or is open to
-    all: whoever can reach the control socket can read everything cached.
+    DiskError if it cannot be made, or if the present directory belongs to another user or is open to all:
+    whoever can reach the control socket can read everything that is cached.
     """
     with refusing(
         f"cannot create the directory {path} for the socket (set server.endpoint, or XDG_RUNTIME_DIR, to a "

@@ -1,5 +1,5 @@
-"""Records that are fetched again: what a whole dataset lacks, and damaged shards. Each is made by a stream
-that ends with its first shard."""
+"""Fetches records again: the missing records of a whole dataset, and damaged shards. Each shard is made by
+a stream that ends with its first shard."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Remaking:
                 self._start(command, self._remake(command))
 
     async def finish(self) -> None:
-        """Ends the looks at sidecars and into the listing."""
+        """Ends the searches of sidecars and listing."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -139,7 +139,7 @@ class Remaking:
     # ---
 
     async def _listed(self, fed: FedGeneration, numbers: Sequence[int]) -> list[Unit | None]:
-        """The units with these numbers; None for one that is not listed, or is excluded."""
+        """Returns the units with these numbers; None for a unit that is not listed, or is excluded."""
         found: list[Unit | None] = []
         for at in range(0, len(numbers), MOST_AT_ONCE):
             found += await fed.listing.units(numbers[at : at + MOST_AT_ONCE])
@@ -149,7 +149,7 @@ class Remaking:
     def _start(
         self, command: do.FindMissing | do.RemakeShard, work: Coroutine[Any, Any, None]
     ) -> None:
-        """Begins work. What fails is repeated by the policy."""
+        """Begins work. The policy repeats failed work."""
 
         def end(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)

@@ -29,7 +29,8 @@ _log = structlog.get_logger("cachecd.daemon")
 
 @dataclass(slots=True)
 class _Due:
-    """A request that the policy has not answered. `dataset`: whose rate of fetching its reply states."""
+    """A request that the policy has not answered. `dataset`: the dataset whose fetch rate is in the
+    reply."""
 
     id: str
     dataset: str
@@ -136,8 +137,8 @@ class Requests:
         self._cache.feed(ev.DamageReported(name, generation, number, request.version))
 
     async def _exclude(self, request: protocol.Exclude, answer: Answer) -> None:
-        """Replies when the exclusion is durable and its shards are in no new set, or after a while to send
-        the request again."""
+        """Replies when the exclusion is durable and its shards are in no new set. After a while, replies
+        that the client should send the request again."""
         sides = self._cache.sides(request.dataset)
         if not sides:
             message = f"no dataset {request.dataset!r} in this cache"
@@ -156,7 +157,7 @@ class Requests:
             answer(protocol.Done(request.id))
 
     def _begin_exclusion(self, dataset: str, keys: frozenset[str]) -> asyncio.Event:
-        """Begins to exclude keys, unless that is under way; returns what is set at its end."""
+        """Begins to exclude keys, unless that has begun. Returns an event that is set at the end."""
         wanted = dataset, keys
         if (known := self._excluding.get(wanted)) is not None:
             return known
@@ -177,7 +178,7 @@ class Requests:
 
 
 def _mistake(request: protocol.Acquire) -> str:
-    """What is wrong with the numbers of a request, or "". The policy relies on them."""
+    """Returns the mistake in the numbers of a request, or "". The policy relies on valid numbers."""
     place, streams, seed = request.place, request.streams, request.sampling_seed
     rank, ranks = request.local_rank, request.local_world_size
     if not (0 <= request.epoch < 1 << 63 and 0 <= rank < ranks <= _MOST):

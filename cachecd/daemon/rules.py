@@ -1,4 +1,4 @@
-"""The configuration as the rules of the policy, and whether its limit will do.
+"""The configuration as the rules of the policy, and a check that the limit suffices.
 
 An option that the policy follows has a field in Rules (policy/values.py) and a line in `rules_of`.
 """

@@ -28,9 +28,9 @@ Answer = Callable[[protocol.Reply], None]
 
 
 class Answered:
-    """Replies by request; the oldest is forgotten when there are too many.
+    """Replies by request. When there are too many, the oldest is forgotten.
 
-    A request is all its bytes: two clients that chose the same id sent two requests.
+    A request is identified by all its bytes: two clients that chose the same id sent two requests.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Answered:
         self._bytes = 0
 
     def find(self, request: bytes) -> protocol.Reply | None:
-        """The reply that this request got; None if it was never answered, or too long ago."""
+        """Returns the reply to this request; None if it was never answered, or too long ago."""
         return self._replies.get(request)
 
     def keep(self, request: bytes, reply: protocol.Reply) -> None:
@@ -137,7 +137,7 @@ class Server:
                 self._send(peer, protocol.Refused(request.id, "bad-request", message))
 
     def _send(self, peer: bytes, reply: protocol.Reply) -> None:
-        """Sends a reply; a peer that does not read must not hold up the others."""
+        """Sends a reply. A peer that does not read must not delay the others."""
         frames = [peer, b"", *protocol.encode(reply)]
         sending = self._socket.send_multipart(frames, flags=zmq.NOBLOCK)
         if isinstance(sending, asyncio.Future):
@@ -149,7 +149,7 @@ class Server:
             _log.warning("reply dropped", why=repr(error))
 
     def _request(self, sent: bytes) -> protocol.Request | protocol.Refused | None:
-        """The request in `sent`, or why it is refused; None if it has no id."""
+        """Returns the request in `sent`, or the reason to refuse it; None if it has no id."""
         body = _body(sent)
         if body is None:
             return None
@@ -185,7 +185,8 @@ def _is_not_unicode(text: str) -> bool:
 
 
 def _body(text: bytes) -> dict[str, Any] | None:
-    """The request in `text`, which has an id; None if it is no request of any version."""
+    """Returns the fields of the request in `text`, which has an id; None if it is not a request of any
+    version."""
     try:
         body = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""The daemon as a process: what it owns, what ends it, and the trainer it may run.
+"""The daemon as a process: what it owns, how it ends, and the trainer beside it.
 
 A start that fails leaves nothing half-made on disk. SIGTERM and SIGINT drain; a trainer gets its time to
 end (trainer.py). The end of the lifeline (a pipe that a trainer's own daemon inherits) drains too, so that
@@ -61,7 +61,7 @@ _log = structlog.get_logger("cachecd")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How this start differs from the configuration."""
+    """Options of this start that are not in the configuration."""
 
     offline: bool = False
     lifeline: int | None = None  # a pipe's read end
@@ -95,7 +95,7 @@ def run(config: Config, options: Options, reload: Callable[[], Config]) -> int:
 
 
 def _look_at_sources(config: Config, layout: Layout, executor: LocalExecutor) -> None:
-    """Refuses sources that cannot be used, where nothing is cached yet that could be served. ConfigError,
+    """Refuses sources that cannot be used, for datasets without any cached shard. ConfigError,
     SourceError."""
     known, lister = set(layout.generations()), lister_of(config)
     if not known:
@@ -195,7 +195,7 @@ class _Daemon:
         return True
 
     def _progress(self, text: str) -> None:
-        """Reports how far a long start is. InterruptedError: the daemon is to end."""
+        """Reports the progress of a long start. InterruptedError: the daemon must end."""
         if self.stop.asked.is_set():
             raise InterruptedError("stopped during the start")
         if time.monotonic() >= self._said + _SAY_EVERY:
@@ -214,8 +214,8 @@ class _Daemon:
             await self._cache.close()
 
     def reload(self, load: Callable[[], Config]) -> None:
-        """Takes over what may change while the daemon runs. What is wrong, or needs a restart, is logged
-        and has no effect."""
+        """Applies the values that may change while the daemon runs. Other changes, and mistakes, are logged
+        and have no effect."""
         self.manager.reloading()
         try:
             config = load()
@@ -250,7 +250,7 @@ class _Daemon:
 
 
 def _needs_restart(old: Config, new: Config) -> list[str]:
-    """The keys that differ and that a running daemon cannot change."""
+    """Returns the changed keys that a running daemon cannot apply."""
 
     def fixed(config: Config) -> dict[str, Any]:
         values = config.model_dump(mode="json")

@@ -1,4 +1,5 @@
-"""A start: opens the directories that the configuration names, and reports what cache.dir has as events."""
+"""A start: opens the directories that the configuration names, and reports the content of cache.dir as
+events."""
 
 from __future__ import annotations
 
@@ -42,8 +43,8 @@ _INODES_KEPT = 256
 
 @dataclass(slots=True)
 class Start:
-    """What a start opened and found. `events`: for the policy, in their order, up to Started. `boot` makes
-    the names of leases unique over restarts."""
+    """The result of a start. `events`: for the policy, in their order, up to Started. `boot` makes the
+    names of leases unique over restarts."""
 
     layout: Layout
     work: DiskWork
@@ -61,7 +62,7 @@ class Start:
 
     @property
     def directories(self) -> list[Path]:
-        """The directories that must stay what they are while the daemon runs."""
+        """The directories that must not be replaced while the daemon runs."""
         layouts = [self.layout.generation(*each) for each in self.configured.values()]
         shards = [each.shards for each in layouts]
         return [self.layout.root, self.layout.datasets, self.layout.leases, *shards]
@@ -96,11 +97,12 @@ async def start(
     offline: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Start:
-    """Opens cache.dir. Removes what killed processes left. The caller owns the directory. `progress` is
-    called again and again, in another thread, while sidecars are read; what it raises stops the start.
+    """Opens cache.dir. Removes the remains of killed processes. The caller owns the directory. `progress`
+    is called repeatedly, in another thread, while sidecars are read; an error that it raises stops the
+    start.
 
-    DiskError: the disk refuses to read, and a start would take shards for lost. DamagedError: a file that
-    the start cannot do without is damaged.
+    DiskError: the disk refuses to read; otherwise the start would consider sound shards lost. DamagedError:
+    a necessary file is damaged.
     """
     layout = Layout(config.cache.dir)
     for folder in (layout.leases, layout.datasets):
@@ -215,7 +217,7 @@ def _inspect(
 
 
 def _figures(layout: Layout, dataset: str) -> Figures:
-    """What rotation remembers of a dataset. Without it, rotation only begins more slowly."""
+    """The stored figures of a dataset's rotation. Without them, rotation only begins more slowly."""
     try:
         figures = read_figures(layout.rotation(dataset))
     except DamagedError as error:
@@ -233,7 +235,7 @@ def _misfits(state: State) -> tuple[int, str]:
 
 
 def _names(lease: Lease, generation: GenerationId) -> list[tuple[int, int]]:
-    """The versions of a generation's shards that a lease names."""
+    """Returns the versions of a generation's shards that a lease names."""
     if (lease.dataset, lease.generation) != generation:
         return []
     versions = dict(lease.versions)
@@ -290,7 +292,7 @@ def _own(path: Path) -> int:
 
 
 def _but(folder: Path, *left_out: Path) -> int:
-    """The bytes of a folder with its contents, without some of them."""
+    """Returns the bytes of a folder with its contents, without the excluded paths."""
     if not folder.is_dir():
         return _own(folder)
     contents = (path for path in folder.iterdir() if path not in left_out)

@@ -23,7 +23,7 @@ _MOST_REASONS = 100  # each may name a class, and there may be as many as object
 def document(
     policy: Policy, states: Mapping[GenerationId, State], config: Config, now: float
 ) -> dict[str, Any]:
-    """Everything that a person or a program may want to know, in plain JSON values; sizes in bytes."""
+    """Returns every figure for people and programs, as plain JSON values; sizes in bytes."""
     room = policy.room
     shares = room.shares()
     return {
@@ -104,7 +104,8 @@ def _dataset(policy: Policy, dataset: Dataset, state: State, now: float) -> dict
 
 
 def epoch_of(policy: Policy, dataset: Dataset) -> str:
-    """Says how much of the source an epoch has, once `grow.first` is cached and the source is listed."""
+    """Returns a sentence: how much of the source an epoch has. "" until `grow.first` is cached and the
+    source is listed."""
     gen, share = dataset.generation, policy.room.share(dataset)
     records, live = gen.table.select().records, gen.table.live_bytes
     if dataset.rules.pin or not (records and gen.completed) or gen.estimate == float("inf"):
@@ -170,7 +171,7 @@ def _lease(policy: Policy, state: LeaseState) -> dict[str, Any]:
 
 
 def _retired_bytes(gen: Generation, state: LeaseState) -> int:
-    """What would be free if this lease ended: how a holder that stays stops rotation."""
+    """Returns the bytes that the end of this lease would free: a lease that stays stops rotation."""
     return gen.table.kept_bytes(state.lease.id)
 
 
@@ -187,7 +188,8 @@ def _held_back(dataset: Dataset) -> str:
 
 
 def _crowded(policy: Policy) -> str:
-    """Said where something is to be fetched, and others have filled the file system."""
+    """Returns a message if a dataset has records to fetch, and other programs have filled the file
+    system."""
     kept = sum(dataset.generation.footprint for dataset in policy.datasets.values())
     for dataset in policy.datasets.values():
         gen, room = dataset.generation, policy.room

@@ -1,4 +1,4 @@
-"""The trainer that `cachecd run` starts beside the daemon: how it is asked to end, and its exit code."""
+"""The trainer that `cachecd run` starts beside the daemon: how it is stopped, and its exit code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = structlog.get_logger("cachecd.daemon")
 
 
 class Stop:
-    """Whether the daemon is to end, whether by Ctrl-C, and whether that was said again."""
+    """Whether the daemon must end, whether Ctrl-C was the reason, and whether the request was repeated."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -26,11 +26,11 @@ class Stop:
         self.interrupted = False
 
     def ask(self) -> None:
-        """It is to end, by SIGTERM or for a reason of its own."""
+        """The daemon must end, because of SIGTERM or for its own reason."""
         (self.again if self.asked.is_set() else self.asked).set()
 
     def interrupt(self) -> None:
-        """Ctrl-C, which the terminal has sent to the trainer too."""
+        """Ctrl-C. The terminal has sent it to the trainer too."""
         self.interrupted = self.interrupted or not self.asked.is_set()
         self.ask()
 
@@ -38,10 +38,11 @@ class Stop:
 async def run_trainer(
     command: Sequence[str], endpoint: str, stop: Stop, umask: int, grace: float = GRACE
 ) -> int:
-    """Runs it with $CACHECD_ENDPOINT set; its exit code, or 128 and the signal that ended it.
+    """Runs the trainer with $CACHECD_ENDPOINT set. Returns its exit code, or 128 plus the number of the
+    signal that ended it.
 
-    A stop is passed on to it as SIGTERM: at once, or after Ctrl-C, `grace` seconds later. One that was
-    said again ends it: by SIGTERM, and soon after by SIGKILL.
+    A stop is passed on as SIGTERM: at once, or `grace` seconds after Ctrl-C. A repeated request ends the
+    trainer: SIGTERM, and soon after SIGKILL.
     """
     if stop.asked.is_set():  # before it was begun
         return 128 + (signal.SIGINT if stop.interrupted else signal.SIGTERM)

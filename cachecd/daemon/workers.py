@@ -1,4 +1,4 @@
-"""The worker processes of a configuration: what fetches and what lists."""
+"""The worker processes of a configuration: samplers and listers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cachecd_client import resources
 
 
 def executor_of(config: Config, offline: bool) -> LocalExecutor:
-    """Runs the workers, none of them if `offline`. cache.dir must exist."""
+    """Returns the executor of the workers; it has no workers if `offline`. cache.dir must exist."""
     sampler = config.sampler
     return LocalExecutor(
         worker_setup(config),
@@ -24,8 +24,8 @@ def executor_of(config: Config, offline: bool) -> LocalExecutor:
 
 
 def lister_of(config: Config, *, is_owner: bool = True) -> Lister:
-    """Lists the sources. `is_owner`: the caller owns cache.dir, so that processes which a killed owner left
-    are ended."""
+    """Returns the lister of the sources. `is_owner`: the caller owns cache.dir, so processes that a killed
+    owner left are ended."""
     sampler = config.sampler
     name = _name(config) if is_owner else ""
     bounds = Bounds(worker_memory(config), sampler.unit_timeout)
@@ -49,6 +49,6 @@ def worker_memory(config: Config) -> int:
 
 
 def _name(config: Config) -> str:
-    """Names the processes of this cache directory, wherever it is mounted."""
+    """Returns the name of this cache directory's processes, the same wherever the directory is mounted."""
     found = config.cache.dir.stat()
     return f"{found.st_dev:x}-{found.st_ino:x}"

@@ -1,7 +1,8 @@
 """excluded.jsonl: the keys that a person excluded.
 
 Each line is a JSON object in ASCII. The first line of an exclusion has its dataset and keys. A second line
-says that its shards are done; a start searches shards only for the other exclusions.
+says that all of its shards were searched. A start searches shards only for exclusions without the second
+line.
 """
 
 from __future__ import annotations
@@ -57,11 +58,11 @@ class ExcludedFile:
 
     @property
     def unfinished(self) -> tuple[Exclusion, ...]:
-        """The exclusions whose shards may not be done; any thread may ask."""
+        """The exclusions without a second line; any thread may call this."""
         return tuple(self._open.values())
 
     def are_done(self, dataset: str, keys: frozenset[str]) -> bool:
-        """Whether keys are excluded, and all shards with records of theirs are done."""
+        """Whether keys are excluded, and all shards with their records were handled."""
         under_way = (each.keys for each in self.unfinished if each.dataset == dataset)
         return keys <= self.keys(dataset) and all(map(keys.isdisjoint, under_way))
 
@@ -72,7 +73,7 @@ class ExcludedFile:
             self._append({"exclusion": name, "dataset": dataset, "keys": keys})
 
     def finish(self, name: str) -> None:
-        """Appends that all shards of this exclusion are done. DiskError."""
+        """Appends the second line of an exclusion: all of its shards were handled. DiskError."""
         if name in self._open:
             self._append({"exclusion": name, "done": True})
 

@@ -67,9 +67,9 @@ def _mount_of(path: str, table: str) -> tuple[str, str]:
 
 
 def allocated(path: Path) -> int:
-    """Bytes that everything at and under `path` occupies, in whole blocks, directories included.
+    """Returns the allocated bytes of everything at and under `path`, directories included.
 
-    Links are not followed. What vanishes meanwhile, or is not there at all, counts nothing.
+    Links are not followed. Files that vanish meanwhile, or do not exist, count nothing.
     """
     total, todo = 0, [os.fspath(path)]
     while todo:
@@ -111,21 +111,22 @@ def limit_bytes(limit: int | Percent, path: Path) -> int:
 
 
 def free_bytes(path: Path) -> int:
-    """What the file system of `path` has free for us (without root's reserve)."""
+    """Returns the free bytes of the file system of `path` for this user (without root's reserve)."""
     with refusing(f"cannot read the free space of the file system of {path}"):
         found = os.statvfs(path)
     return found.f_bavail * found.f_frsize
 
 
 def inodes(path: Path) -> tuple[int, int]:
-    """(all, free for us) inodes of the file system of `path`; all is 0 where they are not counted."""
+    """Returns (all, free) inodes of the file system of `path`; all is 0 if the file system does not count
+    them."""
     with refusing(f"cannot read the free space of the file system of {path}"):
         found = os.statvfs(path)
     return found.f_files, found.f_favail
 
 
 def sync_directory(path: Path) -> None:
-    """Makes names created, renamed or removed in `path` durable."""
+    """Makes created, renamed and removed names in `path` durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -1,7 +1,8 @@
-"""Manifests in leases/, and the locks that say who holds them.
+"""Manifests in leases/, and the locks of their holders.
 
-A holder keeps a read lock on its manifest: the operating system says who is alive. No descriptor stays
-open between two calls. Manifests are not synced: their holders do not survive a power failure either.
+A holder keeps a read lock on its manifest: the operating system reports which holders are alive. No
+descriptor stays open between two calls. Manifests are not synced: their holders do not survive a power
+failure either.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Open-file-description locks: the operating system says who is alive.
+"""Open-file-description locks: the operating system reports which holders are alive.
 
-They belong to the open file, not to the process, and end with its last descriptor. (The older POSIX
-locks are lost as soon as the process closes any descriptor of the same file.)
+They belong to the open file, not to the process, and end with its last descriptor. (The older POSIX locks
+are lost as soon as the process closes any descriptor of the same file.)
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _WRITE = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 def try_write_lock(fd: int) -> bool:
-    """Takes the write lock on the whole file without waiting; False if anybody else holds a lock.
+    """Takes the write lock on the whole file without waiting; False if another process holds a lock.
 
-    `fd` must be open for writing. Closing its last duplicate gives the lock up.
+    `fd` must be open for writing. Closing its last duplicate releases the lock.
     """
     try:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _WRITE)
@@ -31,6 +31,6 @@ def try_write_lock(fd: int) -> bool:
 
 
 def is_locked(fd: int) -> bool:
-    """Whether anybody else holds a read or write lock on the file; takes none itself."""
+    """Whether another process holds a read or write lock on the file. Takes no lock."""
     kind, *_ = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_OFD_GETLK, _WRITE))
     return bool(kind != fcntl.F_UNLCK)

@@ -17,7 +17,7 @@ from cachecd_client.errors import CorruptError
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The beginning of a sidecar, which is all that a start reads.
+    """The beginning of a sidecar. A start reads only this part.
 
     `before` and `after`: the cursors of the shard's stream. `ended`: the number of units whose last record
     is in this shard.

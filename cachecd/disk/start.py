@@ -97,9 +97,9 @@ def find_holders(layout: GenerationLayout, keys: Collection[str]) -> list[Name]:
 
 @dataclass(slots=True)
 class _Files:
-    """The files in `shards/`. `plain_*`: of plain pairs of version 0, by number, the size of the shard file
-    and the 512-byte blocks of both files. The others by number and version: sizes of shard files, sidecars,
-    allocated bytes of both, marks, temporary files."""
+    """The files in `shards/`. `plain_*`: pairs of shard and sidecar of version 0 without marks; by number,
+    the size of the shard file and the 512-byte blocks of both files. All other files by number and version:
+    sizes of shard files, sidecars, allocated bytes of both, marks, temporary files."""
 
     plain_sizes: dict[int, int] = field(default_factory=dict)
     plain_blocks: dict[int, int] = field(default_factory=dict)

@@ -48,8 +48,8 @@ def check_sources(config: Config, lister: Lister) -> None:
 
 
 def check_side(config: Config, lister: Lister, name: str) -> None:
-    """ConfigError if the split leaves a dataset nothing, SourceError if its source cannot be listed. For a
-    new split beside other datasets that are cached."""
+    """ConfigError if the split leaves a dataset without units, SourceError if its source cannot be listed.
+    For a new split, when other datasets are cached."""
     dataset = config.datasets[name]
     _check_side(name, dataset, _look_at(dataset, lister))
 
@@ -61,8 +61,9 @@ def _check_side(name: str, dataset: DatasetConfig, look: _Look) -> None:
 
 @dataclass(slots=True)
 class _Look:
-    """What was seen of one source, up to the first page with something usable on the dataset's side of its
-    split (`taken`). `page`: the last one. `refused`: the first object that cannot be used, and why."""
+    """The findings for one source, up to the first page with a usable unit on the dataset's side of its
+    split (`taken`). `page`: the last page. `refused`: the first object that cannot be used, with the
+    reason."""
 
     seen: int = 0
     usable: int = 0
@@ -72,7 +73,7 @@ class _Look:
 
 
 def _look_at(dataset: DatasetConfig, lister: Lister) -> _Look:
-    """SourceError, ConfigError."""
+    """Lists a source up to its first usable unit. SourceError, ConfigError."""
     source, look = dataset.source, _Look()
     # Other nodes have the rest of a side: none is empty because of that.
     takes = selection_of(dataset.model_copy(update={"partition": None}))
@@ -95,7 +96,8 @@ def _look_at(dataset: DatasetConfig, lister: Lister) -> _Look:
 def _pages(
     source: SourceConfig, lister: Lister, in_objects: bool
 ) -> Generator[list[ObjectInfo], None, None]:
-    """Its objects; its units, if a table or the user's class says what these are, or they are asked for."""
+    """Yields the objects of the source; or its units, if a table or the user's class names the units, or if
+    units are requested."""
     told = source.reader or source.manifest or (source.label and source.label.manifest)
     if told or in_objects:
         yield from lister.units(source)
@@ -104,7 +106,7 @@ def _pages(
 
 
 def _format_of(source: SourceConfig) -> Format:
-    """The format, if it refuses units by their keys. Imports nothing of the user's."""
+    """Returns the format, if it judges units by their keys. Imports no user code."""
     if source.format == "files":
         return Files(source, source.classes)
     return Arrays(source.array) if source.array is not None else Format()
@@ -132,7 +134,7 @@ def _nothing_listed(source: SourceConfig) -> str:
 
 
 def _check_columns(name: str, source: SourceConfig, store: Store, page: list[ObjectInfo]) -> None:
-    """ConfigError if the first Parquet file lacks a wanted column, or nothing here can read it."""
+    """ConfigError if the first Parquet file lacks a wanted column, or no installed package can read it."""
     if source.columns is None and importlib.util.find_spec("pyarrow"):
         return  # the daemon itself needs no pyarrow
     with extra("parquet", f"datasets.{name}"):

@@ -1,7 +1,7 @@
 """Selects the units of a dataset: this node's part of the source, and one side of a split. Pure.
 
-Both follow from hashes of the units' names alone: never from the order of the listing, from time or from
-other nodes. A change of the hashes here would train on records that were held out.
+The selection follows only from hashes of the units' names: never from the order of the listing, from time
+or from other nodes. If the hashes changed, training would use records that were held out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Takes = Callable[[ObjectInfo], bool]
 
 
 def selection_of(dataset: DatasetConfig) -> Takes | None:
-    """Whether the dataset takes a unit; None if it takes them all."""
+    """Returns a function that says whether the dataset takes a unit; None if it takes all units."""
     tests: list[Takes] = []
     if dataset.split is not None:
         tests.append(functools.partial(_on_side, dataset.split, dataset.held_out))
@@ -28,7 +28,7 @@ def selection_of(dataset: DatasetConfig) -> Takes | None:
 
 
 def empty_side(dataset: DatasetConfig, units: int) -> str:
-    """What to say of a split that leaves this dataset none of all the source's units."""
+    """Returns the message for a split that leaves this dataset without units."""
     assert dataset.split is not None, "a dataset that is split"
     split = dataset.split
     verb = "holds out none" if dataset.held_out else "holds out all"
@@ -50,7 +50,8 @@ def _in_part(part: PartitionConfig, unit: ObjectInfo) -> bool:
 
 
 def _on_side(split: SplitConfig, held_out: bool, unit: ObjectInfo) -> bool:
-    """By key: of all units of an object, and of all objects of a group, the same."""
+    """Whether a unit is on this side of the split. By key: all units of an object, and all objects of a
+    group, are on one side."""
     if split.by == "unit":
         return (
             _hash(b"cachecd split by unit 1", _name_of(unit)) < split.eval * 2.0**64

@@ -38,8 +38,8 @@ class Lister(Protocol):
 
 
 class SourcePages:
-    """The pages of one listing. `goes_on`: the next attempt continues. Else the store has no order in which
-    the listing could continue, and the caller begins with `anew`."""
+    """The pages of one listing. `goes_on`: the next attempt continues. If it is False, the store has no
+    order in which the listing could continue, and the caller begins with `anew`."""
 
     def __init__(self, lister: Lister, source: SourceConfig) -> None:
         self.goes_on = True
@@ -59,8 +59,8 @@ class SourcePages:
         return other
 
     async def read(self) -> AsyncIterator[list[ObjectInfo]]:
-        """The pages that were not taken yet, of at most MOST_AT_ONCE units. A page is taken when the next
-        one is asked for. Raises what the lister raises."""
+        """Yields the pages that were not taken yet, with at most MOST_AT_ONCE units each. A page is taken
+        when the next page is requested. Raises the lister's errors."""
         while bool(self._page) or await _aside(self._fetch):
             yield self._page[:MOST_AT_ONCE]
             del self._page[:MOST_AT_ONCE]
@@ -157,7 +157,8 @@ class _ReadAhead:
 
 
 async def _aside(work: Callable[[], Result]) -> Result:
-    """Does work in a thread that nobody waits for: a store that hangs keeps no daemon from ending."""
+    """Runs work in a thread that no exit waits for: a store that hangs must not keep the daemon from
+    ending."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Result] = loop.create_future()
 

@@ -1,4 +1,4 @@
-"""Acquire: which set a job gets, who waits, who is refused, and when an epoch begins. Pure."""
+"""Acquire: the set that a job gets, waiting and refused ranks, and the begin of an epoch. Pure."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Leases:
     # --- which set
 
     def _make(self, dataset: Dataset, event: AcquireAsked, now: float) -> LeaseState | Reply:
-        """Makes the lease of a new epoch, or the reply to a rank that gets none."""
+        """Makes the lease of a new epoch, or the reply to a rank that gets no lease."""
         chosen = self._choose(dataset, event, now)
         if isinstance(chosen, Reply):
             return chosen
@@ -93,7 +93,7 @@ class Leases:
     def _choose(
         self, dataset: Dataset, event: AcquireAsked, now: float
     ) -> tuple[Generation, ShardSet] | Reply:
-        """The set of a new epoch, or why there is none."""
+        """Returns the set of a new epoch, or the reason why there is none."""
         if event.resume is not None:
             self._note_resume(dataset, event.resume)
             if (again := self._set_again(dataset, event.resume)) is not None:
@@ -159,7 +159,8 @@ class Leases:
         return (gen, shards) if shards is not None and same else None
 
     def _not_ready(self, dataset: Dataset, request: str, want: int) -> Reply:
-        """Waiting carries figures and a reason. Refused is for what waiting cannot change."""
+        """Returns the reply without a lease: Waiting with figures and a reason, or Refused if waiting
+        cannot help."""
         gen, name, room = dataset.generation, dataset.rules.name, self._room
         have, spent, message = gen.table.live_bytes, self._restraint.spent, ""
         if gen.contradicted:
@@ -220,7 +221,7 @@ class Leases:
             gen.retire(chosen)
 
     def figures(self, dataset: Dataset, now: float) -> Boundary:
-        """What a boundary now would find."""
+        """Returns the figures of a rotation at this moment."""
         gen, room = dataset.generation, self._room
         return Boundary(
             now=now,
@@ -255,7 +256,7 @@ class Leases:
         return gen if gen and gen.table.streams == lease.streams else None
 
     def written(self, lease: str) -> None:
-        """A manifest is on disk: the ranks that asked may lock it, if all of its shards are live still."""
+        """A manifest is on disk: the waiting ranks may lock it, if all of its shards are still live."""
         if (state := self.by_id.get(lease)) is None:
             return
         state.written = True
@@ -268,7 +269,7 @@ class Leases:
             self._out.append(do.EndLease(lease))
 
     def refused(self, lease: str, reason: str) -> None:
-        """The disk refused a manifest: its ranks ask again."""
+        """The disk refused a manifest: its ranks request it again."""
         if state := self.by_id.get(lease):
             self._reply_waiting(state, reason)
             self.ended(lease)
@@ -302,21 +303,21 @@ class Leases:
             dataset.rotation.delivered += part
 
     def unheld(self, lease: str, now: float) -> None:
-        """No process locks the manifest. A lease that could not be granted any more has no grace."""
+        """No process locks the manifest. A lease that could no longer be granted ends without grace."""
         if (state := self.by_id.get(lease)) is None:
             return
         if not state.stands(now) or (state.written and self._is_barred(state.lease)):
             self._out.append(do.EndLease(lease))
 
     def _is_barred(self, lease: Lease) -> bool:
-        """Whether a lease could not be granted any more."""
+        """Whether a lease could no longer be granted."""
         dataset, gen = self._room.datasets.get(lease.dataset), self.generation_of(lease)
         if dataset is None or gen is None or gen.split != dataset.rules.split:
             return True
         return gen.table.has_quarantined(lease.intervals)
 
     def ended(self, lease: str) -> None:
-        """The manifest is gone: what no lease names any more is unlinked."""
+        """The manifest is deleted: files that no lease names any more are unlinked."""
         if (state := self.by_id.pop(lease, None)) is None:
             return
         named = state.lease.dataset, state.lease.job, state.lease.epoch

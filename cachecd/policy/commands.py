@@ -1,7 +1,8 @@
 """The decisions of the policy: commands that the daemon carries out.
 
-Behind the arrow stands the event that reports the result. Without an arrow, and but for replies, the
-result is `Done(command)`, once it is durable. What the disk refuses comes back as `DiskRefused(command)`.
+The arrow `->` names the event that reports the result. A command without an arrow, except replies, has the
+result `Done(command)`, once it is durable. If the disk refuses a command, the result is
+`DiskRefused(command)`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class ReadCursor(NamedTuple):
 
 
 class OpenStream(NamedTuple):
-    """Give a stream to a worker; one that has it already begins anew. -> Failed, some day"""
+    """Give a stream to a worker. A stream that a worker has already begins again. -> Failed, if it fails
+    later"""
 
     stream: StreamId
     cursor: Cursor
@@ -50,8 +52,8 @@ class GrantShard(NamedTuple):
 
 
 class CloseStream(NamedTuple):
-    """Take a stream from its worker, and remove its drafts and its sealed shards that are not published.
-    -> StreamClosed, after everything that the worker reported before"""
+    """Take a stream from its worker, and remove its drafts and its sealed shards that are not published. ->
+    StreamClosed, after all earlier reports of the worker"""
 
     stream: StreamId
 
@@ -79,7 +81,7 @@ class MakeSupplement(NamedTuple):
 
 
 class KeepFigures(NamedTuple):
-    """Replace rotation.json, durably: what rotation remembers of a dataset."""
+    """Replace rotation.json, durably: the figures of a dataset's rotation."""
 
     dataset: str
     figures: Figures
@@ -94,7 +96,7 @@ class MarkRetired(NamedTuple):
 
 class Unlink(NamedTuple):
     """Write state.json: the heads of all streams, then the head of the supplements. Then remove these
-    versions with their marks, durably; the mark of a number goes with its last file."""
+    versions with their marks, durably. The mark of a number is removed with the number's last file."""
 
     generation: GenerationId
     heads: tuple[Head, ...]
@@ -116,7 +118,7 @@ class VerifyShard(NamedTuple):
 
 
 class MarkBad(NamedTuple):
-    """Mark a version as quarantined (`.bad`), durably; nothing is to be done if it is gone."""
+    """Mark a version as quarantined (`.bad`), durably. No effect if the version is removed already."""
 
     generation: GenerationId
     number: int
@@ -150,7 +152,7 @@ class FindHolders(NamedTuple):
 
 
 class FinishExclusion(NamedTuple):
-    """Append that the shards of an exclusion are done."""
+    """Append the second line of an exclusion: all of its shards were handled."""
 
     exclusion: str
 
@@ -168,13 +170,13 @@ class MarkHeld(NamedTuple):
 
 
 class EndLease(NamedTuple):
-    """Delete the manifest; nothing is done, and no result comes, if somebody locks it."""
+    """Delete the manifest. If a process locks it, there is no effect and no result."""
 
     lease: str
 
 
 class ReplyGranted(NamedTuple):
-    """The rank may lock this manifest; `coverage`: the share of the units that was ever cached."""
+    """The rank may lock this manifest. `coverage`: the share of the units that were ever cached."""
 
     request: str
     lease: str
@@ -188,7 +190,7 @@ class ReplyDone(NamedTuple):
 
 
 class ReplyWaiting(NamedTuple):
-    """The rank is to ask again. `have` of `want` bytes are cached."""
+    """The rank must request again later. `have` of `want` bytes are cached."""
 
     request: str
     have: int
@@ -197,7 +199,7 @@ class ReplyWaiting(NamedTuple):
 
 
 class ReplyRefused(NamedTuple):
-    """This can never be met, or not before a person changes something."""
+    """The request can never be granted, or not before a person changes something."""
 
     request: str
     code: str
@@ -205,7 +207,7 @@ class ReplyRefused(NamedTuple):
 
 
 class ReplyRoom(NamedTuple):
-    """Whether something that is no shard may be written: the reply to the event that is being handled."""
+    """Whether a file that is not a shard may be written: the reply to the event that is being handled."""
 
     granted: bool
 

@@ -13,9 +13,9 @@ from cachecd.policy.values import Figures, GenerationId, Resume, Rules
 
 
 class Dataset:
-    """`leases`: how many leases name any of its generations. `epoch`: the highest that was granted.
-    `was_held`: a set was held since the last boundary. `asked`: the epoch that each job asked for last.
-    `resume`: where a generation without a shard is to begin."""
+    """`leases`: how many leases name any of its generations. `epoch`: the highest granted epoch.
+    `was_held`: a set was held since the last boundary. `asked`: each job's last requested epoch. `resume`:
+    the starting point for a generation without a shard."""
 
     def __init__(
         self,
@@ -44,12 +44,12 @@ class Dataset:
         ]
 
     def keep_figures(self) -> do.KeepFigures:
-        """What rotation remembers now is to be kept over a restart."""
+        """The figures of rotation changed and must survive a restart."""
         return do.KeepFigures(self.rules.name, self.rotation.figures())
 
     @property
     def waits_for(self) -> str:
-        """What the streams wait for before they start, or ""."""
+        """Returns why the streams do not start yet, or ""."""
         if not self.generation.blocks.waits or self.generation.blocks.ends:
             return ""
         if self.rules.awaits_classes:
@@ -62,14 +62,14 @@ class Dataset:
     # --- grow.wait
 
     def target(self, epoch: int) -> int:
-        """How many shards of each stream an epoch's set has, with `grow.wait`."""
+        """Returns how many shards of each stream an epoch's set has, with `grow.wait`."""
         shape = self.generation.blocks.shape
         size = self.rules.first + epoch * (self.rules.per_epoch or 0)
         return math.ceil(size / (shape.streams * shape.capacity))
 
     def waits(self, epoch: int, share: int) -> bool:
-        """Whether `grow.wait` has an effect on an epoch's set: nothing was retired, and the set fits into
-        the share. `share`: the dataset's, without its cap."""
+        """Whether `grow.wait` has an effect on an epoch's set: no shard was retired, and the set fits into
+        the share. `share`: the dataset's share, without its cap."""
         gen = self.generation
         if not self.rules.wait or gen.shape is None:
             return False
@@ -78,8 +78,8 @@ class Dataset:
         return not retired and shards * gen.footprint <= share
 
     def may_grow(self, j: int, first: int, share: int) -> bool:
-        """Whether `grow` lets a stream make its shard j now. `first`: what counts of `grow.first`; `share`:
-        the dataset's, without its cap."""
+        """Whether `grow` lets a stream make its shard j now. `first`: the part of `grow.first` that counts.
+        `share`: the dataset's share, without its cap."""
         gen, rules = self.generation, self.rules
         if rules.pin or not (gen.table.num_live or gen.reserved):
             return True

@@ -1,8 +1,8 @@
-"""What can happen to the cache: the events that the daemon reports to `Policy.handle`.
+"""The events of the cache, which the daemon reports to `Policy.handle`.
 
 At a start: Configured; for each directory GenerationFound and Listed, newest first; LeaseFound; Measured;
-HoldersFound for open exclusions; Started. Each command's result comes back as an event, so that a test
-drives the policy without disk or network.
+HoldersFound for open exclusions; Started. Each command's result is an event too, so that a test drives the
+policy without disk or network.
 """
 
 from __future__ import annotations
@@ -95,13 +95,13 @@ class Tick(NamedTuple):
 
 
 class Draining(NamedTuple):
-    """The daemon ends: nothing is begun any more."""
+    """The daemon ends: no more work begins."""
 
 
 class Listed(NamedTuple):
     """The listing of a generation: the ends of its blocks (synced), units and their bytes. `first`: the
     first listing is still running. `completed`: the number of complete listings. `reason`: why the listing
-    fails, or "". `doubted`: the source seems to be another one, so that nothing is fetched."""
+    fails, or "". `doubted`: the source seems to be another source, so nothing is fetched."""
 
     generation: GenerationId
     ends: tuple[int, ...]
@@ -219,7 +219,7 @@ class RemakeFailed(NamedTuple):
 
 
 class ExcludeAsked(NamedTuple):
-    """A person takes keys out of a dataset."""
+    """A person excludes keys from a dataset."""
 
     request: str
     dataset: str
@@ -234,7 +234,7 @@ class HoldersFound(NamedTuple):
 
 
 class AcquireAsked(NamedTuple):
-    """A rank asks for the file set of an epoch. `request` is answered by exactly one reply."""
+    """A rank requests the file set of an epoch. `request` gets exactly one reply."""
 
     request: str
     dataset: str
@@ -246,7 +246,7 @@ class AcquireAsked(NamedTuple):
 
 
 class RankHolds(NamedTuple):
-    """A rank says that it holds its lock on the lease's manifest."""
+    """A rank reports that it holds its lock on the lease's manifest."""
 
     request: str
     lease: str
@@ -267,7 +267,7 @@ class LeaseUnheld(NamedTuple):
 
 
 class RoomAsked(NamedTuple):
-    """Something that is no shard (a page of the listing) is to be written: `size` bytes at most."""
+    """A file that is not a shard (a page of the listing) will be written: `size` bytes at most."""
 
     size: int
 

@@ -1,7 +1,7 @@
-"""Feeding: which shards the streams may write next, and what becomes of them. Pure.
+"""Feeding: grants the next shards of streams, and handles the results. Pure.
 
-Room is reserved in number order over all streams, at most 2 S numbers ahead of the lowest shard that is
-not published; also for a stream that has not asked yet. Shards of a stream are published in order.
+Room is reserved in number order over all streams, at most 2 S numbers ahead of the lowest shard that is not
+published, also for a stream that has not requested it yet. Shards of a stream are published in order.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Feeding:
             self._out.append(do.GrantShard(name, number))
 
     def _next(self, dataset: Dataset, now: float) -> Stream | None:
-        """The stream whose next shard is to have room first, None if none may."""
+        """Returns the stream whose next shard gets room first, None if no stream may have any."""
         gen = dataset.generation
         number = gen.blocks.shape.number
         feeding = [stream for stream in gen.streams if stream.sealed or stream.begin is not None]
@@ -110,7 +110,7 @@ class Feeding:
         return free[first] if may else None
 
     def supplement(self, dataset: Dataset, now: float) -> None:
-        """Has a whole dataset search and make the records that it lacks."""
+        """Starts the search for missing records of a whole dataset, and makes supplements."""
         gen, supplements = dataset.generation, dataset.generation.supplements
         if not gen.is_whole or supplements.closing or supplements.pause.stops(now):
             return
@@ -131,7 +131,7 @@ class Feeding:
             self._out.append(do.CloseStream(gen.stream_id(len(gen.streams))))
 
     def settle(self, gen: Generation) -> None:
-        """Has workers know each new `until`, and forget streams that have nothing to feed."""
+        """Sends each new `until` to its worker, and closes streams that have nothing to feed."""
         for stream in gen.streams:
             self._publish(gen, stream)
             if not stream.open or stream.closing:
@@ -159,7 +159,7 @@ class Feeding:
     # --- reports
 
     def heard(self, dataset: Dataset, event: Report, now: float) -> None:
-        """A worker reports, or the disk does about a sealed shard."""
+        """Handles a report of a worker, or of the disk about a sealed shard."""
         gen = dataset.generation
         stream, supplements = gen.stream(event.stream), gen.supplements
         match event:

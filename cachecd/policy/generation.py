@@ -1,9 +1,9 @@
-"""A generation: its listing, its streams and its shards, and how shards go. Pure.
+"""A generation: its listing, its streams and its shards, and how shards are removed. Pure.
 
-A shard goes in two steps. It is retired: no later lease names it. Then it is unlinked, at once if no
-lease names it; else it is marked, and unlinked when its last lease ends. What rests on it (`until`)
-moves only when the mark or the unlink is durable. An unlink writes the heads of all streams first: if
-the sidecar of a stream's newest shard is lost later, no older one may be left.
+A shard is removed in two steps. First it is retired: no later lease names it. Then it is unlinked: at once
+if no lease names it; else it is marked, and unlinked when its last lease ends. `until`, which depends on
+the shard, moves only when the mark or the unlink is durable. An unlink first writes the heads of all
+streams: if the sidecar of a stream's newest shard is lost later, there may be no older shard.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FOUND |= {"damaged": Status.QUARANTINED, "excluded": Status.QUARANTINED}
 
 @dataclass(slots=True)
 class Repair:
-    """A quarantined number that needs a next version. `local`: a copy will do. `marked`: its mark is
+    """A quarantined number that needs a next version. `local`: a local copy suffices. `marked`: its mark is
     durable. `retire`: the number is retired after the next version was made."""
 
     local: bool
@@ -85,7 +85,8 @@ class Generation:
                 self.repairs[number] = Repair(status == "excluded", marked=True)
 
     def note_schema(self, sealed: Sealed) -> None:
-        """Counts the units of a sealed shard whose schema is, and is not, that of the first record."""
+        """Counts the units of a sealed shard whose schema equals that of the first record, and those with
+        another schema."""
         reasons = [f"{s.key!r}: {s.reason}" for s in sealed.skipped if s.reason.startswith(MISFIT)]
         self._fits += sealed.facts.ended
         self._misfits += len(reasons)
@@ -107,7 +108,7 @@ class Generation:
                 stream.cursor = self.blocks.cursor_at(stream.index, begin % self.units)
 
     def listed(self, event: Listed, awaits_classes: bool) -> None:
-        """The listing went on, ended, or failed."""
+        """The listing continued, ended, or failed."""
         self.blocks.waits = event.first
         self.blocks.ends = () if event.first and awaits_classes else event.ends
         self.units, self.completed, self.reason = event.units, event.completed, event.reason
@@ -135,15 +136,15 @@ class Generation:
 
     @property
     def is_whole(self) -> bool:
-        """Every stream is whole: there is nothing to feed before something retires."""
+        """Every stream is whole: nothing can be fed before a shard retires."""
         return self.shape is not None and all(map(self.is_whole_stream, self.streams))
 
     def is_whole_stream(self, stream: Stream) -> bool:
-        """Whether a stream stands at `until`, and everything that it fed is published."""
+        """Whether a stream has reached `until`, and all of its shards are published."""
         return not (self.blocks.waits or stream.feeds) and self.is_settled(stream)
 
     def is_settled(self, stream: Stream) -> bool:
-        """Whether `until` of a stream is what its live shards allow: nothing is being retired or read."""
+        """Whether `until` of a stream matches its live shards: no shard is being retired or read."""
         return self.table.oldest_live(stream.index) == (stream.tail and stream.tail[0])
 
     @property
@@ -155,7 +156,8 @@ class Generation:
 
     @property
     def contradicted(self) -> str:
-        """Why nothing is made or leased: most units have another schema than the first record. Else ""."""
+        """Returns why nothing is made or leased: most units have another schema than the first record. Else
+        ""."""
         name, units = self.id.dataset, self._fits + self._misfits
         if not 2 * self._misfits > units >= min(_ENOUGH, self.units):
             return ""
@@ -167,7 +169,8 @@ class Generation:
 
     @property
     def source_records(self) -> int:
-        """About how many records all listed units have, by the live shards; 0 if that is not known."""
+        """Estimates the number of records of all listed units, from the live shards; 0 if that is
+        unknown."""
         if not (self.completed and self.table.ended):
             return 0
         return self.units * self.table.records // self.table.ended
@@ -193,7 +196,8 @@ class Generation:
     # --- how shards go
 
     def retire(self, numbers: Iterable[int]) -> None:
-        """No later lease names these shards. One that is being made again is retired after that."""
+        """Retires shards: no later lease names them. A shard that is being made again is retired after
+        that."""
         marks: list[int] = []
         free: list[Name] = []
         for number in numbers:
@@ -224,8 +228,8 @@ class Generation:
         return retired
 
     def lose(self, number: int) -> None:
-        """The sidecar of a shard is lost: it is retired, with the older shards of its stream, because the
-        records that it had come only with the next pass. A supplement is retired alone."""
+        """Retires a shard whose sidecar is lost, with the older shards of its stream, because its records
+        would come again only with the next pass. A supplement is retired alone."""
         stream = number % (self.table.streams + 1)
         shards = [each for each, _ in self.table.live_of(stream) if each <= number]
         if stream == self.table.streams:
@@ -234,7 +238,8 @@ class Generation:
         self.retire(shards)
 
     def retire_supplements(self) -> bool:
-        """Supplements go before a stream publishes its next shard. True once none is left."""
+        """Retires supplements before a stream publishes its next shard. Returns True once no supplement is
+        left."""
         index = self.table.streams
         self.retire([number for number, _ in self.table.live_of(index)])
         return self.table.oldest_current(index) is None and not self.supplements.reserved
@@ -245,12 +250,12 @@ class Generation:
         self.unlink_unheld()
 
     def unlink_unheld(self) -> None:
-        """Has files removed that no lease names any more."""
+        """Removes files that no lease names any more."""
         if names := self.table.take_unheld():
             self.unlink(names)
 
     def unlink(self, names: Iterable[Name] = ()) -> None:
-        """Has the heads behind all published shards written, and then files removed."""
+        """Writes the heads after all published shards, and then removes files."""
         heads = [Head(stream.next, stream.cursor) for stream in self.streams]
         heads.append(Head(self.supplements.next, Cursor()))
         self._out.append(do.Unlink(self.id, tuple(heads), tuple(names)))
@@ -260,7 +265,7 @@ class Generation:
             self.table.unlinked(*name)
 
     def note_oldest(self) -> None:
-        """Has each stream know its oldest shard, and the cursor before it."""
+        """Sets the oldest shard of each stream, and the cursor before it."""
         for stream in self.streams:
             stream.note_oldest(self.table.oldest_current(stream.index))
             oldest = stream.oldest

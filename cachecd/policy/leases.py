@@ -1,8 +1,8 @@
-"""Leases that are granted or held, and how one is made. Pure.
+"""Leases that are granted or held, and how a lease is made. Pure.
 
-A lease's life: its manifest is written, it is granted, held by all ranks of its node, held by none, and
-ends. Locks on the manifest say who holds it. A grant stands without a lock for 30 s after the latest
-rank asked, or until all ranks have held it.
+A lease's life: its manifest is written, it is granted, held by all ranks of its node, held by no rank, and
+ends. Locks on the manifest show its holders. A grant stays valid without a lock for 30 s after the latest
+request of a rank, or until all ranks have held it.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class LeaseState:
         return len(self.held_by) >= self.lease.ranks
 
     def renew(self, rank: int, now: float) -> None:
-        """A rank asks for it, for the first time or again: the grace starts anew."""
+        """A rank requests the lease, for the first time or again: the 30 s begin again."""
         self.held_by.discard(rank)
         self.grace_until = now + GRACE
 
     def stands(self, now: float) -> bool:
-        """Whether it stands although no process locks its manifest."""
+        """Whether the lease is valid although no process locks its manifest."""
         return not self.written or (now < self.grace_until and not self.by_all)
 
 

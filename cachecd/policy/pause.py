@@ -1,4 +1,4 @@
-"""Reasons to pause: a failure that may pass, the egress limit, no job that trains. Pure."""
+"""Reasons to pause fetching: a failure that may pass, the egress limit, no job that trains. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _SHORTEST, _LONGEST = 1.0, 60.0
 
 @dataclass(slots=True)
 class Pause:
-    """After a failure: one second, doubled by each failure after a pause. `reason` is what failed last;
-    `refused` stops everything whatever the time."""
+    """The pause after a failure: one second, doubled by each failure after a pause. `reason`: the last
+    failure. `refused` stops everything, however long ago it was."""
 
     reason: str = ""
     until: float = 0.0
@@ -21,11 +21,11 @@ class Pause:
 
     @property
     def why(self) -> str:
-        """What failed last, or "" if it works."""
+        """Returns the last failure, or "" if the last try succeeded."""
         return self.refused or self.reason
 
     def stops(self, now: float) -> bool:
-        """Whether nothing is to be tried now."""
+        """Whether no try may begin now."""
         return bool(self.refused) or now < self.until
 
     def begin(self, now: float, reason: str) -> None:
@@ -42,7 +42,7 @@ class Pause:
 @dataclass(slots=True)
 class Restraint:
     """Bounds of the configuration. `offline`: nothing is fetched. `fetched`: bytes fetched in all, over
-    restarts. `wanted_at`: when a lease was last asked for, or ended."""
+    restarts. `wanted_at`: when a lease was last requested, or ended."""
 
     egress_limit: int | None = None
     idle: float | None = None
@@ -64,7 +64,7 @@ class Restraint:
         )
 
     def idles(self, leased: bool, now: float) -> str:
-        """Why nothing is fetched until a lease is asked for, or ""."""
+        """Returns why nothing is fetched until a lease is requested, or ""."""
         self.wanted_at = now if self.wanted_at is None or leased else self.wanted_at
         if self.idle is None or now - self.wanted_at < self.idle:
             return ""

@@ -56,11 +56,11 @@ class Policy:
         return out
 
     def pauses(self, now: float) -> str:
-        """Why nothing is fetched though there may be room, or ""."""
+        """Returns why nothing is fetched although there may be room, or ""."""
         return self.restraint.spent or self.restraint.idles(bool(self.leases.by_id), now)
 
     def _repeat(self) -> None:
-        """Repeats what the disk refused, with the figures and heads of now."""
+        """Repeats commands that the disk refused, with the present figures and heads."""
         for command in self._refused:
             match command:
                 case do.KeepFigures(name):
@@ -75,7 +75,7 @@ class Policy:
         return f"{self._boot}{next(self._serial)}"
 
     def _pump(self, now: float) -> None:
-        """What may begin now."""
+        """Begins all work that may begin now."""
         for dataset in self.datasets.values():
             self._feeding.settle(dataset.generation)
         if self.disk.stops(now) or self._draining:

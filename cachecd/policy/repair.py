@@ -38,7 +38,7 @@ class Repairs:
     # --- damage
 
     def reported(self, event: DamageReported) -> None:
-        """A reader met a corrupt record: the shard is in no new set until it was read."""
+        """A reader met a corrupt record: no new set names the shard until it was verified."""
         _, name, number, version = event
         gen, verify = self._room.by_id.get(name), do.VerifyShard(name, number, version)
         if gen is None or not _is_newest(gen, number, version):
@@ -88,7 +88,8 @@ class Repairs:
         self._out.append(do.WriteExclusion(exclusion, event.dataset, event.keys))
 
     def holders(self, event: HoldersFound) -> None:
-        """The shards that hold a record of an exclusion are in no new set; the reply follows the marks."""
+        """Takes the shards that hold a record of an exclusion out of new sets. The reply follows the
+        marks."""
         marks: list[do.MarkBad] = []
         for name, number, version in event.holders:
             if (gen := self._room.by_id.get(name)) is None:
@@ -100,14 +101,14 @@ class Repairs:
         self._mark(marks, [do.FinishExclusion(event.exclusion)])
 
     def excluded(self, exclusion: str) -> None:
-        """excluded.jsonl says that the shards of an exclusion are done."""
+        """excluded.jsonl has the second line of an exclusion."""
         self._out += _replies([self._exclusions.pop(exclusion, "")])
 
     # --- next versions
 
     def make(self, gen: Generation, fetches: bool, now: float) -> None:
-        """Begins next versions, oldest reports first, _AT_ONCE at most and as long as there is room.
-        `fetches`: something may be fetched."""
+        """Begins next versions, oldest reports first, at most _AT_ONCE, as long as there is room.
+        `fetches`: fetching is allowed."""
         hopeless = []
         for number, repair in gen.repairs.items():
             if len(gen.remaking) >= _AT_ONCE:
@@ -141,8 +142,8 @@ class Repairs:
     def failed(
         self, gen: Generation, number: int, reason: str, now: float, refused: bool = False
     ) -> None:
-        """A next version could not be made now. The disk `refused` it; else a shard that cannot be
-        copied is damaged."""
+        """A next version could not be made now. `refused`: the disk refused it; otherwise a shard that
+        cannot be copied is damaged."""
         gen.remaking.pop(number, None)
         if repair := gen.repairs.get(number):
             repair.local = repair.local and refused
@@ -157,8 +158,8 @@ def _is_newest(gen: Generation, number: int, version: int) -> bool:
 
 
 def _quarantine(gen: Generation, number: int, version: int, excluded: bool) -> list[do.MarkBad]:
-    """No later lease names a shard that is damaged, or `excluded`: holds an excluded record. Returns the
-    mark, if it is not durable yet."""
+    """Takes a shard out of later leases because it is damaged, or `excluded`: it holds an excluded record.
+    Returns the mark, if it is not durable yet."""
     gen.table.set_status(number, Status.QUARANTINED)
     repair = gen.repairs.setdefault(number, Repair(excluded))
     repair.local = repair.local and excluded  # a damaged shard cannot be copied

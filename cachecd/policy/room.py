@@ -23,7 +23,7 @@ def footprint(shard_size: int, block: int) -> int:
 
 
 class Room:
-    """The limit, and everything that counts under it. `by_id` has all generations, newest first."""
+    """The limit, and all bytes that count under it. `by_id` has all generations, newest first."""
 
     def __init__(self) -> None:
         self.limit = 0
@@ -106,7 +106,7 @@ class Room:
         return self.shares(endless=dataset)[dataset.rules.name]
 
     def first(self, dataset: Dataset) -> int:
-        """What counts of `grow.first`."""
+        """Returns the part of `grow.first` that counts."""
         return first_bytes(dataset.rules.first, self.share(dataset))
 
     def _fills_share(self, dataset: Dataset) -> bool:
@@ -120,17 +120,17 @@ class Room:
         return not fits or self._fills_share(dataset)
 
     def owes_room(self, dataset: Dataset) -> bool:
-        """Whether a dataset holds more than its share less one footprint, and another finds no room in its
-        own share."""
+        """Whether a dataset holds more than its share less one footprint, and another dataset finds no room
+        in its own share."""
         if dataset.generation.held + dataset.generation.footprint <= self.share(dataset):
             return False
         others = (each for each in self.datasets.values() if each is not dataset)
         return any(self.is_full(each) and not self._fills_share(each) for each in others)
 
     def make_room(self, dataset: Dataset) -> bool:
-        """Whether a dataset has room for one more shard. If its share has, others retire what lacks: first
-        generations that are not configured, then datasets of which no lease is held, down to their share
-        less the footprint that each keeps back."""
+        """Returns whether a dataset has room for one more shard. If its share has room but the limit has
+        none, others retire shards: first generations that are not configured, then datasets without a held
+        lease, down to their share less one footprint."""
         if not self.is_full(dataset):
             return True
         if self._fills_share(dataset):

@@ -1,7 +1,7 @@
 """Rotation: how many bytes an epoch's boundary retires, and why nothing rotates. Pure.
 
-What the rules remember is kept over restarts: each field of `Rotation` is a figure in rotation.json. So a
-new rule needs its option (Rules), and in this file a field, a bound in `_most` and a reason in `waits`.
+The figures of the rules survive restarts: each field of `Rotation` is a figure in rotation.json. So a new
+rule needs its option (Rules), and in this file a field, a bound in `_most` and a reason in `waits`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class Boundary:
     """A dataset when an epoch begins.
 
     `now`: seconds since 1970. `live`: bytes of live shards, of which `shards` have records. `held`: live
-    and reserved bytes. `first`: what counts of `grow.first`. `full`: no room for one more shard. `feeds`: a
-    stream or a supplement needs room, or it owes room to another dataset.
+    and reserved bytes. `first`: the part of `grow.first` that counts. `full`: there is no room for one more
+    shard. `feeds`: a stream or a supplement needs room, or the dataset owes room to another dataset.
     """
 
     now: float
@@ -36,9 +36,9 @@ class Boundary:
 
 @dataclass(slots=True)
 class Rotation:
-    """Bytes sealed since the last boundary (`sealed`) and since the last boundary that retired something
-    (`refilled`); bytes delivered since that boundary (`delivered`), and what it retired (`last`). `unread`:
-    the last boundary retired nothing because too little was delivered."""
+    """Bytes sealed since the last boundary (`sealed`) and since the last boundary that retired a shard
+    (`refilled`); bytes delivered since that boundary (`delivered`), and bytes that it retired (`last`).
+    `unread`: the last boundary retired nothing because too little was delivered."""
 
     sealed: float = 0
     refilled: float = 0
@@ -48,7 +48,7 @@ class Rotation:
 
     @classmethod
     def restored(cls, figures: Figures) -> Rotation:
-        """The rotation of the last daemon. A figure that is missing or of another kind starts anew."""
+        """Returns the rotation of the last daemon. A missing or invalid figure starts from zero."""
         rotation = cls()
         for field in fields(cls):
             kept = figures.get(field.name)
@@ -58,7 +58,7 @@ class Rotation:
         return rotation
 
     def figures(self) -> Figures:
-        """What a restart gives back."""
+        """Returns the figures for `restored`."""
         return asdict(self)
 
     def note_sealed(self, allocated: int) -> None:
@@ -93,7 +93,8 @@ class Rotation:
         return ""
 
     def _most(self, at: Boundary) -> float:
-        """How many bytes may go: nothing while there is room, or while nothing would replace it."""
+        """Returns how many bytes may be retired: nothing while there is room, or while nothing would
+        replace them."""
         refresh = at.rules.refresh
         if at.held > at.share:  # read or not
             return min(at.held - at.share, max(at.footprint, refresh * at.live))

@@ -101,7 +101,8 @@ class _Column:
 
 @dataclass(slots=True)
 class _Old:
-    """A file that only leases keep: of a retired shard, or an older version of a number."""
+    """A file that exists only because a lease names it: of a retired shard, or an older version of a
+    number."""
 
     allocated: int
     unlinking: bool = False
@@ -145,7 +146,7 @@ class ShardTable:
 
     @property
     def num_kept(self) -> int:
-        """How many retired shards and older versions only leases keep."""
+        """How many retired shards and older versions exist only because leases name them."""
         return len(self._old)
 
     def kept_bytes(self, lease: str) -> int:
@@ -216,8 +217,8 @@ class ShardTable:
         self._put(number, facts, Status.LIVE)
 
     def keep(self, number: int, version: int, allocated: int) -> None:
-        """A file is kept only as long as a lease names it: an older version, or a retired shard that was
-        found with its mark."""
+        """Adds a file that exists only as long as a lease names it: an older version, or a retired shard
+        that was found with its mark."""
         self._old[number, version] = _Old(allocated)
         self.total += allocated
 
@@ -232,14 +233,14 @@ class ShardTable:
         self.keep(number, facts.version, facts.allocated)
 
     def take_unheld(self) -> list[Name]:
-        """The files that are kept although no lease names them any more: they are to be unlinked now."""
+        """Returns the files that no lease names any more. They must be unlinked now."""
         names = [n for n, old in self._old.items() if not (old.unlinking or self.is_held(*n))]
         for name in names:
             self._old[name].unlinking = True
         return names
 
     def unlinked(self, number: int, version: int) -> None:
-        """The files of a version are gone."""
+        """The files of a version are removed."""
         if old := self._old.pop((number, version), None):
             self.total -= old.allocated
         else:

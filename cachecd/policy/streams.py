@@ -39,7 +39,7 @@ class Blocks:
         return None
 
     def begin(self, stream: int, cursor: Cursor) -> Cursor | None:
-        """Where the shard after a cursor begins, None if nothing can follow. A pass ends only when
+        """Returns the begin of the shard after a cursor, None if nothing can follow. A pass ends only when
         something is fed after it: until then, new blocks join it."""
         if cursor.lanes or self.next_place(stream, cursor) is not None:
             return cursor
@@ -67,7 +67,7 @@ class Blocks:
         return sum(self.shape.units_in(stream, block, self.ends) for block in whole) + cursor.place
 
     def place(self, stream: int, cursor: Cursor, units: int) -> int:
-        """The place g of a stream's next unit, counted over passes of so many units."""
+        """Returns the place g of a stream's next unit, counted over passes of this many units."""
         here = self.next_place(stream, cursor)
         g = units if here is None else self.shape.g_of(stream, *here, self.ends)
         return cursor.pass_ * units + g
@@ -86,12 +86,12 @@ class Blocks:
 class Stream:
     """The head of one stream.
 
-    `next`: the j of the next shard to be published, which begins at `cursor`. `sealed` are finished
-    shards that are not published yet, in order; `publishing`: the first of them is being published.
-    `granted`: the j of those that have their room and are not sealed, in order; `half`: the first of them
-    is half full. `behind`: the j after the last sealed shard. `open`: a worker has the stream; `reopen`: it
-    is to begin anew, at the right cursor; `fresh`: it has done nothing since it was opened. `closing`: how
-    many answers to CloseStream are due. `tail`: the oldest shard and the cursor before it.
+    `next`: the j of the next shard to be published, which begins at `cursor`. `sealed`: finished shards
+    that are not published yet, in order. `publishing`: the first of them is being published. `granted`: the
+    j of shards that have room and are not sealed, in order. `half`: the first of them is half full.
+    `behind`: the j after the last sealed shard. `open`: a worker has the stream. `reopen`: the stream must
+    begin again, at the right cursor. `fresh`: the worker has done nothing since the stream was opened.
+    `closing`: how many StreamClosed are due. `tail`: the oldest shard and the cursor before it.
     """
 
     index: int
@@ -134,10 +134,9 @@ class Stream:
 
     @property
     def allowed_until(self) -> Cursor | None:
-        """The cursor up to which the stream may go on; None while that is unknown, or nothing follows.
-
-        While the cursor before a new oldest shard is being read, the older cursor counts: it is less.
-        """
+        """Returns the cursor up to which the stream may continue; None while that is unknown, or if nothing
+        follows. While the cursor before a new oldest shard is being read, the older cursor counts: it is
+        less."""
         if self.oldest is not None:
             first = self.tail[1] if self.tail else None
         elif self.sealed:
@@ -148,7 +147,7 @@ class Stream:
 
     @property
     def begin(self) -> Cursor | None:
-        """Where the next shard begins, None if there is nothing to feed."""
+        """Returns the begin of the next shard, None if there is nothing to feed."""
         if self._begin is None:
             cursor, until = self.blocks.begin(self.index, self.tip), self.allowed_until
             may = cursor and until and self.blocks.may_feed(self.index, cursor, until)
@@ -204,7 +203,7 @@ class Stream:
         return sealed
 
     def closed(self) -> None:
-        """The worker has the stream no more, and sealed shards are gone."""
+        """The worker no longer has the stream, and its sealed shards are removed."""
         self.closing = max(0, self.closing - 1)
         if not self.closing:
             self.sealed.clear()
@@ -217,8 +216,8 @@ class Stream:
         self._begin = None
 
     def failed(self, event: Failed, now: float) -> None:
-        """The worker lost the stream. If the stream had a part in it, it is opened again after a pause. A
-        unit in hand at two deaths is skipped."""
+        """The worker lost the stream. If the stream may have caused that, it is opened again after a pause.
+        A unit that was in work at two deaths is skipped."""
         if event.cause == "worker" and (event.unit is not None or not event.passing):
             self.pause.begin(now, event.reason)
         if event.cause == "worker" and event.unit is not None:

@@ -21,10 +21,10 @@ _MOST_FAILED = 10_000  # units whose failures are remembered
 @dataclass(slots=True, eq=False)
 class Supplements:
     """Stream S, which makes one shard at a time. `next`: the j of its next shard. `tried`: the number of
-    complete listings at the last search, and `due`: when the next may begin. `begin`: the unit at which it
-    begins; above 0, the last search has found more. `pieces` are to be made; `lacks_room`: they find no
-    room. `making` is being written, and `sealed` is finished and being published. `closing`: how many
-    answers to CloseStream are due. `waits` holds (days, time) for units that failed."""
+    complete listings at the last search. `due`: when the next search may begin. `begin`: the unit at which
+    it begins; above 0, the last search has found more. `pieces`: records to fetch. `lacks_room`: there is
+    no room for them. `making`: the shard that is being written. `sealed`: it is finished and being
+    published. `closing`: how many StreamClosed are due. `waits`: (days, time) of units that failed."""
 
     next: int = 0
     tried: int = 0
@@ -104,13 +104,13 @@ class Supplements:
         self.making = ()
 
     def forget(self) -> None:
-        """Nothing more is to be made of the last search: a stream goes on, or the disk refuses."""
+        """Drops the result of the last search: a stream continues, or the disk refuses."""
         if self.pieces or self.begin or self.reserved:
             self.try_again()
         self.pieces, self.begin, self.lacks_room = (), 0, False
 
     def closed(self) -> None:
-        """The worker has stopped, and its sealed shard is gone."""
+        """The worker has stopped, and its sealed shard is removed."""
         self.closing = max(0, self.closing - 1)
         if not self.closing:
             self.making, self.sealed = (), None

@@ -49,7 +49,7 @@ class Piece(NamedTuple):
 
 
 class Head(NamedTuple):
-    """Where a stream goes on: the j of its next shard, and the cursor at which that begins."""
+    """Where a stream continues: the j of its next shard, and the cursor at which that shard begins."""
 
     next: int
     cursor: Cursor
@@ -83,7 +83,8 @@ class Lease(NamedTuple):
 
 
 class Resume(NamedTuple):
-    """The set of a run that resumes (no interval: it had read all of it), and where its sampling was."""
+    """The set of a run that resumes (no interval: the run had read all of it), and the state of its
+    sampling."""
 
     generation: str
     intervals: Intervals

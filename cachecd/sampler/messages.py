@@ -191,7 +191,7 @@ def read(stream: BinaryIO) -> Message | None:
 
 
 def framed(text: str) -> bytes:
-    """One frame."""
+    """Packs a body into one frame."""
     body = text.encode()
     return _LENGTH.pack(len(body)) + body
 
