@@ -9,7 +9,7 @@ import typer
 
 def command(
     epochs: Annotated[
-        int, typer.Option(min=1, metavar="N", help="How many; each trains for a second.")
+        int, typer.Option(min=1, metavar="N", help="Number of epochs; each trains for a second.")
     ] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")] = False,
 ) -> int:

@@ -154,7 +154,7 @@ def test_a_transform_may_use_h5py_while_bytes_are_fetched(tmp_path, monkeypatch)
 
 
 def test_an_hdf5_reader_without_a_path_is_refused():
-    with pytest.raises(ValueError, match="found no path, expected the dataset's"):
+    with pytest.raises(ValueError, match="found no path, expected the path of a dataset"):
         hdf5.Windows(10)
 
 
