@@ -32,7 +32,9 @@ class Windows(ArrayWindows):
     def __init__(self, window: int, **options: Any) -> None:
         super().__init__(window, **options)
         if None in self.paths.values():
-            raise ValueError("found no path, expected the path of a dataset, such as path: acquisition/data")
+            raise ValueError(
+                "found no path, expected the path of a dataset, such as path: acquisition/data"
+            )
 
     def names(self, store: StoreView) -> Iterator[str]:
         return (about.key for about in store.list() if about.key.lower().endswith(_SUFFIXES))

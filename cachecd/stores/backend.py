@@ -37,6 +37,10 @@ class NotPartialError(TransientError):
     """The store sent the whole object, but a part was requested. So the store has the object."""
 
 
+class NoSizeError(TransientError):
+    """The store's reply does not have the object's size."""
+
+
 class GoneError(UnitError):
     """The store does not have the object. If it has no object at all, the URL is wrong."""
 

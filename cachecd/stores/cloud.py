@@ -18,7 +18,14 @@ import obstore.store
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
 from cachecd.stores.answers import is_version, redacted, refusal, without_secrets
-from cachecd.stores.backend import PAGE, Backend, NotPartialError, TransientError, resized
+from cachecd.stores.backend import (
+    PAGE,
+    Backend,
+    NoSizeError,
+    NotPartialError,
+    TransientError,
+    resized,
+)
 from cachecd.stores.lanes import Ask, OutOfOrderError, Page, is_marker
 
 if TYPE_CHECKING:
@@ -223,7 +230,7 @@ def explain(error: Exception, where: str) -> SourceError:
     if "kind: Request" in text or "kind: Interrupted" in text:
         return TransientError(f"the connection broke: {cause}".rstrip(": "))
     if "MissingContentLength" in text:
-        return TransientError("the store does not report the object's size")
+        return NoSizeError("the store does not report the object's size")
     if "NotPartial" in text or "Range request not supported" in text:
         return NotPartialError("the store sent the whole object, but a part was requested")
     return TransientError(f"{type(error).__name__}: {redacted(text)}")

@@ -21,7 +21,7 @@ from obstore.store import HTTPStore
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
 from cachecd.stores.answers import redacted, refusal, without_secrets
-from cachecd.stores.backend import PAGE, TransientError
+from cachecd.stores.backend import PAGE, NoSizeError, TransientError
 from cachecd.stores.cloud import (
     NO_RETRIES,
     CloudBackend,
@@ -141,7 +141,7 @@ class WebBackend(CloudBackend):
                 meta = obstore.head(self._patient, key)
             return ObjectInfo(key, meta["size"], meta["e_tag"] or "")
         except (UnitError, TransientError) as error:
-            if isinstance(error, TransientError) and "does not tell" not in str(error):
+            if isinstance(error, TransientError) and not isinstance(error, NoSizeError):
                 raise
             reason = redacted(str(error))
             _log.warning("left out: %s of %s: %s", ascii(key), self.where, reason)

@@ -140,7 +140,7 @@ def test_formats_that_loaders_do_not_decode_become_pixels(put, tmp_path, capsys)
     decode, resize = train.transform
     assert decode.argument == {"feature": "payload", "into": "image", "mode": "RGB"}
     assert (resize.name, resize.argument["size"]) == ("resize", [256, 256])
-    assert "# Loaders decode JPEG and PNG;" in text
+    assert "# Loaders decode JPEG and PNG." in text
     assert "epoch.torch" not in text
 
 

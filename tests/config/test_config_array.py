@@ -14,7 +14,7 @@ NPY = "format: npy\n      array: "
     [
         ("{}", "array.window: missing"),
         ("{window: 0}", "array.window: found 0"),
-        ("{window: 4, shape: [2]}", "array.shape: found a shape without dtype"),
+        ("{window: 4, shape: [2]}", "array.shape: found shape without dtype"),
         ("{window: 4, dtype: complex64}", "array.dtype: found 'complex64', expected a dtype such"),
         ("{window: 4, dtype: '|O'}", "array.dtype: found '|O', expected a dtype such"),
         ("{window: 4, arrays: {a: '*.npy'}, match: x}", "array.match: found match beside arrays"),

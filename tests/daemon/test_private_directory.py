@@ -38,7 +38,7 @@ def test_a_directory_open_to_more_is_refused(tmp_path, mode):
 def test_somebody_elses_directory_is_refused(monkeypatch, tmp_path):
     (tmp_path / "theirs").mkdir(0o700)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(DiskError, match=rf"theirs belongs to uid {os.getuid()}, not to us"):
+    with pytest.raises(DiskError, match=rf"theirs belongs to uid {os.getuid()}, not to this user"):
         make_private_directory(tmp_path / "theirs")
 
 

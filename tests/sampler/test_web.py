@@ -167,5 +167,5 @@ def test_a_server_that_does_not_know_ranges_says_so(server: ScriptedServer):
 
 
 def test_a_url_with_a_query_is_no_folder():
-    with pytest.raises(ConfigError, match=r"neither \? nor #"):
+    with pytest.raises(ConfigError, match=r"without \? and #"):
         opened("https://host/data?token=secret")

@@ -71,7 +71,7 @@ def layout_of(shape: tuple[int, ...], dtype: np.dtype[Any], file: ArrayFile) -> 
     if dtype == np.dtype("V2"):
         if file.dtype != "bfloat16":
             raise UnitError(
-                f"the array's dtype is {dtype.str}, two bytes without a type: if they are bfloat16, say "
+                f"the array's dtype is {dtype.str}, two bytes without a type: if they are bfloat16, set "
                 "dtype: bfloat16"
             )
         dtype, name = np.dtype("<u2"), "bfloat16"
