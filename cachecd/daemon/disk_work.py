@@ -218,7 +218,7 @@ class DiskWork:
             self._counted.add(generation)
 
     def _cursor(self, generation: GenerationId, number: int) -> Any:
-        """The cursor before a shard, by the first of its sidecars that can be read."""
+        """Returns the cursor before a shard, from the first of its sidecars that can be read."""
         layout = self.of(generation)
         error: DiskError = DamagedError(f"shard {number} of {layout.root} has no sidecar")
         for version in range(MOST_VERSIONS):

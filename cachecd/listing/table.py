@@ -153,7 +153,8 @@ class Table:
         for unit in page:
             if not (0 <= unit.size < 1 << 63 and 0 <= unit.begin < 1 << 63):
                 raise SourceError(
-                    f"found a unit of {unit.size} bytes from byte {unit.begin} of {unit.key[:200]!r}"
+                    f"found a unit of {unit.size} bytes from byte {unit.begin} of {unit.key[:200]!r}, "
+                    "expected both at least 0 and below 2**63"
                 )
             name = (_stored(unit.key), unit.begin)
             about = (unit.size, _stored(unit.etag), _stored(unit.label))
