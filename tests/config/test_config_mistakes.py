@@ -61,7 +61,7 @@ MISTAKES = [
      "11:16: datasets.train.source.options: found 'rate': nan, expected text, numbers"),
     ("url: s3://bucket/train/\n      format: files",
      "format: python\n      reader: a:B\n      manifest: s3://bucket/list.csv",
-     "10:17: datasets.train.source.manifest: found it without url, expected url"),
+     "10:17: datasets.train.source.manifest: found manifest without url, expected url"),
     ("  train:\n", "  train-eval: {source: {url: 's3://b/', format: files}}\n  train:\n    split: "
      "{eval: 0.1}\n",
      "6:15: datasets.train-eval: found a dataset of this name, which is that of what "

@@ -166,7 +166,7 @@ HOPELESS: dict[str, tuple[str, bytes, type[Exception], str]] = {
         "its first line is 'a', '1', expected the names"),
     "nothing": ("t.csv", b"", ConfigError, "its first line is missing"),
     "no row of use": ("t.csv", b"key,size\na,x\nb,y\n", ConfigError,
-        "none of its 2 rows is of use; line 2"),
+        "none of its 2 rows can be used; line 2"),
     "no text": ("t.jsonl", b"x" * (3 << 20), ConfigError, "line 1 has more than 1048576 bytes"),
     "no gzip": ("t.csv.gz", b"key\na\n", SourceUnreachableError,
         "it is damaged: Not a gzipped file"),
@@ -177,7 +177,7 @@ HOPELESS: dict[str, tuple[str, bytes, type[Exception], str]] = {
     "other columns": ("t.parquet", as_parquet([{"name": "a"}]), ConfigError,
         "none of the columns key"),
     "no inventory": ("manifest.json", b'{"files": 1}', ConfigError,
-        "no manifest of an S3 Inventory"),
+        "not a manifest of an S3 Inventory"),
 }  # fmt: skip
 
 
