@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from cachecd.cli.survey import MASK, Survey, is_image, suffix_of
+from cachecd.cli.survey import MASK, Survey, is_image
 from cachecd.config import AVAILABLE_FORMATS, SourceConfig
 from cachecd.disk.filesystem import free_bytes, refuse_network_filesystem
 from cachecd.errors import ConfigError, DiskError
@@ -177,12 +177,10 @@ def _windows(seen: Survey) -> Iterator[str]:
         yield "  window: 1  # rows along axis 0 in one record"
         return
     rows, row, axes = seen.array
-    arrays = sum(suffix_of(o.key) == "npy" for o in seen.objects)
+    arrays = seen.suffixes.get("npy", 0)
     if axes == 1 and (arrays <= 1 or rows > 64 * _NUMBERS):
-        window, record = (
-            _NUMBERS,
-            "numbers in one record, such as the length of a model's context",
-        )
+        window = _NUMBERS
+        record = "numbers in one record, such as the length of a model's context"
     elif arrays <= 1:
         window, record = 1, "rows in one record"
     elif rows * row <= _ARRAY:

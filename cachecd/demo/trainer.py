@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from cachecd.demo.images import CLASSES, SIDE
 from cachecd.demo.passes import Passes
-from cachecd_client.runs.epoch import Epoch
+from cachecd_client import Epoch
 
 Array = NDArray[np.float32]
 
