@@ -1,4 +1,4 @@
-"""`cachecd check CONFIG`: is this configuration valid, and what does it mean on this machine?"""
+"""`cachecd check CONFIG`: is this configuration valid, and which sizes and rules follow from it?"""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def command(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check a configuration and print what it means on this machine.
+    """Check a configuration and print the sizes and rules that follow from it.
 
     Every mistake is one line on stderr with file, line and column, and the exit code is 2. Nothing is
     written to disk. With --sources, the first objects go through the transform in this process: the command

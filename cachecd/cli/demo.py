@@ -15,7 +15,7 @@ def command(
 ) -> int:
     """Train a small model through a cache that is smaller than its data.
 
-    Writes 1,797 images of handwritten digits into a folder, starts its own daemon with a slow link, and
+    Writes 1,797 images of handwritten digits into a folder, starts a daemon with a slow link, and
     prints one row for each epoch. Everything is in a temporary directory, which is removed at the end. The
     exit code is 1 if the cache ever exceeded its limit.
     """
