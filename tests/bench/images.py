@@ -276,20 +276,40 @@ def page(run: Run, rows: Sequence[Row] = ()) -> str:
         f"more than half; batches of {options.batch}.",
         *([report.bar_table(rows)] if rows else []),
     ]
-    for name, ways in sorted(run.measured.items(), key=lambda each: list(CASES).index(each[0])):
-        figures = [f for f in FIGURES if any(f in values for values in ways.values())]
-        head = [f"**{CASES[name].title}**", "", f"| | {' | '.join(FIGURES[f] for f in figures)} |"]
-        head.append(f"|---|{'--:|' * len(figures)}")
-        for way in CASES[name].ways:
-            if way in ways:
-                cells = [report.spread(ways[way].get(figure)) for figure in figures]
-                head.append(f"| {WAYS[way].title} | {' | '.join(cells)} |")
-        parts.append("\n".join(head))
+    cases = sorted(run.measured, key=list(CASES).index)
+    decoding = [name for name in cases if CASES[name].ways == _DECODERS]
+    if decoding:
+        parts.append(_table("Decode and crop, images/s", _DECODERS, run.measured, decoding))
+    for name in cases:
+        if name not in decoding:
+            parts.append(_table(CASES[name].title, CASES[name].ways, run.measured, [name]))
     if run.absent:
         parts.append(
             "Not measured: " + "; ".join(f"{w} ({y})" for w, y in run.absent.items()) + "."
         )
     return "\n\n".join(parts) + "\n"
+
+
+def _table(title: str, ways: Sequence[str], measured: Measured, cases: Sequence[str]) -> str:
+    """A line for each way, a column for each figure; with several cases, for each figure of each case."""
+    columns = [
+        (name, figure)
+        for name in cases
+        for figure in FIGURES
+        if any(figure in values for values in measured[name].values())
+    ]
+    heads = [FIGURES[figure] for _, figure in columns]
+    if len(cases) > 1:
+        heads = [
+            CASES[name].title + (f": {FIGURES[figure]}" if figure != "images_s" else "")
+            for name, figure in columns
+        ]
+    lines = [f"**{title}**", "", f"| | {' | '.join(heads)} |", f"|---|{'--:|' * len(columns)}"]
+    for way in ways:
+        if any(way in measured[name] for name in cases):
+            cells = [report.spread(measured[n].get(way, {}).get(figure)) for n, figure in columns]
+            lines.append(f"| {WAYS[way].title} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def parser() -> argparse.ArgumentParser:

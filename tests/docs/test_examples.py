@@ -58,7 +58,7 @@ def test_the_schedules_shown_follow_progress_between_nothing_and_their_peak():
 
 def test_what_the_reference_shows_of_torch_and_its_dataloader_reads_every_record_once(tmp_path):
     write(tmp_path / "train-0.tfrecord", examples(range(16)))
-    _, first, workers, _, _, prepared = blocks("docs/reference.md", "python")
+    _, first, workers, prepared = blocks("docs/reference.md", "python")
     done = subprocess.run(
         [sys.executable, "-c", first + workers + prepared],
         cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True,
