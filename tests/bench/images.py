@@ -280,9 +280,11 @@ def page(run: Run, rows: Sequence[Row] = ()) -> str:
     decoding = [name for name in cases if CASES[name].ways == _DECODERS]
     if decoding:
         parts.append(_table("Decode and crop, images/s", _DECODERS, run.measured, decoding))
-    for name in cases:
-        if name not in decoding:
-            parts.append(_table(CASES[name].title, CASES[name].ways, run.measured, [name]))
+    parts.extend(
+        _table(CASES[name].title, CASES[name].ways, run.measured, [name])
+        for name in cases
+        if name not in decoding
+    )
     if run.absent:
         parts.append(
             "Not measured: " + "; ".join(f"{w} ({y})" for w, y in run.absent.items()) + "."
