@@ -17,12 +17,12 @@ _log = structlog.get_logger("cachecd.daemon")
 @dataclass(slots=True)
 class _Subject:
     """`reason`: why the disk or source fails, "" if it works. `since`: when the failure began. `logged`:
-    when a failure was last logged. `said`: the last log line was a failure."""
+    when a failure was last logged. `is_logged`: the last log line was a failure."""
 
     reason: str = ""
     since: float = 0.0
     logged: float = -math.inf
-    said: bool = False
+    is_logged: bool = False
 
 
 class Complaints:
@@ -50,12 +50,12 @@ class Complaints:
             known.since = now
         known.reason = reason
         due = now >= max(known.since + patience, known.logged + _QUIET)
-        if reason and not known.said and due:
-            known.said, known.logged = True, now
+        if reason and not known.is_logged and due:
+            known.is_logged, known.logged = True, now
             _log.warning(f"{subject} fails", why=reason)
             return True
-        if not reason and known.said:
-            known.said = False
+        if not reason and known.is_logged:
+            known.is_logged = False
             _log.info(f"{subject} works again")
         return False
 

@@ -19,13 +19,13 @@ class Ground:
 
     def __init__(self, directories: Iterable[Path]) -> None:
         """DiskError if a directory cannot be read."""
-        self._known = {path: _identity(path) for path in directories}
+        self._identities = {path: _identity(path) for path in directories}
 
     def check(self) -> None:
         """DiskError, with the remedy, if a directory is missing, was replaced, or cannot be read."""
-        for path, known in self._known.items():
-            if (found := _identity(path)) != known:
-                state = "is gone" if found is None else "was replaced"
+        for path, known in self._identities.items():
+            if (identity := _identity(path)) != known:
+                state = "is gone" if identity is None else "was replaced"
                 raise DiskError(
                     f"{path} {state} while the daemon was running; put back what was there, or "
                     "restart the daemon to go on with what there is now"
@@ -35,7 +35,7 @@ class Ground:
 def _identity(path: Path) -> tuple[int, int] | None:
     with refusing(f"cannot look at {path}"):
         try:
-            found = os.stat(path)
+            status = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino

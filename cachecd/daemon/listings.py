@@ -123,7 +123,7 @@ class ListingKeeper:
     rewritten: int = 0
     objects: int = 0
     ended: float = 0.0
-    _found: set[str] = field(default_factory=set)
+    _labels: set[str] = field(default_factory=set)
 
     async def keep(self) -> None:
         """Lists repeatedly; returns if no further listing is due."""
@@ -194,7 +194,7 @@ class ListingKeeper:
             pages.close()
 
     def _begin(self, judges: bool) -> Listing:
-        self._found.clear()
+        self._labels.clear()
         self.objects = 0
         return Listing(self.listing.table, self.listing.thread, self.reserve, judges, self.report)
 
@@ -234,14 +234,14 @@ class ListingKeeper:
         async for page in pages.read():
             if source.awaits_classes:
                 labels = (label_of(source, unit.key, unit.label) for unit in page)
-                self._found.update(label for label in labels if label is not None)
+                self._labels.update(label for label in labels if label is not None)
             yield page if takes is None else [unit for unit in page if takes(unit)]
             self.objects += len(page)
 
     async def _number_classes(self) -> None:
         """Numbers the new classes, durably. DiskError."""
         if self.config.source.awaits_classes:
-            known = ClassNames(self.listing.classes)
-            if (extended := known.extended(self._found)) is not known:
+            names = ClassNames(self.listing.classes)
+            if (extended := names.extended(self._labels)) is not names:
                 await asyncio.to_thread(replace, self.classes, extended.encode())
                 self.listing.classes = extended.names

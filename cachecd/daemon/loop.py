@@ -78,29 +78,31 @@ class CacheLoop:
     async def open(self) -> None:
         """Reports the result of a start, then begins to list, to probe leases and to measure. DiskError.
         LimitTooSmallError: a pinned dataset that was listed before does not fit."""
-        found = self._found = await start(self._config, self._limit, self._offline, self._progress)
+        started = self._started = await start(
+            self._config, self._limit, self._offline, self._progress
+        )
         try:
-            resolve(self._config, known_sizes(self._config, found))
+            resolve(self._config, known_sizes(self._config, started))
         except LimitTooSmallError:
-            for listing in found.listings.values():
+            for listing in started.listings.values():
                 await listing.close()
             raise
-        self._ground = Ground(found.directories)
-        found.work.check = self._ground.check
-        self._fetched = found.fetched
-        self.carrying = Carrying(found.work, self._executor, self.feed, self._reply, self._count)
+        self._ground = Ground(started.directories)
+        started.work.check = self._ground.check
+        self._fetched = started.fetched
+        self.carrying = Carrying(started.work, self._executor, self.feed, self._reply, self._count)
         self.feeding = self.carrying.feeding
-        self._keepers = {name: self._configured(name) for name in found.configured}
+        self._keepers = {name: self._configured(name) for name in started.configured}
         for keeper in self._keepers.values():
             with contextlib.suppress(DiskError):  # `keep` repeats it, and reports the error
                 await keeper.load_classes()  # before a stream opens that needs the numbers
-        for event in found.events:
+        for event in started.events:
             self.feed(event)
-        found.events.clear()  # they hold the facts of all shards
+        started.events.clear()  # they hold the facts of all shards
         for name, values in self._stale_values().items():
             for value in values:
                 _log.warning("from the next generation on", dataset=name, value=value)
-        work = [] if self._offline else [self._again(k.keep) for k in self._keepers.values()]
+        work = [] if self._offline else [self._repeat(k.keep) for k in self._keepers.values()]
         work += [
             self._every(_TICK, self._tick),
             self._every(_PROBE, self._probe_all),
@@ -114,9 +116,9 @@ class CacheLoop:
         """Applies the values that may change while the daemon runs: limits, growth, rotation, the
         window."""
         self._config = config
-        self._found.work.configure(config.cache.window)
-        found = self._found
-        self.feed(configured(config, limit, found.names, found.boot, self._offline))
+        self._started.work.configure(config.cache.window)
+        started = self._started
+        self.feed(configured(config, limit, started.names, started.boot, self._offline))
 
     def feed(self, event: ev.Event) -> None:
         """Reports an event to the policy, and begins to carry out the resulting commands."""
@@ -152,7 +154,7 @@ class CacheLoop:
         await self._write_counts()
         await self._write_snapshots()
         await self.carrying.finish()
-        for listing in self._found.listings.values():
+        for listing in self._started.listings.values():
             await listing.close()
 
     # --- requests
@@ -194,7 +196,7 @@ class CacheLoop:
 
     def are_excluded(self, dataset: str, keys: frozenset[str]) -> bool:
         """Whether keys are excluded, and all of their shards are handled."""
-        return self._found.work.excluded.are_done(dataset, keys)
+        return self._started.work.excluded.are_done(dataset, keys)
 
     def rate(self, dataset: str) -> float:
         """Returns the present rate of fetching for a dataset, in bytes per second."""
@@ -203,7 +205,7 @@ class CacheLoop:
 
     def status(self) -> dict[str, Any]:
         """The status document of the cache."""
-        text = document(self.policy, self._found.work.states, self._config, self._now())
+        text = document(self.policy, self._started.work.states, self._config, self._now())
         text["cache"]["dir"] = str(self.layout.root)
         text["cache"] |= {"corrupt_shards": self._corrupt, "fetched_bytes": self._fetched}
         text["complaints"] = self._failing.reasons
@@ -225,29 +227,29 @@ class CacheLoop:
         return text
 
     def _stale_values(self) -> dict[str, list[str]]:
-        found, config = self._found, self._config
+        started, config = self._started, self._config
         return {
             name: stale_values(
-                config.datasets[name], config.cache.shard_size, found.generations[each]
+                config.datasets[name], config.cache.shard_size, started.generations[each]
             )
-            for name, each in found.configured.items()
+            for name, each in started.configured.items()
         }
 
     # --- wiring
 
     def _configured(self, name: str) -> ListingKeeper:
         """Starts to feed the streams of a dataset's generation, and to keep its listing current."""
-        found: Start = self._found
-        generation, listing = found.configured[name], found.listings[name]
-        layout = found.layout.generation(*generation)
-        shape = found.generations[generation].shape
+        started: Start = self._started
+        generation, listing = started.configured[name], started.listings[name]
+        layout = started.layout.generation(*generation)
+        shape = started.generations[generation].shape
         self.feeding.generations[generation] = FedGeneration(
-            generation, layout, listing, found.work.schemas.get(generation), shape
+            generation, layout, listing, started.work.schemas.get(generation), shape
         )
         dataset = self._config.datasets[name]
         return ListingKeeper(
             *(generation, dataset, listing, self._lister),
-            *(found.layout.classes(name, classes_rule(dataset)), self._reserve, self.feed),
+            *(started.layout.classes(name, classes_rule(dataset)), self._reserve, self.feed),
             lambda: self.feeding.wake(generation),
         )
 
@@ -283,9 +285,9 @@ class CacheLoop:
     async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(seconds)
-            await self._again(work)
+            await self._repeat(work)
 
-    async def _again(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _repeat(self, work: Callable[[], Awaitable[None]]) -> None:
         """Runs work, and repeats it after a failure."""
         name = work.__name__.strip("_")
         while True:
@@ -336,13 +338,13 @@ class CacheLoop:
         for name, dataset in self.policy.datasets.items():
             reason = rotation_waits(self.policy, dataset, self._now())
             self._stopped.note(f"rotation of {name}", reason, _PATIENCE)
-            if name not in self._described and (what := epoch_of(self.policy, dataset)):
+            if name not in self._described and (description := epoch_of(self.policy, dataset)):
                 self._described.add(name)
-                _log.info("an epoch", dataset=name, what=what)
+                _log.info("an epoch", dataset=name, what=description)
 
     def _counts(self) -> list[ev.Event]:
         self._write("egress.json", lambda: write_egress(self.layout.egress, self._fetched))
-        self._write("state.json", self._found.work.write_counts)
+        self._write("state.json", self._started.work.write_counts)
         return []
 
     async def _write_counts(self) -> None:

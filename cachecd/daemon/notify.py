@@ -23,8 +23,10 @@ class ServiceManager:
             "\0" + address[1:] if address[:1] == "@" else address if address[:1] == "/" else ""
         )
         microseconds = environ.get("WATCHDOG_USEC", "")
-        ours = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
-        watched = bool(self._address) and ours and microseconds.isascii() and microseconds.isdigit()
+        is_own = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        watched = (
+            bool(self._address) and is_own and microseconds.isascii() and microseconds.isdigit()
+        )
         #: Seconds between two watchdog()s, half of what the manager allows; None: not asked for.
         self.watchdog_interval = int(microseconds) / 2e6 if watched and int(microseconds) else None
 

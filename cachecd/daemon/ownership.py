@@ -28,11 +28,11 @@ SOCKET_PATH_BYTES = 107  # sun_path holds 108 with its NUL
 
 
 @contextlib.contextmanager
-def _owned(what: str, lock: Path, endpoint: str) -> Iterator[None]:
+def _owned(resource: str, lock: Path, endpoint: str) -> Iterator[None]:
     """Holds a lock until the end of the block, or of the process. Never blocks. InUseError names the
     holder; DiskError if the lock file cannot be made."""
-    with refusing(f"cannot lock {what} with {lock}"):
-        while (fd := _lock(what, lock)) is None:
+    with refusing(f"cannot lock {resource} with {lock}"):
+        while (fd := _lock(resource, lock)) is None:
             pass
         holder = {"pid": os.getpid(), "host": socket.gethostname(), "socket": endpoint}
         # In place, and padded: a disk that is full to the last byte takes what needs no new block.
@@ -46,12 +46,12 @@ def _owned(what: str, lock: Path, endpoint: str) -> Iterator[None]:
         os.close(fd)
 
 
-def _lock(what: str, lock: Path) -> int | None:
+def _lock(resource: str, lock: Path) -> int | None:
     """Locks the file. None if its last holder was just unlinking it."""
     fd = os.open(lock, os.O_RDWR | os.O_CREAT | _CAREFULLY, 0o600)
     try:
         if not try_write_lock(fd):
-            raise InUseError(f"{what} is in use by {_holder(os.pread(fd, 4096, 0))}")
+            raise InUseError(f"{resource} is in use by {_holder(os.pread(fd, 4096, 0))}")
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(fd), os.stat(lock)):
                 # Whoever may open it may lock it, and keep the next start out.
@@ -66,8 +66,8 @@ def _lock(what: str, lock: Path) -> int | None:
 
 def _holder(text: bytes) -> str:
     try:
-        found = json.loads(text)
-        return f"cachecd pid {found['pid']} on {found['host']} (socket {found['socket']})"
+        holder = json.loads(text)
+        return f"cachecd pid {holder['pid']} on {holder['host']} (socket {holder['socket']})"
     except (ValueError, KeyError, TypeError):
         return "another cachecd that is just starting"
 
@@ -168,15 +168,15 @@ def make_private_directory(path: Path) -> None:
             path.chmod(stat.S_IMODE(path.stat().st_mode) & stat.S_ISGID | 0o750)
         except FileExistsError:
             pass
-        found = path.stat()
-    mode = stat.S_IMODE(found.st_mode)
-    if not stat.S_ISDIR(found.st_mode):
+        status = path.stat()
+    mode = stat.S_IMODE(status.st_mode)
+    if not stat.S_ISDIR(status.st_mode):
         raise DiskError(
             f"{path} is not a directory; the control socket needs a private directory: set server.endpoint"
         )
-    if found.st_uid != os.geteuid():
+    if status.st_uid != os.geteuid():
         raise DiskError(
-            f"{path} belongs to uid {found.st_uid}, not to this user (uid {os.geteuid()}); put the socket "
+            f"{path} belongs to uid {status.st_uid}, not to this user (uid {os.geteuid()}); put the socket "
             f"into a directory of its own, for example {path / 'cachecd' / 'cachecd.sock'}"
         )
     if mode & 0o027:

@@ -78,8 +78,8 @@ class Remaking:
             page = [unit for unit in await listing.units(numbers) if unit is not None]
             pieces += await asyncio.to_thread(HeldRecords.pieces, held, page, excluded)
             at = numbers.stop
-        found = ev.MissingFound(command.generation, tuple(pieces), at < units)
-        self._record(lambda: [found])
+        event = ev.MissingFound(command.generation, tuple(pieces), at < units)
+        self._record(lambda: [event])
 
     def _supplement(self, command: do.MakeSupplement) -> None:
         fed = self._feeding.generations[generation_of(command.stream)]
@@ -140,11 +140,11 @@ class Remaking:
 
     async def _listed(self, fed: FedGeneration, numbers: Sequence[int]) -> list[Unit | None]:
         """Returns the units with these numbers; None for a unit that is not listed, or is excluded."""
-        found: list[Unit | None] = []
+        units: list[Unit | None] = []
         for at in range(0, len(numbers), MOST_AT_ONCE):
-            found += await fed.listing.units(numbers[at : at + MOST_AT_ONCE])
+            units += await fed.listing.units(numbers[at : at + MOST_AT_ONCE])
         excluded = self._work.excluded_keys(fed.id.dataset)
-        return [None if unit and unit.key in excluded else unit for unit in found]
+        return [None if unit and unit.key in excluded else unit for unit in units]
 
     def _start(
         self, command: do.FindMissing | do.RemakeShard, work: Coroutine[Any, Any, None]

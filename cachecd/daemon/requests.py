@@ -108,7 +108,7 @@ class Requests:
                 tuple((stream, first, last) for stream, first, last in request.shards),
                 *(request.fingerprint, request.sampling_seed, request.streams, request.place),
             )
-        asked = ev.AcquireAsked(
+        event = ev.AcquireAsked(
             self._name(request.id, request.dataset, answer),
             *(request.dataset, request.job, request.epoch),
             *(request.local_rank, request.local_world_size, resume),
@@ -120,9 +120,9 @@ class Requests:
         leases = (state.lease for state in self._cache.policy.leases.by_id.values())
         same = [one.id for one in leases if (one.dataset, one.job, one.epoch) == wanted]
         if same and not all(map(self._cache.probe, same)):
-            self._cache.after_writes(asked)
+            self._cache.after_writes(event)
         else:
-            self._cache.feed(asked)
+            self._cache.feed(event)
 
     def _report(self, request: protocol.ReportCorrupt, answer: Answer) -> None:
         generation, number = GenerationId(request.dataset, request.generation), request.shard

@@ -122,10 +122,10 @@ async def _serve(
     daemon = _Daemon(config, limit, executor, options)
     manager, stop = daemon.manager, daemon.stop
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, stop.ask)
+    loop.add_signal_handler(signal.SIGTERM, stop.request)
     loop.add_signal_handler(signal.SIGINT, stop.interrupt)
     if options.lifeline is not None:
-        loop.add_reader(options.lifeline, stop.asked.set)
+        loop.add_reader(options.lifeline, stop.requested.set)
     try:
         server = Server(config.server.endpoint, daemon.requests.handle)
     except zmq.ZMQError as error:
@@ -137,13 +137,15 @@ async def _serve(
         if await daemon.open():
             loop.add_signal_handler(signal.SIGHUP, daemon.reload, reload)
             tasks.append(asyncio.ensure_future(server.serve()))
-            tasks[-1].add_done_callback(lambda _: stop.asked.set())  # of no use without a socket
+            tasks[-1].add_done_callback(
+                lambda _: stop.requested.set()
+            )  # of no use without a socket
             manager.ready()
             _log.info("ready", endpoint=config.server.endpoint, cache=str(config.cache.dir))
             if options.trainer:
                 code = await run_trainer(options.trainer, config.server.endpoint, stop, umask)
             else:
-                await stop.asked.wait()
+                await stop.requested.wait()
     finally:
         manager.stopping()
         _log.info("stopping")
@@ -181,7 +183,7 @@ class _Daemon:
             progress=self._progress,
         )
         self.requests = Requests(self._cache, self.status)
-        self._began = self._said = time.monotonic()
+        self._began = self._logged_at = time.monotonic()
         self._is_open = False
 
     async def open(self) -> bool:
@@ -196,10 +198,10 @@ class _Daemon:
 
     def _progress(self, text: str) -> None:
         """Reports the progress of a long start. InterruptedError: the daemon must end."""
-        if self.stop.asked.is_set():
+        if self.stop.requested.is_set():
             raise InterruptedError("stopped during the start")
-        if time.monotonic() >= self._said + _SAY_EVERY:
-            self._said = time.monotonic()
+        if time.monotonic() >= self._logged_at + _SAY_EVERY:
+            self._logged_at = time.monotonic()
             self.manager.starting(text)
             _log.info("starting", progress=text)
 

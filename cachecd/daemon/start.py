@@ -68,17 +68,17 @@ class Start:
         return [self.layout.root, self.layout.datasets, self.layout.leases, *shards]
 
 
-def known_sizes(config: Config, found: Start) -> dict[str, int]:
+def known_sizes(config: Config, started: Start) -> dict[str, int]:
     """Returns the bytes of the shards of pinned datasets that were listed before: as measured if at least
     half of the units are cached, else as listed if records are objects as they are."""
     sizes = {}
     shards = {
         each.generation: [shard.facts for shard in each.shards if shard.status == "live"]
-        for each in found.events
+        for each in started.events
         if isinstance(each, ev.GenerationFound)
     }
-    for name, generation in found.configured.items():
-        dataset, table = config.datasets[name], found.listings[name].table
+    for name, generation in started.configured.items():
+        dataset, table = config.datasets[name], started.listings[name].table
         if not (dataset.pin and table.completed):
             continue
         live = sum(facts.allocated for facts in shards[generation])
@@ -109,27 +109,27 @@ async def start(
         with filesystem.refusing(f"cannot make {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
     excluded = ExcludedFile(layout.excluded)
-    found = Start(layout, DiskWork(layout, excluded), read_egress(layout.egress))
+    started = Start(layout, DiskWork(layout, excluded), read_egress(layout.egress))
     for name, dataset in config.datasets.items():
-        await _open(found, config, name, dataset)
-    found.work.configure(config.cache.window)
-    event = configured(config, limit, found.names, found.boot, offline)
-    await asyncio.to_thread(_take_stock, found, event, config.cache.reserve_free, progress)
-    return found
+        await _open(started, config, name, dataset)
+    started.work.configure(config.cache.window)
+    event = configured(config, limit, started.names, started.boot, offline)
+    await asyncio.to_thread(_take_stock, started, event, config.cache.reserve_free, progress)
+    return started
 
 
-async def _open(found: Start, config: Config, name: str, dataset: DatasetConfig) -> None:
+async def _open(started: Start, config: Config, name: str, dataset: DatasetConfig) -> None:
     """Opens or makes the directory of a configured generation. A damaged listing gets a new directory."""
     identity = identity_of(dataset)
     copies = [
         int(match[1]) if (match := _COPY.search(directory)) else 1
-        for of, directory in found.layout.generations()
+        for of, directory in started.layout.generations()
         if of == name and directory.partition("-")[0] == directory_name(identity)
     ]
     copy = max(copies, default=1)
     while True:
         generation = GenerationId(name, directory_name(identity, copy))
-        layout = found.layout.generation(*generation)
+        layout = started.layout.generation(*generation)
         with filesystem.refusing(f"cannot make {layout.root}"):
             layout.shards.mkdir(parents=True, exist_ok=True)
         known = read_generation(layout.identity)
@@ -139,72 +139,72 @@ async def _open(found: Start, config: Config, name: str, dataset: DatasetConfig)
             write_generation(layout.identity, known)
         try:
             blocks = 0 if known.shape is None else 1
-            found.listings[name] = await GenerationListing.open(layout.listing, blocks)
+            started.listings[name] = await GenerationListing.open(layout.listing, blocks)
         except DamagedError as error:
             copy += 1
             _log.error("listing damaged: the source is listed anew", dataset=name, why=str(error))
             continue
-        found.configured[name] = generation
+        started.configured[name] = generation
         return
 
 
 def _take_stock(
-    found: Start, event: ev.Configured, reserve_free: int, progress: Callable[[str], None]
+    started: Start, event: ev.Configured, reserve_free: int, progress: Callable[[str], None]
 ) -> None:
     """Reads leases and shards. Fills `events`."""
-    held = _find_leases(found.layout)
-    found.events.append(event)
-    for dataset, name in found.layout.generations():
+    held = _find_leases(started.layout)
+    started.events.append(event)
+    for dataset, name in started.layout.generations():
         generation = GenerationId(dataset, name)
         try:
-            known = read_generation(found.layout.generation(*generation).identity)
+            known = read_generation(started.layout.generation(*generation).identity)
         except DamagedError as error:
             _log.error("generation left alone", generation=name, why=str(error))
             known = None
         if known is not None:
-            found.generations[generation] = known
+            started.generations[generation] = known
             if known.schema is not None:
-                found.work.schemas[generation] = json.loads(known.schema)
-    newest_first = sorted(found.generations.items(), key=lambda each: each[1].made, reverse=True)
+                started.work.schemas[generation] = json.loads(known.schema)
+    newest_first = sorted(started.generations.items(), key=lambda each: each[1].made, reverse=True)
     for generation, known in newest_first:
         leased = [one.lease for one in held]
-        found.events.append(_inspect(found, generation, known, leased, progress))
-        if found.configured.get(generation.dataset) == generation:
-            found.events.append(found.listings[generation.dataset].listed(generation))
-    found.events += held
-    found.events.append(measure(found.layout, found.fetched, reserve_free))
-    for exclusion in found.work.excluded.unfinished:
-        found.events.append(found.work.find_holders(exclusion.name))
-    found.events.append(ev.Started())
+        started.events.append(_inspect(started, generation, known, leased, progress))
+        if started.configured.get(generation.dataset) == generation:
+            started.events.append(started.listings[generation.dataset].listed(generation))
+    started.events += held
+    started.events.append(measure(started.layout, started.fetched, reserve_free))
+    for exclusion in started.work.excluded.unfinished:
+        started.events.append(started.work.find_holders(exclusion.name))
+    started.events.append(ev.Started())
 
 
 def _inspect(
-    found: Start,
+    started: Start,
     generation: GenerationId,
     known: Generation,
     held: list[Lease],
     progress: Callable[[str], None],
 ) -> ev.GenerationFound:
-    layout, split = found.layout.generation(*generation), split_of(known.identity)
+    layout, split = started.layout.generation(*generation), split_of(known.identity)
     try:
         state = read_state(layout.state)
     except DamagedError as error:
         _log.error("state.json ignored", generation=generation.name, why=str(error))
         state = State()
-    found.work.states[generation] = state
-    is_configured = found.configured.get(generation.dataset) == generation
-    figures = _figures(found.layout, generation.dataset) if is_configured else {}
+    started.work.states[generation] = state
+    is_configured = started.configured.get(generation.dataset) == generation
+    figures = _figures(started.layout, generation.dataset) if is_configured else {}
     if known.shape is None:
         return ev.GenerationFound(generation, split, figures=figures)
     leased = {name for lease in held for name in _names(lease, generation)}
-    excluded = found.work.excluded_keys(generation.dataset)
+    excluded = started.work.excluded_keys(generation.dataset)
 
     def read(count: int) -> None:
         name = generation.dataset
         progress(f"{name}: {count} sidecars read, which the snapshot does not have")
 
     inventory = take_inventory(layout, known.shape, state, leased, excluded, read)
-    found.work.states[generation] = remove_leftovers(layout, inventory, state)
+    started.work.states[generation] = remove_leftovers(layout, inventory, state)
     return ev.GenerationFound(
         generation,
         split,
@@ -249,7 +249,7 @@ def _names(lease: Lease, generation: GenerationId) -> list[tuple[int, int]]:
 def _find_leases(layout: Layout) -> list[ev.LeaseFound]:
     """Returns the leases on disk. A damaged manifest that nobody holds is removed. DamagedError: a process
     holds one, and the shards that it reads are unknown."""
-    found = []
+    events = []
     for each in leases.find_manifests(layout):
         try:
             lease = decode_manifest(each.text)
@@ -264,8 +264,8 @@ def _find_leases(layout: Layout) -> list[ev.LeaseFound]:
                 ) from error
             _log.error("damaged lease removed", path=str(path), why=str(error))
             continue
-        found.append(ev.LeaseFound(lease, each.was_held))
-    return found
+        events.append(ev.LeaseFound(lease, each.was_held))
+    return events
 
 
 def measure(layout: Layout, fetched: int, reserve_free: int = 0) -> ev.Measured:
@@ -275,9 +275,11 @@ def measure(layout: Layout, fetched: int, reserve_free: int = 0) -> ev.Measured:
         other = _but(layout.root, layout.datasets) + _own(layout.datasets)
         generations = [layout.generation(*each) for each in layout.generations()]
         for dataset in layout.datasets.iterdir():
-            ours = {each.root: each for each in generations if each.root.parent == dataset}
-            other += _but(dataset, *ours)
-            other += sum(_but(root, each.shards) + _own(each.shards) for root, each in ours.items())
+            layouts = {each.root: each for each in generations if each.root.parent == dataset}
+            other += _but(dataset, *layouts)
+            other += sum(
+                _but(root, each.shards) + _own(each.shards) for root, each in layouts.items()
+            )
     total, free = filesystem.inodes(layout.root)
     spare_files = float(free - min(_INODES_KEPT, total // 16)) if total else float("inf")
     spare = filesystem.free_bytes(layout.root) - reserve_free

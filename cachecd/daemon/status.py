@@ -143,8 +143,8 @@ def rotation_waits(policy: Policy, dataset: Dataset, now: float) -> str:
     if dataset.rules.pin or not (at.full and at.feeds and at.shards):
         return ""
     leases = (each for each in policy.leases.by_id.values())
-    ours = [each for each in leases if policy.leases.generation_of(each.lease) is gen]
-    holder = max(ours, key=lambda each: _retired_bytes(gen, each), default=None)
+    own = [each for each in leases if policy.leases.generation_of(each.lease) is gen]
+    holder = max(own, key=lambda each: _retired_bytes(gen, each), default=None)
     if holder is not None and (kept := _retired_bytes(gen, holder)):
         return (
             f"lease {holder.lease.id} of job {holder.lease.job} keeps {approximate_size(kept)} of retired "

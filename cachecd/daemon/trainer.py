@@ -21,18 +21,18 @@ class Stop:
     """Whether the daemon must end, whether Ctrl-C was the reason, and whether the request was repeated."""
 
     def __init__(self) -> None:
-        self.asked = asyncio.Event()
-        self.again = asyncio.Event()
+        self.requested = asyncio.Event()
+        self.repeated = asyncio.Event()
         self.interrupted = False
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """The daemon must end, because of SIGTERM or for its own reason."""
-        (self.again if self.asked.is_set() else self.asked).set()
+        (self.repeated if self.requested.is_set() else self.requested).set()
 
     def interrupt(self) -> None:
         """Ctrl-C. The terminal has sent it to the trainer too."""
-        self.interrupted = self.interrupted or not self.asked.is_set()
-        self.ask()
+        self.interrupted = self.interrupted or not self.requested.is_set()
+        self.request()
 
 
 async def run_trainer(
@@ -44,7 +44,7 @@ async def run_trainer(
     A stop is passed on as SIGTERM: at once, or `grace` seconds after Ctrl-C. A repeated request ends the
     trainer: SIGTERM, and soon after SIGKILL.
     """
-    if stop.asked.is_set():  # before it was begun
+    if stop.requested.is_set():  # before it was begun
         return 128 + (signal.SIGINT if stop.interrupted else signal.SIGTERM)
     environ = {**os.environ, "CACHECD_ENDPOINT": endpoint}
     try:
@@ -53,16 +53,16 @@ async def run_trainer(
         _log.error("cannot start the trainer", command=command[0], why=error.strerror)
         return 127 if isinstance(error, FileNotFoundError) else 126
     ended = asyncio.ensure_future(trainer.wait())
-    await _until(ended, stop.asked)
+    await _until(ended, stop.requested)
     if not ended.done() and stop.interrupted:
         _log.info(
             "waiting for the trainer to end; press Ctrl-C again to end it now", within_s=grace
         )
-        await _until(ended, stop.again, grace)
+        await _until(ended, stop.repeated, grace)
     if not ended.done():
         with contextlib.suppress(ProcessLookupError):
             trainer.terminate()
-        await _until(ended, stop.again)
+        await _until(ended, stop.repeated)
         await asyncio.wait({ended}, timeout=_KILLED_AFTER)
     if not ended.done():
         with contextlib.suppress(ProcessLookupError):

@@ -50,5 +50,5 @@ def worker_memory(config: Config) -> int:
 
 def _name(config: Config) -> str:
     """Returns the name of this cache directory's processes, the same wherever the directory is mounted."""
-    found = config.cache.dir.stat()
-    return f"{found.st_dev:x}-{found.st_ino:x}"
+    status = config.cache.dir.stat()
+    return f"{status.st_dev:x}-{status.st_ino:x}"

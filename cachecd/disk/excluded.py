@@ -37,7 +37,7 @@ class ExcludedFile:
         last line without its end is ignored: the daemon was killed before it replied."""
         self._path = path
         self._end = 0
-        self._made: set[str] = set()
+        self._created: set[str] = set()
         self._open: dict[str, Exclusion] = {}  # whose shards may not be done
         self._keys: defaultdict[str, set[str]] = defaultdict(set)
         for number, line in enumerate((read(path) or b"").splitlines(keepends=True), 1):
@@ -69,7 +69,7 @@ class ExcludedFile:
     def add(self, exclusion: Exclusion) -> None:
         """Appends an exclusion, unless the file has it already. DiskError."""
         name, dataset, keys = exclusion.name, exclusion.dataset, exclusion.keys
-        if name not in self._made:
+        if name not in self._created:
             self._append({"exclusion": name, "dataset": dataset, "keys": keys})
 
     def finish(self, name: str) -> None:
@@ -89,7 +89,7 @@ class ExcludedFile:
             case {"exclusion": str(name), "dataset": str(dataset), "keys": [*keys]}:
                 if not all(isinstance(key, str) for key in keys):
                     raise ValueError("a key is not text")
-                self._made.add(name)
+                self._created.add(name)
                 self._open[name] = Exclusion(name, dataset, tuple(keys))
                 self._keys[dataset].update(keys)
             case _:

@@ -52,7 +52,7 @@ def refuse_network_filesystem(path: Path, mount_table: str | None = None) -> Non
 
 def _mount_of(path: str, table: str) -> tuple[str, str]:
     """(mount point, file system type) of an absolute path without links."""
-    found = ("/", "")
+    innermost = ("/", "")
     for line in table.splitlines():
         fields, _, rest = line.partition(" - ")
         # The kernel writes blank, tab, newline and backslash as octal escapes.
@@ -61,9 +61,9 @@ def _mount_of(path: str, table: str) -> tuple[str, str]:
             mount = mount.replace(code, char)
         inside = path == mount or path.startswith(mount.rstrip("/") + "/")
         # A later mount on the same point hides the earlier one.
-        if inside and len(mount) >= len(found[0]):
-            found = (mount, rest.split(" ")[0])
-    return found
+        if inside and len(mount) >= len(innermost[0]):
+            innermost = (mount, rest.split(" ")[0])
+    return innermost
 
 
 def allocated(path: Path) -> int:
@@ -101,8 +101,8 @@ def total_bytes(path: Path) -> int:
     while not path.exists():
         path = path.parent
     with refusing(f"cannot read the size of the file system of {path}"):
-        found = os.statvfs(path)
-    return found.f_blocks * found.f_frsize
+        status = os.statvfs(path)
+    return status.f_blocks * status.f_frsize
 
 
 def limit_bytes(limit: int | Percent, path: Path) -> int:
@@ -113,16 +113,16 @@ def limit_bytes(limit: int | Percent, path: Path) -> int:
 def free_bytes(path: Path) -> int:
     """Returns the free bytes of the file system of `path` for this user (without root's reserve)."""
     with refusing(f"cannot read the free space of the file system of {path}"):
-        found = os.statvfs(path)
-    return found.f_bavail * found.f_frsize
+        status = os.statvfs(path)
+    return status.f_bavail * status.f_frsize
 
 
 def inodes(path: Path) -> tuple[int, int]:
     """Returns (all, free) inodes of the file system of `path`; all is 0 if the file system does not count
     them."""
     with refusing(f"cannot read the free space of the file system of {path}"):
-        found = os.statvfs(path)
-    return found.f_files, found.f_favail
+        status = os.statvfs(path)
+    return status.f_files, status.f_favail
 
 
 def sync_directory(path: Path) -> None:

@@ -92,9 +92,9 @@ class Layout:
             return
         for dataset in sorted(self.datasets.iterdir()):
             if _DATASET.fullmatch(dataset.name) and dataset.is_dir():
-                for found in sorted(dataset.iterdir()):
-                    if _GENERATION.fullmatch(found.name) and found.is_dir():
-                        yield dataset.name, found.name
+                for directory in sorted(dataset.iterdir()):
+                    if _GENERATION.fullmatch(directory.name) and directory.is_dir():
+                        yield dataset.name, directory.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ def mark_held(layout: Layout, lease: str) -> None:
 
 def find_manifests(layout: Layout) -> list[FoundManifest]:
     """Returns the manifests on disk, by name. Removes what killed writes and ends left. DiskError."""
-    found = []
+    manifests = []
     with refusing(f"cannot read the leases in {layout.leases}"):
         names = sorted(os.listdir(layout.leases))
         for name in names:
@@ -71,8 +71,10 @@ def find_manifests(layout: Layout) -> list[FoundManifest]:
                 with open(path, "rb", opener=_unfollowed) as file:
                     held = is_locked(file.fileno())
                     text = file.read()
-                found.append(FoundManifest(lease, text, held, held or f"{lease}{_HELD}" in names))
-    return found
+                manifests.append(
+                    FoundManifest(lease, text, held, held or f"{lease}{_HELD}" in names)
+                )
+    return manifests
 
 
 def is_held(layout: Layout, lease: str) -> bool:

@@ -26,10 +26,10 @@ def end_marked(owner: str, number: int | None = None) -> None:
     ended: set[int] = set()
     for _ in range(_ROUNDS):
         pids = {int(name) for name in os.listdir("/proc") if name.isdigit()}
-        found = {pid for pid in pids - ended - {os.getpid()} if _end(pid, prefix, wanted)}
-        if not found:
+        marked = {pid for pid in pids - ended - {os.getpid()} if _end(pid, prefix, wanted)}
+        if not marked:
             return
-        ended |= found
+        ended |= marked
 
 
 def _end(pid: int, prefix: bytes, wanted: bytes | None) -> bool:

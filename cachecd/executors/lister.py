@@ -103,9 +103,9 @@ class Lister:
         process = self._start(number)
         try:
             named = source.model_dump(mode="json")
-            told = _Told(process, self._bounds)
-            told.ask(Question(named, self._connections, after, self._path).pack())
-            while (reply := told.next()) is not None:
+            answers = _Answers(process, self._bounds)
+            answers.ask(Question(named, self._connections, after, self._path).pack())
+            while (reply := answers.next()) is not None:
                 if isinstance(reply, Refused):
                     by_user = reply.cause == "configuration"
                     raise (ConfigError if by_user else SourceUnreachableError)(reply.reason)
@@ -143,7 +143,7 @@ class Lister:
         return process
 
 
-class _Told:
+class _Answers:
     """The messages of a lister process, in order."""
 
     def __init__(self, process: subprocess.Popen[bytes], bounds: Bounds) -> None:

@@ -245,8 +245,8 @@ def memory_of(pid: int) -> int:
     """Returns the bytes that the end of a process would free; 0 if it has ended."""
     with contextlib.suppress(OSError):
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        found = (line.split() for line in lines if line.startswith(_OWN_MEMORY))
-        return sum(int(words[1]) << 10 for words in found)
+        entries = (line.split() for line in lines if line.startswith(_OWN_MEMORY))
+        return sum(int(words[1]) << 10 for words in entries)
     return 0
 
 

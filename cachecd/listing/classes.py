@@ -18,9 +18,9 @@ class ClassNames:
 
     names: tuple[str, ...] = ()
 
-    def extended(self, found: Iterable[str]) -> ClassNames:
+    def extended(self, labels: Iterable[str]) -> ClassNames:
         """Appends the new names in alphabetical order. Returns self if no name is new."""
-        new = sorted(set(found).difference(self.names))
+        new = sorted(set(labels).difference(self.names))
         return ClassNames((*self.names, *new)) if new else self
 
     def encode(self) -> bytes:

@@ -82,12 +82,12 @@ def _look_at(dataset: DatasetConfig, lister: Lister) -> _Look:
     with contextlib.closing(_pages(source, lister, by_unit)) as pages:
         for page in pages:
             look.page, look.seen = page, look.seen + len(page)
-            for found in page:
-                if why := _refusal(form, found):
-                    look.refused = look.refused or f"{found.key!r}: {why}"
+            for unit in page:
+                if why := _refusal(form, unit):
+                    look.refused = look.refused or f"{unit.key!r}: {why}"
                 else:
                     look.usable += 1
-                    look.taken = look.taken or takes is None or takes(found)
+                    look.taken = look.taken or takes is None or takes(unit)
             if look.taken:
                 break
     return look
@@ -98,8 +98,8 @@ def _pages(
 ) -> Generator[list[ObjectInfo], None, None]:
     """Yields the objects of the source; or its units, if a table or the user's class names the units, or if
     units are requested."""
-    told = source.reader or source.manifest or (source.label and source.label.manifest)
-    if told or in_objects:
+    table = source.reader or source.manifest or (source.label and source.label.manifest)
+    if table or in_objects:
         yield from lister.units(source)
     else:
         yield from open_store(source, _CONNECTIONS).list()
@@ -112,16 +112,16 @@ def _format_of(source: SourceConfig) -> Format:
     return Arrays(source.array) if source.array is not None else Format()
 
 
-def _refusal(form: Format, found: ObjectInfo) -> str | None:
+def _refusal(form: Format, unit: ObjectInfo) -> str | None:
     try:
-        return form.refusal(Unit(0, found.key, found.size, label=found.label))
+        return form.refusal(Unit(0, unit.key, unit.size, label=unit.label))
     except SourceUnreachableError:
         return None  # the class gets a number when the listing ends
 
 
 def _nothing_listed(source: SourceConfig) -> str:
-    if told := source.manifest or source.reader:
-        return f": {told} names no unit, expected at least one"
+    if table := source.manifest or source.reader:
+        return f": {table} names no unit, expected at least one"
     if keys := [key for key in ("match", "skip", "join") if getattr(source, key)]:
         return (
             f".{' and '.join(keys)}: selects none of the objects under {source.url}, expected at least "
@@ -140,10 +140,10 @@ def _check_columns(name: str, source: SourceConfig, store: Store, page: list[Obj
     with extra("parquet", f"datasets.{name}"):
         from cachecd.sampler.sources.parquet.footer import first_footer
         from cachecd.sampler.sources.parquet.rows import wanted_columns
-    found = first_footer(store, page[:_LOOKED_INTO])
-    if found is None:
+    first = first_footer(store, page[:_LOOKED_INTO])
+    if first is None:
         return
-    key, footer = found
+    key, footer = first
     try:
         wanted_columns(footer, source.columns)
     except UnitError as error:

@@ -59,7 +59,7 @@ class Listing:
         self._table = table
         self._thread = thread
         self._reserve = reserve
-        self._known = len(table)
+        self._num_before = len(table)
         self._defers = judges and table.completed > 0
         self._block_ended = block_ended
         self._seen, self._rewritten = _Bits(), _Bits()
@@ -95,7 +95,9 @@ class Listing:
                 await self._close(self._table.close_block)
             raise
         return Changes(
-            len(self._table) - self._known, self._rewritten.count, self._seen.missing(self._known)
+            len(self._table) - self._num_before,
+            self._rewritten.count,
+            self._seen.missing(self._num_before),
         )
 
     async def _add(self, page: Sequence[ObjectInfo]) -> None:
@@ -107,10 +109,10 @@ class Listing:
                 f"{len(self._table) + len(changes.new)} of them differ: its listing repeats itself"
             )
         self._rewritten.add([row[-1] for row in changes.rewritten])
-        if self._defers and 2 * self._rewritten.count > self._known:
+        if self._defers and 2 * self._rewritten.count > self._num_before:
             raise RewrittenError(
-                f"more than half of the {self._known} units that were listed before have another ETag, "
-                "size or label now"
+                f"more than half of the {self._num_before} units that were listed before have another "
+                "ETag, size or label now"
             )
         if changes.cost:
             await self._write(lambda: self._table.add(changes, defer=self._defers), changes.cost)

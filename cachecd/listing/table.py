@@ -146,7 +146,7 @@ class Table:
     def compare(self, page: Sequence[ObjectInfo]) -> Difference:
         """Compares a page of at most MOST_AT_ONCE units with the table. If a page names a unit twice, the
         first one counts. SourceError: a unit has an impossible size or `begin`."""
-        known = self._known(page)
+        known = self._rows_of(page)
         numbers, new, rewritten = [], list[Row](), dict[int, Row]()
         looked_at = set[int]()
         grown, length = 0, self._length
@@ -245,7 +245,9 @@ class Table:
         journaled = min(pages, 3 * changed + 64)
         return text + 128 * changed + 64 * _PAGE + journaled * (_PAGE + 8)
 
-    def _known(self, page: Sequence[ObjectInfo]) -> dict[tuple[str | bytes, int], tuple[Any, ...]]:
+    def _rows_of(
+        self, page: Sequence[ObjectInfo]
+    ) -> dict[tuple[str | bytes, int], tuple[Any, ...]]:
         """Returns (number, size, ETag, label) by (key, begin) for the page's units that are listed."""
         if not page or not self._length:
             return {}

@@ -98,8 +98,8 @@ class Leases:
             self._note_resume(dataset, event.resume)
             if (again := self._set_again(dataset, event.resume)) is not None:
                 return again  # no new epoch, so that nothing rotates
-        is_new = dataset.asked.get(event.job) != event.epoch
-        dataset.asked[event.job] = event.epoch
+        is_new = dataset.epochs.get(event.job) != event.epoch
+        dataset.epochs[event.job] = event.epoch
         if is_new and dataset.was_held:
             self.boundary(dataset, now)
         gen, rules, upto = dataset.generation, dataset.rules, None

@@ -14,7 +14,7 @@ from cachecd.policy.values import Figures, GenerationId, Resume, Rules
 
 class Dataset:
     """`leases`: how many leases name any of its generations. `epoch`: the highest granted epoch.
-    `was_held`: a set was held since the last boundary. `asked`: each job's last requested epoch. `resume`:
+    `was_held`: a set was held since the last boundary. `epochs`: each job's last requested epoch. `resume`:
     the starting point for a generation without a shard."""
 
     def __init__(
@@ -32,7 +32,7 @@ class Dataset:
         self.leases = 0
         self.epoch = -1
         self.was_held = False
-        self.asked: dict[str, int] = {}
+        self.epochs: dict[str, int] = {}
         self.resume: Resume | None = None
 
     @property

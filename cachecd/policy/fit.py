@@ -71,11 +71,13 @@ def _need(rules: Rules, size: int | None, shard: int) -> int:
 
 
 def _too_small(key: str, limit: int, needed: int, largest: Rules) -> LimitTooSmallError:
-    what = "pinned, and has to fit whole" if largest.pin else "room for grow.first and for rotation"
+    reason = (
+        "pinned, and has to fit whole" if largest.pin else "room for grow.first and for rotation"
+    )
     lower = "" if largest.pin else "; or lower cache.shard_size or grow.first"
     return LimitTooSmallError(
         f"{key}: found {limit} bytes ({approximate_size(limit)}), expected at least "
-        f"{-(-needed // _MIB)}MiB ({largest.name}: {what}){lower}"
+        f"{-(-needed // _MIB)}MiB ({largest.name}: {reason}){lower}"
     )
 
 

@@ -22,8 +22,8 @@ from cachecd.policy.supplements import Supplements
 from cachecd.policy.values import Head, Name
 
 _ENOUGH = 50  # units, to judge a schema by
-_FOUND = {"live": Status.LIVE, "lost": Status.LIVE}
-_FOUND |= {"damaged": Status.QUARANTINED, "excluded": Status.QUARANTINED}
+_STATUS = {"live": Status.LIVE, "lost": Status.LIVE}
+_STATUS |= {"damaged": Status.QUARANTINED, "excluded": Status.QUARANTINED}
 
 
 @dataclass(slots=True)
@@ -42,9 +42,9 @@ class Generation:
     appended to `out`."""
 
     def __init__(
-        self, found: GenerationFound, is_configured: bool, footprint: int, out: list[do.Command]
+        self, start: GenerationFound, is_configured: bool, footprint: int, out: list[do.Command]
     ) -> None:
-        self.id, self.split, self.is_configured = found.generation, found.split, is_configured
+        self.id, self.split, self.is_configured = start.generation, start.split, is_configured
         self.footprint = footprint
         self.shape: Shape | None = None
         self.blocks = Blocks(Shape(1, 1, 1, 1, 0))
@@ -56,24 +56,24 @@ class Generation:
         self.remaking: dict[int, tuple[do.RemakeShard, int]] = {}
         self.units = self.completed = self.num_retired = 0
         self.reason = ""
-        self._fits, (self._misfits, self._misfit) = 0, found.misfits
+        self._fits, (self._misfits, self._misfit) = 0, start.misfits
         self.writes_shape = False
         self.has_resumed = False  # its streams began where a run that resumes was
         self._out = out
         self._lost: list[int] = []
-        if found.shape is not None:
-            self._start(found, found.shape)
+        if start.shape is not None:
+            self._start(start, start.shape)
 
-    def _start(self, found: GenerationFound, shape: Shape) -> None:
+    def _start(self, start: GenerationFound, shape: Shape) -> None:
         self.fix(shape)
-        *heads, supplements = found.heads
+        *heads, supplements = start.heads
         for stream, head in zip(self.streams, heads, strict=True):
             stream.next = stream.behind = head.next
             stream.cursor = head.cursor
         self.supplements.next = supplements.next
-        self._fits = sum(facts.ended for _, facts, _, _ in found.shards)
-        shards = sorted(found.shards)
-        self.table.load((n, facts, _FOUND[s]) for n, facts, s, _ in shards if s != "old")
+        self._fits = sum(facts.ended for _, facts, _, _ in start.shards)
+        shards = sorted(start.shards)
+        self.table.load((n, facts, _STATUS[s]) for n, facts, s, _ in shards if s != "old")
         for number, facts, status, elders in shards:
             for version, allocated in elders:
                 self.table.keep(number, version, allocated)

@@ -30,12 +30,12 @@ _NO_FACTS = ShardFacts(0, 0, 0)
 class Status(IntEnum):
     """The status of a shard number.
 
-    GONE: no file is left, or only files that leases name. LIVE: the next lease names it. QUARANTINED:
+    UNLINKED: no file is left, or only files that leases name. LIVE: the next lease names it. QUARANTINED:
     damaged, or it holds an excluded record. RETIRING: no later lease names it, but a start might still
     take it for live, because its mark or its unlink is not durable yet.
     """
 
-    GONE = 0
+    UNLINKED = 0
     LIVE = 1
     QUARANTINED = 2
     RETIRING = 3
@@ -60,8 +60,8 @@ class ShardSet:
 
 @dataclass(slots=True)
 class _Column:
-    """The shards of one stream: row i is shard `base + i`, up to row `end`. Rows before `begin` are GONE,
-    and no row before `live` is live."""
+    """The shards of one stream: row i is shard `base + i`, up to row `end`. Rows before `begin` are
+    UNLINKED, and no row before `live` is live."""
 
     base: int = 0
     begin: int = 0
@@ -75,8 +75,8 @@ class _Column:
         if self.begin == self.end:
             self.base, self.begin, self.live, self.end = j, 0, 0, 0
         elif j - self.base >= len(self.rows):
-            kept, gone = self.rows[self.begin : self.end], self.begin
-            self.base, self.begin, self.live = self.base + gone, 0, max(0, self.live - gone)
+            kept, first = self.rows[self.begin : self.end], self.begin
+            self.base, self.begin, self.live = self.base + first, 0, max(0, self.live - first)
             self.rows = np.zeros(2 * (j + 1 - self.base), _ROW)
             self.rows[: len(kept)] = kept
         self.end = j + 1 - self.base
@@ -128,10 +128,10 @@ class ShardTable:
     def status(self, number: int) -> Status:
         column, row = self._find(number)
         in_column = column.begin <= row < column.end
-        return Status(int(column.rows["status"][row])) if in_column else Status.GONE
+        return Status(int(column.rows["status"][row])) if in_column else Status.UNLINKED
 
     def facts(self, number: int) -> ShardFacts:
-        """The newest version of a number that is not GONE."""
+        """The newest version of a number that is not UNLINKED."""
         column, row = self._find(number)
         assert column.begin <= row < column.end, f"shard {number} is not in the table"
         return ShardFacts(*column.rows[row].item()[:-1])
@@ -183,11 +183,11 @@ class ShardTable:
     def load(self, shards: Iterable[tuple[int, ShardFacts, Status]]) -> None:
         """The shards that a start found, in number order. All of a stream at once: one by one, 100,000
         shards take a second."""
-        found: list[list[tuple[int, ...]]] = [[] for _ in self._columns]
+        by_stream: list[list[tuple[int, ...]]] = [[] for _ in self._columns]
         for number, facts, status in shards:
             j, stream = divmod(number, self.streams + 1)
-            found[stream].append((j, *facts, status))
-        for column, of_stream in zip(self._columns, found, strict=True):
+            by_stream[stream].append((j, *facts, status))
+        for column, of_stream in zip(self._columns, by_stream, strict=True):
             if of_stream:
                 rows = np.array([row[1:] for row in of_stream], _ROW)
                 column.load([row[0] for row in of_stream], rows)
@@ -229,7 +229,7 @@ class ShardTable:
 
     def marked(self, number: int) -> None:
         facts = self.facts(number)
-        self._put(number, _NO_FACTS, Status.GONE)
+        self._put(number, _NO_FACTS, Status.UNLINKED)
         self.keep(number, facts.version, facts.allocated)
 
     def take_unheld(self) -> list[Name]:
@@ -244,7 +244,7 @@ class ShardTable:
         if old := self._old.pop((number, version), None):
             self.total -= old.allocated
         else:
-            self._put(number, _NO_FACTS, Status.GONE)
+            self._put(number, _NO_FACTS, Status.UNLINKED)
 
     # --- sets and leases
 
@@ -279,7 +279,7 @@ class ShardTable:
         return self.set_of(intervals)
 
     def set_of(self, intervals: Intervals) -> ShardSet:
-        """The sums over those of these numbers that are not GONE."""
+        """The sums over those of these numbers that are not UNLINKED."""
         versions: list[Name] = []
         records = data = allocated = digest = 0
         for stream, first, last in intervals:

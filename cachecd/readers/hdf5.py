@@ -103,18 +103,18 @@ class _Remote(io.RawIOBase):
 def _dataset(file: Any, path: Any) -> Any:
     """Returns the dataset at a path. Links and datasets in other files are refused, because they may name
     any file of this machine."""
-    found = file
+    node = file
     for name in path.strip("/").split("/"):
-        if not isinstance(found, h5py.Group) or name not in found:
+        if not isinstance(node, h5py.Group) or name not in node:
             raise ValueError(f"it has no {path!r}")
-        if not isinstance(found.get(name, getlink=True), h5py.HardLink):
+        if not isinstance(node.get(name, getlink=True), h5py.HardLink):
             raise ValueError(f"{name!r} of {path!r} is a link: set path to the target of the link")
-        found = found[name]
-    if not isinstance(found, h5py.Dataset) or found.shape is None:
+        node = node[name]
+    if not isinstance(node, h5py.Dataset) or node.shape is None:
         raise ValueError(f"{path!r} is not a dataset with rows")
-    if found.is_virtual or found.external:
+    if node.is_virtual or node.external:
         raise ValueError(f"{path!r} is stored in other files, which cachecd does not read")
-    return found
+    return node
 
 
 def _layout(dataset: Any) -> Layout:

@@ -68,11 +68,11 @@ class ArrayWindows:
                     yield {"name": f"{name}[{begin}:{end}]", "size": size}
 
     def read(self, unit: str, store: StoreView) -> Iterator[dict[str, Any]]:
-        found = _NAME.fullmatch(unit)
-        name, first = (found[1], int(found[2])) if found else (unit, 0)
+        window = _NAME.fullmatch(unit)
+        name, first = (window[1], int(window[2])) if window else (unit, 0)
         layouts = self.layouts(store, name)
         stop, _, _ = self._cut(layouts)
-        starts = range(first, min(int(found[3]), stop) if found else stop, self._stride)
+        starts = range(first, min(int(window[3]), stop) if window else stop, self._stride)
         if not starts:
             raise ValueError(f"{name} has no window at row {first}: it changed since it was listed")
         rows = self.rows(first, starts[-1] + self._window)

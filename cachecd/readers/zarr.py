@@ -59,7 +59,7 @@ class _Folder(dict[str, Any]):
         self._store = store
         self._folder = f"{name}/{path.strip('/')}" if path else name
         self._wanted: set[str] = set()
-        self._gone: set[str] = set()
+        self._missing: set[str] = set()
         for form, file in ((3, "zarr.json"), (2, ".zarray")):
             if self._fetch(file):
                 self._form: Any = form
@@ -91,11 +91,11 @@ class _Folder(dict[str, Any]):
         try:
             self[key] = cpu.Buffer.from_bytes(self._store.get(f"{self._folder}/{key}"))
         except GoneError:
-            self._gone.add(key)  # of a chunk: all of it is the fill value
+            self._missing.add(key)  # of a chunk: all of it is the fill value
         return key in self
 
     def __missing__(self, key: str) -> Any:
-        if key in self._gone:
+        if key in self._missing:
             raise KeyError(key)
         self._wanted.add(key)
         raise OSError("this is not here yet")

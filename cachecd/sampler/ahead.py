@@ -15,7 +15,7 @@ T = TypeVar("T")
 # length; the larger, the fewer there are, the smaller, the sooner the first records are there, and the
 # less is fetched in vain where a shard ends.
 PIECE = 8 << 20
-_LEAST = 256 << 10  # what is asked for at least, towards a shard's end
+_LEAST = 256 << 10  # the least size of a request, towards a shard's end
 # With 64 MiB 16 lanes have requests of 2 MiB: 5 % less was ingested on two cores that the server shared.
 WINDOW = 128 << 20
 
@@ -44,22 +44,22 @@ async def in_pieces(
 
 
 class _Reading:
-    """One span: the requests for it, in order. `taken` and `asked` count its bytes."""
+    """One span: the requests for it, in order. `taken` and `requested` count its bytes."""
 
     def __init__(self, index: int, span: Span) -> None:
         self.index = index
         self.begin, self.stop = span
         self.requests: deque[tuple[int, asyncio.Future[Buffer]]] = deque()  # not taken: size, bytes
-        self.asked = 0
+        self.requested = 0
         self.taken = 0
         self.used = 0  # of what was taken, as far as is known
         self.noted = False  # somebody says how much
-        self.whole = False  # all of it has been asked for
+        self.whole = False  # all of it has been requested
 
     @property
     def held(self) -> int:
         """Bytes that were requested and not used up."""
-        return self.asked - self.used
+        return self.requested - self.used
 
 
 class Ahead:
@@ -94,7 +94,7 @@ class Ahead:
         self._piece = piece
         self._least = min(_LEAST, piece)
         self._open: dict[int, _Reading] = {}  # begun and not left
-        self._coming: dict[int, _Reading] = {}  # not begun, but asked for
+        self._coming: dict[int, _Reading] = {}  # not begun, but requested
         self._next = 0  # the first span that is neither
         self._held = 0
         self._waiting = 0  # requests that have not been taken
@@ -242,18 +242,18 @@ class Ahead:
         size = min(self._piece, max(int(part / 2), self._least))
         # Up to a round place in the object: for 4 MiB at an odd place a server that keeps chunks of that
         # size takes 1.97 s of CPU time a GB, at multiples of it 1.16.
-        begin = reading.begin + reading.asked
+        begin = reading.begin + reading.requested
         unit = max(self._least, 1 << (size.bit_length() - 1))
         size = (begin + size + unit // 2) // unit * unit - begin
         left = reading.stop - begin
         return left if left <= max(size, min(size + self._least, self._piece)) else size
 
     def _ask(self, reading: _Reading, size: int) -> None:
-        start = reading.begin + reading.asked
+        start = reading.begin + reading.requested
         task = asyncio.ensure_future(self._fetch(reading.index, start, start + size))
         task.add_done_callback(self._done)
         reading.requests.append((size, task))
-        reading.asked += size
+        reading.requested += size
         reading.whole = start + size >= reading.stop
         self._held += size
         self._waiting += 1

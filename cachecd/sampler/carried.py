@@ -64,7 +64,7 @@ class Carried:
         self._capacity = opened.shape.capacity
         self._half = False  # it was reported
         self._idle = False  # nothing can be done before another message
-        self._asked = False
+        self._has_asked = False
         self._sealed_bytes = 0
         self._sealing: asyncio.Task[SealedFiles] | None = None
         self._sealed_at = time.monotonic()  # when the last shard was sealed
@@ -107,7 +107,7 @@ class Carried:
     def list_units(self, page: Units) -> None:
         """Appends units. ValueError if they do not follow the units before."""
         self._filling.feed(page.block, page.place, page.units, page.more)
-        self._asked = self._idle = False
+        self._has_asked = self._idle = False
         self._ask()
 
     def move_until(self, until: Cursor | None) -> None:
@@ -208,8 +208,8 @@ class Carried:
 
     def _ask(self) -> None:
         short = self._filling.queued < _PAGES * self._connections
-        if short and self._filling.asks and not self._asked:
-            self._asked = True
+        if short and self._filling.asks and not self._has_asked:
+            self._has_asked = True
             self._send(Asks(self.id))
 
     def _works(self, unit: int) -> None:

@@ -41,9 +41,9 @@ def unlistable(unit: ObjectInfo) -> str | None:
         return "its name is empty"
     if "\0" in unit.key:
         return f"the name {unit.key[:60]!r} contains NUL"
-    for what, text in (("name", unit.key), ("etag and label", unit.etag + unit.label)):
+    for part, text in (("name", unit.key), ("etag and label", unit.etag + unit.label)):
         if len(encoded(text)) > _MOST_TEXT:
-            return f"{what} of {len(encoded(text))} bytes, expected at most {_MOST_TEXT}"
+            return f"{part} of {len(encoded(text))} bytes, expected at most {_MOST_TEXT}"
     if not (0 <= unit.size < 1 << 63 and 0 <= unit.begin < 1 << 62):
         return f"{unit.size} bytes from byte {unit.begin}, expected at least 0 and below 2**62"
     return None

@@ -35,24 +35,24 @@ def rows_of_inventory(
 ) -> Iterator[Row]:
     """Yields a manifest row for the current version of each object below the source's URL; other objects
     are left out. ConfigError if the document is not an inventory of that bucket."""
-    found = _read(view, name)
+    inventory = _read(view, name)
     scheme, _, place = source.url.partition("://")
     bucket, _, prefix = place.partition("/")
-    if scheme not in ("s3", "s3a") or bucket != found["of"]:
+    if scheme not in ("s3", "s3a") or bucket != inventory["of"]:
         raise ConfigError(
-            f"an inventory of the bucket {found['of']}, expected one of {without_secrets(source.url)}"
+            f"an inventory of the bucket {inventory['of']}, expected one of {without_secrets(source.url)}"
         )
     below = f"{prefix.rstrip('/')}/" if prefix.rstrip("/") else ""
-    in_csv = found["kind"] == "CSV"
-    with open_at(f"{scheme}://{found['bucket']}/") as (tables, _):
-        for part in found["parts"]:
+    in_csv = inventory["kind"] == "CSV"
+    with open_at(f"{scheme}://{inventory['bucket']}/") as (tables, _):
+        for part in inventory["parts"]:
             with tables.open(part) as file:
                 rows = read_rows(
                     file,
                     "part.csv.gz" if in_csv else "part.parquet",
                     _COLUMNS,
                     lambda place, why: bad(f"{part}, {place}", why),  # noqa: B023
-                    found["header"] if in_csv else None,
+                    inventory["header"] if in_csv else None,
                 )
                 for row in rows:
                     fields = _current(row.fields, below, in_csv)
@@ -65,12 +65,12 @@ def _read(view: StoreView, name: str) -> dict[str, Any]:
     if about.size > _MOST_OF_JSON:
         raise ConfigError(f"{about.size} bytes, expected at most {_MOST_OF_JSON}")
     try:
-        found = json.loads(view.get(name))
-        kind = found["fileFormat"]
-        parts = [part["key"] for part in found["files"]]
-        bucket = found["destinationBucket"].rpartition(":")[2]
-        header = [column.strip() for column in found["fileSchema"].split(",")]
-        of_bucket = found["sourceBucket"]
+        manifest = json.loads(view.get(name))
+        kind = manifest["fileFormat"]
+        parts = [part["key"] for part in manifest["files"]]
+        bucket = manifest["destinationBucket"].rpartition(":")[2]
+        header = [column.strip() for column in manifest["fileSchema"].split(",")]
+        of_bucket = manifest["sourceBucket"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"it is not a manifest of an S3 Inventory: {error!r}") from error
     if kind not in ("CSV", "Parquet"):

@@ -13,7 +13,7 @@ from cachecd.model import ObjectInfo, Unit
 from cachecd.sampler.sources.content import Reader
 from cachecd.stores.backend import GoneError
 
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 
 class Joined:
@@ -40,20 +40,20 @@ class Joined:
             others = [await _named(key, self._reader.find(key)) for key in self._others]
             self._others.clear()
             self.objects += others
-            self._longer(sum(found.size for found in others))
+            self._longer(sum(part.size for part in others))
         parts: list[Buffer] = []
         begin = 0
-        for found in self.objects:
-            low, high = max(start - begin, 0), min(stop - begin, found.size)
+        for part in self.objects:
+            low, high = max(start - begin, 0), min(stop - begin, part.size)
             if low < high:
-                read = self._reader.get(found.key, found.size, found.etag, low, high)
-                listed = found is self.objects[0]
-                parts.append(await (read if listed else _named(found.key, read)))
-            begin += found.size
+                read = self._reader.get(part.key, part.size, part.etag, low, high)
+                listed = part is self.objects[0]
+                parts.append(await (read if listed else _named(part.key, read)))
+            begin += part.size
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-async def _named(key: str, answer: Awaitable[_Found]) -> _Found:
+async def _named(key: str, answer: Awaitable[_Result]) -> _Result:
     """Awaits a reply of the store; a UnitError names the object."""
     try:
         return await answer

@@ -74,11 +74,11 @@ def read_labels(source: SourceConfig, url: str) -> LabelTable:
     table, numbers_of = Table(source, url), dict[str, int]()
     digests, numbers = [_digests(())], [np.zeros(0, np.int32)]
     rows = table.rows(_COLUMNS, partial(_key_and_label, source))
-    while some := list(islice(rows, _BATCH)):
-        table.good += len(some)
-        digests.append(_digests(key for key, _ in some))
-        found = [numbers_of.setdefault(label, len(numbers_of)) for _, label in some]
-        numbers.append(np.array(found, np.int32))
+    while batch := list(islice(rows, _BATCH)):
+        table.good += len(batch)
+        digests.append(_digests(key for key, _ in batch))
+        own = [numbers_of.setdefault(label, len(numbers_of)) for _, label in batch]
+        numbers.append(np.array(own, np.int32))
     table.end()
     return LabelTable(np.concatenate(digests), np.concatenate(numbers), list(numbers_of))
 

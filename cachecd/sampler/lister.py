@@ -100,8 +100,8 @@ def _list(question: Question, replies: BinaryIO) -> Refused | None:
         return Refused("source", str(error))
     except BaseException as error:  # the user's code may do anything
         traceback.print_exc()
-        told = "".join(traceback.format_exception_only(error)).strip()
-        return Refused("source", f"its units cannot be listed: {told}")
+        message = "".join(traceback.format_exception_only(error)).strip()
+        return Refused("source", f"its units cannot be listed: {message}")
     return None
 
 

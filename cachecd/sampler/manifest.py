@@ -76,11 +76,11 @@ def _units(
 
 
 async def _look_up(store: Store, keys: Sequence[str]) -> dict[str, ObjectInfo | BaseException]:
-    found = await asyncio.gather(*map(store.find, keys), return_exceptions=True)
-    for error in found:
+    results = await asyncio.gather(*map(store.find, keys), return_exceptions=True)
+    for error in results:
         if isinstance(error, BaseException) and not isinstance(error, UnitError):
             raise error
-    return dict(zip(keys, found, strict=True))
+    return dict(zip(keys, results, strict=True))
 
 
 class Table:
@@ -142,14 +142,14 @@ class Wish:
     unit: ObjectInfo
     needs_size: bool = False
 
-    def sized(self, found: ObjectInfo | BaseException) -> ObjectInfo:
+    def sized(self, result: ObjectInfo | BaseException) -> ObjectInfo:
         """Returns the unit, once its object was looked up."""
-        if isinstance(found, BaseException):
-            raise found
+        if isinstance(result, BaseException):
+            raise result
         unit = self.unit
-        if found.size < unit.begin or (unit.begin and found.size == unit.begin):
-            raise BadRowError(f"from byte {unit.begin} on, of an object of {found.size} bytes")
-        return replace(unit, size=found.size - unit.begin, etag=unit.etag or found.etag)
+        if result.size < unit.begin or (unit.begin and result.size == unit.begin):
+            raise BadRowError(f"from byte {unit.begin} on, of an object of {result.size} bytes")
+        return replace(unit, size=result.size - unit.begin, etag=unit.etag or result.etag)
 
 
 @contextlib.contextmanager

@@ -84,19 +84,19 @@ class _Units:
         if self._match == ("*",) and not self._skip:
             return list(page)
         units = []
-        for found in page:
-            key = self._folder + found.key
+        for unit in page:
+            key = self._folder + unit.key
             picked = any(matches(pattern, key) for pattern in self._match)
             picked = picked and not any(matches(pattern, key) for pattern in self._skip)
             name = text_in(self._first, key) if self._first else key
             if picked and name:
-                units.append(replace(found, key=name))
+                units.append(replace(unit, key=name))
         return units
 
     def glimpse(self) -> Sequence[ObjectInfo]:
         if self._source.manifest is not None:
             return next(self._objects(""), [])
-        return [replace(found, key=self._folder + found.key) for found in self._listed.glimpse()]
+        return [replace(unit, key=self._folder + unit.key) for unit in self._listed.glimpse()]
 
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
         pages: Iterator[list[ObjectInfo]] = map(self.units, self._objects(start_after))

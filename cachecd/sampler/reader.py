@@ -72,12 +72,12 @@ class Reader:
         say = getattr(self._reader, "units", None)
         if say is not None:
             wanted = (store,) if _takes_one(say) else ()
-            found = self._guarded("units", lambda: say(*wanted))
+            named = self._guarded("units", lambda: say(*wanted))
         elif hasattr(self._reader, "__len__"):
-            found = self._guarded("__len__", lambda: len(self._reader))
+            named = self._guarded("__len__", lambda: len(self._reader))
         else:
             return None
-        return self._enumerate(found)
+        return self._enumerate(named)
 
     def read(self, unit: Unit, store: StoreView) -> Generator[Record, None, None]:
         """Yields the unit's records; each is made when it is requested."""
@@ -93,21 +93,21 @@ class Reader:
             if (close := getattr(results, "close", None)) is not None:
                 self._guarded("read", close)
 
-    def _records(self, found: Any) -> Iterator[Any]:
-        if isinstance(found, (str, bytes, Mapping)) or not isinstance(found, Iterable):
+    def _records(self, returned: Any) -> Iterator[Any]:
+        if isinstance(returned, (str, bytes, Mapping)) or not isinstance(returned, Iterable):
             raise BlamedError(
-                f"{self._name}.read returned {type(found).__name__}, expected an iterable of dicts, "
+                f"{self._name}.read returned {type(returned).__name__}, expected an iterable of dicts, "
                 "such as a generator"
             )
-        return iter(found)
+        return iter(returned)
 
-    def _enumerate(self, found: Any) -> Iterator[ObjectInfo]:
-        if (count := _number(found)) is not None:
+    def _enumerate(self, returned: Any) -> Iterator[ObjectInfo]:
+        if (count := _number(returned)) is not None:
             yield from (ObjectInfo(str(number), UNSIZED) for number in range(count))
             return
-        if isinstance(found, (str, bytes, Mapping)) or not isinstance(found, Iterable):
-            raise self._nonsense(found)
-        units = self._guarded("units", lambda: iter(found))
+        if isinstance(returned, (str, bytes, Mapping)) or not isinstance(returned, Iterable):
+            raise self._nonsense(returned)
+        units = self._guarded("units", lambda: iter(returned))
         while (one := self._guarded("units", lambda: next(units, _END))) is not _END:
             unit = self._unit(one)
             if (why := unlistable(unit)) is not None:
@@ -125,8 +125,8 @@ class Reader:
                 return ObjectInfo(name, size, label=label)
         raise self._nonsense(given)
 
-    def _nonsense(self, found: Any) -> SourceUnreachableError:
-        shown = repr(found)
+    def _nonsense(self, returned: Any) -> SourceUnreachableError:
+        shown = repr(returned)
         return SourceUnreachableError(
             f"{self._name}.units gave {shown if len(shown) < 100 else shown[:100] + '...'}, expected a "
             'count, or names, or dicts such as {"name": "a", "size": 1000}'
@@ -143,8 +143,8 @@ def list_reader(source: SourceConfig, store: Store, after: str) -> Iterator[list
         return
     with contextlib.closing(Direct()) as direct:
         try:
-            found = Reader(source).units(direct.view(store))
-            yield from store.list(after) if found is None else pages_of(found, after)
+            units = Reader(source).units(direct.view(store))
+            yield from store.list(after) if units is None else pages_of(units, after)
         except BlamedError as error:
             raise SourceUnreachableError(str(error)) from error
 

@@ -114,8 +114,8 @@ class Supply:
 
     async def listed_as(self, key: str) -> tuple[str, int]:
         """Returns the ETag and size that the object has in the store now. UnitError."""
-        found = await self._reader.find(key)
-        return found.etag, found.size
+        info = await self._reader.find(key)
+        return info.etag, info.size
 
     def close(self) -> None:
         """Stops fetching."""

@@ -120,14 +120,14 @@ def _of_json(lines: Iterator[str], bad: Bad) -> Iterator[Row]:
             continue
         try:
             line.encode()
-            found = json.loads(line)
+            row = json.loads(line)
         except (ValueError, RecursionError) as error:
             bad(place, f"no JSON: {error}")
             continue
-        if isinstance(found, dict):
-            yield _row(place, found.items())
+        if isinstance(row, dict):
+            yield _row(place, row.items())
         else:
-            bad(place, f"a JSON {type(found).__name__}, expected an object")
+            bad(place, f"a JSON {type(row).__name__}, expected an object")
 
 
 def _of_parquet(file: BinaryIO, columns: Sequence[str]) -> Iterator[Row]:
@@ -140,9 +140,9 @@ def _of_parquet(file: BinaryIO, columns: Sequence[str]) -> Iterator[Row]:
             raise ConfigError(f"it has none of the columns {', '.join(columns)}")
         number = 0
         for batch in table.iter_batches(_BATCH, columns=names):
-            for found in batch.to_pylist():
+            for row in batch.to_pylist():
                 number += 1
-                yield _row(f"row {number}", found.items())
+                yield _row(f"row {number}", row.items())
     except (SourceError, ConfigError, MemoryError):
         raise
     except Exception as error:  # of many kinds

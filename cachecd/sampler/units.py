@@ -48,7 +48,7 @@ def list_units(source: SourceConfig, store: Store, after: str = "") -> Iterator[
                 from cachecd.sampler.sources.parquet import footer
 
             objects = chain.from_iterable(store.list(after))
-            shown = (found for found in objects if not footer.is_hidden(found.key))
+            shown = (unit for unit in objects if not footer.is_hidden(unit.key))
             return _looked_into(shown, partial(footer.units_in, asyncio.Lock()), store)
         case "python":
             from cachecd.sampler.reader import list_reader
@@ -61,20 +61,20 @@ def list_units(source: SourceConfig, store: Store, after: str = "") -> Iterator[
 def _looked_into(
     objects: Iterator[ObjectInfo], look: Look, store: Store
 ) -> Iterator[list[ObjectInfo]]:
-    async def units_of(found: ObjectInfo) -> list[ObjectInfo]:
+    async def units_of(unit: ObjectInfo) -> list[ObjectInfo]:
         try:
-            parts = await look(Content.without_chunks(found, store), found)
+            parts = await look(Content.without_chunks(unit, store), unit)
         except UnitError:
-            return [found]
-        return [ObjectInfo(found.key, size, found.etag, begin) for begin, size in parts]
+            return [unit]
+        return [ObjectInfo(unit.key, size, unit.etag, begin) for begin, size in parts]
 
-    async def units_of_all(some: list[ObjectInfo]) -> list[list[ObjectInfo]]:
-        return await asyncio.gather(*map(units_of, some))
+    async def units_of_all(batch: list[ObjectInfo]) -> list[list[ObjectInfo]]:
+        return await asyncio.gather(*map(units_of, batch))
 
     page: list[ObjectInfo] = []
     with asyncio.Runner() as runner:
-        while some := list(islice(objects, _AT_ONCE)):
-            for units in runner.run(units_of_all(some)):
+        while batch := list(islice(objects, _AT_ONCE)):
+            for units in runner.run(units_of_all(batch)):
                 page += units
                 if len(page) >= PAGE:
                     yield page
@@ -88,8 +88,8 @@ def needs_a_process(source: SourceConfig) -> bool:
     """Whether listing needs a separate process: it runs user code, a library that decodes or that may hang
     with a silent store, or reads a table that may be long."""
     tables = source.manifest is not None or (source.label is not None and source.label.manifest)
-    ours = source.format in OBJECTS and not source.url.startswith("hf://")
-    return not ours or bool(tables)
+    is_native = source.format in OBJECTS and not source.url.startswith("hf://")
+    return not is_native or bool(tables)
 
 
 def sweep_units(source: SourceConfig, store: Store, lanes: Lanes) -> Sweep | None:

@@ -38,28 +38,30 @@ def search_first(folders: Sequence[str]) -> None:
     sys.path[:] = [*folders, *(place for place in sys.path if place not in folders)]
 
 
-def imported(name: str, what: str, kind: str) -> Callable[..., Any]:
+def imported(name: str, option: str, kind: str) -> Callable[..., Any]:
     """Imports the callable that `module:path` names. sampler.path, the working directory and PYTHONPATH of
     this process count. ConfigError names the key (`what`) and the expected `kind`."""
     module, _, path = name.partition(":")
-    found: Any = None
+    part_of: Any = None
     try:
-        found = importlib.import_module(module)
+        part_of = importlib.import_module(module)
         for part in path.split("."):
-            found = getattr(found, part)
+            part_of = getattr(part_of, part)
     except (Exception, SystemExit) as error:  # importing runs the user's code
-        told = "".join(traceback.format_exception_only(error)).strip()
+        message = "".join(traceback.format_exception_only(error)).strip()
         # Two modules of one name: the file tells which of them it is.
-        file = getattr(found, "__file__", None)
-        told += f" ({file})" if file else place_of(error)
-        raise ConfigError(f"{what} {name}: cannot be imported in {os.getcwd()}: {told}") from error
-    if not callable(found):
-        raise ConfigError(f"{what} {name}: found {type(found).__name__}, expected a {kind}")
-    code: Callable[..., Any] = found
+        file = getattr(part_of, "__file__", None)
+        message += f" ({file})" if file else place_of(error)
+        raise ConfigError(
+            f"{option} {name}: cannot be imported in {os.getcwd()}: {message}"
+        ) from error
+    if not callable(part_of):
+        raise ConfigError(f"{option} {name}: found {type(part_of).__name__}, expected a {kind}")
+    code: Callable[..., Any] = part_of
     return code
 
 
-def told(error: BaseException) -> str:
+def blame(error: BaseException) -> str:
     """Returns the exception's message with the line of the user's code."""
     # Without addresses, equal faults have equal reasons, and `status` can count them.
     text = re.sub(r" at 0x[0-9a-f]+", "", "".join(traceback.format_exception_only(error)))
@@ -106,7 +108,7 @@ class Guest:
         except (SourceError, MemoryError):
             raise
         except BaseException as error:
-            raise BlamedError(f"{name} raised {told(error)}") from error
+            raise BlamedError(f"{name} raised {blame(error)}") from error
 
     def _restored(self, code: Callable[[], T]) -> T:
         try:

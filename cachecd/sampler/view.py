@@ -41,15 +41,15 @@ class StoreView:
 
     def stat(self, key: str) -> ObjectInfo:
         """Returns size and etag of one object."""
-        found: ObjectInfo = self._do(lambda: self._content.find(key))
-        return found
+        info: ObjectInfo = self._do(lambda: self._content.find(key))
+        return info
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
         """Returns bytes [start, stop) of an object, up to its end if stop is None; exactly this many."""
         etag = ""
         if stop is None:
-            found = self.stat(key)
-            stop, etag = found.size, found.etag
+            info = self.stat(key)
+            stop, etag = info.size, info.etag
         if not 0 <= start <= stop:
             raise ValueError(f"bytes {start} to {stop} of {key!r}, expected 0 <= start <= stop")
         return bytes(self._read(key, start, stop, etag)) if start < stop else b""

@@ -73,10 +73,10 @@ def seconds_of(headers: Mapping[str, str], now: datetime | None = None) -> float
     return max(0.0, (at - (now or datetime.now(UTC))).total_seconds())
 
 
-def is_version(found: str, etag: str) -> bool:
-    """Whether an object with the ETag `found` can be the version `etag`; "": unknown."""
-    bare, wanted = (tag.removeprefix("W/").strip('"') for tag in (found, etag))
-    return not found or not etag or bare == wanted
+def is_version(version: str, etag: str) -> bool:
+    """Whether an object with the ETag `version` can be the version `etag`; "": unknown."""
+    bare, wanted = (tag.removeprefix("W/").strip('"') for tag in (version, etag))
+    return not version or not etag or bare == wanted
 
 
 def refusal(status: int, code: str, where: str, after: float = 0.0) -> SourceError:

@@ -45,9 +45,9 @@ class GoneError(UnitError):
     """The store does not have the object. If it has no object at all, the URL is wrong."""
 
 
-def resized(found: int, listed: int) -> UnitError:
+def resized(actual: int, listed: int) -> UnitError:
     """Returns the error for an object whose size differs from its listed size."""
-    return UnitError(f"the object has {found} bytes, {listed} were listed: it changed since")
+    return UnitError(f"the object has {actual} bytes, {listed} were listed: it changed since")
 
 
 class Backend(Protocol):

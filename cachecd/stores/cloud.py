@@ -82,10 +82,10 @@ class CloudBackend(Backend):
         last = start_after
         try:
             for page in obstore.list(self._store, offset=start_after or None, chunk_size=PAGE):
-                found = _named(page, last)
-                last = found[-1].key if found else last
+                objects = _named(page, last)
+                last = objects[-1].key if objects else last
                 # Azure, asked in its older version, begins at the beginning all the same.
-                behind = [o for o in found if os.fsencode(o.key) > os.fsencode(start_after)]
+                behind = [o for o in objects if os.fsencode(o.key) > os.fsencode(start_after)]
                 if behind := [o for o in behind if not is_marker(o)]:
                     yield behind
         except (obstore.exceptions.BaseError, FileNotFoundError) as error:
@@ -156,8 +156,8 @@ class GoogleBackend(CloudBackend):
         except ValueError as error:
             raise OutOfOrderError(f"obstore cannot list the keys after {ask.after!r}") from error
         # A slash at the end of `after` is dropped on the way, so some of what it was behind may return.
-        found = [o for o in _named(raw, ask.after) if o.key > ask.after]
-        return Page(found, more=len(raw) == ask.most)
+        objects = [o for o in _named(raw, ask.after) if o.key > ask.after]
+        return Page(objects, more=len(raw) == ask.most)
 
 
 def _named(page: Sequence[obstore.ObjectMeta], before: str) -> list[ObjectInfo]:
@@ -168,15 +168,15 @@ def _named(page: Sequence[obstore.ObjectMeta], before: str) -> list[ObjectInfo]:
     objects in its folder.
     """
     names = [o["path"] for o in page]
-    found = []
+    objects = []
     for at, about in enumerate(page):
         name = about["path"]
         follower = names[at + 1] if at + 1 < len(names) else ""
         if not about["size"] and (before > name or follower.startswith(f"{name}/")):
             name += "/"
-        found.append(ObjectInfo(name, about["size"], about["e_tag"] or ""))
+        objects.append(ObjectInfo(name, about["size"], about["e_tag"] or ""))
         before = name
-    return found
+    return objects
 
 
 def untrusted(where: str) -> SourceUnreachableError:
@@ -210,7 +210,7 @@ def explain(error: Exception, where: str) -> SourceError:
         return SourceUnreachableError(f"{where}: no usable credentials found")
     if "BareRedirect" in text or "without LOCATION" in text:
         return refusal(301, "", where)
-    cause = found[-1] if (found := _CAUSE.findall(text)) else ""
+    cause = causes[-1] if (causes := _CAUSE.findall(text)) else ""
     if "ProxyAuthRequired" in text:
         return refusal(407, "", where)
     if "tunnel" in text:

@@ -50,8 +50,8 @@ class ChainCredentials:
     def __init__(self, where: str) -> None:
         self._where = where
         self._lock = threading.Lock()
-        self._found: Credentials | None = None
-        self._found_at = 0.0
+        self._credentials: Credentials | None = None
+        self._looked_up_at = 0.0
         self._answer: S3Credential | None = None
         self._expires: datetime | None = None  # the answer's keys; None if they do not
         self.failure: SourceError | None = None
@@ -72,16 +72,16 @@ class ChainCredentials:
 
     def _ask(self, now: datetime) -> S3Credential:
         try:
-            found = self._current()
+            current = self._current()
             # Of role, process and container alike; botocore renews what expires within ten minutes,
             # so keys that never live that long are fetched at each of these calls.
-            frozen = found.get_frozen_credentials()
+            frozen = current.get_frozen_credentials()
         # A credential_process may print anything: botocore lets what its parser says pass.
         except (BotoCoreError, ValueError, KeyError, OSError) as error:
-            self._found = None
+            self._credentials = None
             why = f"{type(error).__name__}: {redacted(str(error))}"
             raise TransientError(f"no credentials: {why}") from None
-        self._expires = getattr(found, "_expiry_time", None)
+        self._expires = getattr(current, "_expiry_time", None)
         until = now + timedelta(seconds=LIFE)
         if self._expires is not None:
             until = min(until, now + max(self._expires - now, timedelta()) / 2)
@@ -93,13 +93,13 @@ class ChainCredentials:
         }
 
     def _current(self) -> Credentials:
-        fixed = not isinstance(self._found, RefreshableCredentials)
-        if self._found is None or (fixed and time.monotonic() - self._found_at > LIFE):
-            self._found = new_session().get_credentials()
-            self._found_at = time.monotonic()
-        if self._found is None:
+        fixed = not isinstance(self._credentials, RefreshableCredentials)
+        if self._credentials is None or (fixed and time.monotonic() - self._looked_up_at > LIFE):
+            self._credentials = new_session().get_credentials()
+            self._looked_up_at = time.monotonic()
+        if self._credentials is None:
             raise SourceUnreachableError(f"{self._where}: {missing()}")
-        return self._found
+        return self._credentials
 
 
 def missing() -> str:

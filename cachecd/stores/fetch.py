@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 # fails every tenth, none.
 _PROOFS = 3
 _DENIED_TRIES = 2  # asked again once, in case the right to read was just being given
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 _LONGEST = 10  # times `within`, for one object of a store that does answer others
 
 
@@ -120,8 +120,8 @@ class Store:
 
         async def read() -> tuple[int, Buffer]:
             size, body = await self.backend.tail(key, length, etag)
-            if (found := memoryview(body).nbytes) != min(length, size):
-                raise resized(found, min(length, size))
+            if (actual := memoryview(body).nbytes) != min(length, size):
+                raise resized(actual, min(length, size))
             return size, self._was_read(key, body)
 
         return await self._insist(key, length, read)
@@ -129,29 +129,31 @@ class Store:
     async def find(self, key: str) -> ObjectInfo:
         """Returns the object as a listing would show it now. Raises the errors of `get`; GoneError if it
         does not exist."""
-        found = await self._insist(key, 0, lambda: self.backend.find(key))
-        if found.size and not self._witness:
+        info = await self._insist(key, 0, lambda: self.backend.find(key))
+        if info.size and not self._witness:
             self._witness = key  # who only looks things up has read none
-        return found
+        return info
 
-    async def _insist(self, key: str, length: int, ask: Callable[[], Awaitable[_Found]]) -> _Found:
+    async def _insist(
+        self, key: str, length: int, ask: Callable[[], Awaitable[_Result]]
+    ) -> _Result:
         """Returns the result of an attempt at reading `length` bytes of the object, retried as `get`
         promises."""
         began = time.monotonic()
         failures = slow = proofs = 0
         while True:
-            asked = time.monotonic()
+            attempted = time.monotonic()
             try:
-                found = await self._attempt(length, slow, ask)
-            except GoneError as gone:
-                if await self._can_be_read(asked, but=key, in_parts=False):
+                result = await self._attempt(length, slow, ask)
+            except GoneError as missing:
+                if await self._can_be_read(attempted, but=key, in_parts=False):
                     raise
-                error = TransientError(f"{gone}, and no other object can be read")
-                error.__cause__ = gone
+                error = TransientError(f"{missing}, and no other object can be read")
+                error.__cause__ = missing
             except TransientError as transient:
                 error = transient
             else:
-                return found
+                return result
             failures += 1
             slow += isinstance(error, SlowError)
             now = time.monotonic()
@@ -170,15 +172,15 @@ class Store:
             await asyncio.sleep(max(pause, self._budget.wait(now)) if poor else pause)
 
     async def _attempt(
-        self, length: int, slow: int, ask: Callable[[], Awaitable[_Found]]
-    ) -> _Found:
+        self, length: int, slow: int, ask: Callable[[], Awaitable[_Result]]
+    ) -> _Result:
         patience = self._retry.patience(length, slow)
         async with self._gate:
             began = time.monotonic()
             try:
                 # Backends notice silence; this notices what drips, and those that notice nothing.
                 async with asyncio.timeout(patience):
-                    found = await ask()
+                    result = await ask()
             except TimeoutError:
                 self._pace.overloaded(time.monotonic(), began)
                 raise SlowError(f"{length} bytes did not arrive within {patience:.0f} s") from None
@@ -194,7 +196,7 @@ class Store:
                     f"{type(error).__name__}: {redacted(str(error))}".rstrip(": ")
                 ) from error
         self._pace.succeeded()
-        return found
+        return result
 
     def _was_read(self, key: str, body: Buffer) -> Buffer:
         if memoryview(body).nbytes:
@@ -222,8 +224,8 @@ class Store:
                         return True
                 # Of a source whose first object is the bad one, no other is known yet.
                 loop = asyncio.get_running_loop()
-                found = await loop.run_in_executor(self._glimpsing, self.backend.glimpse)
-                keys = [o.key for o in found if o.size and o.key not in (but, *candidates)]
+                others = await loop.run_in_executor(self._glimpsing, self.backend.glimpse)
+                keys = [o.key for o in others if o.size and o.key not in (but, *candidates)]
                 for candidate in keys[:3]:
                     if await self._readable(candidate):
                         self._witness = candidate
@@ -252,9 +254,9 @@ class Store:
         reason = f"{error} ({tries} tries in {time.monotonic() - began:.1f} s)"
         if kind is UnitError:
             return UnitError(f"{reason}, while other objects can be read", passing=True)
-        found = kind(f"{self.where}: {reason}")
-        found.__cause__ = error
-        return found
+        verdict = kind(f"{self.where}: {reason}")
+        verdict.__cause__ = error
+        return verdict
 
 
 def open_plain_store(source: SourceConfig, connections: int, retry: Retry | None = None) -> Store:

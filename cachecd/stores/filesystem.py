@@ -72,13 +72,13 @@ class FsspecBackend(Backend):
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
         try:
             root = self._root(since=time.monotonic())
-            found: dict[str, Any] = self._fs.find(root, detail=True)
+            entries: dict[str, Any] = self._fs.find(root, detail=True)
         except SourceUnreachableError:
             raise
         except Exception as error:
-            raise SourceUnreachableError(f"{self.where}: cannot list: {_told(error)}") from error
+            raise SourceUnreachableError(f"{self.where}: cannot list: {_message(error)}") from error
         objects = []
-        for path, about in found.items():
+        for path, about in entries.items():
             key = path.removeprefix(root)
             if any(name.startswith(".") for name in key.split("/")):
                 continue
@@ -101,10 +101,10 @@ class FsspecBackend(Backend):
 
     async def tail(self, key: str, length: int, etag: str) -> tuple[int, bytes]:
         loop = asyncio.get_running_loop()
-        found = await self.find(key)
-        start, etag = max(0, found.size - length), etag or found.etag
-        data = loop.run_in_executor(self._threads, self._read, key, start, found.size, etag)
-        return found.size, await data
+        info = await self.find(key)
+        start, etag = max(0, info.size - length), etag or info.etag
+        data = loop.run_in_executor(self._threads, self._read, key, start, info.size, etag)
+        return info.size, await data
 
     def _read(self, key: str, start: int, stop: int, etag: str) -> bytes:
         with self._explained():
@@ -121,9 +121,9 @@ class FsspecBackend(Backend):
         except FileNotFoundError as error:
             raise GoneError("the object is gone since it was listed") from error
         except (PermissionError, IsADirectoryError) as error:
-            raise UnitError(f"cannot read the object: {_told(error)}") from error
+            raise UnitError(f"cannot read the object: {_message(error)}") from error
         except Exception as error:
-            raise TransientError(f"cannot read the object: {_told(error)}") from error
+            raise TransientError(f"cannot read the object: {_message(error)}") from error
 
     async def find(self, key: str) -> ObjectInfo:
         loop = asyncio.get_running_loop()
@@ -131,12 +131,12 @@ class FsspecBackend(Backend):
 
     def _find(self, key: str, since: float = float("-inf")) -> ObjectInfo:
         with self._explained():
-            found: dict[str, Any] = self._fs.info(self._root(since) + key)
-        if found.get("type") == "directory":
+            entry: dict[str, Any] = self._fs.info(self._root(since) + key)
+        if entry.get("type") == "directory":
             raise GoneError("found a folder of this name, expected an object")
-        if found.get("size") is None:
+        if entry.get("size") is None:
             raise UnitError("the store does not report the object's size")
-        return ObjectInfo(key, int(found["size"]), self._etag(found))
+        return ObjectInfo(key, int(entry["size"]), self._etag(entry))
 
 
 class HubBackend(FsspecBackend):
@@ -150,15 +150,15 @@ class HubBackend(FsspecBackend):
 
     def __init__(self, source: SourceConfig, connections: int) -> None:
         self.where = self._url = source.url
-        if (found := _HUB_URL.fullmatch(source.url)) is None:
+        if (url := _HUB_URL.fullmatch(source.url)) is None:
             raise ConfigError(
                 f"source {source.url}: expected hf://datasets/OWNER/NAME[@REVISION]/FOLDER/"
             )
         with extra("hf", "sources on the Hub"):
             from huggingface_hub import HfApi, HfFileSystem, get_token
-        self._kind = (found["kind"] or "models").removesuffix("s")
-        self._repo, self._revision = found["repo"], unquote(found["revision"] or "main")
-        self._prefix = unquote(found["folder"] or "").strip("/")
+        self._kind = (url["kind"] or "models").removesuffix("s")
+        self._repo, self._revision = url["repo"], unquote(url["revision"] or "main")
+        self._prefix = unquote(url["folder"] or "").strip("/")
         self._token = False if source.anonymous else get_token() or False
         hub = os.environ.get("HF_ENDPOINT")
         self._api = HfApi(hub, self._token, "cachecd")
@@ -193,7 +193,7 @@ class HubBackend(FsspecBackend):
                     ).sha
                 )
         except SourceError as error:
-            told = (
+            message = (
                 "with the token from this machine"
                 if self._token
                 else "without a token: set HF_TOKEN"
@@ -208,7 +208,7 @@ class HubBackend(FsspecBackend):
                 case _:
                     raise
             status = cause.response.status_code
-            raise SourceUnreachableError(f"{self._url}: {why} ({status}, {told})") from None
+            raise SourceUnreachableError(f"{self._url}: {why} ({status}, {message})") from None
 
     def _etag(self, about: dict[str, Any]) -> str:
         return str(about["lfs"]["sha256"] if about.get("lfs") else about.get("blob_id") or "")
@@ -217,16 +217,16 @@ class HubBackend(FsspecBackend):
         """Finds an object, with this ETag if it is given. UnitError if no commit has it."""
         began = time.monotonic()
         try:
-            found = super()._find(key, since)
-            if etag in ("", found.etag):
-                return found
+            info = super()._find(key, since)
+            if etag in ("", info.etag):
+                return info
         except GoneError:
             if began - self._asked_at < _OLD and not etag:
                 raise
-        found = super()._find(key, began)
-        if etag not in ("", found.etag):
+        info = super()._find(key, began)
+        if etag not in ("", info.etag):
             raise refusal(412, "", self.where)
-        return found
+        return info
 
     def _read(self, key: str, start: int, stop: int, etag: str) -> bytes:
         while True:  # another thread may move on to a later commit meanwhile
@@ -253,5 +253,5 @@ class HubBackend(FsspecBackend):
                 raise refusal(answer.status_code, "", self.where, seconds_of(headers)) from error
 
 
-def _told(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return f"{type(error).__name__}: {redacted(str(error))}".rstrip(": ")

@@ -84,21 +84,22 @@ class Lanes:
     def __init__(self) -> None:
         self._mixing: list[list[ObjectInfo]] | None = []
         self._lanes = [_Lane("", None, "")]
-        self._asked = deque(self._lanes)  # oldest first
+        self._queue = deque(self._lanes)  # oldest first
         self._characters = ""
         self._answers = self._misses = 0
-        # By the key at which two lanes meet: what the one found first behind it, what the other saw there.
-        self._found: dict[str, str | None] = {}
-        self._seen: dict[str, str | None] = {}
+        # By the key at which two lanes meet: the first key that the later lane listed,
+        # and the first key that the earlier lane listed behind its end.
+        self._firsts: dict[str, str | None] = {}
+        self._ends: dict[str, str | None] = {}
 
     @property
     def asks(self) -> list[Ask]:
-        return [Ask(o.after, _GLANCE if o.fresh and o.start else _PAGE) for o in self._asked]
+        return [Ask(o.after, _GLANCE if o.fresh and o.start else _PAGE) for o in self._queue]
 
     def answer(self, page: Page) -> list[ObjectInfo]:
         """Takes the page of the oldest request. OutOfOrderError if the store cannot be listed in this way;
         objects that were returned before stay valid."""
-        lane = self._asked.popleft()
+        lane = self._queue.popleft()
         keys = [o.key for o in page.objects]
         first = keys[0] if keys else None
         in_order = all(a < b for a, b in pairwise([lane.after, *keys] if lane.after else keys))
@@ -110,7 +111,7 @@ class Lanes:
             lane.fresh = False
             self._misses += not own
             lane.level = _alike(lane.start, first or "")
-            self._meet(self._found, self._seen, lane.start, first)
+            self._meet(self._firsts, self._ends, lane.start, first)
         if own:
             lane.first, lane.count, lane.after = keys[0], own, keys[own - 1]
             self._learn(keys[0], keys[own - 1])
@@ -118,27 +119,27 @@ class Lanes:
             self._lanes.remove(lane)
             if lane.stop is not None:
                 self._meet(
-                    self._seen, self._found, lane.stop, keys[own] if own < len(keys) else None
+                    self._ends, self._firsts, lane.stop, keys[own] if own < len(keys) else None
                 )
         elif self._mixing is None:
-            self._asked.append(lane)
+            self._queue.append(lane)
         while len(self._lanes) < WINDOW and self._split():
             pass
         return self._returned([o for o in page.objects[:own] if not is_marker(o)])
 
     def _meet(
         self,
-        mine: dict[str, str | None],
+        own: dict[str, str | None],
         others: dict[str, str | None],
         at: str,
         key: str | None,
     ) -> None:
         """Two lanes that meet at a key must both list the same key next. Otherwise the store has another
         order (folder by folder, for example), and neither lane would list all keys between them."""
-        if at == "" and mine is self._found:
+        if at == "" and own is self._firsts:
             return
         if at not in others:
-            mine[at] = key
+            own[at] = key
         elif others.pop(at) != key:
             raise OutOfOrderError(f"what follows {at!r} is not the same from both sides")
 
@@ -147,12 +148,12 @@ class Lanes:
             return objects
         # Nothing but glances at first, which come quickly, until there are enough lanes to mix.
         self._mixing.append(objects)
-        if any(lane.fresh for lane in self._asked) and sum(map(bool, self._mixing)) < WINDOW:
+        if any(lane.fresh for lane in self._queue) and sum(map(bool, self._mixing)) < WINDOW:
             return []
         pages, self._mixing = self._mixing, None
-        asked = {id(lane) for lane in self._asked}
-        self._asked += [lane for lane in self._lanes if id(lane) not in asked]
-        rest = [found for page in pages for found in page[_GLANCE:]]
+        queued = {id(lane) for lane in self._queue}
+        self._queue += [lane for lane in self._lanes if id(lane) not in queued]
+        rest = [object_info for page in pages for object_info in page[_GLANCE:]]
         return _mixed([page[:_GLANCE] for page in pages]) + rest
 
     # --- where a lane is cut
@@ -160,12 +161,12 @@ class Lanes:
     def _split(self) -> bool:
         """Cuts the lane with the most keys left, and requests the keys behind the cut. False if no lane is
         worth a cut."""
-        if self._misses + sum(lane.fresh for lane in self._asked) > (
+        if self._misses + sum(lane.fresh for lane in self._queue) > (
             _MISSES + self._answers // _HITS_A_MISS
         ):
             return False
-        lanes = [(self._left(lane), lane) for lane in self._lanes if lane.count]
-        for left, lane in sorted(lanes, key=lambda found: (-found[0], found[1].start)):
+        lanes = [(self._remaining(lane), lane) for lane in self._lanes if lane.count]
+        for left, lane in sorted(lanes, key=lambda each: (-each[0], each[1].start)):
             if left < _LEAST_LEFT:
                 return False
             if (at := self._cut(lane)) is None:
@@ -173,7 +174,7 @@ class Lanes:
             new = _Lane(at, lane.stop, at)
             lane.stop = at
             self._lanes.append(new)
-            self._asked.append(new)
+            self._queue.append(new)
             return True
         return False
 
@@ -215,7 +216,7 @@ class Lanes:
                     known.update(letters)
             self._characters = "".join(sorted(known))
 
-    def _left(self, lane: _Lane) -> float:
+    def _remaining(self, lane: _Lane) -> float:
         """Estimates how many keys a lane has left, if they continue as on its last page."""
         begin = _alike(lane.first, lane.stop or "")
         first, after = self._number(lane.first, begin), self._number(lane.after, begin)
@@ -227,17 +228,17 @@ class Lanes:
         """Returns the position of a key, as a number, among keys that share their first `begin`
         characters."""
         characters = self._characters
-        found, base = 0, len(characters) + 2
+        number, base = 0, len(characters) + 2
         digits = key[begin : begin + _DIGITS]
         for digit in digits:
-            found = found * base + bisect_left(characters, digit) + 1
-        return found * int(base ** (_DIGITS - len(digits)))
+            number = number * base + bisect_left(characters, digit) + 1
+        return number * int(base ** (_DIGITS - len(digits)))
 
 
 def _alike(one: str, other: str) -> int:
     """Returns the number of characters at the beginning that both texts share."""
-    for place, (mine, theirs) in enumerate(zip(one, other, strict=False)):
-        if mine != theirs:
+    for place, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left != right:
             return place
     return min(len(one), len(other))
 
@@ -245,13 +246,13 @@ def _alike(one: str, other: str) -> int:
 def _mixed(pages: Iterable[Sequence[ObjectInfo]]) -> list[ObjectInfo]:
     """Mixes all objects, so that each key prefix has its share of each page."""
     order = [
-        ((nth + 0.5) / len(page), place, nth, found)
+        ((nth + 0.5) / len(page), place, nth, info)
         for place, page in enumerate(pages)
-        for nth, found in enumerate(page)
+        for nth, info in enumerate(page)
     ]
-    return [found for *_, found in sorted(order, key=lambda each: each[:3])]
+    return [info for *_, info in sorted(order, key=lambda each: each[:3])]
 
 
-def is_marker(found: ObjectInfo) -> bool:
+def is_marker(info: ObjectInfo) -> bool:
     """Whether the object is a marker, which consoles create so that a folder is shown."""
-    return not found.size and found.key.endswith("/")
+    return not info.size and info.key.endswith("/")

@@ -23,7 +23,7 @@ def take_objects(
         root = ElementTree.fromstring(response_dict["body"])
         space = root.tag[: root.tag.find("}") + 1]
         rows = root.findall(f"{space}Contents")
-        found = [
+        contents = [
             {
                 "Key": row.findtext(f"{space}Key"),
                 "Size": int(row.findtext(f"{space}Size") or ""),
@@ -33,9 +33,9 @@ def take_objects(
         ]
     except (ElementTree.ParseError, ValueError):
         return
-    if not all(row["Key"] for row in found):
+    if not all(row["Key"] for row in contents):
         return
     for row in rows:
         root.remove(row)
     response_dict["body"] = ElementTree.tostring(root)
-    customized_response_dict["Contents"] = found
+    customized_response_dict["Contents"] = contents

@@ -49,10 +49,10 @@ class LocalBackend(Backend):
         """Yields the files below `folder` with a key greater than `after`, in the order of the key's bytes;
         `above`: the folders around it."""
         try:
-            found = os.stat(folder)
-            if (found.st_dev, found.st_ino) in above:
+            status = os.stat(folder)
+            if (status.st_dev, status.st_ino) in above:
                 return
-            above = (*above, (found.st_dev, found.st_ino))
+            above = (*above, (status.st_dev, status.st_ino))
             with os.scandir(folder) as entries:
                 # A folder sorts by its name and a slash, as its keys do: "a.b" before "a/b".
                 names = sorted(
@@ -76,13 +76,13 @@ class LocalBackend(Backend):
                 yield from self._walk(path[:-1], prefix + name, above, after)
                 continue
             try:
-                found = os.stat(path)
+                status = os.stat(path)
             except FileNotFoundError:
                 continue  # removed meanwhile, or a link to nothing
             except OSError as error:
                 raise self._unreachable(path, error) from error
-            if stat.S_ISREG(found.st_mode):
-                yield ObjectInfo(prefix + name, found.st_size, _etag(found))
+            if stat.S_ISREG(status.st_mode):
+                yield ObjectInfo(prefix + name, status.st_size, _etag(status))
 
     def _unreachable(self, path: str, error: OSError) -> SourceUnreachableError:
         return SourceUnreachableError(f"{self.where}: cannot list {path}: {error.strerror}")
@@ -92,9 +92,9 @@ class LocalBackend(Backend):
         return await loop.run_in_executor(self._threads, self._read, key, start, stop, size, etag)
 
     def _read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> bytes:
-        with self._opened(key, etag) as (fd, found):
-            if size is not None and found != size:
-                raise resized(found, size)
+        with self._opened(key, etag) as (fd, actual):
+            if size is not None and actual != size:
+                raise resized(actual, size)
             return _read_range(fd, start, stop)
 
     async def tail(self, key: str, length: int, etag: str) -> tuple[int, bytes]:
@@ -111,10 +111,10 @@ class LocalBackend(Backend):
         try:
             fd = os.open(f"{self._root}/{key}", os.O_RDONLY | os.O_CLOEXEC)
             try:
-                found = os.fstat(fd)
-                if etag and _etag(found) != etag:
+                status = os.fstat(fd)
+                if etag and _etag(status) != etag:
                     raise UnitError("the file changed since it was listed")
-                yield fd, found.st_size
+                yield fd, status.st_size
             finally:
                 os.close(fd)
         except OSError as error:
@@ -126,12 +126,12 @@ class LocalBackend(Backend):
 
     def _find(self, key: str) -> ObjectInfo:
         try:
-            found = os.stat(f"{self._root}/{key}")
+            status = os.stat(f"{self._root}/{key}")
         except OSError as error:
             raise self._failure(error) from error
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise GoneError("found something else than a file at this path")
-        return ObjectInfo(key, found.st_size, _etag(found))
+        return ObjectInfo(key, status.st_size, _etag(status))
 
     def _failure(self, error: OSError) -> Exception:
         if error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.isdir(self._root):
@@ -148,8 +148,8 @@ class LocalBackend(Backend):
                 return TransientError(reason)
 
 
-def _etag(found: os.stat_result) -> str:
-    return f"{found.st_mtime_ns:x}-{found.st_size:x}"
+def _etag(status: os.stat_result) -> str:
+    return f"{status.st_mtime_ns:x}-{status.st_size:x}"
 
 
 def _read_range(fd: int, start: int, stop: int) -> bytes:

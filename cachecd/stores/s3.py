@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from cachecd.config import SourceConfig
 
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 _MOST_EMPTY = (
     1000  # answers to one page; where all objects have been deleted, some stores give a few
@@ -116,12 +116,12 @@ class S3Backend:
 
     def page(self, ask: Ask) -> Page:
         """Returns a part of the listing, in one attempt. Blocks."""
-        found: list[ObjectInfo] = []
+        objects: list[ObjectInfo] = []
         for answer in islice(self._answers(1, ask.after, ask.most), _MOST_EMPTY):
-            found += _entries(answer, self._prefix)
+            objects += _entries(answer, self._prefix)
             more = answer.get("IsTruncated", False)
-            if not more or len(found) >= ask.most:
-                return Page(found[: ask.most], more or len(found) > ask.most)
+            if not more or len(objects) >= ask.most:
+                return Page(objects[: ask.most], more or len(objects) > ask.most)
         raise TransientError(f"the store has listed {_MOST_EMPTY} pages that were almost empty")
 
     def _answers(self, tries: int, after: str, most: int) -> Iterator[Any]:
@@ -142,7 +142,7 @@ class S3Backend:
             more = answer.get("IsTruncated", False)
 
     def glimpse(self) -> Sequence[ObjectInfo]:
-        return [found for found in self.page(Ask("", 10)).objects if not is_marker(found)]
+        return [info for info in self.page(Ask("", 10)).objects if not is_marker(info)]
 
     async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> Buffer:
         wanted = "" if (start, stop) == (0, size) else f"{start}-{stop - 1}"
@@ -160,14 +160,14 @@ class S3Backend:
         )
 
     async def _by_either(
-        self, key: str, boto3: Callable[[], _Found], cloud: Callable[[], Awaitable[_Found]]
-    ) -> _Found:
+        self, key: str, boto3: Callable[[], _Result], cloud: Callable[[], Awaitable[_Result]]
+    ) -> _Result:
         # What the store says beside "slow down", obstore does not tell: while it says that, boto3 asks.
         if self._throttled or _NO_PATH.search(key):
             loop = asyncio.get_running_loop()
-            found = await loop.run_in_executor(self._threads, boto3)
+            client = await loop.run_in_executor(self._threads, boto3)
             self._throttled = False
-            return found
+            return client
         try:
             return await cloud()
         except TransientError as error:
@@ -190,24 +190,24 @@ class S3Backend:
                 Bucket=self._bucket, Key=self._prefix + key, **options
             )
             with answer["Body"] as stream:
-                told = answer.get("ContentRange", "").rpartition("/")[2]
-                found = int(told) if told.isdigit() else answer.get("ContentLength")
-                if size is not None and found is not None and found != size:
-                    raise resized(found, size)
+                total = answer.get("ContentRange", "").rpartition("/")[2]
+                actual = int(total) if total.isdigit() else answer.get("ContentLength")
+                if size is not None and actual is not None and actual != size:
+                    raise resized(actual, size)
                 body: bytes = stream.read(length + 1)
         except (BotoCoreError, ClientError) as error:
             raise self._explain(error) from None
-        return found or 0, body
+        return actual or 0, body
 
     async def find(self, key: str) -> ObjectInfo:
         return await self._by_either(key, lambda: self._head(key), lambda: self._cloud.find(key))
 
     def _head(self, key: str) -> ObjectInfo:
         try:
-            found = self._signed_in(1).head_object(Bucket=self._bucket, Key=self._prefix + key)
+            headers = self._signed_in(1).head_object(Bucket=self._bucket, Key=self._prefix + key)
         except (BotoCoreError, ClientError) as error:
             raise self._explain(error) from None
-        return ObjectInfo(key, found["ContentLength"], found.get("ETag", ""))
+        return ObjectInfo(key, headers["ContentLength"], headers.get("ETag", ""))
 
     def _signed_in(self, tries: int) -> Any:
         """Returns boto3's client. It is made again now and then, so that renewed credentials are

@@ -25,7 +25,7 @@ from cachecd.stores.backend import Backend, TransientError, resized
 if TYPE_CHECKING:
     from cachecd.config import SourceConfig
 
-_Found = TypeVar("_Found")
+_Result = TypeVar("_Result")
 
 _HOSTS = 256  # to which connections are kept, those used last
 _MOST_HOPS = 5
@@ -109,7 +109,7 @@ class UrlsBackend(Backend):
         size = (await self.find(key)).size
         return size, await self.read(key, max(0, size - length), size, size, etag)
 
-    async def _by_thread(self, work: Callable[[], _Found]) -> _Found:
+    async def _by_thread(self, work: Callable[[], _Result]) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _read(
@@ -126,28 +126,28 @@ class UrlsBackend(Backend):
         part = (start, stop) != (0, size)  # all of it is not a range: an empty object has none
         if part:
             headers["Range"] = f"bytes={start}-{stop - 1}"
-        with self._asked("GET", key, headers) as answer:
+        with self._request("GET", key, headers) as answer:
             if part and answer.status != 206:
                 raise TransientError("the store sent the whole object, but a part was requested")
-            found = _length_of(answer)
-            if size is not None and found is not None and found != size:
-                raise resized(found, size)
+            actual = _length_of(answer)
+            if size is not None and actual is not None and actual != size:
+                raise resized(actual, size)
             if not is_version(answer.headers.get("ETag", ""), etag):
                 raise refusal(412, "", self.where)
             return _body(answer, stop - start + 1, given_up)
 
     def _find(self, key: str) -> ObjectInfo:
-        with contextlib.suppress(TransientError), self._asked("HEAD", key, {}) as answer:
+        with contextlib.suppress(TransientError), self._request("HEAD", key, {}) as answer:
             if (size := _length_of(answer)) is not None:
                 return ObjectInfo(key, size, answer.headers.get("ETag", ""))
         # Some servers have no answer to HEAD, or none with a size.
-        with self._asked("GET", key, {"Range": "bytes=0-0"}) as answer:
+        with self._request("GET", key, {"Range": "bytes=0-0"}) as answer:
             if (size := _length_of(answer)) is None:
                 raise TransientError("the store does not report the object's size")
             return ObjectInfo(key, size, answer.headers.get("ETag", ""))
 
     @contextlib.contextmanager
-    def _asked(
+    def _request(
         self, method: str, url: str, headers: Mapping[str, str]
     ) -> Iterator[urllib3.BaseHTTPResponse]:
         """Returns the reply, without reading its body. Raises the error of a bad reply."""
@@ -201,12 +201,12 @@ class UrlsBackend(Backend):
 def _body(answer: urllib3.BaseHTTPResponse, most: int, given_up: Callable[[], bool]) -> bytes:
     """Reads up to this many bytes. If a server drips its bytes, the thread becomes free soon after the
     reader gave up, because other servers need it."""
-    found = bytearray()
-    while len(found) < most and not given_up():
-        if not (piece := answer.read1(min(most - len(found), _AT_ONCE))):
+    body = bytearray()
+    while len(body) < most and not given_up():
+        if not (piece := answer.read1(min(most - len(body), _AT_ONCE))):
             break
-        found += piece
-    return bytes(found)
+        body += piece
+    return bytes(body)
 
 
 def _length_of(answer: urllib3.BaseHTTPResponse) -> int | None:
@@ -214,8 +214,8 @@ def _length_of(answer: urllib3.BaseHTTPResponse) -> int | None:
     if answer.status == 206:
         total = _TOTAL.fullmatch(answer.headers.get("Content-Range", ""))
         return int(total[1]) if total else None
-    told = answer.headers.get("Content-Length", "")
-    return int(told[:19]) if told.isascii() and told.isdigit() else None
+    length = answer.headers.get("Content-Length", "")
+    return int(length[:19]) if length.isascii() and length.isdigit() else None
 
 
 def _explained(error: exceptions.HTTPError) -> SourceError:

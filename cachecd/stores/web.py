@@ -103,7 +103,7 @@ class WebBackend(CloudBackend):
         base = self._url + quote(folder, safe="/")
         links = _Links()
         links.feed(self._page(base))
-        found = set()
+        names = set()
         for link in links.found:
             url = urldefrag(urljoin(base, link)).url
             raw = url.removeprefix(base)
@@ -111,8 +111,8 @@ class WebBackend(CloudBackend):
                 continue
             name = unquote(raw.removesuffix("/"))
             if name and "/" not in name and not name.startswith("."):
-                found.add(folder + name + raw[len(raw.removesuffix("/")) :])
-        return sorted(found, key=os.fsencode)
+                names.add(folder + name + raw[len(raw.removesuffix("/")) :])
+        return sorted(names, key=os.fsencode)
 
     def _page(self, url: str) -> str:
         try:
@@ -133,7 +133,7 @@ class WebBackend(CloudBackend):
         return text.decode(errors="replace")
 
     def _sized(self, keys: Sequence[str]) -> Sequence[ObjectInfo]:
-        return [found for found in self._asking.map(self._look_up, keys) if found is not None]
+        return [info for info in self._asking.map(self._look_up, keys) if info is not None]
 
     def _look_up(self, key: str) -> ObjectInfo | None:
         try:

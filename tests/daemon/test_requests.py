@@ -167,7 +167,7 @@ def test_exclusion_holds_for_both_sides_of_a_split(play):
         assert isinstance(
             await bench.ask(protocol.Exclude, "train-eval", ["007.tar"]), protocol.Done
         )
-        work = bench.life.loop._found.work
+        work = bench.life.loop._started.work
         assert work.excluded_keys("train") == work.excluded_keys("train-eval") == {"007.tar"}
 
     play(played, split={"eval": 0.2})

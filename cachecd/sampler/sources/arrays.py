@@ -86,15 +86,15 @@ def layout_of(shape: tuple[int, ...], dtype: np.dtype[Any], file: ArrayFile) -> 
     wanted = file.dtype if file.dtype in (None, "bfloat16") else np.dtype(file.dtype).name
     if wanted not in (None, name):
         raise UnitError(f"the array's dtype is {name}, the configuration says {wanted}")
-    found = Layout(shape[0], shape[1:], dtype, name)
-    if not found.row_bytes:
+    layout = Layout(shape[0], shape[1:], dtype, name)
+    if not layout.row_bytes:
         raise UnitError(f"the array of shape {_shown(shape)} is empty")
-    if len(shape) > 64 or found.row_bytes > LARGEST:
+    if len(shape) > 64 or layout.row_bytes > LARGEST:
         raise UnitError(
-            f"one row of the array of shape {_shown(shape)} has {found.row_bytes} bytes, expected at "
+            f"one row of the array of shape {_shown(shape)} has {layout.row_bytes} bytes, expected at "
             f"most {LARGEST}"
         )
-    return found
+    return layout
 
 
 def raw_layout(file: ArrayFile, size: int) -> Layout:
@@ -190,8 +190,8 @@ async def open_array(
         )
     etag = ""  # of an object beside the unit's own, which is the one that was listed
     if size is None and not (kind == "npy" and begun):
-        found = await content.find(key)
-        size, etag = found.size, found.etag
+        info = await content.find(key)
+        size, etag = info.size, info.etag
 
     async def read(start: int, stop: int) -> Buffer:
         if begun is not None and stop <= begun.end:

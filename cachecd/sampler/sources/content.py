@@ -44,14 +44,14 @@ class Content:
         self._reader = reader
 
     @staticmethod
-    def without_chunks(found: ObjectInfo, reader: Reader) -> Content:
+    def without_chunks(unit: ObjectInfo, reader: Reader) -> Content:
         """Content without chunks, for inspecting a listed object."""
 
         async def nothing() -> AsyncIterator[Buffer]:
             for chunk in list[Buffer]():
                 yield chunk
 
-        return Content(Unit(0, found.key, found.size, found.etag), nothing(), reader)
+        return Content(Unit(0, unit.key, unit.size, unit.etag), nothing(), reader)
 
     async def read(self, start: int, stop: int, key: str | None = None, etag: str = "") -> Buffer:
         """Returns bytes [start, stop) of the object, or of the object `key` of the same source, in the

@@ -45,8 +45,8 @@ def _as_it_is(data: bytes) -> bytes:
 
 
 def _integer(data: bytes) -> int:
-    found = _INTEGER.fullmatch(data)
-    if found is None or not -(2**63) <= (number := int(found[1])) < 2**63:
+    match = _INTEGER.fullmatch(data)
+    if match is None or not -(2**63) <= (number := int(match[1])) < 2**63:
         raise ValueError(f"found {data[:40]!r}, expected a whole number of 64 bits")
     return number
 

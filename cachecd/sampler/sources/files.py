@@ -72,7 +72,7 @@ class Files(Format):
             record["payload"] = body
         else:
             del parts
-            ends = accumulate(found.size for found in content.objects)
+            ends = accumulate(part.size for part in content.objects)
             for name, (begin, end) in zip(self._source.join, pairwise((0, *ends)), strict=True):
                 record[name] = body[begin:end]
         yield 0, record

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _TOGETHER = 16 << 20  # bytes of a unit that are read at a time
 _GAP = 256 << 10  # bytes between two windows that are read along rather than ask twice
-_KNOWN = 256  # arrays of which the layout is remembered
+_MOST_LAYOUTS = 256  # arrays of which the layout is remembered
 
 Window = tuple[int, int]  # its offset in the unit, and the row at which it begins
 
@@ -60,14 +60,14 @@ def first_arrays(config: ArrayConfig, store: Store, after: str) -> Iterator[Obje
         yield from (a for page in store.list(after) for a in page if matches(config, a.key))
         return
     # Everything is listed first: objects with one stem may be far apart.
-    found: dict[str, tuple[int, ObjectInfo]] = {}
+    arrays: dict[str, tuple[int, ObjectInfo]] = {}
     for about in (a for page in store.list() for a in page):
         for number, file in enumerate(files):
             assert file.match is not None
             stem = text_in(file.match, about.key)
-            if stem is not None and found.get(stem, (len(files),))[0] > number:
-                found[stem] = number, about
-    keys = {encoded(about.key): about for _, about in found.values()}
+            if stem is not None and arrays.get(stem, (len(files),))[0] > number:
+                arrays[stem] = number, about
+    keys = {encoded(about.key): about for _, about in arrays.values()}
     behind = encoded(after)
     yield from (keys[key] for key in sorted(keys) if key > behind)
 
@@ -152,9 +152,9 @@ async def _open_aligned(
             raise UnitError(f"{other!r} of array.arrays.{name} {why}") from None
 
     names = _siblings(config, key)
-    found = await together(open_one(name, other) for name, other in names.items())
-    arrays = dict(zip(names, found, strict=True))
-    first, at = found[0].layout, found[0].at
+    opened = await together(open_one(name, other) for name, other in names.items())
+    arrays = dict(zip(names, opened, strict=True))
+    first, at = opened[0].layout, opened[0].at
     ratios = {name: _ratio(name, array.layout.rows, first.rows) for name, array in arrays.items()}
     grain = math.lcm(*(per for _, per in ratios.values()))
     total = sum(a.layout.row_bytes * ratios[n][0] / ratios[n][1] for n, a in arrays.items())
@@ -187,7 +187,7 @@ class Arrays(Format):
 
     def __init__(self, config: ArrayConfig) -> None:
         self._config = config
-        self._known: OrderedDict[tuple[str, str], _Aligned] = OrderedDict()
+        self._layouts: OrderedDict[tuple[str, str], _Aligned] = OrderedDict()
 
     def refusal(self, unit: Unit) -> str | None:
         files = self._config.files.values()
@@ -231,14 +231,14 @@ class Arrays(Format):
 
     async def _open(self, unit: Unit, content: Content, stream: Stream | None) -> _Aligned:
         name = unit.key, unit.etag
-        if (found := self._known.get(name)) is None:
+        if (array := self._layouts.get(name)) is None:
             begun = stream if stream is not None and stream.begin == 0 else None
-            found = await _open_aligned(self._config, content, unit.key, begun=begun)
-        self._known[name] = found
-        self._known.move_to_end(name)
-        if len(self._known) > _KNOWN:
-            self._known.popitem(last=False)
-        return found
+            array = await _open_aligned(self._config, content, unit.key, begun=begun)
+        self._layouts[name] = array
+        self._layouts.move_to_end(name)
+        if len(self._layouts) > _MOST_LAYOUTS:
+            self._layouts.popitem(last=False)
+        return array
 
 
 def _together(

@@ -47,18 +47,18 @@ class _Peeked(AsyncIterator[Buffer]):
 
     def __init__(self, chunks: AsyncIterator[Buffer]) -> None:
         self._chunks = chunks
-        self._seen: deque[Buffer] = deque()
+        self._peeked: deque[Buffer] = deque()
 
     async def peek(self, count: int) -> bytes:
         """Returns the first `count` bytes, or all bytes if there are fewer."""
         head = b""
         while len(head) < count and (chunk := await anext(self._chunks, None)) is not None:
-            self._seen.append(chunk)
+            self._peeked.append(chunk)
             head += bytes(memoryview(chunk).cast("B")[: count - len(head)])
         return head
 
     async def __anext__(self) -> Buffer:
-        return self._seen.popleft() if self._seen else await anext(self._chunks)
+        return self._peeked.popleft() if self._peeked else await anext(self._chunks)
 
 
 class _Inflated(AsyncIterator[Buffer]):

@@ -61,7 +61,7 @@ class Python(Format):
         """Yields the records after the first `passed`."""
         steps = self._steps
         store = StoreView(content, steps.wait)
-        reader = await steps.run(self._made)
+        reader = await steps.run(self._make_reader)
         records = await steps.run(lambda: reader.read(Unit.of(unit), store))
         try:
             # One at a time: whoever gave a record may change it in place to make the next.
@@ -73,7 +73,7 @@ class Python(Format):
         finally:
             await steps.run(records.close)
 
-    def _made(self) -> Reader:
+    def _make_reader(self) -> Reader:
         if self._reader is None:
             self._reader = Reader(self._source)
         return self._reader

@@ -56,24 +56,26 @@ class Tar:
     def __init__(self, chunks: AsyncIterator[Buffer], offset: int, end: int | None) -> None:
         self._bytes = _Bytes(chunks, offset)
         self._end = end
-        self._left = 0  # bytes of the last member that have not been read
+        self._unread = 0  # bytes of the last member that have not been read
         self._place = ""  # what the last member is called in messages
 
     async def next(self) -> Member | None:
         """Returns the next file; None at the end mark. Directories, links and other members are passed
         over."""
         while True:
-            self._require(self._left)
-            if await self._bytes.drop(self._left):
+            self._require(self._unread)
+            if await self._bytes.drop(self._unread):
                 raise self._truncated(self._place)
-            found = await self._headers()
-            if found is None:
+            member = await self._headers()
+            if member is None:
                 return None
-            self._place = f"the member {shown(found.name)} at byte {found.begin}"
-            self._left = 0 if found.kind in _WITHOUT_DATA else found.size + -found.size % _BLOCK
+            self._place = f"the member {shown(member.name)} at byte {member.begin}"
+            self._unread = (
+                0 if member.kind in _WITHOUT_DATA else member.size + -member.size % _BLOCK
+            )
             # v7 marks its directories by their names alone.
-            if found.kind not in _WITHOUT_DATA + _OTHERS and not found.name.endswith(b"/"):
-                return found
+            if member.kind not in _WITHOUT_DATA + _OTHERS and not member.name.endswith(b"/"):
+                return member
 
     async def read(self, member: Member) -> bytes:
         """Returns the content of the member that `next` returned last. Call it once for each member."""
@@ -86,7 +88,7 @@ class Tar:
         data = await self._bytes.take(member.size)
         if len(data) < member.size:
             raise self._truncated(self._place)
-        self._left -= member.size
+        self._unread -= member.size
         return data
 
     async def finish(self) -> None:
@@ -156,8 +158,8 @@ class Tar:
 
     def _truncated(self, within: str, at: int | None = None) -> TarError:
         at = self._bytes.offset if at is None else at
-        what = f"within {within}" if within else "without its end mark, two blocks of zeros"
-        return TarError(f"truncated: the tar ends at byte {at}, {what}")
+        where = f"within {within}" if within else "without its end mark, two blocks of zeros"
+        return TarError(f"truncated: the tar ends at byte {at}, {where}")
 
 
 class _Bytes:
@@ -231,7 +233,7 @@ def _attributes(data: bytes, at: int) -> dict[bytes, bytes]:
 
     Its records are "LENGTH KEY=VALUE\\n", the length that of the whole record.
     """
-    found: dict[bytes, bytes] = {}
+    attributes: dict[bytes, bytes] = {}
     begin = 0
     while begin < len(data):
         digits = data[begin : begin + 20].partition(b" ")[0]
@@ -244,9 +246,9 @@ def _attributes(data: bytes, at: int) -> dict[bytes, bytes]:
         if key.startswith(_SPARSE):
             key = _SPARSE
         if key in (b"path", b"size", _SPARSE):  # one header may follow another without end
-            found[key] = value[:-1]
+            attributes[key] = value[:-1]
         begin += length
-    return found
+    return attributes
 
 
 _MAGIC = {

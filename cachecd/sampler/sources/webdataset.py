@@ -40,10 +40,10 @@ class WebDataset(Format):
         before = unit.record > 0
         try:
             while (member := await tar.next()) is not None:
-                found = _split(member.name)
-                if found is None:
+                parts = _split(member.name)
+                if parts is None:
                     continue
-                key, name = found
+                key, name = parts
                 if sample is not None and sample.key != key:
                     yield 0 if packed else sample.begin, sample.record()
                     before, sample = True, None

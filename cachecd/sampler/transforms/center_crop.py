@@ -16,7 +16,7 @@ def center_crop(
     off below and on the right.
     """
     height, width = size
-    found = dict(record)
+    cropped = dict(record)
     for name, value in pictures(record, "center_crop", features):
         if value.shape[0] < height or value.shape[1] < width:
             raise ValueError(
@@ -24,5 +24,5 @@ def center_crop(
                 f"{height} x {width}: put resize before center_crop, or crop less"
             )
         top, left = (value.shape[0] - height) // 2, (value.shape[1] - width) // 2
-        found[name] = value[top : top + height, left : left + width]
-    return found
+        cropped[name] = value[top : top + height, left : left + width]
+    return cropped

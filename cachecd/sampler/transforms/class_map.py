@@ -32,15 +32,15 @@ class ClassMap:
         self._feature, self._into, self._other = feature, into, other
         packed = np.array([r << 16 | g << 8 | b for _, (r, g, b) in colors], np.int64)
         self._order = np.argsort(packed)
-        self._known = packed[self._order]
+        self._colors = packed[self._order]
         most = max(len(colors) - 1, other or 0)
         self._dtype = np.uint8 if most <= 255 else np.uint16
 
     def __call__(self, record: Mapping[str, Any]) -> dict[str, Any]:
         pixels = self._pixels(encoded(record, self._feature))
         packed = pixels.astype(np.int64) @ np.array([1 << 16, 1 << 8, 1])
-        places = np.searchsorted(self._known, packed).clip(max=len(self._known) - 1)
-        unknown = self._known[places] != packed
+        places = np.searchsorted(self._colors, packed).clip(max=len(self._colors) - 1)
+        unknown = self._colors[places] != packed
         numbers = self._order[places].astype(self._dtype)
         if unknown.any():
             if self._other is None:

@@ -31,15 +31,15 @@ def decode_audio(
     """
     # The header first: what it promises may be larger than memory.
     with soundfile.SoundFile(io.BytesIO(encoded(record, feature))) as file:
-        found, channels = int(file.samplerate), int(file.channels)
-        if rate is not None and found != rate:
-            raise ValueError(f"{feature!r} has {found} samples a second, expected {rate}")
+        own_rate, channels = int(file.samplerate), int(file.channels)
+        if rate is not None and own_rate != rate:
+            raise ValueError(f"{feature!r} has {own_rate} samples a second, expected {rate}")
         if seconds is None and channels > 1 and not mono:
             raise ValueError(
                 f"{feature!r} has {channels} channels and no fixed length: set mono, or the length "
                 "of all by `seconds`"
             )
-        wanted = file.frames if seconds is None else round(seconds * found)
+        wanted = file.frames if seconds is None else round(seconds * own_rate)
         if wanted * channels > _MOST_SAMPLES:
             raise ValueError(
                 f"{feature!r} has {wanted} x {channels} samples: too many for a record"
@@ -52,4 +52,4 @@ def decode_audio(
         fixed[: len(samples)] = samples
         samples = fixed
     rest = {name: value for name, value in record.items() if name != feature}
-    return {**rest, into: samples if seconds is not None else samples.tolist(), "rate": found}
+    return {**rest, into: samples if seconds is not None else samples.tolist(), "rate": own_rate}

@@ -33,14 +33,14 @@ def pictures(
         ):
             yield name, value
             continue
-        found = "none"
+        actual = "none"
         if isinstance(value, np.ndarray):
-            found = f"{value.dtype} {list(value.shape)}"
+            actual = f"{value.dtype} {list(value.shape)}"
         elif value is not None:
-            found = type(value).__name__
+            actual = type(value).__name__
         raise TypeError(
             f"expected the feature {name!r}, uint8 [height, width, channels] or integers [height, "
-            f"width], found {found}: put decode_image or class_map before {step}"
+            f"width], found {actual}: put decode_image or class_map before {step}"
         )
 
 

@@ -24,11 +24,13 @@ def resize(
     before they are made smaller. In maps (integers [height, width]) each pixel gets the number of the
     nearest pixel.
     """
-    found = dict(record)
+    resized = dict(record)
     for name, value in pictures(record, "resize", features):
         scale = _smoothly if value.ndim == 3 else _nearest
-        found[name] = scale(value, *(size or scaled(value.shape[0], value.shape[1], shorter or 0)))
-    return found
+        resized[name] = scale(
+            value, *(size or scaled(value.shape[0], value.shape[1], shorter or 0))
+        )
+    return resized
 
 
 def _smoothly(image: NDArray[Any], height: int, width: int) -> NDArray[Any]:
@@ -46,5 +48,5 @@ def _nearest(image: NDArray[Any], height: int, width: int) -> NDArray[Any]:
         ((np.arange(new) + 0.5) * old / new).astype(np.intp)
         for new, old in zip((height, width), image.shape, strict=True)
     )
-    found: NDArray[Any] = image[rows[:, np.newaxis], columns]
-    return found
+    pixels: NDArray[Any] = image[rows[:, np.newaxis], columns]
+    return pixels

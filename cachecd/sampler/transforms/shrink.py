@@ -22,10 +22,10 @@ def shrink(
 
     ValueError for pixels of 32 bits, and for colors of 16 bits.
     """
-    found = dict(record)
+    shrunk = dict(record)
     for name in features:
-        found[name] = _shrunk(name, encoded(record, name), shorter, quality, resample == "nearest")
-    return found
+        shrunk[name] = _shrunk(name, encoded(record, name), shorter, quality, resample == "nearest")
+    return shrunk
 
 
 def _shrunk(name: str, value: Any, shorter: int, quality: int, nearest: bool) -> Any:

@@ -63,21 +63,21 @@ class Column:
         """Returns one value for each row of a record batch. UnitError if a value cannot be stored."""
         array, lists = self._descend(batch)
         if self.dtype == "bytes":
-            found: Any = _bytes(array)
+            values: Any = _bytes(array)
             if not lists:
-                return list(found)
-            if any(value is None for value in found):
+                return list(values)
+            if any(value is None for value in values):
                 raise self._null_within()
         elif not lists:
             return _scalars(array, self.dtype)
         else:
-            found = self._numbers(array)
+            values = self._numbers(array)
         while len(lists) > 1:
-            found = self._nest(found, lists.pop())
+            values = self._nest(values, lists.pop())
         (lengths,) = lists
         ends = np.cumsum(np.maximum(lengths, 0))
         return [
-            None if length < 0 else found[end - length : end]
+            None if length < 0 else values[end - length : end]
             for length, end in zip(lengths.tolist(), ends.tolist(), strict=True)
         ]
 
@@ -108,8 +108,8 @@ class Column:
         array = _plain(array)
         if array.null_count and not self.dtype.startswith("float"):
             raise self._null_within()
-        found: NDArray[Any] = array.to_numpy(zero_copy_only=False)
-        return found
+        numbers: NDArray[Any] = array.to_numpy(zero_copy_only=False)
+        return numbers
 
     def _nest(self, values: Any, lengths: NDArray[np.int64]) -> Any:
         """Groups values into lists of these lengths: one more dimension if all lengths are equal."""
@@ -150,12 +150,12 @@ def _walk(
         is_file = {child.name for child in children} == _FILE
         for child in children:
             own = name if is_file else f"{name}.{child.name}"
-            found = _walk(own, (*fields, child.name), child.type, dims, fixed, leaves)
+            below = _walk(own, (*fields, child.name), child.type, dims, fixed, leaves)
             if is_file and child.name == "path":
-                for _ in found:  # it has a leaf all the same
+                for _ in below:  # it has a leaf all the same
                     pass
             else:
-                yield from found
+                yield from below
     elif isinstance(kind, _LISTS):
         fixed = fixed and pa.types.is_fixed_size_list(kind)
         yield from _walk(name, fields, kind.field(0).type, dims + 1, fixed, leaves)
@@ -197,8 +197,8 @@ def _bytes(array: Any) -> list[bytes | None]:
         array = array.view(pa.large_binary())
     elif pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
         array = array.cast(pa.large_binary())
-    found: list[bytes | None] = array.to_pylist()
-    return found
+    values: list[bytes | None] = array.to_pylist()
+    return values
 
 
 def _scalars(array: Any, dtype: str) -> list[Any]:
@@ -207,12 +207,12 @@ def _scalars(array: Any, dtype: str) -> list[Any]:
     if array.null_count:
         valid = array.is_valid().to_numpy(zero_copy_only=False)
         array = array.drop_null()
-    found = array.to_numpy(zero_copy_only=False)
-    if found.dtype == np.bool_:
-        found = found.astype(np.int64)
+    numbers = array.to_numpy(zero_copy_only=False)
+    if numbers.dtype == np.bool_:
+        numbers = numbers.astype(np.int64)
     # Python's own numbers are ints and float32 to everybody; these two would lose something.
-    values = list(found) if dtype in ("float64", "uint64") else found.tolist()
+    values = list(numbers) if dtype in ("float64", "uint64") else numbers.tolist()
     if valid is None:
         return values
     rest = iter(values)
-    return [next(rest) if there else None for there in valid.tolist()]
+    return [next(rest) if is_valid else None for is_valid in valid.tolist()]

@@ -70,7 +70,7 @@ class Footer:
             self.columns = columns_of(file.schema_arrow)
             self._check_chunks(object_size)
         except DAMAGED as error:
-            raise UnitError(f"its Parquet footer cannot be read: {told(error)}") from error
+            raise UnitError(f"its Parquet footer cannot be read: {reason_of(error)}") from error
         self.length = len(raw)
         self.object_size = object_size
         self.groups = self._groups(object_size - len(raw))
@@ -98,8 +98,8 @@ class Footer:
             about = self.metadata.row_group(index)
             if about.num_rows == 0:
                 continue
-            found = [about.column(number).physical_type for number in range(about.num_columns)]
-            if found != kinds:  # looking at its statistics would end the process
+            types = [about.column(number).physical_type for number in range(about.num_columns)]
+            if types != kinds:  # looking at its statistics would end the process
                 raise _damaged(f"row group {index} has other columns than its schema")
             chunks = tuple(
                 _chunk(about.column(number), end, f"column {number} of row group {index}")
@@ -115,8 +115,8 @@ class Footer:
 
     def has_nulls(self, leaf: int) -> bool:
         """Whether the statistics of a column count nulls, if it has statistics."""
-        found = (self.metadata.row_group(g.index).column(leaf).statistics for g in self.groups)
-        return any(about.null_count for about in found if about and about.has_null_count)
+        statistics = (self.metadata.row_group(g.index).column(leaf).statistics for g in self.groups)
+        return any(about.null_count for about in statistics if about and about.has_null_count)
 
 
 async def read_footer(
@@ -174,11 +174,11 @@ def first_footer(store: Store, objects: Iterable[ObjectInfo]) -> tuple[str, Foot
     """Returns key and footer of the first of these objects that is a Parquet file; None if none is.
     Blocks."""
     with asyncio.Runner() as runner:
-        for found in objects:
+        for unit in objects:
             with contextlib.suppress(UnitError):
-                if not is_hidden(found.key):
-                    content = Content.without_chunks(found, store)
-                    return found.key, runner.run(read_footer(content))
+                if not is_hidden(unit.key):
+                    content = Content.without_chunks(unit, store)
+                    return unit.key, runner.run(read_footer(content))
     return None
 
 
@@ -188,7 +188,7 @@ def is_hidden(key: str) -> bool:
     return any(part.startswith(("_", ".")) for part in key.split("/"))
 
 
-def _chunk(about: Any, end: int, which: str) -> Chunk:
+def _chunk(about: Any, end: int, name: str) -> Chunk:
     if about.file_path:
         raise UnitError("a summary of other Parquet files: it has no records of its own")
     start = about.data_page_offset
@@ -198,7 +198,7 @@ def _chunk(about: Any, end: int, which: str) -> Chunk:
     stop = start + about.total_compressed_size
     if not len(_MAGIC) <= start <= stop <= end:
         raise _damaged(
-            f"{which} claims bytes {start} to {stop}, but the footer begins at byte {end}"
+            f"{name} claims bytes {start} to {stop}, but the footer begins at byte {end}"
         )
     return Chunk(start, stop, about.num_values, max(0, about.total_uncompressed_size))
 
@@ -207,7 +207,7 @@ def _damaged(why: str) -> UnitError:
     return UnitError(f"its Parquet footer is damaged: {why}")
 
 
-def told(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
     """Returns pyarrow's message in one line."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 

@@ -31,7 +31,7 @@ from cachecd.sampler.sources.parquet.footer import (
     Group,
     RandomAccess,
     read_footer,
-    told,
+    reason_of,
 )
 from cachecd.sampler.sources.records import Format
 
@@ -85,7 +85,7 @@ class Parquet(Format):
             except DAMAGED as error:
                 kept = "; the records before it are kept" if row + first + done else ""
                 raise UnitError(
-                    f"rows from {row + first + done} on cannot be decoded: {told(error)}{kept}"
+                    f"rows from {row + first + done} on cannot be decoded: {reason_of(error)}{kept}"
                 ) from error
             if first + done != group.rows:
                 raise UnitError(
