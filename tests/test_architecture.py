@@ -50,7 +50,7 @@ CLIENT_ARROWS = {
     "cachecd_client": "ground loader files runs session",
 }
 CLIENT_ALLOWED = {room: frozenset(known.split()) for room, known in CLIENT_ARROWS.items()}
-PURE = {"model", "quantities", "stores.lanes", "stores.patience"}
+PURE = {"model", "quantities", "stores.lanes", "stores.retry"}
 # Nothing here reads a file, a clock, the environment or a source of randomness.
 STDLIB = (
     "__future__ base64 bisect collections dataclasses decimal enum fractions functools hashlib heapq "

@@ -32,7 +32,6 @@ from cachecd.model import (
     Unit,
     encoded,
 )
-from cachecd.sampler.carried import Carried
 from cachecd.sampler.messages import FromStream, Grant, Open, Sealed, Units
 from cachecd.sampler.opening import open_store
 from cachecd.sampler.origin import Origin
@@ -41,6 +40,7 @@ from cachecd.sampler.sources.files import class_names, label_of
 from cachecd.sampler.throttle import Throttle
 from cachecd.sampler.units import list_units
 from cachecd.sampler.usercode import search_first
+from cachecd.sampler.worker_stream import WorkerStream
 from cachecd.stores.fetch import Store
 from cachecd_client._core import Sidecar, decode_example, read_record
 from cachecd_client.schema import Feature, Schema
@@ -209,16 +209,16 @@ class Sampler:
         stream, capacity = StreamId(self.name, "", 0), self._config.cache.shard_size
         shape = Shape(1, 1, MOST_LANES, capacity, 0)
         opened = Open(stream, Cursor(), (), None, shape, None, classes, remade={})
-        carried = Carried(
+        worker_stream = WorkerStream(
             *(opened, origin, Throttle(setup.bandwidth), setup.connections),
             *(sent.append, lambda unit: None, errors.append),
         )
         try:
-            carried.list_units(Units(stream, 0, 0, units, "end"))
-            carried.grant(Grant(stream, 0, str(path)))
-            await carried.work()
+            worker_stream.list_units(Units(stream, 0, 0, units, "end"))
+            worker_stream.grant(Grant(stream, 0, str(path)))
+            await worker_stream.work()
         finally:
-            await carried.close()
+            await worker_stream.close()
         [sealed] = [message for message in sent if isinstance(message, Sealed)]
         return sealed
 

@@ -24,11 +24,11 @@ from cachecd.errors import (
     SourceUnreachableError,
 )
 from cachecd.listing.classes import ClassNames
-from cachecd.listing.keeping import Changes, Listing, UnusableListingError
 from cachecd.listing.pages import Page, units_of
 from cachecd.listing.selection import selection_of
 from cachecd.listing.source_pages import Lister, SourcePages
 from cachecd.listing.table import Table
+from cachecd.listing.table_update import Changes, Listing, UnusableListingError
 from cachecd.model import ObjectInfo, Place, Shape, Unit
 from cachecd.policy import events as ev
 from cachecd.policy.values import GenerationId

@@ -12,10 +12,10 @@ from typing import Any
 import structlog
 
 from cachecd.config import Config
-from cachecd.daemon.carrying import Carrying, Reply, ToClient
-from cachecd.daemon.complaints import Complaints
+from cachecd.daemon.command_runner import CommandRunner, Reply, ToClient
+from cachecd.daemon.directory_check import DirectoryCheck
+from cachecd.daemon.failures import Failures
 from cachecd.daemon.feeding import FedGeneration
-from cachecd.daemon.ground import Ground
 from cachecd.daemon.identities import classes_rule
 from cachecd.daemon.listings import ListingKeeper
 from cachecd.daemon.rules import configured, resolve
@@ -67,7 +67,7 @@ class CacheLoop:
         self._answer, self._progress = reply, progress
         # Since 1970, for what the policy keeps over restarts; a clock that is set moves nothing meanwhile.
         self._zero = time.time() - time.monotonic()
-        self._failing, self._stopped = Complaints(), Complaints()
+        self._failing, self._stopped = Failures(), Failures()
         self._keepers: dict[str, ListingKeeper] = {}
         self._described: set[str] = set()
         self._arrived = Counter[str]()  # bytes fetched for each dataset since the start
@@ -87,11 +87,13 @@ class CacheLoop:
             for listing in started.listings.values():
                 await listing.close()
             raise
-        self._ground = Ground(started.directories)
-        started.work.check = self._ground.check
+        self._directory_check = DirectoryCheck(started.directories)
+        started.work.check = self._directory_check.check
         self._fetched = started.fetched
-        self.carrying = Carrying(started.work, self._executor, self.feed, self._reply, self._count)
-        self.feeding = self.carrying.feeding
+        self.runner = CommandRunner(
+            started.work, self._executor, self.feed, self._reply, self._count
+        )
+        self.feeding = self.runner.feeding
         self._keepers = {name: self._configured(name) for name in started.configured}
         for keeper in self._keepers.values():
             with contextlib.suppress(DiskError):  # `keep` repeats it, and reports the error
@@ -131,10 +133,10 @@ class CacheLoop:
                 self._stopped.note(_workers(stream.dataset), reason)
             case ev.Sealed(stream):
                 self._stopped.note(_workers(stream.dataset), "")
-        self.carrying.carry_out(self.policy.handle(event, self._now()))
+        self.runner.carry_out(self.policy.handle(event, self._now()))
         self._complain()
         if isinstance(event, ev.Sealed):
-            self.carrying.record(self._counts)
+            self.runner.record(self._counts)
 
     async def drain(self, grace: float) -> None:
         """Begins no more shards. Returns when no shard is being made, or after `grace` seconds."""
@@ -153,7 +155,7 @@ class CacheLoop:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._write_counts()
         await self._write_snapshots()
-        await self.carrying.finish()
+        await self.runner.finish()
         for listing in self._started.listings.values():
             await listing.close()
 
@@ -166,7 +168,7 @@ class CacheLoop:
         if state is None or not state.written:
             return True
         try:
-            self._ground.check()
+            self._directory_check.check()
             if leases.is_held(self.layout, lease):
                 return True
         except DiskError as error:
@@ -182,7 +184,7 @@ class CacheLoop:
 
     def after_writes(self, event: ev.Event) -> None:
         """Reports an event after the results of all writes that were begun."""
-        self.carrying.record(lambda: [event])
+        self.runner.record(lambda: [event])
 
     def sides(self, dataset: str) -> list[str]:
         """Returns the datasets from which a key is excluded together: both sides of a split. None if this
@@ -311,7 +313,7 @@ class CacheLoop:
         written = [name for name, state in self.policy.leases.by_id.items() if state.written]
 
         def look() -> list[str]:
-            self._ground.check()
+            self._directory_check.check()
             return [name for name in written if not leases.is_held(self.layout, name)]
 
         try:
@@ -327,7 +329,7 @@ class CacheLoop:
         self._earlier.append((time.monotonic(), self._arrived.copy()))
 
         def look() -> ev.Measured:
-            self._ground.check()
+            self._directory_check.check()
             return measure(self.layout, self._fetched, self._config.cache.reserve_free)
 
         try:
@@ -349,7 +351,7 @@ class CacheLoop:
 
     async def _write_counts(self) -> None:
         """Writes the bytes that were fetched and the units that were skipped."""
-        self.carrying.record(self._counts)
+        self.runner.record(self._counts)
 
     async def _write_snapshots(self) -> None:
         """Writes the shard table of every generation."""
@@ -362,12 +364,12 @@ class CacheLoop:
                 self._write("snapshot", lambda: write_snapshot(path, shards))
                 return []
 
-            self.carrying.record(write)
+            self.runner.record(write)
 
     def _write(self, name: str, write: Callable[[], None]) -> None:
         """Writes a file. A start without the file also works, so a failure is only logged."""
         try:
-            self._ground.check()
+            self._directory_check.check()
             write()
         except DiskError as error:
             self._failing.note(f"writing {name}", str(error))

@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from cachecd.daemon.carrying import ToClient
+from cachecd.daemon.command_runner import ToClient
 from cachecd.daemon.loop import CacheLoop
 from cachecd.daemon.server import Answer
 from cachecd.policy import commands as do

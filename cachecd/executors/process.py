@@ -16,7 +16,7 @@ import structlog
 
 from cachecd.model import StreamId
 from cachecd.sampler import messages
-from cachecd.sampler.mark import SIZE, Mark
+from cachecd.sampler.heartbeat import SIZE, Heartbeat
 from cachecd.sampler.messages import FromStream, OfStreams
 
 _log = structlog.get_logger("cachecd.executor")
@@ -67,7 +67,7 @@ class SamplerProcess:
         try:
             os.truncate(progress, SIZE)
             self._progress = mmap.mmap(progress, SIZE)
-            self._mark = Mark(self._progress)
+            self._mark = Heartbeat(self._progress)
             self._mark.clear()
             self._popen = subprocess.Popen(
                 [*command, str(progress), str(link)],
@@ -221,7 +221,7 @@ class SamplerProcess:
         self.hang_up()
         self._reading.close()
         if not self._progress.closed:
-            self._mark = Mark(bytearray(self._progress[:]))
+            self._mark = Heartbeat(bytearray(self._progress[:]))
             self._progress.close()
 
 

@@ -4,7 +4,7 @@ selection    which units of a source a dataset takes
 source_pages pages of units from a lister, over several attempts
 first_look   checks each source before anything is made on disk
 table        listing.sqlite: units and ends of blocks; the only SQL
-keeping      brings a table up to date from the pages of a lister
+table_update brings a table up to date from the pages of a lister
 permutation  the order of a block's units, the same in every pass
 pages        the units of a stream, page by page
 classes      the numbers of class names, append-only

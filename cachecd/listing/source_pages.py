@@ -12,8 +12,8 @@ from typing import Any, Protocol, TypeVar
 
 from cachecd.config import SourceConfig
 from cachecd.errors import SourceUnreachableError
-from cachecd.listing.keeping import UnusableListingError
 from cachecd.listing.table import MOST_AT_ONCE
+from cachecd.listing.table_update import UnusableListingError
 from cachecd.model import ObjectInfo, encoded
 from cachecd.stores.lanes import Lanes, OutOfOrderError
 from cachecd.stores.sweep import Sweep

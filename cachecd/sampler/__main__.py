@@ -1,8 +1,8 @@
 """The sampler process: `python -m cachecd.sampler [PROGRESS_FD LINK_FD]`, started by an executor.
 
 Frames (cachecd.sampler.messages) arrive on stdin and leave on stdout. Prints of any code go to stderr.
-PROGRESS_FD is a shared file (cachecd.sampler.mark) that always names the unit in work: if the process dies,
-its executor knows on which unit. LINK_FD is a file by which all samplers share the bandwidth
+PROGRESS_FD is a shared file (cachecd.sampler.heartbeat) that always names the unit in work: if the process
+dies, its executor knows on which unit. LINK_FD is a file by which all samplers share the bandwidth
 (cachecd.sampler.throttle).
 
 The process ends at once when stdin ends, because it must not outlive the daemon. Processes that it started
@@ -21,10 +21,10 @@ from typing import BinaryIO, NoReturn
 
 from cachecd.sampler import messages
 from cachecd.sampler.child import give_way, keep_freed_memory, serve_the_daemon
+from cachecd.sampler.descriptors import mapped
 from cachecd.sampler.draft import discard
-from cachecd.sampler.mark import SIZE, Mark
+from cachecd.sampler.heartbeat import SIZE, Heartbeat
 from cachecd.sampler.messages import FromStream, OfStreams, Setup
-from cachecd.sampler.reach import mapped
 from cachecd.sampler.usercode import search_first
 from cachecd.sampler.worker import Worker
 
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> None:
             end()
 
     progress, link = map(int, arguments) if arguments else (None, None)
-    mark = None if progress is None else Mark(mapped(progress, SIZE))
+    mark = None if progress is None else Heartbeat(mapped(progress, SIZE))
     worker = Worker(setup, send, mark, link=link)
     # The user's code comes next.
     for shared in (progress, link):

@@ -11,7 +11,7 @@ import signal
 import sys
 from typing import BinaryIO, NoReturn
 
-from cachecd.sampler.reach import out_of_reach
+from cachecd.sampler.descriptors import out_of_reach
 
 _OOM_SCORE = 800  # of -1000 (never killed) to 1000 (first)
 _NICE = 5  # a quarter of a processor that somebody else wants too

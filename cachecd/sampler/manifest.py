@@ -28,7 +28,7 @@ from cachecd.sampler.view import Direct, StoreView
 from cachecd.stores import urls
 from cachecd.stores.answers import without_secrets
 from cachecd.stores.fetch import Store, open_plain_store
-from cachecd.stores.patience import Retry
+from cachecd.stores.retry import Retry
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cachecd.config.keypattern import folder_of, matches, text_in
 from cachecd.model import ObjectInfo
 from cachecd.stores.fetch import Store, open_plain_store
-from cachecd.stores.patience import Retry
+from cachecd.stores.retry import Retry
 
 if TYPE_CHECKING:
     from cachecd.config import SourceConfig

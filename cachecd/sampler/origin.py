@@ -13,7 +13,7 @@ from cachecd.sampler.opening import open_store
 from cachecd.sampler.sources import Source, open_source
 from cachecd.sampler.throttle import Throttle
 from cachecd.stores.fetch import Store
-from cachecd.stores.patience import Retry
+from cachecd.stores.retry import Retry
 
 
 class Origin:

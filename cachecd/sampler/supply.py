@@ -9,10 +9,10 @@ from typing_extensions import Buffer
 
 from cachecd.errors import UnitError
 from cachecd.model import Unit
-from cachecd.sampler.ahead import PIECE, Ahead
 from cachecd.sampler.draft import Draft
 from cachecd.sampler.joined import Joined
 from cachecd.sampler.origin import Origin, Reader
+from cachecd.sampler.read_ahead import PIECE, ReadAhead
 from cachecd.sampler.reader import UNSIZED
 from cachecd.sampler.sources import Position, Source
 from cachecd.sampler.sources.content import Content
@@ -57,7 +57,7 @@ class Supply:
         self._parted = given.format not in OBJECTS or given.manifest is not None
         self._units: dict[int, Unit] = {}
         self._joined: dict[int, Joined] = {}
-        self._ahead = Ahead((), self._piece, connections, self._wanted, lanes)
+        self._ahead = ReadAhead((), self._piece, connections, self._wanted, lanes)
 
     @property
     def held(self) -> int:

@@ -9,7 +9,7 @@ import struct
 import time
 import weakref
 
-from cachecd.sampler.reach import mapped
+from cachecd.sampler.descriptors import mapped
 
 SIZE = 8  # bytes of the shared file
 _FREE_AT = struct.Struct("<d")

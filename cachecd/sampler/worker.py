@@ -11,8 +11,7 @@ from collections.abc import Callable
 from cachecd.config import DatasetConfig
 from cachecd.errors import ConfigError, DiskError, SourceUnreachableError
 from cachecd.model import StreamId
-from cachecd.sampler.carried import Carried
-from cachecd.sampler.mark import SIZE, Mark
+from cachecd.sampler.heartbeat import SIZE, Heartbeat
 from cachecd.sampler.messages import (
     Close,
     Closed,
@@ -27,7 +26,8 @@ from cachecd.sampler.messages import (
 )
 from cachecd.sampler.origin import Origin
 from cachecd.sampler.throttle import Throttle
-from cachecd.stores.patience import Retry
+from cachecd.sampler.worker_stream import WorkerStream
+from cachecd.stores.retry import Retry
 
 _HEARTBEAT = 0.25  # seconds between two signs of life
 
@@ -44,19 +44,19 @@ class Worker:
         self,
         setup: Setup,
         send: Callable[[FromStream], None],
-        mark: Mark | None = None,
+        mark: Heartbeat | None = None,
         retry: Retry | None = None,
         link: int | None = None,
     ) -> None:
         self._setup = setup
         self._send = send
-        self._mark = mark or Mark(bytearray(SIZE))
+        self._mark = mark or Heartbeat(bytearray(SIZE))
         self._retry = retry
         self._datasets: dict[str, Origin] = {}
         self._throttle = Throttle(setup.bandwidth, link)
-        self._streams: dict[StreamId, Carried] = {}
-        self._current: Carried | None = None
-        self._marked: Carried | None = None  # the stream that `mark` has
+        self._streams: dict[StreamId, WorkerStream] = {}
+        self._current: WorkerStream | None = None
+        self._marked: WorkerStream | None = None  # the stream that `mark` has
         self._turn: asyncio.Task[None] | None = None  # the current stream's work
         self._inbox: deque[OfStreams] = deque()
         self._wake = asyncio.Event()  # a message came, or the turn has ended
@@ -109,7 +109,7 @@ class Worker:
 
     async def _take(self, message: OfStreams) -> None:
         stream = message.stream
-        carried = self._streams.get(stream)
+        worker_stream = self._streams.get(stream)
         try:
             match message:
                 case Open():
@@ -118,18 +118,18 @@ class Worker:
                 case Close():
                     await self._close(stream)
                     self._send(Closed(stream))
-                case _ if carried is None:
+                case _ if worker_stream is None:
                     pass  # the stream has failed, and its daemon does not know yet
                 case Units():
-                    carried.list_units(message)
+                    worker_stream.list_units(message)
                 case Until():
-                    carried.move_until(message.until)
+                    worker_stream.move_until(message.until)
                 case Grant():
-                    carried.grant(message)
+                    worker_stream.grant(message)
         except Exception as error:
             await self._fail(stream, error, None)
 
-    def _next(self) -> Carried | None:
+    def _next(self) -> WorkerStream | None:
         """Returns the stream to work on: the current one as long as it can continue, else the next in turn.
         Streams with a current shard come first: during a listing all streams wait for units repeatedly, and
         the first shard should be sealed soon."""
@@ -142,7 +142,7 @@ class Worker:
         workable = (stream for stream in order if stream.can_work)
         return min(workable, key=lambda stream: stream.writing is None, default=None)
 
-    def _turn_to(self, stream: Carried | None) -> None:
+    def _turn_to(self, stream: WorkerStream | None) -> None:
         """Marks the stream and the unit as the current work."""
         if stream is self._marked:
             return
@@ -178,7 +178,7 @@ class Worker:
             self._turn = None
 
     def _open(self, message: Open) -> None:
-        self._streams[message.stream] = Carried(
+        self._streams[message.stream] = WorkerStream(
             message,
             self._dataset(message.stream.dataset),
             self._throttle,
@@ -197,10 +197,10 @@ class Worker:
 
     async def _close(self, stream: StreamId) -> None:
         """Closes a stream, if it is open."""
-        if (carried := self._streams.pop(stream, None)) is not None:
-            if carried is self._current:
+        if (worker_stream := self._streams.pop(stream, None)) is not None:
+            if worker_stream is self._current:
                 await self._stop_turn()
-            await carried.close()
+            await worker_stream.close()
 
     def _blame(self, error: Exception) -> tuple[str, str, int]:
         """Returns the cause of an error (as in Failed), its message, and the errno of a disk error."""

@@ -1,7 +1,7 @@
 """Bytes and names of remote stores, with retries and with errors that name what is at fault.
 
 fetch       a store with retries, which decides what is at fault
-patience    which failures are retried, when, and how often; pure
+retry       which failures are retried, when, and how often; pure
 gate        how many requests may be in flight
 lanes       which part of a listing is requested next; pure. sweep: the requests
 backend     the interface of each kind of store: s3, cloud, urls, web, local, filesystem

@@ -1,7 +1,7 @@
 """A store with retries: its listing, and reads that are repeated if a retry can help.
 
 A `Backend` (stores/backend.py) is one kind of store and makes one attempt. `Store` adds patience
-(patience.py has the figures) and judgement: which failures to retry, how long, and whether the object or
+(retry.py has the figures) and judgement: which failures to retry, how long, and whether the object or
 the store is at fault in the end.
 """
 
@@ -30,7 +30,7 @@ from cachecd.stores.backend import (
 )
 from cachecd.stores.gate import Gate
 from cachecd.stores.lanes import Ask, Lanes, Page
-from cachecd.stores.patience import Budget, Pace, Retry
+from cachecd.stores.retry import Budget, Pace, Retry
 from cachecd.stores.sweep import Sweep
 from cachecd_client.errors import CallerError, WorldError
 

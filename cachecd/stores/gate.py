@@ -7,7 +7,7 @@ import time
 from collections import deque
 from types import TracebackType
 
-from cachecd.stores.patience import Pace
+from cachecd.stores.retry import Pace
 
 
 class Gate:

@@ -13,7 +13,7 @@ from cachecd.errors import SourceUnreachableError
 from cachecd.model import ObjectInfo
 from cachecd.stores.backend import TransientError
 from cachecd.stores.lanes import WINDOW, Ask, Lanes, Page
-from cachecd.stores.patience import Pace, Retry
+from cachecd.stores.retry import Pace, Retry
 
 
 class Sweep:

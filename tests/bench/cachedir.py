@@ -19,9 +19,9 @@ from cachecd.config import SourceConfig, load
 from cachecd.daemon.identities import identity_of
 from cachecd.disk.identity import Generation, directory_name, write_generation
 from cachecd.disk.layout import GenerationLayout, Layout
-from cachecd.listing.keeping import Listing
 from cachecd.listing.permutation import BlockOrder
 from cachecd.listing.table import Table
+from cachecd.listing.table_update import Listing
 from cachecd.model import Cursor, ObjectInfo, Shape
 from cachecd.sampler.opening import open_store
 from cachecd_client._core import ShardWriter

@@ -19,9 +19,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cachecd.listing.keeping import Listing
 from cachecd.listing.pages import units_of
 from cachecd.listing.table import Table
+from cachecd.listing.table_update import Listing
 from cachecd.model import ObjectInfo, Shape
 
 _PAGE = 1000

@@ -12,7 +12,7 @@ from cachecd.errors import UnitError
 from cachecd.sampler.opening import open_store
 from cachecd.stores.backend import GoneError
 from cachecd.stores.fetch import Store
-from cachecd.stores.patience import Retry
+from cachecd.stores.retry import Retry
 
 Filled = Callable[[dict[str, bytes]], Store]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from cachecd.daemon import feeding
-from cachecd.daemon.carrying import Carrying
+from cachecd.daemon.command_runner import CommandRunner
 from cachecd.daemon.feeding import FedGeneration
 from cachecd.daemon.listings import GenerationListing
 from cachecd.errors import DiskError
@@ -48,8 +48,8 @@ class Bench:
         self.sent: list[Any] = []
         self.events: list[Any] = []
         self.disk, self.listing = disk, listing
-        self.carrying = Carrying(disk.work, executor or self, self._deliver, lambda reply: None)
-        self.feeding = self.carrying.feeding
+        self.runner = CommandRunner(disk.work, executor or self, self._deliver, lambda reply: None)
+        self.feeding = self.runner.feeding
         self.fed = FedGeneration(NAME, disk.generation, listing, {"features": []}, SHAPE)
         self.feeding.generations[NAME] = self.fed
         self.react: Callable[[Any], None] = lambda event: None
@@ -73,7 +73,7 @@ class Bench:
         self.feeding.wake(NAME)
 
     def open(self, index: int = 0, cursor: Cursor = Cursor(), **more: Any) -> None:  # noqa: B008
-        self.carrying.carry_out([do.OpenStream(stream(index), cursor, UNTIL, **more)])
+        self.runner.carry_out([do.OpenStream(stream(index), cursor, UNTIL, **more)])
 
     def ask(self, index: int = 0) -> None:
         self.feeding.heard(Asks(stream(index)))
@@ -102,7 +102,7 @@ def run(tmp_path) -> Callable[..., None]:
             finally:
                 if carrier is not None:
                     await carrier.end()
-                await bench.carrying.finish()
+                await bench.runner.finish()
                 await listing.close()
 
         asyncio.run(main())
@@ -174,7 +174,7 @@ def test_messages_follow_open_in_their_order(run):
         await bench.list(objects(0, 300), ends=True)
         bench.open()
         grant = do.GrantShard(stream(0), 3)
-        bench.carrying.carry_out([grant, do.SetUntil(stream(0), Cursor(2)), grant])
+        bench.runner.carry_out([grant, do.SetUntil(stream(0), Cursor(2)), grant])
         opened, *others = await bench.messages(4)
         assert isinstance(opened, Open)
         path = str(bench.disk.generation.temporary(3))
@@ -191,7 +191,7 @@ def test_stream_that_is_closed_while_it_opens_sends_nothing(run):
     async def play(bench: Bench) -> None:
         await bench.list(objects(0, 300), ends=True)
         bench.open()
-        bench.carrying.carry_out([do.GrantShard(stream(0), 3), do.CloseStream(stream(0))])
+        bench.runner.carry_out([do.GrantShard(stream(0), 3), do.CloseStream(stream(0))])
         bench.open()
         await bench.messages(2)
         await asyncio.sleep(0.02)
@@ -210,7 +210,7 @@ def test_open_stream_is_closed_before_it_is_opened_again(run):
         bench.open(0, Cursor(1))
         assert [type(message) for message in await bench.messages(3)] == [Open, Close, Open]
         bench.feeding.heard(Closed(stream(0)))
-        bench.carrying.carry_out([do.MarkHeld("x")])
+        bench.runner.carry_out([do.MarkHeld("x")])
         await bench.until(lambda: bench.events)
         assert not any(isinstance(e, ev.StreamClosed) for e in bench.events)
 
@@ -296,7 +296,7 @@ def test_defect_in_the_listing_fails_the_stream(run, monkeypatch):
         assert (failed.stream, failed.cause) == (stream(0), "worker")
         assert bench.sent[-1] == Close(stream(0))
         bench.feeding.heard(Closed(stream(0)))
-        bench.carrying.carry_out([do.MarkHeld("x")])
+        bench.runner.carry_out([do.MarkHeld("x")])
         await bench.until(lambda: len(bench.events) > 1)
         assert not any(isinstance(e, ev.StreamClosed) for e in bench.events)
 
@@ -332,7 +332,7 @@ def test_another_stream_finds_the_schema_when_the_first_ends_without(run, end):
             nothing = Cursor(), Cursor(), "pass", 0, 0, 0, 0, (), 0, 0.0
             bench.feeding.heard(Sealed(stream(0), 0, *nothing))
         else:
-            bench.carrying.carry_out([do.CloseStream(stream(0))])
+            bench.runner.carry_out([do.CloseStream(stream(0))])
         opened = await bench.until(lambda: [m for m in bench.sent if isinstance(m, Open)][1:])
         assert [m.stream.index for m in opened] == [1]
 
@@ -364,7 +364,7 @@ def test_worker_makes_every_record_once_while_the_source_is_listed(run, tmp_path
     units = [unit for page in list_units(source, open_store(source, 4)) for unit in page]
 
     async def play(bench: Bench) -> None:
-        executor = bench.carrying.feeding._executor
+        executor = bench.runner.feeding._executor
         assert isinstance(executor, InProcess)
         executor.heard = bench.feeding.heard
         bench.fed.schema = None
@@ -374,7 +374,7 @@ def test_worker_makes_every_record_once_while_the_source_is_listed(run, tmp_path
         def grant(name: StreamId, number: int) -> None:
             if number not in asked:
                 asked.add(number)
-                bench.carrying.carry_out([do.GrantShard(name, number)])
+                bench.runner.carry_out([do.GrantShard(name, number)])
 
         def react(event: Any) -> None:
             match event:
@@ -384,7 +384,7 @@ def test_worker_makes_every_record_once_while_the_source_is_listed(run, tmp_path
                     if before == after:
                         ended.add(name)
                     else:
-                        bench.carrying.carry_out([do.PublishShard(name, number)])
+                        bench.runner.carry_out([do.PublishShard(name, number)])
                         grant(name, number + 3)
                 case ev.Failed() | ev.PublishRefused() | ev.DiskRefused():
                     raise AssertionError(event)
@@ -410,7 +410,7 @@ def test_worker_makes_every_record_once_while_the_source_is_listed(run, tmp_path
             for unit, *_ in contents(bench.disk.generation, event.number)
         ]
         assert sorted(records) == list(range(700))
-        bench.carrying.carry_out([do.CloseStream(stream(index)) for index in (0, 1)])
+        bench.runner.carry_out([do.CloseStream(stream(index)) for index in (0, 1)])
         await bench.until(
             lambda: len([e for e in bench.events if isinstance(e, ev.StreamClosed)]) == 2
         )

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from cachecd.daemon import loop, remaking
+from cachecd.daemon import loop, refetch
 from cachecd.disk.filesystem import allocated
 from cachecd.errors import DiskError
 from cachecd.executors.lister import Lister
@@ -264,14 +264,14 @@ def test_units_that_could_not_be_fetched_come_as_a_supplement(root, monkeypatch)
 
 def test_remake_that_fails_otherwise_than_expected_is_begun_again(root, monkeypatch):
     failures = [ZeroDivisionError(), DiskError("EIO")]
-    real = remaking.held_records
+    real = refetch.held_records
 
     def failing(*args: Any) -> Any:
         if failures:
             raise failures.pop()
         return real(*args)
 
-    monkeypatch.setattr(remaking, "held_records", failing)
+    monkeypatch.setattr(refetch, "held_records", failing)
 
     async def play() -> None:
         async with Life(config(root, LIMIT, SHARD)) as life:

@@ -9,7 +9,7 @@ import pytest
 from cachecd.config import SourceConfig
 from cachecd.sampler.opening import open_store
 from cachecd.stores.fetch import Store
-from cachecd.stores.patience import Retry
+from cachecd.stores.retry import Retry
 
 ACCESS, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 TOKEN, PASSWORD = "FwoGZXIvYXdzEBYaDHqa0AP1234567890", "proxy-password-9"

@@ -22,7 +22,7 @@ from cachecd.sampler.opening import open_store
 from cachecd.stores.answers import seconds_of
 from cachecd.stores.backend import TransientError
 from cachecd.stores.fetch import Store
-from cachecd.stores.patience import Retry
+from cachecd.stores.retry import Retry
 from tests import scripted
 from tests.contracts.store import get
 from tests.faults.source import HASTY, QUICK, opened, without_secrets
@@ -309,7 +309,7 @@ def test_a_store_that_throttles_gets_fewer_requests_at_a_time_and_everything_is_
 def test_retry_after_is_heard_and_bounded(
     server: ScriptedServer, environ: pytest.MonkeyPatch, status: int
 ):
-    environ.setattr("cachecd.stores.patience.Pace.LONGEST", 0.3)
+    environ.setattr("cachecd.stores.retry.Pace.LONGEST", 0.3)
     refusal = scripted.refusal(status, "SlowDown", Retry_After="3600")
     server.script["/b/key"] = [refusal, refusal, scripted.body(BODY)]
     began = time.monotonic()

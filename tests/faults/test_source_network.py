@@ -15,7 +15,7 @@ from cachecd.errors import SourceError, SourceUnreachableError
 from cachecd.sampler.opening import open_store
 from cachecd.stores.answers import redacted
 from cachecd.stores.fetch import Store
-from cachecd.stores.patience import Retry
+from cachecd.stores.retry import Retry
 from tests import scripted
 from tests.contracts.store import get
 from tests.faults.source import ACCESS, PASSWORD, SECRET, TOKEN, opened, without_secrets

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cachecd.stores.gate import Gate
-from cachecd.stores.patience import Budget, Pace, Retry
+from cachecd.stores.retry import Budget, Pace, Retry
 
 MOMENTS = st.floats(0.0, 5.0)
 STEPS = st.lists(st.tuples(st.sampled_from(["retry", "success"]), MOMENTS), max_size=300)

@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 
 from cachecd.errors import NoRoomError
-from cachecd.listing.keeping import Changes, Listing
 from cachecd.listing.table import Table
+from cachecd.listing.table_update import Changes, Listing
 from cachecd.model import ObjectInfo
 
 

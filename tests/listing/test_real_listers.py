@@ -12,7 +12,7 @@ import pytest
 from cachecd.config import SourceConfig
 from cachecd.errors import SourceUnreachableError
 from cachecd.executors.lister import Lister
-from cachecd.listing.keeping import Listing
+from cachecd.listing.table_update import Listing
 from cachecd.model import ObjectInfo
 from cachecd.stores.lanes import Ask, Lanes, Page
 from cachecd.stores.sweep import Sweep

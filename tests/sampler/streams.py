@@ -11,7 +11,7 @@ from typing import Any
 
 from cachecd.config import DatasetConfig
 from cachecd.model import Cursor, Shape, StreamId, Unit
-from cachecd.sampler.mark import SIZE, Mark
+from cachecd.sampler.heartbeat import SIZE, Heartbeat
 from cachecd.sampler.messages import (
     Asks,
     Described,
@@ -26,7 +26,7 @@ from cachecd.sampler.messages import (
 from cachecd.sampler.opening import open_store
 from cachecd.sampler.units import list_units
 from cachecd.sampler.worker import Worker
-from cachecd.stores.patience import Retry
+from cachecd.stores.retry import Retry
 
 RETRY = Retry(2, within=0.3, first=0.01)
 _ENDS = ("pass", "until")  # why a stream has no more to do
@@ -42,7 +42,7 @@ def listed(dataset: dict[str, Any]) -> list[Unit]:
     ]
 
 
-class Noting(Mark):
+class Noting(Heartbeat):
     """Calls `note` with each unit that is worked on."""
 
     def __init__(self, note: Callable[[int], None]) -> None:

@@ -10,7 +10,7 @@ from typing_extensions import Buffer
 
 from cachecd.errors import UnitError
 from cachecd.model import ObjectInfo, Unit
-from cachecd.sampler.ahead import PIECE
+from cachecd.sampler.read_ahead import PIECE
 from cachecd.sampler.sources.content import Content, whole
 from cachecd.stores.backend import GoneError
 

@@ -15,7 +15,7 @@ from cachecd.errors import SourceUnreachableError
 from cachecd.model import ObjectInfo
 from cachecd.stores.backend import TransientError
 from cachecd.stores.lanes import WINDOW, Ask, Lanes, OutOfOrderError, Page
-from cachecd.stores.patience import Retry
+from cachecd.stores.retry import Retry
 from cachecd.stores.sweep import Sweep
 
 CHANCE = random.Random(7)

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from cachecd.config import SourceConfig
 from cachecd.errors import SourceError
 from cachecd.sampler.opening import open_store
-from cachecd.stores.patience import Retry
+from cachecd.stores.retry import Retry
 from tests import scripted
 from tests.contracts.store import get, listed
 from tests.scripted import ScriptedServer, scripted_server

@@ -16,7 +16,7 @@ from cachecd.config import SourceConfig
 from cachecd.errors import SourceError, SourceUnreachableError
 from cachecd.sampler.opening import open_store
 from cachecd.stores.fetch import Store
-from cachecd.stores.patience import Retry
+from cachecd.stores.retry import Retry
 from tests import scripted
 from tests.contracts.store import get, listed
 from tests.scripted import ScriptedServer, scripted_server

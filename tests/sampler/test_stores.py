@@ -16,7 +16,7 @@ from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.stores.cloud import CloudBackend
 from cachecd.stores.fetch import Store
 from cachecd.stores.lanes import Ask, Lanes
-from cachecd.stores.patience import Retry
+from cachecd.stores.retry import Retry
 from tests.contracts.store import Filled, StoreContract, get, listed, opened
 from tests.stores import S3Server
 

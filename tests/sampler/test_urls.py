@@ -16,7 +16,7 @@ from cachecd.sampler.opening import open_store
 from cachecd.sampler.units import list_units
 from cachecd.stores.backend import GoneError
 from cachecd.stores.fetch import Store
-from cachecd.stores.patience import Retry
+from cachecd.stores.retry import Retry
 from tests import scripted
 from tests.contracts.store import get
 from tests.scripted import ScriptedServer, scripted_server

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from cachecd.model import Shape, StreamId, Unit
-from cachecd.sampler import ahead
+from cachecd.sampler import read_ahead
 from cachecd.sampler.messages import (
     Close,
     Closed,
@@ -243,7 +243,7 @@ class TestDeterminism:
             for _ in range(20)
         ]
         units = written(tmp_path / "src", bodies)
-        monkeypatch.setattr(ahead, "PIECE", 7000)  # many requests of odd lengths
+        monkeypatch.setattr(read_ahead, "PIECE", 7000)  # many requests of odd lengths
         source = {"url": f"file://{tmp_path / 'src'}", "format": "tfrecord"}
         results = []
         for number in (1, 2):

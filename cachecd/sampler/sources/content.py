@@ -8,7 +8,7 @@ from typing import Protocol
 from typing_extensions import Buffer
 
 from cachecd.model import ObjectInfo, Unit
-from cachecd.sampler.ahead import in_pieces
+from cachecd.sampler.read_ahead import in_pieces
 
 
 class Reader(Protocol):

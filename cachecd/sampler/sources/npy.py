@@ -21,7 +21,7 @@ from cachecd.config.array import ArrayConfig
 from cachecd.config.keypattern import text_in
 from cachecd.errors import UnitError
 from cachecd.model import ObjectInfo, Unit, encoded
-from cachecd.sampler.ahead import together
+from cachecd.sampler.read_ahead import together
 from cachecd.sampler.sources.arrays import (
     LARGEST,
     Array,

@@ -20,7 +20,7 @@ from cachecd.config import SourceConfig
 from cachecd.errors import UnitError
 from cachecd.model import Unit
 from cachecd.quantities import approximate_size
-from cachecd.sampler.ahead import PIECE, together
+from cachecd.sampler.read_ahead import PIECE, together
 from cachecd.sampler.sources.content import Content
 from cachecd.sampler.sources.parquet.columns import Column
 from cachecd.sampler.sources.parquet.features import schema_of

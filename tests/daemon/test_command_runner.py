@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cachecd.daemon.carrying import Carrying
+from cachecd.daemon.command_runner import CommandRunner
 from cachecd.errors import DiskError
 from cachecd.model import Cursor
 from cachecd.policy import commands as do
@@ -20,14 +20,14 @@ from tests.disk.shards import cursor, make, tree, write
 
 
 class Bench:
-    """Carrying over a directory; the executor only notes what it gets."""
+    """CommandRunner over a directory; the executor only notes what it gets."""
 
     def __init__(self, disk: Directory) -> None:
         self.disk = disk
         self.sent: list[Any] = []
         self.events: list[ev.Event] = []
         self.replies: list[Any] = []
-        self.carrying = Carrying(disk.work, self, self.events.append, self.replies.append)
+        self.runner = CommandRunner(disk.work, self, self.events.append, self.replies.append)
 
     def send(self, message: Any) -> None:
         self.sent.append(message)
@@ -37,7 +37,7 @@ class Bench:
         write(self.disk.generation, number)
         place = cursor(number), cursor(number + 3)
         sealed = Sealed(stream(index), number, *place, "full", 6, 1, 8192, 5, (), 100, 1.0)
-        self.carrying.feeding.heard(sealed)
+        self.runner.feeding.heard(sealed)
 
     async def settle(self, count: int) -> list[ev.Event]:
         """Waits for so many events."""
@@ -55,7 +55,7 @@ def run(tmp_path) -> Callable[[Any], None]:
             try:
                 await play(bench)
             finally:
-                await bench.carrying.finish()
+                await bench.runner.finish()
 
         asyncio.run(main())
 
@@ -64,14 +64,14 @@ def run(tmp_path) -> Callable[[Any], None]:
 
 def test_results_come_in_the_order_of_commands_and_reports(run):
     async def play(bench: Bench) -> None:
-        carry = bench.carrying.carry_out
+        carry = bench.runner.carry_out
         bench.seal(0)
         bench.seal(3)
         carry([do.PublishShard(stream(0), 0), do.PublishShard(stream(0), 3)])
         carry([do.MarkRetired(NAME, (0,)), do.CloseStream(stream(0))])
         assert bench.sent == [Close(stream(0))]
         bench.seal(6)  # before the worker gets Close
-        bench.carrying.feeding.heard(Closed(stream(0)))
+        bench.runner.feeding.heard(Closed(stream(0)))
         events = await bench.settle(7)
         assert [type(event).__name__ for event in events] == [
             *("Sealed", "Sealed", "Published", "Published", "Done", "Sealed", "StreamClosed")
@@ -88,7 +88,7 @@ def test_shard_is_refused_that_was_sealed_before_its_record_was_excluded(run):
     async def play(bench: Bench) -> None:
         bench.seal(0)
         exclusion = do.WriteExclusion("e1", "train", ("key-0-1",))
-        bench.carrying.carry_out([exclusion, do.PublishShard(stream(0), 0)])
+        bench.runner.carry_out([exclusion, do.PublishShard(stream(0), 0)])
         sealed, done, refused = await bench.settle(3)
         assert isinstance(sealed, ev.Sealed)
         assert done == ev.Done(exclusion)
@@ -101,7 +101,7 @@ def test_failed_stream_is_reported_after_its_shards(run):
     async def play(bench: Bench) -> None:
         bench.seal(0)
         failure = Failed(stream(0), "worker", "died", unit=7, passing=True)
-        bench.carrying.feeding.heard(failure)
+        bench.runner.feeding.heard(failure)
         events = await bench.settle(2)
         assert events[1] == ev.Failed(stream(0), "worker", "died", 7, True)
 
@@ -111,7 +111,7 @@ def test_failed_stream_is_reported_after_its_shards(run):
 def test_shard_without_a_file_is_sealed_all_the_same(run):
     async def play(bench: Bench) -> None:
         nothing = Cursor(), Cursor(), "until", 0, 0, 0, 0, (), 0, 0.0
-        bench.carrying.feeding.heard(Sealed(stream(0), 0, *nothing))
+        bench.runner.feeding.heard(Sealed(stream(0), 0, *nothing))
         [sealed] = await bench.settle(1)
         assert isinstance(sealed, ev.Sealed)
         assert sealed.facts.records == 0
@@ -128,7 +128,7 @@ def test_long_search_delays_no_write(run, monkeypatch):
             type(bench.disk.work), "_verify", lambda self, *at: go_on.wait(5) and verify(*at)
         )
         mark = do.MarkRetired(NAME, (0,))
-        bench.carrying.carry_out([do.VerifyShard(NAME, 0, 0), mark])
+        bench.runner.carry_out([do.VerifyShard(NAME, 0, 0), mark])
         assert await bench.settle(1) == [ev.Done(mark)]
         go_on.set()
         assert (await bench.settle(2))[1] == ev.ShardVerified(NAME, 0, 0, True)
@@ -145,7 +145,7 @@ def test_search_that_the_disk_refuses_is_a_refusal(run, monkeypatch):
 
         monkeypatch.setattr("cachecd.daemon.disk_work.find_holders", refuse)
         make(bench.disk.generation, 0)
-        bench.carrying.carry_out([do.FindHolders("e1")])
+        bench.runner.carry_out([do.FindHolders("e1")])
         assert await bench.settle(1) == [ev.DiskRefused(do.FindHolders("e1"), "EIO")]
 
     run(play)
@@ -156,7 +156,7 @@ def test_defect_in_a_command_is_a_refusal(run, monkeypatch):
         monkeypatch.setattr("cachecd.disk.leases.mark_held", lambda *_: 1 // 0)
         monkeypatch.setattr("cachecd.disk.publish.publish", lambda *_: 1 // 0)
         write(bench.disk.generation, 0)
-        bench.carrying.carry_out([do.MarkHeld("x"), do.PublishShard(stream(0), 0)])
+        bench.runner.carry_out([do.MarkHeld("x"), do.PublishShard(stream(0), 0)])
         for refused in await bench.settle(2):
             assert isinstance(refused, ev.DiskRefused)
             assert "ZeroDivisionError" in refused.reason
@@ -167,8 +167,8 @@ def test_defect_in_a_command_is_a_refusal(run, monkeypatch):
 def test_writes_that_were_begun_end_before_the_daemon_does(run):
     async def play(bench: Bench) -> None:
         names = [f"l{n}" for n in range(20)]
-        bench.carrying.carry_out([do.WriteManifest(lease(name)) for name in names])
-        await bench.carrying.finish()
+        bench.runner.carry_out([do.WriteManifest(lease(name)) for name in names])
+        await bench.runner.finish()
         written = {path.stem for path in bench.disk.layout.leases.iterdir()}
         assert written == set(names)
         count = len(bench.events)

@@ -32,7 +32,7 @@ _SKIPS = 128  # a shard ends when skipped units take this part of its capacity
 _PAGES = 4  # units are asked for when fewer than `_PAGES` x connections are left
 
 
-class Carried:
+class WorkerStream:
     """A stream that was opened. `send` reports. `working` is called with each unit that is processed,
     `failed` with each error that skips a unit.
 

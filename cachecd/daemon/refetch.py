@@ -14,7 +14,7 @@ import structlog
 
 from cachecd.daemon.disk_work import DiskWork, generation_of
 from cachecd.daemon.feeding import FedGeneration, Feeding, OneShard, UnitsOrNone
-from cachecd.daemon.missing import HeldRecords, held_records
+from cachecd.daemon.held_records import HeldRecords, held_records
 from cachecd.disk import publish
 from cachecd.errors import DiskError
 from cachecd.listing.table import MOST_AT_ONCE
@@ -30,7 +30,7 @@ _log = structlog.get_logger("cachecd.daemon")
 _MOST_PIECES = 4096  # of one search
 
 
-class Remaking:
+class Refetch:
     """Carries out FindMissing, MakeSupplement, and RemakeShard from the source. `record`: as of Feeding."""
 
     def __init__(

@@ -14,7 +14,7 @@ SIZE = _BEATS_AT + _BEATS.size
 _NO_UNIT = _UNIT.pack(-1)
 
 
-class Mark:
+class Heartbeat:
     """Written by the sampler, read by its executor. Neither waits for the other."""
 
     def __init__(self, shared: bytearray | memoryview | mmap.mmap) -> None:

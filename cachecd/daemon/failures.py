@@ -25,7 +25,7 @@ class _Subject:
     is_logged: bool = False
 
 
-class Complaints:
+class Failures:
     """By subject: the disk, or the source of a dataset."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

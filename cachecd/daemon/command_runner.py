@@ -17,7 +17,7 @@ import structlog
 
 from cachecd.daemon.disk_work import DiskWork, Search, Write
 from cachecd.daemon.feeding import Feeding
-from cachecd.daemon.remaking import Remaking
+from cachecd.daemon.refetch import Refetch
 from cachecd.errors import DiskError
 from cachecd.executors import Executor
 from cachecd.policy import commands as do
@@ -32,7 +32,7 @@ ToClient = do.ReplyGranted | do.ReplyDone | do.ReplyWaiting | do.ReplyRefused
 Reply = ToClient | do.ReplyRoom
 
 
-class Carrying:
+class CommandRunner:
     """`deliver` gets every event, on the event loop. `reply` answers requests. `fetched` counts bytes of a
     dataset."""
 
@@ -51,7 +51,7 @@ class Carrying:
         self._searches = ThreadPoolExecutor(1, thread_name_prefix="search")
         self._closing = False
         self.feeding = Feeding(executor, work, self.record, self._described, fetched)
-        self._remaking = Remaking(work, self.feeding, self.record)
+        self._refetch = Refetch(work, self.feeding, self.record)
 
     def carry_out(self, commands: Iterable[do.Command]) -> None:
         """Begins every command, in order. Never blocks."""
@@ -67,7 +67,7 @@ class Carrying:
             case do.CloseStream():
                 self.feeding.close(command)
             case do.RemakeShard(local=False) | do.FindMissing() | do.MakeSupplement():
-                self._remaking.carry_out(command)
+                self._refetch.carry_out(command)
             case _ if isinstance(command, _WRITES):
                 self.record(lambda: self._do(self._work.write, command))
             case _ if isinstance(command, _SEARCHES):
@@ -86,7 +86,7 @@ class Carrying:
     async def finish(self) -> None:
         """Ends every write that was begun. Nothing is delivered afterwards."""
         self._closing = True
-        await self._remaking.finish()
+        await self._refetch.finish()
         await self.feeding.finish()
         for pool in (self._writes, self._searches):
             await asyncio.to_thread(pool.shutdown)

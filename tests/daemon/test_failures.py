@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from cachecd.daemon.complaints import Complaints
+from cachecd.daemon.failures import Failures
 
 
 class Bench:
     def __init__(self) -> None:
         self.now = 100.0
-        self.complaints = Complaints(lambda: self.now)
+        self.failures = Failures(lambda: self.now)
 
     def note(self, reason: str, patience: float = 0.0) -> list[str]:
         with capture_logs() as logs:
-            self.complaints.note("the disk", reason, patience)
+            self.failures.note("the disk", reason, patience)
         return [
             f"{line['event']}: {line['why']}" if "why" in line else line["event"] for line in logs
         ]

@@ -62,7 +62,7 @@ class _Reading:
         return self.requested - self.used
 
 
-class Ahead:
+class ReadAhead:
     """The bytes of `spans`, fetched by several requests at a time. Up to `lanes` spans are read side by
     side. `add` appends a span.
 
@@ -267,7 +267,7 @@ class Ahead:
 
 
 class _Chunks(AsyncIterator[Buffer]):
-    def __init__(self, ahead: Ahead, index: int) -> None:
+    def __init__(self, ahead: ReadAhead, index: int) -> None:
         self._ahead = ahead
         self._index = index
 

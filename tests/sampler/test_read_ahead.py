@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from cachecd.errors import UnitError
-from cachecd.sampler import ahead
-from cachecd.sampler.ahead import Ahead, Span
+from cachecd.sampler import read_ahead
+from cachecd.sampler.read_ahead import ReadAhead, Span
 
 Asked = tuple[int, int, int]
 
@@ -45,13 +45,13 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def everything(reader: Ahead, count: int) -> list[bytes]:
+async def everything(reader: ReadAhead, count: int) -> list[bytes]:
     return [bytes(chunk) for index in range(count) async for chunk in reader.chunks(index)]
 
 
 async def test_pieces_come_in_order_whatever_arrives_first():
     fetcher = Fetcher()
-    reader = Ahead(spans(25, 0, 10), fetcher.fetch, 8, lambda: 1000, piece=10)
+    reader = ReadAhead(spans(25, 0, 10), fetcher.fetch, 8, lambda: 1000, piece=10)
     result = asyncio.create_task(everything(reader, 3))
     await settle()
     for asked in reversed(fetcher.asked):
@@ -63,7 +63,7 @@ async def test_pieces_come_in_order_whatever_arrives_first():
 async def test_what_is_left_of_a_unit_is_fetched_from_its_offset_to_round_places():
     fetcher = Fetcher()
     result = asyncio.create_task(
-        everything(Ahead([(12, 30)], fetcher.fetch, 8, lambda: 99, piece=10), 1)
+        everything(ReadAhead([(12, 30)], fetcher.fetch, 8, lambda: 99, piece=10), 1)
     )
     await settle()
     fetcher.answer()
@@ -72,7 +72,7 @@ async def test_what_is_left_of_a_unit_is_fetched_from_its_offset_to_round_places
 
 async def test_no_more_requests_run_at_once_than_connections():
     fetcher = Fetcher()
-    reader = Ahead(spans(*[1] * 50), fetcher.fetch, 3, lambda: 1000)
+    reader = ReadAhead(spans(*[1] * 50), fetcher.fetch, 3, lambda: 1000)
     result = asyncio.create_task(everything(reader, 50))
     while not result.done():
         await settle()
@@ -83,7 +83,7 @@ async def test_no_more_requests_run_at_once_than_connections():
 
 async def test_a_slow_piece_does_not_keep_the_others_from_being_fetched():
     fetcher = Fetcher()
-    reader = Ahead(spans(*[1] * 50), fetcher.fetch, 3, lambda: 1000)
+    reader = ReadAhead(spans(*[1] * 50), fetcher.fetch, 3, lambda: 1000)
     result = asyncio.create_task(everything(reader, 50))
     await settle()
     while others := [asked for asked in fetcher.open if asked[0] != 0]:
@@ -96,7 +96,7 @@ async def test_a_slow_piece_does_not_keep_the_others_from_being_fetched():
 @pytest.mark.parametrize(("window", "wanted"), [(39, 1000), (1000, 39)])
 async def test_no_more_is_held_than_the_window_nor_asked_for_than_wanted(window: int, wanted: int):
     fetcher = Fetcher()
-    reader = Ahead(spans(*[10] * 20), fetcher.fetch, 99, lambda: wanted, window=window)
+    reader = ReadAhead(spans(*[10] * 20), fetcher.fetch, 99, lambda: wanted, window=window)
     result = asyncio.create_task(everything(reader, 20))
     await settle()
     assert len(fetcher.asked) == 3
@@ -111,7 +111,7 @@ async def test_no_more_is_held_than_the_window_nor_asked_for_than_wanted(window:
 
 async def test_the_piece_that_is_waited_for_is_fetched_whatever_the_bounds():
     fetcher = Fetcher()
-    reader = Ahead(spans(10, 10), fetcher.fetch, 1, lambda: 0, window=1)
+    reader = ReadAhead(spans(10, 10), fetcher.fetch, 1, lambda: 0, window=1)
     result = asyncio.create_task(everything(reader, 2))
     for number in range(2):
         await settle()
@@ -122,7 +122,7 @@ async def test_the_piece_that_is_waited_for_is_fetched_whatever_the_bounds():
 
 async def test_units_that_are_left_out_or_left_early_are_not_fetched_any_further():
     fetcher = Fetcher()
-    reader = Ahead(spans(30, 30, 30, 30), fetcher.fetch, 1, lambda: 15, piece=10)
+    reader = ReadAhead(spans(30, 30, 30, 30), fetcher.fetch, 1, lambda: 15, piece=10)
     chunks = reader.chunks(0)
     first = asyncio.ensure_future(anext(chunks))
     await settle()
@@ -139,9 +139,9 @@ async def test_units_that_are_left_out_or_left_early_are_not_fetched_any_further
 async def test_spans_that_are_read_at_once_are_asked_for_by_halves_of_what_each_may_have(
     monkeypatch,
 ):
-    monkeypatch.setattr(ahead, "_LEAST", 1)
+    monkeypatch.setattr(read_ahead, "_LEAST", 1)
     fetcher = Fetcher()
-    reader = Ahead(spans(100, 100, 100), fetcher.fetch, 9, lambda: 32, lanes=2)
+    reader = ReadAhead(spans(100, 100, 100), fetcher.fetch, 9, lambda: 32, lanes=2)
     lanes = [asyncio.ensure_future(anext(reader.chunks(index))) for index in range(2)]
     await settle()
     assert sorted(fetcher.open) == [(0, 0, 8), (0, 8, 16), (1, 0, 8), (1, 8, 16)]
@@ -158,7 +158,7 @@ async def test_spans_that_are_read_at_once_are_asked_for_by_halves_of_what_each_
 
 async def test_what_comes_after_the_spans_that_are_read_is_fetched_before_more_than_their_share():
     fetcher = Fetcher()
-    reader = Ahead(spans(500, 10, 10, 10), fetcher.fetch, 9, lambda: 60, lanes=2, piece=10)
+    reader = ReadAhead(spans(500, 10, 10, 10), fetcher.fetch, 9, lambda: 60, lanes=2, piece=10)
     lanes = [asyncio.ensure_future(anext(reader.chunks(index))) for index in range(2)]
     await settle()
     assert fetcher.asked[:3] == [(0, 0, 10), (1, 0, 10), (0, 10, 20)]
@@ -169,7 +169,7 @@ async def test_what_comes_after_the_spans_that_are_read_is_fetched_before_more_t
 
 async def test_a_span_that_is_left_gives_its_room_to_the_others():
     fetcher = Fetcher()
-    reader = Ahead(spans(90, 90), fetcher.fetch, 9, lambda: 40, lanes=2, piece=10)
+    reader = ReadAhead(spans(90, 90), fetcher.fetch, 9, lambda: 40, lanes=2, piece=10)
     taken = asyncio.ensure_future(anext(reader.chunks(0)))
     other = asyncio.ensure_future(anext(reader.chunks(1)))
     await settle()
@@ -195,7 +195,7 @@ async def test_a_lengthened_span_is_fetched_ahead_within_the_bounds():
             reader.lengthen(index, 30)
         return bytes(stop - start)
 
-    reader = Ahead(spans(*[10] * 9), fetch, 3, lambda: 1000, window=100, piece=20)
+    reader = ReadAhead(spans(*[10] * 9), fetch, 3, lambda: 1000, window=100, piece=20)
     first = reader.chunks(0)
     assert len(await anext(first)) == 10
     await settle()
@@ -219,7 +219,7 @@ async def test_a_failure_is_raised_where_its_turn_is_and_the_others_go_on():
             raise UnitError("gone")
         return b"fine"
 
-    reader = Ahead(spans(10, 10, 10), fetch, 8, lambda: 1000)
+    reader = ReadAhead(spans(10, 10, 10), fetch, 8, lambda: 1000)
     assert [chunk async for chunk in reader.chunks(0)] == [b"fine"]
     for _ in range(2):
         with pytest.raises(UnitError, match="gone"):
@@ -230,7 +230,7 @@ async def test_a_failure_is_raised_where_its_turn_is_and_the_others_go_on():
 
 async def test_closing_cancels_what_runs_and_starts_nothing():
     fetcher = Fetcher()
-    reader = Ahead(spans(*[10] * 9), fetcher.fetch, 3, lambda: 1000)
+    reader = ReadAhead(spans(*[10] * 9), fetcher.fetch, 3, lambda: 1000)
     waiting = asyncio.ensure_future(anext(reader.chunks(0)))
     await settle()
     reader.close()

@@ -14,7 +14,7 @@ from cachecd.disk.filesystem import refusing
 from cachecd.errors import DiskError
 
 
-class Ground:
+class DirectoryCheck:
     """The directories of a running daemon, by their inodes."""
 
     def __init__(self, directories: Iterable[Path]) -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cachecd.daemon.missing import held_records
+from cachecd.daemon.held_records import held_records
 from cachecd.disk.publish import mark_retired, publish
 from cachecd.model import Cursor, Lane, Unit
 from cachecd.policy.values import Piece

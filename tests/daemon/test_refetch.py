@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cachecd.config import DatasetConfig
-from cachecd.daemon import remaking
+from cachecd.daemon import refetch
 from cachecd.daemon.listings import GenerationListing
 from cachecd.model import Cursor
 from cachecd.policy import commands as do
@@ -59,7 +59,7 @@ def run(tmp_path: Path, source: Path) -> Callable[[Test], None]:
             assert not any(".new" in name for name in tree(disk.generation)), "no draft is left"
         finally:
             await executor.end()
-            await bench.carrying.finish()
+            await bench.runner.finish()
             await listing.close()
 
     return lambda test: asyncio.run(main(test))
@@ -69,7 +69,7 @@ async def event(bench: Bench, kind: type[Any], command: do.Command | None = None
     """The next event of this kind, after a command."""
     before = len(bench.events)
     if command is not None:
-        bench.carrying.carry_out([command])
+        bench.runner.carry_out([command])
     [found, *_] = await bench.until(
         lambda: [each for each in bench.events[before:] if isinstance(each, kind)]
     )
@@ -129,7 +129,7 @@ def test_supplement_without_a_record_leaves_no_file(run, source):
 
 def test_supplement_that_is_closed_while_it_begins_makes_nothing(run):
     async def test(bench: Bench) -> None:
-        bench.carrying.carry_out([do.MakeSupplement(SUPPLEMENTS, NUMBER, pieces(*range(UNITS)))])
+        bench.runner.carry_out([do.MakeSupplement(SUPPLEMENTS, NUMBER, pieces(*range(UNITS)))])
         await event(bench, ev.StreamClosed, do.CloseStream(SUPPLEMENTS))
         await asyncio.sleep(0.05)
         assert [type(each) for each in bench.events] == [ev.StreamClosed]
@@ -154,7 +154,7 @@ def test_sealed_supplement_is_discarded_when_its_stream_is_closed(run):
 async def shard(bench: Bench) -> tuple[dict[str, Any], list[tuple[int, int, bytes]]]:
     """Has stream 0 make its first shard; returns the meta text of its sidecar, and its records."""
     bench.open()
-    bench.carrying.carry_out([do.GrantShard(stream(0), 0)])
+    bench.runner.carry_out([do.GrantShard(stream(0), 0)])
     for _ in range(3):  # units in pages
         bench.ask()
     await bench.until(lambda: [each for each in bench.events if isinstance(each, ev.Sealed)])
@@ -171,7 +171,7 @@ REMAKE = do.RemakeShard(NAME, 0, 0, local=False, drop=True)
 
 
 def test_next_version_has_the_records_and_the_meta_text_of_the_damaged_shard(run, monkeypatch):
-    monkeypatch.setattr(remaking, "MOST_AT_ONCE", 3)  # of more units than one look-up gives
+    monkeypatch.setattr(refetch, "MOST_AT_ONCE", 3)  # of more units than one look-up gives
 
     async def test(bench: Bench) -> None:
         text, records = await shard(bench)
@@ -215,14 +215,14 @@ def test_next_version_with_a_record_that_was_excluded_meanwhile_is_not_published
     async def test(bench: Bench) -> None:
         _, records = await shard(bench)
         key = f"{records[0][0]:05d}"
-        send = bench.carrying.feeding._executor.send
+        send = bench.runner.feeding._executor.send
 
         def excluding(message: Any) -> None:
             bench.disk.exclude("e", key)
             send(message)
 
         with monkeypatch.context() as patch:
-            patch.setattr(bench.carrying.feeding._executor, "send", excluding)
+            patch.setattr(bench.runner.feeding._executor, "send", excluding)
             failed = await event(bench, ev.RemakeFailed, REMAKE)
         assert failed.reason == "a record of it was excluded"
         remade = await event(bench, ev.Remade, REMAKE)
