@@ -130,7 +130,7 @@ class Feeding:
     def send(self, command: do.SetUntil | do.GrantShard) -> None:
         """Makes an open stream continue."""
         if (stream := self._streams.get(command.stream)) is None:
-            return  # it has failed, and the policy hears of it
+            return  # it failed, and the policy gets that event
         match command:
             case do.SetUntil(name, until):
                 self._send(stream, Until(name, until))

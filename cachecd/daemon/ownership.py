@@ -54,7 +54,7 @@ def _lock(resource: str, lock: Path) -> int | None:
             raise InUseError(f"{resource} is in use by {_holder(os.pread(fd, 4096, 0))}")
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(fd), os.stat(lock)):
-                # Whoever may open it may lock it, and keep the next start out.
+                # Whoever may open the file may lock it, and so prevent the next start.
                 os.fchmod(fd, 0o600)
                 return fd
     except BaseException:
@@ -103,7 +103,7 @@ def _remove_stale(path: Path) -> None:
         return
     if not stat.S_ISSOCK(mode):
         raise ConfigError(f"{path} exists and is not a socket; set server.endpoint to another path")
-    # Who holds no lock may still listen: a foreign program, or one in another mount of this file.
+    # A program without the lock may listen too: a foreign one, or a daemon in another mount of this file.
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         failure = probe.connect_ex(os.fspath(path))

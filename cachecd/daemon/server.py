@@ -81,7 +81,7 @@ class Server:
                 if not self._read(frames):
                     self.dropped += 1
             except Exception as error:
-                # No message, whatever it has, may silence the socket for all others.
+                # No message, whatever its content, may stop the replies to others.
                 self.dropped += 1
                 _log.warning("message dropped", why=repr(error))
             # A waiting message is received without a pause; a peer that sends without end must not stop

@@ -74,7 +74,7 @@ def run(config: Config, options: Options, reload: Callable[[], Config]) -> int:
     CallerError or WorldError if it cannot start: then nothing is left on disk that was not there before.
     `reload` reads the configuration again, on SIGHUP.
     """
-    # One that comes before the daemon can reload is no reason to end.
+    # A SIGHUP that arrives before the daemon can reload must not end it.
     signal.signal(signal.SIGHUP, lambda *_: None)
     # The group may read what is cached, nobody else anything; workers inherit this.
     umask = os.umask(0o027)
@@ -154,9 +154,7 @@ async def _serve(
         for task in tasks:
             task.cancel()
         for ended in await asyncio.gather(*tasks, return_exceptions=True):
-            if isinstance(
-                ended, Exception
-            ):  # whatever keeps the daemon running is to start it again
+            if isinstance(ended, Exception):  # exit with 1, so that systemd restarts the daemon
                 _log.error("ended otherwise than expected", exc_info=ended)
                 code = 1
         try:

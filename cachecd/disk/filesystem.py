@@ -20,7 +20,7 @@ _NETWORK = frozenset(
         *("nfs", "nfs4", "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "wekafs"),
     ]
 )
-# A FUSE file system does what its server likes: sshfs, s3fs, gcsfuse, goofys... These are local.
+# A FUSE file system may be remote, as sshfs, s3fs and gcsfuse are. These are local.
 _LOCAL_FUSE = frozenset({"fuse.bindfs", "fuse.fuse-overlayfs", "fuse.mergerfs"})
 
 

@@ -155,9 +155,7 @@ class _Answers:
         self._started = False
 
     def ask(self, question: bytes) -> None:
-        with contextlib.suppress(
-            BrokenPipeError
-        ):  # how it has ended is told when it is listened to
+        with contextlib.suppress(BrokenPipeError):  # `next` reports how the process ended
             self._in.write(question)
 
     def next(self) -> Reply:

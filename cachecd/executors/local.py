@@ -218,7 +218,7 @@ class LocalExecutor:
         def heard(message: FromStream) -> None:
             nonlocal done, first
             if self._closing.is_set():
-                return  # what nobody is told of is removed
+                return  # a sealed shard that is not reported is removed
             match message:
                 case Working(unit=unit):
                     first = unit if first is None else first
@@ -231,7 +231,7 @@ class LocalExecutor:
                         )
                 case Failed(cause=cause, reason=reason):
                     done = True
-                    if cause == "worker":  # it came upon a defect, and may be damaged itself
+                    if cause == "worker":  # it met a defect, and its own memory may be damaged
                         self._retire(process, reason)
             self._streams.heard(message)
 

@@ -24,7 +24,7 @@ _log = structlog.get_logger("cachecd.executor")
 _LAST_WORDS = 1.0  # seconds for a process that is ending to end, and for its pipe to run dry
 _LOOK_EVERY = 0.5  # seconds between two looks at its memory and its silence
 LONGEST_START = 120.0  # seconds until the first unit is begun: imports may take long
-# What its end would free: neither what it shares with others nor the files that it maps.
+# The memory that the end of a process frees, without shared memory and mapped files.
 _OWN_MEMORY = ("RssAnon:", "RssShmem:", "VmSwap:")
 
 
@@ -92,7 +92,7 @@ class SamplerProcess:
         os.set_blocking(self._popen.stdin.fileno(), False)
         try:
             return os.write(self._popen.stdin.fileno(), setup)
-        except OSError:  # it has ended already: whoever listens to it finds out
+        except OSError:  # it has ended already, which its reader reports
             return 0
 
     async def connect(self) -> None:
@@ -170,7 +170,7 @@ class SamplerProcess:
     def _offence(self, bounds: Bounds) -> str:
         """Returns why the process must be killed, or ""."""
         if (mark := self._mark.read()) != self._marked:
-            self._marked, self._silent_for = mark, 0.0  # it works
+            self._marked, self._silent_for = mark, 0.0  # the process works
         # First: a process that swaps is silent too.
         if memory_of(self.pid) > bounds.memory:
             return f"took more than {int(bounds.memory) >> 20} MiB of memory (sampler.memory) and "

@@ -55,7 +55,7 @@ class Streams:
         if stream is None and isinstance(message, Open):
             stream = self._streams[message.stream] = _Stream()
         if stream is None or (stream.process is None and isinstance(message, Close)):
-            self._streams.pop(message.stream, None)  # no process has heard of it
+            self._streams.pop(message.stream, None)  # no process knows it
             if isinstance(message, Close):
                 self.report(Closed(message.stream))
             return

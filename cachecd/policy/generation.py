@@ -52,7 +52,7 @@ class Generation:
         self.streams: list[Stream] = []
         self.supplements = Supplements()
         self.repairs: dict[int, Repair] = {}  # by number
-        # Whose next version is being made, and the bytes reserved for it: few, where repairs are many.
+        # The shards whose next version is being made, with the bytes reserved: few at a time.
         self.remaking: dict[int, tuple[do.RemakeShard, int]] = {}
         self.units = self.completed = self.num_retired = 0
         self.reason = ""
@@ -151,7 +151,9 @@ class Generation:
     def estimate(self) -> float:
         """The bytes that all listed units would occupy, at today's bytes per unit."""
         lanes = self.blocks.shape.lanes * self.blocks.shape.streams
-        ended = max(0, self.table.ended - lanes)  # so many may have begun before the live shards
+        ended = max(
+            0, self.table.ended - lanes
+        )  # at most `lanes` units may have begun before the live shards
         return self.units * self.table.live_bytes / ended if ended else math.inf
 
     @property

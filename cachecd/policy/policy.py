@@ -22,7 +22,7 @@ from cachecd.policy.room import Room, footprint
 from cachecd.policy.shard_table import LIVE
 from cachecd.policy.values import Rules
 
-# What may be about a generation that is not known, or not any more.
+# Events that may name a generation that is unknown or was removed.
 _UNKNOWN_TOO = (
     ev.GenerationFound, ev.DamageReported, ev.ShardVerified, do.VerifyShard, do.MarkBad,
 )  # fmt: skip

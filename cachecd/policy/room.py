@@ -30,7 +30,7 @@ class Room:
         self.datasets: dict[str, Dataset] = {}
         self.by_id: dict[GenerationId, Generation] = {}
         self.measured = Measured(0)
-        self._written = 0  # since the last measurement, by what is no shard
+        self._written = 0  # bytes of other files than shards since the last measurement
         self._held_then = 0
 
     @property

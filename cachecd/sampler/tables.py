@@ -29,7 +29,7 @@ class Row:
     fields: Mapping[str, Any]
 
 
-# Is told where a row is that cannot be read, and why.
+# Called with the place of a row that cannot be read, and the reason.
 Bad = Callable[[str, str], None]
 
 

@@ -178,7 +178,7 @@ class Store:
         async with self._gate:
             began = time.monotonic()
             try:
-                # Backends notice silence; this notices what drips, and those that notice nothing.
+                # Most backends notice silence. This also ends a reply that only drips.
                 async with asyncio.timeout(patience):
                     result = await ask()
             except TimeoutError:

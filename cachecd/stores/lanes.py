@@ -26,7 +26,7 @@ WINDOW = 16
 # What is in no key, and sorts after all that commonly is in one. Where it does not, lanes are only uneven.
 _LAST = "\U0010fffd"
 _PAGE, _GLANCE = 1000, 100  # keys asked for at a time, and behind a cut, where there may be nothing
-# Requests that may find nothing: so many, and one for so many that find something.
+# At most this many requests may find nothing, and one more for each of this many that find something.
 _MISSES, _HITS_A_MISS = 3 * WINDOW, 4
 # A lane with less than this left is not worth a request that may find nothing.
 _LEAST_LEFT = 2000

@@ -33,7 +33,7 @@ _CRC = struct.Struct("<I")
 _AROUND = _HEADER.size + _CRC.size  # bytes of a frame beside its payload
 # Records that decide the schema, and bytes that are looked at for them.
 _SAMPLE, _SAMPLE_BYTES = 64, 16 << 20
-# A shard is filled in so many runs, or by single records if these are longer.
+# A shard is filled by this many runs of records, or by single records if they are longer than a run.
 _RUNS = 128
 
 

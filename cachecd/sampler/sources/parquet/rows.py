@@ -35,8 +35,8 @@ from cachecd.sampler.sources.parquet.footer import (
 )
 from cachecd.sampler.sources.records import Format
 
-# A batch is to have this many bytes, by what the footer says, and so many rows at most: by the rows there
-# is a bound to what repeated values can come to, about which a footer says nothing.
+# A batch has about this many bytes by the footer's figures, and at most this many rows: a footer does not
+# count repeated values, and the rows bound them.
 _BATCH_BYTES, _BATCH_ROWS = 8 << 20, 256
 _GAP = 128 << 10  # what lies between two column chunks is fetched too, if a request would cost more
 _FOOTERS = 16 << 20  # bytes of footers that are kept
