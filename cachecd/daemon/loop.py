@@ -65,7 +65,7 @@ class CacheLoop:
         self._limit = limit
         self._executor, self._lister = executor, lister
         self._answer, self._progress = reply, progress
-        # Seconds since 1970: the policy keeps times over restarts. Setting the clock meanwhile has no effect.
+        # Seconds since 1970: the policy keeps times over restarts. Setting the clock has no effect then.
         self._zero = time.time() - time.monotonic()
         self._failing, self._stopped = Failures(), Failures()
         self._keepers: dict[str, ListingKeeper] = {}
