@@ -30,12 +30,12 @@ def test_failure_is_logged_once_and_once_when_it_works_again(bench):
     assert bench.note("full") == ["the disk fails: full"]
     assert bench.note("full of it") == []
     bench.now += 7
-    assert bench.complaints.seconds("the disk") == 7
-    assert bench.complaints.reasons == {"the disk": "full of it"}
+    assert bench.failures.seconds("the disk") == 7
+    assert bench.failures.reasons == {"the disk": "full of it"}
     assert bench.note("") == ["the disk works again"]
     assert bench.note("") == []
-    assert bench.complaints.seconds("the disk") == 0
-    assert bench.complaints.reasons == {}
+    assert bench.failures.seconds("the disk") == 0
+    assert bench.failures.reasons == {}
 
 
 def test_subject_that_fails_and_works_in_turns_is_logged_once_a_minute(bench):
