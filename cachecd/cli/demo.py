@@ -18,6 +18,9 @@ def command(
     Writes 1,797 images of handwritten digits into a folder, starts a daemon with a slow link, and
     prints one row for each epoch. Everything is in a temporary directory, which is removed at the end. The
     exit code is 1 if the cache ever exceeded its limit.
+
+    files, records: the set that this epoch reads. seen: training images that this or an earlier epoch had.
+    evicted: files deleted so far. MB/s: what the loop read from the cache. waited: seconds without a batch.
     """
     from cachecd.stores.extras import extra
 

@@ -36,9 +36,9 @@ def command(
     """
     from pydantic import ValidationError
 
-    from cachecd.cli.proposal import propose
+    from cachecd.cli.proposal import propose, unknown
     from cachecd.cli.survey import survey
-    from cachecd.config import SourceConfig
+    from cachecd.config import AVAILABLE_FORMATS, SourceConfig
     from cachecd.errors import ConfigError
     from cachecd.sampler.opening import open_store
 
@@ -48,10 +48,14 @@ def command(
         raise ConfigError(
             f"{out} exists already and is not overwritten: choose another file with --out"
         )
+    if form not in (None, *AVAILABLE_FORMATS):
+        raise ConfigError(
+            f"--format: found {form!r}, expected one of {', '.join(AVAILABLE_FORMATS)}"
+        )
     try:
         source = SourceConfig(
             url=url,
-            format=form or "files",
+            format="files",
             endpoint=endpoint,
             region=region,
             anonymous=anonymous,
@@ -59,7 +63,10 @@ def command(
     except ValidationError as error:
         lines = [f"{e['loc'][0]}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors()]
         raise ConfigError("\n".join(lines)) from None
-    text = propose(source, survey(open_store(source, 4), url), form, cache and cache.absolute())
+    seen = survey(open_store(source, 4), url)
+    text = propose(source, seen, form, cache and cache.absolute())
+    if form is None and (doubt := unknown(seen)):
+        sys.stderr.write(f"{doubt}; the comments say what else is possible\n")
     if out is None:
         sys.stdout.write(text)
     else:

@@ -7,10 +7,10 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from cachecd.cli.survey import MASK, Survey, is_image
-from cachecd.config import AVAILABLE_FORMATS, SourceConfig
+from cachecd.cli.survey import MASK, Survey, is_image, kind_of, suffix_of
+from cachecd.config import SourceConfig
 from cachecd.disk.filesystem import free_bytes, refuse_network_filesystem
-from cachecd.errors import ConfigError, DiskError
+from cachecd.errors import DiskError
 from cachecd.quantities import approximate_size, format_size, printable
 
 _SHARE = 0.8  # of what is free
@@ -20,22 +20,14 @@ _WINDOW = 1 << 20  # bytes of a window of a larger one
 _NUMBERS = 1024  # that make a window of an array of one axis
 _NAMED = 5
 _SIDE = 224  # pixels of a square that models take
-_FORMATS = {"image": "files", "audio": "files", "": "files"}  # others are called as the format is
+# Other kinds are called as the format is.
+_FORMATS = {"image": "files", "audio": "files", "": "files", "hdf5": "python", "zarr": "python"}
 
 
 def propose(source: SourceConfig, seen: Survey, form: str | None, directory: Path | None) -> str:
     """Returns the YAML. `form`: the format, if the user names it. `directory`: the cache directory, if the
-    user names it.
-
-    ConfigError if this version cannot read the format of the objects; DiskError if no disk has enough room
-    for a cache.
-    """
+    user names it. DiskError if no disk has enough room for a cache."""
     found = form or _FORMATS.get(seen.kind, seen.kind)
-    if found not in AVAILABLE_FORMATS:
-        raise ConfigError(
-            f"the objects under {source.url} seem to be {found}, which this version cannot read; "
-            f"expected one of {', '.join(AVAILABLE_FORMATS)} (--format)"
-        )
     directory = directory or _directory()
     limit, reason = _limit(directory, seen)
     lines = [
@@ -71,20 +63,24 @@ def _dataset(source: SourceConfig, seen: Survey, form: str) -> Iterator[str]:
     yield f"  format: {form}  # {_why(seen, form)}"
     joined = seen.join if form == "files" else {}
     yield from (f"  {line}" for line in (_join(seen) if joined else _others(seen, form)))
-    if form == "files":
-        yield from (f"  {line}" for line in _label(seen))
-        if images := [n for n in joined if joined[n].lower().endswith((".jpg", ".jpeg", ".png"))]:
-            yield from _encoded(seen, images)
-        elif seen.kind == "image" and not joined:
-            yield from _images(seen, "payload")
-        elif seen.kind == "audio" and not joined:
-            yield "# transform: [{decode_audio: {rate: 16000, seconds: 4}}]  # pip install 'cachecd[audio]'"
-    elif form == "webdataset" and seen.members:
-        yield f"# members are {', '.join(printable(name) for name in seen.members[:_NAMED])}"
-        if image := next(filter(is_image, seen.members), None):
-            yield from _images(seen, image)
-    elif form == "npy":
-        yield from (f"  {line}" for line in _windows(seen))
+    match form:
+        case "files":
+            yield from (f"  {line}" for line in _label(source, seen))
+            if images := [n for n in joined if suffix_of(joined[n]) in ("jpg", "jpeg", "png")]:
+                yield from _encoded(seen, images)
+            elif seen.kind == "image" and not joined:
+                yield from _images(seen, "payload")
+            elif seen.kind == "audio" and not joined:
+                step = "decode_audio: {rate: 16000, seconds: 4}"
+                yield f"# transform: [{{{step}}}]  # pip install 'cachecd[audio]'"
+        case "webdataset" if seen.members:
+            yield f"# members are {', '.join(printable(name) for name in seen.members[:_NAMED])}"
+            if image := next(filter(is_image, seen.members), None):
+                yield from _images(seen, image)
+        case "npy":
+            yield from (f"  {line}" for line in _array(seen))
+        case "python":
+            yield from (f"  {line}" for line in _reader(seen))
     yield "grow:"
     yield "  # first: 1GiB  # cached before the first epoch begins"
     yield "  # per_epoch: 20GiB  # how much each epoch adds; left out: as fast as the link allows"
@@ -107,17 +103,39 @@ def _why(seen: Survey, form: str) -> str:
         "webdataset": f"the members of a tar that share a name are one record; {most}",
         "parquet": f"a row is a record; pip install 'cachecd[parquet]'; {most}",
         "npy": f"windows of arrays; {most}",
+        "python": f"{_pip(seen)}; {most}",
     }.get(form, most)
 
 
+def _pip(seen: Survey) -> str:
+    if seen.kind in ("hdf5", "zarr"):
+        return f"windows of arrays; pip install 'cachecd[{seen.kind}]'"
+    return "a class of yours reads the objects"
+
+
+def unknown(seen: Survey) -> str:
+    """Returns a sentence if nothing shows what the objects hold, else ""."""
+    if seen.kind or seen.join:
+        return ""
+    suffix = next(iter(seen.suffixes))
+    return f"cannot tell what {'.' + suffix if suffix else 'these'} files hold: each file is one record"
+
+
 def _others(seen: Survey, form: str) -> Iterator[str]:
-    """Comments on objects with other suffixes: with format `files` every object is a record."""
-    first, *others = seen.suffixes
-    if not others:
-        return
-    named = ", ".join(f"{seen.suffixes[o]} x {'.' + o if o else 'none'}" for o in others[:_NAMED])
-    yield f"# There are other suffixes than .{first} too ({named}): every object that cannot be used as one"
-    yield "# is skipped with its reason; if you do not want them, move them to another prefix."
+    """What becomes of objects of other kinds."""
+    first, *_ = seen.suffixes
+    if form == "files" and not seen.kind:
+        yield f"# `init` {unknown(seen)}, its bytes in `payload`."
+        yield "# Rows of CSV or JSON lines: convert them to Parquet. Numbers without a header: `cachecd"
+        yield "# init --format npy`. Anything else: format python with a class of yours (docs/sources.md)."
+    others = [o.key for o in seen.objects if o.size and kind_of(o.key) != kind_of(f"x.{first}")]
+    suffixes = sorted({key.rpartition(".")[2] for key in others if suffix_of(key)})
+    if suffixes and form == "files":
+        yield f"skip: {_quoted([f'*.{suffix}' for suffix in suffixes])}  # not read"
+    elif suffixes and form != "python" and not (form == "npy" and seen.kind == "npy"):
+        named = ", ".join(f".{printable(suffix)}" for suffix in suffixes[:_NAMED])
+        yield f"# There are objects with other suffixes too ({named}). Each object that cannot be used is"
+        yield "# skipped with its reason; if you do not want them, move them to another prefix."
 
 
 def _join(seen: Survey) -> Iterator[str]:
@@ -129,7 +147,14 @@ def _join(seen: Survey) -> Iterator[str]:
         yield "# another pattern than the first is missing, the record is skipped."
 
 
-def _label(seen: Survey) -> Iterator[str]:
+def _label(source: SourceConfig, seen: Survey) -> Iterator[str]:
+    below = source.url.rstrip("/")
+    if seen.labels:
+        yield f"label: {{manifest: {_quoted(f'{below}/{seen.labels}')}}}  # its columns are key and label"
+        return
+    if seen.other_table:
+        yield f"# {printable(seen.other_table)} gives no labels: it has no columns key (or url) and label"
+        yield "# for these objects. With them, it could be label.manifest (docs/sources.md, Manifests)."
     if not seen.folders:
         yield '# label: {pattern: "^([^/]+)/"}  # if a part of the key names the class'
         return
@@ -171,24 +196,59 @@ def _encoded(seen: Survey, features: list[str]) -> Iterator[str]:
         yield "# If masks have colors or a palette, class_map turns them into class numbers: docs/images.md"
 
 
-def _windows(seen: Survey) -> Iterator[str]:
+def _array(seen: Survey) -> Iterator[str]:
     yield "array:"
-    if seen.array is None:
-        yield "  window: 1  # rows along axis 0 in one record"
+    if seen.kind != "npy":
+        yield "  dtype: float32  # of the numbers: please correct it"
+        yield "  # shape: [3]  # of a row, if a row is more than one number"
+    elif len(seen.suffixes) > 1 and not seen.join:
+        yield '  match: "*.npy"'
+    yield from (f"  {line}" for line in _windows(seen))
+    if seen.join:
+        yield "  arrays:  # a record holds the same rows of the arrays for which * is the same text"
+        for name, pattern in seen.join.items():
+            yield f"    {name}: {_quoted(pattern)}"
+
+
+def _reader(seen: Survey) -> Iterator[str]:
+    if seen.kind not in ("hdf5", "zarr"):
+        yield "reader: my_project.data:Reader  # docs/sources.md, A reader of your own"
         return
-    rows, row, axes = seen.array
-    arrays = seen.suffixes.get("npy", 0)
-    if axes == 1 and (arrays <= 1 or rows > 64 * _NUMBERS):
+    yield f"reader: cachecd.readers.{seen.kind}:Windows"
+    yield "options:"
+    yield from (f"  {line}" for line in _windows(seen))
+    paths = seen.arrays.paths if seen.arrays else {}
+    match list(paths.values()):
+        case []:
+            yield "  path: data  # the array in each file: init found none, please correct it"
+        case [""]:
+            pass
+        case [path]:
+            yield f"  path: {_quoted(path)}"
+        case _:
+            yield f"  path: {_quoted(paths)}  # arrays with the same number of rows"
+
+
+def _windows(seen: Survey) -> Iterator[str]:
+    if seen.arrays is None:
+        yield f"window: {_NUMBERS if seen.kind == '' else 1}  # rows along axis 0 in one record"
+        return
+    array, fewest, step = seen.arrays.largest, seen.arrays.fewest, seen.arrays.step
+    rows, several = array.rows, seen.arrays.count > 1
+    if array.axes == 1 and (not several or rows > 64 * _NUMBERS):
         window = _NUMBERS
         record = "numbers in one record, such as the length of a model's context"
-    elif arrays <= 1:
+    elif not several:
         window, record = 1, "rows in one record"
-    elif rows * row <= _ARRAY:
-        window, record = rows, "rows in one record: each object is one record"
+    elif rows * array.row_bytes <= _ARRAY:
+        window, record = fewest, "rows in one record: each object is one record"
+        if fewest < rows:
+            record = "rows in one record; an object with fewer rows is skipped"
     else:
-        window, record = _WINDOW // max(row, 1), "rows in one record, about 1 MiB"
+        window, record = min(fewest, _WINDOW // max(array.row_bytes, 1)), "rows in one record"
     window = max(1, min(window, rows))
-    yield f"  window: {window}  # {record}; the largest object has {rows:,}"
+    window = max(step, window - window % step)
+    yield f"window: {window}  # {record}; the largest object has {rows:,}"
 
 
 def _directory() -> Path:
@@ -238,6 +298,6 @@ def _there(path: Path) -> Path:
     return next(parent for parent in (path, *path.parents) if parent.exists())
 
 
-def _quoted(text: str) -> str:
+def _quoted(value: str | list[str] | dict[str, str]) -> str:
     """Quotes text for YAML. A dollar sign is doubled, because it would begin a variable's name."""
-    return json.dumps(text.replace("$", "$$"))
+    return json.dumps(value).replace("$", "$$")

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
-import math
 import re
 import struct
 import tarfile
@@ -14,13 +13,20 @@ import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 
-import numpy as np
-
+from cachecd.cli.array_survey import (
+    Arrays,
+    Head,
+    survey_hdf5,
+    survey_npy,
+    survey_zarr,
+)
 from cachecd.config.keypattern import matches
-from cachecd.errors import ConfigError, UnitError
+from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
+from cachecd.sampler.tables import read_rows
 from cachecd.stores.fetch import Store
 from cachecd_client._core import masked_crc32c
 
@@ -31,6 +37,7 @@ _HEAD = 64 << 10
 _LARGEST_IMAGE = 16 << 20
 _HEADER = 4 << 10  # bytes of an image in a tar
 _IMAGES = 4  # that are looked into
+_MOST_TABLES = 3  # that are looked into
 
 _SUFFIXES = {
     **dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"), "image"),
@@ -39,7 +46,10 @@ _SUFFIXES = {
     **dict.fromkeys(("tfrecord", "tfrecords", "tfrec", "tfrecord.gz"), "tfrecord"),
     "parquet": "parquet",
     "npy": "npy",
+    **dict.fromkeys(("h5", "hdf5", "nwb"), "hdf5"),
+    "zarr": "zarr",
 }
+_TABLES = (".csv", ".csv.gz", ".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz")
 _SUFFIX = re.compile(r"\.((?:tar|tfrecord)\.gz|[a-z0-9]{1,10})(?:-\d+-of-\d+)?$")
 _SPLITS = {"train", "training", "val", "valid", "validation", "eval", "test", "testing"}
 _ROLE = (
@@ -59,12 +69,14 @@ _NUMBERED = re.compile(r"\d{4}-?\d\d(-?\d\d)?|(part|shard|batch|chunk)[-_]?\d+")
 class Survey:
     """The findings of a survey.
 
-    `kind`: the kind that most bytes have: image, audio, webdataset, tfrecord, parquet, npy, or "" for none
-    of these. `suffixes`: the number of objects by suffix, the most frequent first. `whole`: `objects` has
-    all objects of the source. `folders`: names of folders that look like classes, `depth` folders down.
+    `kind`: the kind that most bytes have: image, audio, webdataset, tfrecord, parquet, npy, hdf5, zarr, or
+    "" for none of these. `suffixes`: the number of objects by suffix, the most frequent first. `whole`:
+    `objects` has all objects of the source. `folders`: names of folders that look like classes, `depth`
+    folders down.
     `splits`: names of folders that look like parts of the data. `join`: patterns of objects that belong
     together, by feature. `joined`: the number of texts for which all patterns have an object. With `join`,
-    `folders` are in the texts.
+    `folders` are in the texts. `labels`: the key of a table that gives these objects a label.
+    `other_table`: the key of another table beside them.
     """
 
     objects: list[ObjectInfo]
@@ -78,8 +90,10 @@ class Survey:
     joined: int = 0
     images: list[tuple[int, int]] = field(default_factory=list)  # height, width of some
     grey: int = 0  # how many of these images are grey
-    array: tuple[int, int, int] | None = None  # rows, bytes of a row, axes
+    arrays: Arrays | None = None
     members: list[str] = field(default_factory=list)  # what a tar's first samples are made of
+    labels: str = ""
+    other_table: str = ""
 
     @property
     def total_bytes(self) -> int:
@@ -108,17 +122,17 @@ def survey(store: Store, url: str) -> Survey:
     found.suffixes = dict(suffixes.most_common())
     sizes: Counter[str] = Counter()
     for o in objects:
-        sizes[_SUFFIXES.get(suffix_of(o.key), "")] += o.size
+        sizes[kind_of(o.key)] += o.size
     found.kind = max(sizes, key=lambda kind: sizes[kind])
-    asyncio.run(_look_into(store, found, objects))
-    keys = [o.key for o in found.objects]
-    _find_classes(found, _find_join(found, keys) or [o.key for o in objects])
+    asyncio.run(_look_into(store, found, objects, url))
     return found
 
 
 def suffix_of(key: str) -> str:
     """Returns the suffix in lower case without its dot. The suffix of ``a.tfrecord-00000-of-00010`` is
-    tfrecord."""
+    tfrecord. All objects in a folder ``a.zarr/`` have the suffix zarr."""
+    if ".zarr/" in key:
+        return "zarr"
     named = _SUFFIX.search(key.rpartition("/")[2].lower())
     return named[1] if named else ""
 
@@ -143,23 +157,40 @@ def _listed(store: Store) -> Survey:
     return Survey(objects, whole=False)
 
 
-async def _look_into(store: Store, found: Survey, objects: Sequence[ObjectInfo]) -> None:
-    """Returns what the content of some objects shows."""
-    mine = [o for o in objects if _SUFFIXES.get(suffix_of(o.key), "") == found.kind]
+async def _look_into(store: Store, found: Survey, objects: Sequence[ObjectInfo], url: str) -> None:
+    """Notes what the content of some objects shows, and what the names of all show about this kind."""
+    head = partial(_head, store)
+    mine = [o for o in objects if kind_of(o.key) == found.kind]
     largest = max(mine, key=lambda o: o.size)
     if not found.kind:
-        found.kind = _kind_of(await _head(store, largest), largest.size)
+        found.kind = _sniff(await head(largest), largest.size)
         mine = [o for o in mine if suffix_of(o.key) == suffix_of(largest.key)]
-    if found.kind == "image":
-        small = [o for o in mine if o.size <= _LARGEST_IMAGE]
-        chosen = small[:: max(1, len(small) // _IMAGES)][:_IMAGES]
-        for body in await asyncio.gather(*(_head(store, o, o.size) for o in chosen)):
-            _note_image(found, body)
-    if found.kind == "webdataset":
-        found.members, image = _members_of(await _head(store, largest))
-        _note_image(found, image)
-    if found.kind == "npy":
-        found.array = _array_of(await _head(store, largest))
+    match found.kind:
+        case "image":
+            small = [o for o in mine if o.size <= _LARGEST_IMAGE]
+            chosen = small[:: max(1, len(small) // _IMAGES)][:_IMAGES]
+            for body in await asyncio.gather(*(head(o, o.size) for o in chosen)):
+                _note_image(found, body)
+        case "webdataset":
+            found.members, image = _members_of(await head(largest))
+            _note_image(found, image)
+        case "npy":
+            found.arrays = await survey_npy(head, [[o] for o in mine])
+        case "zarr":
+            found.arrays = await survey_zarr(head, mine)
+        case "hdf5":
+            found.arrays = await survey_hdf5(head, mine)
+    texts = _find_join(found, [o.key for o in found.objects])
+    if found.kind == "npy" and texts:
+        by_key = {o.key: o for o in found.objects}
+        patterns = found.join.values()
+        groups = [[by_key[p.replace("*", text)] for p in patterns] for text in texts]
+        arrays = await survey_npy(head, groups)
+        found.join = {} if arrays is None else found.join
+        found.arrays = arrays or found.arrays
+    keys = texts or [o.key for o in objects]
+    _find_classes(found, keys)
+    await _find_tables(head, found, objects, url, keys)
 
 
 async def _head(store: Store, found: ObjectInfo, length: int = _HEAD) -> bytes:
@@ -172,7 +203,13 @@ async def _head(store: Store, found: ObjectInfo, length: int = _HEAD) -> bytes:
         return b""
 
 
-def _kind_of(head: bytes, size: int) -> str:
+def kind_of(key: str) -> str:
+    """Returns the kind that the suffix of a key stands for; "" for an unknown suffix."""
+    return _SUFFIXES.get(suffix_of(key), "")
+
+
+def _sniff(head: bytes, size: int) -> str:
+    """Returns the kind that an object's first bytes show, or ""."""
     if head.startswith(b"PAR1"):
         return "parquet"
     if head.startswith(b"\x93NUMPY"):
@@ -229,27 +266,12 @@ def is_image(suffix: str) -> bool:
     return _SUFFIXES.get(suffix) == "image"
 
 
-def _array_of(head: bytes) -> tuple[int, int, int] | None:
-    file = io.BytesIO(head)
-    try:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0
-        if version != (1, 0):
-            read = np.lib.format.read_array_header_2_0
-        shape, _, dtype = read(file)
-    except ValueError:
-        return None
-    if not shape or dtype.hasobject:
-        return None
-    return shape[0], dtype.itemsize * math.prod(shape[1:]), len(shape)
-
-
 def _find_join(found: Survey, keys: Sequence[str]) -> list[str]:
     """Finds patterns with the same texts in place of the *: the objects' suffixes differ, or a folder or
     the end of the name tells the objects of a pair apart. Returns the texts; empty if no objects belong
     together."""
     records: dict[tuple[str, str], dict[str, re.Match[str]]] = {}
-    for key in keys if found.kind in ("image", "audio", "") else ():
+    for key in keys if found.kind in ("image", "audio", "npy", "") else ():
         if "*" not in key and (match := _OBJECT.fullmatch(key)):
             pattern = f"{key[: match.start('text')]}*{key[match.end('text') :]}"
             records.setdefault((match["above"] or "", match["text"]), {})[pattern] = match
@@ -264,7 +286,7 @@ def _find_join(found: Survey, keys: Sequence[str]) -> list[str]:
         """Orders patterns: the first pattern is the one that is listed. It matches no objects of other
         patterns, and has the input."""
         matches_others = any(matches(pattern, p.replace("*", "x")) for p in patterns - {pattern})
-        is_input = _SUFFIXES.get(suffix_of(pattern)) in ("image", "audio")
+        is_input = kind_of(pattern) in ("image", "audio")
         return matches_others, bool(MASK.search(pattern)), not is_input, pattern
 
     example = next(iter(joined.values()))
@@ -290,3 +312,27 @@ def _find_classes(found: Survey, keys: Sequence[str]) -> None:
     split = {name.lower() for name in names} <= _SPLITS
     if len(names) > 1 and not (own or numbered or counted or split):
         found.folders, found.depth = names, depth
+
+
+async def _find_tables(
+    head: Head, found: Survey, objects: Sequence[ObjectInfo], url: str, keys: Sequence[str]
+) -> None:
+    """Whether a table beside the records gives them their labels, or looks as if it did."""
+    if found.kind not in ("image", "audio", ""):
+        return
+    tables = [o for o in objects if o.key.lower().endswith(_TABLES)]
+    if len(tables) == len(objects):
+        return  # the tables are the records
+    known = set(keys)
+    for table in tables[:_MOST_TABLES]:
+        body = io.BytesIO(await head(table, _HEAD))
+        rows = read_rows(body, table.key, ("key", "url", "label"), lambda place, why: None)
+        try:
+            (fields,) = (row.fields for row in islice(rows, 1))
+        except (ConfigError, SourceUnreachableError, ValueError):
+            fields = {}
+        key = str(fields.get("key") or fields.get("url", "")).removeprefix(f"{url.rstrip('/')}/")
+        if "label" in fields and (key in known or not found.whole):
+            found.labels = table.key
+            return
+        found.other_table = found.other_table or table.key

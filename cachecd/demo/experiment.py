@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -125,11 +126,14 @@ def _keys(epoch: Epoch) -> set[bytes]:
 
 @contextmanager
 def _own_daemon(config: Path, log: Path) -> Iterator[Cache]:
-    """A session with its own daemon, which logs to `log`. After a failure the end of the log is printed,
-    because it may have the reason."""
+    """A session with its own daemon. Both log to `log`, so that no line breaks the table. After a failure
+    the end of the log is printed, because it may have the reason."""
     # None of the user's settings for other daemons is meant for this one.
     for variable in [name for name in os.environ if name.startswith("CACHECD_")]:
         del os.environ[variable]
+    client, handler = logging.getLogger("cachecd"), logging.FileHandler(log)
+    client.addHandler(handler)
+    client.propagate = False
     try:
         with _stderr_to(log):
             cache = connect(config)
@@ -139,13 +143,17 @@ def _own_daemon(config: Path, log: Path) -> Iterator[Cache]:
         lines = log.read_text(errors="replace").splitlines(keepends=True)
         sys.stderr.writelines(lines[-_LOG_LINES:])
         raise
+    finally:
+        client.propagate = True
+        client.removeHandler(handler)
+        handler.close()
 
 
 @contextmanager
 def _stderr_to(log: Path) -> Iterator[None]:
-    """Processes started within write their stderr to `log`, so that their lines do not break the table."""
+    """Processes started within write their stderr to `log`."""
     before = os.dup(2)
-    with log.open("wb") as file:
+    with log.open("ab") as file:
         os.dup2(file.fileno(), 2)
     try:
         yield

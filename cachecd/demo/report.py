@@ -29,7 +29,8 @@ class Setting:
             f"{_mib(self.object_bytes)} MiB as PNG, {_mib(self.pixel_bytes)} MiB as pixels\n"
             f"cache  at most {_mib(self.limit_bytes)} MiB, filled at {self.bandwidth}; "
             f"numpy trains for {self.epoch_seconds:g} s an epoch\n"
-            f"files  {self.directory}, removed at the end"
+            f"files  {self.directory}, removed at the end\n"
+            "wait   for all test images and a few training images; then epoch 1 begins"
         )
 
 
@@ -52,7 +53,6 @@ class Row:
 
     def text(self) -> str:
         """Returns the row; the first row comes with the table's heading."""
-        # Not earlier: before the first row the client may print what it waits for.
         heads = "" if self.epoch else f"\n{_HEADS}\n"
         return (
             f"{heads}{self.epoch + 1:5}  {self.files:5}  {self.records:7}  {self.seen:4.0%}"

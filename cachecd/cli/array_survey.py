@@ -1,0 +1,134 @@
+"""Surveys arrays for `cachecd init`: headers of .npy files, metadata of zarr folders, small HDF5 files."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import math
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cachecd.model import ObjectInfo
+
+_HEADER = 64 << 10  # bytes
+_LARGEST_FILE = 16 << 20  # bytes of an HDF5 file, which is read whole
+_MOST = 32  # metadata files of a zarr folder that are read
+
+# Reads an object's first bytes.
+Head = Callable[[ObjectInfo, int], Awaitable[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """The layout of one array. `row_bytes`: the bytes of one step along axis 0."""
+
+    rows: int
+    row_bytes: int
+    axes: int
+
+    @classmethod
+    def of(cls, shape: Sequence[int], itemsize: int) -> Array:
+        return cls(shape[0], itemsize * math.prod(shape[1:]), len(shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """`largest`: the array that windows are taken of. `fewest`: the number of rows that nine of ten arrays
+    have at least. `count`: the number of such arrays. `step`: a window is a multiple of it. `paths`:
+    feature -> path in a file."""
+
+    largest: Array
+    fewest: int
+    count: int
+    step: int = 1
+    paths: dict[str, str] = field(default_factory=dict)
+
+
+async def survey_npy(head: Head, groups: Sequence[Sequence[ObjectInfo]]) -> Arrays | None:
+    """Reads the headers of the largest group of arrays that belong together. None if one of them is no
+    array of numbers, or if no window makes whole rows of all of them."""
+    largest = max(groups, key=lambda group: group[0].size)
+    arrays = [array for o in largest if (array := _npy(await head(o, _HEADER)))]
+    first, *others = arrays or [Array(0, 0, 0)]
+    if len(arrays) < len(largest) or not all(array.rows for array in arrays):
+        return None
+    if any(max(first.rows, o.rows) % min(first.rows, o.rows) for o in others):
+        return None
+    sizes = sorted(group[0].size for group in groups)
+    header = largest[0].size - first.rows * first.row_bytes
+    fewest = (sizes[len(sizes) // 10] - header) // max(first.row_bytes, 1)
+    step = math.lcm(*(first.rows // o.rows or 1 for o in others))
+    return Arrays(first, max(0, fewest), len(groups), step)
+
+
+async def survey_zarr(head: Head, objects: Sequence[ObjectInfo]) -> Arrays | None:
+    """Reads the metadata of the arrays in the first folder NAME.zarr. None if the folder has none."""
+    folder = objects[0].key.partition(".zarr/")[0] + ".zarr/"
+    names = (".zarray", "zarr.json")
+    files = [o for o in objects if o.key.startswith(folder) and o.key.endswith(names)]
+    found = {}
+    for file in files[:_MOST]:
+        with contextlib.suppress(ValueError, KeyError, TypeError, IndexError):
+            about = json.loads(await head(file, _HEADER))
+            dtype = np.dtype(about["data_type"] if "data_type" in about else about["dtype"])
+            path = file.key[len(folder) :].rpartition("/")[0]
+            found[path] = Array.of(about["shape"], dtype.itemsize)
+    return _chosen(found, len({o.key.partition(".zarr/")[0] for o in objects}))
+
+
+async def survey_hdf5(head: Head, objects: Sequence[ObjectInfo]) -> Arrays | None:
+    """Looks for arrays of numbers in the smallest file. None if h5py is not installed, the file is large,
+    or it has no array."""
+    try:
+        import h5py
+    except ImportError:
+        return None
+
+    smallest = min(objects, key=lambda o: o.size)
+    if smallest.size > _LARGEST_FILE:
+        return None
+    found: dict[str, Array] = {}
+
+    def visit(path: str, node: object) -> None:  # of no links
+        if isinstance(node, h5py.Dataset) and node.shape and node.dtype.kind in "biuf":
+            found[path] = Array.of(node.shape, node.dtype.itemsize)
+
+    # libhdf5 may crash if bytes are missing, so the file is read whole.
+    body = io.BytesIO(await head(smallest, smallest.size))
+    with contextlib.suppress(OSError, RuntimeError, KeyError), h5py.File(body, "r") as file:
+        file.visititems(visit)
+    return _chosen(found, len(objects))
+
+
+def _chosen(found: dict[str, Array], files: int) -> Arrays | None:
+    """Chooses the largest array and all arrays with the same number of rows."""
+    if not found:
+        return None
+    largest = max(found.values(), key=lambda a: a.rows * a.row_bytes)
+    paths = [path for path, array in found.items() if array.rows == largest.rows]
+    names = dict(_named(paths)) if len(paths) > 1 else {"array": paths[0]}
+    return Arrays(largest, largest.rows, files, paths=names)
+
+
+def _named(paths: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yields a feature for each path: the last part of the path, or all of it where two are the same."""
+    last = [path.rpartition("/")[2] for path in paths]
+    for path, name in zip(paths, last, strict=True):
+        name = name if last.count(name) == 1 else path.replace("/", "_")
+        yield (f"{name}s" if name in ("key", "start") else name), path
+
+
+def _npy(head: bytes) -> Array | None:
+    file = io.BytesIO(head)
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0
+        if version != (1, 0):
+            read = np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+    except ValueError:
+        return None
+    return Array.of(shape, dtype.itemsize) if shape and not dtype.hasobject else None

@@ -1,0 +1,321 @@
+"""Each layout of docs/sources.md and docs/inputs.md as a folder: `init` writes what the owner expects,
+`check` accepts it, and `sample` shows a record of it."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import tarfile
+from dataclasses import dataclass, field
+from typing import Any
+
+import h5py
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+import soundfile
+import zarr
+from PIL import Image
+
+from cachecd import cli
+from cachecd.config import load
+from cachecd_client._core import ShardWriter, encode_example
+from tests.hub import Hub
+from tests.scripted import scripted_server
+
+BYTES, NUMBER = ("bytes", []), ("int64", [])
+
+
+def picture(form="PNG", mode="RGB"):
+    file = io.BytesIO()
+    Image.new(mode, (6, 4)).save(file, form)
+    return file.getvalue()
+
+
+def sound():
+    file = io.BytesIO()
+    soundfile.write(file, np.zeros(800, np.float32), 16_000, format="FLAC")
+    return file.getvalue()
+
+
+def npy(shape, dtype="float32"):
+    file = io.BytesIO()
+    np.save(file, np.zeros(shape, dtype))
+    return file.getvalue()
+
+
+def npz():
+    file = io.BytesIO()
+    np.savez(file, pixels=np.zeros((4, 6)), label=3)
+    return file.getvalue()
+
+
+def tar(**members):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for sample in range(3):
+            for suffix, body in members.items():
+                about = tarfile.TarInfo(f"{sample:04}.{suffix}")
+                about.size = len(body)
+                archive.addfile(about, io.BytesIO(body))
+    return file.getvalue()
+
+
+def tfrecord(tmp_path):
+    path = tmp_path / "made.tfrecord"
+    writer = ShardWriter(str(path))
+    for number in range(3):
+        writer.append(encode_example({"number": number}))
+    writer.finish("{}")
+    return path.read_bytes()
+
+
+def parquet(**columns):
+    file = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table(columns), file)
+    return file.getvalue()
+
+
+def hdf5(rows):
+    file = io.BytesIO()
+    with h5py.File(file, "w") as made:
+        made.create_dataset("acquisition/data", data=np.zeros((rows, 2), np.int16))
+        made.create_dataset("acquisition/rate", data=16_000)
+    return file.getvalue()
+
+
+def of_zarr(tmp_path, **arrays):
+    """The files of a group film.zarr with these arrays."""
+    for name, rows in arrays.items():
+        data = np.ones((rows, 3), np.uint8)
+        zarr.create_array(str(tmp_path / "film.zarr"), name=name, data=data, chunks=(16, 3))
+    files = [path for path in (tmp_path / "film.zarr").rglob("*") if path.is_file()]
+    return {str(path.relative_to(tmp_path)): path.read_bytes() for path in files}
+
+
+@dataclass
+class Layout:
+    """`source`: what the proposal's source has beside the URL. `features`: of the first record, with their
+    dtypes and shapes. `texts`: parts of the proposal. `unknown`: init says that it cannot tell what the
+    files hold. `skipped`: objects that are no records."""
+
+    objects: Any  # key -> bytes, or a function of a temporary directory
+    source: dict[str, Any]
+    features: dict[str, tuple[str, list[int] | None]]
+    texts: tuple[str, ...] = ()
+    unknown: bool = False
+    options: list[str] = field(default_factory=list)
+    skipped: tuple[str, ...] = ()
+
+
+FILES = {"format": "files"}
+PAYLOAD = {"key": BYTES, "payload": BYTES}
+CLASSES = {"pattern": "^([^/]+)/"}
+LAYOUTS = {
+    "images": Layout(
+        {f"{n}.jpg": picture("JPEG") for n in range(3)}, FILES, PAYLOAD, ('"payload": Image(4',)
+    ),
+    "folders of classes": Layout(
+        {f"{c}/{n}.png": picture() for c in ("cat", "dog") for n in range(3)},
+        FILES | {"label": CLASSES},
+        PAYLOAD | {"label": NUMBER},
+    ),
+    "images with other files": Layout(
+        {f"2026/{n}.jpg": picture("JPEG") for n in range(3)} | {"2026/a.png": picture(), "README.MD": b"x"},
+        FILES | {"skip": ("*.MD",)},
+        PAYLOAD,
+    ),
+    "images that loaders do not decode": Layout(
+        {f"{n}.webp": picture("WEBP") for n in range(3)},
+        FILES,
+        {"key": BYTES, "image": ("uint8", [256, 256, 3])},
+    ),
+    "pairs in folders": Layout(
+        {f"{kind}/berlin/{n}.png": picture() for kind in ("images", "masks") for n in range(3)},
+        FILES | {"join": {"image": "images/*.png", "mask": "masks/*.png"}},
+        {"key": BYTES, "image": BYTES, "mask": BYTES},
+        ('"mask": Image(4, crop="random", flip=0.5, mode="L", resample="nearest")',),
+    ),
+    "pairs by the end of the name": Layout(
+        {f"{n}{kind}.png": picture() for kind in ("", "_mask") for n in range(3)},
+        FILES | {"join": {"mask": "*_mask.png", "image": "*.png"}},
+        {"key": BYTES, "image": BYTES, "mask": BYTES},
+        ('"mask": Image(4, crop="random", flip=0.5, mode="L", resample="nearest")',),
+    ),
+    "sound": Layout(
+        {f"{n}.flac": sound() for n in range(3)}, FILES, PAYLOAD, ("# transform: [{decode_audio: ",)
+    ),
+    "sound and text": Layout(
+        {f"audio/ann/{n}.flac": sound() for n in range(3)}
+        | {f"text/ann/{n}.txt": b"hi" for n in range(3)},
+        FILES | {"join": {"audio": "audio/*.flac", "text": "text/*.txt"}},
+        {"key": BYTES, "audio": BYTES, "text": BYTES},
+    ),
+    "a table of labels": Layout(
+        {f"{n}.jpg": picture("JPEG") for n in range(3)}
+        | {"labels.csv": b"key,label\n0.jpg,cat\n1.jpg,dog\n2.jpg,cat\n"},
+        FILES | {"label": {"manifest": "URL/labels.csv"}, "skip": ("*.csv",)},
+        PAYLOAD | {"label": NUMBER},
+    ),
+    "a table of labels, one object a line": Layout(
+        {f"images/{n}.jpg": picture("JPEG") for n in range(2)}
+        | {"labels.jsonl": b'{"url": "URL/images/%d.jpg", "label": "cat"}\n' * 2 % (0, 1)},
+        FILES | {"label": {"manifest": "URL/labels.jsonl"}, "skip": ("*.jsonl",)},
+        PAYLOAD | {"label": NUMBER},
+    ),
+    "a table that names its columns otherwise": Layout(
+        {f"{n}.jpg": picture("JPEG") for n in range(3)} | {"train.csv": b"id,breed\n0,pug\n"},
+        FILES | {"skip": ("*.csv",)},
+        PAYLOAD,
+        ("# train.csv gives no labels: it has no columns key (or url) and label",),
+    ),
+    "webdataset": Layout(
+        {f"{n}.tar": tar(jpg=picture("JPEG"), cls=b"7", json=b"{}") for n in range(2)},
+        {"format": "webdataset"},
+        {"__key__": BYTES, "jpg": BYTES, "cls": NUMBER, "json": BYTES},
+        ("# members are cls, jpg, json", '"jpg": Image(4'),
+    ),
+    "webdataset, compressed, with an index": Layout(
+        {"0.tar.gz": gzip.compress(tar(flac=sound(), txt=b"hi")), "index.json": b"{}"},
+        {"format": "webdataset"},
+        {"__key__": BYTES, "flac": BYTES, "txt": BYTES},
+        ("There are objects with other suffixes too (.json)",),
+        skipped=("index.json",),
+    ),
+    "tfrecord": Layout(
+        lambda tmp_path: {"x.tfrecord-00000-of-00001": tfrecord(tmp_path)},
+        {"format": "tfrecord"},
+        {"number": NUMBER},
+    ),
+    "tfrecord, compressed": Layout(
+        lambda tmp_path: {"x.tfrecord.gz": gzip.compress(tfrecord(tmp_path))},
+        {"format": "tfrecord"},
+        {"number": NUMBER},
+    ),
+    "rows of parquet": Layout(
+        {f"part-{n}.parquet": parquet(age=[1, 2], name=["a", "b"]) for n in range(2)} | {"_SUCCESS": b""},
+        {"format": "parquet"},
+        {"age": NUMBER, "name": BYTES},
+    ),
+    "images in parquet": Layout(
+        {"0.parquet": parquet(image=[{"bytes": picture(), "path": "a"}], label=[3])},
+        {"format": "parquet"},
+        {"image": BYTES, "label": NUMBER},
+    ),
+    "tokens in .npy": Layout(
+        {"tokens.npy": npy(5000, "uint16")},
+        {"format": "npy", "array": {"window": 1024}},
+        {"key": BYTES, "start": NUMBER, "array": ("uint16", [1024])},
+    ),
+    "a set in one .npy": Layout(
+        {"images.npy": npy((50, 6, 4, 3), "uint8"), "readme.txt": b"x"},
+        {"format": "npy", "array": {"window": 1, "match": "*.npy"}},
+        {"key": BYTES, "start": NUMBER, "array": ("uint8", [1, 6, 4, 3])},
+    ),
+    "recordings of different lengths": Layout(
+        {f"{n}.npy": npy((300 + 100 * n, 2)) for n in range(3)},
+        {"format": "npy", "array": {"window": 300}},
+        {"key": BYTES, "start": NUMBER, "array": ("float32", [300, 2])},
+    ),
+    "arrays that belong together": Layout(
+        {f"{n}.audio.npy": npy(3200 + 160 * n) for n in range(3)}
+        | {f"{n}.labels.npy": npy(20 + n, "int64") for n in range(3)},
+        {"format": "npy", "array": {"window": 3200, "arrays": {"audio": {"match": "*.audio.npy"},
+                                                               "labels": {"match": "*.labels.npy"}}}},
+        {"key": BYTES, "start": NUMBER, "audio": ("float32", [3200]), "labels": ("int64", [20])},
+    ),
+    "raw numbers, their format given": Layout(
+        {"train.bin": bytes(40_000)},
+        {"format": "npy", "array": {"window": 1024, "dtype": "float32"}},
+        {"key": BYTES, "start": NUMBER, "array": ("float32", [1024])},
+        ("dtype: float32  # of the numbers: please correct it",),
+        options=["--format", "npy"],
+    ),
+    "raw numbers": Layout({"train.bin": bytes(40_000)}, FILES, PAYLOAD, ("# init --format npy",), True),
+    "npz": Layout({f"{n}.npz": npz() for n in range(3)}, FILES, PAYLOAD, unknown=True),
+    "rows of CSV": Layout(
+        {"train.csv": b"age,name\n1,a\n"}, FILES, PAYLOAD, ("convert them to Parquet",), True
+    ),
+    "rows of JSON lines": Layout(
+        {"train.jsonl": b'{"age": 1}\n'}, FILES, PAYLOAD, ("convert them to Parquet",), True
+    ),
+    "documents": Layout({f"{n}.txt": b"some text" for n in range(3)}, FILES, PAYLOAD, unknown=True),
+    "HDF5": Layout(
+        {"a.h5": hdf5(64), "b.h5": hdf5(80)},
+        {"format": "python", "reader": "cachecd.readers.hdf5:Windows",
+         "options": {"window": 64, "path": "acquisition/data"}},
+        {"key": BYTES, "start": NUMBER, "array": ("int16", [64, 2])},
+        ("pip install 'cachecd[hdf5]'",),
+    ),
+    "zarr": Layout(
+        lambda tmp_path: of_zarr(tmp_path, pixels=64, labels=64, means=4),
+        {"format": "python", "reader": "cachecd.readers.zarr:Windows",
+         "options": {"window": 1, "path": {"pixels": "pixels", "labels": "labels"}}},
+        {"key": BYTES, "start": NUMBER, "pixels": ("uint8", [1, 3]), "labels": ("uint8", [1, 3])},
+    ),
+    "recordings for a class of yours": Layout(
+        {f"2026-01-07/{n}.raw": bytes(100) for n in range(3)}, FILES, PAYLOAD,
+        ("format python with a class of yours",), True,
+    ),
+}  # fmt: skip
+
+
+def listed(proposal: str, url: str, of: dict[str, Any]) -> dict[str, Any]:
+    """The proposal's source with these keys alone, as far as they are set."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: plain(v) for k, v in value.items() if v not in (None, (), {}, False, "")}
+        return value.replace(url, "URL") if isinstance(value, str) else value
+
+    source = plain(load(proposal, {}).datasets["train"].source.model_dump())
+    assert source.pop("url") == "URL"
+    return source
+
+
+def run(capsys: Any, *command: Any) -> tuple[str, str]:
+    code = cli.run_command([str(word) for word in command])
+    output = capsys.readouterr()
+    assert code == 0, output.err
+    return output.out, output.err
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_layout_is_proposed_accepted_and_shown(name, tmp_path, capsys):
+    layout = LAYOUTS[name]
+    objects = layout.objects(tmp_path) if callable(layout.objects) else layout.objects
+    url = f"file://{tmp_path}/src"
+    for key, body in objects.items():
+        path = tmp_path / "src" / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(body.replace(b"URL", url.encode()))
+    file = tmp_path / "c.yaml"
+    cache = tmp_path / "cache"
+    _, said = run(capsys, "init", url, "--cache", cache, "-o", file, *layout.options)
+    assert ("cannot tell" in said) == layout.unknown
+    assert len(said.splitlines()) == 1 + layout.unknown
+    assert listed(file, url, layout.source) == layout.source
+    assert [text for text in layout.texts if text not in file.read_text()] == []
+    run(capsys, "check", file)
+    shown = json.loads(run(capsys, "sample", file, "--json", "--out", tmp_path / "images")[0])
+    features = shown["records"][0]["features"]
+    assert {f: (v["dtype"], v["shape"]) for f, v in features.items()} == layout.features
+    told = json.loads(run(capsys, "check", file, "--sources", "--json")[0])
+    skipped = told["resolved"]["datasets"]["train"]["sample"]["skipped"]
+    assert tuple(each["key"] for each in skipped) == layout.skipped
+    assert not cache.exists()
+
+
+@pytest.mark.long
+def test_a_data_set_of_the_hub_is_proposed_accepted_and_shown(tmp_path, capsys, monkeypatch):
+    with scripted_server() as server, scripted_server() as elsewhere:
+        hub = Hub(server, elsewhere)
+        hub.commit({f"data/train-{n}.parquet": parquet(age=[1, 2]) for n in range(2)})
+        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
+        file, url = tmp_path / "c.yaml", "hf://datasets/owner/name/data/"
+        run(capsys, "init", url, "--cache", tmp_path / "cache", "-o", file)
+        assert load(file, {}).datasets["train"].source.format == "parquet"
+        run(capsys, "check", file, "--sources")
+        assert "age: int64: 1" in run(capsys, "sample", file)[0]
