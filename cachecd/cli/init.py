@@ -42,8 +42,13 @@ def command(
     from cachecd.errors import ConfigError
     from cachecd.sampler.opening import open_store
 
-    if "://" not in url and Path(url).is_dir():
-        url = f"file://{Path(url).resolve()}"
+    if "://" not in url and (path := Path(url)).is_absolute() | path.exists():
+        if not path.is_dir():
+            kind = "a file" if path.exists() else "not there"
+            raise ConfigError(
+                f"{url} is {kind}; expected a folder, or a URL such as s3://bucket/train/"
+            )
+        url = f"file://{path.resolve()}"
     if out is not None and out.exists():
         raise ConfigError(
             f"{out} exists already and is not overwritten: choose another file with --out"

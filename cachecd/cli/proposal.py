@@ -13,7 +13,7 @@ from cachecd.disk.filesystem import free_bytes, refuse_network_filesystem
 from cachecd.errors import DiskError
 from cachecd.quantities import approximate_size, format_size, printable
 
-_SHARE = 0.8  # of what is free
+_SHARE = 0.5  # of what is free
 _GIB, _MIB = 1 << 30, 1 << 20
 _ARRAY = 4 << 20  # bytes: of several objects, an array up to that is one record
 _WINDOW = 1 << 20  # bytes of a window of a larger one
@@ -252,18 +252,18 @@ def _windows(seen: Survey) -> Iterator[str]:
 
 
 def _directory() -> Path:
-    """Returns a cache directory: of the usual places that are writable, the one with the most free
-    space."""
+    """Returns a cache directory: of the usual places that are writable, the one with the most free space,
+    the user's own if they are on one disk."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     best: tuple[int, Path] | None = None
-    for place in (Path("/var/lib/cachecd"), home / "cachecd", Path("/var/tmp/cachecd")):
+    for place in (home / "cachecd", Path("/var/lib/cachecd"), Path("/var/tmp/cachecd")):
         if not (place.is_absolute() and os.access(_there(place), os.W_OK)):
             continue
         try:
             refuse_network_filesystem(place)
         except DiskError:
             continue
-        if best is None or _free(place) > best[0]:
+        if best is None or _free(place) > best[0] + _MIB:
             best = _free(place), place
     if best is None:
         raise DiskError("found no writable local directory for the cache: choose one with --cache")

@@ -115,8 +115,7 @@ def survey(store: Store, url: str) -> Survey:
     objects = [o for o in found.objects if o.size]
     if not objects:
         raise ConfigError(
-            f"no objects with content under {url}; expected at least one: check the prefix, and that it "
-            "ends where the keys begin"
+            f"no objects with content under {url}; expected at least one: check the names of its folders"
         )
     suffixes = Counter(suffix_of(o.key) for o in objects)
     found.suffixes = dict(suffixes.most_common())

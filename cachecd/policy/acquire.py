@@ -127,7 +127,8 @@ class Leases:
         if shards.records and (is_ready or gen is not dataset.generation):
             return gen, shards
         whole = int(gen.estimate) if math.isfinite(gen.estimate) else 0  # 0: no figure yet
-        want = whole if rules.pin else rules.first
+        listed = whole or (gen.source_bytes if gen.completed else 0)  # a small source has no more
+        want = whole if rules.pin else min(rules.first, listed or rules.first)
         return self._not_ready(dataset, event.request, want if upto is None else 0)
 
     def _is_ready(self, dataset: Dataset, has_older: bool) -> bool:

@@ -54,7 +54,7 @@ class Generation:
         self.repairs: dict[int, Repair] = {}  # by number
         # The shards whose next version is being made, with the bytes reserved: few at a time.
         self.remaking: dict[int, tuple[do.RemakeShard, int]] = {}
-        self.units = self.completed = self.num_retired = 0
+        self.units = self.completed = self.num_retired = self.source_bytes = 0
         self.reason = ""
         self._fits, (self._misfits, self._misfit) = 0, start.misfits
         self.writes_shape = False
@@ -112,6 +112,7 @@ class Generation:
         self.blocks.waits = event.first
         self.blocks.ends = () if event.first and awaits_classes else event.ends
         self.units, self.completed, self.reason = event.units, event.completed, event.reason
+        self.source_bytes = event.size
         for stream in self.streams:
             stream.changed()
 

@@ -339,7 +339,12 @@ def test_a_file_that_is_there_is_not_overwritten(put, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("url", "why"),
-    [("nowhere", "expected a URL such as s3://"), ("s3://", "expected a name after")],
+    [
+        ("nowhere", "expected a URL such as s3://"),
+        ("/nowhere", "/nowhere is not there; expected a folder, or a URL such as s3://"),
+        (__file__, "is a file; expected a folder"),
+        ("s3://", "expected a name after"),
+    ],
 )
 def test_a_url_that_is_none_is_refused(capsys, url, why):
     assert cli.run_command(["init", url]) == 2
@@ -350,7 +355,7 @@ def test_a_source_without_content_and_a_disk_without_room_are_said_so(put, tmp_p
     with pytest.raises(ConfigError, match="no objects with content"):
         seen(put({"empty": b""}))
     monkeypatch.setattr(proposal, "free_bytes", lambda path: 1 << 29)
-    with pytest.raises(DiskError, match=r"has 512.0 MiB free, expected at least 1.2 GiB"):
+    with pytest.raises(DiskError, match=r"has 512.0 MiB free, expected at least 2.0 GiB"):
         proposal._limit(tmp_path, Survey([], True))
 
 

@@ -73,6 +73,16 @@ def test_bad_requests_are_refused():
     assert cache.replies["2"].code == "lease-lost"
 
 
+def test_waiting_for_a_small_source_wants_no_more_than_the_source():
+    cache = Cache(units=8, first=10**9)
+    cache.directory(A).list(sorted(cache.sources["a"]), 1 << 30)
+    cache.send(cache.listed(A))
+    cache.send(ev.AcquireAsked("q", "a", "job", 0))
+    waiting = cache.replies["q"]
+    assert isinstance(waiting, do.ReplyWaiting)
+    assert (waiting.have, waiting.want) == (0, 8 * 4)
+
+
 def test_empty_source_is_refused():
     cache = Cache(units=0)
     cache.list_all()
