@@ -37,26 +37,20 @@ class ArrayFile(SectionModel):
 
     match: Text | None = Field(
         None,
-        description=(
-            "Pattern of the keys to read; * stands for any text. Other objects are not part of the source. "
-            "Left out: every object."
-        ),
+        description="Pattern of the keys to read; * stands for any text. Left out: every object.",
         examples=["*.audio.npy"],
     )
     dtype: DType | None = Field(
         None,
         description=(
-            "Dtype of raw binary, with its byte order, such as >i2. A .npy file has its own dtype, which "
-            "must agree. A .npy file stores bfloat16 as two bytes without a type."
+            "Dtype of raw binary, with its byte order, such as >i2. A .npy file has its own, which "
+            "must agree; it stores bfloat16 as two bytes without a type."
         ),
         examples=["float32", ">i2"],
     )
     shape: tuple[Side, ...] = Field(
         (),
-        description=(
-            "Shape of one row of raw binary. The number of rows follows from the object's size. Left out: "
-            "a row is one number."
-        ),
+        description="Shape of one row of raw binary. Left out: a row is one number.",
         examples=[[2]],
     )
 
@@ -97,8 +91,8 @@ class ArrayConfig(ArrayFile):
         ge=1,
         le=2**40,
         description=(
-            "Rows from the start of one window to the start of the next. Less than `window`: they "
-            "overlap. More: rows are left out. Left out: `window`."
+            "Rows from the start of one window to the start of the next: less than `window`, they "
+            "overlap; more, rows are left out. Left out: `window`."
         ),
         examples=[8000],
     )

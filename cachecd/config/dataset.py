@@ -18,17 +18,16 @@ class GrowConfig(SectionModel):
     first: PositiveSize | None = Field(
         None,
         description=(
-            "How much must be cached before the first epoch begins. With a small value, training "
-            "starts sooner. With a large one, the first epoch has more variety. At most half of the "
-            "dataset's share counts. Left out: 1GiB, or a quarter of the limit if that is smaller."
+            "How much is cached before the first epoch begins. Small: training starts sooner. "
+            "Large: more variety. At most half of the dataset's share counts. Left out: 1GiB, or a "
+            "quarter of the limit if that is smaller."
         ),
         examples=["1GiB"],
     )
     per_epoch: Size | None = Field(
         None,
         description=(
-            "How much each epoch may add. Before the first epoch begins, the cache grows to `first`. "
-            "Left out: as fast as the link allows."
+            "How much each epoch may add after `first`. Left out: as fast as the link allows."
         ),
         examples=["20GiB"],
     )
@@ -36,7 +35,7 @@ class GrowConfig(SectionModel):
         False,
         description=(
             "Epoch k waits for exactly first + k * per_epoch, so that every run has the same sets, "
-            "however fast the link is. It has no effect once a shard was retired. Needs `per_epoch`."
+            "however fast the link is. No effect once a shard was retired. Needs `per_epoch`."
         ),
     )
 
@@ -61,9 +60,8 @@ class EvictConfig(SectionModel):
         gt=0,
         le=1,
         description=(
-            "Part of the dataset's share that may be retired when an epoch begins, once the share is "
-            "full. Never more is retired than the link refills, or than was delivered to trainers "
-            "since the last rotation."
+            "Part of a full share that may be retired when an epoch begins. Never more than the "
+            "link refills, or than was delivered to trainers since the last rotation."
         ),
     )
 
@@ -77,9 +75,8 @@ class DatasetConfig(SectionModel):
     transform: Steps = Field(
         (),
         description=(
-            "Prepares a record once, before it is cached: ready-made steps (shrink, decode_image, "
-            "resize, center_crop, class_map, decode_audio), and module:function for your own. A "
-            "single module:function may stand alone."
+            "Prepares a record once, before it is cached: ready-made steps, and module:function "
+            "for your own. A single module:function may stand alone."
         ),
         examples=[["decode_image", {"resize": 256}], "my_project.prepare:to_tensors"],
     )
@@ -90,9 +87,8 @@ class DatasetConfig(SectionModel):
         ge=0,
         le=2**64 - 1,
         description=(
-            "Decides the order in which the source is sampled, and the default order of reading. A "
-            "generation keeps the order of sampling that it began with. Another seed in the YAML "
-            "changes the order of reading alone."
+            "Decides the order of sampling, which a generation keeps, and the default order of "
+            "reading."
         ),
     )
     streams: Integer = Field(
@@ -100,10 +96,9 @@ class DatasetConfig(SectionModel):
         ge=1,
         le=1024,
         description=(
-            "How many sequences of records are sampled side by side, at most. There are fewer if the "
-            "first block of the listing has fewer than 8 units for each, or if a share of the limit "
-            "has room for fewer than 4 shards of each. A generation keeps its number of streams. More "
-            "streams keep more workers busy."
+            "How many sequences of records are sampled side by side, at most: one for each 8 units "
+            "of the first block of the listing, and one for each 4 shards of the share. A "
+            "generation keeps its number. More keep more workers busy."
         ),
     )
     pin: Boolean = Field(
@@ -120,10 +115,7 @@ class DatasetConfig(SectionModel):
     )
     partition: PartitionConfig | None = Field(
         None,
-        description=(
-            "This node's part of the units, if several nodes share a source: no two nodes have a unit "
-            "in common."
-        ),
+        description="This node's part of the units, if several nodes share a source.",
     )
     generation: Integer = Field(
         1,
@@ -137,9 +129,8 @@ class DatasetConfig(SectionModel):
     relist: Duration | None = Field(
         None,
         description=(
-            "How often the source is listed again while the daemon runs. The next pass has new and "
-            "rewritten objects. Left out: once a start. Not for a pinned dataset, which is one set "
-            "for all epochs."
+            "How often the source is listed again. The next pass has new and rewritten objects. "
+            "Left out: once a start. Not for a pinned dataset."
         ),
         examples=["10m"],
     )

@@ -30,17 +30,17 @@ MANIFEST: Any = Field(
     None,
     description=(
         "URL of a table that replaces the store's listing: *.csv, *.jsonl (both also with .gz), "
-        "*.parquet, or the manifest.json of an S3 Inventory. Its columns: key (relative to `url`) or "
-        "url (absolute); offset and length (a part of the object), size, etag and label are optional. "
-        "Read with the credentials of the source."
+        "*.parquet, or the manifest.json of an S3 Inventory. Columns: key (relative to `url`) or "
+        "url (absolute); if wanted, offset and length (a part of the object), size, etag and "
+        "label."
     ),
     examples=["s3://bucket/lists/train.csv"],
 )
 LABELS: Any = Field(
     None,
     description=(
-        "In place of a pattern: URL of a table of keys and labels, in one of the formats of "
-        "`source.manifest`, with the columns key (or url) and label. A unit without a row is skipped."
+        "In place of a pattern: URL of a table with the columns key (or url) and label, in a "
+        "format of `source.manifest`. A unit without a row is skipped."
     ),
     examples=["s3://bucket/lists/labels.csv"],
 )

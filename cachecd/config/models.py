@@ -44,40 +44,38 @@ class CacheConfig(SectionModel):
 
     dir: AbsolutePath = Field(
         description=(
-            "Directory of the cache, on a local disk. ~ is the daemon's home. The directory belongs "
-            "to one daemon. Trainers need permission to read it. Network file systems are refused."
+            "Directory of the cache, on a local disk, for one daemon. ~ is the daemon's home. "
+            "Trainers need permission to read it."
         )
     )
     limit: SizeOrPercent = Field(
         description=(
             "Disk the cache may use at most: a size, or a share of its file system such as 80%. "
-            "Everything in the directory counts, in allocated blocks. The larger the limit, the more "
-            "variety an epoch has."
+            "Everything in the directory counts, in allocated blocks."
         ),
         examples=["500GiB", "80%"],
     )
     shard_size: Size = Field(
         64 << 20,
         description=(
-            "Size of one shard file, from 64KiB to 4GiB. With small shards, training starts sooner "
-            "and rotation proceeds in finer steps. Large shards are fewer files."
+            "Size of one shard file, from 64KiB to 4GiB. Small shards start training sooner and "
+            "rotate in finer steps; large shards are fewer files."
         ),
         examples=["64MiB"],
     )
     reserve_free: Size = Field(
         0,
-        description="Room to leave free on the file system for others, whatever the limit allows.",
+        description="Room to leave free on the file system, whatever the limit allows.",
         examples=["20GiB"],
     )
     window: Size | None = Field(
         None,
         gt=0,
         description=(
-            "Bytes of shards that a trainer reads at random at a time. A larger set is shuffled "
-            "within a sliding window of whole shards, which are read ahead, because random access to "
-            "more than the memory holds is very slow. Never more than 16,384 shards, because a "
-            "process can map at most 65,530 files. Set it if trainers on several machines must read "
-            "in the same order. Left out: half of the memory of the daemon's cgroup."
+            "Bytes of shards that a trainer reads at random at a time, at most 16,384 shards. A "
+            "larger set is shuffled within a sliding window, because random access to more than "
+            "the memory holds is very slow. Set it if trainers on several machines must read in "
+            "the same order. Left out: half of the memory of the daemon's cgroup."
         ),
         examples=["32GiB"],
     )
@@ -108,8 +106,7 @@ class SamplerConfig(SectionModel):
         ge=1,
         le=1024,
         description=(
-            "Processes that fetch, prepare and write. More help if the transform takes the time. "
-            "Leave the trainer its cores."
+            "Processes. More help if the transform takes the time. Leave the trainer its cores."
         ),
     )
     connections: Integer = Field(
@@ -123,34 +120,32 @@ class SamplerConfig(SectionModel):
     )
     bandwidth: Rate | None = Field(
         None,
-        description="Part of the link to use at most, over all workers. Left out: all of it.",
+        description="Part of the link to use at most. Left out: all of it.",
         examples=["600MB/s"],
     )
     python: AbsolutePath | None = Field(
         None,
         description=(
-            "Interpreter of the workers: its environment has the transform's module. Left out: the "
-            "daemon's own."
+            "Interpreter of the workers, with the transform's module. Left out: the daemon's own."
         ),
         examples=["/home/me/project/.venv/bin/python"],
     )
     path: tuple[Directory, ...] = Field(
         (),
         description=(
-            "Folders of your modules that are not installed. Workers search them first, in this "
-            "order, then the daemon's working directory, PYTHONPATH and installed packages. A "
-            "relative folder is relative to the configuration file. A missing folder is an error. "
-            "Modules that a worker has imported already, such as most of Python's own, are not "
-            "replaced."
+            "Folders of your modules that are not installed. Workers search them first, then the "
+            "daemon's working directory, PYTHONPATH and installed packages. A relative folder is "
+            "relative to the configuration file. Modules of Python's own are not replaced."
         ),
         examples=[["."]],
     )
     memory: PositiveSize | None = Field(
         None,
         description=(
-            "Memory that one worker may take. The daemon ends a worker that takes more, and the unit "
-            "in hand is tried once more. Mapped files, and processes that a transform starts, do not "
-            "count. Left out: half of the memory of the daemon's cgroup, divided among the workers."
+            "Memory that one worker may take. The daemon ends a worker that takes more, and the "
+            "unit in hand is tried once more. Mapped files, and processes that a transform starts, "
+            "do not count. Left out: half of the memory of the daemon's cgroup, divided among the "
+            "workers."
         ),
         examples=["4GiB"],
     )
@@ -158,25 +153,24 @@ class SamplerConfig(SectionModel):
         600.0,
         description=(
             "How long a transform may take for one record. The daemon ends a worker that is silent "
-            "for so long, and the unit in hand is tried once more. Imports before the first unit may "
-            "take two minutes, or this time if it is longer."
+            "for longer, and the unit in hand is tried once more. Imports may take two minutes, or "
+            "this time if it is longer."
         ),
         examples=["2m"],
     )
     egress_limit: PositiveSize | None = Field(
         None,
         description=(
-            "Bytes to fetch in all, counted over restarts in egress.json. At the limit the daemon "
-            "fetches nothing more, and training goes on with what is cached. For stores that bill "
-            "outgoing bytes. Units in hand are finished."
+            "Bytes to fetch in all, over restarts. At the limit the daemon fetches nothing more, "
+            "and training goes on with what is cached."
         ),
         examples=["10TiB"],
     )
     idle: Duration | None = Field(
         None,
         description=(
-            "Fetch nothing if no job had a lease for so long. The next acquire resumes. Left out: the "
-            "cache is filled whether or not a job trains."
+            "Fetch nothing if no job had a lease for so long; the next acquire resumes. Left out: "
+            "fetch whether or not a job trains."
         ),
         examples=["30m"],
     )
@@ -199,10 +193,10 @@ class ServerConfig(SectionModel):
         default_factory=default_endpoint,
         validate_default=True,
         description=(
-            "Unix socket of the daemon: ipc:// and an absolute path of at most 107 bytes. The "
-            "socket's group can read everything that is cached. Left out: "
-            "ipc://$XDG_RUNTIME_DIR/cachecd/cachecd.sock, or ipc:///run/cachecd/cachecd.sock without "
-            "that variable."
+            "Unix socket of the daemon: ipc:// and an absolute path of at most 107 bytes. Its "
+            "group can read everything that is cached. Left out: "
+            "ipc://$XDG_RUNTIME_DIR/cachecd/cachecd.sock, or ipc:///run/cachecd/cachecd.sock "
+            "without that variable."
         ),
         examples=["ipc:///run/cachecd/cachecd.sock"],
     )
@@ -219,8 +213,8 @@ class Config(SectionModel):
     datasets: dict[DatasetName, DatasetConfig] = Field(
         min_length=1,
         description=(
-            "Named streams of shards, at least one. A name has 1 to 64 letters, digits, dashes and "
-            "underscores, and begins with a letter or digit."
+            "At least one. A name has 1 to 64 letters, digits, dashes and underscores, and begins "
+            "with a letter or digit."
         ),
     )
     sampler: SamplerConfig = Field(

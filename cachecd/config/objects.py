@@ -55,27 +55,24 @@ Join = Annotated[dict[str, str], BeforeValidator(_joined)]
 MATCH: Any = Field(
     None,
     description=(
-        "For files: a pattern, or a list of patterns, of keys below the URL; * stands for any text, "
-        "also with slashes. Only objects that match one of them are records. Only the folder that the "
-        "patterns have in common is listed. Left out: every object."
+        "For files: only objects that match one of these patterns are records. A pattern is of the "
+        "key below the URL; * stands for any text, also with slashes. Only the folder that the "
+        "patterns have in common is listed."
     ),
     examples=["train/*.jpg"],
 )
 SKIP: Any = Field(
     None,
-    description=(
-        "For files: a pattern, or a list of patterns, as in `match`. Objects that match one of them "
-        "are not records."
-    ),
+    description="For files: objects that match one of these patterns are not records.",
     examples=[["*/.thumbnails/*", "*.txt"]],
 )
 JOIN: Any = Field(
     None,
     description=(
-        "For files: feature -> pattern with exactly one *. A record holds one object of each pattern, "
-        "for the same text in place of the *; `key` is that text. Only the objects of the first "
-        "pattern are listed. If another object is missing, the record is skipped. Not beside `match`, "
-        "`skip` or `manifest`."
+        "For files: feature -> pattern with exactly one *. A record holds one object of each "
+        "pattern, for the same text in place of the *; `key` is that text. Only the objects of the "
+        "first pattern are listed. If another object is missing, the record is skipped. Not beside "
+        "`match`, `skip` or `manifest`."
     ),
     examples=[{"image": "images/*.png", "mask": "masks/*.png"}],
 )

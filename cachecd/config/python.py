@@ -44,17 +44,16 @@ Options = Annotated[dict[Annotated[str, Strict()], Any], AfterValidator(_plain)]
 READER: Any = Field(
     None,
     description=(
-        "For python: your class, module:Class, which the sampler's interpreter imports in the "
-        "daemon's working directory. It is made with `options`, names its units by units() or __len__ "
-        "(left out: the objects below the URL), and read(unit, store) yields the unit's records."
+        "For python: your class. The workers import it, make it with `options`, and read the units "
+        "that it names."
     ),
     examples=["my_project.data:Recordings"],
 )
 OPTIONS: Any = Field(
     {},
     description=(
-        "For python: the keyword arguments with which the class is made. Part of the generation's "
-        "name, as `reader` is."
+        "For python: the keyword arguments of the class. Part of the generation's name, as "
+        "`reader` is."
     ),
     examples=[{"rate": 16000}],
 )

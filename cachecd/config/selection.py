@@ -19,27 +19,27 @@ class SplitConfig(SectionModel):
         lt=1,
         description=(
             "Part of the source that is held out as the pinned dataset NAME-eval, prepared in the "
-            "same way. A hash of each key decides (with by: unit, of key and place in the object), so "
-            "the choice is the same on every machine and in every run. A larger part contains every "
-            "smaller one. Another part is another generation of both datasets."
+            "same way. A hash of each key decides, so the choice is the same on every machine and "
+            "in every run. A larger part contains every smaller one. Another part is another "
+            "generation of both datasets."
         ),
         examples=[0.01],
     )
     by: Literal["key", "unit"] = Field(
         "key",
         description=(
-            "The input of the hash. key: the object's key, or the group in it, so an object is on one "
-            "side. unit: the key and the place in the object, so a large object is divided: an array "
-            "by runs of windows of about 4 MiB, a Parquet file by row groups. Windows that overlap "
-            "share rows across the border of two runs."
+            "The input of the hash. key: the object's key, or the group in it. unit: the key and "
+            "the place in the object, which divides a large object: an array by runs of windows of "
+            "about 4 MiB (windows that overlap share rows across a border), a Parquet file by row "
+            "groups."
         ),
     )
     group: Text | None = Field(
         None,
         description=(
-            "Regular expression, searched in each key. Objects with the same text in its only group, "
-            "or in the group named `group`, are on one side: all objects of a patient, or of a "
-            "recording. A key without a match is a group by itself."
+            "Regular expression, searched in each key. Objects with the same text in its only "
+            "group, or in the group named `group`, are on one side, such as all objects of a "
+            "patient. A key without a match is a group by itself."
         ),
         examples=["^(patient-[0-9]+)/"],
     )
@@ -64,8 +64,9 @@ class PartitionConfig(SectionModel):
     index: Integer = Field(
         ge=0,
         description=(
-            "Number of this node, from 0. A hash of each unit decides which node takes it: together "
-            "the nodes have all units. Class numbers are those of the whole source."
+            "Number of this node, from 0. A hash of each unit decides which node takes it: "
+            "together the nodes have all units, and none twice. Class numbers are those of the "
+            "whole source."
         ),
         examples=[0],
     )

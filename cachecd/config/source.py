@@ -20,8 +20,8 @@ class LabelConfig(SectionModel):
     pattern: Text | None = Field(
         None,
         description=(
-            "Regular expression, searched in each key. Its only group, or the group named `label`, is "
-            "the class's name."
+            "Regular expression, searched in each key. Its only group, or the group named `label`, "
+            "is the class's name."
         ),
         examples=["^([^/]+)/"],
     )
@@ -29,13 +29,12 @@ class LabelConfig(SectionModel):
         None,
         json_schema_extra={"minItems": 1},
         description=(
-            "The names of all classes, in the order of their numbers. 007 is the text as written. The "
-            "source is then sampled while it is listed, and the numbers are the same on every "
-            "machine. Objects of other classes are skipped, each by name: the list is no filter. "
-            "Without the list, classes are numbered in the order of their names when the first "
-            "listing ends, and nothing is sampled before. A class that a later listing finds gets the "
-            "next number. A label keeps its number in every generation. Another list is another "
-            "generation."
+            "The names of all classes, in the order of their numbers, which are then the same on "
+            "every machine, and the source is sampled while it is listed. Objects of other classes "
+            "are skipped, each by name: the list is no filter. Left out: classes are numbered by "
+            "name when the first listing ends, and nothing is sampled before; a class that comes "
+            "later gets the next number. A label keeps its number in every generation. Another "
+            "list is another generation."
         ),
         examples=[["cat", "dog"]],
     )
@@ -75,18 +74,16 @@ class SourceConfig(SectionModel):
     url: UrlOrNone = Field(
         "",
         description=(
-            "The prefix of all objects, such as s3://bucket/train/. Required, except for format "
-            "python. Credentials come from the provider's chain (environment, profile, role). A "
-            "password in the URL is refused."
+            "The prefix of all objects, such as s3://bucket/train/. Not required for format "
+            "python. A password in the URL is refused."
         ),
         examples=["s3://bucket/train/", "file:///data/train/"],
     )
     format: Format = Field(
         description=(
             "What one object is. files: one record. webdataset: a tar file, one record a sample. "
-            "tfrecord: its records, carried over verbatim. parquet: its rows are records. npy: "
-            "windows of arrays. python: a class of yours, or cachecd.readers.hdf5:Windows or "
-            "cachecd.readers.zarr:Windows, says what the units and their records are."
+            "tfrecord: its records, verbatim. parquet: its rows are records. npy: windows of "
+            "arrays. python: what a class of yours says."
         )
     )
     endpoint: StoreAddress | None = Field(
@@ -98,7 +95,7 @@ class SourceConfig(SectionModel):
         None,
         description=(
             "Names the source in place of `url` and `endpoint`. If a bucket moves, set `id` to the "
-            "default, `source_id` in `cachecd status --json`: the cached shards then stay in use."
+            "default, `source_id` in `cachecd status --json`: the cached shards stay in use."
         ),
         examples=["s3://bucket/train/"],
     )
