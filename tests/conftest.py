@@ -7,6 +7,7 @@ import gc
 import inspect
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -51,10 +52,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if not item.get_closest_marker("long")]
 
 
-def pytest_collection_finish() -> None:
+frozen = 0  # modules
+
+
+def freeze() -> None:
     """What tests import, frameworks and all, is no garbage: no collection looks through it again.
 
     A test that collects did so for a third of a second each time, and the automatic ones were as slow.
     """
-    gc.collect()
-    gc.freeze()
+    global frozen
+    if len(sys.modules) > frozen + 100:
+        frozen = len(sys.modules)
+        gc.collect()
+        gc.freeze()
+
+
+def pytest_collection_finish() -> None:
+    freeze()
+
+
+def pytest_runtest_logfinish() -> None:
+    """The test may have been the first that uses a framework."""
+    freeze()

@@ -10,7 +10,6 @@ import pytest
 from cachecd.config import load
 from tests.bench.shortform import run
 from tests.bench.situations.__main__ import SITUATIONS
-from tests.bench.situations.learner import final, reached
 from tests.bench.situations.places import EXAMPLES
 from tests.bench.situations.report import Bar, Report, spread
 
@@ -48,15 +47,22 @@ def test_every_configuration_of_an_example_is_one(name):
     assert load(EXAMPLES / name, {}).datasets["train"]
 
 
-def test_an_accuracy_counts_as_reached_when_it_stays_for_three_snapshots():
+@pytest.fixture
+def learner():
+    from tests.bench.situations import learner  # which imports torch
+
+    return learner
+
+
+def test_an_accuracy_counts_as_reached_when_it_stays_for_three_snapshots(learner):
     curve = [(1, 70), (2, 86), (3, 84), (4, 86), (5, 87), (6, 86), (7, 80)]
-    assert reached(curve, 70) == 1
-    assert reached(curve, 85) == 4
-    assert math.isinf(reached(curve, 87))
+    assert learner.reached(curve, 70) == 1
+    assert learner.reached(curve, 85) == 4
+    assert math.isinf(learner.reached(curve, 87))
 
 
-def test_the_final_accuracy_is_the_mean_of_the_last_tenth():
-    assert final([(second, 50.0 if second < 90 else 80.0) for second in range(101)]) == 80
+def test_the_final_accuracy_is_the_mean_of_the_last_tenth(learner):
+    assert learner.final([(second, 50.0 if second < 90 else 80.0) for second in range(101)]) == 80
 
 
 def test_a_bar_is_judged_by_the_median_and_never_is_missed():

@@ -10,15 +10,15 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
-import torch.distributed as dist
 
-from cachecd_client.errors import CachecdError, CallerError, OtherNodeError
+from cachecd_client.errors import CachecdError, CallerError
 from cachecd_client.protocol import Refused
 from cachecd_client.runs.agreement import Row
 from cachecd_client.session.cache import connect
 from tests.client.conftest import CacheDir, ScriptedDaemon, lending, locked
 from tests.client.records import labels
 from tests.core.processes import in_children
+from tests.frameworks import torch
 
 BATCH = 4
 
@@ -51,7 +51,7 @@ def train(node: ScriptedDaemon, meeting: str, rank: int, length: dict[str, int])
     """What each epoch of this node reads, and the error that ends the run."""
     patience = timedelta(seconds=20)
     way = {"init_method": f"file://{meeting}", "timeout": patience}
-    dist.init_process_group("gloo", rank=rank, world_size=2, **way)
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2, **way)
     epochs, failed = [], ""
     with connect(node.endpoint) as cache:
         try:
@@ -180,12 +180,6 @@ def test_ranks_of_a_node_whose_records_do_not_divide_take_the_steps_of_all(cache
         epoch.numpy(2, rank=0, world=6)
 
 
-def test_a_dataset_for_workers_has_the_steps_agreed_on(cache):
-    for epoch in cache.epochs("train", 1, agree=Beside(9)):
-        dataset = epoch.to_dataset(BATCH)
-        assert len(dataset) == len(list(dataset)) == 2
-
-
 def test_records_are_those_of_all_nodes(cache):
     """Of 100 here and on another node, each reads 50: of sets of 20 and 30 here, and 15 and 40 there."""
     there = iter([15, 40, 40, 40])
@@ -196,20 +190,6 @@ def test_records_are_those_of_all_nodes(cache):
         assert epoch.progress == read / 50
     assert read == 50
     assert next(there) == 40, "15, then 30, and then 5 of the third"
-
-
-def test_of_a_run_of_records_with_an_epoch_that_nobody_reads_what_was_agreed_on_counts(cache):
-    epochs = cache.epochs("train", records=30, agree=Beside(10))
-    assert [epoch.epoch for epoch in epochs] == [0, 1], "15 of each node, 10 an epoch"
-
-
-def test_another_nodes_failure_is_told_with_its_process(cache):
-    def failing(numbers):
-        own = Row(*numbers)
-        return [own._replace(has_failed=bool(own.lease) and n > 1, lease=n) for n in range(4)]
-
-    with pytest.raises(OtherNodeError, match=r"2 of 4 processes .* the first, process 2,"):
-        next(cache.epochs("train", 1, agree=failing))
 
 
 def test_a_failure_here_is_told_before_it_is_raised(node, caplog):
@@ -244,14 +224,14 @@ def test_what_fails_while_nodes_agree_says_so_and_ends_the_lease(cache, manifest
 def test_processes_of_one_node_agree_on_nothing(cache, tmp_path, monkeypatch, environ):
     for name, value in environ.items():
         monkeypatch.setitem(os.environ, name, value)
-    dist.init_process_group(
+    torch.distributed.init_process_group(
         "gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1
     )
     try:
         assert next(cache.epochs("train", 1)).agreed is None
         assert next(cache.epochs("train", 1, agree=False)).agreed is None
     finally:
-        dist.destroy_process_group()
+        torch.distributed.destroy_process_group()
 
 
 def test_what_is_no_all_gather_is_refused(cache):
@@ -367,15 +347,6 @@ def test_with_a_node_more_than_before_the_rest_of_a_budget_is_divided_alike(two_
     here, there = ([len(epoch) for epoch in epochs] for epochs in each)
     assert here == there
     assert sum(here) == (100 - 28) // 2
-
-
-def test_at_the_end_of_the_records_of_all_nodes_no_epoch_is_left(two_nodes):
-    run = {"records": 96, "steps_per_epoch": 4}
-    left = together(two_nodes, lambda node, gather, _: node.read(gather, (2, 4), **run))
-    resumed = together(
-        two_nodes, lambda node, gather, place: node.read(gather, state=left[place][1], **run)
-    )
-    assert [epochs for epochs, _ in resumed] == [[], []]
 
 
 def refused(node, gather, **run):

@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-import torch
-from torch.utils.data import DataLoader
 
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.files.file_set import FileSet
 from cachecd_client.schema import infer
 from tests.client.records import write
+from tests.frameworks import torch
 
 H, W = 4, 6
 
@@ -42,12 +41,6 @@ def test_images_are_views_that_convolutions_take_as_they_lie(files, device):
         assert torch.equal(batch[name], plain[name])
 
 
-def test_a_list_names_those_that_are_images(files):
-    batch = next(iter(files.torch(batch_size=8, channels_last=["image"])))
-    assert batch["image"].shape == (8, 3, H, W)
-    assert batch["gray"].shape == (8, H, W, 1)
-
-
 def test_a_cast_image_is_a_view_too(files):
     loader = files.torch(batch_size=8, channels_last=["image"], cast={"image": "bfloat16"})
     batch = next(iter(loader))["image"]
@@ -56,16 +49,10 @@ def test_a_cast_image_is_a_view_too(files):
     assert batch.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_another_device_gets_it_as_it_lies(files):
-    batch = next(iter(files.torch(batch_size=8, channels_last=["image"], device="meta")))
-    assert batch["image"].shape == (8, 3, H, W)
-    assert batch["image"].is_contiguous(memory_format=torch.channels_last)
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_dataset_takes_it_too(files, workers):
     dataset = files.to_dataset(batch_size=8, channels_last=True)
-    batch = next(iter(DataLoader(dataset, batch_size=None, num_workers=workers)))
+    batch = next(iter(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=workers)))
     assert batch["image"].shape == (8, 3, H, W)
     assert batch["image"].is_contiguous(memory_format=torch.channels_last)
 

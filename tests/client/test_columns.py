@@ -25,10 +25,6 @@ def test_a_ragged_column_indexes_like_a_list(ragged):
     assert ragged[np.int64(0)].tolist() == [0, 1]
 
 
-def test_a_row_is_a_view(ragged):
-    assert np.shares_memory(ragged[2], ragged.values)
-
-
 @pytest.mark.parametrize("index", [3, -4])
 def test_an_index_outside_is_an_error(ragged, words, index):
     for column in (ragged, words):
@@ -69,12 +65,6 @@ def test_lists_of_bytes(words):
     assert list(column[1:]) == [[b"one", b""], [b"two"]]
     assert list(column[1:][1:]) == [[b"two"]]
     assert column[-1] == [b"two"]
-
-
-def test_a_column_of_no_rows():
-    column = Bytes(np.array([], np.uint8), splits(0))
-    assert list(column) == []
-    assert list(column[:]) == []
 
 
 def test_the_repr_shows_the_first_rows(words):

@@ -23,11 +23,6 @@ def test_what_is_ragged_may_be_missing_and_then_is_empty():
     assert decode_example(RAGGED.encode({})) == {}
 
 
-def test_one_value_of_what_is_ragged_is_a_list_of_one():
-    found = decode_example(RAGGED.encode({"b": b"x", "f": np.float64(0.5), "i": 7}))
-    assert found == {"b": ("bytes", [b"x"]), "f": ("float", [0.5]), "i": ("int64", [7])}
-
-
 @pytest.mark.parametrize("dtype", ["int8", "uint16", "int64", "bool"])
 def test_an_array_of_what_is_ragged_is_a_list_of_its_kind(dtype: str):
     found = decode_example(RAGGED.encode({"i": np.array([1, 0, 1], dtype)}))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cachecd_client import _core, protocol, resources
-from cachecd_client.errors import CallerError, CorruptRecordError
+from cachecd_client.errors import CallerError
 from cachecd_client.lease import leased_set as leased_sets
 from cachecd_client.lease.held_lease import HeldLease
 from cachecd_client.lease.leased_set import LeasedSet
@@ -67,6 +67,17 @@ def test_a_pinned_set_is_the_same_each_time_it_is_leased_and_read(by_hand):
     assert read == [read[0]] * 4
 
 
+def test_release_ends_the_passes_of_its_loaders(leased):
+    batches = iter(leased.numpy(batch_size=10))
+    next(batches)
+    leased.release()
+    leased.release()
+    with pytest.raises(CallerError, match="its lease was released"):
+        next(batches)
+    with pytest.raises(CallerError, match="was released, and its files may be deleted"):
+        next(iter(leased.numpy(batch_size=10)))
+
+
 def test_a_trainer_with_less_memory_than_the_leases_window_says_so_once(
     by_hand, monkeypatch, caplog
 ):
@@ -85,35 +96,6 @@ def test_a_trainer_with_less_memory_than_the_leases_window_says_so_once(
     with by_hand(window=size // 2) as windowed:
         windowed.numpy(batch_size=10)
     assert len(caplog.records) == 1
-
-
-def test_ids_name_the_shard_by_its_number(leased):
-    for batch in leased.numpy(batch_size=10, ids=True):
-        # The shards 0 and 1 hold the records 0 to 9 and 10 to 19.
-        assert (batch["_shard"] * 10 + batch["_record"]).tolist() == batch["label"].tolist()
-
-
-def test_a_state_continues_in_the_same_lease_and_in_no_other(by_hand):
-    with by_hand() as leased, by_hand(shards=3) as other:
-        loader = leased.numpy(batch_size=10)
-        batches = iter(loader)
-        begun = labels([next(batches)])
-        resumed = leased.numpy(batch_size=10)
-        resumed.load_state_dict(loader.state_dict())
-        assert begun + labels(resumed) == labels(leased.numpy(batch_size=10))
-        with pytest.raises(CallerError, match="belongs to another loader: fingerprint"):
-            other.numpy(batch_size=10).load_state_dict(loader.state_dict())
-
-
-def test_release_ends_the_passes_of_its_loaders(leased):
-    batches = iter(leased.numpy(batch_size=10))
-    next(batches)
-    leased.release()
-    leased.release()
-    with pytest.raises(CallerError, match="its lease was released"):
-        next(batches)
-    with pytest.raises(CallerError, match="was released, and its files may be deleted"):
-        next(iter(leased.numpy(batch_size=10)))
 
 
 def corrupt(path: str, index: int) -> int:
@@ -137,13 +119,6 @@ def test_the_first_corrupt_record_of_a_shard_is_reported_and_training_goes_on(le
     assert {r.offset for r in reports} < offsets
     assert len(reports) == 1
     assert all("CRC" in report.why for report in reports)
-
-
-def test_a_corrupt_record_that_raises_is_reported_too(leased, granting):
-    offset = corrupt(leased.files[0], 0)
-    with pytest.raises(CorruptRecordError):
-        list(leased.numpy(batch_size=5, on_corrupt="raise"))
-    assert [r.offset for r in granting.of(ReportCorrupt)] == [offset]
 
 
 def test_reports_that_nobody_takes_hold_up_training_once_and_are_made_later(

@@ -1,6 +1,5 @@
 """epoch.report(): what an epoch's loaders gave and waited, whatever becomes of them, and its last line."""
 
-import json
 import logging
 import pickle
 import time
@@ -9,7 +8,7 @@ import pytest
 
 from cachecd_client.errors import CallerError
 from cachecd_client.loader.loader import Loader
-from cachecd_client.protocol import Acquire, Granted, Waiting
+from cachecd_client.protocol import Granted
 from cachecd_client.report import reads, telemetry
 from cachecd_client.report.summary import Waited, advice, line
 from cachecd_client.session.cache import Cache, connect
@@ -74,15 +73,6 @@ def test_a_pass_that_runs_counts_up_to_its_last_batch(leased):
     assert leased.report()["steps"] == 4
 
 
-def test_a_pass_that_was_resumed_counts_from_there(leased):
-    first = leased.numpy(batch_size=5)
-    next(iter(first))
-    resumed = leased.numpy(batch_size=5)
-    resumed.load_state_dict(first.state_dict())
-    assert len(list(resumed)) == 3
-    assert leased.report()["steps"] == 4
-
-
 def test_an_epoch_that_nobody_reads_reports_nothing_read(leased):
     report = leased.report()
     assert (report["steps"], report["records"], report["bytes"], report["queue"]) == (0, 0, 0, None)
@@ -105,12 +95,6 @@ def test_padding_is_no_record(leased, world):
         valid = sum(int(batch["_valid"].sum()) for batch in loader)
         assert leased.report()["records"] - before == valid
     assert leased.report()["records"] == 20
-
-
-def test_an_epoch_of_steps_has_no_padding(cache):
-    for epoch in cache.epochs("train", 1, steps_per_epoch=7):
-        batches = list(epoch.numpy(batch_size=8, pad_last=True))
-        assert epoch.report()["records"] == sum(int(b["_valid"].sum()) for b in batches) == 56
 
 
 def test_time_between_batches_is_spent_elsewhere_and_time_outside_passes_nowhere(leased, clock):
@@ -159,14 +143,6 @@ def test_what_a_loader_waited_in_this_epochs_passes_is_not_spent_elsewhere(
     assert report["wait_share"] == pytest.approx(0.25, abs=0.01)
 
 
-def test_the_queue_is_the_mean_over_batches(leased):
-    loader = leased.numpy(batch_size=5, prefetch_bytes=0)
-    for _ in range(2):
-        list(loader)
-    # Nothing is made ahead of any batch, and after the last there is nothing to make.
-    assert leased.report()["queue"] == 2 / 8
-
-
 def test_growth_is_against_the_jobs_set_before(cache):
     run = cache.epochs("train", 3)
     assert [next(run).report()["growth"] for _ in range(3)] == [
@@ -187,19 +163,6 @@ def test_a_repeated_set_is_blamed_on_the_daemon_and_nothing_else(hasty_cache, gr
     run.close()
     line = "no daemon answered, so it repeats the set before: start the daemon again"
     assert caplog.messages[-1].endswith(line)
-
-
-def test_the_wait_for_the_set_is_told(granting):
-    grant = granting.answer
-
-    def answer(request):
-        if isinstance(request, Acquire) and len(granting.of(Acquire)) < 3:
-            return Waiting(request.id, 1, 2, 0.0)
-        return grant(request)
-
-    granting.answer = answer
-    with connect(granting.endpoint) as cache:
-        assert cache.acquire("train").report()["seconds_leasing"] >= 0.05
 
 
 def test_coverage_is_what_the_daemon_said_with_the_grant(granting, cache):
@@ -228,14 +191,6 @@ def test_each_corrupt_record_counts_once(leased):
     assert "2 records corrupt" in line(leased.report())
 
 
-def test_a_report_is_plain_values(leased):
-    list(leased.numpy(batch_size=5))
-    report = leased.report()
-    assert json.loads(json.dumps(report)) == report
-    assert report["steps"] == 4
-    assert report["wait_share"] == leased.report()["wait_share"]
-
-
 def test_the_last_report_is_logged_once_when_the_epoch_is_released(cache, caplog):
     caplog.set_level(logging.INFO, "cachecd")
     for epoch in cache.epochs("train", 2):
@@ -248,16 +203,6 @@ def test_the_last_report_is_logged_once_when_the_epoch_is_released(cache, caplog
     assert second.startswith("epoch 1 of train: 6 steps, waited ")
     assert second.endswith(" % on data; the cache grew 1.5x")
     assert {r.levelname for r in caplog.records} == {"INFO"}
-
-
-def test_an_epoch_in_whose_pass_the_loop_is_left_is_reported_as_far_as_it_came(cache, caplog):
-    caplog.set_level(logging.INFO, "cachecd")
-    batches = None
-    with cache.acquire("train") as epoch:
-        batches = iter(epoch.numpy(batch_size=5))
-        next(batches)
-    assert [line.partition(",")[0] for line in verdicts(caplog)] == ["epoch 0 of train: 1 step"]
-    assert epoch.report()["steps"] == 1
 
 
 def test_of_the_ranks_of_a_node_the_first_alone_says_it(granting, caplog, monkeypatch):

@@ -55,13 +55,6 @@ def test_progress_is_that_of_the_whole_run(cache):
     assert seen == pytest.approx([0, 1 / 4, 1 / 2, 1 / 2, 1 / 2, 4 / 6, 5 / 6, 1, 1])
 
 
-def test_progress_of_an_epoch_by_hand_is_its_own(cache):
-    with cache.acquire("train", epoch=7) as epoch:
-        assert epoch.progress == 0
-        loader = epoch.numpy(batch_size=30)
-        assert [epoch.progress for _ in loader] == pytest.approx([1 / 3, 2 / 3, 1])
-
-
 def test_without_a_daemon_the_set_is_repeated_in_another_order(
     hasty_cache, granting, manifest, caplog
 ):
@@ -129,24 +122,6 @@ def test_without_a_daemon_the_first_epoch_raises(hasty_cache, granting):
     granting.kill()
     with pytest.raises(DaemonUnreachableError):
         next(hasty_cache.epochs("train", 3))
-
-
-def test_a_set_that_the_loop_itself_released_is_not_repeated(hasty_cache, granting):
-    epochs = hasty_cache.epochs("train", 2)
-    next(epochs).release()
-    granting.kill()
-    with pytest.raises(DaemonUnreachableError):
-        next(epochs)
-
-
-def test_an_exception_in_the_loop_releases_the_lease(cache, manifest):
-    def train():
-        for _ in cache.epochs("train", 3):
-            raise RuntimeError("loss is nan")
-
-    with pytest.raises(RuntimeError):
-        train()
-    assert not locked(manifest(0))
 
 
 def test_a_refusal_at_a_boundary_releases_what_is_held(cache, granting, manifest):

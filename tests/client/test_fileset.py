@@ -1,10 +1,9 @@
 import os
-import pickle
 
 import numpy as np
 import pytest
 
-from cachecd_client import _core, resources
+from cachecd_client import resources
 from cachecd_client.errors import CallerError
 from cachecd_client.files.file_set import FileSet
 from tests.client.records import examples, record, schema, write, write_set
@@ -35,10 +34,6 @@ def test_every_kind_of_feature_arrives_as_it_was_written(shard):
         assert equals(batches[number // 4], number % 4, number)
 
 
-def test_one_path_is_a_set_of_one(shard):
-    assert FileSet(shard).files == FileSet(str(shard)).files == [str(shard)]
-
-
 def test_figures_and_schema_come_from_the_sidecar(shard):
     files = FileSet([shard])
     assert files.num_records == 12
@@ -66,13 +61,6 @@ def test_without_a_sidecar_the_file_is_walked_and_its_schema_inferred(shard):
     assert not os.path.exists(f"{shard}.idx")
 
 
-def test_a_sidecar_without_a_schema_leaves_it_to_the_records(shard):
-    offsets = _core.scan(str(shard))
-    os.unlink(f"{shard}.idx")
-    _core.write_sidecar(f"{shard}.idx", "{}", shard.stat().st_size, offsets)
-    assert FileSet([shard]).schema["vector"].shape == (2,)
-
-
 def test_a_schema_may_be_given(shard):
     os.unlink(f"{shard}.idx")
     files = FileSet([shard], schema=schema())
@@ -98,28 +86,6 @@ def test_the_fingerprint_names_the_set_wherever_it_lies(shard, tmp_path):
     assert prints[0] == prints[1]
     assert len(set(prints)) == 3
     assert FileSet([shard, other]).fingerprint != FileSet([other, shard]).fingerprint
-
-
-def test_a_set_can_be_pickled(shard):
-    files = FileSet([shard])
-    assert files.num_records == 12
-    copy = pickle.loads(pickle.dumps(files))
-    assert next(iter(copy.numpy(batch_size=12)))["label"].sum() == sum(range(12))
-
-
-def test_a_set_larger_than_its_window_is_shuffled_within_it_and_whole(tmp_path):
-    paths = [
-        write(tmp_path / f"{shard}.tfrecord", examples(range(10 * shard, 10 * shard + 10)))
-        for shard in range(12)
-    ]
-
-    def order(window: int | None) -> list[str]:
-        loader = FileSet(paths, window=window).numpy(batch_size=10, ids=True)
-        return [f"{s}:{r}" for b in loader for s, r in zip(b["_shard"], b["_record"], strict=True)]
-
-    size = sum(os.path.getsize(path) for path in paths)
-    assert sorted(order(size // 3)) == sorted(order(None))
-    assert order(size // 3) != order(None) == order(size)
 
 
 def test_a_set_larger_than_half_of_the_memory_has_the_leases_window_unless_all_is_asked_for(

@@ -2,15 +2,13 @@
 
 import gc
 
-import jax
 import numpy as np
 import pytest
-import tensorflow as tf
-import torch
 
 from cachecd_client.files.file_set import FileSet
 from tests.client.foreign import of_tensorflow
 from tests.client.records import examples
+from tests.frameworks import jax, tf, torch
 
 N, EACH = 53, 10
 FRAMEWORKS = ["numpy", "torch", "tf", "jax"]
@@ -115,7 +113,14 @@ def into_tensorflow(array):
 
 
 @pytest.mark.parametrize(
-    "take", [np.from_dlpack, torch.from_dlpack, into_tensorflow, jax.dlpack.from_dlpack]
+    "take",
+    [
+        np.from_dlpack,
+        lambda array: torch.from_dlpack(array),
+        into_tensorflow,
+        lambda array: jax.dlpack.from_dlpack(array),
+    ],
+    ids=FRAMEWORKS,
 )
 def test_arrays_are_taken_over_by_dlpack_and_outlive_the_batch(files, take):
     options = {"batch_size": 1, "prefetch_bytes": 1, "shuffle": False}

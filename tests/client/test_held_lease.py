@@ -38,23 +38,6 @@ def test_a_held_lease_shows_in_the_daemons_probe_until_it_is_closed(path):
     held.close()
 
 
-def test_two_holders_in_one_process_are_two(path):
-    first, second = HeldLease(path), HeldLease(path)
-    first.close()
-    assert locked(path)
-    second.close()
-    assert not locked(path)
-
-
-def test_a_write_lock_is_refused_while_the_lease_is_held(path):
-    held = HeldLease(path)
-    with open(path, "r+b") as daemon, pytest.raises(BlockingIOError):
-        fcntl.fcntl(daemon, fcntl.F_OFD_SETLK, write_lock())
-    held.close()
-    with open(path, "r+b") as daemon:
-        fcntl.fcntl(daemon, fcntl.F_OFD_SETLK, write_lock())
-
-
 def test_read_permission_is_enough(path):
     path.chmod(0o440)
     path.parent.chmod(0o550)
@@ -134,22 +117,6 @@ def test_a_forked_child_that_reads_holds_a_lock_of_its_own(cache_dir):
     assert not locked(path)
 
 
-def test_a_forked_child_that_comes_too_late_is_told(path):
-    held = HeldLease(path)
-    held_elsewhere = path.with_suffix(".gone")
-
-    def read() -> str:
-        path.rename(held_elsewhere)
-        try:
-            held.ensure()
-        except LeaseLostError as error:
-            return str(error)
-        return "no error"
-
-    assert "the lease's manifest is gone" in in_child(read)
-    held.close()
-
-
 def test_a_pickled_lease_is_locked_anew_by_whoever_reads(path):
     original = HeldLease(path)
     copy = pickle.loads(pickle.dumps(original))
@@ -221,12 +188,6 @@ def test_a_manifest_of_any_content_is_read_as_it_is_or_refused(cache_dir, field,
         files = ShardFiles("", 2, held.manifest.intervals, held.manifest.versions)
         assert len(files) == len(set(files))
         held.close()
-
-
-def test_a_manifest_nested_without_end_is_refused(path):
-    path.write_text("[" * 100_000)
-    with pytest.raises(CorruptError, match="not a lease manifest"):
-        HeldLease(path)
 
 
 def test_a_manifest_of_another_version_says_what_to_install(path):

@@ -7,16 +7,16 @@ import struct
 import threading
 
 import pytest
-import tensorflow as tf
 
 from cachecd_client import _core
-from cachecd_client.errors import CallerError, CorruptRecordError
+from cachecd_client.errors import CallerError
 from cachecd_client.files.file_set import FileSet
 from cachecd_client.index import main
 from tests.client.foreign import KILLED_BEYOND, numbers, of_tensorflow, put, python
-from tests.client.records import labels, write
+from tests.client.records import labels
 from tests.core.processes import files_limited_to
 from tests.core.shards import flip, frames
+from tests.frameworks import tf
 
 COMPRESSIONS = [None, "GZIP", "ZLIB"]
 KILLED = (
@@ -109,12 +109,6 @@ def test_what_tensorflow_wrote_is_read_record_for_record(tmp_path, index, out, c
     assert batch["sizes"].tolist() == [len(text) for text in texts]
 
 
-@pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_what_tensorflow_wrote_without_records_is_empty(tmp_path, index, out, compression):
-    assert index(by_tensorflow(tmp_path / "a", [], compression)) == 0
-    assert FileSet(out / "a").num_records == 0
-
-
 def test_in_its_own_folder_a_plain_file_gets_a_sidecar_alone(tmp_path, out, index, no_scans):
     out.mkdir()
     plain = put(out / "a", numbers(0, 3))
@@ -125,13 +119,6 @@ def test_in_its_own_folder_a_plain_file_gets_a_sidecar_alone(tmp_path, out, inde
     no_scans()
     assert labels(FileSet([plain, out / "b"]).numpy(1, shuffle=False)) == list(range(6))
     assert index(plain, packed) == 0
-
-
-def test_a_schema_that_a_sidecar_has_is_kept(tmp_path, index, out):
-    path = write(tmp_path / "a", numbers(0, 3))
-    described = FileSet(path).schema
-    assert index(path) == 0
-    assert FileSet(out / "a").schema == described
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
@@ -160,14 +147,6 @@ def test_what_is_not_whole_is_made_anew(tmp_path, index, out, capsys, damage):
     assert labels(FileSet(out / "a").numpy(1, shuffle=False)) == [0, 1, 2]
 
 
-def test_a_damaged_sidecar_in_the_files_own_folder_is_written_anew(tmp_path, index, out):
-    out.mkdir()
-    path = write(out / "a", numbers(0, 3))
-    flip(out / "a.idx", 30)
-    assert index(path) == 0
-    assert labels(FileSet(path).numpy(1, shuffle=False)) == [0, 1, 2]
-
-
 def test_files_of_others_are_left_alone(tmp_path, index, out, capsys):
     path = put(tmp_path / "a.gz", numbers(0, 3), "GZIP")
     out.mkdir()
@@ -183,15 +162,6 @@ def test_files_of_others_are_left_alone(tmp_path, index, out, capsys):
     assert index(out / "b") == 1
     assert (out / "b.idx").read_bytes() == b"\x89SOMETOOL"
     assert names(out) == ["a", "b", "b.idx"]
-
-
-def test_a_file_in_place_of_a_link_is_left_alone(tmp_path, index, out):
-    path = put(tmp_path / "a", numbers(0, 3))
-    assert index(path) == 0
-    (out / "a").unlink()
-    (out / "a").write_bytes(b"mine")
-    assert index(path) == 1
-    assert (out / "a").read_bytes() == b"mine"
 
 
 def test_a_file_rewritten_in_its_own_folder_is_indexed_anew(out, index):
@@ -332,25 +302,3 @@ def test_compressed_files_in_a_set_name_the_command(tmp_path, out, compression, 
     assert command == f"python -m cachecd_client.index '{packed[0]}' '{packed[1]}' --out DIR"
     assert os.system(command.replace("DIR", str(out))) == 0
     assert FileSet([plain, *(out / f"a {i}" for i in range(2))]).num_records == 9
-
-
-def test_many_compressed_files_are_named_by_a_pattern(tmp_path, out):
-    packed = [put(tmp_path / f"{i}.gz", numbers(0, 3), "GZIP") for i in range(9)]
-    with pytest.raises(CallerError) as caught:
-        FileSet(packed).numpy(1)
-    *_, command = str(caught.value).splitlines()
-    assert command == f"python -m cachecd_client.index {tmp_path}/*.gz --out DIR"
-    assert os.system(command.replace("DIR", str(out))) == 0
-    assert len(names(out)) == 18
-
-
-def test_an_altered_inflated_file_is_found_when_it_is_read(tmp_path, index, out):
-    assert index(put(tmp_path / "a.gz", numbers(0, 10), "GZIP")) == 0
-    flip(out / "a", 14)
-    loader = FileSet(out / "a").numpy(batch_size=5, shuffle=False)
-    assert 0 not in labels(loader)
-    [(path, offset, why)] = loader.corrupt
-    assert (path, offset) == (str(out / "a"), 0)
-    assert "data CRC" in why
-    with pytest.raises(CorruptRecordError):
-        labels(FileSet(out / "a").numpy(batch_size=5, on_corrupt="raise"))

@@ -3,9 +3,8 @@
 import contextlib
 import warnings
 
-import torch
-
 from cachecd_client.loader.columns import Bytes, Ragged, RaggedBytes
+from tests.frameworks import torch
 
 BARE = {"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
 

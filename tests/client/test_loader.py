@@ -16,17 +16,7 @@ from tests.core.processes import in_child, run_program, until
 N, EACH = 103, 20
 
 
-# Order
-
-
 # Ranks
-
-
-def test_the_ranks_are_the_launchers_unless_given(files, monkeypatch):
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    assert labels(files.numpy(batch_size=5, shuffle=False))[:3] == [1, 3, 5]
-    assert labels(files.numpy(batch_size=5, shuffle=False, rank=0, world=1))[:3] == [0, 1, 2]
 
 
 # Resuming
@@ -73,18 +63,6 @@ def test_the_state_is_plain_and_the_same_on_every_rank(files):
     }
 
 
-def test_loading_a_state_ends_the_pass(files):
-    loader = files.numpy(batch_size=10, seed=5)
-    whole = labels(files.numpy(batch_size=10, seed=5))
-    batches = iter(loader)
-    next(batches)
-    state = loader.state_dict()
-    loader.load_state_dict(state)
-    with pytest.raises(CallerError, match="this pass has ended"):
-        next(batches)
-    assert labels(loader) == whole[10:]
-
-
 def test_the_state_of_another_set_is_refused(files):
     fewer = FileSet(files.files[:3])
     with pytest.raises(CallerError, match=r"fingerprint .*resume with the same file set"):
@@ -128,14 +106,6 @@ def test_a_state_that_cannot_be_is_refused_and_changes_nothing(files, change, me
     assert labels(loader) == whole
 
 
-def test_a_state_without_its_position_is_refused(files):
-    loader = files.numpy(batch_size=10)
-    state = loader.state_dict()
-    del state["position"]
-    with pytest.raises(CallerError, match="position=None"):
-        loader.load_state_dict(state)
-
-
 def test_a_pass_that_could_not_be_resumed_is_resumed_by_the_next_try(tmp_path):
     files = FileSet(write(tmp_path / "a", examples(range(20))))
     loader = files.numpy(batch_size=5, shuffle=False)
@@ -150,21 +120,6 @@ def test_a_pass_that_could_not_be_resumed_is_resumed_by_the_next_try(tmp_path):
 # Features
 
 
-def test_features_are_chosen_by_name(files):
-    batch = next(iter(files.numpy(batch_size=2, features=["label", "key"])))
-    assert set(batch) == {"label", "key"}
-
-
-def test_an_unknown_feature_is_named_with_those_there_are(files):
-    with pytest.raises(SchemaError, match="no feature 'lable'; the schema has bits, image, key"):
-        files.numpy(batch_size=2, features=["lable"])
-
-
-def test_ids_say_where_each_record_lies(files):
-    for batch in files.numpy(batch_size=10, ids=True):
-        assert (batch["_shard"] * 20 + batch["_record"]).tolist() == batch["label"].tolist()
-
-
 def test_a_features_name_must_not_be_one_of_the_loaders(tmp_path):
     described = infer({"_valid": 1})
     path = write(tmp_path / "a", [described.encode({"_valid": 1})], described)
@@ -173,17 +128,6 @@ def test_a_features_name_must_not_be_one_of_the_loaders(tmp_path):
 
 
 # Life
-
-
-def test_a_pass_ends_when_another_begins(files):
-    loader = files.numpy(batch_size=10)
-    first = iter(loader)
-    next(first)
-    second = iter(loader)
-    next(second)
-    with pytest.raises(CallerError, match="another pass began"):
-        next(first)
-    assert len(list(second)) == 9
 
 
 def test_a_closed_loader_says_so_and_its_batches_stay_valid(files):
@@ -217,17 +161,6 @@ def test_leaving_the_loop_ends_the_reading_threads(files):
     gc.collect()
     until(lambda: native_threads() == before)
     assert loader.position == 1
-
-
-def test_figures_add_up_over_passes(files):
-    loader = files.numpy(batch_size=10, features=["label"], reshuffle=False)
-    list(loader)
-    once = loader.bytes_read
-    assert once > 0
-    list(loader)
-    assert loader.bytes_read == 2 * once
-    assert 0 <= loader.seconds_waited < 60
-    assert loader.corrupt == []
 
 
 def test_a_pass_does_not_cross_a_fork(files):
@@ -326,16 +259,6 @@ def test_a_file_that_vanishes_costs_its_records_and_no_more(tmp_path):
         assert {path for path, _, _ in damaged.corrupt} == {str(paths[1])}
     with pytest.raises(CorruptRecordError, match="cannot be opened: Too many levels of symbolic"):
         list(strict)
-
-
-def test_a_corrupt_record_raises_if_the_trainer_chose_so(corrupt_file):
-    path, offset = corrupt_file
-    loader = FileSet(path).numpy(batch_size=5, shuffle=False, on_corrupt="raise")
-    batches = iter(loader)
-    assert labels([next(batches)]) == list(range(5))
-    with pytest.raises(CorruptRecordError) as caught:
-        next(batches)
-    assert (caught.value.path, caught.value.offset) == (str(path), offset)
 
 
 def native_threads() -> int:

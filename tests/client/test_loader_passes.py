@@ -80,19 +80,6 @@ def test_several_ranks_keep_one_order_until_set_epoch(files, caplog):
     assert labels(loader) == first
 
 
-def test_several_ranks_without_shuffle_repeat_without_a_warning(files, caplog):
-    for options in ({"shuffle": False}, {"reshuffle": False}):
-        loader = files.numpy(10, rank=0, world=2, **options)
-        assert labels(loader) == labels(loader)
-    assert not caplog.records
-
-
-def test_a_pass_that_is_left_counts_where_one_process_reads(files):
-    loader = files.numpy(batch_size=10)
-    firsts = {tuple(next(iter(loader))["label"].tolist()) for _ in range(5)}
-    assert len(firsts) == 5
-
-
 def test_another_pass_opens_no_file_again(files, tmp_path):
     paths = write_set(tmp_path, 40, 20)
     loader = FileSet(paths).numpy(batch_size=10)

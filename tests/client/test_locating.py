@@ -59,21 +59,6 @@ def test_several_files_are_walked_at_once(tmp_path, monkeypatch):
     assert FileSet(paths).num_records == 8
 
 
-def test_sidecars_are_used_where_there_are_some(tmp_path, walks):
-    with_sidecar = write(tmp_path / "a", numbers(0, 3))
-    without = put(tmp_path / "b", numbers(3, 3))
-    assert FileSet([without, with_sidecar]).num_records == 6
-    assert walks == [str(without)]
-
-
-def test_nothing_is_read_before_it_is_asked_for(tmp_path):
-    (tmp_path / "a").write_bytes(b"no TFRecord file")
-    files = FileSet(tmp_path / "a")
-    assert files.fingerprint
-    with pytest.raises(CorruptRecordError):
-        _ = files.num_records
-
-
 @pytest.mark.parametrize("bad", [(7, 30), (3,), (63,)])
 def test_the_first_bad_file_is_named_with_its_offset(tmp_path, bad):
     paths = [put(tmp_path / f"{i}", numbers(0, 3)) for i in range(64)]
@@ -84,17 +69,6 @@ def test_the_first_bad_file_is_named_with_its_offset(tmp_path, bad):
         with pytest.raises(CorruptRecordError, match="length CRC") as caught:
             _ = FileSet(paths).num_records
         assert (caught.value.path, caught.value.offset) == (str(paths[bad[0]]), second)
-
-
-def test_a_truncated_tail_is_reported_with_its_offset(tmp_path):
-    path = put(tmp_path / "a", numbers(0, 3))
-    start = len(frames(numbers(0, 2)))
-    good = path.read_bytes()
-    for size in range(start + 1, len(good)):
-        path.write_bytes(good[:size])
-        with pytest.raises(CorruptRecordError, match="cut short") as caught:
-            _ = FileSet(path).num_records
-        assert caught.value.offset == start
 
 
 def test_zero_length_records_and_empty_files_count(tmp_path):
@@ -125,14 +99,6 @@ def test_an_index_of_another_tool_under_the_sidecars_name_is_left_alone(tmp_path
     (tmp_path / "a.idx").write_bytes(index)
     assert labels(FileSet(path)) == [0, 1, 2]
     assert (tmp_path / "a.idx").read_bytes() == index
-
-
-@pytest.mark.parametrize("meta", ["no JSON", "[]"])
-def test_a_sidecar_whose_meta_is_no_object_is_corrupt(tmp_path, meta):
-    path = put(tmp_path / "a", numbers(0, 3))
-    _core.write_sidecar(f"{path}.idx", meta, path.stat().st_size, _core.scan(str(path)))
-    with pytest.raises(CorruptSidecarError, match="not a JSON object"):
-        _ = FileSet(path).num_records
 
 
 @pytest.mark.parametrize(
@@ -186,10 +152,6 @@ def test_what_is_no_file_is_refused_with_what_to_do(tmp_path, monkeypatch, name,
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CallerError, match=hint):
         FileSet(name if "://" in name else os.path.join(tmp_path, name))
-
-
-def test_a_name_with_the_characters_of_a_pattern_is_a_name(tmp_path):
-    assert FileSet(put(tmp_path / "data-[1]*.tfrecord", numbers(0, 2))).num_records == 2
 
 
 def test_a_long_search_says_how_far_it_is(tmp_path, monkeypatch, caplog):

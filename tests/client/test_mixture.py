@@ -8,12 +8,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from torch.utils.data import DataLoader
 
 from cachecd_client import Mixture
 from cachecd_client.errors import CallerError, DaemonUnreachableError, RequestError
 from cachecd_client.protocol import Acquire, Held, Refused, Released, ReportCorrupt
-from cachecd_client.session.cache import connect
 from tests.client.conftest import CacheDir, lending, locked
 from tests.client.records import labels
 from tests.client.test_epoch import corrupt
@@ -120,13 +118,6 @@ def test_a_look_at_some_records_of_a_mixture_does_not_become_what_it_reads(cache
     assert len(set(web)) == len(web), "of 40, 50, 60 and 70"
 
 
-def test_records_of_all_datasets_are_mixed_within_an_epoch(cache):
-    epochs = cache.epochs({"web": 0.5, "code": 0.5}, 1)
-    epoch = next(epochs)
-    shares = [by_dataset(labels([batch]))["web"] for batch in epoch.numpy(batch_size=10)]
-    assert all(0 < share < 10 for share in shares)
-
-
 def test_all_sets_are_acquired_before_the_last_are_released(cache, granting, held):
     seen = [held() for _ in cache.epochs(WEIGHTS, 2)]
     assert seen == [{"code-0", "web-0"}, {"code-1", "web-1"}]
@@ -216,13 +207,6 @@ def test_the_order_is_of_seed_and_sets_alone_and_ranks_share_it(cache, seeds):
     assert run(WEIGHTS) != whole
 
 
-def test_a_fingerprint_names_the_sets(cache):
-    weights = {"web": 1, "code": 1}
-    first, second = (epoch.fingerprint for epoch in cache.epochs(weights, 2))
-    assert first != second
-    assert [epoch.fingerprint for epoch in cache.epochs(weights, 2)] == [first, second]
-
-
 @pytest.mark.parametrize("steps", [None, 15])
 def test_large_sets_share_the_window_and_small_ones_are_whole(cache, sizes, window, steps):
     sizes["web"] = lambda k: 12
@@ -242,19 +226,6 @@ def test_large_sets_share_the_window_and_small_ones_are_whole(cache, sizes, wind
             files = {label // 10 for label in found[:30] if label < 1000}
             assert (len(files) < 9) == (size is not None)
     assert draws[0] == draws[1]
-
-
-def test_a_position_in_a_mixture_is_gone_on_from_and_belongs_to_it_alone(cache):
-    epochs = cache.epochs(WEIGHTS, 2)
-    epoch = next(epochs)
-    loader = epoch.numpy(batch_size=5)
-    whole = labels(epoch.numpy(batch_size=5))
-    next(iter(loader))
-    resumed = epoch.numpy(batch_size=5)
-    resumed.load_state_dict(loader.state_dict())
-    assert labels(resumed) == whole[5:]
-    with pytest.raises(CallerError, match="belongs to another loader"):
-        next(epochs).numpy(batch_size=5).load_state_dict(loader.state_dict())
 
 
 def test_without_a_daemon_the_mixture_is_repeated_in_another_order_by_the_weights_of_then(
@@ -290,16 +261,6 @@ def test_a_daemon_that_goes_between_two_sets_leaves_none_of_them_held(cache, gra
     granting.kill()
     with pytest.raises(DaemonUnreachableError):
         next(cache.epochs(WEIGHTS, 1))
-
-
-def test_a_session_that_is_closed_ends_the_passes_before_the_leases(granting, held):
-    with connect(granting.endpoint) as cache:
-        epochs = cache.epochs(WEIGHTS, 1)
-        batches = iter(next(epochs).numpy(batch_size=4))
-        next(batches)
-    assert held() == set()
-    with pytest.raises(CallerError, match="its lease was released"):
-        next(batches)
 
 
 def test_a_report_says_what_is_of_each_dataset(cache, caplog):
@@ -338,13 +299,6 @@ def test_each_set_is_reported_by_its_weight(cache, granting, steps):
     assert reported == pytest.approx({f"{name}-0": min(1.0, s) for name, s in shares.items()})
 
 
-def test_progress_is_that_of_the_whole_run_of_records(cache):
-    seen = []
-    for epoch in cache.epochs(WEIGHTS, records=96):
-        seen += [epoch.progress for _ in epoch.numpy(batch_size=16)]
-    assert seen == pytest.approx([step / 6 for step in range(1, 7)])
-
-
 def test_a_corrupt_record_is_reported_as_its_datasets(cache, granting, folders):
     offset = corrupt(str(folders["code"].shard(2)), 3)
     for epoch in cache.epochs({"web": 0.5, "code": 0.5}, 1):
@@ -367,15 +321,6 @@ def test_a_pickled_mixture_reads_the_same_under_locks_of_its_own(cache, held):
     assert held() == {"code-0", "web-0"}
     copy.release()
     assert held() == set()
-
-
-def test_torch_and_a_dataloaders_workers_have_the_batches_of_numpy(cache):
-    epochs = cache.epochs(WEIGHTS, 1)
-    epoch = next(epochs)
-    whole = labels(epoch.numpy(batch_size=4))
-    assert labels(epoch.torch(batch_size=4)) == whole
-    dataset = epoch.to_dataset(batch_size=4, features=["label"])
-    assert labels(DataLoader(dataset, batch_size=None, num_workers=2)) == whole
 
 
 def test_what_a_mixture_cannot_be_read_as_is_refused_with_what_can(cache, sizes):

@@ -7,14 +7,15 @@ import contextlib
 
 import numpy as np
 import pytest
-import torch
 
-from cachecd_client.errors import CallerError, CorruptRecordError
+from cachecd_client.errors import CorruptRecordError
 from cachecd_client.files.file_set import FileSet
-from cachecd_client.frameworks.torch import SideStream, Torch, _side_stream
 from cachecd_client.loader.columns import Bytes
 from tests.client.records import examples, write
 from tests.core.shards import flip
+from tests.frameworks import Lazy, torch
+
+framework = Lazy("cachecd_client.frameworks.torch")
 
 N = 20
 
@@ -41,6 +42,8 @@ class Lane:
 @pytest.fixture(autouse=True)
 def streams_of_this_test():
     yield
+    from cachecd_client.frameworks.torch import _side_stream
+
     _side_stream.cache_clear()
 
 
@@ -57,9 +60,9 @@ def lane():
 @pytest.fixture
 def loader(path, lane):
     def make(**options):
-        framework = Torch()
-        framework.lane = lane
-        return FileSet(path)._loader(4, framework, {"shuffle": False, **options})
+        made = framework.Torch()
+        made.lane = lane
+        return FileSet(path)._loader(4, made, {"shuffle": False, **options})
 
     return make
 
@@ -77,35 +80,6 @@ def test_each_batch_is_sent_before_the_one_before_is_used(loader, lane):
     assert lane.log == sent
 
 
-def test_prepared_batches_are_sent_and_counted_when_they_are_used(loader, lane):
-    def fail(batch, random):
-        if batch["label"][0] == 12:
-            raise ValueError("no such batch")
-        return {"label": batch["label"] + 1}
-
-    made, seen = loader(prepare=fail, label="label"), []
-    with pytest.raises(ValueError, match="no such batch"):
-        seen.extend((int(label[0]), made.position) for _, label in made)
-    assert seen == [(1, 1), (5, 2), (9, 3)]
-    assert made.state_dict()["position"] == 3
-
-
-def test_a_pass_that_is_closed_before_its_last_batch_does_not_just_end(loader):
-    made = loader()
-    batches = iter(made)
-    for _ in range(4):
-        next(batches)
-    made.close()
-    with pytest.raises(CallerError, match="the loader was closed"):
-        next(batches)
-
-
-def test_nothing_is_lost_in_any_pass(loader):
-    one = loader()
-    for _ in range(3):
-        assert firsts(one) == [0, 4, 8, 12, 16]
-
-
 @pytest.mark.parametrize("taken", [1, 2, 4, 5])
 def test_the_state_counts_what_was_handed_out_and_not_what_is_under_way(loader, taken):
     one = loader()
@@ -118,14 +92,6 @@ def test_the_state_counts_what_was_handed_out_and_not_what_is_under_way(loader, 
     again = loader()
     again.load_state_dict(state)
     assert firsts(again) == [0, 4, 8, 12, 16][taken:]
-
-
-def test_a_pass_that_was_left_is_begun_anew(loader):
-    one = loader()
-    for batch in one:
-        assert int(batch["label"][0]) == 0
-        break
-    assert firsts(one) == [0, 4, 8, 12, 16]
 
 
 def test_batches_before_a_corrupt_record_are_handed_out(loader, path):
@@ -162,16 +128,6 @@ def test_an_interrupt_while_one_is_sent_leaves_at_once_and_loses_none(loader, la
     again = loader()
     again.load_state_dict(one.state_dict())
     assert firsts(again) == [4, 8, 12, 16]
-
-
-def test_what_is_under_way_when_the_loader_is_closed_is_not_handed_out(loader):
-    one = loader()
-    batches = iter(one)
-    next(batches)
-    one.close()
-    with pytest.raises(CallerError, match="this pass has ended"):
-        next(batches)
-    assert one.position == 1
 
 
 class Recorder:
@@ -256,13 +212,13 @@ def recorder(monkeypatch):
     monkeypatch.setattr(torch.cuda, "stream", recorder.entered)
     monkeypatch.setattr(torch.cuda, "Event", recorder.event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: recorder.current)
-    monkeypatch.setattr(torch, "empty_like", taken)
+    monkeypatch.setattr("torch.empty_like", taken)
     recorder.batch = lambda: {"image": torch.ones(2).as_subclass(Logged)}
     return recorder
 
 
 def test_a_copy_waits_for_the_trainers_stream_behind_taking_its_memory(recorder):
-    side = SideStream(torch.device("cuda:0"))
+    side = framework.SideStream(torch.device("cuda:0"))
     column = Bytes(np.zeros(0, np.uint8), np.zeros(1, np.int64))
     sent = side.send(recorder.batch() | {"key": column})
     assert recorder.log == [
@@ -280,7 +236,7 @@ def test_a_copy_waits_for_the_trainers_stream_behind_taking_its_memory(recorder)
 
 
 def test_the_loop_pins_no_third_batch_before_the_first_copy_is_done(recorder):
-    side = SideStream(torch.device("cuda:0"))
+    side = framework.SideStream(torch.device("cuda:0"))
     for _ in range(5):
         side.receive(side.send(recorder.batch()))
     loop = [entry for entry in recorder.log if entry[1] == "pins" or entry[0] == "the loop"]
@@ -290,7 +246,7 @@ def test_the_loop_pins_no_third_batch_before_the_first_copy_is_done(recorder):
 
 
 def test_a_batch_received_on_another_stream_keeps_its_memory_for_that_stream(recorder):
-    side = SideStream(torch.device("cuda:0"))
+    side = framework.SideStream(torch.device("cuda:0"))
     with recorder.entered(recorder.stream("another")):
         sent = side.send(recorder.batch())
         assert recorder.log[2:4] == [
@@ -314,18 +270,11 @@ def test_a_device_other_than_cuda_takes_a_batch_before_its_memory_is_used_again(
     assert not any(options.get("non_blocking") for options in asked)
 
 
-def test_what_is_under_way_counts_when_it_is_handed_out(loader):
-    one, alone = loader(prefetch_bytes=0), loader(prefetch_bytes=0)
-    alone._pipeline.framework.lane = None
-    for first, second in zip(one, alone, strict=True):
-        assert first["label"].tolist() == second["label"].tolist()
-        assert one.bytes_read == alone.bytes_read
-        assert 0 <= one.queue_filled <= one.position
-    assert one.queue_filled == alone.queue_filled
-
-
 def test_all_loaders_copy_over_one_stream(recorder):
     """Torch's allocator gives what it has freed out again on its stream alone."""
     device = torch.device("cuda:7")
-    assert SideStream(device)._stream is SideStream(device)._stream
-    assert SideStream(torch.device("cuda:6"))._stream is not SideStream(device)._stream
+    assert framework.SideStream(device)._stream is framework.SideStream(device)._stream
+    assert (
+        framework.SideStream(torch.device("cuda:6"))._stream
+        is not framework.SideStream(device)._stream
+    )

@@ -17,19 +17,13 @@ N = 103
     [
         ({"batch_size": 0}, "batch_size=0, expected at least 1"),
         ({"batch_size": 2.5}, "batch_size=2.5, expected a whole number"),
-        ({"batch_size": "2"}, "batch_size='2', expected a whole number"),
         ({"batch_size": True}, "batch_size=True, expected a whole number"),
-        ({"batch_size": 2**64, "drop_last": False}, "expected at most"),
         ({"rank": 2, "world": 2}, "rank=2, world=2: expected 0 <= rank < world"),
         ({"rank": 0}, "rank=0, world=None: expected both, or neither"),
-        ({"rank": 0, "world": 1.0}, "world=1.0, expected a whole number"),
         ({"rank": -1, "world": 1}, "rank=-1, expected at least 0"),
-        ({"rank": 0, "world": 0}, "world=0, expected at least 1"),
         ({"seed": -1}, "seed=-1, expected at least 0"),
         ({"seed": 2**64}, f"expected at most {2**64 - 1}"),
-        ({"seed": 1.5}, "seed=1.5, expected a whole number"),
         ({"shuffle": "no"}, "shuffle='no', expected True or False"),
-        ({"drop_last": "no"}, "drop_last='no', expected True or False"),
         ({"features": "label"}, "expected a list of names: ['label']"),
         (
             {"batch_size": 60, "rank": 0, "world": 2},
@@ -73,7 +67,6 @@ def test_an_unknown_option_is_a_type_error_that_lists_those_there_are(files):
     ("options", "message"),
     [
         ({"window": -1}, "window=-1, expected at least 0"),
-        ({"window": 1e9}, "window=1000000000.0, expected a whole number"),
         ({"schema": {"label": "int64"}}, "schema=.*'label'.*expected a Schema"),
     ],
 )

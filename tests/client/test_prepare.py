@@ -2,7 +2,6 @@
 
 import gc
 import importlib
-import itertools
 import os
 import threading
 import time
@@ -10,7 +9,6 @@ import weakref
 
 import numpy as np
 import pytest
-from torch.utils.data import DataLoader
 
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.files.file_set import FileSet
@@ -83,26 +81,6 @@ def test_random_numbers_follow_from_seed_pass_and_place(files):
     assert len({noise.tobytes() for noise in [*first, *second]}) == 10
     ranks = [files.numpy(4, prepare=noisy, seed=5, rank=r, world=2, **OPTIONS) for r in range(2)]
     assert len({n.tobytes() for rank in ranks for n in noises(rank)}) == 10
-
-
-def test_what_is_counted_is_what_was_delivered(files):
-    plain, loader = files.numpy(4, **OPTIONS), files.numpy(4, prepare=noisy, **OPTIONS)
-    plain.prefetch_bytes = loader.prefetch_bytes = 0
-    for delivered, _ in enumerate(zip(plain, loader, strict=True), 1):
-        assert loader.position == loader.state_dict()["position"] == delivered
-        assert loader.bytes_read == plain.bytes_read
-        assert loader.seconds_idle < 60
-    assert loader.position == 10
-    assert loader.seconds_waited > 0
-
-
-def test_a_pass_goes_on_where_its_state_says(files):
-    whole = noises(files.numpy(4, prepare=noisy, seed=5, **OPTIONS))
-    first = files.numpy(4, prepare=noisy, seed=5, **OPTIONS)
-    taken = noises(itertools.islice(first, 3))
-    resumed = files.numpy(4, prepare=noisy, **OPTIONS)
-    resumed.load_state_dict(first.state_dict())
-    assert np.array_equal(whole, [*taken, *noises(resumed)])
 
 
 def test_an_exception_is_raised_at_its_turn(files):
@@ -190,13 +168,6 @@ def test_a_forked_child_does_not_wait_for_threads_it_lacks(files, taken):
     assert len(list(batches)) == 10 - taken
 
 
-def test_workers_of_a_data_loader_prepare(files):
-    dataset = files.to_dataset(8, prepare=noisy, **OPTIONS)
-    batches = DataLoader(dataset, batch_size=None, num_workers=2)
-    expected = files.numpy(8, prepare=noisy, **OPTIONS)
-    assert np.array_equal(noises(batches), noises(expected))
-
-
 @pytest.mark.parametrize(
     ("returns", "message"),
     [
@@ -226,16 +197,6 @@ def test_channels_last_names_columns_of_the_function(files):
             next(iter(files.torch(4, prepare=images, channels_last=names, **OPTIONS)))
 
 
-def test_arrays_that_cannot_be_written_to_are_copied(files):
-    def constant(batch, random):
-        return {"x": np.broadcast_to(np.float32(1), (4, 3)), "y": np.zeros((4, 6))[:, ::-2]}
-
-    batch = next(iter(files.torch(4, prepare=constant, **OPTIONS)))
-    batch["x"] += 1
-    assert batch["x"].tolist() == [[2] * 3] * 4
-    assert batch["y"].shape == (4, 3)
-
-
 def test_a_label_that_is_stored_reaches_the_function_by_itself(files):
     made = {"y": lambda batch, random: {"y": batch["label"]}, "vector": lambda batch, random: batch}
     for label, prepare in made.items():
@@ -256,8 +217,3 @@ def test_padding_reaches_the_function_and_comes_apart(files):
     assert "_valid" not in inputs
     assert valid.numpy().sum() == 8
     assert label.shape == (32,)
-
-
-def test_what_is_no_function_is_refused(files):
-    with pytest.raises(CallerError, match="prepare=3, expected a function"):
-        files.numpy(4, prepare=3)

@@ -110,18 +110,6 @@ def test_a_configuration_starts_a_daemon_that_ends_with_the_session(config, name
     assert not list(runtime.iterdir())
 
 
-def test_what_the_daemon_prints_stays_out_of_the_trainers_stdout(config, capfd):
-    connect(config()).close()
-    out, err = capfd.readouterr()
-    assert out == ""
-    assert "hello from stdout" in err
-
-
-def test_ctrl_c_is_the_trainers_alone(config):
-    with connect(config()) as cache:
-        assert os.getpgid(cache.status()["pid"]) != os.getpgid(0)
-
-
 def test_a_refused_configuration_is_the_callers_error(config, capfd, runtime):
     with pytest.raises(CallerError, match=r"daemon refused .*train\.yaml \(exit code 2\)"):
         connect(config("exit 2"))

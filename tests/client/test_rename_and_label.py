@@ -4,11 +4,11 @@ import importlib
 
 import numpy as np
 import pytest
-from torch.utils.data import DataLoader
 
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.files.file_set import FileSet
 from tests.client.records import write_set
+from tests.frameworks import torch
 
 FRAMEWORKS = ["numpy", "torch", "tf", "jax"]
 
@@ -57,7 +57,7 @@ def test_a_padded_feature_counts_its_values_under_the_new_name(files):
 
 def test_workers_of_a_data_loader_take_labels_and_names(files):
     dataset = files.to_dataset(5, rename={"vector": "x"}, label="label", features=["vector"])
-    for inputs, label in DataLoader(dataset, batch_size=None, num_workers=2):
+    for inputs, label in torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2):
         assert np.array_equal(inputs["x"][:, 0], label)
 
 

@@ -13,7 +13,6 @@ import pytest
 
 from cachecd_client.errors import CallerError
 from cachecd_client.files.file_set import FileSet
-from cachecd_client.frameworks.jax import _refuse_replicas
 from tests.client.records import examples, schema, write
 
 ROOT = Path(__file__).parents[2]
@@ -115,6 +114,8 @@ class Overlapping:
 
 
 def test_jax_processes_that_hold_some_of_the_same_rows_are_refused():
+    from cachecd_client.frameworks.jax import _refuse_replicas
+
     with pytest.raises(CallerError, match="share only some of the rows of each batch"):
         _refuse_replicas(Overlapping(), schema()["label"], (0, 2))
 

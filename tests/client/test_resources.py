@@ -49,11 +49,6 @@ def test_the_least_limit_of_all_ancestors_counts(machine):
     assert window(root) == 32 * MiB
 
 
-def test_memory_high_is_a_limit_too(machine):
-    files = {"sys/fs/cgroup/memory.max": str(64 * MiB), "sys/fs/cgroup/memory.high": str(MiB)}
-    assert memory(machine("0::/", V2, files)) == MiB
-
-
 def test_a_v1_limit_counts_and_a_huge_one_is_none(machine):
     inner = "sys/fs/cgroup/memory/job/memory.limit_in_bytes"
     outer = "sys/fs/cgroup/memory/memory.limit_in_bytes"
@@ -85,15 +80,6 @@ def test_a_quota_counts_as_processors_rounded_up(machine):
     name = "sys/fs/cgroup/a/cpu.max"
     assert processors(machine("0::/a", V2, {name: "50000 100000"})) == 1
     assert processors(machine("0::/a", V2, {name: "max 100000"})) == len(os.sched_getaffinity(0))
-
-
-def test_a_v1_quota_of_minus_one_is_none(machine):
-    folder = "sys/fs/cgroup/cpu/"
-    files = {folder + "cpu.cfs_quota_us": "-1", folder + "cpu.cfs_period_us": "100000"}
-    mounts = v1(controllers="cpu,cpuacct")
-    assert processors(machine("1:cpu,cpuacct:/", mounts, files)) == len(os.sched_getaffinity(0))
-    files[folder + "cpu.cfs_quota_us"] = "20000"
-    assert processors(machine("1:cpu,cpuacct:/", mounts, files)) == 1
 
 
 def _cgroup(limit: int) -> Path | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from torch.utils.data import DataLoader
 
 from cachecd_client.errors import CallerError
 from cachecd_client.runs.run import Run
 from cachecd_client.runs.run_state import RunState
 from tests.client.conftest import beside
 from tests.client.test_resumed_runs import all_of, labels, left_at
+from tests.frameworks import torch
 
 
 def test_what_workers_read_of_an_epoch_that_goes_on_counts_for_the_run(cache):
@@ -17,7 +17,7 @@ def test_what_workers_read_of_an_epoch_that_goes_on_counts_for_the_run(cache):
     _, state = left_at(cache, 0, 3, **run)
     steps = []
     for epoch in cache.epochs("train", **run, state=state):
-        loader = DataLoader(
+        loader = torch.utils.data.DataLoader(
             epoch.to_dataset(4, features=["label"]), batch_size=None, num_workers=1,
             multiprocessing_context="fork",
         )  # fmt: skip

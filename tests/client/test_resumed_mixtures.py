@@ -115,23 +115,6 @@ def test_the_epoch_that_was_left_has_its_weights_and_the_next_those_of_now(lende
     assert shares == [{"web": 0.5, "code": 0.5}, {"talk": 0.75, "web": 0.25}]
 
 
-def test_ranks_of_a_mixture_have_the_same_state_and_go_on_together(lender):
-    places = [{"rank": rank, "world": 2} for rank in (0, 1)]
-    with lender.connect() as cache:
-        wholes, states, rests = [], [], []
-        for place in places:
-            for epoch in cache.epochs(WEIGHTS, 1):
-                loader = epoch.numpy(4, **place)
-                wholes.append(batches_of(epoch.numpy(4, **place)))
-                batches_of(loader, 2)
-                states.append(loader.state_dict())
-        assert states[0] == states[1]
-        for place, state in zip(places, states, strict=True):
-            epochs = cache.epochs(WEIGHTS, 1, state=state)
-            rests += [batches_of(epoch.numpy(4, **place)) for epoch in epochs]
-    assert rests == [whole[2:] for whole in wholes]
-
-
 def test_where_one_set_is_gone_the_epoch_begins_anew_and_what_was_read_counts(lender, caplog):
     before, _, state = read(lender, left=(1, 3), records=200)
     lender.gone.add("code")
@@ -146,14 +129,6 @@ def test_where_one_set_is_gone_the_epoch_begins_anew_and_what_was_read_counts(le
     assert (asked["code"].fingerprint, asked["code"].place) == ("code 2", 70)
     assert asked["web"].fingerprint == "web 5"
     assert [r.message for r in caplog.records if "begins anew" in r.message]
-
-
-def test_each_dataset_hears_its_place_before_any_is_waited_for(lender):
-    _, _, state = read(lender, left=(1, 3), n=2)
-    asked = len(lender.scripted.of(Acquire))
-    read(lender, state=state, n=2)
-    first = lender.scripted.of(Acquire)[asked : asked + 2]
-    assert {request.dataset: request.place for request in first} == {"code": 70, "web": 70}
 
 
 def test_a_mixture_that_is_repeated_without_a_dataset_it_has_goes_on_too(lender):

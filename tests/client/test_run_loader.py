@@ -6,12 +6,12 @@ import json
 import pickle
 
 import pytest
-from torch.utils.data import DataLoader
 
 from cachecd_client import connect
-from cachecd_client.errors import AcquireTimeoutError, CallerError, RequestError
-from cachecd_client.protocol import Acquire, Refused, Waiting
+from cachecd_client.errors import CallerError, RequestError
+from cachecd_client.protocol import Acquire, Refused
 from tests.client.conftest import locked
+from tests.frameworks import torch
 
 
 def labels(batches):
@@ -57,15 +57,6 @@ def test_the_next_set_is_leased_before_the_last_is_released(cache, manifest):
     assert held == [[True], [False, True], [False, False, False]]
 
 
-def test_a_budget_of_records_ends_the_last_lease_too(cache, manifest):
-    loader = cache.numpy("train", 4, records=30)
-    for _ in range(2):
-        list(loader)
-    assert loader.epoch.epoch == 1
-    assert not locked(manifest(0))
-    assert not locked(manifest(1))
-
-
 def test_a_loop_left_early_is_followed_by_the_next_epoch(cache):
     loader = cache.numpy("train", 4, epochs=2)
     next(iter(loader))
@@ -91,19 +82,12 @@ def test_length_is_of_the_latest_epoch_until_a_loop_begins(cache, granting):
 def test_progress_moves_with_each_batch_to_one(cache):
     loader = cache.numpy("train", 4, epochs=2)
     progress = [loader.progress]
+    assert loader.report()["epoch"] == 0
     for _ in range(2):
         progress += [loader.progress for _ in loader]
     assert progress == sorted(progress)
     assert (progress[0], progress[5], progress[-1], loader.progress) == (0.0, 0.5, 1.0, 1.0)
-
-
-def test_the_report_is_of_the_latest_epoch(cache):
-    loader = cache.numpy("train", 4, epochs=2)
-    assert loader.report()["epoch"] == 0
-    for _ in range(2):
-        list(loader)
-    report = loader.report()
-    assert (report["epoch"], report["steps"]) == (1, 7)
+    assert (loader.report()["epoch"], loader.report()["steps"]) == (1, 7)
 
 
 @pytest.mark.parametrize("left", [(0, 2), (0, 5), (1, 1), (1, 7), (2, 10)])
@@ -171,17 +155,13 @@ def test_each_framework_delivers_the_same_batches(cache, framework):
     assert [labels(loader) for _ in range(2)] == by_epochs(cache, n=2)
 
 
-def test_ranks_that_are_given_divide_every_set(cache):
+def test_given_ranks_divide_every_set_of_a_mixture_too(cache):
     def gather(numbers):
         return [numbers, (1, *numbers[1:])]
 
-    loader = cache.numpy("train", 4, epochs=2, rank=0, world=2, agree=gather)
-    assert [len(labels(loader)) for _ in range(2)] == [2, 3]
-
-
-def test_several_datasets_are_mixed(cache):
-    loader = cache.numpy({"train": 1.0}, 4, epochs=1, steps_per_epoch=3)
-    assert len(labels(loader)) == 3
+    for dataset in "train", {"train": 1.0}:
+        loader = cache.numpy(dataset, 4, epochs=2, rank=0, world=2, agree=gather)
+        assert [len(labels(loader)) for _ in range(2)] == [2, 3]
 
 
 def test_mistaken_options_name_what_was_called(cache):
@@ -209,12 +189,6 @@ def test_an_error_at_a_boundary_is_no_silent_end(cache, granting):
     granting.answer = usual
     loader.load_state_dict(state)
     assert len(labels(loader)) == 7
-
-
-def test_a_wait_that_is_over_in_time_is_an_error_of_the_loop(cache, granting):
-    granting.instead(lambda request: Waiting(request.id, 1, 2, 0.0), epoch=0)
-    with pytest.raises(AcquireTimeoutError):
-        list(cache.numpy("train", 4, epochs=1, timeout=0.1))
 
 
 def test_close_ends_the_lease_and_the_loader(cache, manifest):
@@ -250,7 +224,7 @@ def test_a_loader_of_a_run_is_not_pickled(cache):
 
 def test_a_dataloader_around_a_loader_of_a_run_is_refused(cache):
     with pytest.raises(CallerError, match="iterate over the loader itself"):
-        next(iter(DataLoader(cache.torch("train", 4, epochs=1))))
+        next(iter(torch.utils.data.DataLoader(cache.torch("train", 4, epochs=1))))
 
 
 def test_the_repr_shows_the_epoch_without_leasing_it(cache, granting):

@@ -63,29 +63,6 @@ def test_of_a_large_set_what_was_not_read_comes_first_in_the_next_epoch_when_it_
     assert len(found) == 60
 
 
-def test_ranks_share_what_an_epoch_reads(cache):
-    epochs = cache.epochs("train", 1, steps_per_epoch=3)
-    epoch = next(epochs)
-    found = [labels(epoch.numpy(batch_size=4, rank=rank, world=2)) for rank in (0, 1)]
-    assert len(set(found[0] + found[1])) == 20
-    assert [len(one) for one in found] == [12, 12]
-
-
-def test_a_position_in_such_an_epoch_is_gone_on_from_and_belongs_to_it_alone(cache):
-    epochs = cache.epochs("train", 2, steps_per_epoch=3)
-    epoch = next(epochs)
-    loader = epoch.numpy(batch_size=5)
-    whole = labels(epoch.numpy(batch_size=5))
-    passing = iter(loader)
-    next(passing)
-    state = loader.state_dict()
-    loader.load_state_dict(state)
-    assert labels(loader) == whole[5:]
-    other = next(epochs).numpy(batch_size=5)
-    with pytest.raises(CallerError, match="belongs to another loader"):
-        other.load_state_dict(state)
-
-
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [

@@ -8,7 +8,6 @@ import pytest
 
 from cachecd_client import protocol
 from cachecd_client.errors import (
-    AcquireTimeoutError,
     CallerError,
     DaemonUnreachableError,
     LeaseLostError,
@@ -69,10 +68,6 @@ def test_connect_refuses_a_daemon_of_another_version(daemon):
     scripted = daemon(lambda request: Refused(request.id, "version", "install the same release"))
     with pytest.raises(CallerError, match="install the same release"):
         connect(scripted.path)
-
-
-def test_status_is_the_daemons_document(cache):
-    assert cache.status() == {"daemon": "scripted"}
 
 
 def test_a_closed_session_says_so(cache):
@@ -160,11 +155,6 @@ def test_a_refused_acquire_raises(daemon, code, error):
         opened.acquire("trian")
 
 
-def test_an_epoch_below_zero_is_refused(cache):
-    with pytest.raises(CallerError, match="epoch=-1, expected 0 or more"):
-        cache.acquire("train", epoch=-1)
-
-
 def test_every_question_of_a_wait_has_an_id_of_its_own(daemon, cache_dir):
     path = cache_dir.manifest("lease-0")
 
@@ -175,18 +165,6 @@ def test_every_question_of_a_wait_has_an_id_of_its_own(daemon, cache_dir):
     with connect(scripted.endpoint) as opened:
         opened.acquire("train", timeout=20).release()
     assert len({request.id for request in scripted.of(Acquire)}) == 4
-
-
-def test_a_wait_that_ends_says_how_far_it_was(daemon):
-    full = 327155712, 1 << 30, 95e6, "source: 503 Slow Down"
-    scripted = daemon(lending(lambda request: Waiting(request.id, *full)))
-    with connect(scripted.endpoint) as opened, pytest.raises(AcquireTimeoutError) as caught:
-        opened.acquire("train", timeout=0.1)
-    assert str(caught.value) == (
-        "no lease within 0.1 s: train: 312 MiB of 1 GiB (30 %), 95 MB/s, ready in about 8 s "
-        "(source: 503 Slow Down)"
-    )
-    assert len(scripted.of(Acquire)) >= 3
 
 
 def test_an_exclusion_that_a_full_disk_puts_off_says_so(daemon, monkeypatch, caplog):

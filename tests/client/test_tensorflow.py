@@ -1,22 +1,18 @@
 """Batches of the core as TensorFlow's tensors."""
 
-import queue
-import threading
-from collections.abc import Iterator
-from typing import Any
+from __future__ import annotations
 
 import numpy as np
 import pytest
-import tensorflow as tf
-import torch
 
 from cachecd_client import _core
-from cachecd_client.errors import CallerError, SchemaError
+from cachecd_client.errors import SchemaError
 from cachecd_client.files.file_set import FileSet
 from cachecd_client.loader.tensors import tf_tensor
 from cachecd_client.schema import Feature, Schema
-from tests.client.records import record, write
+from tests.client.records import write
 from tests.core.processes import run_program
+from tests.frameworks import tf, torch
 
 DTYPES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64"
 
@@ -92,30 +88,6 @@ def test_tensors_share_an_aligned_arrays_memory_and_copy_what_is_not(files):
     assert np.array_equal(tf_tensor(array).numpy(), array)
 
 
-def test_tensors_go_in_other_threads_while_batches_are_made(files):
-    handed: queue.Queue[dict[str, tf.Tensor] | None] = queue.Queue(4)
-    found: list[int] = []
-
-    def work() -> None:
-        while (batch := handed.get()) is not None:
-            found.append(int(tf.reduce_sum(batch["label"])))
-            del batch  # the last reference, while the core makes others in the memory let go
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    loader = files.tf(batch_size=1, shuffle=False, prefetch_bytes=1)
-    for _ in range(9):
-        for batch in loader:
-            handed.put(batch)
-            del batch
-    for _ in threads:
-        handed.put(None)
-    for thread in threads:
-        thread.join()
-    assert sorted(found) == sorted([*range(24)] * 9)
-
-
 # Tensors that outlive their loader, some in a cycle, some in a thread that never ends.
 ENDING = """
 import sys, threading, time
@@ -143,25 +115,6 @@ def test_a_process_ends_though_tensors_and_passes_are_left(files):
 # Training
 
 
-def test_a_label_makes_tuples_as_keras_takes_them(files):
-    for features, label in files.tf(batch_size=8, label="label", features=["vector"]):
-        assert set(features) == {"vector"}
-        assert np.array_equal(features["vector"][:, 0], label)
-    with pytest.raises(SchemaError, match="no feature 'lable'; the schema has"):
-        files.tf(batch_size=8, label="lable")
-    with pytest.raises(CallerError, match=r"expected a list of names: \['vector'\]"):
-        files.tf(batch_size=8, features="vector", label="label")
-
-
-def test_padding_has_no_weight(files):
-    *_, (features, label, weight) = files.tf(
-        batch_size=10, label="label", pad_last=True, shuffle=False
-    )
-    assert "_valid" not in features
-    assert label.numpy().tolist() == [20, 21, 22, 23] + [0] * 6
-    assert weight.numpy().tolist() == [True] * 4 + [False] * 6
-
-
 def model() -> tf.keras.Model:
     vector = tf.keras.Input((2,), name="vector")
     made = tf.keras.Model({"vector": vector}, tf.keras.layers.Dense(1)(vector))
@@ -178,19 +131,6 @@ def test_keras_fits_a_model_to_the_cores_batches(files):
     assert loader.position == len(loader)
 
 
-def test_keras_fits_several_epochs_to_passes_that_follow_each_other(files):
-    fitted, loader = model(), files.tf(batch_size=8, label="label", features=["vector"])
-
-    def passes() -> Iterator[Any]:
-        while True:
-            yield from loader
-
-    history = fitted.fit(
-        passes(), epochs=3, steps_per_epoch=len(loader), shuffle=False, verbose=0
-    ).history
-    assert np.isfinite(history["loss"]).tolist() == [True] * 3
-
-
 def test_keras_trains_batch_by_batch_and_leaves_padding_out_of_weighted_metrics(files):
     trained = model()
     for batch in files.tf(batch_size=8, label="label", features=["vector"]):
@@ -203,13 +143,6 @@ def test_keras_trains_batch_by_batch_and_leaves_padding_out_of_weighted_metrics(
 
 
 # Columns
-
-
-def test_columns_of_the_core_become_tensorflows_own(files):
-    batch = next(iter(files.numpy(batch_size=8, shuffle=False)))
-    assert batch["many"].to_tf().to_list() == [[i] * (i % 4) for i in range(8)]
-    assert batch["key"].to_tf().numpy().tolist() == [record(i)["key"] for i in range(8)]
-    assert batch["names"].to_tf().to_list() == [[str(i).encode(), b"x"] for i in range(8)]
 
 
 def test_ragged_tensors_lie_over_the_columns_memory_and_slices_are_copied(files):

@@ -6,7 +6,6 @@ from contextlib import suppress
 from itertools import islice
 
 import pytest
-import tensorflow as tf
 
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.protocol import Acquire, Refused, Released
@@ -15,6 +14,7 @@ from cachecd_client.session.cache import connect
 from tests.client.conftest import lending, locked, politely
 from tests.client.records import schema
 from tests.core.processes import until
+from tests.frameworks import tf
 
 # Epoch k of the granting daemon has the records 0 .. 20 + 10 k - 1, in files of ten.
 
@@ -213,12 +213,6 @@ def test_a_global_seed_of_zero_is_one_like_any_other(cache, seed):
     assert sorted(found) == list(range(20)) != found
 
 
-def test_a_set_that_nobody_iterated_over_counts_as_read_by_nobody(cache):
-    dataset = cache.tf_dataset("train", 10)
-    del dataset
-    assert cache.report("train")["reads_per_record"] == 0
-
-
 def test_a_pinned_set_is_whole_and_in_order_each_time(cache, granting, cache_dir):
     def make(request):
         return cache_dir.manifest(f"train-{request.epoch}", 2, epoch=request.epoch, pinned=True)
@@ -227,6 +221,12 @@ def test_a_pinned_set_is_whole_and_in_order_each_time(cache, granting, cache_dir
     evaluate = cache.input_fn("train", 8, epochs=1, features=["label"])
     for _ in range(3):
         assert labels(iter(evaluate()), 99) == list(range(20))
+
+
+def test_a_set_that_nobody_iterated_over_counts_as_read_by_nobody(cache):
+    dataset = cache.tf_dataset("train", 10)
+    del dataset
+    assert cache.report("train")["reads_per_record"] == 0
 
 
 def test_no_step_retraces_over_growing_sets_and_the_last_batch_of_a_pinned_one(cache):
@@ -309,16 +309,6 @@ def test_an_input_fn_is_called_again_and_again_by_graphs_and_sessions_as_an_esti
     assert first[0] == list(range(20)) != first[1]
     begun = [request.epoch for request in granting.of(Acquire)]
     until(lambda: not any(locked(manifest(epoch)) for epoch in begun))
-
-
-def test_an_input_fn_in_a_graph_leases_a_set_once(cache, granting, cache_dir):
-    cache_dir.per_shard = 500
-    with tf.Graph().as_default(), tf.compat.v1.Session() as running:
-        batches = tf.compat.v1.data.make_initializable_iterator(cache.input_fn("train", 10)())
-        running.run(batches.initializer)
-        running.run(batches.get_next())
-        assert [request.epoch for request in granting.of(Acquire)] == [0]
-        del batches
 
 
 def test_a_graph_in_which_nobody_iterated_ends_its_lease_when_it_is_collected(cache, manifest):

@@ -1,12 +1,10 @@
 import numpy as np
 import pytest
-import torch
-from torch.distributed import checkpoint
-from torchdata.stateful_dataloader import stateful
 
 from cachecd_client.errors import CallerError
 from cachecd_client.loader.tensors import torch_tensor
 from tests.client.records import record
+from tests.frameworks import torch
 
 
 def test_dtypes_and_shapes_are_the_schemas(files):
@@ -28,13 +26,6 @@ def test_tensors_share_the_arrays_memory():
     assert shared[0, 0] == 9
     halves = np.array([0x3F80], np.uint16)
     assert torch_tensor(halves, bfloat16=True).data_ptr() == halves.ctypes.data
-
-
-def test_added_columns_are_tensors_too(files):
-    *_, last = files.torch(batch_size=10, pad_last=True, shuffle=False, ids=True)
-    assert last["_valid"].dtype == torch.bool
-    assert last["_valid"].tolist() == [True] * 4 + [False] * 6
-    assert last["_record"][:4].tolist() == [20, 21, 22, 23]
 
 
 def test_a_device_gets_every_dense_feature(files):
@@ -69,18 +60,10 @@ def test_ragged_and_bytes_columns_become_jagged_tensors(files):
     assert [bytes(row.tolist()) for row in key.unbind()] == [record(i)["key"] for i in range(24)]
 
 
-def test_a_torch_training_step_runs(files):
-    model = torch.nn.Linear(2, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    for batch in files.torch(batch_size=8, features=["vector", "label"]):
-        loss = (model(batch["vector"])[:, 0] - batch["label"]).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    assert torch.isfinite(loss)
-
-
 def test_a_loader_goes_into_checkpoints_as_trainers_keep_them(files, tmp_path):
+    from torch.distributed import checkpoint
+    from torchdata.stateful_dataloader import stateful
+
     loader = files.torch(batch_size=5)
     # What Lightning, Accelerate and torch.distributed.checkpoint look for, and torchdata.
     assert isinstance(loader, stateful.Stateful)

@@ -33,11 +33,6 @@ def impatient(monkeypatch):
     monkeypatch.setattr(transport, "_FIRST_PATIENCE", 0.05)
 
 
-def test_a_reply_comes_back_typed(daemon):
-    reply = Transport(daemon().endpoint).ask(AskStatus("1"), 10)
-    assert reply == StatusReply("1", {"daemon": "scripted"})
-
-
 @pytest.mark.usefixtures("impatient")
 def test_an_unanswered_request_is_sent_again_with_its_id(daemon):
     scripted = daemon(
@@ -69,16 +64,6 @@ def test_a_request_survives_a_restart_of_the_daemon(daemon):
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_request_waits_for_a_daemon_that_is_not_up_yet(daemon):
-    scripted = daemon()
-    scripted.kill()
-    asking, replies = in_thread(scripted)
-    scripted.start()
-    asking.join()
-    assert replies[0].status == {"daemon": "scripted"}
-
-
-@pytest.mark.usefixtures("impatient")
 def test_a_conversation_goes_on_over_a_restart_and_leaves_no_thread_and_no_file(daemon):
     scripted = daemon()
 
@@ -102,20 +87,6 @@ def test_a_conversation_goes_on_over_a_restart_and_leaves_no_thread_and_no_file(
     until(lambda: open_now() == before)
 
 
-def test_threads_may_ask_at_once(daemon):
-    way = Transport(daemon().endpoint)
-    replies = []
-    threads = [
-        threading.Thread(target=lambda i=i: replies.append(way.ask(AskStatus(str(i)), 20).id))
-        for i in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(replies) == [str(i) for i in range(8)]
-
-
 def test_a_forked_child_may_ask(daemon):
     way = Transport(daemon().endpoint)
     way.ask(AskStatus("parent"), 10)
@@ -129,10 +100,6 @@ def unreachable(path) -> str:
     assert str(caught.value).startswith(f"no daemon answered on ipc://{path} within 0.1 s: ")
     assert "Start one with `cachecd run CONFIG`" in str(caught.value)
     return str(caught.value)
-
-
-def test_a_missing_socket_is_named(tmp_path):
-    assert "the socket does not exist" in unreachable(tmp_path / "none.sock")
 
 
 def test_a_socket_left_by_a_dead_daemon_is_told_from_none(tmp_path):
@@ -347,11 +314,6 @@ def test_unknown_fields_of_a_later_minor_version_are_ignored(daemon):
 def test_an_impossible_endpoint_is_refused(endpoint, message):
     with pytest.raises(CallerError, match=message):
         Transport(endpoint)
-
-
-def test_the_longest_endpoint_works(tmp_path):
-    path = f"{tmp_path}/".ljust(107, "x")
-    assert "the socket does not exist" in unreachable(path)
 
 
 def test_an_interrupt_at_any_line_of_a_request_ends_it(daemon):

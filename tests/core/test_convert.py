@@ -6,12 +6,12 @@ import time
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cachecd_client import _core
 from tests.core.shards import entry, field, reader_of, varint, wire, write
+from tests.frameworks import torch
 
 INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 FLOATS = ["float16", "float32", "float64"]

@@ -5,13 +5,13 @@ import random
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from cachecd_client import _core
 from tests.client.foreign import of_tensorflow
 from tests.core.shards import batches, flip, reader_of, write
+from tests.frameworks import tf
 
 
 def ours(number):
@@ -31,14 +31,16 @@ def theirs(number):
     return of_tensorflow(record | texts)
 
 
-SPEC = {
-    "image": tf.io.FixedLenFeature([], tf.string),
-    "name": tf.io.FixedLenFeature([], tf.string),
-    "label": tf.io.FixedLenFeature([], tf.int64),
-    "scores": tf.io.FixedLenFeature([3], tf.float32),
-    "tags": tf.io.RaggedFeature(tf.string),
-    "boxes": tf.io.RaggedFeature(tf.int64),
-}
+def spec():
+    return {
+        "image": tf.io.FixedLenFeature([], tf.string),
+        "name": tf.io.FixedLenFeature([], tf.string),
+        "label": tf.io.FixedLenFeature([], tf.int64),
+        "scores": tf.io.FixedLenFeature([3], tf.float32),
+        "tags": tf.io.RaggedFeature(tf.string),
+        "boxes": tf.io.RaggedFeature(tf.int64),
+    }
+
 
 FEATURES = [
     ("image", "bytes", "uint8", (2, 3), True),
@@ -78,7 +80,7 @@ def test_their_dataset_reads_our_shard(tmp_path):
     path = write(tmp_path / "a.tfrecord", [_core.encode_example(ours(n)) for n in range(20)])
     count = 0
     for number, record in enumerate(tf.data.TFRecordDataset(str(path))):
-        parsed = tf.io.parse_single_example(record, SPEC)
+        parsed = tf.io.parse_single_example(record, spec())
         expected = ours(number)
         assert parsed["image"].numpy() == expected["image"]
         assert parsed["label"].numpy() == expected["label"]
@@ -93,7 +95,7 @@ def test_the_reader_gives_what_their_parser_gives_of_their_file(their_file):
     reader = reader_of(their_file, FEATURES, batch_size=20, shuffle=False)
     (batch,) = batches(reader)
     records = list(tf.data.TFRecordDataset(str(their_file)).as_numpy_iterator())
-    parsed = tf.io.parse_example(records, SPEC)
+    parsed = tf.io.parse_example(records, spec())
     assert batch["label"].tolist() == parsed["label"].numpy().tolist()
     assert batch["scores"].tolist() == parsed["scores"].numpy().tolist()
     assert [row.tobytes() for row in batch["image"]] == parsed["image"].numpy().tolist()

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-import torch
 
 from cachecd_client.schema import infer
 from tests.docs.shown import blocks, runner
+from tests.frameworks import torch
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import re
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from tests.docs.shown import ROOT, runner
+from tests.frameworks import torch
 
 PAGE = "docs/images.md"
 SMALLER = {"Image(224": "Image(28", "resize=256": "resize=32", "torch(256": "torch(4"}

@@ -17,9 +17,9 @@ import warnings
 from pathlib import Path
 
 import pytest
-import torch
 
 from tests.e2e.daemons import clean_environ
+from tests.frameworks import torch
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 LONG = "CACHECD_LONG" in os.environ

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import tensorflow as tf
-
 from tests.e2e.conftest import tensorflow_file, upload
 from tests.e2e.reading import by_numpy, by_tensorflow, by_torch
+from tests.frameworks import tf
 
 
 def test_what_tensorflow_wrote_is_carried_verbatim_and_a_corrupt_object_costs_itself(

@@ -8,10 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from cachecd_client import FileSet
-from tests.gpu import check
+from tests.frameworks import torch
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,13 +31,20 @@ def test_the_check_without_a_gpu_says_so_and_exits_with_2(options, said):
     assert said in ended.stdout + ended.stderr
 
 
-def test_the_checks_records_are_what_their_labels_say(tmp_path):
+@pytest.fixture
+def check():
+    from tests.gpu import check  # which imports torch
+
+    return check
+
+
+def test_the_checks_records_are_what_their_labels_say(check, tmp_path):
     batch = next(iter(FileSet(check.written(tmp_path)).torch(64)))
     assert batch["image"].shape == (64, 128 * 128 * 3)
     assert (batch["image"] == batch["label"].reshape(64, 1) % 251).all()
 
 
-def test_the_check_of_decoded_batches_passes_on_the_cpu(tmp_path, capsys):
+def test_the_check_of_decoded_batches_passes_on_the_cpu(check, tmp_path, capsys):
     bars = check.Bars()
     check.check_decoded(torch.device("cpu"), bars, tmp_path, count=128)
     assert bars.missed == 0

@@ -49,15 +49,6 @@ def test_a_large_read_is_several_requests_at_a_time_and_comes_in_order():
     assert asked[2] == ("key", None, "tag", 2 * PIECE, 2 * PIECE + 5)
 
 
-def test_another_object_is_read_without_the_units_tag():
-    async def fetch(key: str, size: int | None, etag: str, start: int, stop: int) -> Buffer:
-        return f"{key} {etag}".encode()
-
-    content = Content(UNIT, nothing(), Given(fetch))
-    assert asyncio.run(content.read(0, 1, "other")) == b"other "
-    assert asyncio.run(content.read(0, 1, "key")) == b"key tag"
-
-
 def test_what_one_request_of_several_raises_is_raised_as_it_is():
     async def fetch(key: str, size: int | None, etag: str, start: int, stop: int) -> Buffer:
         if start:

@@ -197,11 +197,3 @@ def test_sealed_draft_goes_on_with_the_next_shard(path: str, tmp_path: Path):
         4,
     )
     assert (tmp_path / "next").read_bytes() == Path(path).read_bytes()
-
-
-def test_draft_in_hand_does_not_go_on(path: str, tmp_path: Path):
-    one = draft(path)
-    one.add({"x": 1}, unit(0), 0)
-    with pytest.raises(AssertionError, match="neither sealed nor aborted"):
-        one.go_on(str(tmp_path / "next"), {})
-    one.abort()

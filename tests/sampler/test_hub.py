@@ -111,25 +111,6 @@ def test_a_revision_in_the_url_is_the_one_that_is_read(hub: Hub, revision: str, 
     assert get(store, "object", 13) == b"of the branch"
 
 
-def test_a_commit_in_the_url_is_not_asked_about(hub: Hub):
-    commit = put(hub, {"object": b"1"})
-    put(hub, {"object": b"22"})
-    store = opened(f"{URL}@{commit}/some/prefix")
-    assert listed(store) == {"object": 1}
-    assert get(store, "object", 1) == b"1"
-    assert hub.asked("/revision/main") == 0
-
-
-def test_ranges_of_a_listed_object_cost_no_other_question(hub: Hub):
-    put(hub, {"object": bytes(range(100))})
-    store = opened(PREFIX)
-    [[found]] = store.list()
-    for start in range(0, 100, 10):
-        body = get(store, "object", 100, found.etag, start=start, stop=start + 10)
-        assert body == bytes(range(start, start + 10))
-    assert (hub.asked("/resolve/"), hub.asked("/tree/")) == (10, 1)
-
-
 @pytest.mark.parametrize("how", ["variable", "file"])
 def test_the_token_is_found_and_told_to_nobody_but_the_hub(
     hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: str

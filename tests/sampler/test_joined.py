@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 
 from cachecd.config import DatasetConfig, SourceConfig
-from cachecd.daemon.identities import identity_of
-from cachecd.disk.identity import directory_name
 from cachecd.errors import UnitError
 from cachecd.listing.selection import selection_of
 from cachecd.model import ObjectInfo, Unit
@@ -278,36 +276,9 @@ def test_a_joined_object_that_cannot_be_found_is_named(
     assert store.asked == ["find k2", "find k3"], "nothing is read in vain"
 
 
-def test_a_changed_object_is_named_beside_an_empty_first():
-    store = _Store(k1=b"", k2=b"12", k3=b"3")
-    unit = joined(store, 0, [])
-    assert asyncio.run(unit.read(0, 0)) == b""
-    store.bodies["k2"] = UnitError("the object changed")
-    with pytest.raises(UnitError, match="'k2': the object changed"):
-        asyncio.run(unit.read(0, 3))
-
-
 def test_a_folder_that_is_gone_costs_no_unit(tmp_path: Path):
     """There is no other object that can be read: the folder may not be mounted."""
     (tmp_path / "tmp").mkdir()
     source = {"url": f"file://{tmp_path}/gone", "format": "files", "join": JOIN}
     failed = Bench(tmp_path / "tmp", source=source).failed([Unit(0, "1", 10)])
     assert (failed.cause, "not mounted?" in failed.reason) == ("source", True)
-
-
-def test_patterns_name_the_generation():
-    def name(**picks: Any) -> str:
-        source = SourceConfig.model_validate({"url": "s3://b/", "format": "files", **picks})
-        return directory_name(identity_of(DatasetConfig(source=source)))
-
-    names = [
-        name(),
-        name(match="i/*"),
-        name(skip="i/*"),
-        name(join={"image": "j/*"}),
-        name(join={"image": "i/*", "mask": "m/*"}),
-        name(join={"image": "i/*", "mask": "n/*"}),
-        name(join={"image": "i/*", "other": "m/*"}),
-    ]
-    assert len(set(names)) == 7
-    assert name(match="i/*") == name(match=["i/*"])

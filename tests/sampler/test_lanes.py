@@ -134,11 +134,6 @@ def test_a_page_that_comes_again_is_found_out():
             pass
 
 
-def test_pages_without_end_and_without_objects_are_found_out():
-    with pytest.raises(OutOfOrderError):
-        Lanes().answer(Page([], True))
-
-
 @pytest.mark.parametrize("names", [["a", "a-b"], ["train", "train-extra", "train.old"]])
 def test_a_store_that_lists_folder_by_folder_is_found_out_before_anything_is_missed(names):
     keys = [f"{name}/{n:05d}" for name in names for n in range(20_000)]

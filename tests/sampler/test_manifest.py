@@ -117,18 +117,14 @@ BAD = {
     "elsewhere": ({"url": "s3://bucket/a", "size": "3"}, "'s3://bucket/a' is not below file://"),
     "a URL as key": ({"key": "s3://bucket/a", "size": "3"}, "a URL: call the column url"),
     "upwards": ({"key": "a/../../etc/passwd", "size": "3"}, "is not a path below file://"),
-    "from the root": ({"key": "/etc/passwd", "size": "3"}, "is not a path below file://"),
-    "a folder": ({"key": "a/", "size": "3"}, "is not a path below file://"),
     "NUL": ({"key": "a\0b", "size": "3"}, "the name 'a\\x00b' contains NUL"),
     "too long": ({"key": "k" * 70_000, "size": "3"}, "name of 70000 bytes, expected at most"),
     "size": ({"key": "a", "size": "large"}, "size is 'large', expected a whole number"),
-    "negative": ({"key": "a", "offset": "-1", "length": "5"}, "offset is '-1', expected"),
     "huge": ({"key": "a", "size": "9" * 19}, "bytes from byte 0, expected"),
     "empty": ({"key": "a", "length": "0"}, "length is 0, expected at least 1"),
     "behind": ({"key": "a", "offset": "5", "size": "5"}, "from byte 5 on, of an object of 5 bytes"),
     "beyond": ({"key": "a", "length": "6", "size": "5"}, "bytes 0 to 6 of an object of 5 bytes"),
     "gone": ({"key": "gone"}, "No such file"),
-    "behind what is there": ({"key": "there", "offset": "9"}, "from byte 9 on, of an object of 4"),
 }
 
 
@@ -188,14 +184,7 @@ def test_a_table_of_no_use_stops_the_listing_and_says_why(place, name, body, kin
     assert str(caught.value).startswith(f"file://{place.folder}/{name}: ")
 
 
-def test_a_table_that_is_not_there_stops_the_listing(place):
-    source = place.source(b"")
-    (place.folder / "t.csv").unlink()
-    with pytest.raises(SourceUnreachableError, match=r"t\.csv: .*: cannot read the file: No such"):
-        listed(source)
-
-
-@pytest.mark.parametrize("at", range(5, 2000, 71))
+@pytest.mark.parametrize("at", range(5, 2000, 199))
 def test_a_parquet_table_with_a_flipped_byte_is_read_or_refused(place, at):
     body = bytearray(as_parquet([{"key": f"k{n}", "size": n} for n in range(20)]))
     body[at % len(body)] ^= 0x55
@@ -238,15 +227,6 @@ def test_a_table_of_labels_is_joined_to_the_listing(place, caplog, name):
     files = Files(source, ("cat", "dog"))
     assert files.refusal(Unit(0, "a", 1, label="cat")) is None
     assert files.refusal(Unit(2, "c", 3)) == f"file://{place.folder}/{name} has no label for it"
-
-
-def test_rows_without_a_label_are_told(place, caplog):
-    place.put(a=b"1")
-    [unit] = place.list(
-        as_csv([{"key": "a", "label": "cat"}, {"key": "b", "label": ""}]), labels=True
-    )
-    assert unit.label == "cat"
-    assert "line 3: row ignored: it has no label" in caplog.text
 
 
 # --- a real S3 server

@@ -164,13 +164,6 @@ def test_a_footer_longer_than_what_is_read_first_is_read_whole(tmp_path: Path):
     assert decode_example(shard.records[0][2])["column 0299"] == ("int64", [10])
 
 
-def test_a_row_group_that_is_not_there_any_more_is_said_so(tmp_path: Path):
-    body = parquet({"a": [1]})
-    bench = bench_of(tmp_path)
-    bench.pour_slices([Unit(0, "k", 50, begin=77)], [body])
-    assert bench.set_aside == {0: "no row group begins at byte 77: it changed since it was listed"}
-
-
 @pytest.mark.parametrize("error", [UnitError("gone"), SourceUnreachableError("down")])
 def test_what_a_read_raises_in_the_middle_is_raised_as_it_is(tmp_path: Path, error: Exception):
     body = parquet({"a": [RNG.bytes(1000) for _ in range(100)]})

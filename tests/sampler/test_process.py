@@ -111,13 +111,6 @@ def test_eof_ends_it_and_leaves_no_temporary_file(start: Callable[..., Process],
     assert not list(tmp_path.glob("1.tfrecord*"))
 
 
-def test_eof_before_any_word_ends_it(start: Callable[..., Process]):
-    process = subprocess.run(
-        [sys.executable, "-m", "cachecd.sampler"], input=b"", capture_output=True, check=True
-    )
-    assert process.stdout == process.stderr == b""
-
-
 def test_a_garbled_frame_ends_it_with_the_reason(start: Callable[..., Process], tmp_path: Path):
     process = start()
     assert process.stdin is not None

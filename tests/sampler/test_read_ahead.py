@@ -60,16 +60,6 @@ async def test_pieces_come_in_order_whatever_arrives_first():
     assert await result == [b"0:0-10", b"0:10-20", b"0:20-25", b"1:0-0", b"2:0-10"]
 
 
-async def test_what_is_left_of_a_unit_is_fetched_from_its_offset_to_round_places():
-    fetcher = Fetcher()
-    result = asyncio.create_task(
-        everything(ReadAhead([(12, 30)], fetcher.fetch, 8, lambda: 99, piece=10), 1)
-    )
-    await settle()
-    fetcher.answer()
-    assert await result == [b"0:12-20", b"0:20-30"]
-
-
 async def test_no_more_requests_run_at_once_than_connections():
     fetcher = Fetcher()
     reader = ReadAhead(spans(*[1] * 50), fetcher.fetch, 3, lambda: 1000)
@@ -107,17 +97,6 @@ async def test_no_more_is_held_than_the_window_nor_asked_for_than_wanted(window:
     await settle()
     assert len(fetcher.asked) == 6
     result.cancel()
-
-
-async def test_the_piece_that_is_waited_for_is_fetched_whatever_the_bounds():
-    fetcher = Fetcher()
-    reader = ReadAhead(spans(10, 10), fetcher.fetch, 1, lambda: 0, window=1)
-    result = asyncio.create_task(everything(reader, 2))
-    for number in range(2):
-        await settle()
-        assert fetcher.asked == [(n, 0, 10) for n in range(number + 1)]
-        fetcher.answer()
-    assert len(await result) == 2
 
 
 async def test_units_that_are_left_out_or_left_early_are_not_fetched_any_further():

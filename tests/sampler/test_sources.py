@@ -57,11 +57,6 @@ class TestFiles(SourceContract):
         assert "shard_size" in bench.set_aside[1]
         assert bench.taken == 8
 
-    def test_an_object_that_just_fails_to_fit_an_empty_shard_is_set_aside(self, bench: Bench):
-        [shard] = bench.pour([bytes(CAPACITY - 10), b"small"])
-        assert [unit for unit, _, _ in shard.records] == [1]
-        assert f"does not fit into a shard of {CAPACITY}" in bench.set_aside[0]
-
     def test_an_object_that_does_not_fit_any_more_is_not_fetched(self, bench: Bench):
         bench.pour([bytes(40_000)] * 3)
         assert bench.taken == 3 * 40_000
@@ -138,9 +133,6 @@ class TestFilesWithLabels:
         source = {**CONFIG["source"], "label": {"pattern": pattern}}  # type: ignore[dict-item]
         assert label_of(SourceConfig.model_validate(source), key) == label
 
-    def test_without_a_pattern_nothing_has_a_label(self):
-        assert label_of(SourceConfig.model_validate(CONFIG["source"]), "cat/1") is None
-
     def test_class_names_sort_by_value_if_all_are_whole_numbers(self):
         assert class_names({"10", "9", "-1", "09"}) == ("-1", "09", "9", "10")
         assert class_names({"10", "9", "a"}) == ("10", "9", "a")
@@ -159,11 +151,6 @@ class TestTFRecord(SourceContract):
         for unit, records in enumerate(PAYLOADS):
             for ordinal, record in enumerate(records):
                 yield unit, ordinal, record
-
-    def test_the_file_is_the_objects_one_after_another(self, bench: Bench):
-        bench.capacity = 1 << 20
-        [shard] = bench.pour(self.objects())
-        assert shard.file == b"".join(self.objects())
 
     def test_records_that_are_no_examples_are_carried_all_the_same(self, bench: Bench):
         bench.schema = Schema((Feature("x", "bytes", "bytes", ()),))
@@ -205,7 +192,7 @@ class TestTFRecord(SourceContract):
         assert bench.set_aside[0].startswith(f"corrupt record at byte {offset}: ")
         assert ("records before it are kept" in bench.set_aside[0]) == (at > 0)
 
-    @pytest.mark.parametrize("missing", [1, 3, 5, 100])
+    @pytest.mark.parametrize("missing", [1, 100])
     def test_a_truncated_object_ends_there_with_the_offset(self, bench: Bench, missing: int):
         first, *others = self.objects()
         shards = bench.pour([first[:-missing], *others])
@@ -214,10 +201,6 @@ class TestTFRecord(SourceContract):
             r for r in self.records() if r[:2] != (0, 29)
         ]
         assert f"truncated: the record at byte {last} has " in bench.set_aside[0]
-
-    def test_a_tail_shorter_than_a_header_is_truncated_too(self, bench: Bench):
-        bench.pour([self.objects()[0] + b"\0\0\0"])
-        assert "has 3 bytes" in bench.set_aside[0]
 
     def test_an_object_without_records_is_set_aside(self, bench: Bench):
         shards = bench.pour([b"", self.objects()[0]])
@@ -240,12 +223,6 @@ class TestTFRecord(SourceContract):
         bench.pour([frames(records)])
         # Twice one begun record is thrown away; never the twenty pieces that would complete it.
         assert bench.taken < len(frames(records)) + 2 * 2000
-
-    def test_what_is_no_tfrecord_is_corrupt_and_not_large(self, bench: Bench):
-        bench.schema, bench.lanes = Schema(()), 2
-        shards = bench.pour([self.objects()[0], b"no record at all" * 9])
-        assert [r for s in shards for r in s.records] == [r for r in self.records() if r[0] == 0]
-        assert "corrupt record at byte 0: its length's CRC" in bench.set_aside[1]
 
     def test_a_record_that_fits_into_no_shard_ends_none_before_it_is_full(self, bench: Bench):
         bench.schema, bench.lanes = Schema(()), 16

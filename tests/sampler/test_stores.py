@@ -42,11 +42,6 @@ class TestS3(StoreContract):
 
         return fill
 
-    def test_a_bucket_without_prefix_is_listed_whole(self, filled: Filled, s3: S3Server):
-        filled({})
-        s3.put(s3.bucket("whole"), {"a": b"1", "b/c": b"2"})
-        assert listed(opened("s3://whole")) == listed(opened("s3://whole/")) == {"a": 1, "b/c": 1}
-
     def test_folder_markers_are_left_out_and_other_empty_objects_are_not(self, filled: Filled):
         assert set(listed(filled({"folder/": b"", "empty": b"", "folder/x": b"1"}))) == {
             "empty",
@@ -213,13 +208,3 @@ class TestCloud(StoreContract):
             return Store(CloudBackend(store, "memory"), Retry(tries=2), 8)
 
         return fill
-
-    def test_google_and_azure_are_opened_without_touching_the_network(self):
-        assert opened("gs://bucket/prefix/", anonymous=True).where == "gs://bucket/prefix/"
-        with pytest.raises(ConfigError, match="az://container"):
-            opened("az://container/prefix/")
-
-
-def test_an_endpoint_belongs_to_s3_alone():
-    with pytest.raises(ConfigError, match="endpoint is for s3://"):
-        opened("gs://bucket/", endpoint="https://elsewhere.example")

@@ -122,7 +122,3 @@ def test_processes_that_share_a_link_never_exceed_its_rate_together(link: int):
     assert [process.returncode for process in processes] == [-9, 0, 0]
     times = [float(time) for words in said[1:] for time in words]
     assert max(times) - min(times) >= 199_000 / 500_000 - CREDIT
-
-
-def test_without_a_rate_a_throttle_does_nothing():
-    asyncio.run(Throttle(None).take(1 << 60))

@@ -73,24 +73,6 @@ def test_rows_name_urls_of_several_hosts_and_each_is_asked_as_it_is_written(here
     assert not {"authorization", "cookie"} & {n for h in here.headers for n in h}
 
 
-def test_a_connection_is_kept_to_each_host(here, there, tmp_path):
-    for server in (here, there):
-        server.script["/x"] = [scripted.body(b"12345")]
-    config = source(tmp_path, [{"url": f"{s.endpoint}/x", "size": 5} for s in (here, there)])
-    store = opened(config)
-    ports: set[tuple[str, int]] = set()
-
-    def noting(handler) -> None:  # type: ignore[no-untyped-def]
-        ports.add(handler.client_address)
-        scripted.body(b"12345")(handler)
-
-    here.down = there.down = noting
-    for _ in range(5):
-        for unit in listed(config):
-            assert get(store, unit.key, 5) == b"12345"
-    assert len(ports) == 2
-
-
 REFUSED = {
     "another scheme": ("file:///etc/passwd", "expected http:// or https://"),
     "a store": ("s3://bucket/key", "expected http:// or https://"),

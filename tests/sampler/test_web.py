@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
+from cachecd.errors import SourceUnreachableError, UnitError
 from cachecd.stores.backend import GoneError
 from cachecd.stores.fetch import Store
 from tests import scripted
@@ -143,17 +143,6 @@ def test_a_folder_without_a_page_says_why(
         listed(opened(f"{server.endpoint}/x/"))
 
 
-def test_an_object_missing_at_a_server_without_ranges_is_gone(tmp_path: Path):
-    (tmp_path / "a").write_bytes(b"more than one byte")
-    handler: Any = functools.partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
-        store = opened(f"http://127.0.0.1:{server.server_port}/")
-        with pytest.raises(GoneError):
-            asyncio.run(store.find("b"))
-        server.shutdown()
-
-
 def test_a_server_that_does_not_know_ranges_says_so(server: ScriptedServer):
     def whole(handler: Any) -> None:
         del handler.headers["Range"]
@@ -164,8 +153,3 @@ def test_a_server_that_does_not_know_ranges_says_so(server: ScriptedServer):
     assert get(store, "a", 10) == b"0123456789"
     with pytest.raises(SourceUnreachableError, match="the whole object, but a part was requested"):
         get(store, "a", 10, start=2, stop=4)
-
-
-def test_a_url_with_a_query_is_no_folder():
-    with pytest.raises(ConfigError, match=r"without \? and #"):
-        opened("https://host/data?token=secret")

@@ -96,8 +96,6 @@ def pax(attributes: dict[str, str], kind: bytes = b"x") -> bytes:
 
 HOSTILE = {
     "endless": (header(b"a.jpg", 0, size=b"7" * 11), "'a' at byte 0 has 8589934591 bytes or more"),
-    "beyond all": (header(b"a.jpg", 0, size=b"\x80" + b"\xff" * 11),
-        "bytes or more, expected at most"),
     "negative": (header(b"a.jpg", 0, size=b"\xff" * 12), "its size is"),
     "no number": (header(b"a.jpg", 0, size=b"12x"), "no tar header at byte 0: its size is '12x"),
     "sparse": (header(b"a.jpg", 0, kind=b"S"), "the member 'a.jpg' at byte 0 is sparse"),
@@ -107,11 +105,8 @@ HOSTILE = {
     "long name": (header(b"x", 1 << 32, kind=b"L"), "attributes of 4294967296 bytes"),
     "no member": (member(b"x", b"long", kind=b"L"), "within the headers at byte 0"),
     "pax size": (pax({"size": "-1"}) + header(b"a.jpg", 0), "gives '-1' as a size"),
-    "pax digits": (pax({"size": "9" * 5000}) + header(b"a.jpg", 0), "as a size"),
     "pax of no length": (member(b"x", b"0 a=b\n", kind=b"x"),
         "the pax header at byte 0 is damaged"),
-    "pax too long": (member(b"x", b"99 a=b\n", kind=b"x"), "the pax header at byte 0 is damaged"),
-    "pax without end": (member(b"x", b"7 a=bc ", kind=b"x"), "the pax header at byte 0 is damaged"),
     "one name for all": (pax({"path": "a.jpg"}, b"g"), "gives all members one name or size"),
 }  # fmt: skip
 
@@ -185,16 +180,10 @@ class TestWebDataset(SourceContract):
         assert [r[:2] for r in shard.records] == [(0, 0), (1, 0)]
         assert bench.set_aside == {0: "record does not fit the schema: missing ['txt'], extra []"}
 
-    def test_a_sample_larger_than_a_shard_sets_its_unit_aside(self, bench: Bench):
-        [shard] = bench.pour([archive([("a.jpg", b"1"), ("b.jpg", bytes(bench.capacity))])])
-        assert decoded(shard) == [{"__key__": b"a", "jpg": b"1"}]
-        assert f"does not fit into a shard of {bench.capacity}" in bench.set_aside[0]
-
     @pytest.mark.parametrize(
         ("members", "why"),
         [
             (["k.jpg", "k.JPG"], "the sample 'k' at byte 512 has 'jpg' twice, again at byte 1024"),
-            (["k.__key__"], "has '__key__' twice"),
             (["k." + "x" * 256], "has a member whose extension is 'xxxxx"),
             ([f"k.{n:04d}.jpg" for n in range(1001)], "a key ends at the first dot of the name"),
         ],
@@ -270,10 +259,8 @@ class TestWebDataset(SourceContract):
         [
             (b"", "truncated: the tar ends at byte 0, without its end mark"),
             (b"\0" * 1024, "it has no records"),
-            (b"\0" * 100, "truncated: the tar ends at byte 100"),
             (b"not a tar " * 90, "no tar header at byte 0: its checksum is wrong"),
             (b"\x28\xb5\x2f\xfd" * 200, "(this looks like Zstandard; expected tar or tar.gz)"),
-            (b"BZh9" * 200, "(this looks like bzip2; expected tar or tar.gz)"),
         ],
     )
     def test_what_is_no_tar_is_set_aside_and_the_rest_goes_on(

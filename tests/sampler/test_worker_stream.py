@@ -90,17 +90,6 @@ async def test_worker_turns_to_another_stream_when_one_has_no_grant(bench: Bench
     serving.cancel()
 
 
-def test_half_full_shard_is_reported_at_once(bench: Bench):
-    of = bench.player(shape=Shape(1, 8, 4, 256 << 10, 0))
-    asyncio.run(of.play())
-    half: set[int] = set()
-    for message in of.said:
-        if isinstance(message, Working) and message.half:
-            half.add(message.number)
-        if isinstance(message, Sealed) and message.end == "full":
-            assert message.number in half
-
-
 async def test_reading_ahead_stops_at_the_shards_end_without_a_grant(bench: Bench):
     """What is fetched and has no room stays far below the source."""
     of = bench.player(shape=Shape(1, 8, 1, 64 << 10, 0))
@@ -173,18 +162,6 @@ async def test_stream_opened_while_it_is_closed_says_closed_first(bench: Bench):
     await settle(lambda: of.done, turns=30_000)
     after = [type(m) for m in of.said[count:] if not isinstance(m, Working)]
     assert after[:2] == [Closed, Asks]
-    assert sorted(records(of)) == [(unit, n) for unit in range(8) for n in range(30)]
-    serving.cancel()
-
-
-async def test_stream_opened_again_begins_anew_at_its_cursor(bench: Bench):
-    of = bench.player()
-    worker = of.worker()
-    serving = asyncio.ensure_future(worker.serve())
-    of.open(worker)
-    await settle(lambda: len(of.made) == 2)
-    of.open(worker)
-    await settle(lambda: of.done, turns=30_000)
     assert sorted(records(of)) == [(unit, n) for unit in range(8) for n in range(30)]
     serving.cancel()
 
