@@ -135,7 +135,7 @@ class SamplerConfig(SectionModel):
         description=(
             "Folders of your modules that are not installed. Workers search them first, then the "
             "daemon's working directory, PYTHONPATH and installed packages. A relative folder is "
-            "relative to the configuration file. Modules of Python's own are not replaced."
+            "relative to the configuration file. Most of Python's own modules cannot be replaced."
         ),
         examples=[["."]],
     )
