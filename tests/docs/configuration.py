@@ -73,17 +73,10 @@ def keys() -> str:
     for path, meaning, section in sections():
         level = "##" if path.count(".") < 2 else "###"
         lines.append(f"\n{level} {path}\n\n{_wrapped(_escaped(meaning))}\n")
-        known = []
         for name, field in section.model.model_fields.items():
             inner = below(section, name)
             if inner is None or inner.listed:
-                line = _line(name, field, f"{path}.{name}")
-                if line in lines:
-                    known.append(f"**`{name}`**")
-                else:
-                    lines.append(line)
-        if known:
-            lines.append(f"- {', '.join(known)}: as above.")
+                lines.append(_line(name, field, f"{path}.{name}"))
     return "\n".join(lines) + "\n"
 
 
