@@ -14,9 +14,10 @@ from typing_extensions import Buffer
 
 from cachecd.errors import DiskError, UnitError
 from cachecd.model import MISFIT, Cursor, Skipped, Unit, encoded
+from cachecd.sampler.encoding import encode, infer
 from cachecd_client._core import ShardWriter, write_sidecar
 from cachecd_client.errors import CorruptRecordError, SchemaError
-from cachecd_client.schema import Schema, infer
+from cachecd_client.schema import Schema
 
 # Of the capacity, bytes that are kept for the part of the meta text that is known only at the end: two
 # cursors, and one skipped unit more than fit into `skips`.
@@ -127,7 +128,7 @@ class Draft:
             if self.schema is None:
                 self.describe(self._schema_of(record))
             assert self.schema is not None
-            body = self.schema.encode(record)
+            body = encode(self.schema, record)
         except (SchemaError, TypeError, ValueError, OverflowError) as error:
             reason = str(error)
             if self.schema is not None and not reason.startswith(MISFIT):

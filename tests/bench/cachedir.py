@@ -23,6 +23,7 @@ from cachecd.listing.permutation import BlockOrder
 from cachecd.listing.table import Table
 from cachecd.listing.table_update import Listing
 from cachecd.model import Cursor, ObjectInfo, Shape
+from cachecd.sampler.encoding import encode
 from cachecd.sampler.opening import open_store
 from cachecd_client._core import ShardWriter
 from cachecd_client.schema import Feature, Schema
@@ -144,7 +145,7 @@ def _units(shape: Shape, ends: Sequence[int]) -> Iterator[tuple[int, int, int]]:
 def _write_shards(
     generation: GenerationLayout, shape: Shape, ends: Sequence[int], count: int
 ) -> None:
-    record = _SCHEMA.encode({"key": b"key", "payload": b"x" * 100})
+    record = encode(_SCHEMA, {"key": b"key", "payload": b"x" * 100})
     sealed, cursors = [0] * shape.streams, [Cursor()] * shape.streams
     for written, (stream, block, unit) in enumerate(_units(shape, ends)):
         if written == count:

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cachecd.sampler.encoding import encode, infer
 from cachecd_client import _core
-from cachecd_client.schema import Schema, infer
+from cachecd_client.schema import Schema
 
 SHARD_BYTES = 64 << 20
 _LAYOUT = 1  # of the folder; counts up when the records or their forms change
@@ -132,7 +133,7 @@ def write_shards(records: RecordSet, folder: Path) -> None:
     for shard, numbers in enumerate(records.shards):
         writer = _core.ShardWriter(str(folder / f"{shard:05d}.tfrecord"))
         for number in numbers:
-            assert writer.append(records.schema.encode(records.record(number)))
+            assert writer.append(encode(records.schema, records.record(number)))
         writer.finish(meta)
 
 

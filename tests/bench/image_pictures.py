@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from cachecd.sampler.encoding import encode
 from cachecd_client import _core
 from cachecd_client.schema import Feature, Schema
 from tests.bench.image_decoders import COLORS
@@ -197,7 +198,7 @@ def write_shards(folder: Path, repeats: int, shape: tuple[int, ...] = ()) -> Non
     if shape:
         bodies = [np.frombuffer(body, np.uint8).reshape(shape) for body in bodies]
     records = [
-        schema.encode({"payload": body, "label": number}) for number, body in enumerate(bodies)
+        encode(schema, {"payload": body, "label": number}) for number, body in enumerate(bodies)
     ]
     records *= repeats
     each = max(1, (_SHARD * len(records)) // sum(map(len, records)))

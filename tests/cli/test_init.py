@@ -17,6 +17,7 @@ from cachecd.cli.sampler import Sampler
 from cachecd.cli.survey import Survey, _find_join, suffix_of, survey
 from cachecd.config import load
 from cachecd.errors import ConfigError, DiskError
+from cachecd.sampler.encoding import encode
 from cachecd.sampler.opening import open_store
 from cachecd_client import FileSet, Image
 from cachecd_client._core import ShardWriter, encode_example
@@ -118,7 +119,7 @@ def test_the_line_printed_reads_the_records_of_the_proposal(put, tmp_path, capsy
     sample = sampler.take(sampler.beginning(), 2)
     writer = ShardWriter(str(tmp_path / "made.tfrecord"))
     for record in sample.records:
-        writer.append(sample.schema.encode(record.values))
+        writer.append(encode(sample.schema, record.values))
     writer.finish(json.dumps({"schema": sample.schema.to_json()}))
     scope = {"epoch": FileSet([tmp_path / "made.tfrecord"]), "Image": Image}
     (line,) = re.findall(r"# (epoch\.torch\(.*\))$", text, re.M)

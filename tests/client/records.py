@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from cachecd.sampler.encoding import encode, infer
 from cachecd_client import _core
-from cachecd_client.schema import Schema, infer
+from cachecd_client.schema import Schema
 
 
 def record(number: int) -> dict[str, Any]:
@@ -37,7 +38,7 @@ def schema() -> Schema:
 
 def examples(numbers: range, described: Schema | None = None) -> list[bytes]:
     described = described or schema()
-    return [described.encode(_fit(record(number))) for number in numbers]
+    return [encode(described, _fit(record(number))) for number in numbers]
 
 
 def _fit(values: dict[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ REPORT = {
     "growth": 1.42,
     "repeated": False,
     "corrupt_records": 0,
+    "dropped_records": 0,
     "lent": "",
     "advice": "",
 }
@@ -58,10 +59,16 @@ def test_a_part_of_the_source_is_told_as_what_an_epoch_is(growth, said):
 
 
 def test_what_went_wrong_is_told_after_it():
-    report = {**REPORT, "corrupt_records": 1, "seconds_leasing": 12.3, "advice": "do this"}
+    report = {
+        **REPORT,
+        "corrupt_records": 1,
+        "dropped_records": 37,
+        "seconds_leasing": 12.3,
+        "advice": "do this",
+    }
     assert line(report) == (
         "epoch 3 of train: 1,200 steps, waited 3 % on data and 12 s for the set; the cache grew 1.4x; "
-        "1 record corrupt; do this"
+        "dropped 37 records in a short last batch (drop_last); 1 record corrupt; do this"
     )
 
 

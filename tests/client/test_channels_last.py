@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from cachecd.sampler.encoding import encode, infer
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.files.file_set import FileSet
-from cachecd_client.schema import infer
 from tests.client.records import write
 from tests.frameworks import torch
 
@@ -24,7 +24,7 @@ def image(number):
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     schema = infer(image(0))
-    records = [schema.encode(image(number)) for number in range(8)]
+    records = [encode(schema, image(number)) for number in range(8)]
     return FileSet(write(tmp_path_factory.mktemp("set") / "a.tfrecord", records, schema))
 
 

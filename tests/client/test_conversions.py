@@ -5,10 +5,11 @@ import re
 import numpy as np
 import pytest
 
+from cachecd.sampler.encoding import encode, infer
 from cachecd_client import _core
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.files.file_set import FileSet
-from cachecd_client.schema import Feature, Schema, infer
+from cachecd_client.schema import Feature, Schema
 from tests.client.records import write
 from tests.frameworks import torch
 
@@ -74,7 +75,7 @@ def test_a_label_becomes_one_hot(files):
 
 def test_the_classes_may_be_the_schemas(tmp_path):
     schema = described(label=Feature("label", "int64", "int64", (), classes=("cat", "dog")))
-    path = write(tmp_path / "a", [schema.encode({"label": 1})], schema)
+    path = write(tmp_path / "a", [encode(schema, {"label": 1})], schema)
     loader = FileSet(path).numpy(batch_size=1, one_hot={"label": True})
     assert first(loader)["label"].tolist() == [[0, 1]]
     assert loader.schema["label"].classes == ("cat", "dog")
@@ -118,7 +119,7 @@ def test_the_order_and_the_state_are_those_without_options(files):
 def sparse(folder, feature, value):
     """Three records of which the second alone has the feature."""
     schema = Schema((feature, Feature("n", "int64", "int64", ())))
-    whole, without = schema.encode({feature.name: value, "n": 1}), _core.encode_example({"n": 0})
+    whole, without = encode(schema, {feature.name: value, "n": 1}), _core.encode_example({"n": 0})
     return FileSet(write(folder / "a", [without, whole, without], schema))
 
 
@@ -237,7 +238,7 @@ def test_a_list_of_a_dtype_that_its_kind_has_not_is_refused_with_what_to_say(fil
 
 def test_an_added_features_name_must_not_be_one_of_the_schemas(tmp_path):
     schema = described(many=Feature("many", "int64", "int64", None), _many_length=1)
-    path = write(tmp_path / "a", [schema.encode({"many": [1], "_many_length": 1})], schema)
+    path = write(tmp_path / "a", [encode(schema, {"many": [1], "_many_length": 1})], schema)
     assert first(FileSet(path).numpy(batch_size=1))["_many_length"].tolist() == [1]
     with pytest.raises(SchemaError, match=r"the loader adds \['_many_length'\]"):
         FileSet(path).numpy(batch_size=1, pad={"many": 1})

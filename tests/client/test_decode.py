@@ -8,11 +8,11 @@ import numpy as np
 import PIL.Image
 import pytest
 
+from cachecd.sampler.encoding import encode, infer
 from cachecd_client import Image, _core
 from cachecd_client.errors import CallerError, CorruptRecordError, SchemaError
 from cachecd_client.files.file_set import FileSet
 from cachecd_client.loader import state as passstate
-from cachecd_client.schema import infer
 from tests.client.records import write
 from tests.core.pictures import with_orientation
 
@@ -46,7 +46,7 @@ def record(number):
 
 def write_pictures(path, records):
     schema = infer(records[0])
-    return write(path, [schema.encode(each) for each in records], schema)
+    return write(path, [encode(schema, each) for each in records], schema)
 
 
 @pytest.fixture(scope="module")

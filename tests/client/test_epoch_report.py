@@ -9,7 +9,6 @@ import pytest
 from cachecd_client.errors import CallerError
 from cachecd_client.loader.loader import Loader
 from cachecd_client.protocol import Granted
-from cachecd_client.report import reads, telemetry
 from cachecd_client.report.summary import Waited, advice, line
 from cachecd_client.session.cache import Cache, connect
 from tests.client.test_epoch import corrupt
@@ -29,8 +28,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(telemetry, "time", made)
-    monkeypatch.setattr(reads, "time", made)
+    monkeypatch.setattr("cachecd_client.loader.loader.time", made)
+    monkeypatch.setattr("cachecd_client.report.reads.time", made)
     return made
 
 
@@ -127,20 +126,48 @@ def test_opening_the_files_of_a_pass_is_waiting(leased, clock, monkeypatch):
     assert report["wait_share"] == pytest.approx(0.75, abs=0.1)
 
 
-def test_what_a_loader_waited_in_this_epochs_passes_is_not_spent_elsewhere(
-    leased, clock, monkeypatch
-):
-    waited = 50.0  # in a pass before
-    monkeypatch.setattr(Loader, "seconds_waited", property(lambda self: waited))
+def test_what_a_loader_waited_in_all_its_passes_is_not_spent_elsewhere(leased, clock):
+    loader = leased.numpy(batch_size=5, prefetch_bytes=0)
     for _ in range(2):
-        for _ in leased.numpy(batch_size=5):
+        for _ in loader:
             clock.now += 2.0
-            waited += 0.5
     report = leased.report()
-    assert (report["seconds_waited"], report["seconds_elsewhere"]) == pytest.approx(
-        (4.0, 12.0), abs=0.1
-    )
-    assert report["wait_share"] == pytest.approx(0.25, abs=0.01)
+    assert 0 < report["seconds_waited"] == loader.seconds_waited
+    whole = report["seconds_waited"] + report["seconds_elsewhere"]
+    assert whole == pytest.approx(16.0, abs=0.1)
+    assert report["wait_share"] == report["seconds_waited"] / whole
+
+
+@pytest.mark.parametrize(
+    ("options", "dropped"),
+    [({}, 4), ({"drop_last": False}, 0), ({"pad_last": True}, 0)],
+)
+def test_the_line_says_how_many_records_drop_last_left_out(cache, options, dropped):
+    with cache.acquire("train", epoch=8) as epoch:
+        assert epoch.num_records == 100
+        list(epoch.numpy(batch_size=32, **options))
+        assert epoch.report()["dropped_records"] == dropped
+        said = "dropped 4 records in a short last batch (drop_last)"
+        assert (said in line(epoch.report())) == bool(dropped)
+
+
+def test_a_pass_that_is_left_early_and_an_epoch_of_steps_drop_nothing(cache):
+    for epoch in cache.epochs("train", 1, steps_per_epoch=3):
+        list(epoch.numpy(batch_size=8))
+        assert epoch.report()["dropped_records"] == 0
+    with cache.acquire("train", job="another") as epoch:
+        next(iter(epoch.numpy(batch_size=8)))
+        assert epoch.report()["dropped_records"] == 0
+
+
+def test_records_dropped_over_all_ranks_are_counted(leased):
+    list(leased.numpy(batch_size=3, rank=1, world=3))  # 2 steps of 9 records
+    assert leased.report()["dropped_records"] == 2
+
+
+def test_what_other_readers_drop_is_counted(leased):
+    leased.to_dataset(batch_size=8)
+    assert leased.report()["dropped_records"] == 4
 
 
 def test_growth_is_against_the_jobs_set_before(cache):

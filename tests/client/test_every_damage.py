@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cachecd.sampler.encoding import encode
 from cachecd_client import FileSet, Schema, _core
 from cachecd_client.errors import CorruptRecordError, CorruptSidecarError
 from cachecd_client.lease.held_lease import HeldLease
@@ -37,7 +38,7 @@ class Reports:
 
 @pytest.fixture
 def shard(cache_dir: Any) -> Path:
-    records = [SCHEMA.encode({"label": n, "key": f"key {n}".encode() * (n % 3)}) for n in range(N)]
+    records = [encode(SCHEMA, {"label": n, "key": f"key {n}".encode() * (n % 3)}) for n in range(N)]
     path: Path = cache_dir.root / f"datasets/train/{GENERATION}/shards/0000000000.tfrecord"
     return write(path, records, SCHEMA)
 
@@ -103,7 +104,7 @@ def test_a_leased_shard_that_vanishes_costs_its_records_and_is_reported(
 ):
     """A second shard is as before; where each record was is known from the lease."""
     other = shard.with_name("0000000001.tfrecord")
-    write(other, [SCHEMA.encode({"label": n, "key": GOOD[n]}) for n in range(N)], SCHEMA)
+    write(other, [encode(SCHEMA, {"label": n, "key": GOOD[n]}) for n in range(N)], SCHEMA)
     size = shard.stat().st_size + other.stat().st_size
     manifest = cache_dir.manifest(
         shards=2, num_records=2 * N, num_bytes=size, schema=SCHEMA.to_json(), window=window

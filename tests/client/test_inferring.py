@@ -4,10 +4,12 @@ import os
 
 import pytest
 
+from cachecd.sampler.encoding import encode as example
+from cachecd.sampler.encoding import infer
 from cachecd_client import _core
 from cachecd_client.errors import SchemaError
 from cachecd_client.files.file_set import FileSet
-from cachecd_client.schema import Feature, infer
+from cachecd_client.schema import Feature
 from tests.client.foreign import put
 from tests.client.records import write
 from tests.core.shards import flip, frames
@@ -29,8 +31,8 @@ def test_it_is_inferred_from_the_end_of_a_file_too(tmp_path):
 
 def test_a_sidecars_schema_counts_wherever_its_file_stands(tmp_path):
     described = infer({"a": 1})
-    plain = put(tmp_path / "a", [described.encode({"a": 1})])
-    shard = write(tmp_path / "b", [described.encode({"a": 2})], described)
+    plain = put(tmp_path / "a", [example(described, {"a": 1})])
+    shard = write(tmp_path / "b", [example(described, {"a": 2})], described)
     assert FileSet([plain, shard]).schema == FileSet([shard, plain]).schema == described
 
 
@@ -45,7 +47,7 @@ def test_a_sidecars_schema_counts_wherever_its_file_stands(tmp_path):
 def test_sidecars_that_disagree_are_an_error_that_names_feature_and_files(tmp_path, other, said):
     values = [{"a": 1, "b": 1.0}, {"a": 1, "b": 1.0}, other]
     paths = [
-        write(tmp_path / f"{i}", [infer(value).encode(value)], infer(value))
+        write(tmp_path / f"{i}", [example(infer(value), value)], infer(value))
         for i, value in enumerate(values)
     ]
     with pytest.raises(SchemaError, match=said):
@@ -57,8 +59,8 @@ def test_sidecars_may_know_more_or_fewer_classes(tmp_path):
     plain = infer({"label": 1})
     named = type(plain)((Feature("label", "int64", "int64", (), classes=("cat", "dog")),))
     paths = [
-        write(tmp_path / "a", [plain.encode({"label": 1})], named),
-        write(tmp_path / "b", [plain.encode({"label": 1})], plain),
+        write(tmp_path / "a", [example(plain, {"label": 1})], named),
+        write(tmp_path / "b", [example(plain, {"label": 1})], plain),
     ]
     assert FileSet(paths).schema["label"].classes == ("cat", "dog")
 

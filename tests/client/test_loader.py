@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
+from cachecd.sampler.encoding import encode, infer
 from cachecd_client.errors import CallerError, CorruptRecordError, SchemaError
 from cachecd_client.files.file_set import FileSet
-from cachecd_client.schema import infer
 from tests.client.records import examples, labels, write, write_set
 from tests.client.test_epoch import corrupt
 from tests.core.processes import in_child, run_program, until
@@ -122,7 +122,7 @@ def test_a_pass_that_could_not_be_resumed_is_resumed_by_the_next_try(tmp_path):
 
 def test_a_features_name_must_not_be_one_of_the_loaders(tmp_path):
     described = infer({"_valid": 1})
-    path = write(tmp_path / "a", [described.encode({"_valid": 1})], described)
+    path = write(tmp_path / "a", [encode(described, {"_valid": 1})], described)
     with pytest.raises(SchemaError, match=r"the loader adds \['_valid'\]"):
         FileSet(path).numpy(batch_size=1)
 

@@ -5,6 +5,7 @@ import importlib
 import numpy as np
 import pytest
 
+from cachecd.sampler.encoding import encode
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.files.file_set import FileSet
 from tests.client.records import write_set
@@ -90,6 +91,6 @@ def test_channels_last_takes_the_new_name(tmp_path):
 
     record = {"image": np.zeros((4, 6, 3), np.uint8)}
     schema = infer(record)
-    files = FileSet(write(tmp_path / "a.tfrecord", [schema.encode(record)] * 2, schema))
+    files = FileSet(write(tmp_path / "a.tfrecord", [encode(schema, record)] * 2, schema))
     loader = files.torch(2, rename={"image": "x"}, channels_last=["x"])
     assert next(iter(loader))["x"].shape == (2, 3, 4, 6)

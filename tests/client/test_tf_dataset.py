@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cachecd.sampler.encoding import encode, infer
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.files.file_set import FileSet
 from cachecd_client.report.summary import line
-from cachecd_client.schema import infer
 from tests.client.conftest import beside
 from tests.client.records import examples, labels, schema, write
 from tests.core.shards import flip
@@ -25,7 +25,7 @@ N, EACH = 53, 10
 def test_every_dtype_comes_through_tensorflow_as_through_numpy(tmp_path, dtype):
     value = np.array([[0, 1], [1, 100]]).astype(dtype)
     described = infer({"a": value})
-    files = FileSet(write(tmp_path / "a", [described.encode({"a": value})], described))
+    files = FileSet(write(tmp_path / "a", [encode(described, {"a": value})], described))
     (batch,) = files.tf_dataset(batch_size=1)
     assert batch["a"].dtype == tf.as_dtype(dtype)
     assert np.array_equal(batch["a"].numpy()[0], value)
@@ -38,7 +38,7 @@ def test_every_dtype_comes_through_tensorflow_as_through_numpy(tmp_path, dtype):
 def test_arrays_without_elements_have_a_row_for_each_record(tmp_path, drop_last):
     value = {"a": np.zeros((0, 3), np.float32), "label": 1}
     described = infer(value)
-    files = FileSet(write(tmp_path / "a", [described.encode(value)] * 5, described))
+    files = FileSet(write(tmp_path / "a", [encode(described, value)] * 5, described))
     shapes = [batch["a"].shape for batch in files.tf_dataset(batch_size=2, drop_last=drop_last)]
     assert shapes == [(2, 0, 3)] * 2 + [(1, 0, 3)] * (not drop_last)
     static = (2, 0, 3) if drop_last else (None, 0, 3)

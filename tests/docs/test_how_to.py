@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from cachecd_client.schema import infer
+from cachecd.sampler.encoding import infer
 from tests.docs.shown import blocks, runner
 from tests.frameworks import torch
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cachecd_client.schema import infer
+from cachecd.sampler.encoding import encode, infer
 from tests.core.shards import frames
 
 KIB = 1 << 10
@@ -60,7 +60,7 @@ def growing(folder: Path) -> Setting:
         written = []
         for place in range(60):
             key, payload = f"{file}:{place}".encode(), chance.randbytes(chance.randint(100, 5000))
-            written.append(schema.encode({"key": key, "payload": payload}))
+            written.append(encode(schema, {"key": key, "payload": payload}))
             records[key] = payload
         (folder / f"part-{file}.tfrecord").write_bytes(frames(written))
     return Setting("growth", {"url": f"file://{folder}", "format": "tfrecord"}, records, 6, False)

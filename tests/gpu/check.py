@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from PIL import Image as Pillow
 
+from cachecd.sampler.encoding import encode, infer
 from cachecd_client import FileSet, Image
-from cachecd_client.schema import infer
 from tests.client.records import write
 from tests.client.test_decode import record, write_pictures
 
@@ -84,7 +84,7 @@ def written(folder: Path) -> Path:
         return {"image": np.full((_WIDTH,), label % 251, np.uint8), "label": label}
 
     described = infer(values(1))
-    records = [described.encode(values(label)) for label in range(_BATCH * _BATCHES)]
+    records = [encode(described, values(label)) for label in range(_BATCH * _BATCHES)]
     return write(folder / "a.tfrecord", records, described)
 
 
@@ -188,7 +188,7 @@ def pictures(folder: Path, count: int) -> Path:
         return {"image": encoded.getvalue(), "label": label}
 
     described = infer(values(1))
-    records = [described.encode(values(label)) for label in range(count)]
+    records = [encode(described, values(label)) for label in range(count)]
     return write(folder / "pictures.tfrecord", records, described)
 
 

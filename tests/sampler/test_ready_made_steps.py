@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from cachecd.config import TransformStep
 from cachecd.errors import ConfigError, UnitError
+from cachecd.sampler.encoding import infer
 from cachecd.sampler.transforms import build
-from cachecd_client.schema import infer
 from tests.sampler.test_transforms import GREY, RGB, image_bytes, run
 
 RED, BLUE, BLACK = [255, 0, 0], [0, 0, 255], [0, 0, 0]

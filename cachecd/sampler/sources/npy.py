@@ -21,6 +21,7 @@ from cachecd.config.array import ArrayConfig
 from cachecd.config.keypattern import text_in
 from cachecd.errors import UnitError
 from cachecd.model import ObjectInfo, Unit, encoded
+from cachecd.sampler.encoding import infer
 from cachecd.sampler.read_ahead import together
 from cachecd.sampler.sources.arrays import (
     LARGEST,
@@ -36,7 +37,7 @@ from cachecd.sampler.sources.content import Content, whole
 from cachecd.sampler.sources.records import Format
 from cachecd.sampler.sources.windows import Cut, is_dense
 from cachecd.stores.backend import GoneError
-from cachecd_client.schema import Feature, Schema, infer
+from cachecd_client.schema import Feature, Schema
 
 if TYPE_CHECKING:
     from cachecd.stores.fetch import Store

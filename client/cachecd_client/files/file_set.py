@@ -20,10 +20,9 @@ from cachecd_client.frameworks.collective import gathering
 from cachecd_client.launcher import local_ranks
 from cachecd_client.loader.framework import Framework, Numpy
 from cachecd_client.loader.loader import Batch, Loader
-from cachecd_client.loader.options import Options, with_label
-from cachecd_client.loader.reading import Reading, place
+from cachecd_client.loader.options import Options, TfOptions, with_label
+from cachecd_client.loader.reading import Lent, Reading, place
 from cachecd_client.options import flag, integer
-from cachecd_client.report.telemetry import Lent
 from cachecd_client.schema import Schema
 
 if TYPE_CHECKING:
@@ -163,7 +162,7 @@ class FileSet:
             dataset = BatchDataset(make, begin)
         loader = dataset.loader
         to = "a dataset's workers"
-        self.lend(Lent(to, len(loader), loader.batch_size, loader.world), loader)
+        self.lend(Lent(to, len(loader), loader.batch_size, loader.world, loader.dropped), loader)
         return dataset
 
     def tf(self, batch_size: int, **options: Unpack[Options]) -> Loader:
@@ -197,11 +196,8 @@ class FileSet:
         return self._loader(batch_size, Jax(device, batch_size, given), options)
 
     def tf_dataset(
-        self, batch_size: int, *, label: str | None = None, shuffle: bool | None = None,
-        seed: int | None = None, reshuffle: bool = True, drop_last: bool | None = None,
-        pad_last: bool | None = None, features: Sequence[str] | None = None, rank: int | None = None,
-        world: int | None = None,
-    ) -> tensorflow.data.Dataset:  # fmt: skip
+        self, batch_size: int, *, reshuffle: bool = True, **options: Unpack[TfOptions]
+    ) -> tensorflow.data.Dataset:
         """A stock tf.data pipeline: TensorFlow reads the files and parses them by their schema.
 
         Elements are dicts of feature name -> tensor [rows, *shape] (tf.RaggedTensor for ragged features),
@@ -215,24 +211,13 @@ class FileSet:
         """
         from cachecd_client.frameworks import tf_pipeline
 
-        if rank is None and world is None:
+        if options.get("rank") is None and options.get("world") is None:
             self._look_for_other_nodes()
         reading = self._reading(self.schema)
         reading.begin()
-        shuffle, seed, last = reading.settle(shuffle, seed, drop_last, pad_last)
+        # TensorFlow does not report its position.
         made, lent = tf_pipeline.dataset(
-            reading,
-            batch_size,
-            num_bytes=self.num_bytes,
-            label=label,
-            shuffle=shuffle,
-            seed=seed,
-            reshuffle=flag("reshuffle", reshuffle),
-            last=last,
-            features=features,
-            rank=rank,
-            world=world,
-            begin=self.begin_anew,  # TensorFlow does not report its position
+            reading, batch_size, self.begin_anew, flag("reshuffle", reshuffle), options
         )
         self.lend(lent)
         return made

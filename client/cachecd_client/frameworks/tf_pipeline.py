@@ -15,8 +15,16 @@ from cachecd_client import resources
 from cachecd_client._core import Division
 from cachecd_client.errors import CallerError
 from cachecd_client.frameworks.tensorflow import check_replicas
-from cachecd_client.loader.reading import Last, Reading, divide, keras_distribution
-from cachecd_client.report.telemetry import Lent
+from cachecd_client.loader.options import TfOptions, refuse_unknown
+from cachecd_client.loader.reading import (
+    Last,
+    Lent,
+    Reading,
+    divide,
+    keras_distribution,
+    left_out,
+    settle,
+)
 from cachecd_client.schema import Feature, Schema
 
 _STREAMS = 2  # of files that are read and shuffled side by side; fixed, as the order depends on it
@@ -75,10 +83,10 @@ class Pipeline:
     world: int
 
     @staticmethod
-    def features_of(
-        schema: Schema, features: Sequence[str] | None, label: str | None
-    ) -> tuple[Feature, ...]:
-        """These features and the label; SchemaError for an unknown feature, CallerError for no features."""
+    def features_of(schema: Schema, options: TfOptions) -> tuple[Feature, ...]:
+        """The features and the label of these options; SchemaError for an unknown feature, CallerError for
+        no features."""
+        features, label = options.get("features"), options.get("label")
         parsed = (schema if features is None else schema.select(features)).features
         if label is not None and all(feature.name != label for feature in parsed):
             parsed = (*parsed, schema[label])
@@ -188,29 +196,30 @@ class Pipeline:
 
 
 def dataset(
-    reading: Reading, batch_size: int, *, num_bytes: int, label: str | None, shuffle: bool, seed: int,
-    reshuffle: bool, last: Last, features: Sequence[str] | None, rank: int | None, world: int | None,
-    begin: Callable[[], None],
+    reading: Reading, batch_size: int, begin: Callable[[], None], reshuffle: bool, options: TfOptions
 ) -> tuple[tf.data.Dataset, Lent]:  # fmt: skip
     """The pipeline that `FileSet.tf_dataset` describes, and the batches that it reads.
 
-    Options have no defaults any more. Calls `begin` when all of them are valid.
+    Calls `begin` when all options are valid.
     """
-    wanted = Pipeline.features_of(reading.schema, features, label)
+    refuse_unknown(options, TfOptions, "tf_dataset() takes batch_size, reshuffle")
+    shuffle, seed, last = settle(options, reading.shuffle, reading.seed, reading.drop_last)
+    wanted = Pipeline.features_of(reading.schema, options)
     refuse_keras_sharding()
-    rank, world = reading.place(rank, world)
+    rank, world = reading.place(options.get("rank"), options.get("world"))
     part, division = reading.divided(batch_size, world, last, seed)
     check_replicas(division.is_full)
     begin()
     steps = batches = division.steps
+    lent = Lent("TensorFlow", steps, batch_size, world, left_out(division, batch_size * world))
     if part is not None or last == "drop":
         # As many records as the part, but others: TensorFlow cannot read slices of files.
         last = "drop"
         division = divide(reading.num_records, batch_size, world, last)
         batches = division.steps
-    pipeline = Pipeline(wanted, batch_size, label, shuffle, last, rank, world)
+    pipeline = Pipeline(wanted, batch_size, options.get("label"), shuffle, last, rank, world)
     files = [path for path, _ in reading.files]
-    one, batch_bytes = pipeline.one_pass(files, division, num_bytes, seed)
+    one, batch_bytes = pipeline.one_pass(files, division, reading.num_bytes, seed)
 
     @as_it_is
     def passes(one: Pass) -> tf.data.Dataset:
@@ -229,8 +238,7 @@ def dataset(
     if steps != batches:
         serialized = serialized.take(steps)
     serialized = serialized.apply(tf.data.experimental.assert_cardinality(steps))
-    made = pipeline.ready(serialized, steps, batch_bytes)
-    return made, Lent("TensorFlow", steps, batch_size, world)
+    return pipeline.ready(serialized, steps, batch_bytes), lent
 
 
 def _streams(one: Pass, batch_size: int) -> tf.data.Dataset:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import time
 from collections.abc import Iterator
 from typing import Any, NoReturn, Self, Unpack
 
@@ -13,9 +14,9 @@ from cachecd_client import resources
 from cachecd_client.errors import CallerError, CorruptError, CorruptRecordError
 from cachecd_client.loader import state as passstate
 from cachecd_client.loader.framework import Framework
-from cachecd_client.loader.options import Options, deliveries
+from cachecd_client.loader.options import Options, deliveries, refuse_unknown
 from cachecd_client.loader.pipeline import Pipeline, Source
-from cachecd_client.loader.reading import CorruptRecord, Losses, Reading
+from cachecd_client.loader.reading import CorruptRecord, Figures, Losses, Reading, left_out, settle
 from cachecd_client.options import flag, integer
 from cachecd_client.schema import Schema
 
@@ -95,11 +96,7 @@ class Loader:
     ) -> None:  # fmt: skip
         """`every`: deliver only each n-th batch from `position` on, for readers that take turns. `len()`
         and `position` count the batches of the others, too."""
-        if unknown := options.keys() - Options.__optional_keys__:
-            raise TypeError(
-                f"unknown option {sorted(unknown)[0]!r}; a loader takes batch_size, "
-                f"{', '.join(Options.__annotations__)}"
-            )
+        refuse_unknown(options, Options, "a loader takes batch_size")
         if (on_corrupt := options.get("on_corrupt", "replace")) not in ("replace", "raise"):
             raise CallerError(f"on_corrupt={on_corrupt!r}, expected 'replace' or 'raise'")
         self._reading = reading
@@ -111,9 +108,9 @@ class Loader:
             rename=options.get("rename", {}),
         )  # fmt: skip
         self.batch_size = integer("batch_size", batch_size, 1)
-        self.shuffle, self.seed, last = reading.settle(
-            options.get("shuffle"), options.get("seed"), options.get("drop_last"), options.get("pad_last")
-        )  # fmt: skip
+        self.shuffle, self.seed, last = settle(
+            options, reading.shuffle, reading.seed, reading.drop_last
+        )
         self.reshuffle = flag("reshuffle", options.get("reshuffle", True))
         self._last = last
         self.drop_last, self.pad_last = last == "drop", last == "pad"
@@ -121,6 +118,8 @@ class Loader:
         #: The part of the set that a pass reads, or None if it reads all of it once.
         self.part, self.division = reading.divided(self.batch_size, self.world, last, self.seed)
         self._batches = self.division.steps
+        #: Records, over all ranks, that a whole pass leaves out.
+        self.dropped = left_out(self.division, self.batch_size * self.world)
         self._every = integer("every", every, 1)
         self.threads = integer("threads", options.get("threads", 0), 0)
         shapes = [(self.batch_size, *image.shape) for image in decode.values()]
@@ -152,10 +151,10 @@ class Loader:
         self._process = 0  # that made the reader
         self._closed = False
         self._has_warned = False
-        self._waited = 0.0  # of passes that have ended, as the next three
-        self._read = 0
-        self._filled = 0.0
-        self._idled = 0.0  # at the end of the last pass
+        self._begun = self._opening = (
+            0.0  # the time at which the pass began; seconds to open its files
+        )
+        self._ended = Figures()  # of passes that have ended
         self._corrupt: list[CorruptRecord] = []
 
     def __len__(self) -> int:
@@ -207,13 +206,14 @@ class Loader:
 
     @property
     def seconds_waited(self) -> float:
-        """Seconds that the training loop waited because no batch was ready, over all passes."""
-        return self._waited + (pass_.seconds_waited if (pass_ := self._delivering()) else 0.0)
+        """Seconds that the training loop waited because no batch was ready, or because the files of a pass
+        were opened, over all passes."""
+        return self._sums().waited
 
     @property
     def bytes_read(self) -> int:
         """Record bytes delivered, over all passes."""
-        return self._read + (pass_.bytes_read if (pass_ := self._delivering()) else 0)
+        return self._sums().bytes
 
     @property
     def queue_filled(self) -> float:
@@ -222,12 +222,35 @@ class Loader:
         Each term is 0..1 of `prefetch_bytes`; it is 1 if nothing is left to prefetch. Divide the sum by the
         number of batches. Threads begin again at half, so a loop that never waits has 0.5 to 1.
         """
-        return self._filled + (pass_.queue_filled if (pass_ := self._delivering()) else 0.0)
+        return self._sums().queue
 
     @property
-    def seconds_idle(self) -> float:
-        """Seconds since the loop got a batch or the end of the pass, until now or until the pass ended."""
-        return self._idled if (pass_ := self._delivering()) is None else pass_.seconds_idle
+    def figures(self) -> Figures | None:
+        """The figures of the current pass; None if no pass runs in this process."""
+        if (source := self._delivering()) is None:
+            return None
+        begin, end, step = self.start, source.position, self.batch_size * self.world
+        division, is_whole = self.division, source.position == len(self)
+        reads = min(end * step, division.records) - min(begin * step, division.records)
+        dropped = self.dropped if is_whole else 0
+        # A loop that knows len(loader) does not take one more batch, and the pass does not end.
+        idle = source.seconds_idle if is_whole else 0.0
+        return Figures(
+            steps=end - begin,
+            records=division.begin(end, self.rank) - division.begin(begin, self.rank),
+            reads=reads,
+            rows=(end - begin) * step,
+            delivered=reads + (dropped if dropped < step else 0),
+            dropped=dropped,
+            bytes=source.bytes_read,
+            waited=self._opening + source.seconds_waited,
+            elapsed=time.monotonic() - idle - self._begun,
+            queue=source.queue_filled,
+        )
+
+    def _sums(self) -> Figures:
+        """The figures of all passes."""
+        return self._ended.plus(self.figures or Figures())
 
     @property
     def corrupt(self) -> list[CorruptRecord]:
@@ -321,6 +344,7 @@ class Loader:
         if self._closed:
             raise CallerError("this loader is closed: make another one")
         self._stop()
+        self._begun = time.monotonic()
         number, start = self.next_pass
         if self._next is None and self.world > 1 and not self._has_warned:
             self._has_warned = True
@@ -340,6 +364,7 @@ class Loader:
         self.start = start
         self._pass += 1
         self._source = self._pipeline.open(self._reader, augment)
+        self._opening = time.monotonic() - self._begun
         self._reading.began(self)
         return self._source
 
@@ -378,22 +403,19 @@ class Loader:
         """Ends the current pass. Keeps its figures, and its open files for the next pass."""
         if self._reader is None:
             return
-        delivered = self._delivering()
+        position, figures = self.position, self.figures
         self._pipeline.close()
         self._idle = self._running()
         self._reader = self._source = None
-        if self._idle is None or delivered is None:
+        if self._idle is None or figures is None:
             return
-        self._position = delivered.position
-        self._idled = delivered.seconds_idle
-        self._waited += delivered.seconds_waited
-        self._read += delivered.bytes_read
-        self._filled += delivered.queue_filled
+        self._position = position
+        self._ended = self._ended.plus(figures)
         self._corrupt += self._idle.corrupt
         self._idle.close()
         if self._losses is not None:
             self._losses.log_pass(each_once=not self.drop_last)
-        self._reading.ended(self)
+        self._reading.ended(self, figures)
 
     def _order(self) -> dict[str, Any]:
         """The values that decide, with the seed, which batch a position means."""

@@ -54,6 +54,27 @@ class Options(TypedDict, total=False):
     world: int | None
 
 
+class TfOptions(TypedDict, total=False):
+    """The options of a stock tf.data pipeline. `FileSet.tf_dataset` explains them."""
+
+    label: str | None
+    shuffle: bool | None
+    seed: int | None
+    drop_last: bool | None
+    pad_last: bool | None
+    features: Sequence[str] | None
+    rank: int | None
+    world: int | None
+
+
+def refuse_unknown(options: Mapping[str, object], kind: type, takes: str) -> None:
+    """TypeError for an option that the TypedDict `kind` lacks. `takes`: the begin of what is expected."""
+    if unknown := options.keys() - kind.__annotations__.keys():
+        raise TypeError(
+            f"unknown option {sorted(unknown)[0]!r}; {takes}, {', '.join(kind.__annotations__)}"
+        )
+
+
 def with_label(options: Options, stores: Callable[[str], bool]) -> Options:
     """These options, with the label added to `features` if a list of features is given.
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import operator
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -20,6 +21,8 @@ from cachecd_client.schema import Schema
 
 log = logging.getLogger("cachecd")
 
+LARGEST_SEED = 2**64 - 1
+
 #: What happens to the records that do not fill a batch on every rank: they are dropped, they make a short
 #: batch, or they make a batch that is padded with rows that are no records.
 Last = Literal["drop", "short", "pad"]
@@ -34,18 +37,23 @@ class Agreed(NamedTuple):
     """Where every record has to be read: its records, and the padding behind them."""
 
 
-def last_of(drop_last: bool | None, pad_last: bool | None, default: bool) -> Last:
-    """The meaning of these options; `default` stands for drop_last=None. CallerError if both are True."""
-    pads = pad_last is not None and flag("pad_last", pad_last)
-    if drop_last is not None:
-        drop_last = flag("drop_last", drop_last)
-        if drop_last and pads:
-            raise CallerError(
-                "drop_last=True, pad_last=True: expected one of them; dropped records are not padded"
-            )
-    if pads:
-        return "pad"
-    return "drop" if (default if drop_last is None else drop_last) else "short"
+def settle(
+    options: Mapping[str, object], shuffle: bool, seed: int, drop_last: bool
+) -> tuple[bool, int, Last]:
+    """The options `shuffle`, `seed`, `drop_last` and `pad_last`, with these defaults. CallerError."""
+
+    def given(name: str, default: bool) -> bool:
+        return default if (value := options.get(name)) is None else flag(name, value)
+
+    if (wanted := options.get("seed")) is not None:
+        seed = integer("seed", wanted, 0, LARGEST_SEED)
+    pads = given("pad_last", False)
+    if pads and given("drop_last", False):
+        raise CallerError(
+            "drop_last=True, pad_last=True: expected one of them; dropped records are not padded"
+        )
+    last: Last = "pad" if pads else "drop" if given("drop_last", drop_last) else "short"
+    return given("shuffle", shuffle), seed, last
 
 
 def divide(
@@ -76,12 +84,59 @@ def divide(
     return division
 
 
+def left_out(division: Division, step: int) -> int:
+    """Records, over all ranks, that no batch of a whole pass has; `step`: records of one step."""
+    return max(0, division.records - division.steps * step)
+
+
+class Lent(NamedTuple):
+    """Batches that another reader takes, uncounted; `batch_size` records for each rank. `dropped`: records
+    that its pass leaves out."""
+
+    to: str
+    steps: int
+    batch_size: int
+    world: int
+    dropped: int = 0
+
+    @property
+    def step(self) -> int:
+        """Records of a step, over all ranks."""
+        return self.batch_size * self.world
+
+    def reads(self, length: int) -> int:
+        """Records over all ranks, of a set of `length` records; the last step of a pass may be padded."""
+        reads = self.steps * self.step
+        return length if 0 <= reads - length < self.step else reads
+
+    def delivered(self, length: int) -> int:
+        """The same with the records that the pass leaves out, if they are less than a step."""
+        return self.reads(length) + (self.dropped if self.dropped < self.step else 0)
+
+
+class Figures(NamedTuple):
+    """The figures of a pass until now, or of several passes together."""
+
+    steps: int = 0
+    records: int = 0  # of this rank, without padding
+    reads: int = 0  # records over all ranks
+    rows: int = 0  # the same with padding
+    delivered: int = 0  # reads, and the records that a whole pass leaves out, if less than a step
+    dropped: int = 0  # all records that a whole pass leaves out, over all ranks
+    bytes: int = 0
+    waited: float = 0.0  # seconds for a batch, or for the files to be opened
+    elapsed: float = 0.0  # seconds from the begin of the pass until now, or until its last batch
+    queue: float = 0.0  # summed over the steps
+
+    def plus(self, other: Figures) -> Figures:
+        """The sums."""
+        return Figures(*map(operator.add, self, other))
+
+
 CorruptRecord = tuple[str, int, str]  # path, offset, why
 
-LARGEST_SEED = 2**64 - 1
 
-
-def _ignore(_: Any) -> None:
+def _ignore(*_: Any) -> None:
     """No observer."""
 
 
@@ -91,9 +146,9 @@ class Reading:
 
     `files`: (path, offsets or None), as the core takes them. `begin` is called before files are opened,
     and raises if they may no longer be read. `began` and `ended` get the loader when one of its passes
-    has begun or is over; `corrupt` gets each corrupt record once, between two batches. `part` gets the
-    records of one step over all ranks, and a seed; it returns the part of the set to read, or None for
-    all of it once. `about` returns more values for the state of a loader.
+    has begun or is over, and then its figures; `corrupt` gets each corrupt record once, between two
+    batches. `part` gets the records of one step over all ranks, and a seed; it returns the part of the set
+    to read, or None for all of it once. `about` returns more values for the state of a loader.
     """
 
     files: Sequence[tuple[str, NDArray[np.uint64] | None]]
@@ -109,22 +164,12 @@ class Reading:
     datasets: NDArray[np.int64] | None = None  # the value of `_dataset` for each file
     begin: Callable[[], None] = lambda: None
     began: Callable[[Any], None] = _ignore
-    ended: Callable[[Any], None] = _ignore
+    ended: Callable[[Any, Figures], None] = _ignore
     part: Callable[[int, int], Part | None] = lambda _, __: None
     agreed: Agreed | None = None  # with the other nodes of the run, which read other sets
     share: tuple[int, int] | None = None  # rank and world; None: by the launcher
     about: Callable[[Any], dict[str, Any]] = lambda _: {}
     corrupt: Callable[[Sequence[CorruptRecord]], None] = _ignore
-
-    def settle(
-        self, shuffle: bool | None, seed: int | None, drop_last: bool | None, pad_last: bool | None
-    ) -> tuple[bool, int, Last]:
-        """Shuffle, seed and last batch by these options, by default those of this reading. CallerError."""
-        return (
-            self.shuffle if shuffle is None else flag("shuffle", shuffle),
-            self.seed if seed is None else integer("seed", seed, 0, LARGEST_SEED),
-            last_of(drop_last, pad_last, self.drop_last),
-        )
 
     def place(self, rank: int | None, world: int | None) -> tuple[int, int]:
         """The rank of this process, and the number of ranks that share the set.

@@ -26,6 +26,9 @@ def line(report: Report) -> str:
     if report["seconds_leasing"] >= _SECONDS:
         read += f" and {report['seconds_leasing']:.0f} s for the set"
     parts = [f"epoch {report['epoch']} of {report['dataset']}: {read}", _size(report)]
+    if report["dropped_records"]:
+        dropped = _count(report["dropped_records"], "record")
+        parts.append(f"dropped {dropped} in a short last batch (drop_last)")
     if report["corrupt_records"]:
         parts.append(f"{_count(report['corrupt_records'], 'record')} corrupt")
     if report["advice"]:

@@ -19,10 +19,9 @@ from cachecd_client.lease.leased_set import LeasedSet
 from cachecd_client.loader.framework import Framework
 from cachecd_client.loader.loader import Loader
 from cachecd_client.loader.options import Options
-from cachecd_client.loader.reading import Agreed, CorruptRecord, Reading
+from cachecd_client.loader.reading import Agreed, CorruptRecord, Lent, Reading
 from cachecd_client.loader.sweep import Part, Selection, Sweep
 from cachecd_client.report.summary import Report
-from cachecd_client.report.telemetry import Counted, Lent, Telemetry
 from cachecd_client.runs.passes import Passes
 from cachecd_client.runs.run import Run
 from cachecd_client.runs.run_state import RunState, StateWriter
@@ -106,7 +105,7 @@ class Epoch(FileSet):
         sweeps, ranks = ({}, (1, 1)) if run is None else (run.sweeps, run.ranks)
         manifests = [leased.manifest for leased in sets]
         self._state = StateWriter(self.epoch, manifests, sweeps, ranks, shares, key)
-        self._passes = Passes(self.epoch, length, self._telemetry(length), run)
+        self._passes = Passes(self.dataset, sets, weights, self.epoch, length, run)
         if resumed is not None:
             of_epoch = resumed.of_epoch
             if run is not None:
@@ -146,7 +145,7 @@ class Epoch(FileSet):
         Available at any time, also after the release. At the release, the first rank of the node logs a
         line of them to the logger `cachecd`, at level INFO.
         """
-        return self._passes.telemetry.report()
+        return self._passes.report()
 
     @property
     def released(self) -> bool:
@@ -191,7 +190,7 @@ class Epoch(FileSet):
         as much. Without any reader here, everything counts as delivered."""
         if any(leased.released or leased.is_copy for leased in self._sets):
             return
-        records = self._passes.delivered(self.length)
+        records = self._passes.delivered()
         for leased, weight, before in zip(self._sets, self._weights, self._before, strict=True):
             share = 1.0
             if records is not None:
@@ -215,17 +214,6 @@ class Epoch(FileSet):
             f"{self.num_records} records, {self.num_bytes} bytes, lease {self.lease}"
             f"{' (released)' * self.released}>"
         )
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._passes.telemetry = self._telemetry(self._passes.length)
-
-    def _telemetry(self, length: int) -> Telemetry:
-        counted = [
-            Counted(leased.manifest, leased.reads, leased.coverage, weight, leased.is_repeated)
-            for leased, weight in zip(self._sets, self._weights, strict=True)
-        ]
-        return Telemetry(self.dataset, counted, self.epoch, length)
 
     def _about(self, loader: Loader) -> dict[str, Any]:
         after = {} if loader.part is None else loader.part.selection.after
@@ -262,13 +250,12 @@ class Epoch(FileSet):
         self._over = True
         self._passes.close()
         if not self._sets[0].is_copy:  # else the original logs it
-            self._passes.telemetry.close()
+            self._passes.log_report()
 
     def _begin(self) -> None:
         self._check()
         for leased in self._sets:
             leased.held.ensure()
-        self._passes.telemetry.opens()
 
     def lend(self, lent: Lent, loader: Loader | None = None) -> None:
         self._passes.lend(lent, loader)
@@ -316,7 +303,7 @@ class Epoch(FileSet):
 
     def _report(self, records: Sequence[CorruptRecord]) -> None:
         for path, offset, why in records:
-            self._passes.telemetry.corrupt(path, offset)
+            self._passes.corrupt(path, offset)
             # A damaged picture is damaged in its source: the CRCs of the shard are right.
             for leased in self._sets if not why.startswith("picture: ") else ():
                 if leased.has(path):

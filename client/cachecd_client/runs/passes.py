@@ -1,17 +1,28 @@
-"""The passes of an epoch's loaders: the records that count as read in the run, and as delivered."""
+"""The passes over an epoch in this process: their figures, and the records that were read and delivered.
+
+Nothing here runs for each record or batch: the core counts, and a loader has the figures of its pass.
+"""
 
 from __future__ import annotations
 
+import logging
+import os
+import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cachecd_client import resources
+from cachecd_client.lease.leased_set import LeasedSet
+from cachecd_client.loader.reading import Figures, Lent
 from cachecd_client.loader.sweep import Part
-from cachecd_client.report.telemetry import Lent, Telemetry
+from cachecd_client.report.summary import Report, Waited, advice, line
 from cachecd_client.runs.run import Run
 
 if TYPE_CHECKING:
     from cachecd_client.loader.loader import Loader
+
+log = logging.getLogger("cachecd")
 
 
 class _Read(NamedTuple):
@@ -32,19 +43,20 @@ class _Elsewhere(NamedTuple):
     @property
     def read(self) -> _Read:
         """All of them: other readers do not count."""
-        lent = self.lent
-        return _Read(lent.steps * lent.step, lent.step, self.part)
+        return _Read(self.lent.steps * self.lent.step, self.lent.step, self.part)
 
 
 class Passes:
-    """All passes over one epoch in this process. `telemetry` has their figures."""
+    """All passes over one epoch, of one dataset or of several, in this process."""
 
-    def __init__(self, number: int, length: int, telemetry: Telemetry, run: Run | None) -> None:
-        """`number`: of the epoch in `run`; `length`: records of one pass, over all ranks."""
-        self.number = number
-        self.length = length
-        self.telemetry = telemetry
-        self._run = run
+    def __init__(
+        self, name: str, sets: Sequence[LeasedSet], weights: Sequence[float], number: int, length: int,
+        run: Run | None,
+    ) -> None:  # fmt: skip
+        """`name`: of the dataset or the mixture; `weights`: the share of each set in the records; `number`:
+        of the epoch in `run`; `length`: records of one pass, over all ranks."""
+        self._name, self._sets, self._weights = name, sets, weights
+        self.number, self.length, self._run = number, length, run
         self.before = 0 if run is None else run.read
         """Records of the epochs before this one, over all ranks."""
         self.earlier = 0
@@ -52,10 +64,81 @@ class Passes:
         self._done = 0.0  # share of the latest pass
         self._latest: weakref.ref[Loader] | None = None  # the loader whose pass began last
         self._most: _Read | None = None  # the longest pass that is over
-        self._delivered = 0  # records, by the passes that are over
-        self._elsewhere: list[_Elsewhere] = []
         self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
+        self._elsewhere: list[_Elsewhere] = []
         self._counts = False  # a loader was made, or another reader was given batches
+        self._has_begun = False  # a pass
+        self._ended = Figures()  # of the passes that are over
+        self._waited = Waited()  # the pass of them that waited most
+        self._corrupt: set[tuple[str, int]] = set()
+        self._process = os.getpid()
+        self._is_logged = False
+        leased = [
+            one.reads.leased(m.generation, m.intervals, m.num_records, m.num_bytes)
+            for one in sets
+            if (m := one.manifest)
+        ]
+        self._leasing = max(seconds for seconds, _ in leased)  # since the first request
+        self._growth = [growth for _, growth in leased]
+        for one in sets:  # last, because another thread may call `report` at once
+            one.reads.latest = (time.monotonic(), self.report)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy counts its own passes."""
+        made = self._name, self._sets, self._weights, self.number, self.length, self._run
+        return (
+            Passes,
+            made,
+            {"before": self.before, "earlier": self.earlier, "_done": self._done},
+        )
+
+    # --- the passes
+
+    def add(self, loader: Loader) -> None:
+        """Adds a loader of this epoch."""
+        self._loaders.add(loader)
+        self._counts = True
+
+    def began(self, loader: Loader) -> None:
+        """A pass of the loader has begun."""
+        self._in_this_process()
+        self._has_begun = True
+        self._latest = weakref.ref(loader)
+        self._elsewhere = [
+            one for one in self._elsewhere if one.loader is None or one.loader() is not loader
+        ]
+
+    def ended(self, loader: Loader, figures: Figures) -> None:
+        """The pass of the loader, with these figures, is over."""
+        self._in_this_process()
+        self._done = loader.position / len(loader)
+        self._most = _most([self._most, _read(loader)])
+        self._ended = self._ended.plus(figures)
+        self._waited = _waited([self._waited], [(loader, figures)])
+
+    def lend(self, lent: Lent, loader: Loader | None) -> None:
+        """Another reader gets the batches that `loader` would read, unless it begins a pass here."""
+        part, made_by = (loader.part, weakref.ref(loader)) if loader is not None else (None, None)
+        self._elsewhere.append(_Elsewhere(lent, part, made_by))
+        self._counts = True
+
+    def close(self) -> None:
+        """Ends all passes; no pass begins afterwards."""
+        for loader in list(self._loaders):
+            loader.close()
+
+    def _running(self) -> list[tuple[Loader, Figures]]:
+        loaders = list(self._loaders)
+        return [(one, figures) for one in loaders if (figures := one.figures) is not None]
+
+    def _in_this_process(self) -> None:
+        """Starts from zero in a forked child."""
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            self._ended, self._waited = Figures(rows=self._ended.rows), Waited()
+            self._is_logged = True  # by the parent, whose epoch continues
+
+    # --- the run
 
     @property
     def progress(self) -> float:
@@ -66,6 +149,14 @@ class Passes:
         if self._run is None:
             return self._done
         return self._run.progress(self.number, self._done, self.before + self.rows)
+
+    @property
+    def rows(self) -> int:
+        """Rows that were read of this epoch, over all ranks, padding included; in a forked child, also the
+        rows of passes that had ended in the parent."""
+        self._in_this_process()
+        running = sum(figures.rows for _, figures in self._running())
+        return self.earlier + self._ended.rows + running
 
     def go_on(self, read: int, share: float) -> None:
         """Resumes: an earlier process read `read` records of this epoch, a `share` of its pass."""
@@ -78,87 +169,100 @@ class Passes:
             self._run.read += self.earlier
         self.earlier, self._done = 0, 0.0
 
-    @property
-    def rows(self) -> int:
-        """Rows that were read of this epoch, over all ranks."""
-        return self.earlier + self.telemetry.rows
-
-    def add(self, loader: Loader) -> None:
-        """Adds a loader of this epoch."""
-        self._loaders.add(loader)
-        self._counts = True
-
-    def began(self, loader: Loader) -> None:
-        """A pass of the loader has begun."""
-        self._latest = weakref.ref(loader)
-        for one in list(self._elsewhere):
-            if one.loader is not None and one.loader() is loader:
-                self._elsewhere.remove(one)
-                self.telemetry.take_back(one.lent)
-        self.telemetry.began(loader)
-
-    def ended(self, loader: Loader) -> None:
-        """The pass of the loader is over."""
-        self.telemetry.ended(loader)
-        self._done = loader.position / len(loader)
-        self._most = _most([self._most, _read(loader)])
-        self._delivered += _delivered(loader)
-
-    def lend(self, lent: Lent, loader: Loader | None) -> None:
-        """Another reader gets the batches that `loader` would read, unless it begins a pass here."""
-        part, made_by = (loader.part, weakref.ref(loader)) if loader is not None else (None, None)
-        self._elsewhere.append(_Elsewhere(lent, part, made_by))
-        self._counts = True
-        self.telemetry.lend(lent)
-
-    def delivered(self, records: int) -> int | None:
-        """Records of the set, which has `records`, that were delivered over all ranks, or given to other
-        readers. None if there was no reader."""
+    def delivered(self) -> int | None:
+        """Records of the set that were delivered over all ranks, or given to other readers. None if there
+        was no reader."""
         if not self._counts:
             return None
-        elsewhere = [one.read for one in self._elsewhere]
-        lent = [
-            records if abs(one.records - records) < one.step else one.records for one in elsewhere
-        ]
-        return self._delivered + sum(map(_delivered, self._running())) + sum(lent)
-
-    def _running(self) -> list[Loader]:
-        return [loader for loader in list(self._loaders) if self.telemetry.is_running(loader)]
-
-    def close(self) -> None:
-        """Ends all passes; no pass begins afterwards."""
-        for loader in list(self._loaders):
-            loader.close()
+        here = self._ended.delivered + sum(figures.delivered for _, figures in self._running())
+        return here + sum(one.lent.delivered(self.length) for one in self._elsewhere)
 
     def report_to_run(self) -> None:
         """Reports to the run the records that were read: by loaders here, or by other readers if they were
         given more; the whole set once, if there was no reader."""
         if self._run is None:
             return
-        running = [_read(loader) for loader in self._running()]
         # Of several datasets, the last one is probably the one in use.
         elsewhere = [one.read for one in self._elsewhere[-1:]]
         # The longest pass decides how the run continues: an inspection of some records is short.
-        most = _most([self._most, *running, *elsewhere])
+        most = _most([self._most, *(_read(loader) for loader, _ in self._running()), *elsewhere])
         if most is None:
             self._run.ended(self.length, 1, None)
             return
         read = max([self.rows, *(one.records for one in elsewhere)])
         self._run.ended(read, most.step, most.part)
 
-    def __getstate__(self) -> dict[str, Any]:
-        # Other processes count their own passes.
-        return {
-            **self.__dict__,
-            "_loaders": None,
-            "_latest": None,
-            "_elsewhere": [],
-            "telemetry": None,
-        }
+    # --- the report
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Without `telemetry`, which the epoch makes anew."""
-        self.__dict__.update(state, _loaders=weakref.WeakSet())
+    def corrupt(self, path: str, offset: int) -> None:
+        """Notes a corrupt record."""
+        self._corrupt.add((path, offset))
+
+    def report(self) -> Report:
+        """All figures until now."""
+        self._in_this_process()
+        sums, running = self._ended, self._running()
+        for _, figures in running:
+            sums = sums.plus(figures)
+        whole = max(sums.waited, sums.elapsed)
+        sets = self._of_sets(sums)
+        lent = self._elsewhere[-1].lent if self._elsewhere else None
+        report = {
+            "dataset": self._name,
+            "job": self._sets[0].manifest.job,
+            "epoch": self.number,
+            "steps": sums.steps,
+            "records": sums.records,
+            "bytes": sums.bytes,
+            "dropped_records": sums.dropped + (lent.dropped if lent else 0),
+            "seconds_waited": sums.waited,
+            "seconds_elsewhere": whole - sums.waited,
+            "wait_share": sums.waited / whole if whole > 0 else 0.0,
+            "seconds_leasing": self._leasing,
+            "queue": sums.queue / sums.steps if sums.steps else None,
+            "set_records": sum(one["set_records"] for one in sets),
+            "set_bytes": sum(one["set_bytes"] for one in sets),
+            "source_records": _sum_if_known(one.manifest.source_records for one in self._sets),
+            "growth": _growth(sets),
+            "repeated": self._sets[0].is_repeated,
+            "coverage": _mean(sets, "coverage"),
+            "reads_per_record": _mean(sets, "reads_per_record") or 0.0,
+            "corrupt_records": len(self._corrupt),
+            "lent": lent.to if lent else "",
+            "mixed": sets if len(sets) > 1 else [],
+        }
+        most = _waited([self._waited], running)
+        return {**report, "advice": advice(report, most, resources.processors())}
+
+    def log_report(self) -> None:
+        """Logs the figures of the epoch, once. Its passes have ended."""
+        self._in_this_process()
+        if self._is_logged:
+            return
+        self._is_logged = True
+        # Without any reader here, a reader of the trainer probably reads `files` once.
+        reads = self._ended.reads if self._has_begun or self._elsewhere else self.length
+        reads += sum(one.lent.reads(self.length) for one in self._elsewhere[-1:])
+        for one, weight in zip(self._sets, self._weights, strict=True):
+            one.reads.read(reads * weight, one.coverage, one.manifest.pinned)
+        # Other ranks wait about as long, and a launcher shows the lines of all ranks.
+        rank = self._sets[0].reads.rank
+        log.log(logging.DEBUG if rank else logging.INFO, "%s", line(self.report()))
+
+    def _of_sets(self, sums: Figures) -> list[Report]:
+        more = 0 if self._is_logged else sums.reads
+        return [
+            {
+                "dataset": one.manifest.dataset,
+                "weight": weight,
+                "set_records": one.manifest.num_records,
+                "set_bytes": one.manifest.num_bytes,
+                "growth": growth,
+                "coverage": one.coverage,
+                "reads_per_record": one.reads.reads_per_record(more * weight),
+            }
+            for one, weight, growth in zip(self._sets, self._weights, self._growth, strict=True)
+        ]
 
 
 def _read(loader: Loader) -> _Read:
@@ -167,20 +271,39 @@ def _read(loader: Loader) -> _Read:
     return _Read(loader.position * step, step, loader.part)
 
 
-def _is_cut(loader: Loader) -> bool:
-    """Whether a pass leaves out a step or more, because another node has fewer records."""
-    step = loader.batch_size * loader.world
-    return loader.part is None and loader.division.records - loader.division.steps * step >= step
-
-
-def _delivered(loader: Loader) -> int:
-    """Records that the loader's pass has delivered here, over all ranks, since it was resumed. Records that
-    `drop_last` leaves out of a whole pass, less than a step, count too."""
-    step, records = loader.batch_size * loader.world, loader.division.records
-    is_whole = loader.position == len(loader) and not _is_cut(loader)
-    end = records if is_whole else min(loader.position * step, records)
-    return end - min(loader.start * step, records)
-
-
 def _most(passes: Iterable[_Read | None]) -> _Read | None:
     return max((one for one in passes if one), key=lambda one: one.records, default=None)
+
+
+def _waited(before: Sequence[Waited], passes: Iterable[tuple[Loader, Figures]]) -> Waited:
+    """The pass that waited most."""
+    these = [
+        Waited(
+            of.waited, of.steps, of.bytes, of.elapsed, loader.threads, loader.prefetch_bytes,
+            loader.picture_bytes,
+        )
+        for loader, of in passes
+    ]  # fmt: skip
+    return max([*before, *these], key=lambda one: one.seconds)
+
+
+def _growth(sets: Sequence[Report]) -> float | None:
+    """The growth of all sets together that had a set before."""
+    if len(sets) == 1:
+        growth: float | None = sets[0]["growth"]
+        return growth
+    grown = [one for one in sets if one["growth"]]
+    before = sum(one["set_bytes"] / one["growth"] for one in grown)
+    return sum(one["set_bytes"] for one in grown) / before if before else None
+
+
+def _sum_if_known(counts: Iterable[int]) -> int:
+    counts = list(counts)
+    return sum(counts) if all(counts) else 0
+
+
+def _mean(sets: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    """The weighted mean of a figure over the sets that have it."""
+    known = [one for one in sets if one[name] is not None]
+    whole = sum(one["weight"] for one in known)
+    return sum(one["weight"] * one[name] for one in known) / whole if whole else None

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import Any, TypedDict
 
 from cachecd_client.errors import CallerError
+from cachecd_client.frameworks.collective import AllGather
 from cachecd_client.loader.sweep import Part, Selection, Sweep
 from cachecd_client.options import integer
 from cachecd_client.runs.run_state import RunState
 
-if TYPE_CHECKING:
-    pass
+
+class RunOptions(TypedDict, total=False):
+    """The options of a run. `Cache.epochs` explains them."""
+
+    records: int | None
+    steps_per_epoch: int | None
+    start: int
+    job: str | None
+    timeout: float | None
+    agree: bool | AllGather
+    state: Mapping[str, Any] | None
+    rank: int | None
+    world: int | None
 
 
 class Run:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, NoReturn, Self
 
 from cachecd_client.errors import CallerError
-from cachecd_client.frameworks.collective import AllGather
 from cachecd_client.loader.loader import NO_ITEMS, Batch, Loader
 from cachecd_client.loader.options import Options
 from cachecd_client.loader.reading import LARGEST_SEED
@@ -15,26 +14,15 @@ from cachecd_client.loader.state import seed_of
 from cachecd_client.options import integer
 from cachecd_client.report.summary import Report
 from cachecd_client.runs.epoch import Epoch
+from cachecd_client.runs.run import RunOptions
 
 log = logging.getLogger("cachecd")
 
 _CLOSED = "this loader is closed: make another one"
 
 
-class RunOptions(Options, total=False):
+class RunLoaderOptions(RunOptions, Options, total=False):
     """Options of a run, explained at `Cache.epochs`, and of its loaders, explained at `Loader`."""
-
-    records: int | None
-    steps_per_epoch: int | None
-    start: int
-    job: str | None
-    timeout: float | None
-    agree: bool | AllGather
-    state: Mapping[str, Any] | None
-
-
-#: What `epochs()` takes. `rank` and `world` are the run's, and its loaders follow it.
-OF_RUN = RunOptions.__annotations__.keys() - Options.__annotations__.keys() | {"rank", "world"}
 
 
 class RunLoader:

@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack, cast
 
 from cachecd_client.errors import CallerError
-from cachecd_client.frameworks.collective import AllGather
 from cachecd_client.loader.loader import Loader
-from cachecd_client.loader.options import Options
+from cachecd_client.loader.options import Options, refuse_unknown
 from cachecd_client.loader.reading import place
 from cachecd_client.protocol import AskStatus, Exclude, StatusReply, Waiting
 from cachecd_client.report.summary import Report
 from cachecd_client.runs.agreement import Agreement
 from cachecd_client.runs.epoch import Epoch
 from cachecd_client.runs.mixture import NO_TF_DATASET, Mixing, Weights
-from cachecd_client.runs.run import Run
-from cachecd_client.runs.run_loader import OF_RUN, RunLoader, RunOptions
+from cachecd_client.runs.run import Run, RunOptions
+from cachecd_client.runs.run_loader import RunLoader, RunLoaderOptions
 from cachecd_client.runs.run_state import RunState
 from cachecd_client.session.acquire import Leases, Wait, new_id
 from cachecd_client.session.epochs import Epochs
@@ -29,10 +28,12 @@ from cachecd_client.transport import Transport, endpoint_of
 if TYPE_CHECKING:
     import tensorflow
 
-    from cachecd_client.runs.tf_run import Numbers, PipelineOptions
+    from cachecd_client.session.tf_run import Numbers, PipelineOptions
 
 _PATIENCE = 10.0  # seconds for a daemon that somebody else starts
 _START = 120.0  # seconds for one that is started here: it may have a large cache to look through
+# The options of a loader of a run that are the run's; its loaders follow `rank` and `world`.
+_OF_RUN = RunOptions.__annotations__.keys()
 _SEARCH_POLL = 0.1  # of a listing of millions, for a key
 
 
@@ -100,12 +101,9 @@ class Cache:
         return self._epochs.take(dataset, epoch, job, timeout)
 
     def epochs(
-        self, dataset: str | Mixing, n: int | None = None, job: str | None = None, start: int = 0,
-        timeout: float | None = None, *, records: int | None = None, steps_per_epoch: int | None = None,
-        agree: bool | AllGather = True, state: Mapping[str, Any] | None = None, rank: int | None = None,
-        world: int | None = None,
-    ) -> Iterator[Epoch]:  # fmt: skip
-        """Epochs `start` .. `n` - 1, each on lease during its step of the loop.
+        self, dataset: str | Mixing, n: int | None = None, **options: Unpack[RunOptions]
+    ) -> Iterator[Epoch]:
+        """Epochs `start` (0) .. `n` - 1, each on lease during its step of the loop.
 
         `records`, in place of `n`: the length of the run in records over all ranks, however the sets grow;
         the last epoch ends with the budget. `steps_per_epoch`: batches of each epoch, whatever the set: a
@@ -143,24 +141,11 @@ class Cache:
         begins anew with the set that is cached now, and the log says so. A mixture keeps the weights of the
         state to the end of its epoch. CallerError for the state of another dataset.
         """
-        return self._begin(
-            "n",
-            dataset,
-            n,
-            job,
-            start,
-            timeout,
-            records,
-            steps_per_epoch,
-            agree,
-            state,
-            rank,
-            world,
-        )
+        return self._begin("n", dataset, n, options)
 
     def numpy(
         self, dataset: str | Mixing, batch_size: int, epochs: int | None = None,
-        **options: Unpack[RunOptions],
+        **options: Unpack[RunLoaderOptions],
     ) -> RunLoader:  # fmt: skip
         """One loader for a run: each `for` loop over it is the next epoch. `RunLoader` has details.
 
@@ -175,7 +160,7 @@ class Cache:
 
     def torch(
         self, dataset: str | Mixing, batch_size: int, epochs: int | None = None, *, device: Any = None,
-        channels_last: bool | Sequence[str] = False, **options: Unpack[RunOptions],
+        channels_last: bool | Sequence[str] = False, **options: Unpack[RunLoaderOptions],
     ) -> RunLoader:  # fmt: skip
         """As `numpy`, with the batches of `Epoch.torch`."""
         to = {"device": device, "channels_last": channels_last}
@@ -185,7 +170,7 @@ class Cache:
 
     def tf(
         self, dataset: str | Mixing, batch_size: int, epochs: int | None = None,
-        **options: Unpack[RunOptions],
+        **options: Unpack[RunLoaderOptions],
     ) -> RunLoader:  # fmt: skip
         """As `numpy`, with the batches of `Epoch.tf`."""
         return self._loader(
@@ -194,7 +179,7 @@ class Cache:
 
     def jax(
         self, dataset: str | Mixing, batch_size: int, epochs: int | None = None, *, device: Any = None,
-        **options: Unpack[RunOptions],
+        **options: Unpack[RunLoaderOptions],
     ) -> RunLoader:  # fmt: skip
         """As `numpy`, with the batches of `Epoch.jax`."""
         return self._loader(
@@ -202,37 +187,39 @@ class Cache:
         )
 
     def _loader(
-        self, dataset: str | Mixing, epochs: int | None, options: RunOptions,
+        self, dataset: str | Mixing, epochs: int | None, options: RunLoaderOptions,
         make: Callable[[Epoch, Options], Loader],
     ) -> RunLoader:  # fmt: skip
-        given: dict[str, Any] = dict(options)
-        if unknown := given.keys() - RunOptions.__optional_keys__:
-            raise TypeError(
-                f"unknown option {sorted(unknown)[0]!r}; a loader of a run takes batch_size, epochs, "
-                f"{', '.join(RunOptions.__annotations__)}"
-            )
-        of_run = {name: given.pop(name) for name in OF_RUN & given.keys()}
-        state = of_run.pop("state", None)
-        begin = partial(self._begin, "epochs", dataset, epochs, **of_run)
-        return RunLoader(lambda at: begin(state=at), make, cast(Options, given), state)
+        takes = "a loader of a run takes batch_size, epochs"
+        refuse_unknown(options, RunLoaderOptions, takes)
+        of_run = {name: value for name, value in options.items() if name in _OF_RUN}
+        of_loader = {name: value for name, value in options.items() if name not in _OF_RUN}
+
+        def begin(state: Mapping[str, Any] | None) -> Generator[Epoch, None, None]:
+            run = cast(RunOptions, {**of_run, "state": state})
+            return self._begin("epochs", dataset, epochs, run)
+
+        return RunLoader(begin, make, cast(Options, of_loader), options.get("state"))
 
     def _begin(
-        self, option: str, dataset: str | Mixing, n: int | None, job: str | None = None, start: int = 0,
-        timeout: float | None = None, records: int | None = None, steps_per_epoch: int | None = None,
-        agree: bool | AllGather = True, state: Mapping[str, Any] | None = None,
-        rank: int | None = None, world: int | None = None,
-    ) -> Generator[Epoch, None, None]:  # fmt: skip
+        self, option: str, dataset: str | Mixing, n: int | None, options: RunOptions
+    ) -> Generator[Epoch, None, None]:
         """As `epochs`; `option`: how the caller names `n`."""
+        refuse_unknown(options, RunOptions, "epochs() takes dataset, n")
+        rank, world, state = options.get("rank"), options.get("world"), options.get("state")
         given = None if rank is None and world is None else place(rank, world)
         leases = self._leases
-        agreement = Agreement(agree, (leases.rank, leases.world), given, self.endpoint)
+        local = leases.rank, leases.world
+        agreement = Agreement(options.get("agree", True), local, given, self.endpoint)
         with agreement.reporting():
             resumed = None if state is None else RunState.of_state(state, dataset)
-            start = start if resumed is None else resumed.epoch
-            run = Run(n, records, steps_per_epoch, start, option=option)
+            start = options.get("start", 0) if resumed is None else resumed.epoch
+            length = options.get("records"), options.get("steps_per_epoch")
+            run = Run(n, *length, start, option=option)
             if resumed is not None:
                 run.resumed(resumed, same=False)
             sets = dataset if isinstance(dataset, str) else Weights(dataset)
+        job, timeout = options.get("job"), options.get("timeout")
         return agreement.over(self._epochs.of_run(sets, run, job, timeout, resumed), run)
 
     def tf_dataset(
@@ -256,12 +243,12 @@ class Cache:
         given: object = dataset
         if not isinstance(given, str):
             raise CallerError(NO_TF_DATASET)
-        from cachecd_client.runs import tf_run
+        from cachecd_client.session import tf_run
 
         key = dataset, options.get("job") or self._leases.job, options.get("rank")
         numbers = self._numbers.setdefault(key, tf_run.Numbers())
         return tf_run.dataset(
-            self._epochs, self.close, dataset, batch_size, numbers, epochs=epochs, **options
+            self._epochs, self.close, dataset, batch_size, numbers, epochs, options
         )
 
     def input_fn(

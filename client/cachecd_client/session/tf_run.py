@@ -15,38 +15,31 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from functools import partial
-from typing import Protocol, Self, TypedDict
+from typing import Self
 
 import tensorflow as tf
 
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.frameworks.tensorflow import check_replicas
 from cachecd_client.frameworks.tf_pipeline import PASS_SPEC, Pass, Pipeline, refuse_keras_sharding
-from cachecd_client.loader.reading import LARGEST_SEED, last_of, place
-from cachecd_client.options import flag, integer
-from cachecd_client.report.telemetry import Lent
+from cachecd_client.loader.options import TfOptions, refuse_unknown
+from cachecd_client.loader.reading import Lent, left_out, place, settle
+from cachecd_client.options import integer
 from cachecd_client.runs.epoch import Epoch
 from cachecd_client.schema import Feature
+from cachecd_client.session.epochs import Epochs
 
 log = logging.getLogger("cachecd")
 
 _QUIET = 0.2  # seconds in which TensorFlow's threads leave Python when the process ends
 
 
-class PipelineOptions(TypedDict, total=False):
+class PipelineOptions(TfOptions, total=False):
     """The options of `Cache.tf_dataset` beside dataset, batch size and `epochs`."""
 
-    label: str | None
     start: int
     job: str | None
     timeout: float | None
-    shuffle: bool | None
-    seed: int | None
-    drop_last: bool | None
-    pad_last: bool | None
-    features: Sequence[str] | None
-    rank: int | None
-    world: int | None
 
 
 class Numbers:
@@ -64,46 +57,31 @@ class Numbers:
             return number
 
 
-class Session(Protocol):
-    """How a session takes epochs: `Epochs` of the room `session`."""
-
-    def take(
-        self, dataset: str, epoch: int, job: str | None, timeout: float | None,
-        before: Epoch | None = None,
-    ) -> Epoch: ...  # fmt: skip
-
-    def following(
-        self, current: Epoch | None, number: int, acquire: Callable[[], Epoch]
-    ) -> Epoch: ...
-
-
 def dataset(
-    session: Session, interrupt: Callable[[], None], name: str, batch_size: int, numbers: Numbers, *,
-    epochs: int | None, label: str | None = None, start: int = 0, job: str | None = None,
-    timeout: float | None = None, shuffle: bool | None = None, seed: int | None = None,
-    drop_last: bool | None = None, pad_last: bool | None = None, features: Sequence[str] | None = None,
-    rank: int | None = None, world: int | None = None,
+    session: Epochs, interrupt: Callable[[], None], name: str, batch_size: int, numbers: Numbers,
+    epochs: int | None, options: PipelineOptions,
 ) -> tf.data.Dataset:  # fmt: skip
     """The pipeline that `Cache.tf_dataset` describes.
 
     `interrupt` ends the session. `numbers` counts the epochs of all iterators over the dataset.
     """
+    refuse_unknown(options, PipelineOptions, "tf_dataset() takes dataset, batch_size, epochs")
     if epochs is not None:
         integer("epochs", epochs, 1)
-    if seed is not None:
-        integer("seed", seed, 0, LARGEST_SEED)
-    integer("start", start, 0)
-    sets = _Sets(session, interrupt, name, partial(numbers.take, start), epochs, job, timeout, seed)
+    start = integer("start", options.get("start", 0), 0)
+    settle(options, True, 0, True)  # before anything is leased
+    take = partial(session.take, name, job=options.get("job"), timeout=options.get("timeout"))
+    sets = _Sets(session, interrupt, name, take, partial(numbers.take, start), epochs, options)
     try:
         first = sets.first()
-        last = last_of(drop_last, pad_last, not first.pinned)
+        shuffle, _, last = settle(options, not first.pinned, 0, not first.pinned)
         check_replicas(last != "short")
         refuse_keras_sharding()
-        rank, world = place(rank, world)
+        rank, world = place(options.get("rank"), options.get("world"))
         integer("batch_size", batch_size, 1)
         sets.pipeline = pipeline = Pipeline(
-            Pipeline.features_of(first.schema, features, label), batch_size, label,
-            not first.pinned if shuffle is None else flag("shuffle", shuffle), last, rank, world,
+            Pipeline.features_of(first.schema, options), batch_size, options.get("label"), shuffle, last,
+            rank, world,
         )  # fmt: skip
         batches = pipeline.divided(first.num_records).steps
         _, batch_bytes = sets.one_pass(first)
@@ -133,16 +111,16 @@ class _Sets:
     pipeline: Pipeline
 
     def __init__(
-        self, session: Session, interrupt: Callable[[], None], name: str, next_number: Callable[[], int],
-        epochs: int | None, job: str | None, timeout: float | None, seed: int | None,
+        self, session: Epochs, interrupt: Callable[[], None], name: str, take: Callable[..., Epoch],
+        next_number: Callable[[], int], epochs: int | None, options: PipelineOptions,
     ) -> None:  # fmt: skip
         self._session = session
         self._interrupt = interrupt
         self._name = name
         self._next_number = next_number
         self._epochs = epochs
-        self._take = partial(session.take, name, job=job, timeout=timeout)
-        self._seed = seed
+        self._take = take
+        self._seed = options.get("seed")
         self._first: list[Epoch] = []
 
     def first(self) -> Epoch:
@@ -192,8 +170,10 @@ class _Sets:
                 f"because the generation has changed: {differing}; call tf_dataset() again, and continue "
                 "with the new pipeline"
             )
-        one, steps = self.one_pass(epoch)[0], self.pipeline.divided(epoch.num_records).steps
-        epoch.lend(Lent("TensorFlow", steps, self.pipeline.batch_size, self.pipeline.world))
+        one, division = self.one_pass(epoch)[0], self.pipeline.divided(epoch.num_records)
+        batch_size, world = self.pipeline.batch_size, self.pipeline.world
+        dropped = left_out(division, batch_size * world)
+        epoch.lend(Lent("TensorFlow", division.steps, batch_size, world, dropped))
         log.info(
             "%s: epoch %d reads %d records in %d files",
             self._name, epoch.epoch, epoch.num_records, len(one.files),
