@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cachecd.sampler.encoding import encode
 from cachecd_client.errors import SchemaError
 from cachecd_client.runs.mixture import mixed
 from cachecd_client.schema import Feature, Schema
@@ -94,7 +95,7 @@ def test_a_mixture_reads_what_its_datasets_have_in_common_and_defaults_for_the_r
     labels = Schema((LABEL,))
     write(
         root / f"datasets/code/{GENERATION}/shards/0000000000.tfrecord",
-        [labels.encode({"label": n}) for n in range(10)],
+        [encode(labels, {"label": n}) for n in range(10)],
         labels,
     )
     write(root / f"datasets/web/{GENERATION}/shards/0000000000.tfrecord", examples(range(10)))

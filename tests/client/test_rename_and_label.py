@@ -5,7 +5,7 @@ import importlib
 import numpy as np
 import pytest
 
-from cachecd.sampler.encoding import encode
+from cachecd.sampler.encoding import encode, infer
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.files.file_set import FileSet
 from tests.client.records import write_set
@@ -86,7 +86,6 @@ def test_names_that_cannot_be_are_refused(files, options, error, message):
 
 
 def test_channels_last_takes_the_new_name(tmp_path):
-    from cachecd_client.schema import infer
     from tests.client.records import write
 
     record = {"image": np.zeros((4, 6, 3), np.uint8)}
