@@ -109,11 +109,14 @@ def _type(field: FieldInfo) -> str:
     bounds = {type(m).__name__: m for m in field.metadata}
     if word in ("whole number", "number"):
         words = {"Ge": "at least", "Gt": "more than", "Le": "at most", "Lt": "less than"}
-        limits = [
-            f"{text} {_number(getattr(bounds[kind], kind.lower()))}"
-            for kind, text in words.items()
+        ends = [
+            (words[kind], _number(getattr(bounds[kind], kind.lower())))
+            for kind in words
             if kind in bounds
         ]
+        limits = [f"{text} {number}" for text, number in ends]
+        if [text for text, _ in ends] == ["at least", "at most"]:
+            limits = [f"from {ends[0][1]} to {ends[1][1]}"]
         word = " ".join([word, " and ".join(limits)])
     return word.strip()
 
