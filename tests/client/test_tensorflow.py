@@ -107,6 +107,7 @@ assert running.wait(30)
 """
 
 
+@pytest.mark.long
 def test_a_process_ends_though_tensors_and_passes_are_left(files):
     done = run_program(ENDING, *files.files)
     assert done.returncode == 0, done.stderr

@@ -18,20 +18,18 @@ from tests.frameworks import tf
 N, EACH = 53, 10
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64".split(),  # noqa: SIM905
-)
-def test_every_dtype_comes_through_tensorflow_as_through_numpy(tmp_path, dtype):
-    value = np.array([[0, 1], [1, 100]]).astype(dtype)
-    described = infer({"a": value})
-    files = FileSet(write(tmp_path / "a", [encode(described, {"a": value})], described))
-    (batch,) = files.tf_dataset(batch_size=1)
-    assert batch["a"].dtype == tf.as_dtype(dtype)
-    assert np.array_equal(batch["a"].numpy()[0], value)
-    (batch,) = files.numpy(batch_size=1)
-    assert batch["a"].dtype == dtype
-    assert np.array_equal(batch["a"][0], value)
+DTYPES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64"
+
+
+def test_every_dtype_comes_through_tensorflow_as_through_numpy(tmp_path):
+    values = {dtype: np.array([[0, 1], [1, 100]]).astype(dtype) for dtype in DTYPES.split()}
+    described = infer(values)
+    files = FileSet(write(tmp_path / "a", [encode(described, values)], described))
+    (tensors,), (arrays,) = files.tf_dataset(batch_size=1), files.numpy(batch_size=1)
+    for dtype, value in values.items():
+        assert (tensors[dtype].dtype, arrays[dtype].dtype) == (tf.as_dtype(dtype), dtype)
+        assert np.array_equal(tensors[dtype].numpy()[0], value)
+        assert np.array_equal(arrays[dtype][0], value)
 
 
 @pytest.mark.parametrize("drop_last", [True, False])
@@ -90,7 +88,7 @@ def test_a_global_seed_of_zero_is_one_like_any_other_for_files_too(files):
         tf.random.set_seed(None)
 
 
-@pytest.mark.parametrize("batch_size", [1, 5, 8])
+@pytest.mark.parametrize("batch_size", [1, 8])
 def test_ranks_are_disjoint_and_take_equal_steps(files, batch_size):
     world = 3
     datasets = [files.tf_dataset(batch_size, rank=rank, world=world) for rank in range(world)]
@@ -101,9 +99,7 @@ def test_ranks_are_disjoint_and_take_equal_steps(files, batch_size):
     assert len(set(delivered)) == len(delivered)
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "world", "shuffle"), [(10, 2, True), (5, 4, False), (27, 2, True), (1, 5, False)]
-)
+@pytest.mark.parametrize(("batch_size", "world", "shuffle"), [(10, 2, True), (27, 2, False)])
 def test_padded_ranks_deliver_every_record_once_in_full_batches(files, batch_size, world, shuffle):
     datasets = [
         files.tf_dataset(batch_size, pad_last=True, shuffle=shuffle, rank=rank, world=world)
@@ -123,7 +119,7 @@ def test_padded_ranks_deliver_every_record_once_in_full_batches(files, batch_siz
 
 @pytest.mark.parametrize(
     ("batch_size", "world", "shuffle"),
-    [(10, 1, True), (10, 2, False), (5, 4, True), (27, 2, False), (4, 13, True)],
+    [(10, 2, False), (27, 2, False), (13, 4, True)],
 )
 def test_short_last_batches_deliver_every_record_once(files, batch_size, world, shuffle):
     ranks = []

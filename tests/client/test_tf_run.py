@@ -203,9 +203,8 @@ def test_ranks_of_one_session_share_a_set_without_a_record_in_common(cache, cach
     assert len({label for one in found for label in one}) == 450
 
 
-@pytest.mark.parametrize("seed", [0, 2**31 - 1])
-def test_a_global_seed_of_zero_is_one_like_any_other(cache, seed):
-    tf.random.set_seed(seed)
+def test_a_global_seed_of_zero_is_one_like_any_other(cache):
+    tf.random.set_seed(0)
     try:
         found = labels(iter(cache.tf_dataset("train", 5, features=["label"])), 4)
     finally:
@@ -342,5 +341,7 @@ def test_bad_options_are_refused_at_once_and_hold_nothing(cache, granting, manif
     ):
         with pytest.raises(CallerError, match=message):
             cache.tf_dataset("train", **{"batch_size": 5, **options})
+    with pytest.raises(CallerError, match=r"epoch\.tf\(\) of each epoch"):
+        cache.tf_dataset({"train": 1.0}, 4)
     taken = {request.epoch for request in granting.of(Acquire)}
     assert not any(locked(manifest(epoch)) for epoch in taken)

@@ -88,24 +88,6 @@ def test_every_ranks_batches_are_the_models_from_any_position(
         assert delivered(found) == expected[rank][start::every]
 
 
-@given(**divisions)
-def test_without_drop_last_each_record_comes_once_and_the_ranks_differ_by_a_row(
-    file, records, world, batch_size, last
-):
-    if last == "drop" or records < world or (batch_size == 1 and records % world):
-        return
-    options = {"batch_size": batch_size, "world": world, "last": last}
-    ranks = [delivered(reader(file, records, rank=rank, **options)) for rank in range(world)]
-    rows = [label for found in ranks for batch in found for label in batch if label is not PADDING]
-    assert sorted(rows) == list(range(records))
-    assert len({len(found) for found in ranks}) == 1
-    assert all(found for found in ranks)
-    if last == "short":
-        last_rows = [len(found[-1]) for found in ranks]
-        assert min(last_rows) >= 1
-        assert max(last_rows) - min(last_rows) <= 1
-
-
 def test_a_set_with_fewer_records_than_others_takes_their_steps_with_a_row_each(file):
     found = reader(file, 10, batch_size=4, last="short", nodes=(10, 20))
     assert delivered(found) == [[0, 1, 2, 3], [4, 5, 6], [7], [8], [9]]

@@ -1,6 +1,5 @@
 """BatchReader: pass after pass with the same files, and the batches of one pass as an iterator."""
 
-import numpy as np
 import pytest
 
 from cachecd_client.errors import CorruptRecordError
@@ -16,15 +15,6 @@ def path(tmp_path):
 
 def reader(path, **options):
     return reader_of(path, **{"batch_size": 4, "seed": 3, **options})
-
-
-def test_a_pass_begun_anew_is_the_one_before(path):
-    several = reader(path)
-    first = labels(several)
-    assert sorted(first) == list(range(N))
-    for _ in range(3):
-        several.restart()
-        assert labels(several) == first
 
 
 def test_a_pass_with_another_seed_is_a_new_readers_of_that_seed(path):
@@ -69,15 +59,6 @@ def test_what_a_pass_counts_begins_at_nothing(path):
     several.restart()
     batches(several)
     assert several.bytes_read == read
-
-
-def test_batches_of_the_pass_before_keep_their_values(path):
-    several = reader(path, threads=2)
-    kept = [(batch["label"], batch["label"].copy()) for batch in batches(several)]
-    for _ in range(5):
-        several.restart()
-        batches(several)
-    assert all(np.array_equal(held, copied) for held, copied in kept)
 
 
 def test_each_pass_tells_of_each_corrupt_record_once(path):
@@ -128,3 +109,32 @@ def test_an_iterator_does_not_go_on_in_another_pass(path):
     with pytest.raises(RuntimeError, match="another pass of the reader has begun"):
         next(before)
     assert len(list(several)) == several.num_batches
+
+
+# Readers that take turns
+
+
+def turns(path, **options):
+    return [batch["label"].tolist() for batch in reader(path, **options)]
+
+
+def test_the_position_is_that_of_the_next_batch_in_turn(path):
+    one = reader(path, start=1, every=4)
+    assert one.position == 1
+    one.next()
+    assert one.position == 5
+    while one.next() is not None:
+        pass
+    assert one.position == one.num_batches == 15
+    one.restart(2)
+    assert one.position == 2
+    assert labels(one) == [n for batch in turns(path)[2::4] for n in batch]
+
+
+def test_the_largest_step_delivers_one_batch(path):
+    assert turns(path, start=3, every=2**64 - 1) == turns(path)[3:4]
+
+
+def test_no_step_is_an_error(path):
+    with pytest.raises(ValueError, match="every is 0"):
+        reader(path, every=0)

@@ -1,5 +1,6 @@
 """CRC-32C against RFC 3720's vectors, a bit-by-bit reference, and itself in pieces."""
 
+import itertools
 import random
 
 import pytest
@@ -30,9 +31,7 @@ VECTORS = [
 WAYS = ("folding", "streams", "tables")
 
 # Where the streams of the interleaved implementation begin and end, and the bytes around.
-EDGES = [
-    n + d for n in (0, 8, 256, 512, 768, 1536, 4096, 12288, 24576) for d in (-1, 0, 1) if n + d >= 0
-]
+EDGES = [n + d for n in (8, 256, 768, 1536, 4096, 12288) for d in (-1, 0, 1)]
 
 
 @pytest.mark.parametrize(("data", "crc"), VECTORS)
@@ -61,11 +60,10 @@ def test_a_crc_continues_where_another_ended(data, cut):
 
 
 @pytest.mark.parametrize("by", WAYS)
-@pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 255, 256, 257, 767, 4096, 4163, 30001])
-@pytest.mark.parametrize("start", [0, 1, 63, 64])
-def test_a_copy_made_on_the_way_is_whole_wherever_it_begins_and_ends(by, size, start):
+@pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 256, 257, 4163, 30001])
+def test_a_copy_made_on_the_way_is_whole_wherever_it_begins_and_ends(by, size):
     data = random.Random(size).randbytes(size)
-    for coming in (0, 1, 300, size):
+    for start, coming in itertools.product((0, 1, 63), (0, 1, 300, size)):
         assert _core._copy_with_crc32c_by(by, data, start, coming) == (data, _core.crc32c(data))
 
 
@@ -83,12 +81,6 @@ def test_every_single_bit_counts():
 def test_the_mask_is_tfrecords():
     # ((crc >> 15) | (crc << 17)) + 0xa282ead8 of 0xE3069283.
     assert _core.masked_crc32c(b"123456789") == 0xC78AB0E5
-
-
-def test_buffers_of_any_kind_are_taken():
-    data = bytes(range(32))
-    for buffer in (data, bytearray(data), memoryview(data)):
-        assert _core.crc32c(buffer) == 0x46DD794E
 
 
 def test_what_is_no_buffer_is_a_type_error():

@@ -60,12 +60,12 @@ def difference(data, options, key, image=None):
 
 
 @pytest.mark.parametrize("kind", JPEGS)
-@pytest.mark.parametrize(("height", "width"), [(128, 128), (141, 203), (233, 97)])
+@pytest.mark.parametrize(("height", "width"), [(128, 128), (141, 203)])
 def test_jpeg_is_what_pillow_makes_of_it(kind, height, width):
     if kind == "4:4:0" and height != width:
         height = width = 64
     data = jpeg(kind, height, width)
-    for key in range(6 if LONG else 2):
+    for key in range(6 if LONG else 1):
         assert difference(data, CUT, key).max() == 0
         assert difference(data, NEAREST, key).max() == 0
         for options in (RANDOM, CENTER, WHOLE):
@@ -79,7 +79,7 @@ def test_jpeg_is_what_pillow_makes_of_it(kind, height, width):
 @pytest.mark.parametrize("kind", JPEGS)
 def test_smallest_cuts_are_parts_of_the_whole(kind):
     data = jpeg(kind, 64, 64) if kind == "4:4:0" else jpeg(kind, 35, 36)
-    for key in range(300 if LONG else 45):
+    for key in range(300 if LONG else 18):
         assert (
             difference(data, {**CUT, "height": 1 + key % 3, "width": 1 + key // 3 % 3}, key).max()
             == 0
@@ -87,18 +87,18 @@ def test_smallest_cuts_are_parts_of_the_whole(kind):
 
 
 @pytest.mark.parametrize("kind", JPEGS)
-@pytest.mark.parametrize("side", [100, 200, 402, 801])
+@pytest.mark.parametrize("side", [100, 402, 801])
 def test_reduced_jpeg_is_close_to_pillows(kind, side):
     data = jpeg(kind, side, side)
     for options in (SMALL, {**CENTER, "height": 20, "width": 22, "shorter": 25}):
         assert difference(data, options, 0).mean() < 4
 
 
-@pytest.mark.parametrize("orientation", range(10))
+@pytest.mark.parametrize("orientation", [0, *range(2, 10)])
 @pytest.mark.parametrize("format", ["JPEG", "PNG"])
 def test_orientation_is_applied(format, orientation):
     data = encoded(smooth(90, 131), format, exif=with_orientation(orientation))
-    for key in range(4 if LONG else 2):
+    for key in range(4 if LONG else 1):
         for options in (CUT, NEAREST, {**CENTER, "nearest": True, "flip": 1}):
             assert difference(data, options, key).max() == 0
         for options in (RANDOM, {**RANDOM, "grey": True}, {**CENTER, "flip": 1}, SMALL):
@@ -175,7 +175,7 @@ def interlaced(image):
 @pytest.mark.parametrize(("data", "image"), [pytest.param(d, i, id=name) for name, d, i in pngs()])
 def test_png_is_what_pillow_makes_of_it(data, image):
     depth, color = data[24:26]
-    for key in range(3 if LONG else 2):
+    for key in range(3 if LONG else 1):
         for grey in (False, True):
             for options in (CUT, NEAREST):
                 if options is NEAREST and (
@@ -265,7 +265,7 @@ ALL = {"crop": "none", "height": 61, "width": 77}
 @pytest.mark.parametrize("data", GOOD)
 def test_truncated_picture_is_damaged(data):
     _core.decode_image(data, ALL)
-    for size in [*range(0, 700), *range(700, len(data), 97), len(data) - 3]:
+    for size in [*range(0, 700, 3), *range(700, len(data), 97), len(data) - 3]:
         with pytest.raises(ValueError, match=r"JPEG|PNG"):
             _core.decode_image(data[:size], ALL)
 
@@ -282,14 +282,14 @@ def test_altered_bytes_of_a_jpeg_never_crash():
     data = encoded(smooth(61, 77), restart_marker_blocks=2)
     random = np.random.default_rng(1)
     refused = 0
-    for _ in range(500):
+    for _ in range(500 if LONG else 200):
         damaged = bytearray(data)
         damaged[random.integers(2, len(data))] = random.integers(256)
         try:
             _core.decode_image(bytes(damaged), RANDOM, 1)
         except (ValueError, SchemaError):
             refused += 1
-    assert refused > 50
+    assert refused > 20
 
 
 def patched(data, at, value):

@@ -66,12 +66,8 @@ def their_file(tmp_path_factory):
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_their_message_reads_our_bytes(number):
+def test_each_reads_the_others_bytes(number):
     assert tf.train.Example.FromString(_core.encode_example(ours(number))) == theirs(number)
-
-
-@pytest.mark.parametrize("number", range(4))
-def test_we_read_their_bytes(number):
     decoded = _core.decode_example(theirs(number).SerializeToString())
     assert decoded == _core.decode_example(_core.encode_example(ours(number)))
 
@@ -128,7 +124,7 @@ def test_altered_records_are_read_alike_or_refused_by_both():
     source = random.Random(5)
     good = theirs(5).SerializeToString()
     read = refused = 0
-    for _ in range(4000):
+    for _ in range(1500):
         record = bytearray(good)
         for _ in range(source.randint(1, 3)):
             record[source.randrange(len(record))] = source.randrange(256)
@@ -150,4 +146,4 @@ def test_altered_records_are_read_alike_or_refused_by_both():
             decoded = _core.decode_example(record)
             assert repr(sorted(decoded.items())) == repr(sorted(expected.items()))
             read += 1
-    assert min(read, refused) > 500
+    assert min(read, refused) > 150
