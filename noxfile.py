@@ -57,7 +57,7 @@ def long(session: nox.Session) -> None:
     names = session.posargs or list(STEPS)
     if unknown := [name for name in names if name not in STEPS]:
         session.error(f"no step {unknown[0]!r}; the steps are {', '.join(STEPS)}")
-    session.install("./client", ".[test,trainers]")
+    session.install("./client", ".[long]")
     failed = []
     rows = ["| step | command | minutes | result |", "|---|---|---|---|"]
     for name in names:
