@@ -77,7 +77,7 @@ def long(session: nox.Session) -> None:
         session.error(f"failed: {', '.join(failed)}")
 
 
-@nox.session(python="3.11")
+@nox.session(python="3.11", venv_backend="uv")  # pip looks for these versions for ever
 def lowest(session: nox.Session) -> None:
     """Run the tests that import no framework, on the lowest Python, with the lowest supported version of
     every library. Arguments are pytest's; by default all these tests run."""

@@ -49,7 +49,8 @@ def load_config(path: Path, environ: Mapping[str, str]) -> Config:
     except ValidationError as error:
         details = error.errors(include_url=False)
         too_small = not problems and all(d["type"] == "limit_too_small" for d in details)
-        problems += [_problem(document, d) for d in details]
+        meant = {m for d in details if (m := _meant(d)) is not None}
+        problems += [_problem(document, d) for d in details if d["loc"] not in meant]
         raise_all(path, problems, LimitTooSmallError if too_small else ConfigError)
         raise  # not reached: a ValidationError has at least one error
     raise_all(path, problems)
@@ -102,12 +103,23 @@ def _problem(document: Document, detail: ErrorDetails) -> Problem:
 def _unknown(loc: Loc) -> str:
     if gone := removed(loc):
         return gone
-    *above, name = loc
-    section = section_at(above)
+    if close := _close(loc):
+        return f"unknown key; did you mean {close!r}?"
+    section = section_at(loc[:-1])
+    return f"unknown key; known: {', '.join(section.model.model_fields if section else [])}"
+
+
+def _close(loc: Loc) -> str:
+    """The known key that resembles an unknown one, or ""."""
+    section = section_at(loc[:-1])
     known = [*section.model.model_fields] if section else []
-    if close := get_close_matches(str(name), known, 1):
-        return f"unknown key; did you mean {close[0]!r}?"
-    return f"unknown key; known: {', '.join(known)}"
+    return next(iter(get_close_matches(str(loc[-1]), known, 1)), "")
+
+
+def _meant(detail: ErrorDetails) -> Loc | None:
+    """The key that an unknown key stands for: where it is missing, one line about the two is enough."""
+    loc = detail["loc"]
+    return (*loc[:-1], _close(loc)) if detail["type"] == "extra_forbidden" else None
 
 
 def _purpose(loc: Loc) -> str:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from cachecd.config import SourceConfig
 
 _log = logging.getLogger(__name__)
+_SCHEMES = ("s3", "gs", "az", "https", "http", "hf", "file")  # of most sources
 # A revision with slashes is one of the Hub's own references, or has them as %2F.
 _HUB_URL = re.compile(
     r"hf://(?:(?P<kind>datasets|models|spaces)/)?(?!(?:datasets|models|spaces|buckets)/)(?P<repo>[^/@]+/[^/@]+)"
@@ -54,7 +56,12 @@ class FsspecBackend(Backend):
                 f"source {self.where}: {scheme}:// needs a package: {error}"
             ) from error
         except ValueError as error:
-            raise ConfigError(f"source {self.where}: {redacted(str(error))}") from error
+            why = redacted(str(error))
+            if scheme not in fsspec.available_protocols():
+                close = get_close_matches(scheme, _SCHEMES, 1, 0.5)
+                why = f"no store has URLs that begin with {scheme}://"
+                why += f": did you mean {close[0]}://?" if close else ""
+            raise ConfigError(f"source {self.where}: {why}") from error
         # Some connect at once, and what their libraries raise then is no OSError.
         except Exception as error:
             raise SourceUnreachableError(f"{self.where}: {redacted(str(error))}") from error

@@ -228,7 +228,6 @@ def test_all_mistakes_are_reported_at_once_in_the_order_of_the_file(complaints, 
     text = good.replace("500GiB", "lots").replace("files", "folders").replace("dir:", "dri:")
     lines = complaints(text + "sampler: {workers: 0, connections: -1}\n")
     assert [line.split(" ")[1] for line in lines] == [
-        "cache.dir:",
         "cache.dri:",
         "cache.limit:",
         "datasets.train.source.format:",

@@ -188,8 +188,10 @@ class TestFsspec(StoreContract):
         return fill
 
     def test_an_unknown_scheme_is_a_configuration_error(self):
-        with pytest.raises(ConfigError, match="gopher"):
+        with pytest.raises(ConfigError, match="no store has URLs that begin with gopher://"):
             opened("gopher://host/data/")
+        with pytest.raises(ConfigError, match="begin with s4://: did you mean s3://"):
+            opened("s4://bucket/data/")
 
     def test_a_scheme_whose_package_is_missing_says_which(self):
         with pytest.raises(ConfigError, match=r"sftp:// needs a package: .*paramiko"):
