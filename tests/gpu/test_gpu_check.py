@@ -15,12 +15,9 @@ from tests.frameworks import torch
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ([], "no GPU here"),
-        pytest.param(["--device", "cpu"], "expected a CUDA device", marks=pytest.mark.long),
-    ],
+    ("options", "said"), [([], "no GPU here"), (["--device", "cpu"], "expected a CUDA device")]
 )
 def test_the_check_without_a_gpu_says_so_and_exits_with_2(options, said):
     ended = subprocess.run(
