@@ -9,6 +9,8 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -26,9 +28,23 @@ settings.load_profile("short")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """All processes of a run share one S3 server, that of the process that starts them."""
+    config = node.config
+    if not hasattr(config, "s3"):
+        running = ExitStack()
+        config.add_cleanup(running.close)
+        config.s3 = running.enter_context(s3_server())
+    node.workerinput["s3"] = config.s3.endpoint
+
+
 @pytest.fixture(scope="session")
-def s3() -> Iterator[S3Server]:
-    """A real S3 server for the whole session: .endpoint, .environ, .client, .bucket(name), .put()."""
+def s3(request: pytest.FixtureRequest) -> Iterator[S3Server]:
+    """A real S3 server: .endpoint, .environ, .client, .bucket(name), .put(). Other processes use it too."""
+    if endpoint := getattr(request.config, "workerinput", {}).get("s3"):
+        yield S3Server(endpoint)
+        return
     with s3_server() as server:
         yield server
 

@@ -1,4 +1,4 @@
-"""Windows of arrays in a real store, through a real daemon, as batches."""
+"""Windows of arrays, through a real daemon, as batches."""
 
 from __future__ import annotations
 
@@ -7,22 +7,18 @@ import numpy as np
 import pytest
 import zarr
 
-from tests.e2e.conftest import upload
 
-
-def test_windows_of_every_kind_of_array_arrive_and_what_has_none_costs_itself(daemon, s3, tmp_path):
+def test_windows_of_every_kind_of_array_arrive_and_what_has_none_costs_itself(daemon, tmp_path):
     rng = np.random.default_rng(4)
+    folder = tmp_path / "source"
+    folder.mkdir()
     arrays = {n: rng.integers(0, 99, (5000, 2)).astype(">i2") for n in ("npy", "pcm")}
-    np.save(tmp_path / "a.npy", arrays["npy"])
-    (tmp_path / "d.pcm").write_bytes(arrays["pcm"].tobytes())
-    np.save(tmp_path / "short.npy", arrays["npy"][:99])
-    (tmp_path / "cut.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:-1])
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    s3.bucket("arrays")
-    upload(s3, "arrays", {f"x/{p.relative_to(tmp_path)}": p.read_bytes() for p in files})
-
+    np.save(folder / "a.npy", arrays["npy"])
+    (folder / "d.pcm").write_bytes(arrays["pcm"].tobytes())
+    np.save(folder / "short.npy", arrays["npy"][:99])
+    (folder / "cut.npy").write_bytes((folder / "a.npy").read_bytes()[:-1])
     array = {"window": 100, "stride": 50, "dtype": ">i2", "shape": [2]}
-    source = {"url": "s3://arrays/x", "format": "npy", "array": array}
+    source = {"url": f"file://{folder}", "format": "npy", "array": array}
     served = daemon({"train": {"source": source, "grow": {"first": "64KiB"}}}).start()
     served.until_whole()
     reasons = served.skipped()
@@ -44,19 +40,18 @@ def test_windows_of_every_kind_of_array_arrive_and_what_has_none_costs_itself(da
 
 
 @pytest.mark.parametrize("kind", ["hdf5", pytest.param("zarr", marks=pytest.mark.long)])
-def test_windows_by_an_imported_reader_arrive_whole(kind, daemon, s3, tmp_path):
+def test_windows_by_an_imported_reader_arrive_whole(kind, daemon, tmp_path):
+    folder = tmp_path / "source"
+    folder.mkdir()
     array = np.random.default_rng(6).integers(0, 99, (5000, 2)).astype(">i2")
     if kind == "zarr":
-        file = str(tmp_path / "a.zarr")
+        file = str(folder / "a.zarr")
         zarr.create_array(file, name="data", data=array, chunks=(700, 2), zarr_format=2)
     else:
-        with h5py.File(tmp_path / "a.h5", "w") as file:
+        with h5py.File(folder / "a.h5", "w") as file:
             file.create_dataset("data", data=array, chunks=(700, 2), compression="gzip")
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    s3.bucket(f"reader-{kind}")
-    upload(s3, f"reader-{kind}", {str(p.relative_to(tmp_path)): p.read_bytes() for p in files})
     source = {
-        "url": f"s3://reader-{kind}/",
+        "url": f"file://{folder}",
         "format": "python",
         "reader": f"cachecd.readers.{kind}:Windows",
         "options": {"window": 100, "stride": 50, "path": "data"},

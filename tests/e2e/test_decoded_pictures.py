@@ -1,15 +1,13 @@
-"""JPEGs of a real store, cached as they are and decoded on reading: the same pixels after a resume and on
-any number of ranks; a damaged picture costs itself."""
+"""JPEGs, cached as they are and decoded on reading: the same pixels after a resume and on any number of
+ranks; a damaged picture costs itself."""
 
 from __future__ import annotations
-
-import uuid
 
 import numpy as np
 
 from cachecd_client import Image
 from tests.client.test_decode import encoded, picture
-from tests.e2e.conftest import upload
+from tests.e2e.daemons import file_source
 
 DAMAGED = 7
 OPTIONS = {
@@ -27,16 +25,16 @@ def rows(batches):
     ]
 
 
-def test_pictures_are_decoded_alike_and_a_damaged_one_harms_no_shard(s3, daemon):
-    bucket = s3.bucket(f"pictures-{uuid.uuid4().hex}")
-    bodies = {f"train/{n:03d}.jpg": encoded(picture(n)) for n in range(120)}
-    bodies[f"train/{DAMAGED:03d}.jpg"] = bodies[f"train/{DAMAGED:03d}.jpg"][:500]
-    bodies |= {f"more/{n:03d}.jpg": encoded(picture(n, 30, 30)) for n in range(60)}
-    upload(s3, bucket, bodies)
-    grow = {"grow": {"first": "64KiB"}}
+def test_pictures_are_decoded_alike_and_a_damaged_one_harms_no_shard(daemon, tmp_path):
+    pictures = {
+        "train": {f"{n:03d}.jpg": encoded(picture(n)) for n in range(120)},
+        "more": {f"{n:03d}.jpg": encoded(picture(n, 30, 30)) for n in range(60)},
+    }
+    damaged = f"{DAMAGED:03d}.jpg"
+    pictures["train"][damaged] = pictures["train"][damaged][:500]
     datasets = {
-        name: {"source": {"url": f"s3://{bucket}/{name}/", "format": "files"}, **grow}
-        for name in ("train", "more")
+        name: {"source": file_source(tmp_path / name, bodies), "grow": {"first": "64KiB"}}
+        for name, bodies in pictures.items()
     }
     served = daemon(datasets, shard_size="64KiB").start()
     served.until_whole("train", "more")
@@ -44,7 +42,7 @@ def test_pictures_are_decoded_alike_and_a_damaged_one_harms_no_shard(s3, daemon)
     passes, state = [], {}
     with served.connect() as cache:
         for epoch in cache.epochs("train", 2, job="a"):
-            loader = epoch.torch(batch_size=10, device="cpu", **OPTIONS)
+            loader = epoch.numpy(10, **OPTIONS)
             batches = []
             for batch in loader:
                 assert batch["image"].shape == (10, 16, 16, 3)
@@ -56,7 +54,7 @@ def test_pictures_are_decoded_alike_and_a_damaged_one_harms_no_shard(s3, daemon)
     assert all(len(found) == 120 and len(dict(found)) == 119 for found in passes)
     pixels = [dict(found) for found in passes]
     assert all(pixels[0][key] != pixels[1][key] for key in pixels[0])
-    assert not any(f"{DAMAGED:03d}.jpg" in key for key in pixels[0])
+    assert damaged not in pixels[0]
 
     with served.connect() as cache:
         epochs = cache.epochs("train", 2, job="a", state=state)

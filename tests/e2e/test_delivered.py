@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cachecd_client import connect
-from cachecd_client.lease.leased_set import ShardFiles
-from cachecd_client.session.cache import Cache
 from tests.e2e.daemons import Daemon, file_source, said_line, trainer, wait_until
 
 FILES = 400
@@ -61,12 +56,6 @@ def evicted(served: Daemon) -> int:
     return int(served.train["evicted_shards"])
 
 
-def keys_of(batches: Any, most: int = 10**9) -> set[bytes]:
-    return {
-        bytes(key) for _, batch in zip(range(most), batches, strict=False) for key in batch["key"]
-    }
-
-
 RECORD = 4 * 4096  # bytes of a payload
 
 
@@ -80,45 +69,13 @@ def test_with_few_steps_an_epoch_no_more_is_retired_than_was_delivered(full: Dae
     with full.connect() as cache:
         for epoch in cache.epochs("train", 12, steps_per_epoch=1):
             assert gone == [] or gone[-1] <= delivered, "nobody was given what left the cache"
-            keys = keys_of(epoch.numpy(2))
-            delivered += len(keys) * RECORD * 1.1
+            records = sum(len(batch["key"]) for batch in epoch.numpy(2))
+            delivered += records * RECORD * 1.1
             settled(full)
             gone.append(evicted_bytes(full) - before)
     assert gone[0] == 0
     assert gone[-1] > 0, "two records an epoch come to a shard in the end"
     assert 0 < full.train["coverage"] < 1
-
-
-def test_files_stay_leased_while_tensorflow_reads_a_cache_that_rotates(full: Daemon):
-    at_first, sets, seen = evicted(full), set(), set()
-    with connect(full.endpoint) as cache:
-        for batch in cache.tf_dataset("train", 4, features=["key"], shuffle=False):
-            before = leased_shards(cache)
-            opened = {int(Path(path).stem) for path in open_shards(full.cache)}
-            assert opened <= before | leased_shards(cache)  # a set may be taken meanwhile
-            seen |= opened
-            assert len(batch["key"]) == 4
-            sets.add(cache.report("train")["epoch"])
-            if seen and len(sets) > 3 and evicted(full) > at_first:
-                break
-
-
-def leased_shards(cache: Cache) -> set[int]:
-    manifests = [held.manifest for held in list(cache._leases._held)]
-    return {
-        number
-        for manifest in manifests
-        for number in ShardFiles("", manifest.streams, manifest.intervals).numbers.tolist()
-    }
-
-
-def open_shards(cache: Path) -> list[str]:
-    """The shards that this process has open; a deleted one ends in " (deleted)"."""
-    found = []
-    for number in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):
-            found.append(os.readlink(f"/proc/self/fd/{number}"))
-    return [path for path in found if path.startswith(str(cache)) and "/shards/" in path]
 
 
 def test_who_reads_the_files_by_their_names_has_read_all_when_it_lets_go(full: Daemon):
@@ -128,12 +85,6 @@ def test_who_reads_the_files_by_their_names_has_read_all_when_it_lets_go(full: D
         wait_until(lambda: not full.status()["leases"], what="it has let go")
         settled(full)
     assert evicted(full) > 0
-
-
-def test_a_trainer_that_dies_has_been_given_nothing_that_it_did_not_say(full: Daemon):
-    with trainer(full, READS_ONE_BATCH) as process:
-        said_line(process)
-    assert_goes(full, 0)
 
 
 BATCH = 8
@@ -148,13 +99,6 @@ sys.stdin.readline()
 """
 
 
-def test_a_process_that_ends_without_a_release_counts_as_what_it_was_given(full: Daemon):
-    with trainer(full, READS_ONE_BATCH) as process:
-        process.communicate("\n", 60)
-        assert process.returncode == 0
-    assert_goes(full, BATCH * RECORD)
-
-
 def test_a_rank_that_is_killed_reports_nothing_and_the_others_report_their_part(full: Daemon):
     ranks = [{"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"} for rank in (0, 1)]
     with (
@@ -166,17 +110,11 @@ def test_a_rank_that_is_killed_reports_nothing_and_the_others_report_their_part(
         killed.kill()
         other.communicate("\n", 60)
         assert other.returncode == 0
-    assert_goes(full, BATCH * RECORD)
-
-
-def assert_goes(full: Daemon, most: float) -> None:
-    """When the next epoch begins, and nobody has read anything since, so much may be retired."""
     wait_until(lambda: not full.status()["leases"], what="its lease has ended")
     before = evicted_bytes(full)
-    with full.connect() as cache:
+    with full.connect() as cache:  # nobody reads anything
         for number in (1, 2):
             with cache.acquire("train", number, timeout=30) as epoch:
-                epoch.numpy(8)  # which reads nothing
+                epoch.numpy(8)
     settled(full)
-    assert (evicted_bytes(full) > before) == (most > 0)
-    assert evicted_bytes(full) - before <= most
+    assert 0 < evicted_bytes(full) - before <= BATCH * RECORD

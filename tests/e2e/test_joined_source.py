@@ -1,10 +1,9 @@
-"""Images and masks in two folders: one record each, from a real S3 server through a real daemon."""
+"""Images and masks in two folders: one record each, through a real daemon."""
 
 from __future__ import annotations
 
 import io
 import json
-import uuid
 
 import numpy as np
 import PIL.Image
@@ -12,12 +11,10 @@ import pytest
 
 from cachecd.cli import run_command
 from cachecd_client import Epoch, Image
-from tests.e2e.conftest import upload
-from tests.e2e.daemons import wait_until
+from tests.e2e.daemons import file_source, wait_until
 from tests.e2e.inventory import inventory, repeated
-from tests.e2e.link import Link
 
-TEXTS = [f"{'cat' if n % 3 else 'dog'}/{n:03d}" for n in range(120)]
+TEXTS = [f"{'cat' if n % 3 else 'dog'}/{n:03d}" for n in range(60)]
 LOST = TEXTS[7]
 
 
@@ -56,61 +53,49 @@ def assert_cropped_alike(epoch: Epoch) -> None:
         assert np.array_equal(batch["image"][..., :1], batch["mask"])
 
 
-def test_pairs_are_cached_split_and_excluded_by_their_text(s3, daemon, pairs, monkeypatch, capsys):
+def test_pairs_are_cached_split_and_excluded_by_their_text(
+    daemon, pairs, tmp_path, monkeypatch, capsys
+):
     def output_of(*arguments: str) -> str:
         assert run_command(arguments) == 0
         return capsys.readouterr().out
 
-    bucket = s3.bucket(f"pairs-{uuid.uuid4().hex}")
     objects = {f"images/{text}.png": pair[0] for text, pair in pairs.items()}
     objects |= {f"masks/{text}_mask.png": pair[1] for text, pair in pairs.items()}
     del objects[f"masks/{LOST}_mask.png"]
-    upload(s3, bucket, {**objects, "images/readme.txt": b"no unit"})
-    with Link(s3.endpoint) as link:
-        source = {
-            "url": f"s3://{bucket}/",
-            "endpoint": link.endpoint,
-            "format": "files",
-            "join": {"image": "images/*.png", "mask": "masks/*_mask.png"},
-            "label": {"pattern": "^([^/]+)/", "classes": ["cat", "dog"]},
-        }
-        train = {"source": source, "split": {"eval": 0.2}, "grow": {"first": "100KiB"}}
-        served = daemon({"train": train}, shard_size="64KiB").start()
-        with served.connect() as cache:
-            cache.acquire("train", epoch=0, job="a").release()  # something is cached
-        served.kill()
-        served.start()
-        served.until_whole("train", "train-eval")
-        reasons = served.skipped("train") | served.skipped("train-eval")
-        assert reasons == {LOST: f"'masks/{LOST}_mask.png' is missing"}
+    source = {
+        **file_source(tmp_path / "source", objects | {"images/readme.txt": b"no unit"}),
+        "join": {"image": "images/*.png", "mask": "masks/*_mask.png"},
+        "label": {"pattern": "^([^/]+)/", "classes": ["cat", "dog"]},
+    }
+    train = {"source": source, "split": {"eval": 0.2}, "grow": {"first": "100KiB"}}
+    served = daemon({"train": train}, shard_size="64KiB").start()
+    with served.connect() as cache:
+        cache.acquire("train", epoch=0, job="a").release()  # something is cached
+    served.kill()
+    served.start()
+    served.until_whole("train", "train-eval")
+    reasons = served.skipped("train") | served.skipped("train-eval")
+    assert reasons == {LOST: f"'masks/{LOST}_mask.png' is missing"}
 
-        with served.connect() as cache:
-            with cache.acquire("train", epoch=1, job="a") as epoch:
-                seen = records(epoch)
-            with cache.acquire("train-eval", epoch=0, job="b") as epoch:
-                held_out = records(epoch)
-                assert_cropped_alike(epoch)
-        assert 0 < len(held_out) < len(seen)
-        assert seen | held_out == {text: p for text, p in pairs.items() if text != LOST}
-        assert len(seen) + len(held_out) == len(TEXTS) - 1
-        assert not repeated(inventory(served.cache))
+    with served.connect() as cache:
+        with cache.acquire("train", epoch=1, job="a") as epoch:
+            seen = records(epoch)
+        with cache.acquire("train-eval", epoch=0, job="b") as epoch:
+            held_out = records(epoch)
+            assert_cropped_alike(epoch)
+    assert 0 < len(held_out) < len(seen)
+    assert seen | held_out == {text: p for text, p in pairs.items() if text != LOST}
+    assert len(seen) + len(held_out) == len(TEXTS) - 1
+    assert not repeated(inventory(served.cache))
 
-        monkeypatch.setenv("CACHECD_ENDPOINT", served.endpoint)
-        bad = next(iter(seen))
-        assert json.loads(output_of("exclude", "train", bad, "--json"))["keys"] == [bad]
-        wait_until(lambda: not served.train["quarantined_shards"], what="its shard is copied")
-        with served.connect() as cache, cache.acquire("train", epoch=2, job="a") as epoch:
-            assert records(epoch).keys() == seen.keys() - {bad}
-            shard = next(served.cache.glob("datasets/train/*/shards/*.tfrecord"))
-            name = f"{int(shard.name[:10])}:0"
-            place = json.loads(output_of("where", "train", name, "--json"))
-        assert place["url"] == f"s3://{bucket}/images/{place['key']}.png"
-
-        served.kill()
-        before = link.fetched.copy()
-        served.start()
-        served.until_whole("train", "train-eval")
-        assert served.status()["datasets"]["train"]["records"] == len(seen) - 1
-        # A look for an object that can be read takes one byte of another one.
-        assert (link.fetched - before).total() <= 1
-        assert f"/{bucket}/images/readme.txt" not in link.fetched
+    monkeypatch.setenv("CACHECD_ENDPOINT", served.endpoint)
+    bad = next(iter(seen))
+    assert json.loads(output_of("exclude", "train", bad, "--json"))["keys"] == [bad]
+    wait_until(lambda: not served.train["quarantined_shards"], what="its shard is copied")
+    with served.connect() as cache, cache.acquire("train", epoch=2, job="a") as epoch:
+        assert records(epoch).keys() == seen.keys() - {bad}
+        shard = next(served.cache.glob("datasets/train/*/shards/*.tfrecord"))
+        name = f"{int(shard.name[:10])}:0"
+        place = json.loads(output_of("where", "train", name, "--json"))
+    assert place["url"] == f"{source['url']}/images/{place['key']}.png"

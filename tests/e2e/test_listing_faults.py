@@ -16,8 +16,9 @@ from tests.e2e.daemons import Daemon, file_source, wait_until
 from tests.e2e.inventory import inventory, repeated
 from tests.e2e.listing_bucket import ListingBucket, content, listing_bucket
 
-UNITS = 2200  # two blocks that may be walked while the listing runs, and the rest
-GIVEN = 2100  # of them, where pages from unit 2000 on are held: by then, the glances are answered
+UNITS = 1300  # two blocks that may be walked while the listing runs, and the rest
+HELD = 1000  # the first unit of the pages that are held
+GIVEN = 1100  # units listed by then: the glances are answered
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def served(bucket: ListingBucket, tmp_path: Path) -> Iterator[Callable[..., Daem
         def make(name: str = "d", **settings: Any) -> Daemon:
             (tmp_path / name).mkdir()
             dataset = {"source": bucket.source(), "grow": {"first": "1MiB"}}
-            settings = {"shard_size": "256KiB", "sampler": {"workers": 2}, **settings}
+            settings = {"shard_size": "256KiB", **settings}
             return running.enter_context(Daemon(tmp_path / name, {"train": dataset}, **settings))
 
         yield make
@@ -59,7 +60,7 @@ def listed(one: Daemon) -> int:
 
 
 def test_killed_in_the_middle_of_a_listing_it_trains_before_and_goes_on_after(served, bucket):
-    bucket.held_at = 2000
+    bucket.held_at = HELD
     one = served().start()
     wait_until(lambda: listed(one) == GIVEN, what="what the store gives is listed")
     with one.connect() as cache, cache.acquire("train", epoch=0, job="a") as epoch:
@@ -87,10 +88,10 @@ def test_killed_in_the_middle_of_a_listing_it_trains_before_and_goes_on_after(se
 
 
 def test_a_listing_that_fails_in_the_middle_is_told_and_sampling_goes_on(served, bucket):
-    bucket.held_at, bucket.failing = 2000, True
+    bucket.held_at, bucket.failing = HELD, True
     one = served().start()
     wait_until(lambda: "access denied" in str(one.train["stopped"]), what="it is told")
-    wait_until(lambda: len(bucket.fetched) >= 1500, what="what is listed is sampled")
+    wait_until(lambda: len(bucket.fetched) >= 700, what="what is listed is sampled")
     assert not one.train["listed"]
     bucket.held_at = 1 << 62
     wait_until(lambda: one.train["whole"], 40.0, "it goes on by itself")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections import Counter
 
 import numpy as np
@@ -132,57 +130,32 @@ def test_by_unit_one_parquet_file_and_one_array_are_divided_between_training_and
     assert sorted(found["windows"] + found["windows-eval"]) == every
 
 
-def test_what_is_excluded_from_one_side_of_a_split_is_on_neither_whatever_is_held_out_later(
-    daemon, tmp_path
-):
+def test_exclusion_from_one_side_of_a_split_holds_for_later_splits(daemon, tmp_path):
     objects = {f"{number:03d}": b"%d" % number for number in range(100)}
     document = {"source": file_source(tmp_path / "source", objects)}
     served = daemon({"train": document})
 
-    def start(name: str = "train", part: float = 0.0) -> dict[str, set[str]]:
-        """What each dataset leases after a start with so much held out."""
-        document.pop("split", None)
-        if part:
-            document["split"] = {"eval": part}
-        served.document["datasets"] = {name: document}
+    def leased(held_out: float) -> dict[str, set[str]]:
+        """What each side leases after a start with so much held out."""
+        document["split"] = {"eval": held_out}
         served.start()
-        return leased(name, *([f"{name}-eval"] if part else []))
-
-    def leased(*names: str) -> dict[str, set[str]]:
-        served.until_whole(*names)
+        served.until_whole("train", "train-eval")
         found = {}
         with served.connect() as cache:
-            for name in names:
+            for name in ("train", "train-eval"):
                 with cache.acquire(name, timeout=30) as epoch:
                     found[name] = set(keys_of(epoch))
         return found
 
-    raised = start(part=0.5)
+    raised = leased(0.5)
     served.kill()
-    before = start(part=0.2)
+    before = leased(0.2)
     moves = min(before["train"] & raised["train-eval"])
     held, other = sorted(before["train-eval"])[:2]
     with served.connect() as cache:
         cache.exclude("train", moves)
         cache.exclude("train", held)  # which the other side has
         cache.exclude("train-eval", other)
+    served.kill()
     gone = {moves, held, other}
-
-    served.kill()
-    after = start(part=0.5)
-    assert after["train-eval"] == raised["train-eval"] - gone
-    assert after["train"] == raised["train"] - gone
-    served.kill()
-    assert start()["train"] == (raised["train"] | raised["train-eval"]) - gone
-
-    # A line that a person removes while no daemon runs excludes nothing any more.
-    served.kill()
-    kept = served.cache / "excluded.jsonl"
-    lines = kept.read_text().splitlines(keepends=True)
-    kept.write_text(
-        "".join(line for line in lines if moves not in json.loads(line).get("keys", []))
-    )
-    shutil.rmtree(served.cache / "datasets")
-    assert moves in start(part=0.5)["train-eval"]
-    served.kill()
-    assert {held, other} < start("images")["images"], "another dataset, as far as anybody can know"
+    assert leased(0.5) == {name: keys - gone for name, keys in raised.items()}

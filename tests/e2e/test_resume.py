@@ -81,13 +81,25 @@ def test_after_kill_9_of_trainer_and_daemon_the_same_record_follows(daemon, trai
     grow = {"first": "1MiB", "per_epoch": "512KiB", "wait": True}  # every run has the same sets
     served: Daemon = daemon({"train": train(grow=grow)}).start()
     whole = read(served, n=3)
+    rest = keys_of(whole)[len(whole[0].keys) + 5 :]
     state = killed(served, 1, 5, n=3)
     served.start()
     after = read(served, state=state, n=3)
     assert [one.epoch for one in after] == [1, 2]
-    assert keys_of(after) == keys_of(whole)[len(whole[0].keys) + 5 :]
+    assert keys_of(after) == rest
     assert after[0].fingerprint == whole[1].fingerprint
     assert after[0].progress == whole[1].progress[5:]
+
+    state = killed(served, 1, 5, ONE_LOADER, epochs=3)
+    served.start()
+    loops = []
+    with (
+        served.connect(timeout=20) as cache,
+        cache.numpy("train", BATCH, 3, timeout=30, state=state, features=["key"]) as loader,
+    ):
+        for _ in range(3):  # one more than are left
+            loops += [[bytes(key).decode() for key in batch["key"]] for batch in loader]
+    assert loops == rest
 
 
 def test_on_an_empty_disk_the_source_goes_on_from_the_place_of_the_state(daemon, tmp_path):
@@ -117,19 +129,3 @@ def test_on_an_empty_disk_the_source_goes_on_from_the_place_of_the_state(daemon,
     assert (known["seed"], known["shape"]["S"]) == (leased["sampling_seed"], leased["streams"])
     block = BlockOrder(known["seed"], 0, [len(objects)])
     assert cached <= {block.unit(g) for g in range(place, len(objects))}, "the rest of the pass"
-
-
-def test_a_run_loader_goes_on_after_kill_9_of_trainer_and_daemon(daemon, train):
-    grow = {"first": "1MiB", "per_epoch": "512KiB", "wait": True}
-    served: Daemon = daemon({"train": train(grow=grow)}).start()
-    whole = read(served, n=3)
-    state = killed(served, 1, 5, ONE_LOADER, epochs=3)
-    served.start()
-    after = []
-    with (
-        served.connect(timeout=20) as cache,
-        cache.numpy("train", BATCH, 3, timeout=30, state=state, features=["key"]) as loader,
-    ):
-        for _ in range(3):  # one more than are left
-            after += [[bytes(key).decode() for key in batch["key"]] for batch in loader]
-    assert after == keys_of(whole)[len(whole[0].keys) + 5 :]

@@ -1,25 +1,77 @@
-"""A source of TFRecord files that TensorFlow wrote: carried verbatim, and read back by all three."""
+"""TFRecord files that TensorFlow wrote: carried verbatim and read back by all three readers."""
 
 from __future__ import annotations
 
-from tests.e2e.conftest import tensorflow_file, upload
-from tests.e2e.reading import by_numpy, by_tensorflow, by_torch
+import os
+import random
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cachecd_client.lease.leased_set import ShardFiles
+from cachecd_client.session.cache import Cache
+from tests.e2e.reading import Records, by_numpy, by_tensorflow, by_torch
 from tests.frameworks import tf
+
+PER_FILE = 120
+
+
+def write(path: Path, seed: int) -> tuple[list[bytes], Records]:
+    """A file by TensorFlow's own writer: its serialized records, and what they mean."""
+    chance = random.Random(seed)
+    serialized: list[bytes] = []
+    meant: Records = {}
+    for place in range(PER_FILE):
+        key, payload = f"{path.name}:{place}".encode(), chance.randbytes(chance.randint(1, 9000))
+        features = {
+            "key": tf.train.Feature(bytes_list=tf.train.BytesList(value=[key])),
+            "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[place % 7])),
+            "payload": tf.train.Feature(bytes_list=tf.train.BytesList(value=[payload])),
+        }
+        example = tf.train.Example(features=tf.train.Features(feature=features))
+        serialized.append(example.SerializeToString())
+        meant[key] = place % 7, payload
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for record in serialized:
+            writer.write(record)
+    return serialized, meant
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory) -> tuple[Path, list[bytes], Records]:
+    """A folder of eight files of half a megabyte, all their serialized records, and what they mean."""
+    folder = tmp_path_factory.mktemp("tfrecords")
+    every: list[bytes] = []
+    meanings: Records = {}
+    for number in range(8):
+        serialized, meant = write(folder / f"part-{number}.tfrecord", number)
+        every += serialized
+        meanings |= meant
+    return folder, every, meanings
+
+
+def dataset(folder: Path, **keys: Any) -> dict[str, Any]:
+    return {"train": {"source": {"url": f"file://{folder}", "format": "tfrecord"}, **keys}}
 
 
 def test_what_tensorflow_wrote_is_carried_verbatim_and_a_corrupt_object_costs_itself(
-    daemon, s3, tfrecords, tmp_path
+    daemon, files, tmp_path
 ):
-    path = tmp_path / "broken.tfrecord"
-    records, meant = tensorflow_file(path, 99)
-    before = 50
+    folder, serialized, meant = files
+    source = tmp_path / "source"
+    source.mkdir()
+    for path in folder.iterdir():
+        (source / path.name).symlink_to(path)
+    broken, before = source / "broken.tfrecord", 50
+    records, others = write(broken, 99)
     begin = sum(16 + len(record) for record in records[:before])
-    body = bytearray(path.read_bytes())
+    body = bytearray(broken.read_bytes())
     body[begin + 20] ^= 1  # in the payload of the next record
-    objects = {**tfrecords.files, path.name: bytes(body), "readme.tfrecord": b"not a record " * 9}
-    upload(s3, "tfrecords", {f"mixed/{name}": content for name, content in objects.items()})
-    source = {"url": "s3://tfrecords/mixed", "format": "tfrecord"}
-    served = daemon({"train": {"source": source, "grow": {"first": "1MiB"}}}).start()
+    broken.write_bytes(body)
+    (source / "readme.tfrecord").write_bytes(b"not a record " * 9)
+    served = daemon(dataset(source, grow={"first": "1MiB"})).start()
     served.until_whole()
 
     # Nothing but what follows the damage is lost, and the status says where.
@@ -28,10 +80,44 @@ def test_what_tensorflow_wrote_is_carried_verbatim_and_a_corrupt_object_costs_it
     assert f"corrupt record at byte {begin}" in reasons["broken.tfrecord"]
     assert "corrupt record at byte 0" in reasons["readme.tfrecord"]
 
-    expected = tfrecords.meant | dict(list(meant.items())[:before])
+    expected = meant | dict(list(others.items())[:before])
     with served.connect() as cache, cache.acquire("train", timeout=30) as epoch:
         raw = [record.numpy() for record in tf.data.TFRecordDataset(epoch.files)]
-        assert sorted(raw) == sorted(tfrecords.serialized + records[:before])
+        assert sorted(raw) == sorted(serialized + records[:before])
         assert by_numpy(epoch) == expected
         assert by_torch(epoch) == expected
         assert by_tensorflow(epoch) == expected
+
+
+def test_files_stay_leased_while_tensorflow_reads_a_cache_that_rotates(daemon, files):
+    keys = {"grow": {"first": "512KiB"}, "evict": {"refresh": 0.5}}
+    served = daemon(dataset(files[0], **keys), limit="3MiB", shard_size="64KiB").start()
+    sets, seen = set(), set()
+    with served.connect() as cache:
+        for batch in cache.tf_dataset("train", 4, features=["key"], shuffle=False):
+            before = leased_shards(cache)
+            opened = {int(Path(path).stem) for path in open_shards(served.cache)}
+            assert opened <= before | leased_shards(cache)  # a set may be taken meanwhile
+            seen |= opened
+            assert len(batch["key"]) == 4
+            sets.add(cache.report("train")["epoch"])
+            if seen and len(sets) > 3 and served.train["evicted_shards"] > 0:
+                break
+
+
+def leased_shards(cache: Cache) -> set[int]:
+    manifests = [held.manifest for held in list(cache._leases._held)]
+    return {
+        number
+        for manifest in manifests
+        for number in ShardFiles("", manifest.streams, manifest.intervals).numbers.tolist()
+    }
+
+
+def open_shards(cache: Path) -> list[str]:
+    """The shards that this process has open; a deleted one ends in " (deleted)"."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            found.append(os.readlink(f"/proc/self/fd/{number}"))
+    return [path for path in found if path.startswith(str(cache)) and "/shards/" in path]

@@ -1,4 +1,4 @@
-"""Tar files of images in a real store, decoded on the way: every sample once, damage costs itself."""
+"""Tar files of images, decoded on the way: every sample once, damage costs itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 
 from PIL import Image
 
-from tests.e2e.conftest import upload
+from tests.e2e.daemons import file_source
 from tests.sampler.test_webdataset import archive
 
 PER_TAR = 40
@@ -21,7 +21,7 @@ def picture(number: int) -> bytes:
     return file.getvalue()
 
 
-def test_samples_arrive_decoded_each_once_and_a_truncated_tar_costs_what_it_lacks(daemon, s3):
+def test_samples_arrive_decoded_each_once_and_a_truncated_tar_costs_what_it_lacks(daemon, tmp_path):
     bodies = {}
     for tar in range(6):
         members = []
@@ -38,10 +38,8 @@ def test_samples_arrive_decoded_each_once_and_a_truncated_tar_costs_what_it_lack
     at = bodies["4.tar"].index(b"4/0170.png")
     bodies["4.tar"] = bodies["4.tar"][: at + 600]
     bodies["readme.txt"] = b"These are tar files.\n" * 50
-    bucket = s3.bucket("tars")
-    upload(s3, bucket, {f"train/{name}": body for name, body in bodies.items()})
     dataset = {
-        "source": {"url": f"s3://{bucket}/train/", "format": "webdataset"},
+        "source": {**file_source(tmp_path / "source", bodies), "format": "webdataset"},
         "transform": [{"decode_image": "png"}],
         "grow": {"first": "256KiB"},
     }
