@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
 from typing import Any
 
 import pytest
@@ -51,11 +51,21 @@ def s3(request: pytest.FixtureRequest) -> Iterator[S3Server]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """A test that is a coroutine has an event loop of its own."""
+    """A test that is a coroutine has an event loop of its own. There, asynchronous context managers among
+    its fixtures are entered."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters
-    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+
+    async def call() -> None:
+        async with AsyncExitStack() as entered:
+            given = {name: pyfuncitem.funcargs[name] for name in names}
+            for name, value in given.items():
+                if isinstance(value, AbstractAsyncContextManager):
+                    given[name] = await entered.enter_async_context(value)
+            await pyfuncitem.obj(**given)
+
+    asyncio.run(call())
     return True
 
 

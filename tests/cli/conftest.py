@@ -1,29 +1,34 @@
-"""The command line as a user meets it: a process with an exit code and two streams."""
+"""The command line as a user meets it: an exit code and two streams."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
+
+from cachecd.cli import run_command
 
 REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture
-def cachecd():
-    """cachecd(*arguments, **environ): the finished process, its streams as text."""
+def cachecd(monkeypatch, capfd):
+    """cachecd(*arguments, **environ): what came of the command, its streams as text.
+
+    It runs in this process, for imports are most of what a command takes.
+    """
 
     def run(*arguments, **environ):
-        return subprocess.run(
-            [sys.executable, "-m", "cachecd", *map(str, arguments)],
-            cwd=REPOSITORY,
-            # A bare environment: no credentials, no CACHECD_* of whoever runs the tests.
-            env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **environ},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        with monkeypatch.context() as bare:
+            # No credentials, no CACHECD_* of whoever runs the tests.
+            for name in os.environ:
+                bare.delenv(name)
+            for name, value in {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **environ}.items():
+                bare.setenv(name, value)
+            capfd.readouterr()
+            code = run_command([str(each) for each in arguments])
+        return CompletedProcess(arguments, code, *capfd.readouterr())
 
     return run

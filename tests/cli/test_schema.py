@@ -18,9 +18,17 @@ def schema():
     return Config.model_json_schema()
 
 
-@pytest.fixture(params=["minimal.yaml", "full.yaml"])
-def example(request):
-    return YAML(typ="safe").load(REPOSITORY / "deploy" / "config" / request.param)
+@pytest.fixture(scope="module")
+def examples():
+    folder = REPOSITORY / "deploy" / "config"
+    return [YAML(typ="safe").load(folder / name) for name in ("minimal.yaml", "full.yaml")]
+
+
+@pytest.fixture(scope="module")
+def refused(schema):
+    """Whether the schema refuses a document."""
+    validator = jsonschema.Draft202012Validator(schema)
+    return lambda document: not validator.is_valid(document)
 
 
 def test_the_schema_is_printed_as_json_and_is_valid_itself(cachecd):
@@ -29,8 +37,8 @@ def test_the_schema_is_printed_as_json_and_is_valid_itself(cachecd):
     jsonschema.Draft202012Validator.check_schema(json.loads(done.stdout))
 
 
-def test_the_schema_accepts_the_examples(schema, example):
-    jsonschema.validate(example, schema)
+def test_the_schema_accepts_the_examples(refused, examples):
+    assert not any(map(refused, examples))
 
 
 @pytest.mark.parametrize(
@@ -44,9 +52,14 @@ def test_the_schema_accepts_the_examples(schema, example):
         {"frobs": 1},
     ],
 )
-def test_the_schema_refuses_what_loading_refuses(schema, example, change):
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate({**example, **change}, schema)
+def test_the_schema_refuses_what_loading_refuses(refused, examples, change):
+    assert all(refused({**example, **change}) for example in examples)
+
+
+def transformed(example, transform):
+    """The example, whose dataset has this transform."""
+    train = example["datasets"]["train"] | {"transform": transform}
+    return {**example, "datasets": {"train": train}}
 
 
 @pytest.mark.parametrize(
@@ -58,18 +71,15 @@ def test_the_schema_refuses_what_loading_refuses(schema, example, change):
         [{"shrink": {"shorter": 9, "quality": 90}}, {"resize": {"shorter": 9, "features": ["a"]}}],
     ],
 )
-def test_the_schema_accepts_a_transform_in_each_of_its_forms(schema, example, transform):
-    example["datasets"]["train"]["transform"] = transform
-    jsonschema.validate(example, schema)
+def test_the_schema_accepts_a_transform_in_each_of_its_forms(refused, examples, transform):
+    assert not refused(transformed(examples[0], transform))
 
 
 @pytest.mark.parametrize(
     "transform", [5, [5], [{"resize": 0}], [{"a:b": 1}], [{}], [{"shrink": {"quality": 9}}]]
 )
-def test_the_schema_refuses_a_transform_of_no_form(schema, example, transform):
-    example["datasets"]["train"]["transform"] = transform
-    with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(example, schema)
+def test_the_schema_refuses_a_transform_of_no_form(refused, examples, transform):
+    assert refused(transformed(examples[0], transform))
 
 
 def test_every_section_and_key_of_the_schema_is_described(schema):

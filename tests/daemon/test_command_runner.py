@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -48,131 +49,102 @@ class Bench:
 
 
 @pytest.fixture
-def run(tmp_path) -> Callable[[Any], None]:
-    def go(play: Any) -> None:
-        async def main() -> None:
-            bench = Bench(Directory(tmp_path))
-            try:
-                await play(bench)
-            finally:
-                await bench.runner.finish()
-
-        asyncio.run(main())
-
-    return go
+@asynccontextmanager
+async def bench(tmp_path) -> AsyncIterator[Bench]:
+    opened = Bench(Directory(tmp_path))
+    try:
+        yield opened
+    finally:
+        await opened.runner.finish()
 
 
-def test_results_come_in_the_order_of_commands_and_reports(run):
-    async def play(bench: Bench) -> None:
-        carry = bench.runner.carry_out
-        bench.seal(0)
-        bench.seal(3)
-        carry([do.PublishShard(stream(0), 0), do.PublishShard(stream(0), 3)])
-        carry([do.MarkRetired(NAME, (0,)), do.CloseStream(stream(0))])
-        assert bench.sent == [Close(stream(0))]
-        bench.seal(6)  # before the worker gets Close
-        bench.runner.feeding.heard(Closed(stream(0)))
-        events = await bench.settle(7)
-        assert [type(event).__name__ for event in events] == [
-            *("Sealed", "Sealed", "Published", "Published", "Done", "Sealed", "StreamClosed")
-        ]
-        assert isinstance(events[0], ev.Sealed)
-        assert (events[0].facts.ended, events[0].facts.allocated) == (2, 8192)
-        names = [f"{n:010d}.tfrecord{end}" for n in (0, 3) for end in ("", ".idx")]
-        assert tree(bench.disk.generation) == sorted(["0000000000.old", *names])
-
-    run(play)
+async def test_results_come_in_the_order_of_commands_and_reports(bench):
+    carry = bench.runner.carry_out
+    bench.seal(0)
+    bench.seal(3)
+    carry([do.PublishShard(stream(0), 0), do.PublishShard(stream(0), 3)])
+    carry([do.MarkRetired(NAME, (0,)), do.CloseStream(stream(0))])
+    assert bench.sent == [Close(stream(0))]
+    bench.seal(6)  # before the worker gets Close
+    bench.runner.feeding.heard(Closed(stream(0)))
+    events = await bench.settle(7)
+    assert [type(event).__name__ for event in events] == [
+        *("Sealed", "Sealed", "Published", "Published", "Done", "Sealed", "StreamClosed")
+    ]
+    assert isinstance(events[0], ev.Sealed)
+    assert (events[0].facts.ended, events[0].facts.allocated) == (2, 8192)
+    names = [f"{n:010d}.tfrecord{end}" for n in (0, 3) for end in ("", ".idx")]
+    assert tree(bench.disk.generation) == sorted(["0000000000.old", *names])
 
 
-def test_shard_is_refused_that_was_sealed_before_its_record_was_excluded(run):
-    async def play(bench: Bench) -> None:
-        bench.seal(0)
-        exclusion = do.WriteExclusion("e1", "train", ("key-0-1",))
-        bench.runner.carry_out([exclusion, do.PublishShard(stream(0), 0)])
-        sealed, done, refused = await bench.settle(3)
-        assert isinstance(sealed, ev.Sealed)
-        assert done == ev.Done(exclusion)
-        assert isinstance(refused, ev.PublishRefused)
-
-    run(play)
+async def test_shard_is_refused_that_was_sealed_before_its_record_was_excluded(bench):
+    bench.seal(0)
+    exclusion = do.WriteExclusion("e1", "train", ("key-0-1",))
+    bench.runner.carry_out([exclusion, do.PublishShard(stream(0), 0)])
+    sealed, done, refused = await bench.settle(3)
+    assert isinstance(sealed, ev.Sealed)
+    assert done == ev.Done(exclusion)
+    assert isinstance(refused, ev.PublishRefused)
 
 
-def test_failed_stream_is_reported_after_its_shards(run):
-    async def play(bench: Bench) -> None:
-        bench.seal(0)
-        failure = Failed(stream(0), "worker", "died", unit=7, passing=True)
-        bench.runner.feeding.heard(failure)
-        events = await bench.settle(2)
-        assert events[1] == ev.Failed(stream(0), "worker", "died", 7, True)
-
-    run(play)
+async def test_failed_stream_is_reported_after_its_shards(bench):
+    bench.seal(0)
+    failure = Failed(stream(0), "worker", "died", unit=7, passing=True)
+    bench.runner.feeding.heard(failure)
+    events = await bench.settle(2)
+    assert events[1] == ev.Failed(stream(0), "worker", "died", 7, True)
 
 
-def test_shard_without_a_file_is_sealed_all_the_same(run):
-    async def play(bench: Bench) -> None:
-        nothing = Cursor(), Cursor(), "until", 0, 0, 0, 0, (), 0, 0.0
-        bench.runner.feeding.heard(Sealed(stream(0), 0, *nothing))
-        [sealed] = await bench.settle(1)
-        assert isinstance(sealed, ev.Sealed)
-        assert sealed.facts.records == 0
-
-    run(play)
+async def test_shard_without_a_file_is_sealed_all_the_same(bench):
+    nothing = Cursor(), Cursor(), "until", 0, 0, 0, 0, (), 0, 0.0
+    bench.runner.feeding.heard(Sealed(stream(0), 0, *nothing))
+    [sealed] = await bench.settle(1)
+    assert isinstance(sealed, ev.Sealed)
+    assert sealed.facts.records == 0
 
 
-def test_long_search_delays_no_write(run, monkeypatch):
-    async def play(bench: Bench) -> None:
-        make(bench.disk.generation, 0)
-        go_on = threading.Event()
-        verify = bench.disk.work._verify
-        monkeypatch.setattr(
-            type(bench.disk.work), "_verify", lambda self, *at: go_on.wait(5) and verify(*at)
-        )
-        mark = do.MarkRetired(NAME, (0,))
-        bench.runner.carry_out([do.VerifyShard(NAME, 0, 0), mark])
-        assert await bench.settle(1) == [ev.Done(mark)]
-        go_on.set()
-        assert (await bench.settle(2))[1] == ev.ShardVerified(NAME, 0, 0, True)
-
-    run(play)
+async def test_long_search_delays_no_write(bench, monkeypatch):
+    make(bench.disk.generation, 0)
+    go_on = threading.Event()
+    verify = bench.disk.work._verify
+    monkeypatch.setattr(
+        type(bench.disk.work), "_verify", lambda self, *at: go_on.wait(5) and verify(*at)
+    )
+    mark = do.MarkRetired(NAME, (0,))
+    bench.runner.carry_out([do.VerifyShard(NAME, 0, 0), mark])
+    assert await bench.settle(1) == [ev.Done(mark)]
+    go_on.set()
+    assert (await bench.settle(2))[1] == ev.ShardVerified(NAME, 0, 0, True)
 
 
-def test_search_that_the_disk_refuses_is_a_refusal(run, monkeypatch):
-    async def play(bench: Bench) -> None:
-        bench.disk.exclude("e1", "key-0-0")
+async def test_search_that_the_disk_refuses_is_a_refusal(bench, monkeypatch):
+    bench.disk.exclude("e1", "key-0-0")
 
-        def refuse(*_: Any) -> Any:
-            raise DiskError("EIO")
+    def refuse(*_: Any) -> Any:
+        raise DiskError("EIO")
 
-        monkeypatch.setattr("cachecd.daemon.disk_work.find_holders", refuse)
-        make(bench.disk.generation, 0)
-        bench.runner.carry_out([do.FindHolders("e1")])
-        assert await bench.settle(1) == [ev.DiskRefused(do.FindHolders("e1"), "EIO")]
-
-    run(play)
+    monkeypatch.setattr("cachecd.daemon.disk_work.find_holders", refuse)
+    make(bench.disk.generation, 0)
+    bench.runner.carry_out([do.FindHolders("e1")])
+    assert await bench.settle(1) == [ev.DiskRefused(do.FindHolders("e1"), "EIO")]
 
 
-def test_defect_in_a_command_is_a_refusal(run, monkeypatch):
-    async def play(bench: Bench) -> None:
-        monkeypatch.setattr("cachecd.disk.leases.mark_held", lambda *_: 1 // 0)
-        monkeypatch.setattr("cachecd.disk.publish.publish", lambda *_: 1 // 0)
-        write(bench.disk.generation, 0)
-        bench.runner.carry_out([do.MarkHeld("x"), do.PublishShard(stream(0), 0)])
-        for refused in await bench.settle(2):
-            assert isinstance(refused, ev.DiskRefused)
-            assert "ZeroDivisionError" in refused.reason
-
-    run(play)
+async def test_defect_in_a_command_is_a_refusal(bench, monkeypatch):
+    monkeypatch.setattr("cachecd.disk.leases.mark_held", lambda *_: 1 // 0)
+    monkeypatch.setattr("cachecd.disk.publish.publish", lambda *_: 1 // 0)
+    write(bench.disk.generation, 0)
+    bench.runner.carry_out([do.MarkHeld("x"), do.PublishShard(stream(0), 0)])
+    for refused in await bench.settle(2):
+        assert isinstance(refused, ev.DiskRefused)
+        assert "ZeroDivisionError" in refused.reason
 
 
-def test_writes_that_were_begun_end_before_the_daemon_does(run):
-    async def play(bench: Bench) -> None:
-        names = [f"l{n}" for n in range(20)]
-        bench.runner.carry_out([do.WriteManifest(lease(name)) for name in names])
-        await bench.runner.finish()
-        written = {path.stem for path in bench.disk.layout.leases.iterdir()}
-        assert written == set(names)
-        count = len(bench.events)
-        await asyncio.sleep(0.02)
-        assert len(bench.events) == count, "nothing is delivered afterwards"
-
-    run(play)
+async def test_writes_that_were_begun_end_before_the_daemon_does(bench):
+    names = [f"l{n}" for n in range(20)]
+    bench.runner.carry_out([do.WriteManifest(lease(name)) for name in names])
+    await bench.runner.finish()
+    written = {path.stem for path in bench.disk.layout.leases.iterdir()}
+    assert written == set(names)
+    count = len(bench.events)
+    await asyncio.sleep(0.02)
+    assert len(bench.events) == count, "nothing is delivered afterwards"

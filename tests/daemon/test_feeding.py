@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -89,25 +90,25 @@ class Bench:
         return self.sent
 
 
+@asynccontextmanager
+async def opened(folder: Path, executor: Callable[[], Any] = lambda: None) -> AsyncIterator[Bench]:
+    """A bench over an empty folder; `executor` makes one, which is ended with it."""
+    disk = Directory(folder / "cache")
+    listing = await GenerationListing.open(disk.generation.listing)
+    carrier = executor()
+    bench = Bench(disk, listing, carrier)
+    try:
+        yield bench
+    finally:
+        if carrier is not None:
+            await carrier.end()
+        await bench.runner.finish()
+        await listing.close()
+
+
 @pytest.fixture
-def run(tmp_path) -> Callable[..., None]:
-    def go(play: Any, executor: Callable[[], Any] = lambda: None) -> None:
-        async def main() -> None:
-            disk = Directory(tmp_path / "cache")
-            listing = await GenerationListing.open(disk.generation.listing)
-            carrier = executor()
-            bench = Bench(disk, listing, carrier)
-            try:
-                await play(bench)
-            finally:
-                if carrier is not None:
-                    await carrier.end()
-                await bench.runner.finish()
-                await listing.close()
-
-        asyncio.run(main())
-
-    return go
+def bench(tmp_path) -> AbstractAsyncContextManager[Bench]:
+    return opened(tmp_path)
 
 
 def numbers(pages: list[Units]) -> list[int | None]:
@@ -131,135 +132,111 @@ async def _all_pages(bench: Bench, index: int) -> list[Units]:
     return pages()
 
 
-def test_streams_get_every_unit_once_in_pages(run):
-    async def play(bench: Bench) -> None:
-        await bench.list(objects(0, 5000), ends=True)
-        every: list[int | None] = []
-        for index in (0, 1):
-            bench.open(index)
-            await bench.until(
-                lambda index=index: bench.sent and bench.sent[-1].stream.index == index
-            )
-            pages = await _all_pages(bench, index)
-            assert max(len(page.units) for page in pages) == 1024 or len(pages) >= 4
-            places = [(page.block, page.place) for page in pages]
-            assert places == sorted(places)
-            assert [page.more for page in pages] == ["listed"] * (len(pages) - 1) + ["end"]
-            every += numbers(pages)
-        assert sorted(n for n in every if n is not None) == list(range(5000))
-
-    run(play)
+async def test_streams_get_every_unit_once_in_pages(bench):
+    await bench.list(objects(0, 5000), ends=True)
+    every: list[int | None] = []
+    for index in (0, 1):
+        bench.open(index)
+        await bench.until(lambda index=index: bench.sent and bench.sent[-1].stream.index == index)
+        pages = await _all_pages(bench, index)
+        assert max(len(page.units) for page in pages) == 1024 or len(pages) >= 4
+        places = [(page.block, page.place) for page in pages]
+        assert places == sorted(places)
+        assert [page.more for page in pages] == ["listed"] * (len(pages) - 1) + ["end"]
+        every += numbers(pages)
+    assert sorted(n for n in every if n is not None) == list(range(5000))
 
 
-def test_stream_goes_on_at_its_cursor_with_its_lanes(run):
-    async def play(bench: Bench) -> None:
-        await bench.list(objects(0, 1000), ends=True)
-        lanes = (Lane(0, 3, 17, 1, 20, 2, 5), Lane(0, 8, 2000, 1, 20))
-        cursor = Cursor(0, 1, 40, lanes)
-        bench.open(0, cursor, condemned=(Condemned(17, "died", True),))
-        [opened] = await bench.messages(1)
-        assert isinstance(opened, Open)
-        assert (opened.cursor, opened.until, opened.shape) == (cursor, UNTIL, SHAPE)
-        assert [unit and unit.key for unit in opened.units] == ["00017", None]
-        assert [c.unit for c in opened.condemned] == [17]
-        bench.ask()
-        _, page = await bench.messages(2)
-        assert (page.block, page.place) == (1, 40)
-
-    run(play)
+async def test_stream_goes_on_at_its_cursor_with_its_lanes(bench):
+    await bench.list(objects(0, 1000), ends=True)
+    lanes = (Lane(0, 3, 17, 1, 20, 2, 5), Lane(0, 8, 2000, 1, 20))
+    cursor = Cursor(0, 1, 40, lanes)
+    bench.open(0, cursor, condemned=(Condemned(17, "died", True),))
+    [opened] = await bench.messages(1)
+    assert isinstance(opened, Open)
+    assert (opened.cursor, opened.until, opened.shape) == (cursor, UNTIL, SHAPE)
+    assert [unit and unit.key for unit in opened.units] == ["00017", None]
+    assert [c.unit for c in opened.condemned] == [17]
+    bench.ask()
+    _, page = await bench.messages(2)
+    assert (page.block, page.place) == (1, 40)
 
 
-def test_messages_follow_open_in_their_order(run):
-    async def play(bench: Bench) -> None:
-        await bench.list(objects(0, 300), ends=True)
-        bench.open()
-        grant = do.GrantShard(stream(0), 3)
-        bench.runner.carry_out([grant, do.SetUntil(stream(0), Cursor(2)), grant])
-        opened, *others = await bench.messages(4)
-        assert isinstance(opened, Open)
-        path = str(bench.disk.generation.temporary(3))
-        assert others == [
-            Grant(stream(0), 3, path),
-            Until(stream(0), Cursor(2)),
-            Grant(stream(0), 3, path),
-        ]
-
-    run(play)
+async def test_messages_follow_open_in_their_order(bench):
+    await bench.list(objects(0, 300), ends=True)
+    bench.open()
+    grant = do.GrantShard(stream(0), 3)
+    bench.runner.carry_out([grant, do.SetUntil(stream(0), Cursor(2)), grant])
+    opened, *others = await bench.messages(4)
+    assert isinstance(opened, Open)
+    path = str(bench.disk.generation.temporary(3))
+    assert others == [
+        Grant(stream(0), 3, path),
+        Until(stream(0), Cursor(2)),
+        Grant(stream(0), 3, path),
+    ]
 
 
-def test_stream_that_is_closed_while_it_opens_sends_nothing(run):
-    async def play(bench: Bench) -> None:
-        await bench.list(objects(0, 300), ends=True)
-        bench.open()
-        bench.runner.carry_out([do.GrantShard(stream(0), 3), do.CloseStream(stream(0))])
-        bench.open()
-        await bench.messages(2)
-        await asyncio.sleep(0.02)
-        assert [type(message) for message in bench.sent] == [Close, Open]
-
-    run(play)
+async def test_stream_that_is_closed_while_it_opens_sends_nothing(bench):
+    await bench.list(objects(0, 300), ends=True)
+    bench.open()
+    bench.runner.carry_out([do.GrantShard(stream(0), 3), do.CloseStream(stream(0))])
+    bench.open()
+    await bench.messages(2)
+    await asyncio.sleep(0.02)
+    assert [type(message) for message in bench.sent] == [Close, Open]
 
 
-def test_open_stream_is_closed_before_it_is_opened_again(run):
+async def test_open_stream_is_closed_before_it_is_opened_again(bench):
     """The policy waits for no answer."""
-
-    async def play(bench: Bench) -> None:
-        await bench.list(objects(0, 300), ends=True)
-        bench.open()
-        await bench.messages(1)
-        bench.open(0, Cursor(1))
-        assert [type(message) for message in await bench.messages(3)] == [Open, Close, Open]
-        bench.feeding.heard(Closed(stream(0)))
-        bench.runner.carry_out([do.MarkHeld("x")])
-        await bench.until(lambda: bench.events)
-        assert not any(isinstance(e, ev.StreamClosed) for e in bench.events)
-
-    run(play)
+    await bench.list(objects(0, 300), ends=True)
+    bench.open()
+    await bench.messages(1)
+    bench.open(0, Cursor(1))
+    assert [type(message) for message in await bench.messages(3)] == [Open, Close, Open]
+    bench.feeding.heard(Closed(stream(0)))
+    bench.runner.carry_out([do.MarkHeld("x")])
+    await bench.until(lambda: bench.events)
+    assert not any(isinstance(e, ev.StreamClosed) for e in bench.events)
 
 
-def test_excluded_units_are_not_fed(run):
-    async def play(bench: Bench) -> None:
-        await bench.list(objects(0, 300), ends=True)
-        bench.disk.exclude("e1", "00017", "00100")
-        bench.open(0, Cursor(0, 0, 4, (Lane(0, 3, 17, 1, 20, 2, 5),)))
-        [opened] = await bench.messages(1)
-        assert opened.units == (None,)
-        bench.open(0)
-        bench.open(1)
-        await bench.messages(3)
-        pages = await _all_pages(bench, 0) + await _all_pages(bench, 1)
-        found = numbers(pages)
-        assert len(found) == 300
-        assert set(range(300)) - set(found) == {17, 100}
-
-    run(play)
+async def test_excluded_units_are_not_fed(bench):
+    await bench.list(objects(0, 300), ends=True)
+    bench.disk.exclude("e1", "00017", "00100")
+    bench.open(0, Cursor(0, 0, 4, (Lane(0, 3, 17, 1, 20, 2, 5),)))
+    [opened] = await bench.messages(1)
+    assert opened.units == (None,)
+    bench.open(0)
+    bench.open(1)
+    await bench.messages(3)
+    pages = await _all_pages(bench, 0) + await _all_pages(bench, 1)
+    found = numbers(pages)
+    assert len(found) == 300
+    assert set(range(300)) - set(found) == {17, 100}
 
 
-def test_stream_waits_at_the_end_of_the_listing_and_is_woken(run):
-    async def play(bench: Bench) -> None:
-        await bench.list(objects(0, 300))
-        bench.open()
-        await bench.messages(1)
-        pages = await _all_pages(bench, 0)
-        assert pages[-1].more == "wait"
+async def test_stream_waits_at_the_end_of_the_listing_and_is_woken(bench):
+    await bench.list(objects(0, 300))
+    bench.open()
+    await bench.messages(1)
+    pages = await _all_pages(bench, 0)
+    assert pages[-1].more == "wait"
+    bench.ask()
+    bench.feeding.wake(NAME)
+    await asyncio.sleep(0.02)
+    assert len(bench.sent) == 1 + len(pages), "nothing new, nothing sent"
+    await bench.list(objects(300, FIRST))
+    messages = await bench.messages(2 + len(pages))
+    assert messages[-1].block == 1
+    await bench.list([], ends=True)
+    while bench.sent[-1].more != "end":
         bench.ask()
-        bench.feeding.wake(NAME)
-        await asyncio.sleep(0.02)
-        assert len(bench.sent) == 1 + len(pages), "nothing new, nothing sent"
-        await bench.list(objects(300, FIRST))
-        messages = await bench.messages(2 + len(pages))
-        assert messages[-1].block == 1
-        await bench.list([], ends=True)
-        while bench.sent[-1].more != "end":
-            bench.ask()
-            await asyncio.sleep(0.001)
-        found = numbers([m for m in bench.sent if isinstance(m, Units)])
-        assert len(found) == len(set(found)) == SHAPE.units_of(0, bench.listing.table.ends)
-
-    run(play)
+        await asyncio.sleep(0.001)
+    found = numbers([m for m in bench.sent if isinstance(m, Units)])
+    assert len(found) == len(set(found)) == SHAPE.units_of(0, bench.listing.table.ends)
 
 
-def test_page_that_the_disk_refuses_is_read_again(run, monkeypatch):
+async def test_page_that_the_disk_refuses_is_read_again(bench, monkeypatch):
     monkeypatch.setattr(feeding, "_RETRY", 0.01)
     failures = [DiskError("EIO"), DiskError("EIO")]
     page = GenerationListing.page
@@ -270,73 +247,59 @@ def test_page_that_the_disk_refuses_is_read_again(run, monkeypatch):
         return await page(self, *args)
 
     monkeypatch.setattr(GenerationListing, "page", refusing)
-
-    async def play(bench: Bench) -> None:
-        await bench.list(objects(0, 300), ends=True)
-        bench.open()
-        await bench.messages(1)
-        bench.ask()
-        assert isinstance((await bench.messages(2))[1], Units)
-
-    run(play)
+    await bench.list(objects(0, 300), ends=True)
+    bench.open()
+    await bench.messages(1)
+    bench.ask()
+    assert isinstance((await bench.messages(2))[1], Units)
 
 
-def test_defect_in_the_listing_fails_the_stream(run, monkeypatch):
+async def test_defect_in_the_listing_fails_the_stream(bench, monkeypatch):
     async def broken(self: Any, *args: Any) -> Any:
         return 1 // 0
 
     monkeypatch.setattr(GenerationListing, "page", broken)
-
-    async def play(bench: Bench) -> None:
-        await bench.list(objects(0, 300), ends=True)
-        bench.open()
-        await bench.messages(1)
-        bench.ask()
-        [failed] = await bench.until(lambda: bench.events)
-        assert (failed.stream, failed.cause) == (stream(0), "worker")
-        assert bench.sent[-1] == Close(stream(0))
-        bench.feeding.heard(Closed(stream(0)))
-        bench.runner.carry_out([do.MarkHeld("x")])
-        await bench.until(lambda: len(bench.events) > 1)
-        assert not any(isinstance(e, ev.StreamClosed) for e in bench.events)
-
-    run(play)
+    await bench.list(objects(0, 300), ends=True)
+    bench.open()
+    await bench.messages(1)
+    bench.ask()
+    [failed] = await bench.until(lambda: bench.events)
+    assert (failed.stream, failed.cause) == (stream(0), "worker")
+    assert bench.sent[-1] == Close(stream(0))
+    bench.feeding.heard(Closed(stream(0)))
+    bench.runner.carry_out([do.MarkHeld("x")])
+    await bench.until(lambda: len(bench.events) > 1)
+    assert not any(isinstance(e, ev.StreamClosed) for e in bench.events)
 
 
-def test_other_streams_open_when_the_first_has_found_the_schema(run):
-    async def play(bench: Bench) -> None:
-        bench.fed.schema = None
-        await bench.list(objects(0, 300), ends=True)
-        bench.open(0)
-        bench.open(1)
-        await bench.messages(1)
-        await asyncio.sleep(0.02)
-        assert [(m.stream.index, m.schema) for m in bench.sent] == [(0, None)]
-        schema = {"features": ["x"]}
-        bench.feeding.heard(Described(stream(0), schema))
-        _, second = await bench.messages(2)
-        assert (second.stream.index, second.schema) == (1, schema)
-
-    run(play)
+async def test_other_streams_open_when_the_first_has_found_the_schema(bench):
+    bench.fed.schema = None
+    await bench.list(objects(0, 300), ends=True)
+    bench.open(0)
+    bench.open(1)
+    await bench.messages(1)
+    await asyncio.sleep(0.02)
+    assert [(m.stream.index, m.schema) for m in bench.sent] == [(0, None)]
+    schema = {"features": ["x"]}
+    bench.feeding.heard(Described(stream(0), schema))
+    _, second = await bench.messages(2)
+    assert (second.stream.index, second.schema) == (1, schema)
 
 
 @pytest.mark.parametrize("end", ["sealed", "closed"])
-def test_another_stream_finds_the_schema_when_the_first_ends_without(run, end):
-    async def play(bench: Bench) -> None:
-        bench.fed.schema = None
-        await bench.list(objects(0, 300), ends=True)
-        bench.open(0)
-        bench.open(1)
-        await bench.messages(1)
-        if end == "sealed":
-            nothing = Cursor(), Cursor(), "pass", 0, 0, 0, 0, (), 0, 0.0
-            bench.feeding.heard(Sealed(stream(0), 0, *nothing))
-        else:
-            bench.runner.carry_out([do.CloseStream(stream(0))])
-        opened = await bench.until(lambda: [m for m in bench.sent if isinstance(m, Open)][1:])
-        assert [m.stream.index for m in opened] == [1]
-
-    run(play)
+async def test_another_stream_finds_the_schema_when_the_first_ends_without(bench, end):
+    bench.fed.schema = None
+    await bench.list(objects(0, 300), ends=True)
+    bench.open(0)
+    bench.open(1)
+    await bench.messages(1)
+    if end == "sealed":
+        nothing = Cursor(), Cursor(), "pass", 0, 0, 0, 0, (), 0, 0.0
+        bench.feeding.heard(Sealed(stream(0), 0, *nothing))
+    else:
+        bench.runner.carry_out([do.CloseStream(stream(0))])
+    opened = await bench.until(lambda: [m for m in bench.sent if isinstance(m, Open)][1:])
+    assert [m.stream.index for m in opened] == [1]
 
 
 # --- with a worker
@@ -352,7 +315,7 @@ def make_source(folder: Path, count: int, size: int = 1000) -> list[ObjectInfo]:
     ]
 
 
-def test_worker_makes_every_record_once_while_the_source_is_listed(run, tmp_path):
+async def test_worker_makes_every_record_once_while_the_source_is_listed(tmp_path):
     """Both streams, published shard after shard, while the listing goes on."""
     from cachecd.config import DatasetConfig
     from cachecd.sampler.opening import open_store
@@ -363,7 +326,7 @@ def test_worker_makes_every_record_once_while_the_source_is_listed(run, tmp_path
     source = DatasetConfig.model_validate(dataset).source
     units = [unit for page in list_units(source, open_store(source, 4)) for unit in page]
 
-    async def play(bench: Bench) -> None:
+    async with opened(tmp_path, lambda: InProcess({"train": dataset})) as bench:
         executor = bench.runner.feeding._executor
         assert isinstance(executor, InProcess)
         executor.heard = bench.feeding.heard
@@ -416,5 +379,3 @@ def test_worker_makes_every_record_once_while_the_source_is_listed(run, tmp_path
         )
         left = [path.name for path in bench.disk.generation.shards.iterdir()]
         assert len(left) == 2 * len(published)
-
-    run(play, lambda: InProcess({"train": dataset}))

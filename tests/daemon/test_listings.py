@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -65,144 +66,120 @@ class Bench:
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch) -> Callable[..., None]:
+def opened(tmp_path, monkeypatch) -> Callable[..., AbstractAsyncContextManager[Bench]]:
+    """Opens a bench of a dataset with this configuration."""
     monkeypatch.setattr("random.uniform", lambda low, high: min(high, 0.001))
 
-    def go(play: Any, **config: Any) -> None:
-        async def main() -> None:
-            listing = await GenerationListing.open(tmp_path / "listing.sqlite")
-            try:
-                await play(Bench(listing, tmp_path, **config))
-            finally:
-                await listing.close()
+    @asynccontextmanager
+    async def open_it(**config: Any) -> AsyncIterator[Bench]:
+        listing = await GenerationListing.open(tmp_path / "listing.sqlite")
+        try:
+            yield Bench(listing, tmp_path, **config)
+        finally:
+            await listing.close()
 
-        asyncio.run(main())
-
-    return go
+    return open_it
 
 
-def test_first_listing_reports_each_block_and_its_end(run):
-    async def play(bench: Bench) -> None:
-        assert bench.listing.waits
-        bench.script = [units(0, 2000)]
-        await bench.keeper.keep()
-        assert not bench.listing.waits
-        firsts = [event.first for event in bench.events]
-        assert firsts == [True] * (len(firsts) - 1) + [False]
-        assert len(firsts) > 2
-        last = bench.events[-1]
-        assert (last.ends, last.units, last.completed) == ((256, 768, 1792, 2000), 2000, 1)
-        assert (last.size, last.reason, last.doubted) == (200_000, "", False)
-        assert bench.wakes == len(bench.events)
-
-    run(play)
+@pytest.fixture
+def bench(opened) -> AbstractAsyncContextManager[Bench]:
+    return opened()
 
 
-def test_failure_is_reported_and_retried(run):
-    async def play(bench: Bench) -> None:
-        bench.script = [units(0, 1000), SourceUnreachableError("down"), units(0, 1500)]
-        await bench.keeper.keep()
-        failed = next(event for event in bench.events if event.reason)
-        assert (failed.reason, failed.first, failed.ends[-1]) == ("down", True, 1000)
-        assert (bench.events[-1].units, bench.events[-1].reason) == (1500, "")
-        assert bench.asked == ["", units(999, 1000)[0].key], "it continued where it was"
-
-    run(play)
-
-
-def test_store_without_an_order_is_listed_from_the_beginning(run):
-    async def play(bench: Bench) -> None:
-        bench.ordered = False
-        backwards = [*reversed(units(0, 1500))]
-        bench.script = [backwards[:1000], SourceUnreachableError("down"), backwards]
-        await bench.keeper.keep()
-        assert bench.asked == ["", ""]
-        assert (bench.events[-1].units, bench.events[-1].reason) == (1500, "")
-
-    run(play)
+async def test_first_listing_reports_each_block_and_its_end(bench):
+    assert bench.listing.waits
+    bench.script = [units(0, 2000)]
+    await bench.keeper.keep()
+    assert not bench.listing.waits
+    firsts = [event.first for event in bench.events]
+    assert firsts == [True] * (len(firsts) - 1) + [False]
+    assert len(firsts) > 2
+    last = bench.events[-1]
+    assert (last.ends, last.units, last.completed) == ((256, 768, 1792, 2000), 2000, 1)
+    assert (last.size, last.reason, last.doubted) == (200_000, "", False)
+    assert bench.wakes == len(bench.events)
 
 
-def test_failure_at_the_very_end_is_no_empty_source(run):
-    async def play(bench: Bench) -> None:
-        bench.script = [units(0, 1000), SourceUnreachableError("down"), []]
-        await bench.keeper.keep()
-        assert (bench.events[-1].units, bench.events[-1].reason) == (1000, "")
-
-    run(play)
-
-
-def test_source_that_repeats_itself_is_listed_from_the_beginning(run):
-    async def play(bench: Bench) -> None:
-        bench.script = [units(0, 1000) * 2, units(0, 1500)]
-        await bench.keeper.keep()
-        assert "the same page twice" in next(e.reason for e in bench.events if e.reason)
-        assert bench.asked == ["", ""]
-        assert bench.events[-1].units == 1500
-
-    run(play)
+async def test_failure_is_reported_and_retried(bench):
+    bench.script = [units(0, 1000), SourceUnreachableError("down"), units(0, 1500)]
+    await bench.keeper.keep()
+    failed = next(event for event in bench.events if event.reason)
+    assert (failed.reason, failed.first, failed.ends[-1]) == ("down", True, 1000)
+    assert (bench.events[-1].units, bench.events[-1].reason) == (1500, "")
+    assert bench.asked == ["", units(999, 1000)[0].key], "it continued where it was"
 
 
-def test_streams_wait_no_more_for_a_source_that_stays_down(run):
-    async def play(bench: Bench) -> None:
-        bench.script = [
-            units(0, 300),
-            *(SourceUnreachableError("down") for _ in range(7)),
-            units(0, 300),
-        ]
-        await bench.keeper.keep()
-        down = [event.first for event in bench.events if event.reason]
-        assert down == [True] * (len(down) - 3) + [False] * 3
-
-    run(play)
+async def test_store_without_an_order_is_listed_from_the_beginning(bench):
+    bench.ordered = False
+    backwards = [*reversed(units(0, 1500))]
+    bench.script = [backwards[:1000], SourceUnreachableError("down"), backwards]
+    await bench.keeper.keep()
+    assert bench.asked == ["", ""]
+    assert (bench.events[-1].units, bench.events[-1].reason) == (1500, "")
 
 
-def test_library_error_is_a_source_error(run):
-    async def play(bench: Bench) -> None:
-        bench.script = [ZeroDivisionError("odd"), units(0, 300)]
-        await bench.keeper.keep()
-        assert "ZeroDivisionError: odd" in next(e.reason for e in bench.events if e.reason)
-        assert bench.events[-1].units == 300
-
-    run(play)
+async def test_failure_at_the_very_end_is_no_empty_source(bench):
+    bench.script = [units(0, 1000), SourceUnreachableError("down"), []]
+    await bench.keeper.keep()
+    assert (bench.events[-1].units, bench.events[-1].reason) == (1000, "")
 
 
-def test_page_without_room_waits_for_it(run):
-    async def play(bench: Bench) -> None:
-        bench.script = [units(0, 300)]
-        bench.refuses = True
-        keeping = asyncio.ensure_future(bench.keeper.keep())
-        async with asyncio.timeout(10):
-            while not any(event.reason for event in bench.events):
-                await asyncio.sleep(0.001)
-        assert "no room" in bench.events[-1].reason
-        assert len(bench.listing.table) == 0
-        bench.refuses = False
-        await keeping
-        assert bench.events[-1].units == 300
-
-    run(play)
+async def test_source_that_repeats_itself_is_listed_from_the_beginning(bench):
+    bench.script = [units(0, 1000) * 2, units(0, 1500)]
+    await bench.keeper.keep()
+    assert "the same page twice" in next(e.reason for e in bench.events if e.reason)
+    assert bench.asked == ["", ""]
+    assert bench.events[-1].units == 1500
 
 
-def test_rewritten_source_is_doubted_until_it_is_itself_again(run, monkeypatch):
+async def test_streams_wait_no_more_for_a_source_that_stays_down(bench):
+    bench.script = [
+        units(0, 300),
+        *(SourceUnreachableError("down") for _ in range(7)),
+        units(0, 300),
+    ]
+    await bench.keeper.keep()
+    down = [event.first for event in bench.events if event.reason]
+    assert down == [True] * (len(down) - 3) + [False] * 3
+
+
+async def test_library_error_is_a_source_error(bench):
+    bench.script = [ZeroDivisionError("odd"), units(0, 300)]
+    await bench.keeper.keep()
+    assert "ZeroDivisionError: odd" in next(e.reason for e in bench.events if e.reason)
+    assert bench.events[-1].units == 300
+
+
+async def test_page_without_room_waits_for_it(bench):
+    bench.script = [units(0, 300)]
+    bench.refuses = True
+    keeping = asyncio.ensure_future(bench.keeper.keep())
+    async with asyncio.timeout(10):
+        while not any(event.reason for event in bench.events):
+            await asyncio.sleep(0.001)
+    assert "no room" in bench.events[-1].reason
+    assert len(bench.listing.table) == 0
+    bench.refuses = False
+    await keeping
+    assert bench.events[-1].units == 300
+
+
+async def test_rewritten_source_is_doubted_until_it_is_itself_again(bench, monkeypatch):
     monkeypatch.setattr(listings, "_LONGEST_PAUSE", 0.001)
-
-    async def play(bench: Bench) -> None:
-        bench.script = [units(0, 1000)]
-        await bench.keeper.keep()
-        bench.events.clear()
-        bench.script = [units(0, 1000, "other"), units(0, 1000)]
-        await bench.keeper.keep()
-        assert [event.doubted for event in bench.events] == [True, False]
-        assert "generation: 2" in bench.events[0].reason
-        [unit] = await bench.listing.units([5])
-        assert unit is not None
-        assert unit.etag == "e"
-
-    run(play)
+    bench.script = [units(0, 1000)]
+    await bench.keeper.keep()
+    bench.events.clear()
+    bench.script = [units(0, 1000, "other"), units(0, 1000)]
+    await bench.keeper.keep()
+    assert [event.doubted for event in bench.events] == [True, False]
+    assert "generation: 2" in bench.events[0].reason
+    [unit] = await bench.listing.units([5])
+    assert unit is not None
+    assert unit.etag == "e"
 
 
-def test_source_is_listed_again_every_relist_seconds(run):
-    async def play(bench: Bench) -> None:
+async def test_source_is_listed_again_every_relist_seconds(opened):
+    async with opened(relist="50ms") as bench:
         bench.script = [units(0, 300), units(0, 400), units(0, 500)]
         keeping = asyncio.ensure_future(bench.keeper.keep())
         async with asyncio.timeout(10):
@@ -214,20 +191,16 @@ def test_source_is_listed_again_every_relist_seconds(run):
         assert firsts == sorted(firsts, reverse=True), "later listings make no stream wait"
         assert not firsts[-1]
 
-    run(play, relist="50ms")
 
-
-def test_dataset_lists_its_part_alone(run):
-    async def play(bench: Bench) -> None:
+async def test_dataset_lists_its_part_alone(opened):
+    async with opened(partition={"index": 0, "count": 2}) as bench:
         bench.script = [units(0, 1000)]
         await bench.keeper.keep()
         assert 300 < bench.events[-1].units < 700
 
-    run(play, partition={"index": 0, "count": 2})
 
-
-def test_classes_are_numbered_at_the_end_and_keep_their_numbers(run):
-    async def play(bench: Bench) -> None:
+async def test_classes_are_numbered_at_the_end_and_keep_their_numbers(opened):
+    async with opened(source={"label": {"pattern": "^([^/]+)/"}}) as bench:
         bench.script = [[ObjectInfo(f"{name}/x", 1, "e") for name in ("dog", "cat")]]
         await bench.keeper.keep()
         assert bench.listing.classes == ("cat", "dog")
@@ -236,14 +209,9 @@ def test_classes_are_numbered_at_the_end_and_keep_their_numbers(run):
         await bench.keeper.keep()
         assert bench.listing.classes == ("cat", "dog", "ant")
 
-    run(play, source={"label": {"pattern": "^([^/]+)/"}})
 
-
-def test_units_by_number_and_none_beyond(run):
-    async def play(bench: Bench) -> None:
-        bench.script = [units(0, 300)]
-        await bench.keeper.keep()
-        found = await bench.listing.units([7, 300, 7])
-        assert [unit and unit.number for unit in found] == [7, None, 7]
-
-    run(play)
+async def test_units_by_number_and_none_beyond(bench):
+    bench.script = [units(0, 300)]
+    await bench.keeper.keep()
+    found = await bench.listing.units([7, 300, 7])
+    assert [unit and unit.number for unit in found] == [7, None, 7]

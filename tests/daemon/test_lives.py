@@ -65,67 +65,53 @@ def is_whole(life: Life) -> bool:
     return life.loop.policy.datasets["train"].generation.is_whole
 
 
-def run(play: Callable[[], Any]) -> None:
-    asyncio.run(play())
-
-
 @pytest.mark.parametrize("workers", [0, 2])
-def test_cache_grows_until_it_is_whole_and_names_each_record_once(root, workers):
-    async def play() -> None:
-        async with Life(config(root, LIMIT, SHARD), workers) as life:
-            await until(lambda: is_whole(life))
-            lease = await life.acquire()
-            found = names(life.shards(lease))
-            assert set(found.values()) == {1}
-            assert len(found) == TARS * MEMBERS
-            assert allocated(life.dir) <= LIMIT
-            before = life.loop._fetched
-            source = sum(path.stat().st_size for path in (root / "src").iterdir())
-            assert before <= 1.1 * source
-        async with Life(config(root, LIMIT, SHARD)) as life:
-            await until(lambda: is_whole(life))
-            assert await life.acquire()
-            assert life.loop._fetched == before, "a start fetches nothing again"
-
-    run(play)
+async def test_cache_grows_until_it_is_whole_and_names_each_record_once(root, workers):
+    async with Life(config(root, LIMIT, SHARD), workers) as life:
+        await until(lambda: is_whole(life))
+        lease = await life.acquire()
+        found = names(life.shards(lease))
+        assert set(found.values()) == {1}
+        assert len(found) == TARS * MEMBERS
+        assert allocated(life.dir) <= LIMIT
+        before = life.loop._fetched
+        source = sum(path.stat().st_size for path in (root / "src").iterdir())
+        assert before <= 1.1 * source
+    async with Life(config(root, LIMIT, SHARD)) as life:
+        await until(lambda: is_whole(life))
+        assert await life.acquire()
+        assert life.loop._fetched == before, "a start fetches nothing again"
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_cache_rotates_under_its_limit(root, workers):
-    async def play() -> None:
-        limit = 3 << 20
-        async with Life(config(root, limit, SHARD), workers) as life:
-            seen: set[tuple[bytes, int]] = set()
-            async with asyncio.timeout(60):
-                while len(seen) < TARS * MEMBERS:
-                    if lease := await life.acquire():
-                        found = names(life.shards(lease))
-                        assert set(found.values()) <= {1}
-                        seen |= set(found)
-                    assert allocated(life.dir) <= limit
-                    await asyncio.sleep(0.1)
-
-    run(play)
+async def test_cache_rotates_under_its_limit(root):
+    limit = 3 << 20
+    async with Life(config(root, limit, SHARD)) as life:
+        seen: set[tuple[bytes, int]] = set()
+        async with asyncio.timeout(60):
+            while len(seen) < TARS * MEMBERS:
+                if lease := await life.acquire():
+                    found = names(life.shards(lease))
+                    assert set(found.values()) <= {1}
+                    seen |= set(found)
+                assert allocated(life.dir) <= limit
+                await asyncio.sleep(0.1)
 
 
-def test_excluded_key_is_in_no_later_set(root):
-    async def play() -> None:
-        async with Life(config(root, LIMIT, SHARD)) as life:
-            await until(lambda: life.loop.policy.datasets["train"].generation.table.num_live > 2)
-            await life.ask(ev.ExcludeAsked("x", "train", ("007.tar", "020.tar")))
-            await until(
-                lambda: is_whole(life) and not life.loop.policy.datasets["train"].generation.repairs
-            )
-            keys = {key for key, _ in names(life.shards(await life.acquire()))}
-            assert len(keys) == TARS - 2
-            assert not keys & {b"007.tar", b"020.tar"}
-        assert "007.tar" in (life.dir / "excluded.jsonl").read_text()
-        assert os.listdir(life.dir / "leases")
-
-    run(play)
+async def test_excluded_key_is_in_no_later_set(root):
+    async with Life(config(root, LIMIT, SHARD)) as life:
+        await until(lambda: life.loop.policy.datasets["train"].generation.table.num_live > 2)
+        await life.ask(ev.ExcludeAsked("x", "train", ("007.tar", "020.tar")))
+        await until(
+            lambda: is_whole(life) and not life.loop.policy.datasets["train"].generation.repairs
+        )
+        keys = {key for key, _ in names(life.shards(await life.acquire()))}
+        assert len(keys) == TARS - 2
+        assert not keys & {b"007.tar", b"020.tar"}
+    assert "007.tar" in (life.dir / "excluded.jsonl").read_text()
+    assert os.listdir(life.dir / "leases")
 
 
-def test_work_that_fails_otherwise_than_expected_is_done_again(root, monkeypatch):
+async def test_work_that_fails_otherwise_than_expected_is_done_again(root, monkeypatch):
     monkeypatch.setattr(loop, "_PAUSE", 0.01)
     failures = {"keep": [ZeroDivisionError(), DiskError("EIO")], "_measure": [ZeroDivisionError()]}
 
@@ -142,28 +128,21 @@ def test_work_that_fails_otherwise_than_expected_is_done_again(root, monkeypatch
     failing(loop.ListingKeeper, "keep")
     failing(loop.CacheLoop, "_measure")
     monkeypatch.setattr(loop, "_MEASURE", 0.01)
-
-    async def play() -> None:
-        async with Life(config(root, LIMIT, SHARD)) as life:
-            await until(lambda: is_whole(life) and not any(failures.values()))
-
-    run(play)
+    async with Life(config(root, LIMIT, SHARD)) as life:
+        await until(lambda: is_whole(life) and not any(failures.values()))
 
 
-def test_killed_worker_costs_no_record(root):
-    async def play() -> None:
-        async with Life(config(root, LIMIT, SHARD), workers=2) as life:
-            generation = life.loop.policy.datasets["train"].generation
-            await until(lambda: generation.table.num_live)
-            os.kill(life.executor.pids[0], signal.SIGKILL)
-            await until(lambda: life.executor.status()["restarts"])
-            await until(lambda: is_whole(life))
-            found = names(life.shards(await life.acquire()))
-            assert len(found) == TARS * MEMBERS
-            assert set(found.values()) == {1}
-            assert allocated(life.dir) <= LIMIT
-
-    run(play)
+async def test_killed_worker_costs_no_record(root):
+    async with Life(config(root, LIMIT, SHARD), workers=2) as life:
+        generation = life.loop.policy.datasets["train"].generation
+        await until(lambda: generation.table.num_live)
+        os.kill(life.executor.pids[0], signal.SIGKILL)
+        await until(lambda: life.executor.status()["restarts"])
+        await until(lambda: is_whole(life))
+        found = names(life.shards(await life.acquire()))
+        assert len(found) == TARS * MEMBERS
+        assert set(found.values()) == {1}
+        assert allocated(life.dir) <= LIMIT
 
 
 def published(folder: Path) -> dict[str, int]:
@@ -174,12 +153,12 @@ def published(folder: Path) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("limit", [pytest.param(LIMIT, marks=pytest.mark.long), 3 << 20])
-def test_killed_cache_goes_on_where_it_was(root, limit):
+async def test_killed_cache_goes_on_where_it_was(root, limit):
     """Kills by SIGKILL at random points of the life, before, while and after it grows and rotates."""
     chance = random.Random(limit)
     folder = root / "cache"
     command = [sys.executable, "-m", "tests.daemon.life", str(root), str(limit), str(SHARD)]
-    for _ in range(7):
+    for _ in range(4):
         before = published(folder)
         with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True) as process:
             assert process.stdout is not None
@@ -194,75 +173,64 @@ def test_killed_cache_goes_on_where_it_was(root, limit):
         if said:
             there = [Path(shard) for shard in said[-1]["shards"]]
             assert set(names(there).values()) <= {1}, "the last lease's files are whole and there"
-
-    async def play() -> None:
-        async with Life(config(root, limit, SHARD)) as life:
-            seen: set[tuple[bytes, int]] = set()
-            async with asyncio.timeout(60):
-                while len(seen) < TARS * MEMBERS:
-                    if lease := await life.acquire():
-                        found = names(life.shards(lease))
-                        assert set(found.values()) <= {1}
-                        seen |= set(found)
-                    assert allocated(folder) <= limit
-                    await asyncio.sleep(0.02)
-
-    run(play)
+    async with Life(config(root, limit, SHARD)) as life:
+        seen: set[tuple[bytes, int]] = set()
+        async with asyncio.timeout(60):
+            while len(seen) < TARS * MEMBERS:
+                if lease := await life.acquire():
+                    found = names(life.shards(lease))
+                    assert set(found.values()) <= {1}
+                    seen |= set(found)
+                assert allocated(folder) <= limit
+                await asyncio.sleep(0.02)
 
 
-def test_damaged_shard_is_made_again_from_the_source(root):
-    async def play() -> None:
-        async with Life(config(root, LIMIT, SHARD)) as life:
-            await until(lambda: is_whole(life))
-            generation = life.loop.policy.datasets["train"].generation
-            number = next(number for number, _ in generation.table.live())
-            [shard] = (life.dir / "datasets").glob(f"train/*/shards/{number:010d}.tfrecord")
-            before = names([shard])
-            data = bytearray(shard.read_bytes())
-            data[100] ^= 1
-            shard.write_bytes(data)
-            await life.ask(ev.DamageReported("d", generation.id, number, 0))
-            await until(lambda: not generation.repairs)
-            assert generation.table.facts(number).version == 1
-            assert not shard.exists()
-            assert names([shard.with_name(f"{number:010d}.1.tfrecord")]) == before
-            found = names(life.shards(await life.acquire()))
-            assert len(found) == TARS * MEMBERS
-            assert set(found.values()) == {1}
-
-    run(play)
+async def test_damaged_shard_is_made_again_from_the_source(root):
+    async with Life(config(root, LIMIT, SHARD)) as life:
+        await until(lambda: is_whole(life))
+        generation = life.loop.policy.datasets["train"].generation
+        number = next(number for number, _ in generation.table.live())
+        [shard] = (life.dir / "datasets").glob(f"train/*/shards/{number:010d}.tfrecord")
+        before = names([shard])
+        data = bytearray(shard.read_bytes())
+        data[100] ^= 1
+        shard.write_bytes(data)
+        await life.ask(ev.DamageReported("d", generation.id, number, 0))
+        await until(lambda: not generation.repairs)
+        assert generation.table.facts(number).version == 1
+        assert not shard.exists()
+        assert names([shard.with_name(f"{number:010d}.1.tfrecord")]) == before
+        found = names(life.shards(await life.acquire()))
+        assert len(found) == TARS * MEMBERS
+        assert set(found.values()) == {1}
 
 
-def test_units_that_could_not_be_fetched_come_as_a_supplement(root, monkeypatch):
+async def test_units_that_could_not_be_fetched_come_as_a_supplement(root, monkeypatch):
     """Two objects are away while the dataset becomes whole, and are back at the next start."""
     away = [root / "src" / f"{number:03d}.tar" for number in (3, 30)]
-
-    async def play() -> None:
-        given = config(root, LIMIT, SHARD)
-        pages = list(Lister(4).units(given.datasets["train"].source))
-        for path in away:
-            path.rename(root / path.name)
-        with monkeypatch.context() as patch:
-            patch.setattr(Lister, "units", lambda *_: iter(pages))
-            patch.setattr(Lister, "sweep", lambda *_: None)
-            async with Life(given) as life:
-                await until(lambda: is_whole(life))
-                found = names(life.shards(await life.acquire()))
-                assert len(found) == (TARS - 2) * MEMBERS
-        for path in away:
-            (root / path.name).rename(path)
-        async with Life(config(root, LIMIT, SHARD)) as life:
-            generation = life.loop.policy.datasets["train"].generation
-            index = generation.table.streams
-            await until(lambda: generation.table.oldest_live(index) is not None)
+    given = config(root, LIMIT, SHARD)
+    pages = list(Lister(4).units(given.datasets["train"].source))
+    for path in away:
+        path.rename(root / path.name)
+    with monkeypatch.context() as patch:
+        patch.setattr(Lister, "units", lambda *_: iter(pages))
+        patch.setattr(Lister, "sweep", lambda *_: None)
+        async with Life(given) as life:
+            await until(lambda: is_whole(life))
             found = names(life.shards(await life.acquire()))
-            assert len(found) == TARS * MEMBERS
-            assert set(found.values()) == {1}
+            assert len(found) == (TARS - 2) * MEMBERS
+    for path in away:
+        (root / path.name).rename(path)
+    async with Life(config(root, LIMIT, SHARD)) as life:
+        generation = life.loop.policy.datasets["train"].generation
+        index = generation.table.streams
+        await until(lambda: generation.table.oldest_live(index) is not None)
+        found = names(life.shards(await life.acquire()))
+        assert len(found) == TARS * MEMBERS
+        assert set(found.values()) == {1}
 
-    run(play)
 
-
-def test_remake_that_fails_otherwise_than_expected_is_begun_again(root, monkeypatch):
+async def test_remake_that_fails_otherwise_than_expected_is_begun_again(root, monkeypatch):
     failures = [ZeroDivisionError(), DiskError("EIO")]
     real = refetch.held_records
 
@@ -272,13 +240,9 @@ def test_remake_that_fails_otherwise_than_expected_is_begun_again(root, monkeypa
         return real(*args)
 
     monkeypatch.setattr(refetch, "held_records", failing)
-
-    async def play() -> None:
-        async with Life(config(root, LIMIT, SHARD)) as life:
-            generation = life.loop.policy.datasets["train"].generation
-            supplements = generation.supplements
-            await until(lambda: is_whole(life) and supplements.tried and not supplements.searching)
-            assert not failures
-            assert not generation.supplements.pieces
-
-    run(play)
+    async with Life(config(root, LIMIT, SHARD)) as life:
+        generation = life.loop.policy.datasets["train"].generation
+        supplements = generation.supplements
+        await until(lambda: is_whole(life) and supplements.tried and not supplements.searching)
+        assert not failures
+        assert not generation.supplements.pieces

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import pytest
 
 from cachecd.config import DatasetConfig
 from cachecd.daemon import refetch
-from cachecd.daemon.listings import GenerationListing
 from cachecd.model import Cursor
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
@@ -21,15 +21,14 @@ from cachecd.policy.values import Piece
 from cachecd.sampler.opening import open_store
 from cachecd.sampler.units import list_units
 from cachecd_client._core import Sidecar
-from tests.daemon.directories import NAME, Directory, stream
-from tests.daemon.test_feeding import SHAPE, Bench, make_source
+from tests.daemon.directories import NAME, stream
+from tests.daemon.test_feeding import SHAPE, Bench, make_source, opened
 from tests.daemon.workers import InProcess
 from tests.disk.shards import contents, tree
 
 UNITS = 40
 SUPPLEMENTS = stream(SHAPE.streams)
 NUMBER = SHAPE.streams  # of the first supplement
-Test = Callable[[Bench], Awaitable[None]]
 
 
 @pytest.fixture
@@ -38,31 +37,21 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(tmp_path: Path, source: Path) -> Callable[[Test], None]:
-    """Runs a test over a complete listing of files of 5 kB and a worker."""
+@asynccontextmanager
+async def bench(tmp_path: Path, source: Path) -> AsyncIterator[Bench]:
+    """A complete listing of files of 5 kB, and a worker."""
     make_source(source, UNITS, 5000)
     dataset = {"source": {"url": f"file://{source}", "format": "files"}}
     given = DatasetConfig.model_validate(dataset).source
     units = [unit for page in list_units(given, open_store(given, 4)) for unit in page]
-
-    async def main(test: Test) -> None:
-        disk = Directory(tmp_path / "cache")
-        listing = await GenerationListing.open(disk.generation.listing)
-        executor = InProcess({"train": dataset})
-        bench = Bench(disk, listing, executor)
+    async with opened(tmp_path, lambda: InProcess({"train": dataset})) as bench:
+        executor = bench.runner.feeding._executor
         executor.heard = bench.feeding.heard
         bench.fed.schema = None
         await bench.list(units, ends=True)
-        try:
-            await test(bench)
-            await bench.until(lambda: not executor.worker._streams)
-            assert not any(".new" in name for name in tree(disk.generation)), "no draft is left"
-        finally:
-            await executor.end()
-            await bench.runner.finish()
-            await listing.close()
-
-    return lambda test: asyncio.run(main(test))
+        yield bench
+        await bench.until(lambda: not executor.worker._streams)
+        assert not any(".new" in name for name in tree(bench.disk.generation)), "no draft is left"
 
 
 async def event(bench: Bench, kind: type[Any], command: do.Command | None = None) -> Any:
@@ -83,69 +72,54 @@ def pieces(*units: int) -> tuple[Piece, ...]:
 # --- supplements
 
 
-def test_supplement_holds_the_listed_pieces_less_excluded_ones(run):
-    async def test(bench: Bench) -> None:
-        bench.disk.exclude("e", "00005")
-        make = do.MakeSupplement(SUPPLEMENTS, NUMBER, pieces(3, 5, 7, UNITS + 5))
-        sealed = await event(bench, ev.Sealed, make)
-        assert (sealed.before, sealed.after) == (Cursor(), Cursor(0, 0, 4))
-        assert (sealed.facts.records, sealed.facts.ended, sealed.skipped) == (2, 2, ())
-        await event(bench, ev.Published, do.PublishShard(SUPPLEMENTS, NUMBER))
-        assert [unit for unit, *_ in contents(bench.disk.generation, NUMBER)] == [3, 7]
-        meta = json.loads(Sidecar.read(str(bench.disk.generation.sidecar(NUMBER))).meta)
-        assert (meta["stream"], meta["number"]) == (SHAPE.streams, NUMBER)
-        assert not [each for each in bench.events if isinstance(each, ev.StreamClosed)]
-
-    run(test)
+async def test_supplement_holds_the_listed_pieces_less_excluded_ones(bench):
+    bench.disk.exclude("e", "00005")
+    make = do.MakeSupplement(SUPPLEMENTS, NUMBER, pieces(3, 5, 7, UNITS + 5))
+    sealed = await event(bench, ev.Sealed, make)
+    assert (sealed.before, sealed.after) == (Cursor(), Cursor(0, 0, 4))
+    assert (sealed.facts.records, sealed.facts.ended, sealed.skipped) == (2, 2, ())
+    await event(bench, ev.Published, do.PublishShard(SUPPLEMENTS, NUMBER))
+    assert [unit for unit, *_ in contents(bench.disk.generation, NUMBER)] == [3, 7]
+    meta = json.loads(Sidecar.read(str(bench.disk.generation.sidecar(NUMBER))).meta)
+    assert (meta["stream"], meta["number"]) == (SHAPE.streams, NUMBER)
+    assert not [each for each in bench.events if isinstance(each, ev.StreamClosed)]
 
 
-def test_what_does_not_fit_into_a_supplement_is_made_next(run):
-    async def test(bench: Bench) -> None:
-        supplements, records = Supplements(pieces=pieces(*range(UNITS))), []
-        number = NUMBER
-        while supplements.pieces:
-            make = do.MakeSupplement(SUPPLEMENTS, number, supplements.start())
-            supplements.finish(await event(bench, ev.Sealed, make), 0.0)
-            await event(bench, ev.Published, do.PublishShard(SUPPLEMENTS, number))
-            supplements.published()
-            records += [unit for unit, *_ in contents(bench.disk.generation, number)]
-            number += SHAPE.streams + 1
-        assert sorted(records) == list(range(UNITS))
-        assert number > NUMBER + 3 * (SHAPE.streams + 1), "several supplements"
-
-    run(test)
+async def test_what_does_not_fit_into_a_supplement_is_made_next(bench):
+    supplements, records = Supplements(pieces=pieces(*range(UNITS))), []
+    number = NUMBER
+    while supplements.pieces:
+        make = do.MakeSupplement(SUPPLEMENTS, number, supplements.start())
+        supplements.finish(await event(bench, ev.Sealed, make), 0.0)
+        await event(bench, ev.Published, do.PublishShard(SUPPLEMENTS, number))
+        supplements.published()
+        records += [unit for unit, *_ in contents(bench.disk.generation, number)]
+        number += SHAPE.streams + 1
+    assert sorted(records) == list(range(UNITS))
+    assert number > NUMBER + 3 * (SHAPE.streams + 1), "several supplements"
 
 
-def test_supplement_without_a_record_leaves_no_file(run, source):
-    async def test(bench: Bench) -> None:
-        (source / "00003").unlink()
-        make = do.MakeSupplement(SUPPLEMENTS, NUMBER, pieces(3))
-        sealed = await event(bench, ev.Sealed, make)
-        assert (sealed.facts.records, [skip.unit for skip in sealed.skipped]) == (0, [3])
-        assert tree(bench.disk.generation) == []
-
-    run(test)
+async def test_supplement_without_a_record_leaves_no_file(bench, source):
+    (source / "00003").unlink()
+    make = do.MakeSupplement(SUPPLEMENTS, NUMBER, pieces(3))
+    sealed = await event(bench, ev.Sealed, make)
+    assert (sealed.facts.records, [skip.unit for skip in sealed.skipped]) == (0, [3])
+    assert tree(bench.disk.generation) == []
 
 
-def test_supplement_that_is_closed_while_it_begins_makes_nothing(run):
-    async def test(bench: Bench) -> None:
-        bench.runner.carry_out([do.MakeSupplement(SUPPLEMENTS, NUMBER, pieces(*range(UNITS)))])
-        await event(bench, ev.StreamClosed, do.CloseStream(SUPPLEMENTS))
-        await asyncio.sleep(0.05)
-        assert [type(each) for each in bench.events] == [ev.StreamClosed]
-        assert tree(bench.disk.generation) == []
-
-    run(test)
+async def test_supplement_that_is_closed_while_it_begins_makes_nothing(bench):
+    bench.runner.carry_out([do.MakeSupplement(SUPPLEMENTS, NUMBER, pieces(*range(UNITS)))])
+    await event(bench, ev.StreamClosed, do.CloseStream(SUPPLEMENTS))
+    await asyncio.sleep(0.05)
+    assert [type(each) for each in bench.events] == [ev.StreamClosed]
+    assert tree(bench.disk.generation) == []
 
 
-def test_sealed_supplement_is_discarded_when_its_stream_is_closed(run):
-    async def test(bench: Bench) -> None:
-        await event(bench, ev.Sealed, do.MakeSupplement(SUPPLEMENTS, NUMBER, pieces(1)))
-        assert tree(bench.disk.generation)
-        await event(bench, ev.StreamClosed, do.CloseStream(SUPPLEMENTS))
-        assert tree(bench.disk.generation) == []
-
-    run(test)
+async def test_sealed_supplement_is_discarded_when_its_stream_is_closed(bench):
+    await event(bench, ev.Sealed, do.MakeSupplement(SUPPLEMENTS, NUMBER, pieces(1)))
+    assert tree(bench.disk.generation)
+    await event(bench, ev.StreamClosed, do.CloseStream(SUPPLEMENTS))
+    assert tree(bench.disk.generation) == []
 
 
 # --- damaged shards
@@ -170,74 +144,62 @@ def meta(bench: Bench, version: int) -> dict[str, Any]:
 REMAKE = do.RemakeShard(NAME, 0, 0, local=False, drop=True)
 
 
-def test_next_version_has_the_records_and_the_meta_text_of_the_damaged_shard(run, monkeypatch):
+async def test_next_version_has_the_records_and_the_meta_text_of_the_damaged_shard(
+    bench, monkeypatch
+):
     monkeypatch.setattr(refetch, "MOST_AT_ONCE", 3)  # of more units than one look-up gives
-
-    async def test(bench: Bench) -> None:
-        text, records = await shard(bench)
-        remade = await event(bench, ev.Remade, REMAKE)
-        assert (remade.number, remade.facts.version) == (0, 1)
-        assert remade.facts.records == len(records) > 6
-        assert sorted(contents(bench.disk.generation, 0, 1)) == sorted(records)
-        assert meta(bench, 1) == text
-        assert not bench.disk.generation.shard(0).exists(), "dropped"
-
-    run(test)
+    text, records = await shard(bench)
+    remade = await event(bench, ev.Remade, REMAKE)
+    assert (remade.number, remade.facts.version) == (0, 1)
+    assert remade.facts.records == len(records) > 6
+    assert sorted(contents(bench.disk.generation, 0, 1)) == sorted(records)
+    assert meta(bench, 1) == text
+    assert not bench.disk.generation.shard(0).exists(), "dropped"
 
 
-def test_next_version_is_made_of_what_is_left_however_many_units_are_gone(run, source):
-    async def test(bench: Bench) -> None:
-        _, records = await shard(bench)
-        kept = records[-1][0]
-        for path in source.iterdir():
-            if int(path.name) != kept:
-                path.unlink()
-        remade = await event(bench, ev.Remade, REMAKE)
-        assert remade.facts.records == 1
-        assert [unit for unit, *_ in contents(bench.disk.generation, 0, 1)] == [kept]
-
-    run(test)
+async def test_next_version_is_made_of_what_is_left_however_many_units_are_gone(bench, source):
+    _, records = await shard(bench)
+    kept = records[-1][0]
+    for path in source.iterdir():
+        if int(path.name) != kept:
+            path.unlink()
+    remade = await event(bench, ev.Remade, REMAKE)
+    assert remade.facts.records == 1
+    assert [unit for unit, *_ in contents(bench.disk.generation, 0, 1)] == [kept]
 
 
-def test_next_version_without_a_record_is_tried_again(run, source):
-    async def test(bench: Bench) -> None:
-        await shard(bench)
-        for path in list(source.iterdir())[1:]:
-            path.write_bytes(b"another")
-        bench.disk.exclude("e", *(path.name for path in list(source.iterdir())[:1]))
+async def test_next_version_without_a_record_is_tried_again(bench, source):
+    await shard(bench)
+    for path in list(source.iterdir())[1:]:
+        path.write_bytes(b"another")
+    bench.disk.exclude("e", *(path.name for path in list(source.iterdir())[:1]))
+    failed = await event(bench, ev.RemakeFailed, REMAKE)
+    assert failed.reason == "none of its records can be fetched now"
+
+
+async def test_next_version_with_a_record_that_was_excluded_meanwhile_is_not_published(
+    bench, monkeypatch
+):
+    _, records = await shard(bench)
+    key = f"{records[0][0]:05d}"
+    send = bench.runner.feeding._executor.send
+
+    def excluding(message: Any) -> None:
+        bench.disk.exclude("e", key)
+        send(message)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.runner.feeding._executor, "send", excluding)
         failed = await event(bench, ev.RemakeFailed, REMAKE)
-        assert failed.reason == "none of its records can be fetched now"
-
-    run(test)
-
-
-def test_next_version_with_a_record_that_was_excluded_meanwhile_is_not_published(run, monkeypatch):
-    async def test(bench: Bench) -> None:
-        _, records = await shard(bench)
-        key = f"{records[0][0]:05d}"
-        send = bench.runner.feeding._executor.send
-
-        def excluding(message: Any) -> None:
-            bench.disk.exclude("e", key)
-            send(message)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(bench.runner.feeding._executor, "send", excluding)
-            failed = await event(bench, ev.RemakeFailed, REMAKE)
-        assert failed.reason == "a record of it was excluded"
-        remade = await event(bench, ev.Remade, REMAKE)
-        assert remade.facts.records == len(records) - 1
-
-    run(test)
+    assert failed.reason == "a record of it was excluded"
+    remade = await event(bench, ev.Remade, REMAKE)
+    assert remade.facts.records == len(records) - 1
 
 
-def test_damaged_shard_whose_source_is_gone_is_tried_again(run, source):
-    async def test(bench: Bench) -> None:
-        await shard(bench)
-        source.rename(source.with_name("away"))
-        failed = await event(bench, ev.RemakeFailed, REMAKE)
-        assert "the folder does not exist" in failed.reason
-        source.with_name("away").rename(source)
-        await event(bench, ev.Remade, REMAKE)
-
-    run(test)
+async def test_damaged_shard_whose_source_is_gone_is_tried_again(bench, source):
+    await shard(bench)
+    source.rename(source.with_name("away"))
+    failed = await event(bench, ev.RemakeFailed, REMAKE)
+    assert "the folder does not exist" in failed.reason
+    source.with_name("away").rename(source)
+    await event(bench, ev.Remade, REMAKE)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,6 @@ from tests.daemon.life import READ_LOCK, Life, config
 from tests.daemon.test_lives import LIMIT, SHARD, is_whole, root, until
 
 assert root  # a fixture
-
-Play = Callable[["Bench"], Awaitable[None]]
 
 
 class Bench:
@@ -51,117 +50,102 @@ class Bench:
 
 
 @pytest.fixture
-def play(root) -> Callable[[Play], None]:
-    def run(played: Play, **dataset: Any) -> None:
-        async def main() -> None:
-            async with Life(config(root, LIMIT, SHARD, **dataset)) as life:
-                await until(lambda: is_whole(life))
-                await played(Bench(life))
+def opened(root) -> Callable[..., AbstractAsyncContextManager[Bench]]:
+    """Opens a bench of a dataset with this configuration."""
 
-        asyncio.run(main())
+    @asynccontextmanager
+    async def open_it(**dataset: Any) -> AsyncIterator[Bench]:
+        async with Life(config(root, LIMIT, SHARD, **dataset)) as life:
+            await until(lambda: is_whole(life))
+            yield Bench(life)
 
-    return run
-
-
-def test_lease_is_granted_held_and_released(play):
-    async def played(bench: Bench) -> None:
-        granted = await bench.acquire()
-        assert Path(granted.cache_dir) == bench.life.dir
-        assert granted.coverage == 1.0
-        fd = await bench.hold(granted)
-        rotation = bench.life.loop.policy.datasets["train"].rotation
-        os.close(fd)
-        done = await bench.ask(protocol.Released, granted.lease, delivered=0.5)
-        assert isinstance(done, protocol.Done)
-        size = bench.life.loop.policy.datasets["train"].generation.table.live_bytes
-        assert rotation.delivered == size / 2
-        await until(lambda: not bench.life.loop.policy.leases.by_id)
-        refused = await bench.ask(protocol.Held, granted.lease)
-        assert refused.code == "lease-lost"
-
-    play(played)
+    return open_it
 
 
-def test_delivery_is_reported_with_the_next_acquire(play):
-    async def played(bench: Bench) -> None:
-        granted = await bench.acquire()
-        await bench.hold(granted)
-        await bench.acquire(epoch=1, lease=granted.lease, delivered=0.25)
-        size = bench.life.loop.policy.datasets["train"].generation.table.live_bytes
-        assert bench.life.loop.policy.datasets["train"].rotation.delivered == size / 4
-
-    play(played)
+@pytest.fixture
+def bench(opened) -> AbstractAsyncContextManager[Bench]:
+    return opened()
 
 
-def test_job_that_is_launched_again_gets_a_lease_of_its_own(play):
-    async def played(bench: Bench) -> None:
-        first = await bench.acquire()
-        assert (await bench.acquire()).lease == first.lease, "it was granted and not held yet"
-        os.close(await bench.hold(first))
-        assert (await bench.acquire()).lease != first.lease
+async def test_lease_is_granted_held_and_released(bench):
+    granted = await bench.acquire()
+    assert Path(granted.cache_dir) == bench.life.dir
+    assert granted.coverage == 1.0
+    fd = await bench.hold(granted)
+    rotation = bench.life.loop.policy.datasets["train"].rotation
+    os.close(fd)
+    done = await bench.ask(protocol.Released, granted.lease, delivered=0.5)
+    assert isinstance(done, protocol.Done)
+    size = bench.life.loop.policy.datasets["train"].generation.table.live_bytes
+    assert rotation.delivered == size / 2
+    await until(lambda: not bench.life.loop.policy.leases.by_id)
+    refused = await bench.ask(protocol.Held, granted.lease)
+    assert refused.code == "lease-lost"
 
-    play(played)
+
+async def test_delivery_is_reported_with_the_next_acquire(bench):
+    granted = await bench.acquire()
+    await bench.hold(granted)
+    await bench.acquire(epoch=1, lease=granted.lease, delivered=0.25)
+    size = bench.life.loop.policy.datasets["train"].generation.table.live_bytes
+    assert bench.life.loop.policy.datasets["train"].rotation.delivered == size / 4
 
 
-@pytest.mark.parametrize(
-    ("fields", "code"),
-    [
-        ({"shards": [[0, 1]], "streams": 1}, "bad-request"),
-        ({"shards": [[0, 2, 1]], "streams": 1}, "bad-request"),
-        ({"streams": 5000}, "bad-request"),
-        ({"streams": 1, "sampling_seed": 1 << 64}, "bad-request"),
-        ({"streams": 1, "place": -1}, "bad-request"),
-        ({"local_rank": 3}, "bad-request"),
-        ({"epoch": -1}, "bad-request"),
-        ({"dataset": "nothing"}, "unknown-dataset"),
-    ],
-)
-def test_acquire_that_makes_no_sense_is_refused(play, fields, code):
-    async def played(bench: Bench) -> None:
+async def test_job_that_is_launched_again_gets_a_lease_of_its_own(bench):
+    first = await bench.acquire()
+    assert (await bench.acquire()).lease == first.lease, "it was granted and not held yet"
+    os.close(await bench.hold(first))
+    assert (await bench.acquire()).lease != first.lease
+
+
+MISTAKEN = [
+    {"shards": [[0, 1]], "streams": 1},
+    {"shards": [[0, 2, 1]], "streams": 1},
+    {"streams": 5000},
+    {"streams": 1, "sampling_seed": 1 << 64},
+    {"streams": 1, "place": -1},
+    {"local_rank": 3},
+    {"epoch": -1},
+    {"dataset": "nothing"},
+]
+
+
+async def test_acquire_that_makes_no_sense_is_refused(bench):
+    for fields in MISTAKEN:
         wanted = {"dataset": "train", "job": "job", "epoch": 0} | fields
         refused = await bench.ask(protocol.Acquire, **wanted)
         assert isinstance(refused, protocol.Refused)
-        assert refused.code == code
-
-    play(played)
+        assert refused.code == ("unknown-dataset" if "dataset" in fields else "bad-request")
 
 
-def test_run_that_resumes_gets_its_set_again(play):
-    async def played(bench: Bench) -> None:
-        granted = await bench.acquire()
-        lease = bench.life.loop.policy.leases.by_id[granted.lease].lease
-        again = await bench.acquire(
-            "other",
-            generation=lease.generation,
-            shards=[list(each) for each in lease.intervals],
-            fingerprint=lease.fingerprint,
-            sampling_seed=lease.sampling_seed,
-            streams=lease.streams,
-            place=lease.place,
-        )
-        leases = bench.life.loop.policy.leases.by_id
-        assert leases[again.lease].lease.intervals == lease.intervals
-
-    play(played)
+async def test_run_that_resumes_gets_its_set_again(bench):
+    granted = await bench.acquire()
+    lease = bench.life.loop.policy.leases.by_id[granted.lease].lease
+    again = await bench.acquire(
+        "other",
+        generation=lease.generation,
+        shards=[list(each) for each in lease.intervals],
+        fingerprint=lease.fingerprint,
+        sampling_seed=lease.sampling_seed,
+        streams=lease.streams,
+        place=lease.place,
+    )
+    leases = bench.life.loop.policy.leases.by_id
+    assert leases[again.lease].lease.intervals == lease.intervals
 
 
-def test_exclusion_is_done_once_and_answered_each_time(play):
-    async def played(bench: Bench) -> None:
-        for _ in range(3):
-            assert isinstance(
-                await bench.ask(protocol.Exclude, "train", ["007.tar"]), protocol.Done
-            )
-        text = (bench.life.dir / "excluded.jsonl").read_text()
-        assert text.count("007.tar") == 1
-        assert '"done": true' in text
-        refused = await bench.ask(protocol.Exclude, "nothing", ["007.tar"])
-        assert refused.code == "unknown-dataset"
-
-    play(played)
+async def test_exclusion_is_done_once_and_answered_each_time(bench):
+    for _ in range(3):
+        assert isinstance(await bench.ask(protocol.Exclude, "train", ["007.tar"]), protocol.Done)
+    text = (bench.life.dir / "excluded.jsonl").read_text()
+    assert text.count("007.tar") == 1
+    assert '"done": true' in text
+    refused = await bench.ask(protocol.Exclude, "nothing", ["007.tar"])
+    assert refused.code == "unknown-dataset"
 
 
-def test_exclusion_holds_for_both_sides_of_a_split(play):
-    async def played(bench: Bench) -> None:
+async def test_exclusion_holds_for_both_sides_of_a_split(opened):
+    async with opened(split={"eval": 0.2}) as bench:
         assert bench.life.loop.sides("train") == ["train", "train-eval"]
         assert bench.life.loop.sides("train-eval") == ["train", "train-eval"]
         assert isinstance(
@@ -170,32 +154,24 @@ def test_exclusion_holds_for_both_sides_of_a_split(play):
         work = bench.life.loop._started.work
         assert work.excluded_keys("train") == work.excluded_keys("train-eval") == {"007.tar"}
 
-    play(played, split={"eval": 0.2})
+
+async def test_report_of_a_sound_shard_and_of_an_unknown_one_are_answered(bench):
+    name = bench.life.loop.policy.datasets["train"].generation.id.name
+    for fields in ((name, 0, 0), (name, 1 << 40, 7), ("0" * 16, 0, 0), ("../..", 0, 0)):
+        done = await bench.ask(protocol.ReportCorrupt, "train", *fields, 12, "bad CRC")
+        assert isinstance(done, protocol.Done)
+    refused = await bench.ask(protocol.ReportCorrupt, "train", name, -1, 0, 12, "bad CRC")
+    assert refused.code == "bad-request"
+    assert not bench.life.loop.policy.datasets["train"].generation.repairs
 
 
-def test_report_of_a_sound_shard_and_of_an_unknown_one_are_answered(play):
-    async def played(bench: Bench) -> None:
-        name = bench.life.loop.policy.datasets["train"].generation.id.name
-        for fields in ((name, 0, 0), (name, 1 << 40, 7), ("0" * 16, 0, 0), ("../..", 0, 0)):
-            done = await bench.ask(protocol.ReportCorrupt, "train", *fields, 12, "bad CRC")
-            assert isinstance(done, protocol.Done)
-        refused = await bench.ask(protocol.ReportCorrupt, "train", name, -1, 0, 12, "bad CRC")
-        assert refused.code == "bad-request"
-        assert not bench.life.loop.policy.datasets["train"].generation.repairs
-
-    play(played)
-
-
-def test_status_is_answered_at_once(play):
-    async def played(bench: Bench) -> None:
-        reply = await bench.ask(protocol.AskStatus)
-        assert reply.status == {"a": "status"}
-        document = bench.life.loop.status()
-        train = document["datasets"]["train"]
-        assert train["whole"]
-        assert train["listed"]
-        assert train["making"] == 0
-        assert train["source_id"].startswith("file://")
-        assert document["cache"]["fetched_bytes"] > 0
-
-    play(played)
+async def test_status_is_answered_at_once(bench):
+    reply = await bench.ask(protocol.AskStatus)
+    assert reply.status == {"a": "status"}
+    document = bench.life.loop.status()
+    train = document["datasets"]["train"]
+    assert train["whole"]
+    assert train["listed"]
+    assert train["making"] == 0
+    assert train["source_id"].startswith("file://")
+    assert document["cache"]["fetched_bytes"] > 0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from structlog.testing import capture_logs
 
 from cachecd.cli.status import _print
@@ -36,59 +38,48 @@ async def grant(life: Life, job: str, epoch: int) -> str:
     return reply.lease
 
 
-def play(root: Any, played: Any) -> None:
-    async def main() -> None:
-        async with Life(config(root, LIMIT, SHARD)) as life:
-            await full(life)
-            await played(life)
+@pytest.fixture
+@asynccontextmanager
+async def life(root) -> AsyncIterator[Life]:
+    """At its limit."""
+    async with Life(config(root, LIMIT, SHARD)) as opened:
+        await full(opened)
+        yield opened
 
-    asyncio.run(main())
 
-
-def test_status_names_the_lease_that_keeps_retired_shards(root, capsys, monkeypatch):
+async def test_status_names_the_lease_that_keeps_retired_shards(life, capsys, monkeypatch):
     monkeypatch.setattr(loop, "_PATIENCE", 0.0)
     monkeypatch.setattr(loop, "_MEASURE", 0.05)
-
-    async def holding(life: Life) -> None:
-        lease = await life.acquire()
-        fd = os.dup(life.locks[lease])
-        with capture_logs() as logs:
-            for _ in range(3):
-                await full(life)
-                await life.acquire()
-            await until(lambda: lease in train(life)["rotation_waits"])
-            await until(lambda: any("rotation of train" in line["event"] for line in logs))
-        assert train(life)["retired_bytes"] > 0
-        document = life.loop.status()
-        kept = {each["lease"]: each["held"] for each in document["leases"] if each["retired_bytes"]}
-        assert kept[lease] is True
-        shown = {"pid": 1, "uptime_s": 2.0, "workers": 1, "offline": False}
-        sampler = {"workers": 1, "alive": 1, "restarts": 0, "last_end": ""}
-        _print({**document, "daemon": shown, "sampler": sampler})
-        said = capsys.readouterr().out
-        assert "nothing rotates: lease" in said
-        assert "retired" in said
-        os.close(fd)
-
-    play(root, holding)
-
-
-def test_status_says_that_nothing_was_delivered(root):
-    async def played(life: Life) -> None:
-        for epoch in range(2):
-            await grant(life, "bare", epoch)
-        assert "jobs reported 0 B as delivered" in train(life)["rotation_waits"]
-
-    play(root, played)
-
-
-def test_status_shows_the_rate_of_fetching_and_0_when_nothing_moves(root, monkeypatch):
-    monkeypatch.setattr(loop, "_MEASURE", 0.05)
-
-    async def main() -> None:
-        async with Life(config(root, LIMIT, SHARD)) as life:
-            await until(lambda: train(life)["bytes_per_second"] > 0)
+    lease = await life.acquire()
+    fd = os.dup(life.locks[lease])
+    with capture_logs() as logs:
+        for _ in range(3):
             await full(life)
-            await until(lambda: train(life)["bytes_per_second"] == 0)
+            await life.acquire()
+        await until(lambda: lease in train(life)["rotation_waits"])
+        await until(lambda: any("rotation of train" in line["event"] for line in logs))
+    assert train(life)["retired_bytes"] > 0
+    document = life.loop.status()
+    kept = {each["lease"]: each["held"] for each in document["leases"] if each["retired_bytes"]}
+    assert kept[lease] is True
+    shown = {"pid": 1, "uptime_s": 2.0, "workers": 1, "offline": False}
+    sampler = {"workers": 1, "alive": 1, "restarts": 0, "last_end": ""}
+    _print({**document, "daemon": shown, "sampler": sampler})
+    said = capsys.readouterr().out
+    assert "nothing rotates: lease" in said
+    assert "retired" in said
+    os.close(fd)
 
-    asyncio.run(main())
+
+async def test_status_says_that_nothing_was_delivered(life):
+    for epoch in range(2):
+        await grant(life, "bare", epoch)
+    assert "jobs reported 0 B as delivered" in train(life)["rotation_waits"]
+
+
+async def test_status_shows_the_rate_of_fetching_and_0_when_nothing_moves(root, monkeypatch):
+    monkeypatch.setattr(loop, "_MEASURE", 0.05)
+    async with Life(config(root, LIMIT, SHARD)) as life:
+        await until(lambda: train(life)["bytes_per_second"] > 0)
+        await full(life)
+        await until(lambda: train(life)["bytes_per_second"] == 0)

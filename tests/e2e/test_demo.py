@@ -92,14 +92,14 @@ def results(output: str) -> tuple[dict, list[dict], dict]:
 
 
 def test_the_cache_grows_and_rotates_within_its_limit_while_the_model_learns(start):
-    demo = start("--epochs", "9", "--json")
+    demo = start("--epochs", "6", "--json")
     first = demo.lines_until('"epoch"')
     assert demo.process.poll() is None, "rows come as they are ready, not all at the end"
     rest, errors = demo.end()
     assert demo.process.returncode == 0, errors
     setting, rows, summary = results("".join(first) + rest)
 
-    assert len(rows) == 9
+    assert len(rows) == 6
     records = [row["records"] for row in rows]
     assert records[0] < records[1]
     assert rows[0]["files"] < rows[1]["files"]

@@ -11,14 +11,20 @@ from typing import Any
 
 import pytest
 
+from cachecd.cli.status import command as show_status
 from cachecd_client import Epoch
+from cachecd_client.errors import AcquireTimeoutError
 from tests.e2e.daemons import Daemon, file_source, wait_until
 from tests.e2e.inventory import inventory, repeated
 from tests.e2e.listing_bucket import ListingBucket, content, listing_bucket
+from tests.e2e.reading import by_numpy
 
 UNITS = 1300  # two blocks that may be walked while the listing runs, and the rest
 HELD = 1000  # the first unit of the pages that are held
 GIVEN = 1100  # units listed by then: the glances are answered
+RELEASED = 1 << 62
+PATTERN = r"^\d{6}(\d)"  # the last digit of its number is an object's class
+CLASSES = [9, 1, "8", 2, 7, 3, 6, 4, 5]  # all but 0, and in an order of nobody's
 
 
 @pytest.fixture
@@ -32,9 +38,10 @@ def served(bucket: ListingBucket, tmp_path: Path) -> Iterator[Callable[..., Daem
     """Makes daemons of this bucket: some 100 objects a shard, and `first` is four shards."""
     with ExitStack() as running:
 
-        def make(name: str = "d", **settings: Any) -> Daemon:
+        def make(name: str = "d", label: Any = None, **settings: Any) -> Daemon:
             (tmp_path / name).mkdir()
-            dataset = {"source": bucket.source(), "grow": {"first": "1MiB"}}
+            source = bucket.source() | ({"label": label} if label else {})
+            dataset = {"source": source, "grow": {"first": "1MiB"}}
             settings = {"shard_size": "256KiB", **settings}
             return running.enter_context(Daemon(tmp_path / name, {"train": dataset}, **settings))
 
@@ -43,6 +50,16 @@ def served(bucket: ListingBucket, tmp_path: Path) -> Iterator[Callable[..., Daem
 
 def units(one: Daemon) -> dict[int, list[int]]:
     return {n: [int(u) for u in shard.units] for n, shard in inventory(one.cache).items()}
+
+
+def read(epoch: Epoch, classes: list[str]) -> set[int]:
+    """The units' numbers: every record is its object, and its label the place of its class."""
+    assert epoch.schema["label"].classes == tuple(classes)
+    found = by_numpy(epoch)
+    for key, (label, payload) in found.items():
+        assert classes[label] == key.decode()[6]
+        assert payload == content(int(key))
+    return {int(key) for key in found}
 
 
 def payloads(epoch: Epoch) -> dict[str, bytes]:
@@ -60,14 +77,15 @@ def listed(one: Daemon) -> int:
 
 
 def test_killed_in_the_middle_of_a_listing_it_trains_before_and_goes_on_after(served, bucket):
+    """The classes are given, so that nothing waits for the listing's end."""
+    label, names = {"pattern": PATTERN, "classes": CLASSES}, [str(name) for name in CLASSES]
     bucket.held_at = HELD
-    one = served().start()
+    one = served(label=label).start()
     wait_until(lambda: listed(one) == GIVEN, what="what the store gives is listed")
     with one.connect() as cache, cache.acquire("train", epoch=0, job="a") as epoch:
-        for batch in epoch.numpy(32):
-            for key, payload in zip(batch["key"], batch["payload"], strict=True):
-                assert bytes(payload) == content(int(bytes(key)))
+        assert read(epoch, names)
     assert not one.train["listed"]
+    assert one.train["waits_for"] == ""
     one.kill()
 
     asked = len(bucket.listed_after)
@@ -75,16 +93,48 @@ def test_killed_in_the_middle_of_a_listing_it_trains_before_and_goes_on_after(se
     wait_until(lambda: len(bucket.listed_after) > asked, what="it is listed again")
     assert one.terminate() == 0  # however long the store takes for its answer
 
-    bucket.held_at = 1 << 62
+    bucket.held_at = RELEASED
     one.start()
     one.until_whole()
     assert not repeated(inventory(one.cache))
-    interrupted = units(one)
-    assert sorted({unit for shard in interrupted.values() for unit in shard}) == list(range(UNITS))
+    with one.connect() as cache, cache.acquire("train", epoch=1, job="a") as epoch:
+        assert read(epoch, names) == {n for n in range(UNITS) if n % 10}
+    # What is not in the list costs no fetch, and is told by its class.
+    assert not [key for key in bucket.fetched if key[len("train/") :][6] == "0"]
+    why = (
+        "class '0' is not in label.classes: add it to the list (which makes a new generation), or move "
+        "its objects to another prefix"
+    )
+    assert set(one.skipped().values()) == {why[:128]}
 
-    other = served("other").start()
+    other = served("other", label).start()
     other.until_whole()
-    assert units(other) == interrupted
+    assert units(other) == units(one)
+
+
+def test_a_wait_for_the_listings_end_is_told_and_ended_by_naming_the_classes(
+    served, bucket, capsys
+):
+    bucket.held_at = HELD
+    one = served(label={"pattern": PATTERN}).start()
+    wait_until(lambda: listed(one) == GIVEN, what="what the store gives is listed")
+    found = one.train
+    assert (found["open_streams"], found["listed"], found["stopped"]) == (0, False, "")
+    assert "label.classes" in found["waits_for"]
+    show_status(one.endpoint)
+    told = capsys.readouterr().out
+    assert "still listing" in told
+    assert found["waits_for"] in told
+    with one.connect() as cache, pytest.raises(AcquireTimeoutError, match=r"label\.classes"):
+        cache.acquire("train", epoch=0, job="a", timeout=0.3)
+    assert one.terminate() == 0
+
+    names = [str(digit) for digit in range(10)]
+    one.document["datasets"]["train"]["source"]["label"]["classes"] = names
+    one.start()
+    with one.connect() as cache, cache.acquire("train", epoch=0, job="a") as epoch:
+        assert read(epoch, names)
+    assert set(bucket.fetched) < {f"train/{n:07d}" for n in range(GIVEN)}
 
 
 def test_a_listing_that_fails_in_the_middle_is_told_and_sampling_goes_on(served, bucket):
@@ -93,7 +143,7 @@ def test_a_listing_that_fails_in_the_middle_is_told_and_sampling_goes_on(served,
     wait_until(lambda: "access denied" in str(one.train["stopped"]), what="it is told")
     wait_until(lambda: len(bucket.fetched) >= 700, what="what is listed is sampled")
     assert not one.train["listed"]
-    bucket.held_at = 1 << 62
+    bucket.held_at = RELEASED
     wait_until(lambda: one.train["whole"], 40.0, "it goes on by itself")
     assert one.train["stopped"] == ""
     assert bucket.listed_after.count(-1) == 2  # the look at the start, and one listing

@@ -37,6 +37,8 @@ async def test_samplers_and_what_they_start_give_way_to_whoever_computes(tmp_pat
             assert os.sched_getscheduler(one) == os.SCHED_BATCH
             assert os.getpriority(os.PRIO_PROCESS, one) == NICE
         assert autogroup(sampler) in (str(NICE), "")
+        # Where memory is short, the kernel takes it before the trainer.
+        assert int(Path(f"/proc/{sampler}/oom_score_adj").read_text()) >= 800
 
 
 def test_a_process_in_somebody_elses_session_leaves_that_as_it_is():

@@ -11,9 +11,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from cachecd.executors import local
 from cachecd.executors.local import LocalExecutor
 from cachecd.model import Cursor, Shape, StreamId, Unit
 from cachecd.sampler.messages import (
@@ -237,20 +234,6 @@ async def test_stream_that_waits_for_a_grant_is_not_silent(tmp_path: Path):
         b.grant(stream, 1)
         assert (await b.sealed(stream, 1)).records > 0
         assert not b.of(stream, Failed)
-
-
-@in_loop
-async def test_streams_of_a_process_near_its_memory_fail_between_shards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(local, "_TIRED", 1e-9)  # of its memory, 1 kB: any takes more
-    async with bench(tmp_path, memory=1 << 40) as b:
-        stream = b.open(0)
-        b.grant(stream, 0, 1)
-        await b.sealed(stream, 0)
-        failed = await b.ended(stream, Failed)
-        assert (failed.cause, failed.unit, failed.passing) == ("worker", None, True)
-        assert "memory" in failed.reason
 
 
 @in_loop

@@ -1,16 +1,18 @@
-"""What a cache does on a small file system of its own: `python -m tests.faults.small_disk SCENARIO FOLDER`.
+"""What a cache does on a small file system: `python -m tests.faults.small_disk FOLDER SCENARIO...`
 
 Started by test_disk_limit.py in namespaces of its own (unshare -Urm), where any user may mount one; it
-ends with an AssertionError if a promise is broken. Without the namespaces, `--plain`, the cache lies on
-the file system that is there, and what is measured is the directory.
+prints a traceback for each scenario that breaks a promise, as JSON. Without the namespaces, `--plain`,
+the cache lies on the file system that is there, and what is measured is the directory.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -27,7 +29,7 @@ class Gauge(Watch):
     """The most a file system held: statvfs counts all in one instant, as no walk through a tree can."""
 
     def __init__(self, mount: Path) -> None:
-        super().__init__(0.0002)
+        super().__init__(0.0005)
         self._mount = mount
         self.bytes = 0
         self.least_free = sys.maxsize
@@ -232,8 +234,15 @@ SCENARIOS: Mapping[str, Callable[[Path, bool], None]] = {
 }
 
 
-def main(name: str, folder: str, *options: str) -> None:
-    SCENARIOS[name](Path(folder), "--plain" in options)
+def main(folder: str, *options: str) -> None:
+    failures = {}
+    for name in options:
+        if name != "--plain":
+            try:
+                SCENARIOS[name](Path(folder) / name, "--plain" in options)
+            except Exception:
+                failures[name] = traceback.format_exc()
+    json.dump(failures, sys.stdout)
 
 
 if __name__ == "__main__":

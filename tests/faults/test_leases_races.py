@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -94,24 +93,6 @@ def ending(layout: Layout, disk: FaultyDisk) -> subprocess.Popen[bytes]:
     wait_until(lambda: disk.hits(rule))
     os.waitid(os.P_PID, process.pid, os.WSTOPPED)
     return process
-
-
-def test_a_lease_that_is_being_deleted_is_lost_and_its_next_manifest_is_another(layout, tmp_path):
-    path = write(layout)
-    opened_before = os.open(path, os.O_RDONLY)
-    with ending(layout, FaultyDisk(tmp_path / "faults", layout.root)) as daemon:
-        with pytest.raises(LeaseLostError, match="the daemon is deleting this lease"):
-            HeldLease(path)
-        daemon.send_signal(signal.SIGCONT)
-        assert daemon.wait(10) == 0
-    with pytest.raises(LeaseLostError, match="manifest is gone"):
-        HeldLease(path)
-    write(layout, 1)
-    held = HeldLease(path)
-    assert held.manifest.epoch == 1
-    assert not os.path.samestat(os.fstat(opened_before), path.stat())
-    os.close(opened_before)
-    held.close()
 
 
 def test_a_daemon_killed_while_it_deletes_a_lease_leaves_it_whole_to_be_held(layout, tmp_path):

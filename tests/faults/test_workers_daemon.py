@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.e2e.daemons import REPOSITORY, Daemon, alive, file_source, wait_until
+from tests.e2e.daemons import Daemon, alive, file_source, wait_until
 
 FINE = 60
 HARM = {
@@ -19,15 +19,15 @@ HARM = {
 }
 
 
-def daemon(folder: Path, transform: str, **environ: str) -> Daemon:
+def daemon(folder: Path, transform: str) -> Daemon:
     source = {"url": f"file://{folder}/source", "format": "files"}
     train = {"source": source, "transform": transform}
     return Daemon(
         folder,
         {"train": train},
-        {"PYTHONPATH": f"{REPOSITORY}:{folder}", "NOTES": str(folder), **environ},
+        {"NOTES": str(folder)},
         shard_size="64KiB",
-        sampler={"workers": 2, "unit_timeout": "1s", "memory": "1GiB"},
+        sampler={"workers": 2, "unit_timeout": "1s", "memory": "1GiB", "path": ["."]},
     )
 
 

@@ -116,6 +116,7 @@ def test_boundary_costs_what_it_retires():
     assert seconds[100_000] < 5 * seconds[1_000] + 0.2 * MS
 
 
+@pytest.mark.long
 def test_each_event_takes_as_long_while_ten_thousand_shards_are_copied():
     policy, seconds = a_policy(100_000)[0], []
     numbers = [j * (STREAMS + 1) for j in range(10_000)]
