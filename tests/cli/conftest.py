@@ -7,6 +7,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 
 import pytest
+import structlog
 
 from cachecd.cli import run_command
 
@@ -29,6 +30,7 @@ def cachecd(monkeypatch, capfd):
                 bare.setenv(name, value)
             capfd.readouterr()
             code = run_command([str(each) for each in arguments])
+            structlog.reset_defaults()  # `run` logs to a stream that ends with this test
         return CompletedProcess(arguments, code, *capfd.readouterr())
 
     return run

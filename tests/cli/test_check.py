@@ -282,7 +282,7 @@ def split_of(tmp_path, split):
     """A configuration of one large array; its directory has no cache yet."""
     folder = tmp_path / "src"
     folder.mkdir(exist_ok=True)
-    np.save(folder / "tokens.npy", np.arange(12 << 20, dtype=np.int32))  # 12 units
+    np.save(folder / "tokens.npy", np.arange(6 << 20, dtype=np.int32))  # 6 units
     path = tmp_path / "split.yaml"
     path.write_text(
         f"version: 1\ncache: {{dir: {tmp_path / 'cache'}, limit: 1GiB, shard_size: 1MiB}}\n"

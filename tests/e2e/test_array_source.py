@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import h5py
 import numpy as np
-import pytest
-import zarr
 
 
 def test_windows_of_every_kind_of_array_arrive_and_what_has_none_costs_itself(daemon, tmp_path):
@@ -37,31 +34,3 @@ def test_windows_of_every_kind_of_array_arrive_and_what_has_none_costs_itself(da
     for kind, key in names.items():
         for at in range(0, 4901, 50):
             assert np.array_equal(found[key, at], arrays[kind][at : at + 100])
-
-
-@pytest.mark.parametrize("kind", ["hdf5", pytest.param("zarr", marks=pytest.mark.long)])
-def test_windows_by_an_imported_reader_arrive_whole(kind, daemon, tmp_path):
-    folder = tmp_path / "source"
-    folder.mkdir()
-    array = np.random.default_rng(6).integers(0, 99, (5000, 2)).astype(">i2")
-    if kind == "zarr":
-        file = str(folder / "a.zarr")
-        zarr.create_array(file, name="data", data=array, chunks=(700, 2), zarr_format=2)
-    else:
-        with h5py.File(folder / "a.h5", "w") as file:
-            file.create_dataset("data", data=array, chunks=(700, 2), compression="gzip")
-    source = {
-        "url": f"file://{folder}",
-        "format": "python",
-        "reader": f"cachecd.readers.{kind}:Windows",
-        "options": {"window": 100, "stride": 50, "path": "data"},
-    }
-    served = daemon({"train": {"source": source, "grow": {"first": "64KiB"}}}).start()
-    served.until_whole()
-    found = {}
-    with served.connect() as cache, cache.acquire("train", timeout=30) as epoch:
-        for batch in epoch.numpy(batch_size=4, drop_last=False):
-            for start, window in zip(batch["start"], batch["array"], strict=True):
-                found[int(start)] = window.copy()
-    assert found.keys() == set(range(0, 4901, 50))
-    assert all(np.array_equal(window, array[at : at + 100]) for at, window in found.items())

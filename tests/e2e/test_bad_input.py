@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from PIL import Image
 
 from cachecd.cli import run_command
@@ -95,6 +96,7 @@ def test_network_file_system_is_refused_for_the_cache(daemon, train, monkeypatch
     served.write_config()
     before = tree(served.folder)
     assert run_command(["run", str(served.config)]) == WORLD
+    structlog.reset_defaults()  # it logs to a stream that ends with this test
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.startswith(f"cachecd: {served.cache} is on the network file system nfs4")

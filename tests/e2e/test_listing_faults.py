@@ -145,7 +145,7 @@ def test_a_listing_that_fails_in_the_middle_is_told_and_sampling_goes_on(served,
     assert not one.train["listed"]
     bucket.held_at = RELEASED
     wait_until(lambda: one.train["whole"], 40.0, "it goes on by itself")
-    assert one.train["stopped"] == ""
+    wait_until(lambda: one.train["stopped"] == "", what="it is told")
     assert bucket.listed_after.count(-1) == 2  # the look at the start, and one listing
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -79,22 +78,3 @@ def test_ranks_share_a_mixture_of_sets_that_grow_and_resume_in_its_middle(
     for cache in ranks:
         cache.close()
     wait_until(lambda: not one.status()["leases"], what="no lease is left")
-
-
-def test_a_mixture_that_was_killed_goes_on_where_its_sets_are(daemon, datasets):
-    run = {"n": 2, "steps_per_epoch": 10, "timeout": 30}
-    here = daemon(datasets, shard_size="64KiB").start()
-    with here.connect(timeout=20) as cache:
-        for epoch in cache.epochs(WEIGHTS, **run):
-            loader = epoch.numpy(10)
-            whole = texts(epoch.numpy(10))
-            here.settle()
-            batches = iter(loader)
-            for _ in range(4):
-                next(batches)
-            state = json.loads(json.dumps(loader.state_dict()))
-    here.kill()
-    with here.start().connect(timeout=20) as cache:
-        for epoch in cache.epochs(WEIGHTS, **run, state=state):
-            assert epoch.epoch == 1
-            assert texts(epoch.numpy(10)) == whole[40:]

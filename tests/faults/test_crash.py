@@ -96,11 +96,6 @@ def test_killed_at_random_instants_over_and_over_it_goes_on(crashes):
         stands(crashes, [kill for kill in instants if kill.setting == setting])
 
 
-def test_lost_and_torn_small_files_cost_no_shard_and_no_record(crashes):
-    damages = [power.snapshot_gone, power.snapshot_cut, power.state_that_was_not_replaced]
-    stands(crashes, [Kill("rotation", "release", "unlink", SHARD) for _ in damages], damages)
-
-
 def test_files_that_a_power_failure_left_empty_or_halved_are_never_seen(crashes):
     damages = [
         d for d in power.DAMAGES if d.__name__.startswith(("shard", "sidecar", "one", "man"))

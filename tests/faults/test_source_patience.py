@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -137,23 +136,3 @@ def test_the_gate_lets_no_more_in_than_the_pace_allows_and_forgets_nobody(
     asyncio.run(all_of_them())
     assert peak == allowed
     assert served >= set(range(40)) - cancelled
-
-
-def test_the_gate_stays_closed_for_as_long_as_the_store_wants():
-    async def waited() -> float:
-        pace = Pace(4)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        pace.overloaded(began, began, after=0.05)
-        async with Gate(pace):
-            return loop.time() - began
-
-    assert asyncio.run(waited()) >= 0.05
-
-
-@pytest.mark.parametrize("most", [1, 32])
-def test_a_store_that_throttles_all_is_asked_one_at_a_time(most: int):
-    pace = Pace(most)
-    for number in range(10):
-        pace.overloaded(float(number), float(number))
-    assert pace.allowed == 1
