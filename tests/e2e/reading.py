@@ -66,13 +66,3 @@ def expected(objects: dict[str, bytes], keys: Any) -> Records:
         key: (int(key.decode()[len("class-")]), objects[key.decode()])
         for key in map(bytes, keys)
     }  # fmt: skip
-
-
-def assert_every_reader_gets(objects: dict[str, bytes], epoch: Epoch) -> set[bytes]:
-    """All three readers find the same records, byte for byte those of the store; their keys."""
-    found = by_numpy(epoch)
-    assert len(found) == epoch.num_records
-    assert found == expected(objects, found)
-    assert by_torch(epoch) == found
-    assert by_tensorflow(epoch) == found
-    return set(found)

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import functools
-import os
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -101,32 +97,6 @@ async def bench(folder: Path, workers: int = 1, **options: Any) -> AsyncIterator
         await one.executor.close(10)
         assert not any(is_alive(pid) for pid in pids)
         assert one.executor.pids == []
-
-
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        before = descriptors()
-        await test()
-        assert descriptors() <= before, "descriptors are left open"
-
-    asyncio.run(main())
-
-
-def in_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    @functools.wraps(test)
-    def in_its_loop(**fixtures: Any) -> None:
-        run(lambda: test(**fixtures))
-
-    return in_its_loop
-
-
-def descriptors() -> Counter[str]:
-    """How many of each kind that an executor makes are open: pipes, pidfds and memfds."""
-    found: list[str] = []
-    for descriptor in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):
-            found.append(os.readlink(f"/proc/self/fd/{descriptor}").partition(":[")[0])
-    return Counter(kind for kind in found if kind.startswith(("pipe", "anon_inode", "/memfd")))
 
 
 def is_alive(pid: int) -> bool:

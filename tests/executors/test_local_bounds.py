@@ -12,10 +12,9 @@ from pathlib import Path
 from cachecd.executors.descendants import MARK
 from cachecd.sampler.messages import Sealed
 from cachecd.sampler.throttle import CREDIT
-from tests.executors.bench import bench, in_loop, until
+from tests.executors.bench import bench, until
 
 
-@in_loop
 async def test_nobody_is_silent_while_nobody_listens(tmp_path: Path):
     """This process was stopped, or the machine suspended: the time does not count."""
 
@@ -28,7 +27,6 @@ async def test_nobody_is_silent_while_nobody_listens(tmp_path: Path):
         assert b.executor.pids == [process.pid]
 
 
-@in_loop
 async def test_a_start_may_take_longer_than_a_unit(tmp_path: Path, capfd):
     script = tmp_path / "python"
     script.write_text(f'#!/bin/sh\nsleep 1.4\necho $MINE >&2\nexec {sys.executable} "$@"\n')
@@ -44,7 +42,6 @@ async def test_a_start_may_take_longer_than_a_unit(tmp_path: Path, capfd):
     assert capfd.readouterr().err == "mine\n", "the user's interpreter has the user's variables"
 
 
-@in_loop
 async def test_what_a_killed_executor_left_is_ended_by_the_next_of_its_name(tmp_path: Path):
     """A child in a session of its own outlives kill -9, and keeps its file open."""
 
@@ -63,7 +60,6 @@ async def test_what_a_killed_executor_left_is_ended_by_the_next_of_its_name(tmp_
         other.wait()
 
 
-@in_loop
 async def test_all_processes_together_fetch_no_faster_than_the_bandwidth(tmp_path: Path):
     async with bench(tmp_path, workers=2, bandwidth=2e6) as b:
         for number in (1, 2):  # both are up and at work then

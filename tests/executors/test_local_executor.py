@@ -14,10 +14,10 @@ from structlog.testing import capture_logs
 from cachecd.errors import ConfigError
 from cachecd.executors import local
 from cachecd.sampler.messages import FromStream, Sealed
-from tests.executors.bench import Bench, bench, in_loop, is_alive, run, until
+from tests.executors.bench import Bench, bench, is_alive, until
 
 
-def test_processes_that_cannot_live_are_started_again_ever_more_seldom(
+async def test_processes_that_cannot_live_are_started_again_ever_more_seldom(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """The interpreter has no cachecd: every process ends at once."""
@@ -33,7 +33,7 @@ def test_processes_that_cannot_live_are_started_again_ever_more_seldom(
     script.write_text("#!/bin/sh\nexit 7\n")
     script.chmod(0o755)
 
-    async def test() -> None:
+    with capture_logs() as said:
         async with bench(tmp_path, python=script) as b:
             await until(lambda: len(pauses) >= 12)
             assert pauses[:10] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0]
@@ -41,20 +41,15 @@ def test_processes_that_cannot_live_are_started_again_ever_more_seldom(
             failed = await b.failed(1)
             assert (failed.cause, failed.unit) == ("worker", None)
             assert "exited with status 7" in failed.reason
-
-    with capture_logs() as said:
-        run(test)
     assert {line["why"] for line in said} == {"sampler process exited with status 7"}
 
 
-@in_loop
 async def test_an_interpreter_that_does_not_exist_is_a_configuration_error(tmp_path: Path):
     b = Bench(tmp_path, 2, python=tmp_path / "no" / "python")
     with pytest.raises(ConfigError, match=r"sampler.python: cannot start .*/no/python: "):
         await b.start()
 
 
-@in_loop
 async def test_closing_ends_processes_that_work_and_removes_their_files(tmp_path: Path):
     step = "tests.sampler.steps:first_then_wait"
     b = Bench(tmp_path, 2, transform=step)
@@ -79,7 +74,6 @@ async def test_closing_ends_processes_that_work_and_removes_their_files(tmp_path
     assert b.said == said, "nothing is delivered any more"
 
 
-@in_loop
 async def test_closing_kills_what_does_not_end_by_itself(tmp_path: Path):
     script = tmp_path / "python"
     script.write_text("#!/bin/sh\ntrap '' TERM\nwhile true; do sleep 3600; done\n")
@@ -94,14 +88,13 @@ async def test_closing_kills_what_does_not_end_by_itself(tmp_path: Path):
     await b.executor.close(0)
 
 
-@in_loop
 async def test_without_workers_there_is_nothing_to_start_or_close(tmp_path: Path):
     b = Bench(tmp_path, 0)
     await b.executor.close(1)
 
 
-def test_a_defect_in_who_listens_is_logged_and_wedges_nothing(tmp_path: Path):
-    async def test() -> None:
+async def test_a_defect_in_who_listens_is_logged_and_wedges_nothing(tmp_path: Path):
+    with capture_logs() as said:
         async with bench(tmp_path) as b:
             report = b.executor._streams.report
 
@@ -115,7 +108,4 @@ def test_a_defect_in_who_listens_is_logged_and_wedges_nothing(tmp_path: Path):
             assert "was killed" in failed.reason
             b.submit(2, b"y")
             assert isinstance(await b.answer(2), Sealed)
-
-    with capture_logs() as said:
-        run(test)
     assert "a defect" in repr([line.get("exc_info") for line in said])

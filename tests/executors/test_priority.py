@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.executors.bench import bench, in_loop, until
+from tests.executors.bench import bench, until
 
 NICE = max(5, os.getpriority(os.PRIO_PROCESS, 0))
 GIVE_WAY = "from cachecd.sampler.child import give_way; give_way()"
@@ -20,7 +20,6 @@ def autogroup(process: int | str = "self") -> str:
     return said[-1] if said else ""
 
 
-@in_loop
 async def test_samplers_and_what_they_start_give_way_to_whoever_computes(tmp_path: Path):
     file = tmp_path / "child"
     environ = {**os.environ, "CHILD_FILE": str(file)}

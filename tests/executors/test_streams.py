@@ -26,7 +26,7 @@ from cachecd.sampler.messages import (
     Setup,
     Units,
 )
-from tests.executors.bench import in_loop, is_alive, until
+from tests.executors.bench import is_alive, until
 
 SHAPE = Shape(8, 8, 4, 64 << 10, 0)
 CHANCE = random.Random(7)
@@ -118,7 +118,6 @@ async def bench(folder: Path, workers: int = 1, **options: Any) -> AsyncIterator
                 assert not one.unsealed(StreamId("train", "g", index))
 
 
-@in_loop
 async def test_streams_are_spread_over_the_processes_and_each_fills_shards(tmp_path: Path):
     async with bench(tmp_path, workers=2) as b:
         streams = [b.open(index) for index in range(4)]
@@ -132,7 +131,6 @@ async def test_streams_are_spread_over_the_processes_and_each_fills_shards(tmp_p
         assert not any(isinstance(m, Failed) for m in b.said)
 
 
-@in_loop
 async def test_streams_of_a_killed_process_fail_and_the_others_go_on(tmp_path: Path):
     async with bench(tmp_path, workers=2, transform="tests.sampler.steps:slow") as b:
         streams = [b.open(index) for index in range(4)]
@@ -161,7 +159,6 @@ async def test_streams_of_a_killed_process_fail_and_the_others_go_on(tmp_path: P
         assert (await b.sealed(again, 0)).records > 0
 
 
-@in_loop
 async def test_no_unit_is_blamed_for_the_death_of_a_process_that_waits(tmp_path: Path):
     async with bench(tmp_path) as b:
         stream = b.open(0)
@@ -175,7 +172,6 @@ async def test_no_unit_is_blamed_for_the_death_of_a_process_that_waits(tmp_path:
         assert (failed.cause, failed.unit, failed.passing) == ("worker", None, True)
 
 
-@in_loop
 async def test_stream_opened_again_at_its_cursor_makes_the_same_bytes(tmp_path: Path):
     async with bench(tmp_path / "whole") as b:
         stream = b.open(0)
@@ -201,7 +197,6 @@ async def test_stream_opened_again_at_its_cursor_makes_the_same_bytes(tmp_path: 
         assert b.files(stream) == whole
 
 
-@in_loop
 async def test_close_is_answered_for_a_stream_that_nobody_carries(tmp_path: Path):
     async with bench(tmp_path) as b:
         stream = StreamId("train", "g", 5)
@@ -211,7 +206,6 @@ async def test_close_is_answered_for_a_stream_that_nobody_carries(tmp_path: Path
         assert b.said == [Closed(stream)]
 
 
-@in_loop
 async def test_stream_whose_transform_hangs_fails_with_its_unit(tmp_path: Path):
     step = "tests.sampler.steps:first_then_wait"
     async with bench(tmp_path, transform=step, silence=1.0) as b:
@@ -224,7 +218,6 @@ async def test_stream_whose_transform_hangs_fails_with_its_unit(tmp_path: Path):
         assert (other.unit, other.passing) == (None, True)
 
 
-@in_loop
 async def test_stream_that_waits_for_a_grant_is_not_silent(tmp_path: Path):
     async with bench(tmp_path, silence=1.0) as b:
         stream = b.open(0)
@@ -236,7 +229,6 @@ async def test_stream_that_waits_for_a_grant_is_not_silent(tmp_path: Path):
         assert not b.of(stream, Failed)
 
 
-@in_loop
 async def test_streams_fail_where_no_process_stays_alive(tmp_path: Path):
     async with bench(tmp_path) as b:
         stream = b.open(0)

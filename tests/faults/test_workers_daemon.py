@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.e2e.daemons import Daemon, alive, file_source, wait_until
+from tests.e2e.daemons import Daemon, file_source, wait_until
 
 FINE = 60
 HARM = {
     "010": b"segfault",
     "020": b"exit 3",
     "030": b"raise error",
-    "040": b"daemonise-and-die left",
     "050": b"spin",
     "051": b"write-everywhere",
     "052": b"write-to-pipes",
@@ -51,7 +50,6 @@ def test_hostile_units_are_set_aside_after_two_tries_and_all_others_are_there(tm
         assert reasons == {
             "010": "sampler process was killed by SIGSEGV",
             "020": "sampler process exited with status 3",
-            "040": "sampler process exited with status 4",
             "050": "sampler process was silent for 1 s (does a transform hang? "
             "sampler.unit_timeout) and was killed by SIGKILL",
             "052": "sampler process wrote something that is not a message (does a transform write to its "
@@ -61,14 +59,12 @@ def test_hostile_units_are_set_aside_after_two_tries_and_all_others_are_there(tm
         wait_until(lambda: served.status()["cache"]["reserved"] == 0)
         assert train["stopped"] == ""
         assert served.temporaries() == []
-        assert sampler["restarts"] >= 2 * 6, "two tries each, but for what raised"
+        assert sampler["restarts"] >= 2 * 5, "two tries each, but for what raised"
         wait_until(lambda: served.status()["sampler"]["alive"] == sampler["workers"] == 2)
         assert "sampler process" in sampler["last_end"]
-        left = int((tmp_path / "left").read_text())
-        wait_until(lambda: not alive(left), what=f"process {left} is gone")
         said = served.said()
         assert said.count("unit skipped") >= len(HARM)
-        assert said.count("sampler process replaced") >= 2 * 6
+        assert said.count("sampler process replaced") >= 2 * 5
 
 
 def test_a_crash_loop_backs_off_shows_in_status_and_ends_when_its_reason_does(tmp_path: Path):
