@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 
 import pytest
 
-from cachecd.demo import interruption as module
 from cachecd.demo.interruption import Interruption
 
 ENDING = [
@@ -58,43 +56,6 @@ def test_a_second_signal_does_not_disturb_the_cleanup():
         interrupted()
     send(signal.SIGINT)  # and so on until the process has ended
     assert cleaned == [True]
-
-
-def test_a_second_signal_does_not_disturb_what_the_first_closes_on_its_way(monkeypatch):
-    lost = []
-    monkeypatch.setattr("sys.unraisablehook", lost.append)
-
-    def endless():
-        try:
-            while True:
-                yield
-        finally:
-            send(signal.SIGINT)
-            for _ in range(1000):  # somewhere here the handler runs
-                pass
-
-    def interrupted():
-        with Interruption() as interruption, interruption.heeded():
-            for _ in endless():
-                send(signal.SIGINT)
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert lost == []
-
-
-def test_a_signal_whose_exception_was_lost_may_be_sent_again(monkeypatch):
-    monkeypatch.setattr(module, "_RISING", 0.0)
-
-    def interrupted():
-        with Interruption() as interruption, interruption.heeded():
-            with contextlib.suppress(KeyboardInterrupt):
-                send(signal.SIGINT)
-            send(signal.SIGINT)
-            pytest.fail("not heeded")
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
 
 
 def test_a_signal_that_comes_in_the_last_cleanup_is_raised_after_it():

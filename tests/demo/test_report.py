@@ -50,12 +50,6 @@ def test_the_first_row_stands_under_its_heads():
     ]
 
 
-def test_later_rows_have_no_heads():
-    assert replace(ROW, epoch=9).text() == (
-        "   10      5       70    4%    2.3 of 6.0        0  209.2   2.3 s     84.8%"
-    )
-
-
 def test_the_table_fits_a_terminal_of_80_columns():
     row = replace(
         ROW, epoch=998, files=115, records=1600, seen=1.0, disk_bytes=99 * MIB,

@@ -16,7 +16,7 @@ from cachecd.config import load
 from cachecd.daemon.rules import limit_of
 from cachecd.demo.configuration import configuration
 from cachecd.demo.disk_watch import DiskWatch
-from cachecd.demo.images import CLASSES, SIDE, images, write_images
+from cachecd.demo.images import CLASSES, SIDE, images
 from cachecd.sampler.sources.files import label_of
 
 
@@ -34,16 +34,6 @@ def test_the_images_are_grey_pngs_of_all_digits_in_both_parts(objects):
         assert len(ends) == CLASSES
     with Image.open(io.BytesIO(objects["train/0042-1.png"])) as image:
         assert (image.format, image.mode, image.size) == ("PNG", "L", (SIDE, SIDE))
-
-
-def test_the_images_are_the_same_every_time(objects):
-    assert images() == objects
-
-
-def test_a_folder_holds_each_object_under_its_key(objects, tmp_path):
-    some = dict(list(objects.items())[1590:1610])
-    write_images(some, tmp_path / "store")
-    assert {key: (tmp_path / "store" / key).read_bytes() for key in some} == some
 
 
 @pytest.mark.parametrize("name", ["plain", """ ' " # ${HOME} $x {} : - é"""])

@@ -11,8 +11,8 @@ import pytest
 
 from tests.e2e.daemons import Daemon, file_source, said_line, trainer, wait_until
 
-FILES = 400
-SIZES = {"limit": "6MiB", "shard_size": "64KiB"}
+FILES = 250
+SIZES = {"limit": "4MiB", "shard_size": "64KiB"}
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def full(daemon: Callable[..., Daemon], filled: Path) -> Daemon:
 def datasets(folder: Path) -> dict[str, Any]:
     train = {
         "source": {"url": f"file://{folder / 'source'}", "format": "files"},
-        "grow": {"first": "512KiB"},
+        "grow": {"first": "256KiB"},
         "evict": {"refresh": 0.5},
     }
     return {"train": train}

@@ -42,7 +42,7 @@ class Setting:
                     "evict": {"refresh": self.refresh},
                 }
             },
-            "sampler": {"workers": 2, "connections": 4},
+            "sampler": {"workers": 1 if self.rotates else 2, "connections": 4},
             "server": {"endpoint": f"ipc://{folder}/run/s"},
         }
         path = folder / "config.yaml"

@@ -17,7 +17,7 @@ from cachecd.policy.values import GenerationId, Lease
 from tests.policy.scenario import DAY, SLACK, Scenario
 from tests.policy.workers import Object
 
-RUNS = int(os.environ.get("CACHECD_POLICY_RUNS", "15"))
+RUNS = int(os.environ.get("CACHECD_POLICY_RUNS", "10"))
 SEED = int(os.environ.get("CACHECD_POLICY_SEED", "0"))
 EVENTS = 100
 
