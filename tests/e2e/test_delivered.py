@@ -11,8 +11,8 @@ import pytest
 
 from tests.e2e.daemons import Daemon, file_source, said_line, trainer, wait_until
 
-FILES = 250
-SIZES = {"limit": "4MiB", "shard_size": "64KiB"}
+FILES = 330
+SIZES = {"limit": "3MiB", "shard_size": "64KiB"}
 
 
 @pytest.fixture(scope="module")
