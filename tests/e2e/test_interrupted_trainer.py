@@ -114,7 +114,7 @@ def test_sigterm_is_passed_on_at_once(daemon, train, tmp_path):
     assert said.read_text() == "begun SIGTERM "
 
 
-@pytest.mark.parametrize(("how", "code"), [("interrupt", 130), ("ask", 143)])
+@pytest.mark.parametrize(("how", "code"), [("interrupt", 130), ("request", 143)])
 async def test_a_trainer_is_not_begun_once_the_daemon_is_to_end(tmp_path, how, code):
     stop = Stop()
     getattr(stop, how)()
