@@ -14,27 +14,27 @@
 namespace cachecd {
 namespace {
 
-// Records below this size come one by one into the first-level cache, or the second, while the one
-// before is read. Of larger ones the processor itself loads what is read in sequence.
+// A record below this size is prefetched into the first- or second-level cache while the previous
+// record is read. For larger records, the processor's own prefetching of sequential reads suffices.
 constexpr uint64_t kLargeRecord = 32 << 10;
 
-// Walking the page tables takes longer than a record does, and the processor walks several at once:
-// the pages of this many records are looked up together. Of 1, 4, 8 and 16 at 4 kB 8 is fastest.
+// A page-table walk takes longer than reading a record, but the processor does several at once. So
+// the pages of this many records are looked up together. At 4 kB, 8 is fastest of 1, 4, 8 and 16.
 constexpr uint64_t kLookUpAtOnce = 8;
 
-// By this much records may be larger than the first suggests.
+// Later records may have this many times the value bytes per frame byte of the first record.
 constexpr double kSlack = 1.25;
 
 bool IsLarge(const Record& record) { return record.frame.payload_bytes() >= kLargeRecord; }
 
-// The frame of a record that comes one by one; empty for others.
+// Returns the frame of record `row` if it is small; an empty span otherwise and beyond the last.
 ByteSpan SmallFrame(const std::vector<Record>& records, uint64_t row) {
   if (row >= records.size() || IsLarge(records[row])) return {};
   return records[row].file->Raw(records[row].frame);
 }
 
-// Of records `first` and on. The last pages come after all first ones: most are then found beside
-// these in the page tables.
+// Looks up the pages of kLookUpAtOnce records from `first` on. Last pages follow all first pages,
+// because most of their page-table entries lie beside entries that are then already loaded.
 void LookUpPages(const std::vector<Record>& records, uint64_t first) {
   for (const bool last : {false, true}) {
     for (uint64_t row = first; row < first + kLookUpAtOnce; ++row) {
@@ -44,16 +44,16 @@ void LookUpPages(const std::vector<Record>& records, uint64_t first) {
   }
 }
 
-// What of a value is converted at a time is still in the second-level cache.
+// Bytes converted at a time: few enough to stay in the second-level cache after their CRC.
 constexpr size_t kConvertedBytes = 64 << 10;
 
-// Entries whose names are remembered; a record may have any number of them.
+// The finder remembers the names of this many entries; a record may have more entries.
 constexpr size_t kMostSeen = 1024;
 
-// For other keys that follow from the same seed.
+// Makes the picture keys differ from other keys derived from the same seed.
 constexpr uint64_t kPictures = 0x70696374757265;
 
-// What the record calls itself, for errors: " of 'train/1.jpg'".
+// Returns the record's own key for error messages, such as " of 'train/1.jpg'"; else "".
 std::string OfKey(ByteSpan payload) {
   std::string found;
   try {
@@ -65,7 +65,7 @@ std::string OfKey(ByteSpan payload) {
         found = " of '" + std::string(reinterpret_cast<const char*>(key.data), key.size) + "'";
       });
     });
-  } catch (const MalformedExample&) {  // a feature that nobody asked for
+  } catch (const MalformedExample&) {  // the malformed feature was not requested
   }
   return found;
 }
@@ -123,7 +123,7 @@ void BatchBuilder::Decode(const Record& record, ByteSpan payload, std::vector<La
       if (index >= 0) found_[static_cast<size_t>(index)] = feature;
     });
     for (size_t i = 0; i < builders_.size(); ++i) {
-      // An entry without a value has no kind, like an absent one.
+      // A map entry without a value has no kind, like an absent feature.
       const FeatureView view =
           found_[i].data == nullptr ? FeatureView() : ParseFeature(found_[i], payload.data);
       builders_[i].Append(view, later);
@@ -134,7 +134,7 @@ void BatchBuilder::Decode(const Record& record, ByteSpan payload, std::vector<La
   }
 }
 
-// The record's CRC is computed from the bytes delivered, piece by piece in the record's order.
+// Computes the CRC piece by piece, in the record's order, from the very bytes it delivers.
 void BatchBuilder::CopyLarge(const Record& record, ByteSpan payload, ByteSpan coming) {
   std::sort(large_.begin(), large_.end(),
             [](const LargeValue& a, const LargeValue& b) { return a.from.data < b.from.data; });
@@ -170,8 +170,7 @@ uint32_t BatchBuilder::CopyConverted(const LargeValue& value, uint32_t crc) {
   return crc;
 }
 
-// What is not verified yet can be decoded safely, but proves nothing: whatever it says, the CRC has
-// the last word.
+// Decoding unverified bytes is memory-safe, but its result or error counts only if the CRC matches.
 void BatchBuilder::AppendVerified(const Record& record, uint64_t key, ByteSpan coming) {
   BusGuard::Watch(record.file->bytes());
   record.file->Bring(record.frame);
@@ -193,8 +192,8 @@ void BatchBuilder::AppendVerified(const Record& record, uint64_t key, ByteSpan c
   }
   if (BusGuard::Disturbed()) {
     if (BusGuard::Faulted()) record.file->Unreadable(record.frame);
-    // A page that another thread had replaced may have been read both before and after. As none
-    // comes back, what is right now was right all along.
+    // Another thread may have replaced a page between two reads of it. Replaced pages are never
+    // restored, so if the CRC matches now, all earlier reads were correct.
     record.file->Verify(record.frame, payload);
   }
   if (refused) std::rethrow_exception(refused);
@@ -251,8 +250,8 @@ void BatchBuilder::AppendRow(uint64_t position, Record* record, ByteSpan coming)
   }
 }
 
-// A builder's first batch has no hint but its first record: growing by and by, columns of large
-// values would be copied as often as they double.
+// A builder's first batch has no size hint except its first record. Without this reservation,
+// columns of large values would be copied each time they double.
 void BatchBuilder::ReserveFirst(uint64_t bytes, const RecordFile::Frame& first) {
   const double records =
       kSlack * static_cast<double>(bytes) / static_cast<double>(first.end - first.begin);
@@ -323,8 +322,8 @@ Batch BatchBuilder::Build(const Division::Rows& wanted) {
   }
 
   for (size_t i = 0; i < builders_.size(); ++i) {
-    // One large batch does not make all that follow as large; but what half of them would outgrow
-    // is not worth being copied each time.
+    // A hint above twice the batch's size shrinks by a quarter, so that one large batch does not
+    // enlarge all later ones. It shrinks no faster, because a column that outgrows it is copied.
     const size_t used = builders_[i].value_bytes();
     if (hints_[i] / 2 > used) hints_[i] -= hints_[i] / 4;
     hints_[i] = std::max(hints_[i], used);

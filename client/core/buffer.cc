@@ -13,14 +13,14 @@
 namespace cachecd {
 namespace {
 
-// A block is used for what needs at least this part of it: batches differ a little in size.
+// A request reuses a block if it needs at least 1/kWorstFit of it: batch sizes differ a little.
 constexpr size_t kWorstFit = 4;
-// Below the bound of the pool, this many blocks of the largest size are kept all the same: what
-// one batch in use and one in the making take.
+// The pool's limit is never below this many blocks of the largest size: enough for one batch in use
+// and one being built.
 constexpr size_t kAlwaysKept = 4;
 
 constexpr size_t kHugePage = 2 << 20;
-// Rounding up to huge pages adds at most a quarter.
+// From this size on, rounding up to huge pages adds at most a quarter.
 constexpr size_t kWorthHugePages = 4 * kHugePage;
 
 }  // namespace
@@ -58,14 +58,14 @@ Buffer BufferPool::Take(size_t bytes) {
   const size_t capacity = (bytes + alignment - 1) / alignment * alignment;
   void* data = std::aligned_alloc(alignment, capacity);
   if (data == nullptr) throw std::bad_alloc();
-  // A page fault per 2 MB instead of one per 4 kB. Where the kernel has none to give, it is
-  // ignored.
+  // Huge pages cost one page fault per 2 MB instead of one per 4 kB. If the kernel has none, the
+  // call has no effect.
   if (alignment == kHugePage) madvise(data, capacity, MADV_HUGEPAGE);
   return Buffer(shared_from_this(), {static_cast<uint8_t*>(data), capacity});
 }
 
 void BufferPool::Return(Block block) {
-  // In a forked child the mutex may be held for ever.
+  // In a forked child, the mutex may stay locked forever by a thread that does not exist there.
   if (generation_ == ForkGeneration()) {
     const std::lock_guard<std::mutex> lock(mutex_);
     const size_t limit = std::max(keep_bytes_, kAlwaysKept * block.capacity);

@@ -9,7 +9,7 @@
 namespace cachecd {
 namespace {
 
-// How much room a ragged list is given at a time: what there is at first doubles as it grows.
+// A ragged list reserves room for at least this many elements at a time; its buffer doubles.
 constexpr size_t kRaggedStep = 64;
 
 std::string Count(uint64_t count, const char* noun) {
@@ -71,7 +71,7 @@ void ColumnBuilder::Misfit(const std::string& found, const std::string& expected
 }
 
 void ColumnBuilder::Append(const FeatureView& given, std::vector<LargeValue>* later) {
-  // A writer that has nothing to list may leave the feature out, or its kind unset.
+  // A writer may omit a feature that has no values, or leave its kind unset.
   const bool absent = given.record == nullptr || (given.kind == Kind::kNone && !spec_.ragged);
   const FeatureView& feature = absent ? fallback_ : given;
   if (absent) later = nullptr;  // the fallback is not in the record
@@ -191,7 +191,7 @@ void ColumnBuilder::AppendOneHot(const FeatureView& feature) {
 }
 
 void ColumnBuilder::AppendDenseNumbers(const FeatureView& feature) {
-  // Written as far as the row may go, and then compared.
+  // Writes at most `row_elements_` values, then compares the count.
   NumberReader numbers(feature, conversion_);
   const uint64_t count = numbers.Read(data_.data() + used_, row_elements_);
   const uint64_t beyond = numbers.Skip();

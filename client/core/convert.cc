@@ -18,11 +18,11 @@ namespace {
 
 using Kernel = Conversion::Kernel;
 
-// Elements that pass through float32 at a time: these stay in the nearest cache.
+// Elements converted through float32 at a time: their floats stay in the first-level cache.
 constexpr size_t kBlock = 512;
 
-// Loops below are written for the compiler to make vectors of: no calls, no branches that depend
-// on a value, each element loaded and stored as bytes because records align nothing.
+// The compiler can vectorize the loops below: they have no calls and no branches on values. Load
+// and Store use memcpy, because elements in records are not aligned.
 
 template <typename T>
 CACHECD_INLINE auto Load(const uint8_t* from, size_t index) {
@@ -52,14 +52,14 @@ template <typename To, typename From>
 CACHECD_INLINE To Truncate(From value) {
   using Limits = std::numeric_limits<To>;
   if constexpr (sizeof(To) == 8) {
-    // No float is the largest integer; the next one, a power of two, is.
+    // The largest integer is not a float; the next integer, a power of two, is.
     constexpr From kBeyond = static_cast<From>(Limits::max() / 2 + 1) * 2;
     constexpr From kLowest = static_cast<From>(Limits::min());
     if (value >= kBeyond) return Limits::max();
     if (value > kLowest) return static_cast<To>(value);
     return value <= kLowest ? Limits::min() : To{0};
   } else {
-    // Wide enough for the limits to be exact.
+    // This type represents the limits exactly.
     using Wide = std::conditional_t<sizeof(To) == 4, double, From>;
     using Via = std::conditional_t<std::is_same_v<To, uint32_t>, int64_t, int32_t>;
     Wide wide = value == value ? static_cast<Wide>(value) : Wide{0};
@@ -85,8 +85,8 @@ CACHECD_INLINE void Loop(const uint8_t* __restrict from, size_t count, uint8_t* 
   for (size_t i = 0; i < count; ++i) Store(to, i, Convert<To>(Load<From>(from, i)));
 }
 
-// float64 to float32 by "rounding to odd": what is not exact gets the neighbour whose last bit is
-// set, so that a second rounding, to float16, is as if it were the first.
+// Rounds float64 to float32 "to odd": an inexact value becomes the neighbor whose last bit is set.
+// Rounding the result to float16 then equals rounding the float64 directly.
 CACHECD_INLINE void LoopDoublesToOddFloats(const uint8_t* __restrict from, size_t count,
                                            uint8_t* __restrict to) {
   for (size_t i = 0; i < count; ++i) {
@@ -118,10 +118,10 @@ CACHECD_INLINE void LoopFloatsToBfloats(const uint8_t* __restrict from, size_t c
   }
 }
 
-// The two by F. Giesen ("Float->half variants", 2012), NaNs as the instructions have them.
+// Both by F. Giesen ("Float->half variants", 2012), but NaNs convert as in the F16C instructions.
 CACHECD_INLINE uint32_t HalfToFloatBits(uint16_t half) {
   const uint32_t magnitude = uint32_t{half & 0x7fffu} << 13;
-  // The exponent's bias differs by 112; the multiplication makes subnormals normal, too.
+  // The exponents' biases differ by 112; the multiplication also normalizes subnormals.
   const uint32_t finite = BitCast<uint32_t>(BitCast<float>(magnitude) * 0x1p112f);
   const uint32_t special = magnitude | 0x7f800000 | (magnitude > 0x0f800000 ? 0x400000 : 0);
   return (magnitude >= 0x0f800000 ? special : finite) | uint32_t{half & 0x8000u} << 16;
@@ -129,7 +129,7 @@ CACHECD_INLINE uint32_t HalfToFloatBits(uint16_t half) {
 
 CACHECD_INLINE uint16_t FloatToHalfBits(uint32_t bits) {
   const uint32_t magnitude = bits & 0x7fffffff;
-  // A float whose last bit is worth as much as a subnormal half's: adding it rounds there.
+  // This float's last bit is worth as much as a subnormal half's, so adding the float rounds there.
   constexpr uint32_t kSubnormal = uint32_t{127 - 15 + 23 - 10 + 1} << 23;
   const uint32_t subnormal =
       BitCast<uint32_t>(BitCast<float>(magnitude) + BitCast<float>(kSubnormal)) - kSubnormal;
@@ -157,7 +157,7 @@ CACHECD_INLINE void LoopFloatsToHalves(const uint8_t* __restrict from, size_t co
   }
 }
 
-// Each loop twice: for every processor of the architecture, and for those with AVX2.
+// Each loop is compiled twice: for all processors of the architecture, and for those with AVX2.
 
 struct Portable {
   template <typename From, typename To>
@@ -215,7 +215,7 @@ struct Avx2 {
 };
 
 bool HasAvx2() {
-  // Clang before 16 knows no name for F16C here.
+  // In Clang before 16, __builtin_cpu_supports does not know F16C.
   unsigned eax, ebx, ecx, edx;
   const bool has_f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
   __builtin_cpu_init();
@@ -232,7 +232,7 @@ struct Type {
   using type = T;
 };
 
-// visit(Type<T>) for a type that the language has, or what visits float32 for the two it lacks.
+// Returns visit(Type<T>) for the element's C++ type; T is float for float16 and bfloat16.
 template <typename Visit>
 Kernel ByType(Element element, Visit visit) {
   switch (element) {
@@ -264,7 +264,7 @@ Kernel ByType(Element element, Visit visit) {
   return visit(Type<float>());
 }
 
-// The unsigned type of T's size if `kUnsigned`.
+// T's unsigned counterpart if `kUnsigned`, otherwise T.
 template <typename T, bool kUnsigned>
 struct Sign : Type<T> {};
 template <typename T>
@@ -279,8 +279,8 @@ Kernel FindDirect(Element from, Element to) {
     return ByType(to, [](auto target) -> Kernel {
       using From = typename decltype(source)::type;
       using To = typename decltype(target)::type;
-      // One loop for several pairs of integers: modulo 2**bits the signs do not matter, but for
-      // that of an integer that is made longer.
+      // Pairs of integers share a loop: modulo 2**bits, signs do not matter, except the sign of an
+      // integer that is widened.
       constexpr bool kIntegers = kCounts<From> && kCounts<To>;
       constexpr bool kLonger = sizeof(To) > sizeof(From);
       return &Isa::template Direct<typename Sign<From, kIntegers && !kLonger>::type,
@@ -311,7 +311,7 @@ Kernel FindFromFloat(Element to) {
 template <typename Isa>
 void Find(Element from, Element to, Kernel* first, Kernel* second) {
   if (from == to) {
-    // Bit by bit, as an integer of that size.
+    // Copies the bits as unsigned integers of the same size.
     const size_t bytes = ElementBytes(from);
     const Element bits = bytes == 1   ? Element::kUint8
                          : bytes == 2 ? Element::kUint16
@@ -359,7 +359,7 @@ void Conversion::operator()(const uint8_t* from, size_t count, uint8_t* to) cons
 void FillElements(uint8_t* to, size_t count, const uint8_t* value, size_t bytes) {
   if (count == 0) return;
   std::memcpy(to, value, bytes);
-  // What is there already is copied behind itself.
+  // Each step copies the elements already written behind themselves.
   for (size_t done = 1; done < count; done *= 2) {
     std::memcpy(to + done * bytes, to, std::min(done, count - done) * bytes);
   }

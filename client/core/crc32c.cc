@@ -24,7 +24,7 @@
 namespace cachecd {
 namespace {
 
-// Registers below are the CRC's shift register: the value before the final inversion.
+// "Register" below means the CRC's shift register: the value before the final inversion.
 
 constexpr uint32_t kPolynomial = 0x82f63b78;  // reflected
 
@@ -65,13 +65,13 @@ uint32_t Portable(uint32_t reg, const uint8_t* data, size_t size) {
 
 #ifdef CACHECD_CRC_TARGET
 
-// The instruction has a latency of three cycles and a throughput of one: three independent streams
-// keep it busy. Their registers are joined by appending as many zero bytes as the next stream is
-// long, which is linear over GF(2) and so four table lookups.
+// The instruction has a latency of three cycles and a throughput of one, so three independent
+// streams keep it busy. To join two registers, the first is shifted by as many zero bytes as the
+// next stream has. The shift is linear over GF(2), so it takes four table lookups.
 constexpr size_t kLongStream = 4096;
 constexpr size_t kShortStream = 256;
 
-// tables[k][b]: what byte k of the register, having value b, becomes after `zeros` zero bytes.
+// tables[k][b]: the register after `zeros` zero bytes, if byte k was b and the other bytes were 0.
 Tables<4> MakeShiftTables(size_t zeros) {
   std::array<uint32_t, 32> columns;
   for (int bit = 0; bit < 32; ++bit) {
@@ -157,13 +157,13 @@ void Prefetch(ByteSpan bytes) {
   }
 }
 
-// Where nothing else is coming, what comes of the data itself: the processor's own prefetching ends
-// at pages.
+// Without `coming`, the data itself is prefetched this many bytes ahead, because the processor's
+// own prefetching stops at page boundaries.
 constexpr size_t kAhead = 2048;
 
-// The register after `size` bytes, copied to `to` unless that is null. Lines that are asked for in
-// step with the computation keep both the memory and the processor at work; all at once, they would
-// fill its buffers and stop it.
+// Returns the register after `size` bytes, and copies them to `to` unless it is null. Prefetching
+// in step with the computation keeps both memory and processor busy. Prefetching all lines at once
+// would fill the processor's buffers and stall it.
 uint32_t Folded(uint32_t reg, const uint8_t* data, size_t size, ByteSpan coming, uint8_t* to) {
   const auto fold = [&](size_t bytes, uintptr_t ahead) {
     if (bytes == 0) return;
@@ -189,7 +189,7 @@ uint32_t Folded(uint32_t reg, const uint8_t* data, size_t size, ByteSpan coming,
   const size_t both = std::min(size, coming.size) / kFoldBytes * kFoldBytes;
   fold(both, reinterpret_cast<uintptr_t>(coming.data));
   Prefetch({coming.data + both, coming.size - both});
-  // With something coming, the data itself came with what was before it.
+  // A caller that passes `coming` passed this data as `coming` before, so it is already prefetched.
   if (coming.size == 0 && size > kAhead) {
     fold((size - kAhead) / kFoldBytes * kFoldBytes, reinterpret_cast<uintptr_t>(data) + kAhead);
   }
@@ -198,12 +198,12 @@ uint32_t Folded(uint32_t reg, const uint8_t* data, size_t size, ByteSpan coming,
   return reg;
 }
 
-// Three short streams, after which a few more lines are asked for; what is copied at a time is
-// still in the first-level cache.
+// kStepBytes: three short streams; then the next lines are prefetched. kCopyBytes: the copied bytes
+// are still in the first-level cache when their CRC is computed.
 constexpr size_t kStepBytes = 768;
 constexpr size_t kCopyBytes = 12 << 10;
 
-// The same with any other implementation.
+// Has the contract of Folded, for any other implementation.
 template <uint32_t (*implementation)(uint32_t, const uint8_t*, size_t)>
 uint32_t Stepwise(uint32_t reg, const uint8_t* data, size_t size, ByteSpan coming, uint8_t* to) {
   if (to == nullptr && coming.size == 0) return implementation(reg, data, size);
@@ -249,7 +249,7 @@ uint32_t CopyWithCrc32c(void* to, const void* from, size_t size, uint32_t crc, B
 
 CopyFence::~CopyFence() {
 #if defined(__x86_64__)
-  _mm_sfence();  // stores past the caches are in no order with what follows, until here
+  _mm_sfence();  // until this fence, stores that bypass the caches are unordered
 #endif
 }
 

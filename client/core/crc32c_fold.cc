@@ -10,16 +10,16 @@ namespace {
 #define CACHECD_FOLD_TARGET \
   __attribute__((target("avx512f,avx512vl,avx512dq,vpclmulqdq,pclmul,sse4.2")))
 
-// x^n modulo the polynomial, its bits reflected, as a factor of a carry-less product of reflected
-// numbers, which comes out one bit too low.
+// Returns x^n modulo the polynomial, bits reflected, as a factor of a carry-less product. A product
+// of reflected numbers is one bit too low, so the factor is shifted by one bit.
 constexpr uint64_t Power(int n) {
   uint32_t value = uint32_t{1} << 31;  // x^0
   for (; n > 0; --n) value = (value >> 1) ^ ((value & 1) != 0 ? 0x82f63b78u : 0);
   return uint64_t{value} << 1;
 }
 
-// What moves 128 bits over `bytes` bytes: their low half, which is of the higher powers, by 32 bits
-// more, the other by 32 less.
+// Returns the factors that move 128 bits by `bytes` bytes. The low half has the higher powers of x,
+// so it moves 32 bits farther; the high half moves 32 bits less.
 template <int bytes>
 CACHECD_FOLD_TARGET inline __m512i Distance() {
   constexpr uint64_t low = Power(8 * bytes + 32);
@@ -33,7 +33,7 @@ CACHECD_FOLD_TARGET inline __m512i Fold(__m512i value, __m512i distance, __m512i
                                    _mm512_clmulepi64_epi128(value, distance, 0x11), next, kXor3);
 }
 
-// 64 bytes at `at`, which are copied on the way if asked for.
+// Returns the 64 bytes at `at`. If `copy`, also stores them to `to`, bypassing the caches.
 template <bool copy>
 CACHECD_FOLD_TARGET inline __m512i Load(const uint8_t* from, uint8_t* to, size_t at) {
   const __m512i value = _mm512_loadu_si512(from + at);
@@ -50,7 +50,7 @@ CACHECD_FOLD_TARGET uint32_t FoldAll(uint32_t reg, const uint8_t* data, size_t s
     }
   };
   prefetch(coming);
-  // The register is added to the first four bytes, and nothing to those that follow.
+  // The register is added to the first four bytes only.
   __m512i a = _mm512_xor_si512(Load<copy>(data, to, 0),
                                _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(reg))));
   __m512i b = Load<copy>(data, to, 64);
@@ -66,7 +66,7 @@ CACHECD_FOLD_TARGET uint32_t FoldAll(uint32_t reg, const uint8_t* data, size_t s
   }
   const __m512i near = Distance<64>();
   a = Fold(Fold(Fold(a, near, b), near, c), near, d);
-  // What is left has the CRC of the whole.
+  // The remaining 64 bytes have the CRC of the whole data.
   alignas(64) uint64_t words[8];
   _mm512_store_si512(words, a);
   uint64_t rest = 0;

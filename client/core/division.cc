@@ -32,7 +32,7 @@ uint64_t Division::Begin(uint64_t batch, uint64_t rank) const {
   const uint64_t positions = records_ / world_ + (rank < records_ % world_ ? 1 : 0);
   uint64_t begin;
   if (__builtin_mul_overflow(batch, batch_size_, &begin)) begin = UINT64_MAX;
-  // One is left for each batch that follows.
+  // At least one record is left for each remaining batch.
   if (last_ == Last::kShort) return std::min(begin, positions - (steps_ - batch));
   return std::min(begin, positions);
 }

@@ -27,7 +27,7 @@ size_t Draws::operator[](uint64_t position) const {
   const uint64_t* bounds = bounds_.data();
   const size_t last = bounds_.size() - 1;
   size_t dataset = 0;
-  // Without a branch, which nobody could predict.
+  // No branch: the processor could not predict it.
   for (size_t i = 0; i < last; ++i) dataset += drawn >= bounds[i];
   return dataset;
 }

@@ -8,7 +8,7 @@ struct Known {
   size_t bytes;
 };
 
-// By the value of the Element.
+// Indexed by the value of the Element.
 constexpr Known kElements[] = {
     {"bool", 1},     {"int8", 1},    {"uint8", 1},   {"int16", 2},  {"uint16", 2},
     {"int32", 4},    {"uint32", 4},  {"int64", 8},   {"uint64", 8}, {"float16", 2},

@@ -9,7 +9,7 @@
 namespace cachecd {
 namespace {
 
-constexpr int kMaxGroupDepth = 100;  // as protocol buffers'
+constexpr int kMaxGroupDepth = 100;  // the limit of protocol buffers
 constexpr size_t kMaxVarint = 10;    // bytes
 
 size_t VarintSize(uint64_t value) {
@@ -24,7 +24,7 @@ uint8_t* PutVarint(uint8_t* to, uint64_t value) {
   return to;
 }
 
-// Fields here have numbers below 16, so a tag is one byte.
+// All field numbers here are below 16, so a tag is one byte.
 uint8_t* PutLength(uint8_t* to, uint32_t number, uint64_t size) {
   *to++ = static_cast<uint8_t>((number << 3) | kWireBytes);
   return PutVarint(to, size);
@@ -50,7 +50,7 @@ uint8_t* PutPackedInts(uint8_t* to, const FeatureValue& feature) {
   uint8_t* const end = to + feature.packed_bytes;
   bool fits = true;
   for (size_t i = 0; i < feature.count && fits; ++i) {
-    // Read once: what was measured is what is written.
+    // Each integer is read once, so the value that was measured is the value that is written.
     const uint64_t value =
         static_cast<uint64_t>(__atomic_load_n(&feature.ints[i], __ATOMIC_RELAXED));
     const auto left = static_cast<size_t>(end - to);
@@ -232,7 +232,7 @@ FeatureView ParseFeature(ByteSpan feature, const uint8_t* record) {
   while (fields.Next(&field)) {
     if (field.number > 3 || field.wire_type != kWireBytes) continue;
     const Kind kind = static_cast<Kind>(field.number);
-    // Setting another member of the oneof clears what was there.
+    // Setting another member of the oneof clears the member set before.
     if (kind != view.kind) {
       view.kind = kind;
       view.lists = {field.start, static_cast<size_t>(feature.end() - field.start)};
@@ -257,7 +257,7 @@ uint64_t CountValues(const FeatureView& feature) {
         if (value.wire_type == kWireVarint) {
           ++count;
         } else if (value.wire_type == kWireBytes) {
-          // Each varint ends with the one byte of it that is below 0x80.
+          // Exactly one byte of each varint, its last, is below 0x80.
           for (const uint8_t byte : value.bytes) count += byte < 0x80;
         }
         break;

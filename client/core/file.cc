@@ -22,7 +22,7 @@ auto RetryInterrupted(Call call) {
 }  // namespace
 
 File File::Open(const std::string& path) {
-  // O_NONBLOCK: opening a FIFO would wait for its writer before fstat can tell that it is one.
+  // Without O_NONBLOCK, opening a FIFO would wait for a writer before fstat could refuse the FIFO.
   const int fd = RetryInterrupted(
       [&] { return open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK); });
   if (fd < 0) throw IoError(errno, path);
@@ -96,7 +96,7 @@ void File::Reserve(uint64_t bytes) {
   if (RetryInterrupted([&] { return fallocate(fd_, 0, 0, static_cast<off_t>(bytes)); }) == 0)
     return;
   if (errno != EOPNOTSUPP) Fail();
-  // Writes to every block where the file system cannot reserve; returns its error, sets no errno.
+  // posix_fallocate writes to every block instead; it returns its error and does not set errno.
   int code = EINTR;
   while (code == EINTR) code = posix_fallocate(fd_, 0, static_cast<off_t>(bytes));
   if (code != 0) throw IoError(code, path_);
@@ -115,7 +115,7 @@ void File::Sync() {
 }
 
 void File::Close() {
-  // Not repeated on EINTR: Linux has closed the descriptor even then.
+  // close is not retried on EINTR: Linux has closed the descriptor even then.
   if (close(std::exchange(fd_, -1)) != 0 && errno != EINTR) Fail();
 }
 

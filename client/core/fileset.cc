@@ -16,10 +16,10 @@
 namespace cachecd {
 namespace {
 
-// Opening waits for the disk, once or twice a file: as many at a time as a disk takes with profit.
+// Opening a file waits for the disk once or twice; disks gain from this many requests at a time.
 constexpr size_t kOpeners = 8;
 
-// Calls `visit(i)` for each i below `count`, several at a time; the first i's error, if any.
+// Calls `visit(i)` for each i below `count`, several at a time; rethrows the lowest i's error.
 template <typename Visit>
 void ForEachAtOnce(size_t count, Visit visit) {
   std::vector<std::exception_ptr> errors(count);
@@ -38,7 +38,7 @@ void ForEachAtOnce(size_t count, Visit visit) {
   }
 }
 
-// What is missing of a total, spread over the places where it may be.
+// Adds `missing`, in equal parts, to the counts that may be too low.
 void Spread(uint64_t missing, const std::vector<uint64_t*>& over) {
   for (size_t i = 0; i < over.size(); ++i) {
     *over[i] += missing / over.size() + (i < missing % over.size() ? 1 : 0);
@@ -116,8 +116,8 @@ FileSet::Counted FileSet::Count(size_t file) const {
     return found;
   }
   try {
-    // The bytes that the file had: others may have seen one whole that was cut short since, and all
-    // are to divide the set into the same blocks.
+    // Uses the size before damage: another process may have opened the file before it was cut
+    // short, and all processes must divide the set into the same blocks.
     const SidecarHeader header = ReadSidecarHeader(SidecarPath(input.path));
     return {{header.records, header.data_bytes}, true, true, found.lost};
   } catch (const IoError& error) {

@@ -9,7 +9,7 @@ namespace {
 
 std::atomic<uint64_t> generation{0};
 
-// When the module is loaded, so that no fork is missed.
+// Registered when the module is loaded, so that no fork is missed.
 [[maybe_unused]] const int registered =
     pthread_atfork(nullptr, nullptr, [] { generation.fetch_add(1, std::memory_order_relaxed); });
 

@@ -13,7 +13,7 @@
 namespace cachecd {
 namespace {
 
-// As Pillow does.
+// Gives the same values as Pillow.
 void MakeGrey(const uint8_t* from, uint32_t bytes, uint32_t count, uint8_t* to) {
   for (uint32_t i = 0; i < count; ++i, from += bytes) {
     to[i] =
@@ -21,7 +21,7 @@ void MakeGrey(const uint8_t* from, uint32_t bytes, uint32_t count, uint8_t* to) 
   }
 }
 
-// As Pillow does.
+// Gives the same values as Pillow.
 void MakeRgbx(const uint8_t* cmyk, uint32_t count, uint8_t* to) {
   for (uint32_t i = 0; i < count; ++i, cmyk += 4, to += 4) {
     const int light = cmyk[3];
@@ -32,7 +32,7 @@ void MakeRgbx(const uint8_t* cmyk, uint32_t count, uint8_t* to) {
   }
 }
 
-// DamagedImage, SchemaMismatch.
+// Throws DamagedImage, SchemaMismatch.
 void CheckExtent(Extent extent, uint64_t max_pixels) {
   if (extent.height == 0 || extent.width == 0) throw DamagedImage("the picture has no pixels");
   if (max_pixels != 0 && uint64_t{extent.height} * extent.width > max_pixels) {
@@ -79,7 +79,7 @@ StoredPicture Read(ByteSpan encoded, RowSink* sink) {
 
 }  // namespace
 
-// From the rows of a stored picture to the result.
+// Makes the result from the rows of a stored picture.
 struct ImageDecoder::Scratch final : RowSink {
   void Start(const ImageOptions& given, const Placement& place, bool reduces, uint8_t* result) {
     options = &given;
@@ -97,7 +97,7 @@ struct ImageDecoder::Scratch final : RowSink {
     const int turn = picture.orientation;
     CheckExtent(picture.extent, options->max_pixels);
     transposed = turn >= 5;
-    // Of the upright picture.
+    // The axes of the upright picture.
     Axis& across = transposed ? y : x;
     Axis& down = transposed ? x : y;
     const Placement& at = placement;
@@ -113,7 +113,7 @@ struct ImageDecoder::Scratch final : RowSink {
     x.mirrored = turn == 2 || turn == 3 || turn == 7 || turn == 8;
     y.mirrored = turn == 3 || turn == 4 || turn == 6 || turn == 7;
     uint32_t factor = 1;
-    // A reduced picture is sharper than Pillow's, so something has to be left to the filter.
+    // A reduced picture is sharper than Pillow's, so the filter still has to shrink it by 1.25.
     const auto suits = [&](const Axis& axis) {
       return uint64_t{4} * axis.length >= uint64_t{10} * factor * axis.scaled;
     };
@@ -181,8 +181,8 @@ struct ImageDecoder::Scratch final : RowSink {
   bool portable = false;
 
  private:
-  // Makes the pixels what the other steps take, and returns their bytes: 1, 4, or 3 if they are not
-  // mixed.
+  // Converts `*pixels` to the format that the other steps take. Returns the bytes per pixel: 1 or
+  // 4, or 3 if columns are not mixed.
   uint32_t Prepare(const uint8_t** pixels, PixelFormat format) {
     const uint32_t count = x.end - x.begin;
     const uint8_t* from = *pixels;
@@ -210,7 +210,7 @@ struct ImageDecoder::Scratch final : RowSink {
     for (uint32_t i = 0; i < x.count; ++i) {
       const uint8_t* pixel = pixels + size_t{x.first[i]} * bytes;
       const uint32_t color = pixel[0] | pixel[1] << 8 | uint32_t{pixel[2]} << 16;
-      if (color != last) {  // most pixels have the color of the pixel before
+      if (color != last) {  // most pixels have the previous pixel's color
         last = color;
         const auto found = std::lower_bound(colors.begin(), colors.end(), color << 8);
         const bool has = found != colors.end() && *found >> 8 == color;
@@ -238,14 +238,14 @@ struct ImageDecoder::Scratch final : RowSink {
   const ImageOptions* options = nullptr;
   Placement placement;
   bool can_reduce = false, transposed = false;
-  Axis x, y;  // of the picture as it is stored
+  Axis x, y;  // of the picture as stored
   uint32_t channels = 0;
-  uint32_t next = 0;  // entry of y
+  uint32_t next = 0;  // the next entry of y
   size_t row_bytes = 0, ring_bytes = 0;
   uint8_t* to = nullptr;
   std::vector<uint8_t> prepared, ring, turned;
   std::vector<const uint8_t*> rows;
-  std::vector<uint32_t> colors;  // sorted: the color and its number
+  std::vector<uint32_t> colors;  // sorted: color << 8 | class number
 };
 
 int ExifOrientation(ByteSpan tiff) {

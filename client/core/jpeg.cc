@@ -9,7 +9,7 @@
 #if defined(CACHECD_JPEG)
 #include <csetjmp>
 #include <cstdio>
-// After <cstdio>, which they need.
+// These headers need <cstdio> before them.
 #include <jerror.h>
 #include <jpeglib.h>
 #endif
@@ -32,15 +32,15 @@ bool CanDecodeJpeg() { return true; }
 
 namespace {
 
-constexpr int kMostScans = 100;  // no encoder writes as many, and each passes over all blocks
-// Pixels beyond a cut that fancy upsampling looks at.
+constexpr int kMostScans = 100;  // no encoder writes as many, and each scan reads all blocks
+// Fancy upsampling reads this many pixels beyond a cut.
 constexpr uint32_t kMargin = 2;
-// Aligned rows libjpeg-turbo writes past the processor's caches, from where they are read at once:
-// a sixth of all the time. Memory is aligned to 16 bytes.
+// libjpeg-turbo writes aligned rows past the processor's caches, but rows are read at once: that
+// costs a sixth of all time. So rows start at this offset from memory aligned to 16 bytes.
 constexpr size_t kUnaligned = 8;
 
 struct Decompressor {
-  jpeg_error_mgr errors;  // first: libjpeg knows the address of this alone
+  jpeg_error_mgr errors;  // first member: libjpeg knows only its address
   jmp_buf jump;
   jpeg_progress_mgr progress{};
   jpeg_decompress_struct jpeg{};
@@ -60,7 +60,7 @@ struct Decompressor {
   std::longjmp(decompressor->jump, 1);
 }
 
-// Warnings are damage, but of what cameras fill up with zeros and of versions.
+// A warning counts as damage, except extraneous data (cameras pad with zeros) and unknown versions.
 void OnJpegMessage(j_common_ptr jpeg, int level) {
   const int code = jpeg->err->msg_code;
   if (level < 0 && code != JWRN_EXTRANEOUS_DATA && code != JWRN_ADOBE_XFORM &&
@@ -93,8 +93,8 @@ PixelFormat ChooseFormat(jpeg_decompress_struct* jpeg, bool grey) {
   }
 }
 
-// False after an error. libjpeg returns here by longjmp, so nothing that needs to be destroyed may
-// live in this frame while it calls libjpeg.
+// Returns false after an error. libjpeg then returns here by longjmp, so this frame must not have
+// objects with destructors while it calls libjpeg.
 bool ReadWith(Decompressor* decompressor, ByteSpan encoded, StoredPicture* picture, RowSink* sink) {
   jpeg_decompress_struct* jpeg = &decompressor->jpeg;
   if (setjmp(decompressor->jump) != 0) return false;
@@ -110,7 +110,7 @@ bool ReadWith(Decompressor* decompressor, ByteSpan encoded, StoredPicture* pictu
   if (jpeg->data_precision != 8) ERREXIT1(jpeg, JERR_BAD_PRECISION, jpeg->data_precision);
   picture->extent = {jpeg->image_height, jpeg->image_width};
   for (const auto* marker = jpeg->marker_list; marker != nullptr; marker = marker->next) {
-    constexpr char kExif[] = "Exif\0";  // and the 0 that ends it
+    constexpr char kExif[] = "Exif\0";  // with the terminating 0
     if (marker->data_length < sizeof kExif || std::memcmp(marker->data, kExif, sizeof kExif) != 0) {
       continue;
     }

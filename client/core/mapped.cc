@@ -13,22 +13,22 @@
 #include "file.h"
 
 #ifndef MADV_POPULATE_READ
-#define MADV_POPULATE_READ 22  // Linux 5.14; older headers lack it
+#define MADV_POPULATE_READ 22  // since Linux 5.14; older headers lack it
 #endif
 
 namespace cachecd {
 namespace {
 
-// What is brought in at a time: on a cold disk nearly as fast as one sweep, and a system call for
-// every hundred or so of the small records that are read from mappings.
+// Bytes that Prefault populates at a time. On a cold disk, this is nearly as fast as one sweep, and
+// it costs one system call per hundred or so small records.
 constexpr uint64_t kGranule = 512 << 10;
 
-// What the disk is asked for at a time, and how far apart what is looked at lies to see whether
-// that is in memory: eviction takes more than that.
+// kStep: bytes requested from the disk at a time. kSample: the distance between the bytes that are
+// probed for being in memory; eviction removes more than that.
 constexpr uint64_t kStep = 8 << 20;
 constexpr uint64_t kSample = 512 << 10;
 
-// By a kernel that cannot tell (before 4.14, or a file system that does not say), nothing is.
+// Returns false if the kernel (before 4.14) or the file system cannot tell.
 bool SeemsInMemory(const File& file, uint64_t begin, uint64_t end) {
   uint8_t byte;
   const iovec one{&byte, 1};
@@ -50,7 +50,7 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   void* mapped = mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.fd(), 0);
   if (mapped == MAP_FAILED) throw IoError(errno, path);
   data_ = static_cast<const uint8_t*>(mapped);
-  // A forked child, which may not read from here, would keep the file's space while it lives.
+  // A forked child must not read the mapping, but would keep the file's space occupied.
   madvise(mapped, size_, MADV_DONTFORK);
   resident_ = std::make_unique<uint8_t[]>((size_ + kGranule - 1) / kGranule);
 }
@@ -64,8 +64,8 @@ bool MappedFile::Populate(uint64_t begin, uint64_t end) const {
   do {
     result = madvise(const_cast<uint8_t*>(data_) + begin, end - begin, MADV_POPULATE_READ);
   } while (result != 0 && errno == EINTR);
-  // A kernel that does not know the advice (EINVAL), or lacks memory for page tables, leaves it to
-  // the faults.
+  // If the kernel does not know the advice (EINVAL) or lacks memory for page tables, page faults
+  // load the pages later.
   return result == 0 || errno == EINVAL || errno == ENOMEM || errno == EAGAIN;
 }
 
@@ -76,7 +76,7 @@ void MappedFile::Prefault(uint64_t begin, uint64_t end) {
   };
   const uint64_t beyond = (end + kGranule - 1) / kGranule;
   for (uint64_t granule = begin / kGranule; granule < beyond;) {
-    // One call for a run of granules: one request to the disk.
+    // One call for a run of granules makes one request to the disk.
     uint64_t after = granule;
     while (after < beyond && !is_resident(after)) ++after;
     if (after == granule) {
@@ -84,7 +84,7 @@ void MappedFile::Prefault(uint64_t begin, uint64_t end) {
       continue;
     }
     if (!Populate(granule * kGranule, std::min(size_, after * kGranule))) {
-      // What cannot be read may lie in the granules, but not in what was asked for.
+      // The unreadable part may lie outside the requested range, so populate only the range.
       Populate(begin / page * page, end);
       return;
     }
@@ -99,14 +99,14 @@ void MappedFile::ReadAhead(const std::function<bool()>& keep_going) const {
   try {
     const File file = File::Open(path_);
     struct stat status;
-    // Another file may have taken its name.
+    // Another file may have replaced this one under its name.
     if (fstat(file.fd(), &status) != 0 || status.st_ino != inode_) return;
     for (uint64_t at = 0; at < size_ && keep_going(); at += kStep) {
       const uint64_t end = std::min(size_, at + kStep);
       if (SeemsInMemory(file, at, end)) continue;
       posix_fadvise(file.fd(), static_cast<off_t>(at), static_cast<off_t>(end - at),
                     POSIX_FADV_WILLNEED);
-      // Reading the last byte waits for it, and so for the sweep.
+      // Reading the last byte waits until the disk has read the whole step.
       uint8_t last;
       file.ReadAt(&last, 1, end - 1);
     }

@@ -1,4 +1,4 @@
-// The Python module cachecd_client._core; its interface is described in _core.pyi.
+// The Python module cachecd_client._core. _core.pyi describes its interface.
 
 #include "module.h"
 
@@ -58,7 +58,7 @@ uint64_t PyDrawsUntil(std::vector<uint64_t> bounds, uint64_t key, std::vector<ui
   return Draws::Length(std::move(bounds), key, records);
 }
 
-// A ShardWriter that notices two threads in it, which releasing the GIL makes possible.
+// A ShardWriter that refuses concurrent calls, which are possible because it releases the GIL.
 class PyWriter {
  private:
   template <typename Step>
@@ -69,7 +69,7 @@ class PyWriter {
     return step();
   }
 
-  // Set and cleared with the GIL held.
+  // Sets and clears the flag, both with the GIL held.
   class Busy {
    public:
     explicit Busy(bool* flag) : flag_(flag) { *flag_ = true; }
@@ -126,7 +126,7 @@ class PyWriter {
   bool busy_ = false;
 };
 
-// A Sidecar with its meta as Python's text.
+// A sidecar's contents, with `meta` as a Python str.
 struct PySidecar {
   SidecarContents contents;
   nb::object meta;
@@ -153,7 +153,7 @@ PySidecar PyReadSidecar(nb::object path) {
   return sidecar;
 }
 
-// The number of each record's unit.
+// Returns the unit number of each record.
 nb::object UnitNumbers(const PySidecar& self) {
   std::vector<uint64_t> numbers;
   numbers.reserve(self.contents.indices.size());
@@ -214,7 +214,7 @@ nb::object PyCountRecords(nb::sequence files, std::optional<std::pair<uint64_t, 
   std::vector<uint64_t> records;
   {
     const WithoutGil release;
-    // A window of a byte: nothing is opened that need not be.
+    // With a window of one byte, FileSet opens a file only if it must.
     std::optional<FileSet::Totals> totals;
     if (of) totals = {of->first, of->second};
     const FileSet set(std::move(inputs), /*tolerant=*/true, /*window=*/1, totals);
@@ -279,7 +279,7 @@ void BindFiles(nb::module_& module) {
 
 NB_MODULE(_core, module) {
   using namespace cachecd;
-  // A loader that lives until the interpreter's end is no leak; atexit ends its threads.
+  // A loader that lives until interpreter exit is not a leak; atexit ends its threads.
   nb::set_leak_warnings(false);
   RegisterErrors();
 

@@ -1,4 +1,4 @@
-// What Python says of files and features, as the core takes it.
+// Converts Python arguments, such as files, stages and features, to the core's types.
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -18,7 +18,7 @@
 namespace cachecd {
 namespace {
 
-// The items of a tuple of `size`; TypeError says what was expected.
+// Returns `value` as a tuple of `size` items; otherwise throws TypeError with `expected`.
 nb::tuple TupleArgument(nb::handle value, size_t size, const char* expected) {
   if (!PyTuple_Check(value.ptr()) || nb::len(value) != size) throw nb::type_error(expected);
   return nb::borrow<nb::tuple>(value);

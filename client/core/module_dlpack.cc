@@ -1,5 +1,5 @@
-// Arrays as DLPack capsules, whose consumer lets the memory go without Python: frameworks do so on
-// threads of their own, which would have to wait for the GIL, at the interpreter's end for ever.
+// Arrays as DLPack capsules, whose consumer frees the memory without Python. Frameworks free it on
+// their own threads, which would wait for the GIL: forever, if the interpreter has ended.
 
 #include <cstdint>
 #include <memory>
@@ -11,9 +11,9 @@
 namespace cachecd {
 namespace {
 
-constexpr const char* kUnused = "dltensor";  // until somebody takes the tensor and renames it
+constexpr const char* kUnused = "dltensor";  // until a consumer renames the capsule
 
-// The unversioned structures of DLPack, which every consumer knows
+// The unversioned structures of DLPack, which every consumer supports
 // (https://dmlc.github.io/dlpack/latest/c_api.html).
 struct Device {
   int32_t type;
@@ -37,7 +37,7 @@ struct ManagedTensor {
   void (*deleter)(ManagedTensor*);
 };
 
-// What a managed tensor points to.
+// Owns the memory that a managed tensor points to.
 struct Owned {
   ManagedTensor managed;
   Buffer buffer;
@@ -48,7 +48,7 @@ struct Owned {
 void Delete(ManagedTensor* managed) { delete static_cast<Owned*>(managed->context); }
 
 void DestroyCapsule(PyObject* capsule) {
-  if (!PyCapsule_IsValid(capsule, kUnused)) return;  // taken: its consumer calls the deleter
+  if (!PyCapsule_IsValid(capsule, kUnused)) return;  // taken: the consumer calls the deleter
   auto* managed = static_cast<ManagedTensor*>(PyCapsule_GetPointer(capsule, kUnused));
   managed->deleter(managed);
 }

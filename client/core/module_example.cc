@@ -1,4 +1,4 @@
-// Examples from and to Python values.
+// Converts Examples from and to Python values.
 
 #include <deque>
 #include <string>
@@ -17,7 +17,7 @@ constexpr const char* kExpected =
     "expected bytes, str, int, float, a list of one of these, or an int64 or float32 array of at "
     "most one dimension";
 
-// Features made of Python values; keeps alive what their spans point into.
+// Features made from Python values; keeps the objects alive that their spans point into.
 class Encoder {
  public:
   void Add(nb::handle name, nb::handle value) {
@@ -31,7 +31,7 @@ class Encoder {
     } else {
       AddScalar(value);
     }
-    // Only now, as the vectors have stopped moving.
+    // Set last, because adding an element may move the vector's data.
     if (feature_->kind == Kind::kInt64 && feature_->ints == nullptr) {
       feature_->ints = ints_.back().data();
       feature_->count = ints_.back().size();
@@ -61,7 +61,7 @@ class Encoder {
     if (PyBytes_Check(o) || PyUnicode_Check(o) || PyByteArray_Check(o) || PyMemoryView_Check(o)) {
       return Kind::kBytes;
     }
-    if (PyLong_Check(o)) return Kind::kInt64;  // bool is a subclass
+    if (PyLong_Check(o)) return Kind::kInt64;  // bool is a subclass of int
     if (PyFloat_Check(o)) return Kind::kFloat;
     return Kind::kNone;
   }
@@ -78,7 +78,7 @@ class Encoder {
     throw nb::type_error(message.c_str());
   }
 
-  // What the value is, for a message; clears Python's error, which the message replaces.
+  // Returns the type's name for a message; clears Python's error, which the message replaces.
   static std::string TypeName(nb::handle value) {
     PyErr_Clear();
     return nb::cast<std::string>(nb::str(value.type().attr("__name__")));
@@ -124,13 +124,13 @@ class Encoder {
     if (dimensions > 1) {
       Refuse("an array of " + std::to_string(dimensions) + " dimensions; " + kExpected);
     }
-    // Also makes a scalar an array of one, and big-endian numbers native.
+    // Also converts a scalar to an array of one element, and big-endian numbers to native ones.
     const nb::object array =
         nb::module_::import_("numpy").attr("ascontiguousarray")(value, nb::arg("dtype") = dtype);
     const ByteSpan bytes = views_.emplace_back(array).span();
     feature_->kind = is_int ? Kind::kInt64 : Kind::kFloat;
     feature_->count = bytes.size / (is_int ? sizeof(int64_t) : sizeof(float));
-    // NumPy aligns what it allocates; `bytes` is at least a valid address when empty.
+    // NumPy aligns the memory it allocates; `bytes.data` of an empty array is a valid address.
     if (is_int) {
       feature_->ints = reinterpret_cast<const int64_t*>(bytes.data);
     } else {
@@ -139,7 +139,7 @@ class Encoder {
   }
 
   std::vector<FeatureValue> features_;
-  FeatureValue* feature_ = nullptr;  // the one being added
+  FeatureValue* feature_ = nullptr;  // the feature being added
   std::deque<BytesArgument> views_;
   std::deque<std::vector<int64_t>> ints_;
   std::deque<std::vector<float>> floats_;
@@ -156,7 +156,7 @@ std::vector<T> Numbers(const FeatureView& feature) {
   std::vector<T> numbers(CountValues(feature));
   NumberReader reader(feature);
   reader.Read(reinterpret_cast<uint8_t*>(numbers.data()), numbers.size());
-  reader.Skip();  // what is malformed may not have counted
+  reader.Skip();  // throws for malformed values that CountValues missed
   return numbers;
 }
 
@@ -176,7 +176,7 @@ nb::list DecodeValues(const FeatureView& feature) {
   return values;
 }
 
-// A dict of each feature's name to what `describe` makes of it.
+// Returns a dict from each feature's name to (kind, describe(feature)).
 template <typename Describe>
 nb::dict FeaturesOf(nb::object record, Describe describe) {
   const BytesArgument bytes(record);
@@ -199,7 +199,7 @@ nb::dict DecodeExample(nb::object record) { return FeaturesOf(record, DecodeValu
 
 nb::dict CountExample(nb::object record) {
   return FeaturesOf(record, [](const FeatureView& feature) {
-    // Numbers are read, so that malformed ones are found.
+    // Skip reads the numbers, so it finds malformed ones.
     return feature.kind == Kind::kBytes ? CountValues(feature) : NumberReader(feature).Skip();
   });
 }

@@ -1,4 +1,4 @@
-// The innermost loops alone. For tests, also as they run on other processors than this.
+// The innermost loops as Python functions; for tests, also as they run on other processors.
 
 #include <algorithm>
 #include <optional>
@@ -132,7 +132,7 @@ void BindKernels(nb::module_& module) {
              nb::arg("start"), nb::arg("coming"));
   module.def("convert", &Convert, nb::arg("data"), nb::arg("source"), nb::arg("target"),
              nb::arg("_portable") = false);
-  // Reads what the loops may read without looking; see varint.h.
+  // Decodes only the values that need no bounds checks; see varint.h.
   module.def("_decode_some_varints", &DecodeSomeVarints, nb::arg("data"), nb::arg("limit"),
              nb::arg("portable"));
   module.def("image_formats", &ImageFormats);

@@ -1,4 +1,4 @@
-// BatchReader for Python: the GIL, signals, forks and the interpreter's end.
+// BatchReader for Python: handles the GIL, signals, forks and interpreter exit.
 
 #include <cxxabi.h>
 #include <nanobind/stl/optional.h>
@@ -21,7 +21,7 @@
 namespace cachecd {
 namespace {
 
-// Adds the time from its construction to its destruction.
+// Adds its lifetime to `*total`, in seconds.
 class Stopwatch {
  public:
   explicit Stopwatch(double* total) : total_(total) {}
@@ -36,27 +36,27 @@ class Stopwatch {
   Clock::time_point start_ = Clock::now();
 };
 
-// How long a signal may go unseen while next() waits.
+// A signal waits at most this long while next() waits.
 constexpr auto kSignalInterval = std::chrono::milliseconds(100);
 
-// Who has waited this long for the GIL shares it with a thread that computes, and will wait for it
-// again, 5 ms at a time. It is then asked for at once, and not when a batch is ready: until it
-// comes, one mostly is.
+// If a wait for the GIL takes this long, a computing thread shares the GIL, and waits of 5 ms
+// follow. So the next call requests the GIL at once, not when a batch is ready: by the time it
+// holds the GIL, a batch is mostly ready.
 constexpr auto kContended = std::chrono::milliseconds(1);
 
-// So many batches become Python objects at a time, if they are ready. A training step leaves
-// nothing of that code in the processor's caches, torch's included: one at a time, at 600 MB/s,
-// took the trainer 45 us for each batch of two tensors, and 32 at a time 9 us.
+// At most this many ready batches become Python objects at a time. A training step evicts this code
+// (and torch's) from the processor's caches. At 600 MB/s, a batch of two tensors took 45 us of the
+// trainer's time if made alone, and 9 us if made with 31 others.
 constexpr size_t kMostAtOnce = 32;
 
-// Readers whose threads must end before the interpreter does. Guarded by the GIL; never destroyed,
-// as objects may outlive static ones.
+// Readers whose threads must end before the interpreter does. Guarded by the GIL. Never destroyed,
+// because Python objects may outlive static objects.
 std::set<std::shared_ptr<BatchReader>>& LiveReaders() {
   static auto* readers = new std::set<std::shared_ptr<BatchReader>>;
   return *readers;
 }
 
-// Runs Python code, within which a daemon thread may meet the interpreter's end.
+// Calls Python code. If the interpreter ends meanwhile, parks the daemon thread.
 template <typename... Arguments>
 nb::object Call(const nb::object& callee, const Arguments&... arguments) {
   try {
@@ -85,14 +85,14 @@ class PyReader {
   PyReader& operator=(const PyReader&) = delete;
 
   ~PyReader() {
-    // In a forked child its threads and mutexes are not ours to touch: it stays among the live.
+    // In a forked child, its threads and mutexes must not be touched: it stays in LiveReaders().
     if (reader_->forked()) return;
     LiveReaders().erase(reader_);
     Close();
   }
 
   void Close() {
-    // First out of reach: what their end runs may call next().
+    // Empties ready_ before its batches are destroyed, because their destructors may call next().
     std::deque<Ready>().swap(ready_);
     const auto release = ReleaseUnlessEnded();
     reader_->Close();
@@ -138,20 +138,20 @@ class PyReader {
   }
 
  private:
-  // A batch as next() will return it.
+  // A batch as next() returns it.
   struct Ready {
     nb::object columns;
     uint64_t record_bytes = 0;
     size_t memory_bytes = 0;
-    // Of a batch that could not be wrapped: which exception was the reason, and that itself until
-    // it has been raised. Not longer, as its traceback may hold whoever holds the reader.
+    // If wrapping failed: the exception's type, and the exception itself until it is raised. Not
+    // longer, because its traceback may hold an owner of the reader.
     std::string lost_to = {};
     nb::object raises = {};
   };
 
-  // What Next() returns.
+  // Returns the next batch, or None at the end.
   nb::object Take() {
-    // What wraps, or is told, may let other threads run that take what is ready.
+    // Wrapping and reporting run Python code: other threads may then take the ready batches.
     do {
       while (reader_->forked() || ready_.empty()) {
         std::optional<Batch> batch = reader_->TryNext();
@@ -172,13 +172,13 @@ class PyReader {
     return std::move(next.columns);
   }
 
-  // Threads end at their next record, but that may wait for the disk.
+  // Each thread ends at its next record, but that record may wait for the disk.
   std::unique_ptr<WithoutGil> ReleaseUnlessEnded() const {
     return reader_->Ended() ? nullptr : std::make_unique<WithoutGil>();
   }
 
-  // What wraps may raise is raised when the batch's turn comes, but KeyboardInterrupt and the like,
-  // which are no matter of the batch, leave at once.
+  // An exception of wrapping is raised when the batch's turn comes. KeyboardInterrupt and the like
+  // do not concern the batch, so they are raised at once.
   void MakeReady(Batch batch) {
     Ready ready{{}, batch.record_bytes, batch.memory_bytes};
     try {
@@ -205,14 +205,14 @@ class PyReader {
       try {
         batch = reader_->TryNext();
       } catch (...) {
-        return;  // the reader throws it again when its turn comes
+        return;  // the reader throws it again at the batch's turn
       }
       if (!batch) return;
       MakeReady(std::move(*batch));
     }
   }
 
-  // Tells of what was found corrupt since the last time, if anybody wants to know; whether it did.
+  // Reports corrupt records found since the last report, if `report_` is set. True if any.
   bool Report() {
     if (report_.is_none() || reader_->num_findings() == reported_) return false;
     const nb::list found = Findings(reported_);
@@ -231,7 +231,7 @@ class PyReader {
     throw nb::python_error();
   }
 
-  // The next batch; none at the end, or once another thread has made what there was ready.
+  // Returns the next batch; none at the end, or once another thread has filled ready_.
   std::optional<Batch> Wait() {
     const Stopwatch stopwatch(&seconds_waited_);
     std::optional<Batch> batch;
@@ -261,7 +261,7 @@ class PyReader {
     return columns;
   }
 
-  // A column's key, of which every batch's dict has the same, and how its value is made.
+  // A column's key, shared by the dicts of all batches, and the way to make its value.
   struct Named {
     nb::str key;
     nb::object wrap;
@@ -295,21 +295,21 @@ class PyReader {
   const nb::set dlpack_;
   const size_t most_at_once_;
   const nb::object report_;
-  size_t reported_ = 0;  // findings of the pass
-  uint64_t pass_ = 0;    // how many there were before
+  size_t reported_ = 0;  // findings of this pass that were reported
+  uint64_t pass_ = 0;    // passes before this one
   uint64_t position_;    // the next batch
-  // Of the columns, in the order of every batch. A deque, as wrapping with one of them may let
-  // another thread run that adds one.
+  // The columns, in each batch's order. A deque, because wrapping with an element of it may let
+  // another thread append to it.
   std::deque<Named> names_;
   std::deque<Ready> ready_;
   uint64_t bytes_read_ = 0;
   double seconds_waited_ = 0;
   double queue_filled_ = 0;
-  std::optional<std::chrono::steady_clock::time_point> answered_;  // when Next() returned last
-  bool contended_ = false;  // the GIL, when it was last asked for
+  std::optional<std::chrono::steady_clock::time_point> answered_;  // when Next() last returned
+  bool contended_ = false;  // the last wait for the GIL was long
 };
 
-// The batches of one pass, for Python to iterate over: next() and nothing else for each.
+// A Python iterator over one pass. Each step calls next() and nothing else.
 class Pass {
  public:
   explicit Pass(nb::object reader) : reader_(std::move(reader)), pass_(self().pass()) {}
@@ -343,7 +343,7 @@ bool ReplaceArgument(const std::string& on_corrupt) {
 }
 
 void CloseAll() {
-  // A copy: while one is closed without the GIL, another may go.
+  // A copy, because while one reader is closed without the GIL, another may be destroyed.
   const std::set<std::shared_ptr<BatchReader>> readers = LiveReaders();
   for (const std::shared_ptr<BatchReader>& reader : readers) {
     if (reader->forked()) continue;

@@ -10,7 +10,7 @@
 namespace cachecd {
 namespace {
 
-// What the core says may quote paths, which need not be UTF-8.
+// The core's messages may quote paths, which need not be UTF-8.
 void Raise(PyObject* type, const char* message) {
   PyErr_SetObject(type, PathObject(message).ptr());
 }
@@ -24,7 +24,7 @@ void Translate(const std::exception_ptr& thrown, void*) {
   try {
     std::rethrow_exception(thrown);
   } catch (const IoError& error) {
-    // OSError itself picks the subclass, such as FileNotFoundError.
+    // OSError itself selects the subclass, such as FileNotFoundError.
     const nb::object arguments =
         nb::make_tuple(error.code, std::strerror(error.code), PathObject(error.path));
     PyErr_SetObject(PyExc_OSError, arguments.ptr());
