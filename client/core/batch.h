@@ -1,4 +1,4 @@
-// Makes one batch: reads, verifies and decodes its records into columns.
+// Builds one batch of columns: reads, verifies and decodes its records.
 
 #ifndef CACHECD_CORE_BATCH_H_
 #define CACHECD_CORE_BATCH_H_
@@ -19,31 +19,33 @@ namespace cachecd {
 
 struct Batch {
   std::vector<Column> columns;
-  uint64_t record_bytes = 0;  // payloads read for it
-  size_t memory_bytes = 0;    // capacity of its buffers
+  uint64_t record_bytes = 0;  // of the payloads
+  size_t memory_bytes = 0;    // total capacity of the buffers
 };
 
-// What every batch of a reader is made of.
+// The options that all batches of a reader share.
 struct BatchShape {
   std::vector<FeatureSpec> features;
   uint64_t batch_size = 0;
-  bool valid = false;  // the column "_valid", bool: whether a row is a record
-  bool ids = false;    // the columns "_shard" and "_record", int64; -1 in rows without a record
-  // Of each file, what the column "_dataset" says, int64; -1 as above. None: no such column.
+  bool valid = false;  // adds "_valid", bool: true if the row holds a record
+  bool ids = false;    // adds "_shard" and "_record", int64; -1 in rows without a record
+  // Per file, the value of the column "_dataset", int64; -1 in rows without a record. Empty: the
+  // column is not added.
   std::vector<int64_t> datasets = {};
-  // From this and a record's place in the pass, over all ranks, follow the crop and the flip of the
-  // record's pictures.
+  // The seed of augmentation. A picture's crop and flip depend only on this seed and on its
+  // record's position in the pass, over all ranks.
   uint64_t augment = 0;
 };
 
-// Which of the features asked for a name is. Records list theirs in much the same order, so the
-// answer is mostly the one that the previous record's entry of the same rank got.
+// Maps a name to the index of a requested feature. Records list their features in a similar order,
+// so the result for the previous record's entry of the same rank is tried first.
 class FeatureFinder {
  public:
-  // The names must outlive the finder.
+  // `features` must outlive the finder.
   explicit FeatureFinder(const std::vector<FeatureSpec>& features);
 
-  // The feature's index, or -1. `rank`: how many entries of the record came before.
+  // Returns the feature's index, or -1. `rank`: the number of entries before this entry in the
+  // record.
   int Find(size_t rank, std::string_view name);
 
  private:
@@ -56,18 +58,17 @@ class FeatureFinder {
   std::vector<Seen> seen_;
 };
 
-// Each thread has its own; what it refers to must outlive it.
+// Not thread-safe. The constructor's arguments must outlive the builder.
 class BatchBuilder {
  public:
   BatchBuilder(const BatchShape& shape, RecordSource* records, BufferPool* pool);
 
-  // Of these positions; rows that are padded are zero or empty. CorruptRecord, SchemaMismatch,
-  // std::bad_alloc, RecordSource::Stopped.
+  // Builds the batch of these positions; padding rows are zero or empty. Throws CorruptRecord,
+  // SchemaMismatch, std::bad_alloc, RecordSource::Stopped.
   Batch Build(const Division::Rows& wanted);
 
  private:
-  // `coming`, the next record's frame if it is small, is loaded into the processor's cache
-  // meanwhile.
+  // Meanwhile loads `coming` into the processor's cache: the next record's frame, if it is small.
   void AppendRow(uint64_t position, Record* record, ByteSpan coming);
   void Decode(const Record& record, ByteSpan payload, std::vector<LargeValue>* later);
   void AppendVerified(const Record& record, uint64_t key, ByteSpan coming);
@@ -80,12 +81,12 @@ class BatchBuilder {
   RecordSource* const records_;
   BufferPool* const pool_;
   FeatureFinder finder_;
-  std::vector<size_t> hints_;  // per feature, the bytes of values that a batch may well have
+  std::vector<size_t> hints_;  // per feature, the expected bytes of values in a batch
   std::vector<ColumnBuilder> builders_;
   RecordSource::Pins pins_;
   std::vector<Record> located_;
-  // Of one record:
-  std::vector<ByteSpan> found_;  // per feature
+  // State of the current row:
+  std::vector<ByteSpan> found_;  // the message of each feature
   std::vector<ColumnBuilder::Mark> marks_;
   std::vector<LargeValue> large_;
   std::vector<uint64_t> lost_;  // positions whose records were corrupt

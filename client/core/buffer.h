@@ -1,7 +1,7 @@
-// Memory for columns: 64-byte aligned, and used again once its owner lets it go.
+// Memory for columns: 64-byte aligned, and reused after its owner releases it.
 //
-// A Buffer owns its memory alone. It may outlive the reader that filled it: it keeps its pool
-// alive, and its destruction, on whatever thread, returns the memory there. The pool keeps a
+// A Buffer is the only owner of its memory. It keeps its pool alive, so it may outlive the reader
+// that filled it. Its destructor, on any thread, returns the memory to the pool. The pool keeps a
 // bounded amount for the next batch, because fresh memory costs a page fault per 4 kB.
 
 #ifndef CACHECD_CORE_BUFFER_H_
@@ -15,21 +15,21 @@
 
 namespace cachecd {
 
-constexpr size_t kAlignment = 64;  // what TensorFlow demands of DLPack, and a cache line
+constexpr size_t kAlignment = 64;  // a cache line; TensorFlow requires this of DLPack tensors
 
 class Buffer;
 
 // Thread-safe.
 class BufferPool : public std::enable_shared_from_this<BufferPool> {
  public:
-  // Keeps at most about `keep_bytes` of unused memory (but always enough for a few of the largest).
+  // The pool keeps up to about `keep_bytes` unused, but always a few of the largest blocks.
   static std::shared_ptr<BufferPool> Create(size_t keep_bytes);
   ~BufferPool();
 
-  // At least `bytes`, not initialized; std::bad_alloc.
+  // Returns at least `bytes`, not initialized. Throws std::bad_alloc.
   Buffer Take(size_t bytes);
 
-  // Frees what is unused and keeps nothing from now on.
+  // Frees unused blocks. From now on, freed blocks are not kept.
   void Close();
 
  private:
@@ -60,7 +60,8 @@ class Buffer {
   uint8_t* data() const { return block_.data; }
   size_t capacity() const { return block_.capacity; }
 
-  // Makes room for `needed` bytes in all, at least doubling; the first `used` bytes are kept.
+  // Ensures a capacity of `needed` bytes; at least doubles the capacity if it is smaller. Keeps the
+  // first `used` bytes.
   void Grow(size_t used, size_t needed);
 
  private:

@@ -1,4 +1,4 @@
-// A view of bytes that belong to someone else, and little-endian loads and stores.
+// A non-owning view of bytes, and little-endian loads and stores.
 
 #ifndef CACHECD_CORE_BYTES_H_
 #define CACHECD_CORE_BYTES_H_
@@ -9,10 +9,10 @@
 
 namespace cachecd {
 
-// Columns and sidecars hand memory over as it lies in the file.
+// Columns and sidecars return memory as it is in the file.
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the formats are little-endian");
 
-// Valid as long as what it points into; copying it copies no bytes.
+// Valid while the memory that it points to is valid. A copy copies no bytes.
 struct ByteSpan {
   const uint8_t* data = nullptr;
   size_t size = 0;

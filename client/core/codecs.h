@@ -1,4 +1,4 @@
-// The formats that image.cc decodes.
+// The interface between image.cc and the decoders of JPEG and PNG.
 
 #ifndef CACHECD_CORE_CODECS_H_
 #define CACHECD_CORE_CODECS_H_
@@ -11,31 +11,31 @@
 
 namespace cachecd {
 
-// How a row holds its pixels. The fourth byte of kRgbx means nothing; kCmyk is inverted, as Adobe
-// stores it.
+// The layout of the pixels in a row. The fourth byte of kRgbx is undefined. kCmyk is inverted, as
+// Adobe stores it.
 enum class PixelFormat : uint8_t { kGrey, kRgb, kRgbx, kCmyk };
 
-// A picture as it is stored, by its header.
+// The properties of a stored picture, from its header.
 struct StoredPicture {
   Extent extent;
   int orientation = 1;  // EXIF's, 1 to 8
 };
 
-// The part of a stored picture that is wanted, in pixels after the reduction.
+// The part of a stored picture to decode, in pixels after the reduction.
 struct Cut {
   uint32_t left, right, top, bottom;
-  uint32_t denominator;  // of the reduction, 1, 2, 4 or 8: JPEG alone
-  bool grey;             // rows may come as kGrey
-  bool exact;            // values are not to be changed
+  uint32_t denominator;  // of the reduction: 1, or 2, 4, 8 for JPEG
+  bool grey;             // the decoder may pass rows as kGrey
+  bool exact;            // the decoder must not change values
 };
 
 class RowSink {
  public:
   virtual Cut Begin(const StoredPicture& picture) = 0;
-  // Takes the rows of the cut, in order; `pixels`: those from the cut's left on.
+  // Receives the rows of the cut, in order. `pixels` begins at the cut's left edge.
   virtual void Take(uint32_t row, const uint8_t* pixels, PixelFormat format) = 0;
 
-  std::vector<uint8_t> row;  // a codec's scratch
+  std::vector<uint8_t> row;  // scratch memory of the decoder
 
  protected:
   ~RowSink() = default;
@@ -44,12 +44,12 @@ class RowSink {
 bool IsJpeg(ByteSpan encoded);
 bool IsPng(ByteSpan encoded);
 
-// If the format can be decoded, reads the header and, with a sink, the rows. DamagedImage,
-// SchemaMismatch, the sink's exceptions.
+// Read the header and, if `sink` is not null, the rows. Require CanDecodeJpeg() or CanDecodePng().
+// Throw DamagedImage, SchemaMismatch, and the exceptions of the sink.
 StoredPicture ReadJpeg(ByteSpan encoded, RowSink* sink);
 StoredPicture ReadPng(ByteSpan encoded, RowSink* sink);
 
-// EXIF's orientation; 1 if there is none.
+// Returns the EXIF orientation, or 1 if there is none.
 int ExifOrientation(ByteSpan tiff);
 
 }  // namespace cachecd

@@ -1,8 +1,8 @@
-// Features of records as columns of a batch.
+// Builds the columns of a batch from the features of records.
 //
-// A ColumnBuilder takes one feature of one record after the other and writes its values straight
-// into the buffers of which the batch's arrays are made. What does not fit the feature's spec is a
-// SchemaMismatch that names the feature; the caller adds where the record lies.
+// A ColumnBuilder appends one feature of record after record. It writes the values directly into
+// the buffers of the batch's arrays. If a feature does not fit its spec, the builder throws a
+// SchemaMismatch that names the feature; the caller adds the record's location.
 
 #ifndef CACHECD_CORE_COLUMNS_H_
 #define CACHECD_CORE_COLUMNS_H_
@@ -25,7 +25,7 @@ struct Array {
   std::vector<int64_t> shape;
 };
 
-// Arrays of a column, in this order:
+// The arrays of a column, in this order:
 //     dense         values [rows, *row_shape]; padded: [rows, length]
 //     ragged        values [n], row_splits int64 [rows + 1]
 //     bytes         data uint8 [n], offsets int64 [rows * product(shape) + 1]
@@ -37,46 +37,47 @@ struct Column {
 
 class ColumnBuilder;
 
-// A value whose place in a column is reserved and whose bytes are still to be copied there.
+// A value whose place in a column is reserved, but whose bytes are not copied yet.
 struct LargeValue {
   ColumnBuilder* column;
   size_t at;
   ByteSpan from;
 };
 
-// Values from this size on are worth being copied later.
+// Values of at least this size are copied later, as LargeValue.
 constexpr size_t kLargeValue = 1024;
 
 // Not thread-safe.
 class ColumnBuilder {
  public:
-  // For exactly `rows` rows. `hint`: bytes that the values of an earlier batch took.
-  // `spec` must outlive the builder.
+  // Builds exactly `rows` rows. `hint`: bytes of values in an earlier batch. `spec` must outlive
+  // the builder.
   ColumnBuilder(const FeatureSpec& spec, uint64_t rows, size_t hint, BufferPool* pool);
 
-  // The feature of the next row; FeatureView() if the record does not have it. Then, and if it
-  // should have values but has no kind, it is the fallback; without one, a ragged list is empty.
-  // Large values are only listed in `later`, unless null. SchemaMismatch, MalformedExample,
-  // std::bad_alloc.
+  // Appends the next row; FeatureView() means that the record lacks the feature. The fallback
+  // replaces a missing feature, and a feature without a kind unless ragged. Without a fallback,
+  // ragged rows are empty, others throw. If `later` is not null, large values are only added to it.
+  // Throws SchemaMismatch, MalformedExample, std::bad_alloc.
   void Append(const FeatureView& feature, std::vector<LargeValue>* later);
 
-  // Where a large value belongs, until the next row is appended.
+  // Returns the place of a large value, valid until the next row is appended.
   uint8_t* Place(const LargeValue& value) { return data_.data() + value.at; }
-  // By what its bytes get there; if by nothing, as they are.
+  // Returns the conversion of large values; if empty, their bytes are copied unchanged.
   const Conversion& conversion() const { return conversion_; }
 
-  // Whether its rows are pictures, which Append only finds: once the record is known to be sound,
-  // each is decoded by DecodePicture before the next row. DamagedImage, SchemaMismatch.
+  // True if the rows are pictures. Append only locates them: after the record is verified,
+  // DecodePicture decodes each before the next row. DecodePicture and MeasurePicture throw
+  // DamagedImage, SchemaMismatch.
   bool has_pictures() const { return spec_.options.image.has_value(); }
   const std::string& name() const { return spec_.name; }
   Extent MeasurePicture(ImageDecoder* decoder) const;
-  // EXIF's of the picture measured last.
+  // Returns the EXIF orientation of the picture measured last; 1 for stored pixels.
   int orientation(const ImageDecoder& decoder) const {
     return spec_.raw ? 1 : decoder.orientation();
   }
   void DecodePicture(ImageDecoder* decoder, Extent picture, uint64_t key);
 
-  // How far the column is, and back to there: a row that proves corrupt is taken out again.
+  // A state of the column. Rollback removes the rows after it, for a record found corrupt.
   struct Mark {
     uint64_t row;
     uint64_t values;
@@ -85,20 +86,20 @@ class ColumnBuilder {
   Mark mark() const { return {row_, values_, used_}; }
   void Rollback(const Mark& mark);
 
-  // A row without a record: empty, or as an empty list is padded, or zeros.
+  // Appends a row without a record: empty, padding, or zeros.
   void AppendEmpty();
 
-  // Makes room for `bytes` of values in all, if they have no fixed size.
+  // Reserves room for `bytes` of values in total, for values without a fixed size.
   void Reserve(size_t bytes) { data_.Grow(used_, bytes); }
 
-  // Bytes of values so far.
+  // Returns the bytes of values appended.
   size_t value_bytes() const { return used_; }
 
-  // Adds the column of the rows appended, which must be all of them; after a padded one another,
-  // `_NAME_length`, int64 [rows]: how many values of each row are the record's.
+  // Adds the column, after exactly `rows` rows. If it is padded, adds a second column
+  // `_NAME_length`, int64 [rows]: the number of values in each row that are not padding.
   void Finish(std::vector<Column>* columns);
 
-  // SchemaMismatch if the spec's fallback is not a value of the feature.
+  // Throws SchemaMismatch if the spec's fallback is not a value of the feature.
   static void CheckFallback(const FeatureSpec& spec);
 
  private:
@@ -109,7 +110,7 @@ class ColumnBuilder {
   void AppendDenseNumbers(const FeatureView& feature);
   void AppendRaggedNumbers(const FeatureView& feature);
   void AppendBytes(const FeatureView& feature, std::vector<LargeValue>* later);
-  // Fills up a padded row of which `count` values are there.
+  // Pads a row after its first `count` values.
   void PadRow(uint64_t count);
   void EndValue();
   void EndRow();
@@ -117,22 +118,22 @@ class ColumnBuilder {
 
   const FeatureSpec& spec_;
   const uint64_t rows_;
-  const size_t element_bytes_;     // as delivered
-  uint64_t stored_elements_ = 0;   // of a record, unless ragged
-  uint64_t row_elements_ = 0;      // of a row as delivered, if dense
-  size_t row_bytes_ = 0;           // the same in bytes
-  Conversion conversion_;          // of stored numbers, if they are not delivered as they are
-  uint8_t one_[sizeof(uint64_t)];  // one_hot's
+  const size_t element_bytes_;     // of a delivered element
+  uint64_t stored_elements_ = 0;   // per record, unless ragged
+  uint64_t row_elements_ = 0;      // per delivered row, if dense
+  size_t row_bytes_ = 0;           // row_elements_ in bytes
+  Conversion conversion_;          // of stored numbers; empty if none is needed
+  uint8_t one_[sizeof(uint64_t)];  // the element 1 of one_hot
   FeatureView fallback_;
-  ByteSpan picture_;  // of the row appended last, in the record
-  Extent extent_;     // of the rows, if they are pictures
+  ByteSpan picture_;  // in the record, of the row appended last
+  Extent extent_;     // of each row, if the rows are pictures
   uint64_t row_ = 0;
-  uint64_t values_ = 0;  // elements of a ragged column, or values of bytes
+  uint64_t values_ = 0;  // elements of a ragged column, or values of a bytes column
   size_t used_ = 0;      // bytes in data_
   Buffer data_;
-  Buffer offsets_;  // of bytes: values_ + 1 ends
-  Buffer splits_;   // of ragged: row_ + 1 ends
-  Buffer lengths_;  // of padded: row_ numbers of values
+  Buffer offsets_;  // of bytes columns: values_ + 1 offsets
+  Buffer splits_;   // of ragged columns: row_ + 1 offsets
+  Buffer lengths_;  // of padded columns: row_ counts of values
 };
 
 }  // namespace cachecd

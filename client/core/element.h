@@ -1,4 +1,4 @@
-// The types of the numbers in columns.
+// The element types of columns.
 
 #ifndef CACHECD_CORE_ELEMENT_H_
 #define CACHECD_CORE_ELEMENT_H_
@@ -21,7 +21,7 @@ enum class Element : uint8_t {
   kInt64,
   kUint64,
   kFloat16,
-  kBfloat16,  // NumPy, which does not know it, gets uint16
+  kBfloat16,  // uint16 in NumPy, which lacks bfloat16
   kFloat32,
   kFloat64,
 };
@@ -29,10 +29,10 @@ enum class Element : uint8_t {
 size_t ElementBytes(Element element);
 const char* ElementName(Element element);
 
-// bool included.
+// True for all integer types and bool.
 bool IsInteger(Element element);
 
-// The element of a NumPy name or of "bfloat16".
+// Returns the element of a NumPy type name or of "bfloat16", else nothing.
 std::optional<Element> FindElement(std::string_view name);
 
 }  // namespace cachecd

@@ -1,5 +1,4 @@
-// What can go wrong in the core, as exceptions. module.cc turns each into the Python class named
-// here.
+// The exceptions of the core. module_support.cc turns each into the Python class named here.
 
 #ifndef CACHECD_CORE_ERRORS_H_
 #define CACHECD_CORE_ERRORS_H_
@@ -13,15 +12,14 @@
 
 namespace cachecd {
 
-// The operating system refused. -> OSError (the subclass that the code asks for) with the path as
-// filename.
+// A system call failed. -> OSError (the subclass for `code`) with the path as filename.
 class IoError : public std::exception {
  public:
   IoError(int code, std::string path) : code(code), path(std::move(path)) {}
   const char* what() const noexcept override { return path.c_str(); }
 
-  // Whether the file is to blame: it is gone, is something else now, or cannot be read. Not so
-  // where the process has no more descriptors or memory.
+  // True if the file is damaged: it is missing, is not a regular file any more, or cannot be read.
+  // False if the process lacks descriptors or memory.
   bool IsDamage() const {
     switch (code) {
       case ENOENT:
@@ -44,7 +42,7 @@ class IoError : public std::exception {
   std::string path;
 };
 
-// A frame of a TFRecord file is not what was written. -> CorruptRecordError
+// A frame of a TFRecord file differs from what was written. -> CorruptRecordError
 class CorruptRecord : public std::exception {
  public:
   CorruptRecord(std::string path, uint64_t offset, std::string why)
@@ -52,11 +50,11 @@ class CorruptRecord : public std::exception {
   const char* what() const noexcept override { return why.c_str(); }
 
   std::string path;
-  uint64_t offset;  // where the frame starts
+  uint64_t offset;  // start of the frame
   std::string why;
 };
 
-// A sidecar is truncated, altered, or of an unknown version. -> CorruptSidecarError
+// A sidecar is truncated, altered, or has an unknown version. -> CorruptSidecarError
 class CorruptSidecar : public std::exception {
  public:
   CorruptSidecar(std::string path, std::string why) : path(std::move(path)), why(std::move(why)) {}
@@ -81,7 +79,8 @@ class MalformedExample : public std::runtime_error {
                            std::to_string(offset)) {}
 };
 
-// The object cannot be used any more, or not here: closed, finished, forked. -> RuntimeError
+// The object cannot be used: it is closed or finished, the process is a fork, or other code has
+// changed it. -> RuntimeError
 class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

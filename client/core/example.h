@@ -1,15 +1,15 @@
-// tf.train.Example on the wire, read in place and written in one pass; no generated code.
+// Parses serialized tf.train.Examples in place, and writes them in one pass; no generated code.
 //
 //     message Example    { Features features = 1; }
 //     message Features   { map<string, Feature> feature = 1; }
 //     message Feature    { oneof kind { BytesList = 1; FloatList = 2; Int64List = 3; } }
 //     message *List      { repeated bytes|float|int64 value = 1; }     numbers packed or not
 //
-// Reading follows protocol buffers: unknown fields are skipped, a repeated message is merged, the
-// last of several map entries of one name wins, and so does the last kind of a Feature. One
-// restriction: a map entry that holds its value twice, which no writer makes, is refused. Every
-// length is checked against what is left before it is used; what does not parse throws
-// MalformedExample with the byte's offset in the record. Spans point into the record.
+// Parsing follows protocol buffers: unknown fields are skipped, and repeated messages are merged.
+// The last of several map entries with the same name wins; so does the last kind of a Feature. One
+// restriction: a map entry with two values, which no writer makes, is refused. Every length is
+// checked against the bytes left before it is used. Malformed bytes throw MalformedExample with
+// their offset in the record. Spans point into the record.
 
 #ifndef CACHECD_CORE_EXAMPLE_H_
 #define CACHECD_CORE_EXAMPLE_H_
@@ -25,7 +25,7 @@ namespace cachecd {
 // The values are the field numbers in Feature.
 enum class Kind : uint8_t { kNone = 0, kBytes = 1, kFloat = 2, kInt64 = 3 };
 
-// "bytes", "float", "int64"; "nothing" for a Feature whose kind is not set.
+// Returns "bytes", "float" or "int64"; "nothing" if the kind of the Feature is not set.
 const char* KindName(Kind kind);
 
 // A cursor over the fields of one message.
@@ -38,18 +38,18 @@ class WireReader {
   struct Field {
     uint32_t number = 0;
     uint32_t wire_type = 0;
-    const uint8_t* start = nullptr;  // of its tag
-    ByteSpan bytes;                  // of a length-delimited or fixed field: what it holds
-    uint64_t varint = 0;             // of a varint field
+    const uint8_t* start = nullptr;  // of the tag
+    ByteSpan bytes;                  // content of a length-delimited or fixed field
+    uint64_t varint = 0;             // value of a varint field
   };
 
-  // False at the message's end.
+  // Returns false at the end of the message.
   bool Next(Field* field);
 
   // Reads one varint.
   uint64_t Varint() { return at_ != end_ && *at_ < 0x80 ? *at_++ : LongVarint(); }
 
-  // Reads varints, at most `limit`; fewer only at the end. Returns how many; for packed lists.
+  // Reads at most `limit` varints, fewer only at the end; returns their number. For packed lists.
   uint64_t Varints(int64_t* to, uint64_t limit);
 
   bool AtEnd() const { return at_ == end_; }
@@ -83,17 +83,17 @@ struct FeatureView {
 template <typename Visit>
 void ForEachFeature(ByteSpan record, Visit visit);
 
-// Which kind the Feature message is of.
+// Returns the kind and the lists of a Feature message.
 FeatureView ParseFeature(ByteSpan feature, const uint8_t* record);
 
-// How many values there are; costs one pass over unpacked or integer lists.
+// Returns the number of values. Costs one pass over unpacked or integer lists.
 uint64_t CountValues(const FeatureView& feature);
 
 // Calls visit(ByteSpan value) for each value of a bytes list.
 template <typename Visit>
 void ForEachBytes(const FeatureView& feature, Visit visit);
 
-// A feature to be written; the values must live until WriteExample is done.
+// A feature to write. The values must live until WriteExample returns.
 struct FeatureValue {
   std::string_view name;
   Kind kind = Kind::kNone;
@@ -106,16 +106,17 @@ struct FeatureValue {
   uint64_t list_bytes = 0;
 };
 
-// Sorts the features by name, so that equal features give equal bytes; returns the Example's size.
+// Sorts the features by name, so that equal features give equal bytes. Returns the size of the
+// Example.
 uint64_t PlanExample(std::vector<FeatureValue>* features);
 
-// Writes exactly the planned number of bytes. UsageError, and nothing beyond them, if the ints are
-// not those that were planned: another thread may change an array meanwhile.
+// Writes exactly the planned number of bytes. Throws UsageError, and writes nothing beyond them, if
+// another thread has changed an array of ints so that its size differs from the plan.
 void WriteExample(const std::vector<FeatureValue>& features, uint8_t* to);
 
 // Implementation of the templates.
 
-// One map entry; false if it is some other field.
+// Parses one map entry; returns false for another field.
 bool ParseEntry(const WireReader::Field& field, const uint8_t* record, std::string_view* name,
                 ByteSpan* feature);
 

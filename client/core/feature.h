@@ -1,4 +1,4 @@
-// What a feature of every record is, and as what it is delivered.
+// Specifies how records store a feature and how it is delivered.
 
 #ifndef CACHECD_CORE_FEATURE_H_
 #define CACHECD_CORE_FEATURE_H_
@@ -14,54 +14,54 @@
 
 namespace cachecd {
 
-// What users ask to be made of a feature on the way; by default nothing.
+// The conversions that users request for a feature; none by default.
 struct FeatureOptions {
-  std::string name;             // of its column, else the feature's
-  std::string cast;             // the dtype, else the one that is stored (float32 if one_hot)
-  uint64_t one_hot = 0;         // classes, for each of which a scalar integer's row has a number
+  std::string name;             // of the column; empty: the feature's name
+  std::string cast;             // the delivered dtype; empty: the stored dtype (one_hot: float32)
+  uint64_t one_hot = 0;         // classes: a scalar integer becomes a row of one number per class
   std::optional<uint64_t> pad;  // length of the dense row that a ragged list of numbers becomes
-  std::string pad_value;        // one element as it is delivered; if pad
-  std::string fallback;         // a serialized Example that lends the feature to records without
-  std::optional<ImageOptions> image;  // makes pixels of a picture, encoded or stored as pixels
+  std::string pad_value;        // one delivered element; if pad
+  std::string fallback;         // a serialized Example with the feature for records that lack it
+  std::optional<ImageOptions> image;  // decodes a picture, or converts stored pixels
 };
 
 struct FeatureSpec {
   std::string name;
 
-  // As it is stored.
+  // How records store the feature.
   Kind kind = Kind::kNone;
   bool raw = false;     // one bytes value that holds a little-endian array
-  bool ragged = false;  // a list of any length; else of the product of `shape`
+  bool ragged = false;  // a list of any length; else its length is the product of `shape`
   Element element = Element::kUint8;
   std::vector<int64_t> shape;
 
-  // As it is delivered; `delivered` and the options agree.
+  // How the feature is delivered. `delivered` agrees with the options.
   Element delivered = Element::kUint8;
   FeatureOptions options;
 
   bool is_bytes() const { return kind == Kind::kBytes && !raw && !options.image; }
   bool is_dense() const { return !is_bytes() && (!ragged || options.pad); }
-  // The names of its columns: of the one of its values, and if padded of their numbers.
+  // Returns the names of the columns: of the values and, if padded, of their counts.
   std::vector<std::string> columns() const;
-  // Whether the rows' height and width follow from the pictures.
+  // True if the height and width of the rows depend on the pictures.
   bool is_unsized() const { return options.image && options.image->height == 0; }
-  // The shape of one row as it is delivered, if dense; 0 for what is_unsized.
+  // Returns the shape of one delivered row, if dense. If is_unsized(), height and width are 0.
   std::vector<int64_t> row_shape() const;
 
-  // The spec of a feature as users write it: dtype a NumPy name, "bfloat16" or "bytes";
-  // SchemaMismatch if the parts do not go together. Whether the fallback fits is not looked at
-  // here: ColumnBuilder::CheckFallback.
+  // Returns the spec of a feature as users describe it. `dtype`: a NumPy name, "bfloat16" or
+  // "bytes". Throws SchemaMismatch if the arguments contradict each other. Does not check the
+  // fallback: see ColumnBuilder::CheckFallback.
   static FeatureSpec Make(std::string name, const std::string& kind, const std::string& dtype,
                           bool ragged, std::vector<int64_t> shape, bool raw,
                           FeatureOptions options = {});
 };
 
-// The product, as a number of elements or bytes to allocate; std::bad_alloc if nothing can be so
-// large.
+// Returns the product, a number of elements or bytes to allocate. Throws std::bad_alloc if it is
+// too large for any allocation.
 size_t Multiply(uint64_t a, uint64_t b);
 size_t Multiply(const std::vector<int64_t>& extents);
 
-// A SchemaMismatch that names the feature.
+// Throws a SchemaMismatch that names the feature.
 [[noreturn]] void RefuseFeature(const std::string& name, const std::string& why);
 
 }  // namespace cachecd

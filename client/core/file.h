@@ -1,5 +1,4 @@
-// Files by descriptor, which is closed on destruction. Every failure of the operating system is an
-// IoError with the path.
+// A file descriptor that is closed on destruction. Failed system calls throw IoError with the path.
 
 #ifndef CACHECD_CORE_FILE_H_
 #define CACHECD_CORE_FILE_H_
@@ -15,9 +14,9 @@ namespace cachecd {
 
 class File {
  public:
-  // A regular file; anything else is EISDIR or EINVAL.
+  // Opens a regular file. Throws EISDIR for a directory, EINVAL for another type.
   static File Open(const std::string& path);
-  // A new file for writing; EEXIST if there is one.
+  // Creates a file for writing. Throws EEXIST if it exists.
   static File Create(const std::string& path);
 
   File(File&& other) noexcept;
@@ -27,22 +26,23 @@ class File {
   const std::string& path() const { return path_; }
   int fd() const { return fd_; }
   uint64_t Size() const;
-  // Where the next Write goes; nothing that is a place in a file if the descriptor is closed.
+  // Returns the offset of the next Write. If the descriptor is closed, returns UINT64_MAX, which is
+  // no offset in a file.
   uint64_t Position() const;
 
-  // Reads until `size` bytes are there or the file ends; returns how many there are.
+  // Reads `size` bytes, fewer only at the end of the file. Returns the number read.
   size_t ReadAt(void* to, size_t size, uint64_t offset) const;
 
-  // Writes all of it at the current position.
+  // Writes all bytes at the current position.
   void Write(ByteSpan bytes);
-  // Writes all parts, one after the other; alters `parts`.
+  // Writes all parts in order; modifies `parts`.
   void Write(iovec* parts, int count);
 
-  // Allocates blocks for [0, bytes), so that writing there cannot fail for want of space.
+  // Allocates blocks for [0, bytes), so that writing them cannot fail for lack of space.
   void Reserve(uint64_t bytes);
   void Truncate(uint64_t bytes);
-  // Has the kernel begin to write these bytes, of which Sync then need not wait for all; a failure
-  // shows there. Does nothing where that is not known.
+  // Starts to write these bytes to disk, so that Sync waits for fewer bytes. Sync reports failures.
+  // Does nothing where it is not supported.
   void StartSync(uint64_t begin, uint64_t bytes);
   void Sync();
   void Close();

@@ -1,7 +1,7 @@
-// Whether this process is a fork of the one that made an object.
+// Detects whether an object was made before this process was forked.
 //
-// Threads do not survive a fork and mutexes may be held for ever by those that did not. Whatever
-// has either notes the generation when it is made, and in another generation touches neither.
+// Threads do not survive a fork, and a mutex that such a thread held stays locked. An object with
+// threads or mutexes stores its generation. In another generation it uses neither.
 
 #ifndef CACHECD_CORE_FORK_H_
 #define CACHECD_CORE_FORK_H_
@@ -10,7 +10,7 @@
 
 namespace cachecd {
 
-// How many forks lie between this process and the one that loaded the module.
+// Returns the number of forks between the process that loaded the module and this process.
 uint64_t ForkGeneration();
 
 }  // namespace cachecd

@@ -22,21 +22,21 @@ struct ImageOptions {
   };
 
   Crop crop = Crop::kCenter;
-  uint32_t height = 0;  // of the result; not used if kNone has `shorter`
+  uint32_t height = 0;  // of the result; unused if kNone has `shorter`
   uint32_t width = 0;
-  // kNone: the result's shorter side, in place of height and width. kCenter: the shorter side
+  // kNone: the shorter side of the result, instead of height and width. kCenter: the shorter side
   // before the cut; 0: the smallest that covers height x width.
   uint32_t shorter = 0;
   bool resized = true;          // kRandom: false cuts height x width pixels without resizing
-  double scale[2] = {0.08, 1};  // kRandom: parts of the picture's area
-  double ratio[2] = {3.0 / 4, 4.0 / 3};  // kRandom: width / height
-  double flip = 0;                       // probability of a horizontal flip, whatever the crop
+  double scale[2] = {0.08, 1};  // kRandom: share of the picture's area, from and to
+  double ratio[2] = {3.0 / 4, 4.0 / 3};  // kRandom: width / height, from and to
+  double flip = 0;                       // probability of a horizontal flip, with any crop
   bool grey = false;                     // one channel, by Rec. 601
-  bool nearest = false;                  // else bilinear, antialiased
+  bool nearest = false;                  // false: bilinear, antialiased
   uint64_t max_pixels = 0;               // of the picture and of the result; 0: no limit
-  // If not empty: one channel of class numbers. Needs `nearest`, not `grey`.
+  // If not empty, the result has one channel of class numbers. Needs `nearest`, not `grey`.
   std::vector<ClassColor> classes;
-  std::optional<uint8_t> other;  // number of any other color; without it such a color is an error
+  std::optional<uint8_t> other;  // number of all other colors; without it they are an error
 
   uint32_t channels() const { return grey || !classes.empty() ? 1 : 3; }
 };
@@ -46,8 +46,8 @@ struct Extent {
 };
 std::string ToText(Extent extent);  // "HEIGHT x WIDTH pixels"
 
-// Where the result comes from: the box of the upright picture is scaled to `scaled`. The result is
-// the part of that at (top, left), flipped if `flip`.
+// The source of the result. The box (x, y, width, height) of the upright picture is scaled to
+// `scaled`. The result is the part of the scaled box at (top, left), flipped if `flip`.
 struct Placement {
   uint32_t x, y, width, height;
   Extent scaled;
@@ -56,42 +56,42 @@ struct Placement {
   bool flip;
 };
 
-// The arithmetic of torchvision v2's RandomResizedCrop, RandomCrop, Resize and CenterCrop. A
-// function of its arguments: `key` is the only source of randomness. SchemaMismatch if a cut
-// without resizing is larger than the picture, or the result has more than max_pixels.
+// Computes as torchvision v2's RandomResizedCrop, RandomCrop, Resize and CenterCrop. A pure
+// function: `key` is the only source of randomness. Throws SchemaMismatch if a cut without resizing
+// is larger than the picture, or the result has more than max_pixels.
 Placement Place(const ImageOptions& options, Extent picture, uint64_t key);
 
-// The bytes are not a sound picture.
+// The bytes are not a valid picture.
 class DamagedImage : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// Whether the core was built with libjpeg-turbo, with libpng.
+// True if the core was built with libjpeg-turbo, or with libpng.
 bool CanDecodeJpeg();
 bool CanDecodePng();
 
-// Keeps its scratch memory between pictures, so each thread needs its own.
+// Not thread-safe, because it keeps scratch memory between pictures.
 class ImageDecoder {
  public:
-  // `portable`: as on processors without AVX2, with the same result; for tests.
+  // `portable`: does not use AVX2; the result is the same. For tests.
   explicit ImageDecoder(bool portable = false);
   ImageDecoder(const ImageDecoder&) = delete;
   ImageDecoder& operator=(const ImageDecoder&) = delete;
   ~ImageDecoder();
 
-  // The extent of the upright picture (EXIF orientation applied), from its header alone.
-  // DamagedImage; SchemaMismatch for a format or kind that is not supported, for a picture of more
-  // than max_pixels, and without the library for its format.
+  // Returns the extent of the upright picture (EXIF orientation applied), from its header. Throws
+  // DamagedImage. Throws SchemaMismatch for an unsupported format or kind, for more than
+  // max_pixels, and if the library for the format is missing.
   Extent Measure(ByteSpan encoded, uint64_t max_pixels);
-  int orientation() const { return orientation_; }  // of the picture measured last, EXIF's 1 to 8
+  int orientation() const { return orientation_; }  // EXIF, 1 to 8, of the last Measure
 
-  // Writes result.height * result.width * channels() bytes. The placement must be for the extent
-  // that Measure returned. DamagedImage, SchemaMismatch.
+  // Writes result.height * result.width * channels() bytes. `placement` must be made for the extent
+  // that Measure returned. Throws DamagedImage, SchemaMismatch.
   void Decode(ByteSpan encoded, const ImageOptions& options, const Placement& placement,
               uint8_t* to);
 
-  // The same from stored pixels: uint8 [height, width, channels], 1 or 3 channels.
+  // The same for stored pixels: uint8 [height, width, channels], 1 or 3 channels.
   void Convert(const uint8_t* pixels, Extent extent, uint32_t channels, const ImageOptions& options,
                const Placement& placement, uint8_t* to);
 
