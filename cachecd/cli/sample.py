@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,7 +34,7 @@ def command(
     ] = 10,
     out: Annotated[
         Path | None,
-        typer.Option(help="Where images are written; a new temporary directory by default."),
+        typer.Option(metavar="DIR", help="Write images to files in this directory."),
     ] = None,
     debug: Annotated[
         bool,
@@ -47,8 +46,8 @@ def command(
 
     Everything happens in this process, without a daemon and without a cache. Without --key, the command
     takes the first listed unit whose name and size are acceptable. A unit that a daemon would skip is shown
-    with its reason. Images (uint8 [height, width, 1 or 3], and the bytes of image files) are written as
-    files. The exit code is 1 if there is no record.
+    with its reason. With --out, images (uint8 [height, width, 1 or 3], and the bytes of image files) are
+    written as files. The exit code is 1 if there is no record.
     """
     from cachecd.config import load
 
@@ -65,12 +64,15 @@ def command(
     sampler = Sampler(loaded, name)
     sample = _taken(sampler, key, begin, records)
     images = {}
-    if sample_view.has_images(sample):
-        images = sample_view.write_images(sample, _folder(out))
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        images = sample_view.write_images(sample, out)
     if as_json:
         print(json.dumps({"dataset": name, **sample_view.document(sample, images)}, indent=2))
     else:
         _print(sampler.url, name, sample, images)
+        if out is None and sample_view.has_images(sample):
+            print(f"{'':<11}--out DIR writes the images to files")
     if debug and sample.errors:
         from cachecd.cli.postmortem import debug_error
 
@@ -81,13 +83,6 @@ def command(
 def _taken(sampler: Sampler, key: str | None, begin: int, most: int) -> Sample:
     unit = sampler.usable(_TRIED) if key is None else sampler.named(key, begin)
     return sampler.take((unit,), most)
-
-
-def _folder(out: Path | None) -> Path:
-    if out is None:
-        return Path(tempfile.mkdtemp(prefix="cachecd-sample-"))
-    out.mkdir(parents=True, exist_ok=True)
-    return out
 
 
 def _print(url: str, name: str, sample: Sample, images: dict[tuple[int, str], Path]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd.cli.sampler import Record, Sample
+from cachecd.cli.survey import image_header
 from cachecd.quantities import approximate_size, printable
 from cachecd.stores.extras import extra
 from cachecd_client.schema import Feature, Schema
@@ -141,6 +142,10 @@ def _described(feature: Feature, value: Any, sample: Sample) -> dict[str, Any]:
     found: dict[str, Any] = {"dtype": feature.dtype, "shape": shape}
     if isinstance(value, bytes):
         found |= {"length": len(value), "first": value[:_FIRST_BYTES].hex()}
+        if header := image_suffix(value) and image_header(value):
+            found |= {
+                "image": "a {} file of {} x {} pixels".format(image_suffix(value), *header[0])
+            }
     elif isinstance(value, list):
         first = value[0] if value else b""
         found |= {"values": len(value), "first": first[:_FIRST_BYTES].hex()}
@@ -182,7 +187,9 @@ def _told(found: Mapping[str, Any]) -> str:
         text += f", {found['values']} values"
     if "length" in found:
         text += f", {approximate_size(found['length'])}"
-    if "first" in found:
+    if "image" in found:
+        text += f": {found['image']}"
+    elif "first" in found:
         text += f": {bytes.fromhex(found['first'])!r}"
     if "class" in found:
         name = printable(found["class"])

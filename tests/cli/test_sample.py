@@ -111,10 +111,12 @@ def test_a_unit_is_found_by_its_key_and_its_records_are_told(folder, capsys):
     assert f"unit       dog/1.png of file://{folder}/src\n" in told
     assert "record 0   key: bytes, 9 B: b'dog/1.png'\n" in told
     assert "label: int64: class 'dog' (it gets its number when the listing ends)" in told
-    (line,) = [line for line in told.splitlines() if "payload" in line]
-    written = line.partition("  -> ")[2]
-    assert Path(written).read_bytes() == png()
-    assert Path(written).is_relative_to(folder / "temporary")
+    assert f"payload: bytes, {len(png())} B: a png file of 4 x 5 pixels\n" in told
+    assert "--out DIR writes the images to files\n" in told
+    assert list((folder / "temporary").iterdir()) == []
+    assert cli.run_command(["sample", str(path), "--key", "dog/1.png", "--out", str(folder)]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "payload" in line]
+    assert Path(line.partition("  -> ")[2]).read_bytes() == png()
 
 
 def test_an_image_is_never_written_over_a_file(folder, capsys):
