@@ -8,7 +8,7 @@
 namespace cachecd {
 namespace {
 
-// Integers decoded before they are converted: these stay in the nearest cache.
+// Integers decoded at a time before they are converted: they stay in the first-level cache.
 constexpr uint64_t kBlock = 512;
 
 }  // namespace
@@ -93,7 +93,7 @@ uint64_t NumberReader::Read(uint8_t* to, uint64_t limit) {
 }
 
 uint64_t NumberReader::Skip() {
-  alignas(sizeof(int64_t)) uint8_t block[kBlock * sizeof(int64_t)];  // no number is longer
+  alignas(sizeof(int64_t)) uint8_t block[kBlock * sizeof(int64_t)];  // no element is larger
   uint64_t count = 0;
   for (uint64_t here = kBlock; here == kBlock; count += here) here = Read(block, kBlock);
   return count;

@@ -9,18 +9,18 @@
 namespace cachecd {
 namespace {
 
-constexpr uint64_t kBlocksInWindow = 3;  // two that are read from, and the one to come
+constexpr uint64_t kBlocksInWindow = 3;  // two blocks that are read from, and the next one
 
-// Which of an order's shuffles a key is for.
+// The shuffle that a key is for.
 enum class Shuffle : uint64_t { kFiles = 1, kWithin = 2, kAcross = 3 };
 
-// A key for each shuffle of one seed. Permutation mixes its key, so it need only differ.
+// Returns a key for each shuffle of one seed. Distinct keys suffice, as Permutation mixes them.
 uint64_t Key(uint64_t seed, Shuffle shuffle, uint64_t block) {
   return seed + kGolden * (4 * block + static_cast<uint64_t>(shuffle));
 }
 
-// The seed of a stage: the first has the order's own. Mixed, so that no key of one stage is one of
-// another.
+// Returns the seed of a stage; the first stage has the order's own seed. Later seeds are mixed, so
+// that no key of one stage is a key of another stage.
 uint64_t StageSeed(uint64_t seed, uint64_t stage) {
   return stage == 0 ? seed : Mix(seed + kGolden * stage);
 }
@@ -89,7 +89,7 @@ void RecordOrder::AddStage(const std::vector<FileExtent>& files, const Stage& sl
   uint64_t held = 0;
   for (size_t i = begin; i < slices_.size(); ++i) {
     const uint64_t next = files[slices_[i].file].bytes;
-    // A file of more than a third of the window is a block of its own.
+    // A file larger than a third of the window is a block by itself.
     if (!whole && starts_[i] != starts_[first] && held + next > window / kBlocksInWindow) {
       AddBlock(stage, first, i);
       first = i;
@@ -97,7 +97,7 @@ void RecordOrder::AddStage(const std::vector<FileExtent>& files, const Stage& sl
     }
     held += next;
   }
-  // Slices without records that come last belong to no block.
+  // Slices without records at the end belong to no block.
   if (stage.end != starts_[first]) AddBlock(stage, first, slices_.size());
 }
 
@@ -123,7 +123,7 @@ RecordOrder::Place RecordOrder::operator[](uint64_t position) const {
   if (blocks_.size() > 1) {
     if (shuffle_) {
       const auto stretch = std::upper_bound(blocks_.begin(), blocks_.end(), position, after) - 1;
-      // What follows the middle of the last block is in no stretch.
+      // Positions after the middle of the last block are in no stretch.
       const uint64_t offset = position - stretch->stretch;
       if (offset < stretch->across.size()) record = stretch->stretch + stretch->across[offset];
     }
@@ -152,7 +152,7 @@ std::vector<uint32_t> RecordOrder::Files(size_t block) const {
 }
 
 size_t RecordOrder::LastBlock(uint64_t position) const {
-  // In stretch k blocks k - 1 and k are read from.
+  // Stretch k is read from blocks k - 1 and k.
   const auto begin = [this](const Block& block) { return shuffle_ ? block.stretch : block.begin; };
   const auto beyond =
       std::upper_bound(blocks_.begin(), blocks_.end(), position,

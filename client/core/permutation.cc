@@ -7,7 +7,7 @@ Permutation::Permutation(uint64_t n, uint64_t key) : n_(n), half_bits_(0) {
   while (half_bits_ < 32 && (uint64_t{1} << (2 * half_bits_)) < n) ++half_bits_;
   rounds_ = half_bits_ <= kSmallHalfBits ? kRoundsOfSmall : kRounds;
   half_mask_ = (uint64_t{1} << half_bits_) - 1;
-  // n is part of the key, so that one seed does not shuffle two sets alike.
+  // n is part of the key, so that one seed shuffles sets of different sizes differently.
   uint64_t state = Mix(key + kGolden) ^ n;
   for (uint64_t& round_key : round_keys_) round_key = Mix(state += kGolden);
 }

@@ -1,4 +1,4 @@
-// Where a result lies in a picture; see image.h.
+// Computes which part of a picture becomes the result; see image.h.
 
 #include <algorithm>
 #include <cmath>
@@ -23,7 +23,7 @@ class Random {
   double Uniform(double low, double high) {
     return low + (high - low) * (static_cast<double>(Next() >> 11) * 0x1p-53);
   }
-  uint32_t Below(uint32_t limit) {  // limit > 0; uneven by less than 2^-32
+  uint32_t Below(uint32_t limit) {  // limit > 0; biased by less than 2^-32
     return static_cast<uint32_t>((Next() >> 32) * limit >> 32);
   }
 
@@ -32,10 +32,10 @@ class Random {
   uint64_t state_;
 };
 
-// Python's round: half to even, in the default rounding mode.
+// Rounds as Python does: half to even, in the default rounding mode.
 double Round(double value) { return std::nearbyint(value); }
 
-// RandomResizedCrop.make_params.
+// Draws a crop as torchvision's RandomResizedCrop.make_params does.
 void DrawCrop(const ImageOptions& options, Extent picture, Random* random, Placement* placed) {
   const double width = picture.width;
   const double height = picture.height;
@@ -53,7 +53,7 @@ void DrawCrop(const ImageOptions& options, Extent picture, Random* random, Place
   if (!drawn) {
     const double low = options.ratio[0];
     const double high = options.ratio[1];
-    // Of at least a pixel, where torchvision fails.
+    // At least one pixel; torchvision fails for less.
     h = width / height < low ? std::max(1.0, Round(width / low)) : height;
     w = width / height > high ? std::max(1.0, Round(height * high)) : width;
   }
@@ -65,7 +65,7 @@ void DrawCrop(const ImageOptions& options, Extent picture, Random* random, Place
   placed->x = drawn ? random->Below(across + 1) : across / 2;
 }
 
-// As torchvision's Resize(shorter).
+// Returns the same extent as torchvision's Resize(shorter).
 Extent ScaleShorter(Extent picture, uint64_t shorter) {
   const bool upright = picture.width <= picture.height;
   const uint64_t longer =
@@ -85,7 +85,7 @@ bool Covers(Extent extent, const ImageOptions& options) {
 
 Extent SmallestThatCovers(Extent picture, const ImageOptions& options) {
   const uint64_t side = std::min(picture.height, picture.width);
-  // At least as long as each side of the result needs, rounded down, then one more or two.
+  // Starts with the length that both sides of the result need, rounded down, and adds one or two.
   uint64_t shorter = std::max(
       {uint64_t{1}, options.height * side / picture.height, options.width * side / picture.width});
   Extent scaled = ScaleShorter(picture, shorter);

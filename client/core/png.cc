@@ -35,7 +35,7 @@ uint32_t BigEndian(const uint8_t* from) {
   return uint32_t{from[0]} << 24 | uint32_t{from[1]} << 16 | uint32_t{from[2]} << 8 | from[3];
 }
 
-// Walks the chunks up to IEND. libpng checks no CRC after the last row that it reads.
+// Walks the chunks up to IEND, because libpng checks no CRC after the last row that it reads.
 StoredPicture WalkChunks(ByteSpan encoded, bool check) {
   constexpr size_t kFrame = 12;               // length, type and CRC
   constexpr uint32_t kLongestSide = 1000000;  // libpng's limit
@@ -89,8 +89,8 @@ void OnPngRead(png_structp png, png_bytep to, png_size_t size) {
   reader->left = {reader->left.data + size, reader->left.size - size};
 }
 
-// False after an error. libpng returns here by longjmp, so nothing that needs to be destroyed may
-// live in this frame while it calls libpng.
+// Returns false after an error. libpng then returns here by longjmp, so this frame must not have
+// objects with destructors while it calls libpng.
 bool ReadWith(PngReader* reader, const StoredPicture& picture, RowSink* sink) {
   if (setjmp(reader->jump) != 0) return false;
   png_structp png = reader->png =
@@ -99,7 +99,7 @@ bool ReadWith(PngReader* reader, const StoredPicture& picture, RowSink* sink) {
   png_infop info = reader->info = png_create_info_struct(png);
   if (info == nullptr) return false;
   png_set_read_fn(png, reader, OnPngRead);
-  // CRCs are checked already, and what else the file says of the picture is not needed.
+  // WalkChunks has checked the CRCs, and the metadata chunks are not needed.
   png_set_crc_action(png, PNG_CRC_QUIET_USE, PNG_CRC_QUIET_USE);
   png_set_keep_unknown_chunks(png, PNG_HANDLE_CHUNK_NEVER, nullptr, -1);
   png_read_info(png, info);
@@ -135,7 +135,7 @@ bool ReadWith(PngReader* reader, const StoredPicture& picture, RowSink* sink) {
   const size_t bytes = colored ? 4 : 1;
   const size_t row_bytes = png_get_rowbytes(png, info);
   if (row_bytes != width * bytes) png_error(png, "unexpected row size");
-  // All rows, if they come in several passes.
+  // All rows are kept if the picture has several passes.
   const size_t kept = passes > 1 ? row_bytes : 0;
   sink->row.resize(row_bytes + kept * (height - 1) + kMixPadding);
   uint8_t* rows = sink->row.data();

@@ -12,16 +12,15 @@
 namespace cachecd {
 namespace {
 
-// More than this no trainer consumes, and every rank of a node has its own.
+// No trainer needs more threads than this, and every rank of a node has its own.
 constexpr uint64_t kMostDefaultThreads = 4;
 
-// Reading goes on when what is ahead has sunk to this part of its bound, and not for every batch.
+// Threads resume when the bytes ahead sink to this part of the limit, not after every batch.
 constexpr size_t kLowMark = 2;
 
-// Waking a thread costs the trainer 40 us or more, and if the thread then takes its processor, as
-// long as that likes. So one of the threads looks by itself how much is left, at first this often,
-// and less often while nothing is taken. Below the urgent mark, or if it has to wait, the trainer
-// does wake it.
+// Waking a thread costs the trainer 40 us, and more if the thread takes the trainer's processor. So
+// one waiting thread polls how much is ahead: at first every kLookAgain, less often while no batch
+// is taken. Below the urgent mark, or if the trainer has to wait, the trainer wakes the threads.
 constexpr auto kLookAgain = std::chrono::milliseconds(2);
 constexpr auto kLookAtLeast = std::chrono::milliseconds(64);
 constexpr size_t kUrgentMark = 8;
@@ -54,8 +53,8 @@ ReaderOptions Checked(ReaderOptions options) {
   return options;
 }
 
-// What a batch takes before one has been made: its records' mean size is what it has to go by, and
-// the size of decoded pictures.
+// Estimates the bytes of a batch before the first is made, from the mean size of a record and the
+// size of decoded pictures.
 size_t FirstEstimate(uint64_t bytes, uint64_t records, const BatchShape& shape) {
   uint64_t mean = bytes / std::max<uint64_t>(1, records);
   for (const FeatureSpec& feature : shape.features) {
@@ -101,7 +100,7 @@ void BatchReader::Start(uint64_t start) {
   try {
     for (uint64_t i = 0; i < threads; ++i) threads_.push_back(StartThread([this] { Run(); }));
   } catch (...) {
-    // One does; with none, nobody would ever deliver.
+    // One thread suffices; without any, no batch would ever be ready.
     if (threads_.empty()) throw;
   }
 }
@@ -284,7 +283,7 @@ void BatchReader::Run() {
     if (made.error) failed_ = true;
     ahead_bytes_ += made.batch.memory_bytes - estimated;
     making_bytes_ -= estimated;
-    // One large batch does not make all that follow seem as large.
+    // The estimate decays, so that one large batch does not raise it for all later batches.
     estimate_ = std::max(made.batch.memory_bytes, measured_ ? estimate_ - estimate_ / 8 : 0);
     measured_ = true;
     made_.emplace(number, std::move(made));

@@ -28,7 +28,7 @@ RecordFile::RecordFile(Offsets offsets, std::string name, const std::string& why
 }
 
 void RecordFile::UseOffsets(Offsets offsets) {
-  // What lies beyond the file's end may have been cut off: Open finds it.
+  // Offsets beyond the file's end are accepted: the file may be cut short, which Open detects.
   for (size_t i = 1; i < offsets->size(); ++i) {
     const uint64_t offset = (*offsets)[i];
     if (offset <= (*offsets)[i - 1]) {

@@ -9,7 +9,7 @@
 namespace cachecd {
 namespace {
 
-// A trainer that reads on through more than this has other worries than a complete list.
+// The most findings in the list. A trainer that reads on past this many needs no complete list.
 constexpr size_t kMostFindings = 100000;
 
 std::optional<Draws> DrawsOf(const Order& order, const std::vector<RecordOrder>& orders) {
@@ -70,7 +70,7 @@ void RecordSource::MoveTo(uint64_t first, uint64_t last) {
   }
   for (size_t i = 0; i < orders_.size(); ++i) {
     if (from[i] == to[i]) continue;
-    // A position is read from the last block that those up to it are, or from the one before.
+    // A position is read from LastBlock(position) or from the block before it.
     const size_t block = orders_[i].LastBlock(from[i]);
     windows_[i]->MoveTo(block == 0 ? 0 : block - 1, orders_[i].LastBlock(to[i] - 1));
   }
@@ -101,7 +101,7 @@ void RecordSource::Check(const Record& record) {
 void RecordSource::NoteFile(uint32_t file, const Window::Findings& findings) {
   if (findings.empty()) return;
   const std::lock_guard<std::mutex> lock(noting_);
-  if (!reported_files_.insert(file).second) return;  // it is open again
+  if (!reported_files_.insert(file).second) return;  // reported when it was opened before
   for (const CorruptRecord& finding : findings) {
     if (findings_.size() < kMostFindings) findings_.push_back(finding);
   }
@@ -109,7 +109,7 @@ void RecordSource::NoteFile(uint32_t file, const Window::Findings& findings) {
 
 void RecordSource::Note(const Record& record, const CorruptRecord& finding) {
   const std::lock_guard<std::mutex> lock(noting_);
-  // By its place: several stages may have one record at several positions.
+  // Noted by file and index, because stages may give one record several positions.
   if (findings_.size() < kMostFindings &&
       reported_.emplace(record.file_number, record.index).second) {
     findings_.push_back(finding);
@@ -122,10 +122,10 @@ void RecordSource::Replace(const CorruptRecord& finding, std::vector<uint64_t>* 
   if (!replace_) throw finding;
   const std::lock_guard<std::mutex> lock(searching_);
   lost->push_back(record->position);
-  // Of the blocks that are searched the last two of each order stay, between which it goes back and
-  // forth.
+  // The search goes back and forth between two blocks of each order, so the last two of each order
+  // stay open.
   const size_t held = pins->blocks_.size();
-  // Ends when as many reads have failed as there are records: then all are corrupt.
+  // Ends after as many failed reads as the rank has records: then all its records are corrupt.
   while (lost->size() < positions_) {
     CheckStopped();
     uint64_t candidate = (lost->back() + 1) % positions_;

@@ -24,7 +24,7 @@ void Axis::Make(bool nearest, bool by_source) {
   const uint32_t most = static_cast<uint32_t>(std::ceil(support)) * 2 + 4;
   weights.assign(size_t{count} * most, 0);
   taps = 1;
-  double at = step / 2;  // as Pillow does for NEAREST, the steps are added up
+  double at = step / 2;  // as Pillow does for NEAREST, steps are summed
   for (uint32_t i = 0; nearest && i < from; ++i) at += step;
   for (uint32_t i = 0; i < count; ++i, at += step) {
     if (nearest) {
@@ -44,8 +44,8 @@ void Axis::Make(bool nearest, bool by_source) {
     for (uint32_t pixel = begins; pixel < ends; ++pixel) sum += part(pixel);
     const uint32_t entry = !by_source && reversed ? count - 1 - i : i;
     int16_t* weight = weights.data() + size_t{entry} * most;
-    uint32_t used = 0;  // without pixels of no weight at either end
-    // Sums are rounded and not parts, so that however many weights there are, they add up.
+    uint32_t used = 0;  // the entry's pixels, without zero weights at either end
+    // Running sums are rounded, not single weights, so that any number of weights adds up exactly.
     double exact = 0;
     int rounded = 0;
     first[entry] = begins;
@@ -101,25 +101,25 @@ void MixRowsPortable(const uint8_t* const* rows, const int16_t* weights, uint32_
 #if defined(__x86_64__)
 #define CACHECD_MIX __attribute__((target("avx2")))
 
-// Two weights in each 32 bits, for two pixels that are mixed at once.
+// Returns two weights in each 32 bits, for two pixels that are mixed at once.
 CACHECD_MIX inline __m128i WeightPair(const int16_t* weights) {
   int pair;
   std::memcpy(&pair, weights, sizeof pair);
   return _mm_set1_epi32(pair);
 }
 
-// `fixed`: the number of taps, or 0 for the axis's own.
+// `fixed`: the number of taps; 0: the axis's own number.
 template <uint32_t fixed>
 CACHECD_MIX void MixColors(const Axis& axis, const uint8_t* row, uint8_t* to) {
-  // From two pixels of 4 bytes to 4 pairs of 16 bits, one pair per channel.
+  // Converts two pixels of 4 bytes to 4 pairs of 16 bits, one pair per channel.
   const __m128i interleave = _mm_setr_epi8(0, -1, 4, -1, 1, -1, 5, -1, 2, -1, 6, -1, 3, -1, 7, -1);
-  // Copies, as for all that the compiler knows, `to` points to the axis.
+  // Copies, because the compiler must assume that `to` points into the axis.
   const uint32_t* first = axis.first.data();
   const int16_t* weights = axis.weights.data();
   const uint32_t stride = axis.stride;
   for (uint32_t i = 0, count = axis.count; i < count; ++i, weights += stride, to += 3) {
     const uint8_t* pixel = row + size_t{first[i]} * 4;
-    // At the picture's edge a result has fewer pixels than others, and the row ends behind them.
+    // At the picture's edge, a result has fewer pixels than others, and the row ends behind them.
     const uint32_t taps = fixed != 0 ? fixed : axis.pixels[i];
     __m128i sum = _mm_set1_epi32(kHalf);
     for (uint32_t tap = 0; tap < taps; tap += 2) {
@@ -129,7 +129,7 @@ CACHECD_MIX void MixColors(const Axis& axis, const uint8_t* row, uint8_t* to) {
     }
     sum = _mm_packs_epi32(_mm_srai_epi32(sum, Axis::kBits), sum);
     const int made = _mm_cvtsi128_si32(_mm_packus_epi16(sum, sum));
-    std::memcpy(to, &made, sizeof made);  // the next result replaces the fourth byte
+    std::memcpy(to, &made, sizeof made);  // the next result overwrites the fourth byte
   }
 }
 
@@ -137,7 +137,7 @@ void MixColorsAvx2(const Axis& axis, const uint8_t* row, uint8_t* to) {
   (axis.taps <= 2 ? MixColors<2> : axis.taps <= 4 ? MixColors<4> : MixColors<0>)(axis, row, to);
 }
 
-// Reads whole steps.
+// Reads each row in whole steps, so possibly beyond `bytes`.
 CACHECD_MIX void MixRowsAvx2(const uint8_t* const* rows, const int16_t* weights, uint32_t count,
                              size_t bytes, uint8_t* to) {
   const __m256i zero = _mm256_setzero_si256();

@@ -19,7 +19,7 @@ namespace {
 constexpr char kMagic[8] = {'C', 'A', 'C', 'H', 'E', 'C', 'D', 'X'};
 constexpr uint64_t kMinimumFrame = 16;
 
-// The finding if these u64 cannot be where the frames of a file of `data_bytes` start.
+// Returns why these u64 cannot be the frames' offsets in a file of `data_bytes`; "" if they can.
 std::string CheckOffsets(ByteSpan offsets, uint64_t data_bytes) {
   const size_t records = offsets.size / sizeof(uint64_t);
   uint64_t least = 0;
@@ -35,7 +35,7 @@ std::string CheckOffsets(ByteSpan offsets, uint64_t data_bytes) {
   return records == 0 && data_bytes != 0 ? "no records in a file that is not empty" : "";
 }
 
-// The section's CRC follows it.
+// Throws CorruptSidecar if the CRC behind the section does not match.
 void CheckCrc(const std::string& path, const char* name, ByteSpan section) {
   const uint32_t found = LoadU32(section.end());
   const uint32_t expected = MaskedCrc32c(section.data, section.size);
@@ -64,7 +64,7 @@ class Fnv {
   uint64_t hash_ = 0xcbf29ce484222325u;
 };
 
-// Key and ETag are each followed by a byte that is in no UTF-8, so that no two units run together.
+// A byte that UTF-8 never contains ends key and ETag, so that no two units give the same bytes.
 uint64_t UnitHash(const SidecarUnit& unit) {
   constexpr uint8_t kEnd = 0xff;
   Fnv fnv;
@@ -136,7 +136,7 @@ SidecarHeader CheckSidecarHeader(const std::string& path, ByteSpan start, uint64
   const SidecarHeader header{LoadU32(start.data + 12), LoadU64(start.data + 16),
                              LoadU64(start.data + 24), LoadU64(start.data + 32),
                              LoadU32(start.data + 40), LoadU32(start.data + 44)};
-  // The first comparison keeps the second from wrapping around.
+  // The first comparison prevents an overflow in the second.
   if (header.records > size / kSidecarPerRecord ||
       SidecarBytes(header.records, header.units_bytes, header.meta_bytes) != size ||
       header.units > header.units_bytes / kSidecarPerUnit) {
@@ -161,7 +161,7 @@ RecordOffsets ReadOffsets(const std::string& path) {
   RecordOffsets found{std::vector<uint64_t>(header.records + 1), header.data_bytes};
   auto* bytes = reinterpret_cast<uint8_t*>(found.offsets.data());
   const ByteSpan section{bytes, header.records * sizeof(uint64_t)};
-  const size_t expected = section.size + sizeof(uint32_t);  // its CRC
+  const size_t expected = section.size + sizeof(uint32_t);  // plus its CRC
   const uint64_t start = kSidecarHeader + header.meta_bytes + 4 + header.units_bytes + 4;
   const size_t held = file.ReadAt(bytes, expected, start);
   if (held < expected) throw CorruptSidecar(path, "cut short while it was read");
@@ -173,7 +173,7 @@ RecordOffsets ReadOffsets(const std::string& path) {
 SidecarHead ReadHead(const std::string& path) {
   const File file = File::Open(path);
   const SidecarHeader header = ReadHeader(file);
-  std::string meta(header.meta_bytes + sizeof(uint32_t), '\0');  // with its CRC
+  std::string meta(header.meta_bytes + sizeof(uint32_t), '\0');  // plus its CRC
   if (file.ReadAt(meta.data(), meta.size(), kSidecarHeader) < meta.size()) {
     throw CorruptSidecar(path, "cut short while it was read");
   }
@@ -182,8 +182,8 @@ SidecarHead ReadHead(const std::string& path) {
   return {header, std::move(meta)};
 }
 
-// What `read` returns. To who wants records, a sidecar that the disk does not give back is as good
-// as a damaged one.
+// Returns read(). Throws CorruptSidecar if the disk fails (EIO), because for finding records, an
+// unreadable sidecar is as useless as a damaged one.
 template <typename Read>
 auto GivenBack(const std::string& path, Read read) -> decltype(read()) {
   try {
@@ -269,7 +269,7 @@ ByteSpan SidecarView::Ordinals() const {
 
 SidecarContents ReadSidecar(const std::string& path) {
   const File file = File::Open(path);
-  ReadHeader(file);  // before memory is taken for what may be another tool's, and of any size
+  ReadHeader(file);  // before memory is allocated: the file may be foreign and of any size
   std::vector<uint8_t> bytes(file.Size());
   bytes.resize(file.ReadAt(bytes.data(), bytes.size(), 0));
   const SidecarView view(path, {bytes.data(), bytes.size()});

@@ -11,30 +11,30 @@
 namespace cachecd {
 namespace {
 
-// What the handler knows of its thread. Initial-exec, where the compiler would otherwise call an
-// allocating function on first use, which a handler must not.
+// The handler's state for its thread. The TLS model is initial-exec, because otherwise the compiler
+// might call an allocating function on first use, which a signal handler must not do.
 struct Watched {
   std::atomic<uintptr_t> begin{0};
   std::atomic<uintptr_t> end{0};
   std::atomic<bool> faulted{false};
-  std::atomic<uint64_t> replaced{0};  // `after` when Watch was called
-  std::atomic<bool> passing{false};   // a SIGBUS is with another handler
-  std::atomic<uintptr_t> passed{0};   // the address of the fault that last was
+  std::atomic<uint64_t> replaced{0};  // the global `replaced` at the last Watch
+  std::atomic<bool> passing{false};   // another handler is running
+  std::atomic<uintptr_t> passed{0};   // the address of the last fault passed on
 };
 
 thread_local Watched watched __attribute__((tls_model("initial-exec")));
 
-// How many pages have been replaced: counted before each, so that whoever sees the zeros sees the
-// count, and after, so that whoever sees the count sees the zeros.
+// Counts of replaced pages. `replacing` counts before a replacement, so a thread that sees the
+// zeros sees the count. `replaced` counts after it, so a thread that sees the count sees the zeros.
 std::atomic<uint64_t> replacing{0};
 std::atomic<uint64_t> replaced{0};
 
-// Other handlers that were found in the place of ours; a program has one or two.
+// Other handlers that were found in place of this one; a program has one or two.
 constexpr size_t kMostOthers = 8;
 struct sigaction others[kMostOthers];
 size_t num_others = 0;
-std::atomic<const struct sigaction*> other{nullptr};  // the one found last
-std::mutex installing;                                // guards the former two
+std::atomic<const struct sigaction*> other{nullptr};  // the handler found last
+std::mutex installing;                                // guards `others` and `num_others`
 
 uintptr_t page_bytes;
 
@@ -47,9 +47,9 @@ bool Replace(uintptr_t address) {
   return zeros == page;
 }
 
-// Whether another handler was called. Not for a fault that it did not put right when it last was;
-// and not for what it sends itself to go on to its predecessor, as faulthandler does, which may be
-// us.
+// Calls the other handler; returns false if there is none. Also returns false for a fault that the
+// other handler did not repair last time, and for a signal that it raises for its predecessor (as
+// faulthandler does), which may be this handler.
 bool PassOn(int number, siginfo_t* info, void* context) {
   const struct sigaction* next = other.load();
   if (watched.passing.load(std::memory_order_relaxed)) return false;
@@ -76,9 +76,9 @@ void Handle(int number, siginfo_t* info, void* context) {
       address < watched.end.load(std::memory_order_relaxed) && Replace(address)) {
     watched.faulted.store(true, std::memory_order_relaxed);
   } else if (!PassOn(number, info, context)) {
-    // Returning repeats the access, which then ends the process as if we were not there.
+    // Returning repeats the access, which then ends the process as without this handler.
     signal(SIGBUS, SIG_DFL);
-    if (info->si_code <= 0) raise(number);  // sent, so that nothing is repeated
+    if (info->si_code <= 0) raise(number);  // sent by a process, so no access is repeated
   }
   errno = saved;
 }
@@ -100,13 +100,13 @@ void Install() {
   if (sigaction(SIGBUS, nullptr, &found) != 0 || IsOurs(found)) return;
   size_t known = 0;
   while (known < num_others && !SameHandler(others[known], found)) ++known;
-  if (known == kMostOthers) return;  // somebody insists
+  if (known == kMostOthers) return;  // other code keeps replacing this handler
   if (known == num_others) others[num_others++] = found;
   other.store(&others[known]);
   page_bytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   struct sigaction action = {};
   action.sa_sigaction = Handle;
-  // Not deferred, so that what the other handler sends itself comes while it runs.
+  // Not deferred, so that a signal that the other handler raises arrives while it runs.
   action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
   sigemptyset(&action.sa_mask);
   sigaction(SIGBUS, &action, nullptr);
@@ -133,7 +133,7 @@ bool BusGuard::Faulted() {
 }
 
 bool BusGuard::Disturbed() {
-#ifndef __SANITIZE_THREAD__  // which knows no fences; nor are pages that are replaced data to it
+#ifndef __SANITIZE_THREAD__  // TSan supports neither fences nor replaced pages
   std::atomic_thread_fence(std::memory_order_acquire);
 #endif
   return replacing.load(std::memory_order_relaxed) !=

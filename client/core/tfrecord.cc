@@ -21,14 +21,14 @@ std::string CutShort(uint64_t needed, uint64_t left) {
          std::to_string(left) + " more";
 }
 
-// A file through a sliding buffer: frames small and large cost few calls, and nothing is mapped,
-// so a failing disk is an IoError.
+// Reads a file through a sliding buffer, so that small and large frames need few calls. Nothing is
+// mapped, so a failing disk is an IoError.
 class FileCursor {
  public:
   explicit FileCursor(const File& file) : file_(file) {}
 
-  // `size` bytes at `offset`, which the file must hold; valid until the next call. `ahead`: how
-  // much to read at least when they are not in the buffer.
+  // Returns `size` bytes at `offset`, valid until the next call; CorruptRecord if the file is
+  // shorter. If they are not in the buffer, reads at least `ahead` bytes.
   const uint8_t* At(uint64_t offset, size_t size, size_t ahead) {
     if (offset < start_ || offset + size > start_ + held_) {
       buffer_.resize(std::max(size, ahead));
@@ -48,12 +48,12 @@ class FileCursor {
 
 constexpr size_t kReadAhead = 256 << 10;
 
-// A record's length is only believed if the file can hold it: `left` bytes from the frame's start.
+// Returns the record's length. CorruptRecord if its CRC is wrong or the frame exceeds `left` bytes.
 uint64_t LengthAt(const std::string& path, uint64_t offset, const uint8_t* header, uint64_t left) {
   uint64_t length = 0;
   const std::string why = CheckHeader(header, &length);
   if (!why.empty()) {
-    // The usual reason at the start of a foreign file.
+    // Compression is the usual reason at the start of a foreign file.
     const bool compressed =
         offset == 0 && ((header[0] == 0x1f && header[1] == 0x8b) ||
                         (header[0] == 0x78 && (header[0] * 256 + header[1]) % 31 == 0));
@@ -124,7 +124,7 @@ void ScanFile(const std::string& path, bool verify, std::vector<uint64_t>* offse
   for (uint64_t offset = 0; offset < size; offset += length + kFrameOverhead) {
     const uint64_t left = size - offset;
     if (left < kFrameOverhead) throw CorruptRecord(path, offset, CutShort(kFrameOverhead, left));
-    // Beyond a large record only its successor's header is of interest.
+    // After a large record, only the header of the next record is needed.
     const size_t ahead = verify || length < kReadAhead ? kReadAhead : 4096;
     length = LengthAt(path, offset, cursor.At(offset, kFrameHeader, ahead), left);
     if (verify) {

@@ -12,17 +12,17 @@
 namespace cachecd {
 
 std::thread StartThread(std::function<void()> body) {
-  // A thread inherits its creator's mask.
+  // A new thread inherits its creator's signal mask.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
-  // What a thread brings upon itself is not the kernel's to hand out; blocked, it would be fatal.
+  // A thread's own fault always raises these signals in that thread; if blocked, they are fatal.
   for (const int own : {SIGBUS, SIGFPE, SIGILL, SIGSEGV}) sigdelset(&all, own);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
     std::thread thread([body = std::move(body)] {
-      // A thread that is woken to compute does not push whoever runs, the trainer, off its
-      // processor.
+      // With SCHED_BATCH, a thread that is woken to compute does not preempt the running thread,
+      // which is the trainer's.
       sched_param none{};
       sched_setscheduler(0, SCHED_BATCH, &none);
       const DefaultFloats floats;
@@ -42,7 +42,7 @@ void RunThreads(size_t count, const std::function<void()>& body) {
   try {
     for (size_t i = 1; i < count; ++i) threads.push_back(StartThread(body));
   } catch (const std::system_error&) {
-    // Those that run do the work.
+    // The threads that were started do the work.
   }
   body();
   for (std::thread& thread : threads) thread.join();

@@ -10,21 +10,21 @@ namespace cachecd {
 namespace {
 
 // A varint is one to ten bytes of seven bits each, the lowest first; the last is below 0x80. The
-// lists that matter are ids of tokens and of items, whose sizes nobody can predict: so the words
-// below are taken apart with as few branches as there can be.
+// important lists are token ids and item ids, whose sizes are unpredictable. So the loops below
+// have as few branches as possible.
 constexpr uint64_t kStopBits = 0x8080808080808080;
 constexpr uint64_t kValueBits = ~kStopBits;
 constexpr ptrdiff_t kLongest = 10;
 constexpr size_t kMostInWord = 8;
 
-// All bits up to and with the lowest that is set; all bits if none is.
+// Returns all bits up to and including the lowest set bit; all bits if none is set.
 inline uint64_t UpToLowest(uint64_t bits) { return bits ^ (bits - 1); }
 
 inline void StoreBytes(const uint8_t* from, int64_t* to) {
   for (size_t i = 0; i < kMostInWord; ++i) to[i] = from[i];
 }
 
-// The varint of nine or ten bytes whose first eight give `low`; false if it is longer.
+// Decodes a varint of nine or ten bytes whose first eight gave `low`; false if it is longer.
 inline bool FinishLong(uint64_t low, const uint8_t** at, int64_t* to) {
   const uint64_t ninth = (*at)[8];
   const uint64_t tenth = (*at)[9];
@@ -36,7 +36,7 @@ inline bool FinishLong(uint64_t low, const uint8_t** at, int64_t* to) {
   return true;
 }
 
-// Brings the seven bits of each byte together.
+// Joins the seven value bits of each byte.
 inline uint64_t Squeeze(uint64_t word) {
   word &= kValueBits;
   word = (word & 0x007f007f007f007f) | ((word & 0x7f007f007f007f00) >> 1);
@@ -94,8 +94,8 @@ __attribute__((target("bmi,bmi2,popcnt"))) size_t DecodeVarintsBmi2(const uint8_
       if (!FinishLong(_pext_u64(word, kValueBits), &from, to + count)) break;
       ++count;
     } else {
-      // Four values always, though there may be fewer: cheaper than a branch that is guessed
-      // wrongly. 620 to 1,000 million values/s of mixed sizes, against 220 to 290 byte by byte.
+      // Always decodes four values, even if there are fewer: that is cheaper than a mispredicted
+      // branch. 620 to 1,000 million values/s of mixed sizes, against 220 to 290 byte by byte.
       int64_t* next = to + count;
       count += static_cast<size_t>(__builtin_popcountll(stops));
       from += 8 - __builtin_clzll(stops) / 8;
@@ -120,7 +120,7 @@ __attribute__((target("bmi,bmi2,popcnt"))) size_t DecodeVarintsBmi2(const uint8_
 
 bool HasFastInstructions() {
   __builtin_cpu_init();
-  // The first Zens have PEXT, in microcode that takes up to 250 cycles.
+  // Zen 1 and Zen 2 implement PEXT in microcode, which takes up to 250 cycles.
   return __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
          __builtin_cpu_supports("popcnt") && !__builtin_cpu_is("znver1") &&
          !__builtin_cpu_is("znver2");

@@ -12,7 +12,7 @@ namespace cachecd {
 Window::Window(const FileSet& files, const RecordOrder& order, uint64_t memory,
                std::function<void(uint32_t, const Findings&)> note)
     : files_(files), order_(order), note_(std::move(note)) {
-  // What memory cannot keep is not worth reading before it is wanted.
+  // Blocks that memory cannot keep are not worth reading before they are wanted.
   if (order_.num_blocks() == 0 ||
       ((files_.opened() || order_.num_blocks() == 1) && order_.num_bytes() > memory / 2)) {
     return;
@@ -20,7 +20,7 @@ Window::Window(const FileSet& files, const RecordOrder& order, uint64_t memory,
   try {
     thread_ = StartThread([this] { ReadAhead(); });
   } catch (const std::system_error&) {
-    // Without the thread the disk is asked when a record is wanted.
+    // Without the thread, each file is read from disk when a record of it is wanted.
   }
 }
 
@@ -64,7 +64,7 @@ std::shared_ptr<const Window::Block> Window::Open(size_t block) {
 }
 
 void Window::MoveTo(size_t first, size_t last) {
-  std::vector<std::shared_ptr<const Block>> closed;  // outside the mutex
+  std::vector<std::shared_ptr<const Block>> closed;  // destroyed after the mutex is released
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (moved_once_ && first <= first_wanted_ && last <= last_wanted_) return;
@@ -85,7 +85,7 @@ void Window::ReadAhead() {
       std::unique_lock<std::mutex> lock(mutex_);
       moved_.wait(lock, [&] { return stopped_ || (moved_once_ && block <= last_wanted_ + 1); });
       if (stopped_) return;
-      // A pass that begins in the middle wants nothing of what lies before.
+      // A pass that begins in the middle wants no block before its start.
       if (block < first_wanted_) continue;
     }
     try {
@@ -97,7 +97,7 @@ void Window::ReadAhead() {
         });
       }
     } catch (const std::exception&) {
-      // Whoever wants a record of the block meets it again, and can say so.
+      // The reader of a record in this block gets the error again and can report it.
     }
   }
 }
