@@ -116,8 +116,8 @@ FileSet::Counted FileSet::Count(size_t file) const {
     return found;
   }
   try {
-    // Uses the size before damage: another process may have opened the file before it was cut
-    // short, and all processes must divide the set into the same blocks.
+    // Uses the size before damage. All processes must divide the set into the same blocks, and some
+    // may have opened the file before it was cut short.
     const SidecarHeader header = ReadSidecarHeader(SidecarPath(input.path));
     return {{header.records, header.data_bytes}, true, true, found.lost};
   } catch (const IoError& error) {

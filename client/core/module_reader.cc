@@ -40,13 +40,13 @@ class Stopwatch {
 constexpr auto kSignalInterval = std::chrono::milliseconds(100);
 
 // If a wait for the GIL takes this long, a computing thread shares the GIL, and waits of 5 ms
-// follow. So the next call requests the GIL at once, not when a batch is ready: by the time it
+// follow. So the next call requests the GIL at once, not when a batch is ready. By the time it
 // holds the GIL, a batch is mostly ready.
 constexpr auto kContended = std::chrono::milliseconds(1);
 
 // At most this many ready batches become Python objects at a time. A training step evicts this code
-// (and torch's) from the processor's caches. At 600 MB/s, a batch of two tensors took 45 us of the
-// trainer's time if made alone, and 9 us if made with 31 others.
+// (and torch's) from the processor's caches. At 600 MB/s, a batch of two tensors took the trainer
+// 45 us if made alone, and 9 us if made with 31 others.
 constexpr size_t kMostAtOnce = 32;
 
 // Readers whose threads must end before the interpreter does. Guarded by the GIL. Never destroyed,

@@ -48,8 +48,8 @@ bool Replace(uintptr_t address) {
 }
 
 // Calls the other handler; returns false if there is none. Also returns false for a fault that the
-// other handler did not repair last time, and for a signal that it raises for its predecessor (as
-// faulthandler does), which may be this handler.
+// other handler did not repair last time. Also for a signal that the other handler raises for its
+// predecessor (as faulthandler does), because the predecessor may be this handler.
 bool PassOn(int number, siginfo_t* info, void* context) {
   const struct sigaction* next = other.load();
   if (watched.passing.load(std::memory_order_relaxed)) return false;
