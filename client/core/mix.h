@@ -1,5 +1,5 @@
 // The finalizer of SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number
-// generators", OOPSLA 2014): every input bit reaches every output bit.
+// generators", OOPSLA 2014): every input bit affects every output bit.
 
 #ifndef CACHECD_CORE_MIX_H_
 #define CACHECD_CORE_MIX_H_

@@ -1,4 +1,4 @@
-// What the parts of the Python module share. Only module*.cc know Python.
+// Declarations that the parts of the Python module share. Only module*.cc use Python.
 
 #ifndef CACHECD_CORE_MODULE_H_
 #define CACHECD_CORE_MODULE_H_
@@ -22,18 +22,18 @@ namespace cachecd {
 
 namespace nb = nanobind;
 
-// Work on fewer bytes than this is done before another thread could make use of the GIL.
+// Work on fewer bytes ends before another thread could use the GIL.
 constexpr size_t kWorthReleasingTheGil = 4096;
 
-// Waits for the end of the process. Until Python 3.13 a daemon thread that wants the GIL when the
-// interpreter has ended is unwound by pthread_exit, and that ends the process in a function that
-// must not throw, such as a destructor or what nanobind calls. Parked, as of 3.14 all of them are,
-// it bothers nobody.
+// Waits until the process ends. Until Python 3.13, if a daemon thread requests the GIL after the
+// interpreter has ended, pthread_exit unwinds the thread. If a function is unwound that must not
+// throw, such as a destructor or a callback of nanobind, the process ends. A parked thread is
+// harmless; Python 3.14 parks them all.
 [[noreturn]] inline void Park() {
   for (;;) pause();
 }
 
-// Releases the GIL while it lives.
+// Releases the GIL for its lifetime.
 class WithoutGil {
  public:
   WithoutGil() : state_(PyEval_SaveThread()) {}
@@ -51,7 +51,7 @@ class WithoutGil {
   PyThreadState* const state_;
 };
 
-// The bytes of an object with the buffer protocol, held until destruction (with the GIL).
+// Holds the bytes of an object with the buffer protocol until destruction, which needs the GIL.
 class BytesArgument {
  public:
   explicit BytesArgument(nb::handle object);
@@ -66,40 +66,41 @@ class BytesArgument {
   Py_buffer view_;
 };
 
-// A path given as str, bytes or os.PathLike, in the file system's encoding.
+// Returns the bytes of a path given as str, bytes or os.PathLike, in the file system's encoding.
 std::string PathArgument(nb::handle path);
 
-// The inverse, for whatever quotes paths too.
+// The inverse; also for text that quotes paths.
 nb::object PathObject(const std::string& path);
 
-// An integer array of one dimension, copied; TypeError names what it was for.
+// Copies an integer array of one dimension. Throws a TypeError that names `what`.
 std::vector<uint64_t> OffsetsArgument(nb::handle array, const char* what);
 
-// BatchReader's, as _core.pyi describes them. TypeError, ValueError, SchemaMismatch.
+// The arguments of BatchReader, as _core.pyi describes them. Throw TypeError, ValueError,
+// SchemaMismatch.
 std::vector<FileSet::Input> FilesArgument(nb::sequence files);
 std::vector<Stage> StagesArgument(nb::object stages);
 std::optional<Mixture> MixtureArgument(nb::object mixture);
-// A number for each of so many files, or none at all.
+// One number for each file, or an empty vector.
 std::vector<int64_t> DatasetsArgument(nb::object datasets, size_t files);
 std::vector<FeatureSpec> FeaturesArgument(nb::sequence features);
 Last LastArgument(const std::string& last);
 std::optional<Division::Nodes> NodesArgument(std::optional<std::pair<uint64_t, uint64_t>> nodes);
-// A dict of ImageOptions' fields; TypeError, ValueError.
+// Takes a dict of ImageOptions' fields. Throws TypeError, ValueError.
 ImageOptions ImageOptionsArgument(nb::handle options);
 
 nb::dlpack::dtype DlpackType(Element element);
 
-// A NumPy array over the buffer, which it owns.
+// Returns a NumPy array that owns the buffer.
 nb::object ToNumpy(Array array);
 
-// A DLPack capsule of the buffer, which it owns: for one consumer, once.
+// Returns a DLPack capsule that owns the buffer. One consumer can take it, once.
 nb::object ToCapsule(Array array);
 
-// A NumPy array over the vector's elements, which it owns.
+// Returns a NumPy array that owns the vector's elements.
 template <typename T>
 nb::object ToNumpy(std::vector<T> values, bool writable);
 
-// Makes the core's exceptions the Python ones that errors.h names.
+// Translates the core's exceptions into the Python exceptions that errors.h names.
 void RegisterErrors();
 
 void BindExample(nb::module_& module);
@@ -110,7 +111,7 @@ template <typename T>
 nb::object ToNumpy(std::vector<T> values, bool writable) {
   auto* owned = new std::vector<T>(std::move(values));
   nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  // An empty vector has no address; NumPy wants one.
+  // NumPy needs an address, and an empty vector has none.
   void* data = owned->empty() ? static_cast<void*>(owned) : owned->data();
   const size_t size = owned->size();
   if (writable) return nb::cast(nb::ndarray<nb::numpy, T>(data, 1, &size, owner));

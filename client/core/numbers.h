@@ -1,4 +1,4 @@
-// The numbers of an int64 or float list, packed or not, a piece at a time.
+// Reads the numbers of an int64 or float list, packed or not, piece by piece.
 
 #ifndef CACHECD_CORE_NUMBERS_H_
 #define CACHECD_CORE_NUMBERS_H_
@@ -13,14 +13,14 @@ namespace cachecd {
 
 class NumberReader {
  public:
-  // Of a feature of kind kInt64 or kFloat; the conversion, if any, is from int64 or float32.
+  // `feature` has kind kInt64 or kFloat. `conversion`, if any, is from int64 or float32.
   explicit NumberReader(const FeatureView& feature, const Conversion& conversion = {});
 
-  // Writes the next numbers, at most `limit`; fewer only at the end. Returns how many.
+  // Writes at most `limit` numbers, fewer only at the end. Returns the number written. Throws
   // MalformedExample.
   uint64_t Read(uint8_t* to, uint64_t limit);
 
-  // Reads what is left and returns how many that were.
+  // Reads the remaining numbers and returns their count.
   uint64_t Skip();
 
  private:
@@ -31,9 +31,9 @@ class NumberReader {
   const FeatureView feature_;
   const Conversion conversion_;
   WireReader lists_;   // the fields of the Feature
-  WireReader values_;  // of the list at which we are
-  WireReader ints_;    // what is left of a packed field
-  ByteSpan floats_;    // the same
+  WireReader values_;  // the fields of the current list
+  WireReader ints_;    // the rest of a packed field
+  ByteSpan floats_;    // the rest of a packed field
 };
 
 }  // namespace cachecd

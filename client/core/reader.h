@@ -1,11 +1,10 @@
-// Batches in a fixed order, made ahead by native threads.
+// Delivers batches in a fixed order, built ahead by native threads.
 //
-// A thread claims the next batch and makes the whole of it; batches are delivered in order. No
-// thread knows Python. What is made ahead is bounded by bytes. An error is delivered when its
-// batch's turn comes and again by every later call; nothing is made beyond it. A delivered Batch
-// belongs to the caller and may outlive the reader. All methods may be called from any thread; in
-// a forked child every one that needs the threads throws UsageError, and the destructor must not
-// be called (forked() tells).
+// A thread claims the next batch and builds all of it. No thread uses Python. The bytes of batches
+// built ahead are bounded. If a batch fails, its error is thrown in its turn and by every later
+// call; no further batches are claimed. A delivered Batch belongs to the caller and may outlive the
+// reader. All methods may be called from any thread. In a forked child, methods that need the
+// threads throw UsageError. There the destructor must not be called: check forked().
 
 #ifndef CACHECD_CORE_READER_H_
 #define CACHECD_CORE_READER_H_
@@ -33,63 +32,62 @@ namespace cachecd {
 
 struct ReaderOptions {
   Order order;
-  BatchShape shape;  // without `valid`, which follows from `last`
+  BatchShape shape;  // without `valid`, which `last` determines
   Last last = Last::kDropped;
   std::optional<Division::Nodes> nodes = {};   // see Division
   std::optional<FileSet::Totals> totals = {};  // see FileSet
   uint64_t start = 0;                          // the first batch to deliver
-  uint64_t every = 1;    // from there on: readers that take turns deliver every n-th each
-  uint64_t threads = 0;  // 0: as many as are of use
-  // What this process may use of its machine: bytes, and where `threads` is 0.
+  uint64_t every = 1;    // deliver every n-th batch: for readers that take turns
+  uint64_t threads = 0;  // 0: as many as are useful
+  // What this process may use of its machine: bytes of memory and, if `threads` is 0, processors.
   uint64_t memory = std::numeric_limits<uint64_t>::max();
   uint64_t processors = AvailableProcessors();
   uint64_t prefetch_bytes = 64 << 20;
-  bool replace = true;  // a corrupt record, rather than deliver it as an error
+  bool replace = true;  // replace corrupt records; false: throw CorruptRecord
 };
 
 class BatchReader {
  public:
-  // Opens the files and starts the threads. std::invalid_argument and SchemaMismatch for options
-  // that cannot be; FileSet's and Division's errors.
+  // Opens the files and starts the threads. Throws std::invalid_argument and SchemaMismatch for
+  // invalid options, and the errors of FileSet and Division.
   BatchReader(std::vector<FileSet::Input> files, ReaderOptions options);
   BatchReader(const BatchReader&) = delete;
   BatchReader& operator=(const BatchReader&) = delete;
   ~BatchReader();
 
   uint64_t num_records() const { return records_->num_records(); }
-  // Of this rank in all, those before `start` and those left to others included.
+  // All batches of this rank, including batches before `start` and batches of other readers.
   uint64_t num_batches() const { return division_.steps(); }
-  // The batch that is delivered after this one; num_batches() if none is.
+  // Returns the batch delivered after this batch; num_batches() if there is none.
   uint64_t After(uint64_t batch) const;
   std::vector<CorruptRecord> findings() const;
   size_t num_findings() const;
   bool forked() const;
 
-  // The next batch if it is ready. Does not wait, but for a mutex that is held for moments.
-  // Rethrows the batch's error; UsageError once closed. Its memory counts as made ahead until
-  // Delivered says how much is not any more.
+  // Returns the next batch if it is ready. Does not wait, except for a mutex that is held briefly.
+  // Rethrows the batch's error; throws UsageError after Close. The batch's memory counts as built
+  // ahead until Delivered subtracts it.
   std::optional<Batch> TryNext();
 
-  // How full the queue is after that, 0..1: of the bytes that may be made ahead, those that are; 1
-  // if there is nothing left to make.
+  // Subtracts `memory_bytes` from the bytes built ahead. Returns how full the queue is then, 0..1:
+  // the built bytes, divided by prefetch_bytes; 1 if all batches are built.
   double Delivered(size_t memory_bytes);
 
-  // Whether all batches have been taken.
+  // True if all batches have been taken and the reader is open.
   bool AtEnd() const;
 
-  // Whether its threads have nothing left to do: they have ended, or are about to.
+  // True if the threads have no work left: they have ended or are about to end.
   bool Ended() const;
 
-  // Waits until TryNext has an answer, at most this long.
+  // Waits until TryNext has a result, at most `timeout`.
   void Wait(std::chrono::milliseconds timeout);
 
-  // Ends the threads at the next record and drops what is made ahead; whoever waits gets
-  // UsageError. Idempotent. Files stay open, and memory for batches is kept, for Restart.
+  // Stops the threads at the next record and discards the batches built ahead. Waiting callers get
+  // UsageError. Idempotent. Files stay open and memory for batches is kept, for Restart.
   void Close();
 
-  // A pass from batch `start` on, as a new reader of the same options, but for the seeds if there
-  // are others, would make it; with the files and page tables of the one before. Not while another
-  // method runs, but for Close.
+  // Starts a pass at batch `start`, as a new reader with the same options would. New seeds replace
+  // the old. Keeps the files and page tables. No other method except Close may run meanwhile.
   void Restart(uint64_t start, std::optional<uint64_t> seed = {},
                std::optional<uint64_t> augment = {});
 
@@ -106,35 +104,35 @@ class BatchReader {
   bool HasRoom() const;
   bool MayClaim();
   bool IsCalled();
-  // Returns when there is something to do, or all ends.
+  // Returns when a batch may be claimed, or when no more will be.
   void AwaitCall(std::unique_lock<std::mutex>* lock);
   Made Make(std::optional<BatchBuilder>* builder, uint64_t number);
   void RequireThreads() const;
   bool Answered() const;
 
   const uint64_t generation_;
-  ReaderOptions options_;  // fixed, but for the seeds
+  ReaderOptions options_;  // fixed, except for the seeds
   const FileSet files_;
-  std::unique_ptr<RecordSource> records_;  // of the pass
+  std::unique_ptr<RecordSource> records_;  // of the current pass
   const std::shared_ptr<BufferPool> pool_;
   const Division division_;
 
-  mutable std::mutex mutex_;       // guards what follows, but for threads_
-  std::condition_variable work_;   // something may be claimed, or all ends
-  std::condition_variable ready_;  // the next batch is there, or all ends
+  mutable std::mutex mutex_;       // guards the members from here to closing_
+  std::condition_variable work_;   // a batch may be claimed, or the threads must end
+  std::condition_variable ready_;  // the next batch is ready, or the reader closes
   std::map<uint64_t, Made> made_;
   uint64_t next_claim_ = 0;
   uint64_t next_delivery_ = 0;
-  size_t ahead_bytes_ = 0;   // not delivered yet, and, by estimate, being made
-  size_t making_bytes_ = 0;  // of these, by estimate, being made
-  bool filling_ = true;      // until there is no room; again at the low mark
-  bool watched_ = false;     // one of the threads that wait looks now and then
-  size_t estimate_;          // of one batch: the largest of late, at first a guess
-  bool measured_ = false;    // estimate_ is no guess any more
-  bool failed_ = false;      // nothing more is claimed
+  size_t ahead_bytes_ = 0;   // of batches built and not delivered, and making_bytes_
+  size_t making_bytes_ = 0;  // estimate for the batches being built
+  bool filling_ = true;      // false once there is no room, true again at the low mark
+  bool watched_ = false;     // one of the waiting threads polls
+  size_t estimate_;          // of one batch: the largest recent batch, at first a guess
+  bool measured_ = false;    // estimate_ is not a guess
+  bool failed_ = false;      // no more batches are claimed
   bool closed_ = true;       // until Start
 
-  std::mutex closing_;  // guards threads_ and records_ against two closers
+  std::mutex closing_;  // guards threads_ and records_ against concurrent Close
   std::vector<std::thread> threads_;
 };
 

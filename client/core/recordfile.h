@@ -1,5 +1,5 @@
-// One TFRecord file, mapped, whose records are located by its sidecar, by offsets that the caller
-// knows, or by walking it.
+// One mapped TFRecord file. Its sidecar, the caller's offsets, or a walk of the file locate the
+// records.
 
 #ifndef CACHECD_CORE_RECORDFILE_H_
 #define CACHECD_CORE_RECORDFILE_H_
@@ -21,54 +21,55 @@ using Offsets = std::shared_ptr<const std::vector<uint64_t>>;
 // Immutable once constructed, so thread-safe.
 class RecordFile {
  public:
-  // By `offsets`, unless null: std::invalid_argument if they do not ascend. If `tolerant`, what is
-  // damaged costs the records that it makes unreadable and no more, and is listed in findings(): a
-  // sidecar that cannot be used is replaced by a walk, a file cut short keeps what is left.
-  // Otherwise CorruptSidecar or CorruptRecord. A file without sidecar that does not start with a
-  // record is no TFRecord file: CorruptRecord in any case. IoError.
+  // Locates records by `offsets`, unless null; throws std::invalid_argument if they do not ascend.
+  // If `tolerant`, damage costs only the records that it makes unreadable, and is added to
+  // findings(): a walk replaces an unusable sidecar, and a truncated file keeps its remaining
+  // records. Otherwise damage throws CorruptSidecar or CorruptRecord. A file that has no sidecar
+  // and does not start with a record is no TFRecord file: it always throws CorruptRecord. Throws
+  // IoError.
   RecordFile(const std::string& path, Offsets offsets, bool tolerant);
 
-  // A file of which no record can be read, for this reason. `offsets` of its records, or null.
+  // A file of which no record can be read, because of `why`. `offsets` of its records, or null.
   RecordFile(Offsets offsets, std::string name, const std::string& why);
 
   const std::string& name() const { return name_; }
   ByteSpan bytes() const { return data_.bytes(); }
   uint64_t num_records() const { return num_records_; }
-  // Whether that is what the sidecar or the caller says. Otherwise it is what is there, and there
-  // may have been more.
+  // True if the count is the sidecar's or the caller's. If false, the records left in the file were
+  // counted; there may have been more.
   bool counted() const { return counted_; }
   bool lost() const { return !lost_.empty(); }
-  uint64_t end() const { return end_; }  // of the last frame
+  uint64_t end() const { return end_; }  // the end of the last frame
   const std::vector<CorruptRecord>& findings() const { return findings_; }
 
   struct Frame {
     uint64_t begin;
     uint64_t end;
-    uint64_t payload_bytes() const;  // 0 for what is no frame
+    uint64_t payload_bytes() const;  // 0 if it is not a frame
   };
 
-  // Where record `index` lies, by the index; nowhere beyond num_records().
+  // Returns the location of record `index` in the index; an empty frame beyond num_records().
   Frame Locate(uint64_t index) const;
-  // Starts to load what Locate will look at.
+  // Starts to load the memory that Locate reads.
   void PrefetchLocation(uint64_t index) const {
     if (index < num_records_) __builtin_prefetch(offsets_ + index);
   }
 
-  // Brings a record into memory and into the page tables, as Prefault does.
+  // Loads a record into memory and into the page tables, as Prefault does.
   void Bring(const Frame& frame) const;
 
-  // The payload as it lies in the mapping: the header is verified, the payload is not.
-  // CorruptRecord, also for a file shorter than its index says.
+  // Returns the payload in the mapping. Verifies the header, not the payload. Throws CorruptRecord,
+  // also if the file is shorter than its index says.
   ByteSpan Open(const Frame& frame) const;
 
-  // The frame as it lies in the mapping; empty if the file does not hold it.
+  // Returns the frame in the mapping; empty if the file does not hold it.
   ByteSpan Raw(const Frame& frame) const;
 
-  // Compares the payload, or its CRC, with the frame's footer; CorruptRecord.
+  // Compare the payload, or its CRC, with the frame's footer; throw CorruptRecord.
   void Verify(const Frame& frame, ByteSpan payload) const;
   void VerifyCrc(const Frame& frame, uint32_t crc) const;
 
-  // The finding of a page that the disk did not give back.
+  // Throws the CorruptRecord for a page that the disk cannot read.
   [[noreturn]] void Unreadable(const Frame& frame) const;
 
   // See MappedFile.
@@ -85,12 +86,12 @@ class RecordFile {
   mutable MappedFile data_;
   const std::string name_;
   Offsets own_offsets_;
-  // Of own_offsets_; here, as finding a record would otherwise be another cache miss.
+  // The data of own_offsets_. Copied here, because a lookup would cost another cache miss.
   const uint64_t* offsets_ = nullptr;
   uint64_t num_records_ = 0;
   uint64_t end_ = 0;
   bool counted_ = true;
-  std::string lost_;  // why no record can be read
+  std::string lost_;  // why no record can be read; empty: some can
   std::vector<CorruptRecord> findings_;
 };
 

@@ -1,7 +1,7 @@
-// The records that one rank reads, in its order, each verified or replaced.
+// Finds the records that one rank reads, and replaces corrupt records.
 //
-// Positions 0, 1, ... of rank r of `world` are the positions r, r + world, ... of the whole order;
-// of a mixture, of the draws. Thread-safe.
+// Position i of rank r of `world` is position r + i * world of the whole order or, in a mixture, of
+// the draws. Thread-safe.
 
 #ifndef CACHECD_CORE_RECORDS_H_
 #define CACHECD_CORE_RECORDS_H_
@@ -24,7 +24,7 @@
 
 namespace cachecd {
 
-// A record of an open file, which is that of the Pins it was located with.
+// A record of an open file. The Pins passed to Find keep the file open.
 struct Record {
   const RecordFile* file;
   uint32_t file_number;
@@ -35,15 +35,15 @@ struct Record {
 
 class RecordSource {
  public:
-  // `replace`: a corrupt record is replaced by the next good one of the same rank, cyclically;
-  // otherwise it is thrown as CorruptRecord. `memory`: see Window. `files` must outlive the source.
-  // std::invalid_argument for a mixture that draws more of a dataset than it has.
+  // `replace`: the next good record of the same rank, cyclically, replaces a corrupt record; if
+  // false, CorruptRecord is thrown. `memory`: see Window. `files` must outlive the source. Throws
+  // std::invalid_argument if a mixture draws more records of a dataset than it has.
   RecordSource(const FileSet& files, const Order& order, bool replace, uint64_t memory);
 
-  // Of all ranks.
+  // The records of all ranks.
   uint64_t num_records() const;
 
-  // Keeps files open for one thread, and where it is among the draws.
+  // Keeps files open for one thread, and remembers its position in the draws.
   class Pins {
    public:
     void Clear() { blocks_.clear(); }
@@ -60,28 +60,27 @@ class RecordSource {
     Draws::Cursor cursor_;
   };
 
-  // Says that these positions are wanted now, and none before them.
+  // Announces that these positions are needed now, and none before them.
   void MoveTo(uint64_t first, uint64_t last);
 
-  // The record at `position`, without its frame, whose location starts to be loaded into the
-  // processor's cache. RecordFile's errors.
+  // Returns the record at `position`, without its frame. Starts to load its index entry into the
+  // processor's cache. Throws RecordFile's errors.
   Record Find(uint64_t position, Pins* pins);
 
-  // What to do about a record that was found corrupt: notes it, and looks for another, of which the
-  // CRC is right, to take its place. `lost`: the positions found corrupt in that place so far, at
-  // first none. The finding itself if no other record is left; Stopped. Watches mappings: see
-  // BusGuard.
+  // Adds the finding about a corrupt record, and replaces the record by another with a correct CRC.
+  // `lost`: the positions found corrupt in its place so far, at first none. Throws Stopped, or the
+  // finding if `replace` is false or no good record is left. Watches mappings: see BusGuard.
   void Replace(const CorruptRecord& finding, std::vector<uint64_t>* lost, Record* record,
                Pins* pins);
 
-  // The place of this rank's position among those of all ranks.
+  // Returns the position of all ranks for a position of this rank.
   uint64_t Global(uint64_t position) const { return position * world_ + rank_; }
 
-  // What was found corrupt so far, each once; of very many only the first.
+  // Returns the findings so far, each once; if there are very many, only the first.
   std::vector<CorruptRecord> findings() const;
   size_t num_findings() const;
 
-  // Makes CheckStopped, and a search for a replacement, throw Stopped; ends reading ahead.
+  // Makes CheckStopped, and the search for a replacement, throw Stopped; ends reading ahead.
   void Stop();
   struct Stopped {};
   void CheckStopped() const {
@@ -89,13 +88,13 @@ class RecordSource {
   }
 
  private:
-  // Of the orders, and of its positions.
+  // The number of an order, and a position in it.
   struct Place {
     size_t order;
     uint64_t position;
   };
 
-  // CorruptRecord.
+  // Throws CorruptRecord.
   static void Check(const Record& record);
   void NoteFile(uint32_t file, const Window::Findings& findings);
   void Note(const Record& record, const CorruptRecord& finding);
@@ -103,24 +102,24 @@ class RecordSource {
 
   const uint64_t rank_;
   const uint64_t world_;
-  const std::vector<RecordOrder> orders_;  // of each dataset
-  const std::optional<Draws> draws_;       // of a mixture
-  const uint64_t positions_;               // this rank's
+  const std::vector<RecordOrder> orders_;  // one per dataset
+  const std::optional<Draws> draws_;       // in a mixture
+  const uint64_t positions_;               // of this rank
   const bool replace_;
   std::atomic<bool> stopped_{false};
 
-  // Two mutexes, as a search may take long and findings() must not wait for it.
+  // Two mutexes, because a search may take long and findings() must not wait for it.
   mutable std::mutex noting_;  // guards the next three
   std::vector<CorruptRecord> findings_;
-  std::set<std::pair<uint32_t, uint64_t>> reported_;  // file and index of what is in findings_
-  std::unordered_set<uint32_t> reported_files_;       // of which the file's own are
+  std::set<std::pair<uint32_t, uint64_t>> reported_;  // file and index of the records in findings_
+  std::unordered_set<uint32_t> reported_files_;       // files whose own findings are in findings_
 
   std::mutex searching_;  // guards replacements_
-  // A corrupt position's replacement. Without it a whole corrupt file, read in order, would be
-  // searched again from each of its records.
+  // The replacement of each corrupt position. Without it, reading a whole corrupt file in order
+  // would repeat the search for each of its records.
   std::unordered_map<uint64_t, uint64_t> replacements_;
 
-  std::vector<std::unique_ptr<Window>> windows_;  // of the orders; last: their threads note
+  std::vector<std::unique_ptr<Window>> windows_;  // per order; last: their threads call NoteFile
 };
 
 }  // namespace cachecd

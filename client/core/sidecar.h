@@ -1,4 +1,4 @@
-// Sidecars: where the records of a TFRecord file start, and what they were made from.
+// Sidecars: the offset and the source of each record in a TFRecord file.
 //
 //     sidecar := header meta units offsets indices ordinals
 //     header  := magic "CACHECDX"  u32 version  u32 meta_bytes  u64 records  u64 data_bytes
@@ -7,10 +7,10 @@
 //     units   := unit*  u32 crc
 //     unit    := u64 number  u64 begin  u32 key_bytes  u32 etag_bytes  key  etag
 //     offsets := records * u64  u32 crc
-//     indices := records * u32, each record's unit: its place among the units  u32 crc
+//     indices := records * u32, the index of each record's unit in units  u32 crc
 //     ordinals:= records * u32  u32 crc
 //
-// Each crc is the masked CRC-32C of its section; the header's covers the 48 bytes before it.
+// Each crc is the masked CRC-32C of its section. The header's crc covers the 48 bytes before it.
 
 #ifndef CACHECD_CORE_SIDECAR_H_
 #define CACHECD_CORE_SIDECAR_H_
@@ -26,11 +26,11 @@ namespace cachecd {
 constexpr uint32_t kSidecarVersion = 2;
 constexpr size_t kSidecarHeader = 52;
 constexpr size_t kSidecarPerRecord = 8 + 4 + 4;
-constexpr size_t kSidecarPerUnit = 8 + 8 + 4 + 4;  // beside its key and ETag
-// Of a sidecar without records, units and meta text: the header and the five sections' CRCs.
+constexpr size_t kSidecarPerUnit = 8 + 8 + 4 + 4;  // without the key and the ETag
+// The size of a sidecar without records, units and meta text: the header and five CRCs.
 constexpr size_t kSidecarOverhead = kSidecarHeader + 5 * 4;
 
-// A unit of which a shard has records: `number` in its listing, `begin` the unit's first byte in
+// A unit with records in a shard. `number`: its number in the listing. `begin`: its first byte in
 // the object `key`. Key and ETag are bytes, as they were listed.
 struct SidecarUnit {
   uint64_t number = 0;
@@ -38,12 +38,12 @@ struct SidecarUnit {
   std::string key;
   std::string etag;
 
-  // What the unit takes in a sidecar.
+  // Returns the size of the unit in a sidecar.
   uint64_t bytes() const { return kSidecarPerUnit + key.size() + etag.size(); }
 };
 
-// One sidecar's contents in memory. `offsets`, `indices` and `ordinals` are equally long; an index
-// is a place in `units`.
+// The contents of one sidecar in memory. `offsets`, `indices` and `ordinals` are equally long.
+// `indices` are indices into `units`.
 struct SidecarContents {
   std::string meta;
   uint64_t data_bytes = 0;
@@ -53,14 +53,14 @@ struct SidecarContents {
   std::vector<uint32_t> ordinals;
 };
 
-// The sum modulo 2^64, over the records, of a 64-bit hash of (key, begin, ETag, ordinal): what the
-// shard holds, wherever in it and whatever the units' numbers. So the digests of shards add up to
-// the digest of all their records.
+// Returns the sum modulo 2^64, over the records, of a 64-bit hash of (key, begin, ETag, ordinal).
+// It does not depend on the order of the records or the numbers of the units. So the digests of
+// shards add up to the digest of all their records.
 uint64_t SidecarDigest(const SidecarContents& contents);
 
 inline std::string SidecarPath(const std::string& path) { return path + ".idx"; }
 
-// `units_bytes`: SidecarUnit::bytes of all units.
+// Returns the size of a sidecar. `units_bytes`: the sum of SidecarUnit::bytes.
 inline uint64_t SidecarBytes(uint64_t records, uint64_t units_bytes, uint64_t meta_bytes) {
   return kSidecarOverhead + meta_bytes + units_bytes + records * kSidecarPerRecord;
 }
@@ -74,47 +74,47 @@ struct SidecarHeader {
   uint32_t units_bytes;
 };
 
-// Verifies the header at the `start` of a sidecar, and that `size`, the whole sidecar's, is what it
-// says; CorruptSidecar.
+// Verifies the header at the `start` of a sidecar, and that it agrees with `size`, the size of the
+// whole sidecar. Throws CorruptSidecar.
 SidecarHeader CheckSidecarHeader(const std::string& path, ByteSpan start, uint64_t size);
 
-// The same of a file, of which no more is read. CorruptSidecar, also for one that the disk does not
-// give back; IoError.
+// Reads and verifies only the header. Throws IoError, and CorruptSidecar, also if the disk cannot
+// read the file.
 SidecarHeader ReadSidecarHeader(const std::string& path);
 
-// The header and the meta text alone, of which no more is read and verified.
+// The header and the meta text of a sidecar.
 struct SidecarHead {
   SidecarHeader header;
   std::string meta;
 };
 
-// Errors as of ReadSidecarHeader.
+// Reads and verifies only the header and the meta text. Errors as ReadSidecarHeader.
 SidecarHead ReadSidecarHead(const std::string& path);
 
-// Where the records start, and the size of the file that they are in.
+// The offsets of the records, and the size of their file.
 struct RecordOffsets {
   std::vector<uint64_t> offsets;
   uint64_t data_bytes = 0;
 };
 
-// A sidecar's, of which no more is read and verified than that takes. They ascend from 0 and leave
-// each frame room for its overhead. Errors as of ReadSidecarHeader.
+// Reads and verifies only the header and the offsets. The offsets ascend from 0 and leave each
+// frame room for its overhead. Errors as ReadSidecarHeader.
 RecordOffsets ReadSidecarOffsets(const std::string& path);
 
-// The sections of a sidecar that lies in memory; valid as long as that memory.
+// The sections of a sidecar in memory. Valid while that memory is valid.
 class SidecarView {
  public:
-  // CheckSidecarHeader.
+  // Verifies the header; see CheckSidecarHeader.
   SidecarView(std::string path, ByteSpan bytes);
 
   uint64_t records() const { return header_.records; }
   uint64_t data_bytes() const { return header_.data_bytes; }
   uint64_t digest() const { return header_.digest; }
 
-  // Each verifies its section before it returns it; CorruptSidecar. Integers are not aligned.
+  // Each verifies the section that it returns; throws CorruptSidecar. Integers are not aligned.
   ByteSpan Meta() const;
   std::vector<SidecarUnit> Units() const;
-  // u64 each; they ascend from 0 and leave each frame room for its overhead.
+  // u64 each. They ascend from 0 and leave each frame room for its overhead.
   ByteSpan Offsets() const;
   // u32 each, below the number of units.
   ByteSpan Indices() const;
@@ -122,7 +122,7 @@ class SidecarView {
   ByteSpan Ordinals() const;
 
  private:
-  // The section that starts so many bytes of sections, and `sections` CRCs, behind the header.
+  // Returns the section after `start` bytes of sections and `sections` CRCs behind the header.
   ByteSpan Section(const char* name, uint64_t start, uint64_t sections, uint64_t size) const;
 
   std::string path_;
@@ -130,11 +130,11 @@ class SidecarView {
   SidecarHeader header_;
 };
 
-// Reads and verifies all of it. CorruptSidecar, IoError.
+// Reads and verifies the whole sidecar. Throws CorruptSidecar, IoError.
 SidecarContents ReadSidecar(const std::string& path);
 
-// Writes and fsyncs a new file, EEXIST if there is one; returns its bytes. After an IoError no
-// file is left. std::invalid_argument for contents that ReadSidecar would refuse.
+// Writes and fsyncs a new file; returns its size. Throws EEXIST if the file exists. After any other
+// IoError no file is left. Throws std::invalid_argument for contents that ReadSidecar would refuse.
 uint64_t WriteSidecar(const std::string& path, const SidecarContents& contents);
 
 }  // namespace cachecd

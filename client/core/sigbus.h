@@ -1,10 +1,10 @@
-// Mapped files that the disk does not give back.
+// Handles SIGBUS for mapped files that the disk cannot read.
 //
-// Touching a page of a mapped file that cannot be read, or that was cut off the file meanwhile, is
-// a SIGBUS. While a BusGuard watches the range, the page is instead replaced by one of zeros, for
-// all threads and for as long as the mapping lasts, and the guard notes it, so that whoever reads
-// finds out afterwards. (systemd's journal does the same.) The handler leaves every other SIGBUS to
-// whoever else handles it.
+// Reading a page of a mapped file raises SIGBUS if the disk cannot read the page, or if the file
+// was truncated. While a BusGuard watches the mapping, a page of zeros replaces such a page, for
+// all threads, until the file is unmapped. The guard records the fault, so that the reader can
+// check for it after reading. (systemd's journal does the same.) The handler passes every other
+// SIGBUS to the handler before it.
 
 #ifndef CACHECD_CORE_SIGBUS_H_
 #define CACHECD_CORE_SIGBUS_H_
@@ -16,9 +16,9 @@
 
 namespace cachecd {
 
-// Lets its thread watch mappings while it lives; one of them a thread. What was touched must not be
-// believed before Faulted() and Disturbed() were asked. If somebody has put a handler in the place
-// of ours, such as faulthandler.enable(), the next guard puts ours in front of it.
+// Lets its thread watch mappings for its lifetime; at most one guard per thread. Do not use bytes
+// of a mapping before you check Faulted() and Disturbed(). If other code has replaced our handler,
+// such as faulthandler.enable(), the next guard puts our handler in front of it.
 class BusGuard {
  public:
   BusGuard();
@@ -26,13 +26,13 @@ class BusGuard {
   BusGuard& operator=(const BusGuard&) = delete;
   ~BusGuard();
 
-  // The thread watches this mapping from now on, and none else. The file itself stays as it is.
+  // From now on, the thread watches only this mapping. The file is never changed.
   static void Watch(ByteSpan mapping);
 
-  // Whether the thread had a page replaced since Watch.
+  // True if this thread has caused a page to be replaced since Watch.
   static bool Faulted();
 
-  // Whether any thread, this one included, may have had any page replaced since Watch.
+  // True if any thread, including this thread, may have caused a page to be replaced since Watch.
   static bool Disturbed();
 };
 

@@ -1,10 +1,10 @@
-// TFRecord framing.
+// TFRecord framing: encodes, verifies and locates frames.
 //
 //     frame  := header payload footer
 //     header := u64 length  u32 masked CRC-32C of the length
 //     footer := u32 masked CRC-32C of the payload
 //
-// A file is frames and nothing else; all integers are little-endian.
+// A file consists only of frames. All integers are little-endian.
 
 #ifndef CACHECD_CORE_TFRECORD_H_
 #define CACHECD_CORE_TFRECORD_H_
@@ -25,26 +25,26 @@ constexpr size_t kFrameOverhead = kFrameHeader + kFrameFooter;
 void EncodeHeader(uint64_t length, uint8_t* to);
 void EncodeFooter(ByteSpan payload, uint8_t* to);
 
-// The finding if the header's CRC is wrong, else an empty string and its length. Reads kFrameHeader
-// bytes.
+// Reads kFrameHeader bytes. If the header's CRC is wrong, returns the finding. Otherwise returns an
+// empty string and sets `length`, the length of the payload.
 std::string CheckHeader(const uint8_t* header, uint64_t* length);
 
-// The finding if the footer is not that of a payload of this CRC, else an empty string.
+// Returns the finding if the footer does not match a payload of this CRC, else "".
 std::string CompareCrc(const uint8_t* footer, uint32_t crc);
 
-// The finding if the payload is not what the footer says, else an empty string.
+// Returns the finding if the payload does not match the footer, else "".
 std::string CheckPayload(ByteSpan payload, const uint8_t* footer);
 
-// The payload of a frame that must fill `frame` exactly, not yet verified; the finding in `why` and
-// false if the header is not that of such a frame.
+// Returns true, and the unverified payload, if the header is that of a frame that fills `frame`
+// exactly. Otherwise returns false, and the finding in `why`.
 bool OpenFrame(ByteSpan frame, ByteSpan* payload, std::string* why);
 
-// Appends the offsets of all frames of the file, found by walking it; with `verify` the payloads
-// are checked too. CorruptRecord for the first that is wrong or cut short; those before it are in
-// `offsets` then. IoError.
+// Appends the offsets of all frames of the file, found by walking it. If `verify`, verifies the
+// payloads too. Throws CorruptRecord for the first wrong or truncated frame; `offsets` then has the
+// frames before it. Throws IoError.
 void ScanFile(const std::string& path, bool verify, std::vector<uint64_t>* offsets);
 
-// The payload of the frame at `offset`, verified. CorruptRecord, IoError.
+// Returns the verified payload of the frame at `offset`. Throws CorruptRecord, IoError.
 std::string ReadRecord(const std::string& path, uint64_t offset);
 
 }  // namespace cachecd

@@ -1,4 +1,4 @@
-// Threads that leave signals to Python's main thread, and numbers as they are.
+// Threads that block signals, for Python's main thread, and compute with IEEE 754 floats.
 
 #ifndef CACHECD_CORE_THREADS_H_
 #define CACHECD_CORE_THREADS_H_
@@ -10,8 +10,8 @@
 
 namespace cachecd {
 
-// While it lives, its thread computes with floats as IEEE 754 has it: whoever started the thread
-// may have had denormals flushed or results rounded otherwise, which threads inherit.
+// Sets the default floating-point environment of its thread for its lifetime. A thread inherits the
+// environment of its creator, which may flush denormals or round differently.
 class DefaultFloats {
  public:
   DefaultFloats() {
@@ -26,15 +26,15 @@ class DefaultFloats {
   fenv_t before_;
 };
 
-// A thread with DefaultFloats, in which every signal is blocked that the kernel could hand to any
-// thread. `body` must not throw. std::system_error if there can be no more threads.
+// Starts a thread with DefaultFloats. The thread blocks all signals that the kernel could deliver
+// to any thread. `body` must not throw. Throws std::system_error if no thread can be created.
 std::thread StartThread(std::function<void()> body);
 
-// Runs `body` in `count` threads, of which the caller is one, and waits for all of them. Fewer
-// threads do if there can be no more.
+// Runs `body` in `count` threads, including the caller, and waits for all of them. If no more
+// threads can be created, uses fewer.
 void RunThreads(size_t count, const std::function<void()>& body);
 
-// How many processors this process may use.
+// Returns the number of processors that this process may use.
 size_t AvailableProcessors();
 
 }  // namespace cachecd

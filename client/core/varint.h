@@ -1,4 +1,4 @@
-// The fast part of reading a packed list of varints.
+// The fast decoder for packed lists of varints.
 
 #ifndef CACHECD_CORE_VARINT_H_
 #define CACHECD_CORE_VARINT_H_
@@ -8,12 +8,12 @@
 
 namespace cachecd {
 
-// Decodes varints from `*at` on, at most `limit`, as long as eight of them and ten bytes before
-// `end` may be taken without looking, and moves `*at` behind the last. What is then left, and what
-// is malformed, is for the caller to read one by one. Returns how many there were.
+// Decodes at most `limit` varints at `*at`, moves `*at` behind the last, and returns their number.
+// Stops if `limit` allows fewer than eight more, fewer than ten bytes are left, or a varint is
+// malformed. The caller must read the rest one by one.
 size_t DecodeVarints(const uint8_t** at, const uint8_t* end, int64_t* to, size_t limit);
 
-// The same for processors without a fast instruction for it; for tests.
+// The same for processors without fast instructions; for tests.
 size_t DecodeVarintsPortable(const uint8_t** at, const uint8_t* end, int64_t* to, size_t limit);
 
 }  // namespace cachecd

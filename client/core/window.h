@@ -1,8 +1,8 @@
-// The files that are read from at a time, and the disk kept ahead of them.
+// Opens the files of the blocks that are read, and reads ahead from the disk.
 //
-// A block's files are opened when the first record of it is wanted, or before, by a thread that has
-// the disk read whole files in one sweep; they are closed when the order has moved on and nobody
-// holds the block. So memory and mappings are bounded by the window, whatever the set's size.
+// A block's files are opened when its first record is needed, or earlier by a thread that makes the
+// disk read whole files sequentially. They are closed when the order has moved on and nobody holds
+// the block. So the window bounds memory and mappings, for sets of any size.
 
 #ifndef CACHECD_CORE_WINDOW_H_
 #define CACHECD_CORE_WINDOW_H_
@@ -29,24 +29,24 @@ class Window {
 
   using Findings = std::vector<CorruptRecord>;
 
-  // Reads ahead once it is told what is wanted, but for a set of one block of which `memory` bytes
-  // cannot keep all. Both must outlive the window. `note` gets what is found damaged in a file that
-  // was only counted before, each time that it is opened.
+  // Reads ahead after the first MoveTo, unless all files are read at a time and exceed half of
+  // `memory` bytes. `files` and `order` must outlive the window. `note` gets the findings of a file
+  // that was only counted before, each time the file is opened.
   Window(const FileSet& files, const RecordOrder& order, uint64_t memory,
          std::function<void(uint32_t file, const Findings&)> note);
   Window(const Window&) = delete;
   Window& operator=(const Window&) = delete;
   ~Window();
 
-  // The block's files, opened now if they are not; RecordFile's errors.
+  // Returns the block's files; opens them if necessary. Throws RecordFile's errors.
   std::shared_ptr<const Block> Get(size_t block);
 
-  // Blocks `first` to `last` are wanted now: reads ahead the one after them, and lets go of those
-  // before them. Whoever asks for others gets them all the same, but they are not kept.
+  // Announces that blocks `first` to `last` are needed now: reads ahead the next block, and
+  // releases the blocks before them. Get returns other blocks too, but does not keep them.
   void MoveTo(size_t first, size_t last);
 
-  // Ends reading ahead: waits for what the disk was asked last, some MB. Not from two threads at
-  // once.
+  // Stops reading ahead; waits for the last request to the disk, some MB. No two threads may call
+  // it at once.
   void Stop();
 
  private:
@@ -57,11 +57,11 @@ class Window {
   const RecordOrder& order_;
   const std::function<void(uint32_t, const Findings&)> note_;
 
-  std::mutex opening_;  // one opens at a time; taken before mutex_
-  std::mutex mutex_;    // guards what follows
+  std::mutex opening_;  // one thread opens at a time; locked before mutex_
+  std::mutex mutex_;    // guards the members below, except thread_
   std::condition_variable moved_;
   std::map<size_t, std::shared_ptr<const Block>> open_;
-  bool moved_once_ = false;  // else nothing is wanted yet
+  bool moved_once_ = false;  // false: no block is needed yet
   size_t first_wanted_ = 0;
   size_t last_wanted_ = 0;
   bool stopped_ = false;
