@@ -44,8 +44,7 @@ class FeatureFinder {
   // `features` must outlive the finder.
   explicit FeatureFinder(const std::vector<FeatureSpec>& features);
 
-  // Returns the feature's index, or -1. `rank`: the number of entries before this entry in the
-  // record.
+  // Returns the feature's index, or -1. `rank`: the number of earlier entries in the record.
   int Find(size_t rank, std::string_view name);
 
  private:

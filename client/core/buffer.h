@@ -60,8 +60,7 @@ class Buffer {
   uint8_t* data() const { return block_.data; }
   size_t capacity() const { return block_.capacity; }
 
-  // Ensures a capacity of `needed` bytes; at least doubles the capacity if it is smaller. Keeps the
-  // first `used` bytes.
+  // Ensures `needed` bytes of capacity, at least doubling it. Keeps the first `used` bytes.
   void Grow(size_t used, size_t needed);
 
  private:

@@ -65,9 +65,8 @@ class ColumnBuilder {
   // Returns the conversion of large values; if empty, their bytes are copied unchanged.
   const Conversion& conversion() const { return conversion_; }
 
-  // True if the rows are pictures. Append only locates them: after the record is verified,
-  // DecodePicture decodes each before the next row. DecodePicture and MeasurePicture throw
-  // DamagedImage, SchemaMismatch.
+  // True if the rows are pictures. Append only locates a picture: verify the record, then call
+  // MeasurePicture and DecodePicture before the next row. They throw DamagedImage, SchemaMismatch.
   bool has_pictures() const { return spec_.options.image.has_value(); }
   const std::string& name() const { return spec_.name; }
   Extent MeasurePicture(ImageDecoder* decoder) const;

@@ -16,18 +16,19 @@ namespace cachecd {
 // What happens to the records that do not fill a batch on every rank.
 enum class Last {
   kDropped,
-  // The last batch is short and delivers each of them once. Its sizes differ by at most one between
-  // ranks. No batch is empty: a rank keeps one record for each batch that follows. So if a rank has
-  // too few records, as on a node with a smaller set, its earlier batches are short too.
+  // The last batch is short and delivers each of these records once. Its sizes differ by at most
+  // one between ranks. No batch is empty: a rank keeps one record for each batch that follows. So
+  // if a rank has too few records, as on a node with a smaller set, its earlier batches are short
+  // too.
   kShort,
-  // The last batch delivers each of them once, and is padded with rows without a record.
+  // The last batch delivers each of these records once. Rows without a record pad it.
   kPadded,
 };
 
 class Division {
  public:
-  // The smallest and the largest number of records on a node, if the nodes have their own sets and
-  // take the same number of steps.
+  // For nodes with their own sets that take the same number of steps: the smallest and the largest
+  // number of records on a node.
   struct Nodes {
     uint64_t least;
     uint64_t most;

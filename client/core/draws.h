@@ -39,7 +39,7 @@ class Draws {
   void MoveTo(uint64_t position, Cursor* cursor) const;
   Cursor At(uint64_t position) const;
 
-  // Returns the number of positions after which one dataset has been drawn `records` times.
+  // Returns the number of positions after which one of the datasets has no records left.
   static uint64_t Length(std::vector<uint64_t> bounds, uint64_t key,
                          const std::vector<uint64_t>& records);
 

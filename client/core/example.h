@@ -106,12 +106,11 @@ struct FeatureValue {
   uint64_t list_bytes = 0;
 };
 
-// Sorts the features by name, so that equal features give equal bytes. Returns the size of the
-// Example.
+// Sorts features by name, so that equal features give equal bytes. Returns the Example's size.
 uint64_t PlanExample(std::vector<FeatureValue>* features);
 
-// Writes exactly the planned number of bytes. Throws UsageError, and writes nothing beyond them, if
-// another thread has changed an array of ints so that its size differs from the plan.
+// Writes exactly the planned number of bytes. If another thread has changed an array of ints, so
+// that its size differs from the plan, throws UsageError and writes nothing beyond the plan.
 void WriteExample(const std::vector<FeatureValue>& features, uint8_t* to);
 
 // Implementation of the templates.

@@ -1,8 +1,8 @@
 // A file mapped read-only.
 //
-// On the machine of docs/benchmarks.md, filling page tables costs 38 ms per GB, and copying from
-// the mapping past the caches costs 55 ms. pread costs 140 ms, into memory that is then read again
-// for the CRC: docs/decisions/0006.
+// Costs per GB on the machine of docs/benchmarks.md: 38 ms to fill page tables, and 55 ms to copy
+// from the mapping past the caches. pread costs 140 ms, into memory that is then read again for the
+// CRC: docs/decisions/0006.
 
 #ifndef CACHECD_CORE_MAPPED_H_
 #define CACHECD_CORE_MAPPED_H_

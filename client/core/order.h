@@ -101,8 +101,7 @@ class RecordOrder {
     uint64_t begin;  // its records are [begin, end), in the order of slices_
     uint64_t end;
     Permutation within;
-    // `across` permutes the records from `stretch`, the middle of the block before, to the middle
-    // of this block.
+    // The stretch: from the middle of the block before to the middle of this block.
     uint64_t stretch;
     Permutation across;
   };

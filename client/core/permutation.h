@@ -1,8 +1,8 @@
 // A keyed bijection of [0, n) in O(1) memory. Version 1, frozen by tests: another algorithm needs
 // another version.
 //
-// A balanced Feistel network over [0, 4^h), the smallest such domain that contains [0, n), with
-// cycle walking back into [0, n) (Black and Rogaway, "Ciphers with arbitrary finite domains",
+// A balanced Feistel network over [0, 4^h), the smallest such domain that contains [0, n). Cycle
+// walking maps it back into [0, n) (Black and Rogaway, "Ciphers with arbitrary finite domains",
 // CT-RSA 2002). n is more than a quarter of the domain, so a walk has at most four steps on
 // average. Immutable, so thread-safe.
 
@@ -26,9 +26,9 @@ class Permutation {
   uint64_t operator[](uint64_t position) const;
 
  private:
-  // A chi-square test over 400,000 keys, of images and of pairs of images, finds six rounds uneven
-  // on domains of up to 16 (by 390 standard deviations for n = 5) and even from 17 on. Twelve
-  // rounds are even on all domains.
+  // A chi-square test over 400,000 keys, of images and of pairs of images: six rounds are uneven on
+  // domains of up to 16 (by 390 standard deviations for n = 5), and even from 17 on. Twelve rounds
+  // are even on all domains.
   static constexpr int kRounds = 6;
   static constexpr int kRoundsOfSmall = 12;
   static constexpr int kSmallHalfBits = 4;

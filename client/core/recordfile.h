@@ -22,11 +22,10 @@ using Offsets = std::shared_ptr<const std::vector<uint64_t>>;
 class RecordFile {
  public:
   // Locates records by `offsets`, unless null; throws std::invalid_argument if they do not ascend.
-  // If `tolerant`, damage costs only the records that it makes unreadable, and is added to
-  // findings(): a walk replaces an unusable sidecar, and a truncated file keeps its remaining
-  // records. Otherwise damage throws CorruptSidecar or CorruptRecord. A file that has no sidecar
-  // and does not start with a record is no TFRecord file: it always throws CorruptRecord. Throws
-  // IoError.
+  // If `tolerant`, damage costs only the records that it makes unreadable, and is in findings(): a
+  // walk replaces an unusable sidecar, and a truncated file keeps the records left. Otherwise
+  // damage throws CorruptSidecar or CorruptRecord. A file without a sidecar that does not start
+  // with a record is no TFRecord file: it always throws CorruptRecord. Throws IoError.
   RecordFile(const std::string& path, Offsets offsets, bool tolerant);
 
   // A file of which no record can be read, because of `why`. `offsets` of its records, or null.

@@ -1,7 +1,7 @@
 // Finds the records that one rank reads, and replaces corrupt records.
 //
-// Position i of rank r of `world` is position r + i * world of the whole order or, in a mixture, of
-// the draws. Thread-safe.
+// Position i of rank r of `world` is position r + i * world of the whole order. In a mixture, it is
+// that position of the draws. Thread-safe.
 
 #ifndef CACHECD_CORE_RECORDS_H_
 #define CACHECD_CORE_RECORDS_H_
