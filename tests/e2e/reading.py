@@ -14,9 +14,14 @@ def by_numpy(epoch: Epoch) -> Records:
     return _collect(epoch.numpy(64, pad_last=True))
 
 
+def rows(epoch: Epoch, *names: str) -> list[tuple[Any, ...]]:
+    """These features of every record, in the order of a pass."""
+    batches = epoch.numpy(16, drop_last=False)
+    return [row for b in batches for row in zip(*(b[name] for name in names), strict=True)]
+
+
 def column(epoch: Epoch, name: str = "key") -> list[Any]:
-    """A feature of every record, in the order of a pass."""
-    return [value for batch in epoch.numpy(16, drop_last=False) for value in batch[name]]
+    return [value for (value,) in rows(epoch, name)]
 
 
 def keys_of(epoch: Epoch) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from tests.e2e.reading import rows
+
 
 def test_windows_of_every_kind_of_array_arrive_and_what_has_none_costs_itself(daemon, tmp_path):
     rng = np.random.default_rng(4)
@@ -23,12 +25,10 @@ def test_windows_of_every_kind_of_array_arrive_and_what_has_none_costs_itself(da
     assert "99 rows, fewer than array.window (100)" in reasons["short.npy"]
     assert "truncated" in reasons["cut.npy"]
 
-    found = {}
     with served.connect() as cache, cache.acquire("train", timeout=30) as epoch:
         assert epoch.schema["array"].dtype == "int16"
-        for batch in epoch.numpy(batch_size=4, drop_last=False):
-            rows = zip(batch["key"], batch["start"], batch["array"], strict=True)
-            found |= {(bytes(key), int(start)): window.copy() for key, start, window in rows}
+        windows = rows(epoch, "key", "start", "array")
+        found = {(bytes(key), int(start)): window for key, start, window in windows}
     names = {"npy": b"a.npy", "pcm": b"d.pcm"}
     assert found.keys() == {(key, at) for key in names.values() for at in range(0, 4901, 50)}
     for kind, key in names.items():

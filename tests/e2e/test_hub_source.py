@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.e2e.daemons import wait_until
+from tests.e2e.reading import rows
 from tests.hub import Hub
 from tests.scripted import scripted_server
 
@@ -27,8 +28,7 @@ def test_a_later_commit_adds_its_files_and_what_was_listed_stays_as_it_was(daemo
         second = hub.commit(files | {"train/new": b"of the second"})
         wait_until(lambda: cached(41), what="the second commit's file is cached")
         with served.connect() as cache, cache.acquire("train", timeout=30) as epoch:
-            batches = epoch.numpy(batch_size=1, drop_last=False)
-            found = {bytes(b["key"][0]).decode(): bytes(b["payload"][0]) for b in batches}
+            found = {bytes(k).decode(): bytes(p) for k, p in rows(epoch, "key", "payload")}
         assert {f"train/{key}": content for key, content in found.items()} == hub.commits[second]
         said = served.said()
         assert all(f"is read at commit {commit}" in said for commit in (first, second))

@@ -13,18 +13,16 @@ from cachecd.cli import run_command
 from cachecd_client import Epoch, Image
 from tests.e2e.daemons import file_source, wait_until
 from tests.e2e.inventory import inventory, repeated
+from tests.e2e.reading import rows
 
 TEXTS = [f"{'cat' if n % 3 else 'dog'}/{n:03d}" for n in range(60)]
 LOST = TEXTS[7]
 
 
 def records(epoch: Epoch) -> dict[str, tuple[bytes, bytes, int]]:
-    by_key = {}
-    for batch in epoch.numpy(16, drop_last=False):
-        columns = (batch[name] for name in ("key", "image", "mask", "label"))
-        for key, image, mask, label in zip(*columns, strict=True):
-            assert bytes(key).decode() not in by_key
-            by_key[bytes(key).decode()] = bytes(image), bytes(mask), int(label)
+    found = rows(epoch, "key", "image", "mask", "label")
+    by_key = {bytes(k).decode(): (bytes(i), bytes(m), int(n)) for k, i, m, n in found}
+    assert len(by_key) == len(found)
     return by_key
 
 

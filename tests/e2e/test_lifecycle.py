@@ -10,6 +10,7 @@ from cachecd_client._core import Sidecar
 from tests.e2e.daemons import Daemon, alive, descendants, said_line, trainer, wait_until
 from tests.e2e.inventory import Found, inventory, repeated
 from tests.e2e.link import Link
+from tests.e2e.reading import rows
 
 
 def keys(shards: dict[int, Found]) -> set[str]:
@@ -58,11 +59,7 @@ def test_sigterm_drains_and_later_starts_fetch_nothing_that_is_cached(
         asked = link.requests
         served.start("--offline")
         with served.connect() as cache, cache.acquire("train", timeout=30) as epoch:
-            found = {
-                bytes(key).decode(): bytes(payload)
-                for batch in epoch.numpy(16, drop_last=False)
-                for key, payload in zip(batch["key"], batch["payload"], strict=True)
-            }
+            found = {bytes(k).decode(): bytes(p) for k, p in rows(epoch, "key", "payload")}
         assert found == part
         assert descendants(served.pid) == []
         assert served.status()["daemon"]["offline"]

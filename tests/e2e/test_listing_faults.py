@@ -17,7 +17,7 @@ from cachecd_client.errors import AcquireTimeoutError
 from tests.e2e.daemons import Daemon, file_source, wait_until
 from tests.e2e.inventory import inventory, repeated
 from tests.e2e.listing_bucket import ListingBucket, content, listing_bucket
-from tests.e2e.reading import by_numpy
+from tests.e2e.reading import by_numpy, rows
 
 UNITS = 1300  # two blocks that may be walked while the listing runs, and the rest
 HELD = 1000  # the first unit of the pages that are held
@@ -63,12 +63,7 @@ def read(epoch: Epoch, classes: list[str]) -> set[int]:
 
 
 def payloads(epoch: Epoch) -> dict[str, bytes]:
-    rows = epoch.numpy(16, drop_last=False)
-    return {
-        bytes(key).decode(): bytes(payload)
-        for batch in rows
-        for key, payload in zip(batch["key"], batch["payload"], strict=True)
-    }
+    return {bytes(key).decode(): bytes(p) for key, p in rows(epoch, "key", "payload")}
 
 
 def listed(one: Daemon) -> int:

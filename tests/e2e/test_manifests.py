@@ -11,19 +11,16 @@ from pyarrow import parquet
 from cachecd_client._core import encode_example
 from tests.client.records import write
 from tests.e2e.daemons import Daemon
-from tests.e2e.reading import column
+from tests.e2e.reading import column, rows
 
 
 def records(served: Daemon, name: str) -> dict[bytes, tuple[str, bytes]]:
     """Of a dataset that is whole: payloads and the names of their classes, by key and payload."""
     served.until_whole(name)
-    found = {}
     with served.connect() as cache, cache.acquire(name, timeout=30) as epoch:
-        (label,) = (f for f in epoch.schema.features if f.name == "label")
-        for batch in epoch.numpy(batch_size=1):
-            [key], [payload], [number] = batch["key"], batch["payload"], batch["label"]
-            found[bytes(key) + bytes(payload)] = (label.classes[number], bytes(payload))
-    return found
+        classes = epoch.schema["label"].classes
+        found = rows(epoch, "key", "payload", "label")
+    return {bytes(k) + bytes(p): (classes[number], bytes(p)) for k, p, number in found}
 
 
 def test_a_manifest_of_parts_and_a_table_of_labels_are_sources(daemon, tmp_path):

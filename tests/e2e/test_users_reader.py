@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 from pathlib import Path
 
 from tests.e2e.daemons import alive, descendants, file_source, wait_until
+from tests.e2e.reading import rows
 
 READER = """
 import json, sys
@@ -82,11 +82,8 @@ def test_the_users_class_is_the_source_and_new_units_follow_at_the_next_start(da
         why = f"recordings:Recordings.read raised ValueError: a torn tape ({place})"
         assert why.startswith(reason)
         assert len(reason) > 100
-        found = []
         with served.connect() as cache, cache.acquire("train", timeout=30) as epoch:
-            for batch in epoch.numpy(batch_size=7, drop_last=False):
-                rows = zip(batch["unit"].tolist(), batch["second"].tolist(), strict=True)
-                found += itertools.compress(rows, batch.get("_valid", itertools.repeat(True)))
+            found = [(int(unit), int(second)) for unit, second in rows(epoch, "unit", "second")]
         assert sorted(found) == [
             (u, s) for u in sorted(map(int, names)) for s in range(lengths[str(u)])
         ]

@@ -162,19 +162,6 @@ def test_what_rots_while_it_is_cold_is_found_by_verify_and_fetched_again(daemon,
     assert {*newest[0].parent.iterdir()} == {*newest, *(Path(f"{path}.idx") for path in newest)}
 
 
-def test_a_sidecar_that_rots_before_a_start_makes_no_record_come_twice(daemon, objects):
-    daemon.kill()
-    damaged = files(daemon)[0]
-    DAMAGES["sidecar"](damaged)
-    daemon.start()
-    wait_until(lambda: not damaged.exists(), what="the damage is found")
-    filled(daemon)
-    daemon.settle()
-    with daemon.connect() as cache, cache.acquire("train", job="g") as epoch:
-        rows = [bytes(key) for batch in epoch.numpy(16, drop_last=False) for key in batch["key"]]
-    assert sorted(rows) == sorted(objects)
-
-
 def test_a_disk_that_cannot_read_at_all_costs_no_shard(daemon, objects, disk):
     before = corrupt_shards(daemon), files(daemon)
     with disk.failing("open", "*/shards/*", errno.EIO):

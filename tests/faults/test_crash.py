@@ -15,51 +15,32 @@ from tests.faults.crash import Crashes
 from tests.faults.lives import DRAFT, SHARD, Kill
 
 LEASE, SHARDS = "leases/*.json", "datasets/train/*/shards"
+OLD = f"{SHARDS}/??????????.old"
 
 # Each is one cache, killed at one step after the other: every life begins with what the last one left.
 STEPS = {
     "make": [
         Kill("growth", "fill", "allocate", DRAFT, 1),
-        Kill("growth", "fill", "sync", DRAFT, 3),
         Kill("growth", "fill", "create", f"{DRAFT}.idx", 2),
-        Kill("growth", "fill", "sync", f"{DRAFT}.idx", 0),
     ],
     "publish": [
-        Kill("growth", "fill", "rename", f"{SHARD}.idx", 2),  # sealed, not named
         Kill("growth", "fill", "rename", SHARD, 2),  # between the two names
         Kill("growth", "fill", "sync", SHARDS, 2),  # named, not durable
-        Kill("growth", "fill", "rename", "egress.json"),
     ],
     "grant": [
-        Kill("rotation", "grant", "create", f"{LEASE}.new"),
         Kill("rotation", "grant", "write", f"{LEASE}.new"),  # begun, empty
-        Kill("rotation", "grant", "rename", LEASE),  # written, not named
         Kill("rotation", "next grant", "rename", LEASE, after=True),  # named, not replied
     ],
     "retire and end": [
-        Kill("rotation", "next grant", "link", f"{SHARDS}/??????????.old"),  # not marked
-        Kill(
-            "rotation", "next grant", "link", f"{SHARDS}/??????????.old", after=True
-        ),  # not durable
-        Kill("rotation", "release", "unlink", LEASE),  # the lease has ended, its manifest stands
+        Kill("rotation", "next grant", "link", OLD, after=True),  # not durable
         Kill("rotation", "release", "unlink", LEASE, after=True),  # gone, nothing has followed yet
     ],
-    "unlink": [
-        Kill("rotation", "release", "unlink", SHARD),
-        Kill("rotation", "release", "unlink", f"{SHARD}.idx"),  # between the two files
-        Kill("rotation", "release", "sync", SHARDS),
-    ],
-    "unlinked": [  # by itself: after the others nothing may be left to remove
-        Kill(
-            "rotation", "release", "unlink", f"{SHARDS}/??????????.old"
-        )  # the mark is all that is left
-    ],
+    "unlink": [Kill("rotation", "release", "unlink", f"{SHARD}.idx")],  # between the two files
+    # By itself: after the others nothing may be left to remove, and the mark is all that is left.
+    "unlinked": [Kill("rotation", "release", "unlink", OLD)],
     "first start": [
         Kill("growth", "start", "rename", "datasets/train/*/generation.json"),
-        Kill("growth", "start", "create", "datasets/train/*/listing.sqlite"),
         Kill("growth", "start", "write", "datasets/train/*/listing.sqlite", 1),
-        Kill("growth", "start", "sync", "datasets/train/*/listing.sqlite"),
-        Kill("growth", "start", "mkdir", SHARDS),
     ],
     "start after start": [
         Kill("growth", "fill", "rename", SHARD, 3),

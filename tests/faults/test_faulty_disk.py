@@ -82,11 +82,3 @@ def test_a_lifted_rule_holds_no_more_and_what_is_traced_is_in_order(disk, root):
     assert run(disk, root, "os.rename(p, p + '2'); os.unlink(p + '2')").returncode == 0
     file = str(root / "file2")
     assert [(o, p) for _, o, p in disk.traced] == [("rename", file), ("unlink", file)]
-
-
-def test_the_place_of_a_lifted_rule_is_used_again_and_counts_from_nothing(disk, root):
-    for _ in range(100):
-        disk.lift(disk.fail("mkdir", "*", errno.EIO))
-    disk.fail("mkdir", "*", errno.EIO, skip=1)
-    code = "for n in range(2):\n  try: os.mkdir(p + str(n))\n  except OSError as e: print(n)"
-    assert run(disk, root, code).stdout.split() == ["1"]

@@ -12,7 +12,7 @@ HARM = {
     "010": b"segfault",
     "020": b"exit 3",
     "030": b"raise error",
-    "050": b"spin",
+    "050": b"stuck-in-c",
     "051": b"write-everywhere",
     "052": b"write-to-pipes",
 }
