@@ -42,7 +42,7 @@ def test_sources_that_fit_are_cached_whole_whatever_an_epoch_may_add(daemon, tmp
     assert "val: pinned, and has to fit whole)" in line
 
 
-def test_cache_smaller_than_its_source_is_filled_to_a_share_then_its_limit(daemon, tmp_path):
+def test_small_cache_is_filled_to_a_share_then_its_limit(daemon, tmp_path):
     served = daemon({"train": dataset(tmp_path / "source")}, shard_size="64KiB", limit="2MiB")
     done = fill(served, "--until", "60%")
     assert done.returncode == 0, done.stderr

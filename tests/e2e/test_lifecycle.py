@@ -76,7 +76,7 @@ os.kill(os.getpid(), 9)
 """
 
 
-def test_trainers_signal_or_absence_is_the_exit_code_and_nothing_is_left(daemon, train):
+def test_trainers_signal_or_absence_is_the_exit_code(daemon, train):
     served: Daemon = daemon({"train": train()}, limit="8MiB")
     done = served.run(trainer=[sys.executable, "-c", TRAINER])
     assert done.returncode == 128 + signal.SIGKILL
@@ -99,7 +99,7 @@ sys.stdin.read()
 """
 
 
-def test_daemon_of_a_trainer_that_is_killed_ends_and_leaves_no_process(daemon, train):
+def test_daemon_of_a_killed_trainer_leaves_no_process(daemon, train):
     served: Daemon = daemon({"train": train()}, sampler={"bandwidth": "4MB/s"})
     served.write_config()
     with trainer(served, OWNER, str(served.config)) as owner:

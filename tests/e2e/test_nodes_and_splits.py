@@ -130,7 +130,7 @@ def test_by_unit_one_parquet_file_and_one_array_are_divided_between_training_and
     assert sorted(found["windows"] + found["windows-eval"]) == every
 
 
-def test_exclusion_from_one_side_of_a_split_holds_for_later_splits(daemon, tmp_path):
+def test_exclusion_from_one_side_holds_for_later_splits(daemon, tmp_path):
     objects = {f"{number:03d}": b"%d" % number for number in range(100)}
     document = {"source": file_source(tmp_path / "source", objects)}
     served = daemon({"train": document})

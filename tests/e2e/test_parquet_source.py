@@ -42,7 +42,7 @@ def parquet(first: int) -> tuple[bytes, int]:
     return file.getvalue(), sum(chunk.total_compressed_size for chunk in wanted)
 
 
-def test_parquet_in_a_bucket_costs_little_more_than_its_wanted_columns(daemon, s3):
+def test_parquet_costs_little_more_than_its_wanted_columns(daemon, s3):
     made = [parquet(ROWS * n) for n in range(3)]
     objects = {f"train/{n}.parquet": body for n, (body, _) in enumerate(made)}
     objects |= {"train/cut.parquet": made[0][0][:-100], "train/README.md": b"# read me"}

@@ -19,7 +19,7 @@ from tests.contracts.source import read_back
 from tests.executors.bench import Bench, is_alive, until
 from tests.faults.deeds import DEEDS
 
-SILENCE = 2.0
+SILENCE = 3.0
 MEMORY = 240 << 20
 
 
