@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -57,14 +56,6 @@ def objects() -> dict[str, bytes]:
 def source(objects: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The objects as files."""
     return {**file_source(tmp_path_factory.mktemp("source"), objects), "label": LABEL}
-
-
-@pytest.fixture(scope="session")
-def bucket_source(s3: S3Server, objects: dict[str, bytes]) -> dict[str, Any]:
-    """The objects in a bucket of a real S3 server."""
-    bucket = s3.bucket(f"objects-{uuid.uuid4().hex}")
-    upload(s3, bucket, {f"train/{key}": body for key, body in objects.items()})
-    return {"url": f"s3://{bucket}/train/", "format": "files", "label": LABEL}
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from cachecd_client._core import Sidecar
+from tests.e2e.conftest import upload
 from tests.e2e.daemons import Daemon, alive, descendants, said_line, trainer, wait_until
 from tests.e2e.inventory import Found, inventory, repeated
 from tests.e2e.link import Link
@@ -19,11 +20,10 @@ def keys(shards: dict[int, Found]) -> set[str]:
     return {key.decode() for sidecar in sidecars for _, key, *_ in sidecar.table}
 
 
-def test_sigterm_drains_and_later_starts_fetch_nothing_that_is_cached(
-    daemon, bucket_source, objects, s3
-):
+def test_sigterm_drains_and_later_starts_fetch_nothing_that_is_cached(daemon, objects, s3):
     part = {key[8:]: body for key, body in objects.items() if key.startswith("class-3/")}
-    source = {"url": f"{bucket_source['url']}class-3/", "format": "files"}
+    upload(s3, s3.bucket("drained"), {f"train/{key}": body for key, body in part.items()})
+    source = {"url": "s3://drained/train/", "format": "files"}
     with Link(s3.endpoint) as link:
         settings = {
             "environ": {**s3.environ, "AWS_ENDPOINT_URL": link.endpoint},

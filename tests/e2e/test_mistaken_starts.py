@@ -101,9 +101,7 @@ def test_after_a_mistaken_start_every_record_is_there_once_and_none_is_fetched_a
     verified(served)
 
 
-def test_mostly_rewritten_source_is_refused_until_the_generation_changes(
-    daemon, tmp_path
-):
+def test_mostly_rewritten_source_is_refused_until_the_generation_changes(daemon, tmp_path):
     root = files(tmp_path / "source")
     served = daemon({"train": dataset(root)}).start()
     served.until_whole()

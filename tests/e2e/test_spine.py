@@ -9,6 +9,7 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
+from tests.e2e.conftest import upload
 from tests.e2e.daemons import Daemon, said_line, trainer, wait_until
 from tests.e2e.inventory import Found, Peak, inventory, repeated
 from tests.e2e.reading import by_numpy, expected
@@ -51,10 +52,12 @@ def assert_untouched(before: dict[int, Found], after: dict[int, Found]) -> None:
 
 
 def test_epochs_grow_then_rotate_within_the_limit_and_every_record_is_its_object(
-    daemon, bucket_source, objects
+    daemon, train, objects, s3
 ):
-    grow = {"first": "512KiB", "per_epoch": "1536KiB"}
-    served = daemon({"train": {"source": bucket_source, "grow": grow}}, limit=LIMIT)
+    upload(s3, s3.bucket("spine"), {f"train/{key}": body for key, body in objects.items()})
+    dataset = train(grow={"first": "512KiB", "per_epoch": "1536KiB"})
+    dataset["source"]["url"] = "s3://spine/train/"
+    served = daemon({"train": dataset}, limit=LIMIT)
     sets: list[list[int]] = []
     seen: set[bytes] = set()
     most = 0
