@@ -76,28 +76,25 @@ __all__ = [
 ]
 
 _HOME = {
-    "Bytes": "loader.columns",
-    "Cache": "session.cache",
-    "Epoch": "runs.epoch",
-    "Feature": "schema",
-    "FileSet": "files.file_set",
-    "Image": "loader.image",
-    "Loader": "loader.loader",
-    "Mixture": "runs.mixture",
-    "Ragged": "loader.columns",
-    "RaggedBytes": "loader.columns",
-    "RunLoader": "runs.run_loader",
-    "Schema": "schema",
-    "connect": "session.cache",
+    "files.file_set": "FileSet",
+    "loader.columns": "Bytes Ragged RaggedBytes",
+    "loader.image": "Image",
+    "loader.loader": "Loader",
+    "runs.epoch": "Epoch",
+    "runs.mixture": "Mixture",
+    "runs.run_loader": "RunLoader",
+    "schema": "Feature Schema",
+    "session.cache": "Cache connect",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
+    for home, names in _HOME.items():
+        if name in names.split():
+            value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -1,8 +1,7 @@
-"""The native core: TFRecord framing, the Example codec, sidecars, the shard writer, the batch reader.
+"""The native core, built from client/core. A `Buffer` is anything with the buffer protocol.
 
-Built from client/core by scikit-build-core and nanobind. Buffers are anything with the buffer
-protocol (bytes, memoryview, obstore's Bytes, NumPy arrays). Every function that does I/O or works
-on more than a few kB releases the GIL.
+Every function that does I/O or works on more than a few kB releases the GIL. Names with an underscore are
+for tests.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,13 +18,12 @@ def crc32c(data: Buffer, crc: int = 0) -> int:
     """CRC-32C (Castagnoli, RFC 3720) of `data`, continuing from `crc`."""
 
 def _crc32c_by(by: Literal["folding", "streams", "tables"], data: Buffer, crc: int = 0) -> int:
-    """crc32c by the method of another processor; for tests."""
+    """crc32c by the method of another processor."""
 
 def _copy_with_crc32c_by(
     by: Literal["folding", "streams", "tables"], data: Buffer, start: int, coming: int
 ) -> tuple[bytes, int]:
-    """A copy to memory that begins `start` bytes after 64-byte alignment, and the CRC computed
-    meanwhile, while the data's first `coming` bytes are loaded ahead; for tests."""
+    """A copy `start` bytes after 64-byte alignment, and its CRC, with `coming` bytes loaded ahead."""
 
 def convert(data: Buffer, source: str, target: str, _portable: bool = False) -> NDArray[Any]:
     """The numbers of `data`, which are of dtype `source`, as `target`; one dimension.
@@ -38,7 +36,7 @@ def convert(data: Buffer, source: str, target: str, _portable: bool = False) -> 
     """
 
 def _decode_some_varints(data: Buffer, limit: int, portable: bool) -> tuple[NDArray[np.int64], int]:
-    """The integers that the fast loop reads from a packed list, and their bytes; for tests."""
+    """The integers that the fast loop reads from a packed list, and their bytes."""
 
 class ImageOptions(TypedDict, total=False):
     """The fields of ImageOptions in client/core, where comments explain them."""
@@ -71,7 +69,6 @@ def decode_image(
     data: Buffer, options: ImageOptions, key: int = 0, _portable: bool = False
 ) -> NDArray[np.uint8]:
     """The pixels of a JPEG or a PNG: [height, width, channels], or [height, width] of class numbers.
-
     ValueError for damaged bytes; SchemaError for a picture that is not supported."""
 
 def convert_image(
@@ -87,12 +84,8 @@ Mixture: TypeAlias = tuple[list[int], int, int, list[tuple[int, list[NDArray[np.
 
 @final
 class Permutation:
-    """A keyed bijection of [0, n) in O(1) memory, version PERMUTATION_VERSION.
-
-    A balanced Feistel network over the next even power of two, cycle-walked back into [0, n)
-    (Black and Rogaway, "Ciphers with arbitrary finite domains", 2002). The same (n, key) gives the
-    same bijection on every machine and in every release with the same version. n may be 0.
-    """
+    """A keyed bijection of [0, n) in O(1) memory, version PERMUTATION_VERSION; n may be 0. The same (n,
+    key) gives the same bijection on every machine and in every release of that version."""
 
     def __init__(self, n: int, key: int) -> None: ...
     def __len__(self) -> int: ...
@@ -105,13 +98,11 @@ class Permutation:
 class ShardWriter:
     """Writes one TFRecord file and its sidecar `path + ".idx"`; both CRCs of every record are made here.
 
-    Creates `path` (FileExistsError if it exists) and, when capacity > 0, reserves `capacity` bytes
-    with fallocate before anything is written, so that a full disk shows here as OSError(ENOSPC) and
-    not in the middle of a shard. The shard and its sidecar, each rounded up to whole blocks of 4096
-    bytes, together never use more than `capacity`: a record that would exceed it is refused.
-    capacity 0 means unlimited and unreserved; one that cannot hold an empty shard is a ValueError.
-    `meta_bytes` of the capacity are reserved for the text of finish. Not thread-safe. An unfinished writer
-    aborts when it is collected, but not in a forked child: the files belong to the parent.
+    Creates `path` (FileExistsError if it exists) and reserves `capacity` bytes with fallocate before
+    anything is written: OSError(ENOSPC). The shard and its sidecar, each rounded up to blocks of 4096
+    bytes, never use more: a record that would exceed it is refused. 0: unlimited and unreserved; ValueError
+    for a capacity that cannot hold an empty shard. `meta_bytes` of it are for the text of finish. Not
+    thread-safe. An unfinished writer aborts when it is collected, but not in a forked child.
     """
 
     def __init__(self, path: str, capacity: int = 0, meta_bytes: int = 4096) -> None: ...
@@ -141,11 +132,9 @@ class ShardWriter:
         the records before stay appended and count in num_records.
         """
     def finish(self, meta: str) -> tuple[int, int]:
-        """Truncates to the length written, fsyncs, writes and fsyncs the sidecar; closes.
-
-        `meta` is the sidecar's JSON text; ValueError if it is longer than `meta_bytes` and the records left
-        no room. Returns (data_bytes, sidecar_bytes). An OSError leaves the writer aborted.
-        """
+        """Truncates to the length written, fsyncs, writes and fsyncs the sidecar; closes. `meta` is the
+        sidecar's JSON text; ValueError if it is longer than `meta_bytes` and the records left no room.
+        Returns (data_bytes, sidecar_bytes). An OSError leaves the writer aborted."""
     def abort(self) -> None:
         """Closes and removes both files. Idempotent; does nothing after finish."""
 
@@ -222,11 +211,9 @@ def encode_example(features: dict[str, Any]) -> bytes:
 def decode_example(
     record: Buffer,
 ) -> dict[str, tuple[Literal["bytes", "float", "int64"], list[Any]]]:
-    """All features of a serialized Example as (kind, values); ValueError with offset if malformed.
-
-    A feature whose kind is not set is left out. Packed and unpacked lists are both read; a feature
-    that occurs twice takes its last value, as protocol buffers define. Unknown fields are skipped.
-    """
+    """All features of a serialized Example as (kind, values); ValueError with offset if malformed. A
+    feature whose kind is not set is left out. Packed and unpacked lists are both read; a feature that
+    occurs twice takes its last value, as protocol buffers define. Unknown fields are skipped."""
 
 def count_example(record: Buffer) -> dict[str, tuple[Literal["bytes", "float", "int64"], int]]:
     """All features of a serialized Example as (kind, number of values), as decode_example has them."""
@@ -411,7 +398,5 @@ class BatchReader:
         uses the reader.
         """
     def close(self) -> None:
-        """Stops the threads, at once. Idempotent. Arrays already handed out stay valid.
-
-        Files stay open, and the memory of a few batches is kept, until the reader itself is gone.
-        """
+        """Stops the threads, at once. Idempotent. Arrays already handed out stay valid. Files stay open,
+        and the memory of a few batches is kept, until the reader itself is gone."""

@@ -55,7 +55,6 @@ class Descriptor:
         return self._number
 
     def close(self) -> None:
-        """Closes it. Idempotent."""
         with _guard:
             number, self._number = self._number, -1
             if number >= 0:
@@ -66,11 +65,9 @@ class Descriptor:
 
 
 def try_lock(file: int | Descriptor, kind: int, start: int = 0, length: int = 0) -> bool:
-    """Takes an open-file-description lock, fcntl.F_RDLCK or F_WRLCK, without waiting.
-
-    On `length` bytes from `start`; 0: to the end of the file. False if the lock of another open file
-    conflicts; any other failure is an OSError.
-    """
+    """Takes an open-file-description lock, fcntl.F_RDLCK or F_WRLCK, without waiting. On `length` bytes
+    from `start`; 0: to the end of the file. False if the lock of another open file conflicts; any other
+    failure is an OSError."""
     try:
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, start, length, 0))
     except OSError as error:

@@ -117,7 +117,6 @@ class Job:
         return Indexed(len(contents), contents.data_bytes, True)
 
     def _origin(self) -> dict[str, Any]:
-        """The identity of the file as it is now."""
         status = os.stat(self.source)
         path = os.path.realpath(self.source)
         return {"path": path, "size": status.st_size, "mtime_ns": status.st_mtime_ns}

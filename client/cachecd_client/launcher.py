@@ -73,10 +73,8 @@ def job_id(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def _tf_workers(environ: Mapping[str, str]) -> tuple[list[str], str]:
-    """(addresses, own): the tasks that train at the host of this task by TF_CONFIG, and this task.
-
-    ([], "") for a task that does not train with others, such as an evaluator.
-    """
+    """(addresses, own): the tasks that train at the host of this task by TF_CONFIG, and this task. ([], "")
+    for a task that does not train with others, such as an evaluator."""
     try:
         config = json.loads(environ["TF_CONFIG"] or "{}")
         cluster, task = config.get("cluster", {}), config.get("task", {})
@@ -94,7 +92,6 @@ def _tf_workers(environ: Mapping[str, str]) -> tuple[list[str], str]:
 
 
 def _place(environ: Mapping[str, str], rank: str, world: str) -> tuple[int, int]:
-    """The values of these two variables."""
     place, places = _integer(environ, rank, 0), _integer(environ, world, 1)
     if not 0 <= place < places:
         value = environ.get(world, "not set")
@@ -106,11 +103,9 @@ def _place(environ: Mapping[str, str], rank: str, world: str) -> tuple[int, int]
 
 
 def _slurm_task(environ: Mapping[str, str]) -> tuple[int, int]:
-    """(rank, world) on this node of a task that srun started.
-
-    SLURM_STEP_TASKS_PER_NODE is "5,4(x3)" for five tasks on the first node and four on each of the next
-    three (srun(1), "Output environment variables").
-    """
+    """(rank, world) on this node of a task that srun started. SLURM_STEP_TASKS_PER_NODE is "5,4(x3)" for
+    five tasks on the first node and four on each of the next three (srun(1), "Output environment
+    variables")."""
     tasks: list[int] = []
     try:
         for run in environ[_SLURM_TASKS].split(","):

@@ -16,9 +16,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from cachecd_client.errors import ProtocolVersionError
 
@@ -163,12 +163,8 @@ Request = Acquire | Held | Released | ReportCorrupt | AskStatus | Exclude
 Reply = Granted | Waiting | Done | StatusReply | Refused
 Message = Request | Reply
 
-REQUESTS: dict[str, type[Any]] = {
-    cls.__name__: cls for cls in (Acquire, Held, Released, ReportCorrupt, AskStatus, Exclude)
-}
-REPLIES: dict[str, type[Any]] = {
-    cls.__name__: cls for cls in (Granted, Waiting, Done, StatusReply, Refused)
-}
+REQUESTS: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(Request)}
+REPLIES: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(Reply)}
 #: The replies to each request, besides Refused.
 ANSWERS: dict[type[Any], tuple[type[Any], ...]] = {
     Acquire: (Granted, Waiting),
@@ -220,43 +216,39 @@ def parse(kinds: Mapping[str, type[Any]], body: Any) -> Any:
         raise ValueError(str(error)) from None
 
 
+def _is_int(value: Any) -> bool:
+    return type(value) is int and -(1 << 63) <= value < 1 << 64
+
+
+def _is_float(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < 1e300 and math.isfinite(value)
+
+
+def _is_list(value: Any, of: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and all(map(of, value))
+
+
+#: Whether a JSON value has the type in the annotation of a field.
+_IS: dict[str, Callable[[Any], bool]] = {
+    "str": lambda value: isinstance(value, str),
+    "bool": lambda value: isinstance(value, bool),
+    "int": _is_int,
+    "int | None": lambda value: value is None or _is_int(value),
+    "float": _is_float,
+    "float | None": lambda value: value is None or _is_float(value),
+    "list[int]": lambda value: _is_list(value, _is_int),
+    "list[list[int]]": lambda value: _is_list(value, _IS["list[int]"]),
+    "list[str]": lambda value: _is_list(value, _IS["str"]),
+    "dict[str, Any]": lambda value: isinstance(value, dict),
+}
+
+
 def _check(cls: type[Any], fields: dict[str, Any]) -> None:
     """ValueError for a value of another type than its field."""
     for f in dataclasses.fields(cls):
-        if f.name in fields and not _is(fields[f.name], str(f.type)):
+        if f.name in fields and not _IS[str(f.type)](fields[f.name]):
             name = f"{cls.__name__}.{f.name}"
             raise ValueError(f"{name} is {str(fields[f.name])[:40]!r}, expected {f.type}")
-
-
-def _is(value: Any, annotation: str) -> bool:
-    """Whether a JSON value has the type in the annotation of a field."""
-    match annotation:
-        case "str":
-            return isinstance(value, str)
-        case "int":
-            return _is_int(value)
-        case "int | None":
-            return value is None or _is(value, "int")
-        case "bool":
-            return isinstance(value, bool)
-        case "float":
-            return type(value) in (int, float) and abs(value) < 1e300 and math.isfinite(value)
-        case "float | None":
-            return value is None or _is(value, "float")
-        case "list[int]":
-            return isinstance(value, list) and all(map(_is_int, value))
-        case "list[list[int]]":
-            return isinstance(value, list) and all(_is(each, "list[int]") for each in value)
-        case "list[str]":
-            return isinstance(value, list) and all(isinstance(each, str) for each in value)
-        case "dict[str, Any]":
-            return isinstance(value, dict)
-        case _:
-            raise AssertionError(f"a message cannot have a field of type {annotation}")
-
-
-def _is_int(value: Any) -> bool:
-    return type(value) is int and -(1 << 63) <= value < 1 << 64
 
 
 @dataclass(frozen=True, slots=True)

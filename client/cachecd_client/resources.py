@@ -15,10 +15,8 @@ _NONE = 1 << 60  # cgroup v1 says "no limit" by a number near 2**63
 
 
 def memory(root: Path = Path("/")) -> int:
-    """Bytes of memory that this process may use: of the machine, or the lowest limit of its cgroups.
-
-    The limits of all ancestors count. `root`: the folder of `proc` and of the mounts.
-    """
+    """Bytes of memory that this process may use: of the machine, or the lowest limit of its cgroups. The
+    limits of all ancestors count. `root`: the folder of `proc` and of the mounts."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limits: list[int] = []
     for folder in _folders("memory", root):

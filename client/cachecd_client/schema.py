@@ -162,12 +162,9 @@ def form(place: str, record: bytes) -> Form:
 
 
 def infer_forms(forms: Iterable[Form]) -> Schema:
-    """The schema of some records, from their forms.
-
-    A list with one length in all records has a fixed shape (one element: a scalar); a list whose length
-    differs, or that is missing in a record, is ragged. SchemaError if a feature has two kinds, if a record
-    is no Example, or if there are no records.
-    """
+    """The schema of some records, from their forms. A list with one length in all records has a fixed shape
+    (one element: a scalar); a list whose length differs, or that is missing in a record, is ragged.
+    SchemaError if a feature has two kinds, if a record is no Example, or if there are no records."""
     lengths: dict[str, set[int]] = {}
     kinds: dict[str, tuple[Kind, str]] = {}
     count = 0
@@ -195,5 +192,4 @@ def infer_forms(forms: Iterable[Form]) -> Schema:
 
 
 def dims(shape: tuple[int, ...] | None) -> str:
-    """The shape in words."""
     return "[ragged]" if shape is None else f"[{', '.join(map(str, shape))}]"

@@ -86,17 +86,11 @@ class Transport:
             )
 
     def ask(self, request: Request, timeout: float) -> Reply:
-        """The daemon's reply. A Refused raises the error that its code names.
-
-        DaemonUnreachableError without a reply within `timeout` seconds; ProtocolVersionError if the peer
-        speaks another version, or is no daemon.
-        """
-        with self.conversation() as conversation:
+        """The daemon's reply. A Refused raises the error that its code names. DaemonUnreachableError
+        without a reply within `timeout` seconds; ProtocolVersionError if the peer speaks another version,
+        or is no daemon."""
+        with Conversation(self) as conversation:
             return conversation.ask(request, timeout)
-
-    def conversation(self) -> Conversation:
-        """A context manager for several requests, one after another, by one thread."""
-        return Conversation(self)
 
     def decode(self, frames: list[bytes], request: Request) -> Reply:
         try:
@@ -128,9 +122,7 @@ class Transport:
 
     def await_owner(self, timeout: float) -> None:
         """Returns when a process listens on the socket; after a daemon was killed, no process does.
-
-        DaemonUnreachableError after `timeout` seconds without one.
-        """
+        DaemonUnreachableError after `timeout` seconds without one."""
         deadline = time.monotonic() + timeout
         while not self._look()[0]:
             if time.monotonic() >= deadline:
@@ -138,7 +130,6 @@ class Transport:
             time.sleep(_LOOK_PAUSE)
 
     def diagnosis(self, timeout: float) -> str:
-        """The message for a daemon that did not answer."""
         within = f" within {timeout:.3g} s" if timeout else ""
         return (
             f"no daemon answered on {self.endpoint}{within}: {self._look()[1]}. Start one with "
@@ -163,20 +154,16 @@ class Transport:
 
 
 class Conversation:
-    """Several requests over one socket.
-
-    A request is repeated with the same id until a reply or its timeout, each time on a new socket (the
-    "Lazy Pirate" of the ZeroMQ guide), so it survives a restart of the daemon.
-    """
+    """Several requests over one socket, one after another, by one thread; a context manager. A request is
+    repeated with the same id until a reply or its timeout, each time on a new socket (the "Lazy Pirate" of
+    the ZeroMQ guide), so it survives a restart of the daemon."""
 
     def __init__(self, transport: Transport) -> None:
-        """Made by `Transport.conversation`."""
         self._transport = transport
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._socket: zmq.Socket[bytes] | None = None
 
     def ask(self, request: Request, timeout: float) -> Reply:
-        """As `Transport.ask`."""
         deadline = time.monotonic() + timeout
         patience = _FIRST_PATIENCE
         frames: list[bytes] | None = None

@@ -130,7 +130,7 @@ def test_a_later_record_that_does_not_fit_is_named_with_feature_file_and_offset(
 def test_large_records_are_looked_at_in_small_number(tmp_path, monkeypatch):
     read = []
     read_record = _core.read_record
-    monkeypatch.setattr("cachecd_client.files.inference._BYTES", 1 << 20)
+    monkeypatch.setattr("cachecd_client.files.locate._BYTES", 1 << 20)
 
     def noticed(path, offset):
         read.append(offset)

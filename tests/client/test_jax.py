@@ -6,7 +6,7 @@ import pytest
 from cachecd_client import _core
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.files.file_set import FileSet
-from cachecd_client.loader.tensors import jax_array
+from cachecd_client.loader.columns import jax_array
 from tests.client.records import record
 from tests.core.processes import run_program
 from tests.frameworks import jax, jnp, torch

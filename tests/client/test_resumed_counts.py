@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cachecd_client.errors import CallerError
-from cachecd_client.runs.run import Run
-from cachecd_client.runs.run_state import RunState
+from cachecd_client.runs.run import Run, RunState
 from tests.client.conftest import beside
 from tests.client.test_resumed_runs import all_of, labels, left_at
 from tests.frameworks import torch

@@ -8,7 +8,7 @@ import pytest
 from cachecd_client import _core
 from cachecd_client.errors import SchemaError
 from cachecd_client.files.file_set import FileSet
-from cachecd_client.loader.tensors import tf_tensor
+from cachecd_client.loader.columns import tf_tensor
 from cachecd_client.schema import Feature, Schema
 from tests.client.records import write
 from tests.core.processes import run_program

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from cachecd_client.errors import CallerError
-from cachecd_client.loader.tensors import torch_tensor
+from cachecd_client.loader.columns import torch_tensor
 from tests.client.records import record
 from tests.frameworks import torch
 

@@ -7,6 +7,7 @@ import hashlib
 import logging
 import os
 import reprlib
+import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property, partial
@@ -14,13 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from cachecd_client import resources
 from cachecd_client.errors import CallerError
-from cachecd_client.files.inference import schema_of
-from cachecd_client.files.locate import Located, locate
+from cachecd_client.files.locate import Located, locate, schema_of
 from cachecd_client.frameworks.collective import gathering
 from cachecd_client.launcher import local_ranks
 from cachecd_client.loader.framework import Framework, Numpy
-from cachecd_client.loader.loader import Batch, Loader
-from cachecd_client.loader.options import Options, TfOptions, with_label
+from cachecd_client.loader.loader import Loader
+from cachecd_client.loader.options import Batch, Options, TfOptions, with_label
 from cachecd_client.loader.reading import Lent, Reading, place
 from cachecd_client.options import flag, integer
 from cachecd_client.schema import Schema
@@ -162,7 +162,8 @@ class FileSet:
             dataset = BatchDataset(make, begin)
         loader = dataset.loader
         to = "a dataset's workers"
-        self.lend(Lent(to, len(loader), loader.batch_size, loader.world, loader.dropped), loader)
+        step, by = loader.batch_size * loader.world, weakref.ref(loader)
+        self.lend(Lent(to, len(loader), step, loader.dropped, loader.part, by))
         return dataset
 
     def tf(self, batch_size: int, **options: Unpack[Options]) -> Loader:
@@ -231,11 +232,9 @@ class FileSet:
 
     @cached_property
     def _located(self) -> Sequence[Located]:
-        """The files, and the places of their records."""
         return locate(self._files)
 
     def _stores(self, name: str) -> bool:
-        """Whether records have a feature of this name."""
         return name in self.schema.names
 
     def _schema_for(self, options: Options) -> Schema:
@@ -243,7 +242,6 @@ class FileSet:
         return self.schema
 
     def _reading(self, schema: Schema) -> Reading:
-        """The input of a loader of this set."""
         return Reading(
             files=[(os.path.abspath(file.path), file.offsets) for file in self._located],
             schema=schema,
@@ -273,9 +271,8 @@ class FileSet:
     _replica: tuple[int, int] | None = None
     _share: tuple[int, int] | None = None
 
-    def lend(self, lent: Lent, loader: Loader | None = None) -> None:
-        """Notes batches that a reader outside of this process takes. `loader` would make the same batches:
-        if it begins a pass here, it reads them instead."""
+    def lend(self, lent: Lent) -> None:
+        """Notes batches that a reader outside of this process takes."""
 
     def _torch(
         self, batch_size: int, device: Any, channels_last: bool | Sequence[str], options: Options,
@@ -307,7 +304,6 @@ def _warn_of_other_nodes(rank: int, world: int) -> None:
 
 
 def _hint(path: str) -> str:
-    """Advice for a path that is no file."""
     if os.path.isdir(path):
         return ", a directory: give the files in it"
     if os.path.exists(path):

@@ -18,10 +18,8 @@ HEAD = 12
 
 
 def compression_of(path: str) -> Compression | None:
-    """The compression of the file; None if it is a plain TFRecord file, or of an unknown format.
-
-    A TFRecord file begins with a length and its CRC, so none can be mistaken for compressed.
-    """
+    """The compression of the file; None if it is a plain TFRecord file, or of an unknown format. A TFRecord
+    file begins with a length and its CRC, so none can be mistaken for compressed."""
     with open(path, "rb", buffering=0) as file:
         return compression_of_head(file.read(HEAD))
 
@@ -50,10 +48,8 @@ class DamagedError(ValueError):
 
 
 class Inflater:
-    """Inflates a stream piece by piece, to pieces of at most a MiB, some of them empty.
-
-    A GZIP stream may have several members, and zeros after them.
-    """
+    """Inflates a stream piece by piece, to pieces of at most a MiB, some of them empty. A GZIP stream may
+    have several members, and zeros after them."""
 
     def __init__(self, compression: Compression) -> None:
         self._compression = compression

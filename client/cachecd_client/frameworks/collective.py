@@ -11,10 +11,8 @@ AllGather = Callable[[tuple[int, ...]], Sequence[Sequence[int]]]
 
 
 def gathering(world: int) -> AllGather | None:
-    """The collective of a run of more than `world` processes; None if there is no such run.
-
-    A framework that is not imported does not train here.
-    """
+    """The collective of a run of more than `world` processes; None if there is no such run. A framework
+    that is not imported does not train here."""
     dist: Any = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_available() and dist.is_initialized():
         return _by_torch if dist.get_world_size() > world else None

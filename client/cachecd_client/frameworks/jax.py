@@ -11,20 +11,18 @@ from numpy.typing import NDArray
 
 from cachecd_client._core import Division
 from cachecd_client.errors import CallerError, SchemaError
+from cachecd_client.loader.columns import jax_array
 from cachecd_client.loader.framework import Wrap, columns, is_dense
-from cachecd_client.loader.tensors import jax_array
 from cachecd_client.schema import Feature, Schema
 
 if TYPE_CHECKING:
-    from cachecd_client.loader.tensors import Place
+    from cachecd_client.loader.columns import Place
 
 
 class Jax:
-    """Dense features as arrays on `device`, or on the default device; other features as columns.
-
-    What jax.device_put refuses is a CallerError here, and not in the middle of a pass: a device that does
-    not exist, or a sharding that does not divide [batch_size, *shape] of a feature.
-    """
+    """Dense features as arrays on `device`, or on the default device; other features as columns. What
+    jax.device_put refuses is a CallerError here, and not in the middle of a pass: a device that does not
+    exist, or a sharding that does not divide [batch_size, *shape] of a feature."""
 
     lane = None
 
@@ -56,12 +54,8 @@ class Jax:
                     "its Image a pair as size, or a crop"
                 )
             _refuse_replicas(self._device, feature, self._given)
-            try:
-                jax_array(
-                    np.zeros((self._batch_size, *feature.shape), np.int8), device=self._device
-                )
-            except ValueError as error:
-                raise CallerError(f"feature {feature.name!r}, device: {error}") from error
+            if refusal := self._refusal(self._batch_size, feature):
+                raise CallerError(f"feature {feature.name!r}, device: {refusal}") from refusal
         bfloat16 = feature.dtype == "bfloat16"
 
         def place(dense: NDArray[Any]) -> jax.Array:
@@ -76,20 +70,24 @@ class Jax:
         """CallerError for a short batch that the sharding cannot take."""
         if division.is_full or not isinstance(self._device, jax.sharding.Sharding):
             return
-        refusal = "pad_last=True adds rows that `_valid` masks, drop_last=True drops the batch"
+        remedy = "pad_last=True adds rows that `_valid` masks, drop_last=True drops the batch"
         if not self._device.is_fully_addressable:
             raise CallerError(
                 "the last batch may be short, but processes of a sharding give equal parts of an array: "
-                + refusal
+                + remedy
             )
         for rows in np.unique(division.rows(rank)):
             for feature in filter(is_dense, delivered.features):
-                try:
-                    jax_array(
-                        np.zeros((rows, *(feature.shape or ())), np.int8), device=self._device
-                    )
-                except ValueError as error:
-                    raise CallerError(f"a batch of {rows} rows, {error}: {refusal}") from error
+                if refusal := self._refusal(rows, feature):
+                    raise CallerError(f"a batch of {rows} rows, {refusal}: {remedy}") from refusal
+
+    def _refusal(self, rows: int, feature: Feature) -> ValueError | None:
+        """JAX's reason why the device cannot take so many rows of the feature."""
+        try:
+            jax_array(np.zeros((rows, *(feature.shape or ())), np.int8), device=self._device)
+        except ValueError as error:
+            return error
+        return None
 
 
 def _refuse_replicas(

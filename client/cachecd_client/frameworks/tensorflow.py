@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 
 from cachecd_client._core import Division
 from cachecd_client.errors import CallerError
-from cachecd_client.loader.columns import Bytes
+from cachecd_client.loader.columns import Bytes, tf_ragged, tf_strings, tf_tensor
 from cachecd_client.loader.framework import Wrap, is_dense, strings_shape
-from cachecd_client.loader.tensors import tf_ragged, tf_strings, tf_tensor
 from cachecd_client.schema import Feature, Schema
 
 _from_dlpack = tf.experimental.dlpack.from_dlpack

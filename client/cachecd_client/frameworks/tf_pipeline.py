@@ -101,10 +101,8 @@ class Pipeline:
     def one_pass(
         self, files: Sequence[str], division: Division, num_bytes: int, seed: int
     ) -> tuple[Pass, int]:
-        """A pass over this set, and the bytes of one batch.
-
-        Ranks that share a set need one seed: the order of the files decides the records of each rank.
-        """
+        """A pass over this set, and the bytes of one batch. Ranks that share a set need one seed: the order
+        of the files decides the records of each rank."""
         num_records = division.records
         seed %= 1 << 63  # TensorFlow's seeds are int64
         if self.shuffle:
@@ -171,7 +169,6 @@ class Pipeline:
 
     @property
     def _pads(self) -> bool:
-        """Whether rows without a record pad the last batches."""
         return self.last == "pad"
 
     @as_it_is
@@ -198,10 +195,8 @@ class Pipeline:
 def dataset(
     reading: Reading, batch_size: int, begin: Callable[[], None], reshuffle: bool, options: TfOptions
 ) -> tuple[tf.data.Dataset, Lent]:  # fmt: skip
-    """The pipeline that `FileSet.tf_dataset` describes, and the batches that it reads.
-
-    Calls `begin` when all options are valid.
-    """
+    """The pipeline that `FileSet.tf_dataset` describes, and the batches that it reads. Calls `begin` when
+    all options are valid."""
     refuse_unknown(options, TfOptions, "tf_dataset() takes batch_size, reshuffle")
     shuffle, seed, last = settle(options, reading.shuffle, reading.seed, reading.drop_last)
     wanted = Pipeline.features_of(reading.schema, options)
@@ -211,7 +206,8 @@ def dataset(
     check_replicas(division.is_full)
     begin()
     steps = batches = division.steps
-    lent = Lent("TensorFlow", steps, batch_size, world, left_out(division, batch_size * world))
+    step = batch_size * world
+    lent = Lent("TensorFlow", steps, step, left_out(division, step))
     if part is not None or last == "drop":
         # As many records as the part, but others: TensorFlow cannot read slices of files.
         last = "drop"
@@ -242,11 +238,9 @@ def dataset(
 
 
 def _streams(one: Pass, batch_size: int) -> tf.data.Dataset:
-    """Shuffled batches of serialized records; batches at the end may be short.
-
-    Batches come by turns from several streams of files, each with its own thread: one shuffle buffer is
-    the work of one thread, and took as long as parsing its records.
-    """
+    """Shuffled batches of serialized records; batches at the end may be short. Batches come by turns from
+    several streams of files, each with its own thread: one shuffle buffer is the work of one thread, and
+    took as long as parsing its records."""
 
     def stream(number: tf.Tensor) -> tf.data.Dataset:
         own_files = tf.data.Dataset.from_tensor_slices(one.files).shard(_STREAMS, number)
@@ -288,7 +282,6 @@ def _zeros(features: Sequence[Feature]) -> bytes:
 
 
 def _spec(feature: Feature) -> Any:
-    """The feature in the form of tf.io.parse_example."""
     if feature.shape is None:
         return tf.io.RaggedFeature(_LISTS[feature.kind], row_splits_dtype=tf.int64)
     if feature.raw:

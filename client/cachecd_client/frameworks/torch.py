@@ -23,10 +23,8 @@ from_dlpack = getattr(torch._C, "_from_dlpack", _from_dlpack)
 
 
 class Torch:
-    """Dense features as tensors on `device`; other features as columns, which have `to_torch()`.
-
-    A device that does not exist is a CallerError here, and not in the middle of a pass.
-    """
+    """Dense features as tensors on `device`; other features as columns, which have `to_torch()`. A device
+    that does not exist is a CallerError here, and not in the middle of a pass."""
 
     def __init__(self, device: Any = None, channels_last: ChannelsLast = False) -> None:
         try:

@@ -14,7 +14,8 @@ from cachecd_client.errors import CallerError
 from cachecd_client.options import integer
 
 if TYPE_CHECKING:
-    from cachecd_client.loader.loader import Batch, Loader
+    from cachecd_client.loader.loader import Loader
+    from cachecd_client.loader.options import Batch
 
 _ALONE = {"worker": 0, "workers": 1}
 

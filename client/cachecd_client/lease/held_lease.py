@@ -28,11 +28,9 @@ class HeldLease:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Takes the lock. LeaseLostError if the manifest is gone, being deleted, or replaced.
-
-        CallerError if the cache cannot be seen or read from here; CorruptError or
-        ProtocolVersionError if the manifest is not one this client can read.
-        """
+        """Takes the lock. LeaseLostError if the manifest is gone, being deleted, or replaced. CallerError
+        if the cache cannot be seen or read from here; CorruptError or ProtocolVersionError if the manifest
+        is not one this client can read."""
         self.path = Path(path)
         self.released = False
         #: The fraction of this rank's part that was delivered, and the fraction that was reported.
@@ -40,22 +38,18 @@ class HeldLease:
         self._descriptor, self.manifest = _lock(self.path)
 
     def ensure(self) -> None:
-        """Takes the lock if this process does not hold it; LeaseLostError if the lease has ended.
-
-        Not allowed after `close`.
-        """
+        """Takes the lock if this process does not hold it; LeaseLostError if the lease has ended. Not
+        allowed after `close`."""
         assert not self.released
         if not self.is_held:
             self._descriptor, self.manifest = _lock(self.path)
 
     @property
     def unreported(self) -> float:
-        """The fraction that was delivered, but not reported yet."""
         return self.delivered - self.reported
 
     @property
     def is_held(self) -> bool:
-        """Whether this process holds the lock."""
         return self._descriptor is not None and not self._descriptor.closed
 
     def close(self) -> None:

@@ -31,19 +31,15 @@ _REPORT_PAUSE = 30.0  # seconds until the next attempt, if no daemon answered
 
 
 class LeasedSet:
-    """The files that a lease names, how they are read, and the reports of corrupt records.
-
-    A copy, pickled or in a forked child, takes its own lock before it reads (`ensure`), and releases only
-    that lock.
-    """
+    """The files that a lease names, how they are read, and the reports of corrupt records. A copy, pickled
+    or in a forked child, takes its own lock before it reads (`ensure`), and releases only that lock."""
 
     def __init__(
         self, held: HeldLease, transport: Transport, release: Callable[[HeldLease], None], *, number: int,
         reads: Reads | None = None, coverage: float | None = None,
     ) -> None:  # fmt: skip
         """`release` ends the lease. `number`: of the epoch, which is the manifest's epoch unless the set is
-        repeated. `reads`: of the job; `coverage`: from the grant. SchemaError for a damaged schema.
-        """
+        repeated. `reads`: of the job; `coverage`: from the grant. SchemaError for a damaged schema."""
         manifest = held.manifest
         self.held = held
         self.manifest = manifest
@@ -96,16 +92,11 @@ class LeasedSet:
         """The same set for epoch `number`, in another order; takes over the lease of this one."""
         assert self._release is not None
         return LeasedSet(
-            self.held,
-            self.transport,
-            self._release,
-            number=number,
-            reads=self.reads,
+            self.held, self.transport, self._release, number=number, reads=self.reads,
             coverage=self.coverage,
-        )
+        )  # fmt: skip
 
     def has(self, path: str) -> bool:
-        """Whether the file is one of these."""
         return Path(path).parent == Path(self.files.folder)
 
     def report(self, path: str, offset: int, why: str) -> None:
@@ -136,10 +127,8 @@ def _seed(seed: int, number: int) -> int:
 
 
 class ShardFiles(Sequence[str]):
-    """The paths of a lease's shards, in the order of their numbers; each is made when it is used.
-
-    A lease may name a hundred thousand shards, whose paths take 40 ms and whose numbers take 2 ms to make.
-    """
+    """The paths of a lease's shards, in the order of their numbers; each is made when it is used. A lease
+    may name a hundred thousand shards, whose paths take 40 ms and whose numbers take 2 ms to make."""
 
     def __init__(
         self, folder: str, streams: int, intervals: Sequence[Sequence[int]], versions: Iterable[Any] = (),

@@ -12,18 +12,25 @@ from typing import Any, NoReturn, Self, Unpack
 import cachecd_client._core as _core
 from cachecd_client import resources
 from cachecd_client.errors import CallerError, CorruptError, CorruptRecordError
-from cachecd_client.loader import state as passstate
 from cachecd_client.loader.framework import Framework
-from cachecd_client.loader.options import Options, deliveries, refuse_unknown
+from cachecd_client.loader.options import Batch, Options, deliveries, refuse_unknown
 from cachecd_client.loader.pipeline import Pipeline, Source
-from cachecd_client.loader.reading import CorruptRecord, Figures, Losses, Reading, left_out, settle
+from cachecd_client.loader.reading import (
+    LARGEST_SEED,
+    CorruptRecord,
+    Figures,
+    Losses,
+    Reading,
+    left_out,
+    seed_of,
+    settle,
+)
 from cachecd_client.options import flag, integer
 from cachecd_client.schema import Schema
 
 log = logging.getLogger("cachecd")
 
-Batch = dict[str, Any]
-
+_VERSION = 1  # of a state
 _PREFETCH = 64 << 20
 _PREFETCH_SHARE = 16  # of the memory that the ranks of a node and a run's loaders have together
 
@@ -100,13 +107,7 @@ class Loader:
         if (on_corrupt := options.get("on_corrupt", "replace")) not in ("replace", "raise"):
             raise CallerError(f"on_corrupt={on_corrupt!r}, expected 'replace' or 'raise'")
         self._reading = reading
-        features, decode = options.get("features"), options.get("decode", {})
-        schema = reading.schema if features is None else reading.schema.select(features)
-        made = deliveries(
-            schema, cast=options.get("cast", {}), pad=options.get("pad", {}), decode=decode,
-            one_hot=options.get("one_hot", {}), default=options.get("default", {}),
-            rename=options.get("rename", {}),
-        )  # fmt: skip
+        made = deliveries(reading.schema, options)
         self.batch_size = integer("batch_size", batch_size, 1)
         self.shuffle, self.seed, last = settle(
             options, reading.shuffle, reading.seed, reading.drop_last
@@ -117,12 +118,11 @@ class Loader:
         self.rank, self.world = reading.place(options.get("rank"), options.get("world"))
         #: The part of the set that a pass reads, or None if it reads all of it once.
         self.part, self.division = reading.divided(self.batch_size, self.world, last, self.seed)
-        self._batches = self.division.steps
         #: Records, over all ranks, that a whole pass leaves out.
         self.dropped = left_out(self.division, self.batch_size * self.world)
         self._every = integer("every", every, 1)
         self.threads = integer("threads", options.get("threads", 0), 0)
-        shapes = [(self.batch_size, *image.shape) for image in decode.values()]
+        shapes = [(self.batch_size, *image.shape) for image in options.get("decode", {}).values()]
         #: Bytes of the decoded pictures of one batch; 0 for pictures of unknown shape.
         self.picture_bytes = sum(math.prod(shape) for shape in shapes if -1 not in shape)
         if (prefetch_bytes := options.get("prefetch_bytes")) is None:
@@ -159,7 +159,7 @@ class Loader:
 
     def __len__(self) -> int:
         """Batches of a whole pass, the same on every rank: `steps_per_epoch` if the run has it."""
-        return self._batches
+        return self.division.steps
 
     def __iter__(self) -> Iterator[Batch]:
         """The next pass from its start, or the rest of the pass that `load_state_dict` set.
@@ -249,7 +249,6 @@ class Loader:
         )
 
     def _sums(self) -> Figures:
-        """The figures of all passes."""
         return self._ended.plus(self.figures or Figures())
 
     @property
@@ -296,7 +295,8 @@ class Loader:
 
     def pass_state(self) -> dict[str, Any]:
         """The part of `state_dict` that concerns the pass alone."""
-        return passstate.write(self._number, self.position, self.seed, self._order())
+        begun = {"version": _VERSION, "pass": self._number, "position": self.position}
+        return {**begun, "seed": self.seed, **self._order()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Lets the next pass continue after the last batch that was delivered before `state` was taken.
@@ -304,7 +304,21 @@ class Loader:
         CallerError if it is no state, or if it belongs to another file set or to another division into
         batches and ranks: this loader has no such position.
         """
-        number, position, seed = passstate.read(state, self._order(), self._batches)
+        if state.get("version") != _VERSION:
+            raise CallerError(f"loader state version {state.get('version')!r}, expected {_VERSION}")
+        differing = [
+            f"{name} {state.get(name)!r} (here {here!r})"
+            for name, here in self._order().items()
+            if state.get(name) != here
+        ]
+        if differing:
+            raise CallerError(
+                f"the state belongs to another loader: {', '.join(differing)}; resume with the "
+                "same file set and options, or begin the pass anew"
+            )
+        seed = integer("the state's seed", state.get("seed"), 0, LARGEST_SEED)
+        position = integer("the state's position", state.get("position"), 0, len(self))
+        number = integer("the state's pass", state.get("pass"), 0)
         self._stop()
         self.seed = seed
         self._next = self._number, self._position = number, position
@@ -350,7 +364,7 @@ class Loader:
             self._has_warned = True
             self.warn_of_same_order(number)
         # Each pass has other crops, even if the order of records stays the same.
-        augment = passstate.seed_of(self.seed, number)
+        augment = seed_of(self.seed, number)
         seed = augment if self.shuffle and self.reshuffle else self.seed
         if self._idle is not None and os.getpid() == self._process:
             self._idle.restart(start, seed, augment)  # with the files that it has open
@@ -428,7 +442,7 @@ class Loader:
             "drop_last": self.drop_last,
             "pad_last": self.pad_last,
             # In a short division the last batches depend on how many there are.
-            "batches": None if self.drop_last or self.pad_last else self._batches,
+            "batches": None if self.drop_last or self.pad_last else len(self),
             "world": self.world,
             "part": None if self.part is None else self.part.fingerprint,
         }

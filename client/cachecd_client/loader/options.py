@@ -76,10 +76,8 @@ def refuse_unknown(options: Mapping[str, object], kind: type, takes: str) -> Non
 
 
 def with_label(options: Options, stores: Callable[[str], bool]) -> Options:
-    """These options, with the label added to `features` if a list of features is given.
-
-    `stores`: whether records have a feature of this name; if not, `prepare` may make the label.
-    """
+    """These options, with the label added to `features` if a list of features is given. `stores`: whether
+    records have a feature of this name; if not, `prepare` may make the label."""
     label, features, rename = options.get("label"), options.get("features"), options.get("rename")
     # The loader refuses other types.
     if label is None or features is None or isinstance(features, str):
@@ -91,6 +89,9 @@ def with_label(options: Options, stores: Callable[[str], bool]) -> Options:
     return {**options, "features": [*features, stored]}
 
 
+_OF_FEATURES = "cast", "pad", "decode", "one_hot", "default", "rename"
+
+
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """A feature as records store it, as batches deliver it, and the options of the core for it."""
@@ -100,12 +101,12 @@ class Delivery:
     options: FeatureOptions
 
 
-def deliveries(schema: Schema, **given: Mapping[str, Any]) -> tuple[Delivery, ...]:
-    """A delivery for each feature of the schema, in its order. `given`: the options by name.
-
-    SchemaError for an unknown feature, or a feature that cannot have the option; CallerError for an
-    impossible value of an option.
-    """
+def deliveries(schema: Schema, options: Options) -> tuple[Delivery, ...]:
+    """A delivery for each of the chosen features of the schema, in its order. SchemaError for an unknown
+    feature, or a feature that cannot have the option; CallerError for an impossible value of an option."""
+    features = options.get("features")
+    schema = schema if features is None else schema.select(features)
+    given: dict[str, Any] = {name: options.get(name, {}) for name in _OF_FEATURES}
     for option, values in given.items():
         if not isinstance(values, Mapping):
             raise CallerError(f"{option}={values!r}, expected a dict of feature name -> value")
@@ -125,7 +126,7 @@ def deliveries(schema: Schema, **given: Mapping[str, Any]) -> tuple[Delivery, ..
                 f"rename: the features {one.stored.name!r} and {other.stored.name!r} would both be "
                 f"delivered as {one.delivered.name!r}"
             )
-    decode: Decode = given.get("decode", {})
+    decode: Decode = given["decode"]
     if len({image.view for image in decode.values()}) > 1:
         raise CallerError(
             f"decode: {', '.join(decode)} would show different parts of a picture: give all of them the "
@@ -293,10 +294,8 @@ def _texts(feature: Feature, value: Any) -> list[Any]:
 
 
 def _numbers(value: Any, dtype: str) -> NDArray[Any] | None:
-    """`value` as an array of the dtype, bfloat16 as its bits; None if a number does not fit.
-
-    A number that a float type rounds fits; a number that becomes infinite does not.
-    """
+    """`value` as an array of the dtype, bfloat16 as its bits; None if a number does not fit. A number that
+    a float type rounds fits; a number that becomes infinite does not."""
     try:
         array = np.asarray(value)
     except (TypeError, ValueError):

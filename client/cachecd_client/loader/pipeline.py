@@ -97,7 +97,6 @@ class Ahead:
         return self._lane.send(batch)
 
     def _receive(self, sent: Any) -> dict[str, Any]:
-        """The batch, at its turn."""
         assert self._lane is not None
         return self._lane.receive(sent)
 
@@ -151,10 +150,8 @@ class Pipeline:
         self._stages: list[Ahead] = []  # of the pass that runs
 
     def open(self, reader: BatchReader, seed: int) -> Source:
-        """The batches of the reader's pass, behind the stages that run ahead of the loop.
-
-        `seed`: the seed of the pass, which decides the random numbers of `prepare`.
-        """
+        """The batches of the reader's pass, behind the stages that run ahead of the loop. `seed`: the seed
+        of the pass, which decides the random numbers of `prepare`."""
         source: Source = reader
         if self._prepare is not None:
             source = Prepared(source, partial(self._call, seed), self._finish)
@@ -165,12 +162,10 @@ class Pipeline:
         return source
 
     def close(self) -> None:
-        """Ends the threads that work ahead of the loop."""
         while self._stages:
             self._stages.pop().close()
 
     def deliver(self, batches: Iterable[dict[str, Any]]) -> Iterable[Any]:
-        """The batches as the loop gets them."""
         return map(self._labelled, batches) if self._label else batches
 
     def _labelled(self, batch: dict[str, Any]) -> tuple[Any, ...]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import operator
 import sys
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -60,10 +62,8 @@ def divide(
     records: int, batch_size: int, world: int, last: Last, nodes: tuple[int, int] | None = None
 ) -> Division:
     """One pass over a set. `nodes`: the records of the nodes with the fewest and the most, if the run has
-    several nodes.
-
-    CallerError, on every rank alike, if there is no step, or if a step has no record for some rank.
-    """
+    several nodes. CallerError, on every rank alike, if there is no step, or if a step has no record for
+    some rank."""
     if not records:
         raise CallerError(
             "the set has no records, because its files are empty: there is nothing to read"
@@ -89,20 +89,23 @@ def left_out(division: Division, step: int) -> int:
     return max(0, division.records - division.steps * step)
 
 
+def seed_of(seed: int, number: int) -> int:
+    """The seed of a pass. Pass 0 has the seed of the loader."""
+    if not number:
+        return seed
+    digest = hashlib.sha256(f"cachecd pass {seed} {number}".encode()).digest()
+    return int.from_bytes(digest[:8], "little")
+
+
 class Lent(NamedTuple):
-    """Batches that another reader takes, uncounted; `batch_size` records for each rank. `dropped`: records
-    that its pass leaves out."""
+    """Batches that another reader takes, uncounted, in steps of `step` records over all ranks."""
 
     to: str
     steps: int
-    batch_size: int
-    world: int
-    dropped: int = 0
-
-    @property
-    def step(self) -> int:
-        """Records of a step, over all ranks."""
-        return self.batch_size * self.world
+    step: int
+    dropped: int = 0  # records that its pass leaves out
+    part: Part | None = None
+    loader: weakref.ref[Any] | None = None  # that reads them if it begins a pass here
 
     def reads(self, length: int) -> int:
         """Records over all ranks, of a set of `length` records; the last step of a pass may be padded."""
@@ -172,10 +175,8 @@ class Reading:
     corrupt: Callable[[Sequence[CorruptRecord]], None] = _ignore
 
     def place(self, rank: int | None, world: int | None) -> tuple[int, int]:
-        """The rank of this process, and the number of ranks that share the set.
-
-        CallerError for an impossible rank, or one that the processes of the run did not agree on.
-        """
+        """The rank of this process, and the number of ranks that share the set. CallerError for an
+        impossible rank, or one that the processes of the run did not agree on."""
         if rank is None and world is None:
             return self.share or place(None, None)
         given = place(rank, world)

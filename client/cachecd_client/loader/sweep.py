@@ -117,7 +117,6 @@ class Sweep:
         return cls(int(state["number"]), files, read, seed, generation)
 
     def _read_of(self, files: Numbers) -> Numbers:
-        """The number of records read of each file."""
         counts = np.zeros(len(files), np.int64)
         if len(self.files):
             at = np.minimum(np.searchsorted(self.files, files), len(self.files) - 1)
@@ -141,7 +140,6 @@ class Part(NamedTuple):
 
     @property
     def fingerprint(self) -> str:
-        """Names the part."""
         digest = hashlib.sha256()
         if self.selection.mixture is not None:
             bounds, key, positions, parts = self.selection.mixture
@@ -155,7 +153,6 @@ class Part(NamedTuple):
 
 @lru_cache(maxsize=4)
 def _order(files: int, sweep: int, seed: int) -> Numbers:
-    """The order in which a sweep takes whole files."""
     digest = hashlib.sha256(f"cachecd sweep {seed} {sweep}".encode()).digest()
     key = int.from_bytes(digest[:8], "little")
     return np.asarray(Permutation(files, key).take(0, files)).astype(np.int64)

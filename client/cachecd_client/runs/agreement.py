@@ -73,11 +73,9 @@ class Agreement:
             raise
 
     def over(self, epochs: Generator[Epoch, None, None], run: Run) -> Generator[Epoch, None, None]:
-        """These epochs, with the agreed number of records. Sets the number of ranks of the run.
-
-        If a node cannot take its set, all nodes raise an error; it is an OtherNodeError on the others. A
-        run resumes within an epoch if all nodes can do so, else it begins that epoch anew.
-        """
+        """These epochs, with the agreed number of records. Sets the number of ranks of the run. If a node
+        cannot take its set, all nodes raise an error; it is an OtherNodeError on the others. A run resumes
+        within an epoch if all nodes can do so, else it begins that epoch anew."""
         gather = self._gather()
         with contextlib.closing(epochs):
             if gather is not None:

@@ -23,8 +23,7 @@ from cachecd_client.loader.reading import Agreed, CorruptRecord, Lent, Reading
 from cachecd_client.loader.sweep import Part, Selection, Sweep
 from cachecd_client.report.summary import Report
 from cachecd_client.runs.passes import Passes
-from cachecd_client.runs.run import Run
-from cachecd_client.runs.run_state import RunState, StateWriter
+from cachecd_client.runs.run import Run, RunState, state_of
 from cachecd_client.schema import Schema
 
 log = logging.getLogger("cachecd")
@@ -102,9 +101,8 @@ class Epoch(FileSet):
         #: The fraction of each set that was delivered before, if this epoch repeats an epoch.
         self._before = [leased.held.delivered for leased in sets]
         self._resumed = resumed
-        sweeps, ranks = ({}, (1, 1)) if run is None else (run.sweeps, run.ranks)
-        manifests = [leased.manifest for leased in sets]
-        self._state = StateWriter(self.epoch, manifests, sweeps, ranks, shares, key)
+        self._sweeps, self._ranks = ({}, (1, 1)) if run is None else (run.sweeps, run.ranks)
+        self._mixed = shares, key
         self._passes = Passes(self.dataset, sets, weights, self.epoch, length, run)
         if resumed is not None:
             of_epoch = resumed.of_epoch
@@ -216,9 +214,13 @@ class Epoch(FileSet):
         )
 
     def _about(self, loader: Loader) -> dict[str, Any]:
-        after = {} if loader.part is None else loader.part.selection.after
-        read, of_epoch = self._passes.before, self._passes.rows
-        return self._state.write(loader.position, len(loader), after, read, of_epoch)
+        share, sweeps = loader.position / len(loader), self._sweeps
+        if share >= 1 and loader.part is not None:
+            sweeps = {**sweeps, **loader.part.selection.after}
+        return state_of(
+            self.epoch, [leased.manifest for leased in self._sets], sweeps, self._ranks, *self._mixed,
+            share=share, read=self._passes.before, of_epoch=self._passes.rows,
+        )  # fmt: skip
 
     @property
     def place(self) -> int:
@@ -257,8 +259,8 @@ class Epoch(FileSet):
         for leased in self._sets:
             leased.held.ensure()
 
-    def lend(self, lent: Lent, loader: Loader | None = None) -> None:
-        self._passes.lend(lent, loader)
+    def lend(self, lent: Lent) -> None:
+        self._passes.lend(lent)
 
     def _part(self, step: int, seed: int) -> Part | None:
         run, leased = self._run, self._sets[0]
@@ -277,7 +279,6 @@ class Epoch(FileSet):
 
     @property
     def _numbers(self) -> NDArray[np.int64]:
-        """The value of `_shard` for each file."""
         return np.concatenate([leased.files.numbers for leased in self._sets])
 
     def _reading(self, schema: Schema) -> Reading:

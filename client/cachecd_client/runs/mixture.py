@@ -8,7 +8,7 @@ import reprlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
@@ -21,8 +21,7 @@ from cachecd_client.lease.leased_set import JoinedFiles, LeasedSet
 from cachecd_client.loader.reading import Reading
 from cachecd_client.loader.sweep import Part, Selection, Stage, Sweep
 from cachecd_client.runs.epoch import Epoch
-from cachecd_client.runs.run import Run
-from cachecd_client.runs.run_state import RunState
+from cachecd_client.runs.run import Run, RunState
 from cachecd_client.schema import Feature, Schema, dims
 
 if TYPE_CHECKING:
@@ -36,22 +35,14 @@ def mixed(
     schemas: Mapping[str, Schema], features: Iterable[str] | None = None, default: Collection[str] = (),
 ) -> Schema:  # fmt: skip
     """The schema of the records of all these datasets: `features`, or the features that all have.
-
     `default`: features that a dataset may lack. SchemaError for a feature that two datasets have in
-    different forms, or that one of them lacks.
-    """
+    different forms, or that one of them lacks."""
     if features is None:
-        names: Iterable[str] = sorted(set().union(*(schema.names for schema in schemas.values())))
-        names = [
-            name
-            for name in names
-            if name in default or all(name in schema.names for schema in schemas.values())
-        ]
+        of_all = [set(schema.names) for schema in schemas.values()]
+        features = sorted(set.intersection(*of_all) | set.union(*of_all) & set(default))
     elif isinstance(features, str):
         raise SchemaError(f"features={features!r}, expected a list of names: [{features!r}]")
-    else:
-        names = features
-    return Schema(tuple(_one(name, schemas, name in default) for name in names))
+    return Schema(tuple(_one(name, schemas, name in default) for name in features))
 
 
 def _one(name: str, schemas: Mapping[str, Schema], may_lack: bool) -> Feature:
@@ -70,14 +61,11 @@ def _one(name: str, schemas: Mapping[str, Schema], may_lack: bool) -> Feature:
         if other_feature.classes and not feature.classes:  # the first dataset with class names
             first, feature = other, other_feature
         elif other_feature.classes and other_feature.classes != feature.classes:
-            place = next(
-                i
-                for i in range(max(len(other_feature.classes), len(feature.classes)))
-                if other_feature.classes[i : i + 1] != feature.classes[i : i + 1]
-            )
+            pairs = zip_longest(feature.classes, other_feature.classes)
+            place, (one, another) = next((i, p) for i, p in enumerate(pairs) if p[0] != p[1])
             raise SchemaError(
                 f"feature {name!r} has different classes in {first!r} and {other!r}: class {place} is "
-                f"{_class(feature, place)} and {_class(other_feature, place)}: {_REMEDY}"
+                f"{_shown(one)} and {_shown(another)}: {_REMEDY}"
             )
     if lacking and not may_lack and feature.shape is not None:
         raise SchemaError(
@@ -89,6 +77,10 @@ def _one(name: str, schemas: Mapping[str, Schema], may_lack: bool) -> Feature:
     return feature
 
 
+def _shown(name: str | None) -> str:
+    return "none" if name is None else repr(name)
+
+
 def _form(feature: Feature) -> Feature:
     return replace(feature, classes=())
 
@@ -96,10 +88,6 @@ def _form(feature: Feature) -> Feature:
 def _described(feature: Feature) -> str:
     stored = " as raw bytes" if feature.raw else f" as a list of {feature.kind}"
     return f"{feature.dtype}{dims(feature.shape)}{stored}"
-
-
-def _class(feature: Feature, place: int) -> str:
-    return repr(feature.classes[place]) if place < len(feature.classes) else "none"
 
 
 class Mixture(Epoch):
@@ -227,14 +215,9 @@ class Mixture(Epoch):
 
     @property
     def _datasets(self) -> NDArray[np.int64]:
-        """The value of `_dataset` for each file."""
         places = list(self.weights)
-        return np.concatenate(
-            [
-                np.full(len(leased.files), places.index(leased.dataset), np.int64)
-                for leased in self._sets
-            ]
-        )
+        of_sets = np.array([places.index(leased.dataset) for leased in self._sets], np.int64)
+        return np.repeat(of_sets, [len(leased.files) for leased in self._sets])
 
     def _stores(self, name: str) -> bool:
         return any(name in leased.schema.names for leased in self._sets)
@@ -271,10 +254,8 @@ def _bounds(weights: Sequence[float]) -> list[int]:
 
 
 def _windows(sizes: Sequence[int], window: int | None) -> list[int]:
-    """The shuffle window of each set, by its size in bytes; 0: the whole set.
-
-    The smallest sets are read whole, as long as the windows of the others are at least as large.
-    """
+    """The shuffle window of each set, by its size in bytes; 0: the whole set. The smallest sets are read
+    whole, as long as the windows of the others are at least as large."""
     windows = [0] * len(sizes)
     if window is None:
         return windows
@@ -301,7 +282,6 @@ class Weights:
     """The weights of a caller: a mapping, or a function of progress."""
 
     def __init__(self, given: Mixing) -> None:
-        """CallerError for an impossible mapping."""
         self._given = given
         if not callable(given):
             self.at(0.0)

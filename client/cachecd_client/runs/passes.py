@@ -33,19 +33,6 @@ class _Read(NamedTuple):
     part: Part | None
 
 
-class _Elsewhere(NamedTuple):
-    """Batches given to another reader, and the loader that reads them if it begins a pass here."""
-
-    lent: Lent
-    part: Part | None
-    loader: weakref.ref[Loader] | None
-
-    @property
-    def read(self) -> _Read:
-        """All of them: other readers do not count."""
-        return _Read(self.lent.steps * self.lent.step, self.lent.step, self.part)
-
-
 class Passes:
     """All passes over one epoch, of one dataset or of several, in this process."""
 
@@ -65,7 +52,7 @@ class Passes:
         self._latest: weakref.ref[Loader] | None = None  # the loader whose pass began last
         self._most: _Read | None = None  # the longest pass that is over
         self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
-        self._elsewhere: list[_Elsewhere] = []
+        self._lent: list[Lent] = []
         self._counts = False  # a loader was made, or another reader was given batches
         self._has_begun = False  # a pass
         self._ended = Figures()  # of the passes that are over
@@ -74,7 +61,7 @@ class Passes:
         self._process = os.getpid()
         self._is_logged = False
         leased = [
-            one.reads.leased(m.generation, m.intervals, m.num_records, m.num_bytes)
+            one.reads.leased(m.generation, one.files.numbers, m.num_records, m.num_bytes)
             for one in sets
             if (m := one.manifest)
         ]
@@ -95,7 +82,6 @@ class Passes:
     # --- the passes
 
     def add(self, loader: Loader) -> None:
-        """Adds a loader of this epoch."""
         self._loaders.add(loader)
         self._counts = True
 
@@ -104,8 +90,8 @@ class Passes:
         self._in_this_process()
         self._has_begun = True
         self._latest = weakref.ref(loader)
-        self._elsewhere = [
-            one for one in self._elsewhere if one.loader is None or one.loader() is not loader
+        self._lent = [
+            lent for lent in self._lent if lent.loader is None or lent.loader() is not loader
         ]
 
     def ended(self, loader: Loader, figures: Figures) -> None:
@@ -116,10 +102,9 @@ class Passes:
         self._ended = self._ended.plus(figures)
         self._waited = _waited([self._waited], [(loader, figures)])
 
-    def lend(self, lent: Lent, loader: Loader | None) -> None:
-        """Another reader gets the batches that `loader` would read, unless it begins a pass here."""
-        part, made_by = (loader.part, weakref.ref(loader)) if loader is not None else (None, None)
-        self._elsewhere.append(_Elsewhere(lent, part, made_by))
+    def lend(self, lent: Lent) -> None:
+        """Another reader gets these batches, unless their loader begins a pass here."""
+        self._lent.append(lent)
         self._counts = True
 
     def close(self) -> None:
@@ -175,7 +160,7 @@ class Passes:
         if not self._counts:
             return None
         here = self._ended.delivered + sum(figures.delivered for _, figures in self._running())
-        return here + sum(one.lent.delivered(self.length) for one in self._elsewhere)
+        return here + sum(lent.delivered(self.length) for lent in self._lent)
 
     def report_to_run(self) -> None:
         """Reports to the run the records that were read: by loaders here, or by other readers if they were
@@ -183,19 +168,18 @@ class Passes:
         if self._run is None:
             return
         # Of several datasets, the last one is probably the one in use.
-        elsewhere = [one.read for one in self._elsewhere[-1:]]
+        lent = [_Read(one.steps * one.step, one.step, one.part) for one in self._lent[-1:]]
         # The longest pass decides how the run continues: an inspection of some records is short.
-        most = _most([self._most, *(_read(loader) for loader, _ in self._running()), *elsewhere])
+        most = _most([self._most, *(_read(loader) for loader, _ in self._running()), *lent])
         if most is None:
             self._run.ended(self.length, 1, None)
             return
-        read = max([self.rows, *(one.records for one in elsewhere)])
+        read = max([self.rows, *(one.records for one in lent)])
         self._run.ended(read, most.step, most.part)
 
     # --- the report
 
     def corrupt(self, path: str, offset: int) -> None:
-        """Notes a corrupt record."""
         self._corrupt.add((path, offset))
 
     def report(self) -> Report:
@@ -206,7 +190,7 @@ class Passes:
             sums = sums.plus(figures)
         whole = max(sums.waited, sums.elapsed)
         sets = self._of_sets(sums)
-        lent = self._elsewhere[-1].lent if self._elsewhere else None
+        lent = self._lent[-1] if self._lent else None
         report = {
             "dataset": self._name,
             "job": self._sets[0].manifest.job,
@@ -241,8 +225,8 @@ class Passes:
             return
         self._is_logged = True
         # Without any reader here, a reader of the trainer probably reads `files` once.
-        reads = self._ended.reads if self._has_begun or self._elsewhere else self.length
-        reads += sum(one.lent.reads(self.length) for one in self._elsewhere[-1:])
+        reads = self._ended.reads if self._has_begun or self._lent else self.length
+        reads += sum(lent.reads(self.length) for lent in self._lent[-1:])
         for one, weight in zip(self._sets, self._weights, strict=True):
             one.reads.read(reads * weight, one.coverage, one.manifest.pinned)
         # Other ranks wait about as long, and a launcher shows the lines of all ranks.
@@ -276,7 +260,6 @@ def _most(passes: Iterable[_Read | None]) -> _Read | None:
 
 
 def _waited(before: Sequence[Waited], passes: Iterable[tuple[Loader, Figures]]) -> Waited:
-    """The pass that waited most."""
     these = [
         Waited(
             of.waited, of.steps, of.bytes, of.elapsed, loader.threads, loader.prefetch_bytes,

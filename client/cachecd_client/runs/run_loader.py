@@ -7,10 +7,9 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any, NoReturn, Self
 
 from cachecd_client.errors import CallerError
-from cachecd_client.loader.loader import NO_ITEMS, Batch, Loader
-from cachecd_client.loader.options import Options
-from cachecd_client.loader.reading import LARGEST_SEED
-from cachecd_client.loader.state import seed_of
+from cachecd_client.loader.loader import NO_ITEMS, Loader
+from cachecd_client.loader.options import Batch, Options
+from cachecd_client.loader.reading import LARGEST_SEED, seed_of
 from cachecd_client.options import integer
 from cachecd_client.report.summary import Report
 from cachecd_client.runs.epoch import Epoch

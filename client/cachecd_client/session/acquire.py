@@ -20,7 +20,7 @@ from cachecd_client.lease.leased_set import LeasedSet
 from cachecd_client.protocol import Acquire, Granted, Held, Released, Reply, Request, Waiting
 from cachecd_client.report.reads import JobReads
 from cachecd_client.runs.epoch import Epoch
-from cachecd_client.runs.run_state import SavedSet
+from cachecd_client.runs.run import SavedSet
 from cachecd_client.session.private_daemon import PrivateDaemon
 from cachecd_client.transport import Conversation, Transport
 
@@ -43,11 +43,8 @@ class EpochRequest(NamedTuple):
 
 
 class Leases:
-    """All leases that one session holds. Safe to use from any thread.
-
-    Every lease is released by `close()`, or else when the session and its epochs are collected, or when
-    the interpreter exits.
-    """
+    """All leases that one session holds. Safe to use from any thread. Every lease is released by `close()`,
+    or else when the session and its epochs are collected, or when the interpreter exits."""
 
     def __init__(
         self, transport: Transport, timeout: float, daemon: PrivateDaemon | None = None
@@ -75,7 +72,6 @@ class Leases:
     def epoch_request(
         self, epoch: int, job: str | None, timeout: float | None, before: Epoch | None
     ) -> EpochRequest:
-        """CallerError if the epoch's number is negative."""
         if (epoch := operator.index(epoch)) < 0:
             raise CallerError(f"epoch={epoch}, expected 0 or more")
         return EpochRequest(
@@ -86,10 +82,8 @@ class Leases:
         self, wanted: EpochRequest, dataset: str, saved: SavedSet | None = None,
         daemon: Conversation | None = None,
     ) -> Reply:  # fmt: skip
-        """Requests the dataset's set once, and reports what was delivered of the epoch before.
-
-        `saved`: the set that a resumed run had.
-        """
+        """Requests the dataset's set once, and reports what was delivered of the epoch before. `saved`: the
+        set that a resumed run had."""
         fields: dict[str, Any] = {} if saved is None else saved.for_acquire()
         previous = wanted.before.get(dataset)
         since = 0.0 if previous is None else previous.unreported
@@ -113,7 +107,7 @@ class Leases:
         reads.requested()
         wait = Wait(dataset, wanted.timeout)
         lost: LeaseLostError | None = None
-        with self.transport.conversation() as daemon:
+        with Conversation(self.transport) as daemon:
             for _ in range(_GRANTS):
                 while isinstance(reply := self.request(wanted, dataset, saved, daemon), Waiting):
                     wait.pause(reply)
@@ -236,24 +230,24 @@ def describe(dataset: str, waiting: Waiting) -> str:
     return ", ".join(parts) + (f" ({waiting.reason})" if waiting.reason else "")
 
 
-def _size(count: int) -> str:
+def _size(count: float) -> str:
     """Binary units, as the configuration writes sizes."""
-    value, unit = float(count), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1024 or unit == "TiB":
-            break
-        value /= 1024
-    return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
+    return _scaled(count, 1024, "B", "KiB", "MiB", "GiB", "TiB")
 
 
 def _rate(bytes_per_second: float) -> str:
     """Decimal units, as links are sold and as the configuration writes rates."""
-    value, unit = bytes_per_second, "B/s"
-    for unit in ("B/s", "kB/s", "MB/s", "GB/s"):
-        if value < 1000 or unit == "GB/s":
+    return _scaled(bytes_per_second, 1000, "B/s", "kB/s", "MB/s", "GB/s")
+
+
+def _scaled(value: float, step: int, *units: str) -> str:
+    *smaller, unit = units
+    for one in smaller:
+        if value < step:
+            unit = one
             break
-        value /= 1000
-    return f"{value:.3g} {unit}"
+        value /= step
+    return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
 
 
 def _duration(seconds: float) -> str:

@@ -17,9 +17,8 @@ from cachecd_client.report.summary import Report
 from cachecd_client.runs.agreement import Agreement
 from cachecd_client.runs.epoch import Epoch
 from cachecd_client.runs.mixture import NO_TF_DATASET, Mixing, Weights
-from cachecd_client.runs.run import Run, RunOptions
+from cachecd_client.runs.run import Run, RunOptions, RunState
 from cachecd_client.runs.run_loader import RunLoader, RunLoaderOptions
-from cachecd_client.runs.run_state import RunState
 from cachecd_client.session.acquire import Leases, Wait, new_id
 from cachecd_client.session.epochs import Epochs
 from cachecd_client.session.private_daemon import PrivateDaemon

@@ -13,8 +13,7 @@ from cachecd_client.errors import DaemonUnreachableError, ProtocolVersionError
 from cachecd_client.lease.leased_set import LeasedSet
 from cachecd_client.runs.epoch import Epoch
 from cachecd_client.runs.mixture import Mixture, Weights
-from cachecd_client.runs.run import Run
-from cachecd_client.runs.run_state import RunState
+from cachecd_client.runs.run import Run, RunState
 from cachecd_client.session.acquire import EpochRequest, Leases
 
 log = logging.getLogger("cachecd")
@@ -41,10 +40,8 @@ class Epochs:
         self, current: Epoch | None, number: int, acquire: Callable[[], Epoch],
         weights: Mapping[str, float] = MappingProxyType({}),
     ) -> Epoch:  # fmt: skip
-        """Epoch `number`: what `acquire` returns, or without a daemon `current`'s set again, reshuffled.
-
-        A daemon that has ended has a moment to be started again, at the first boundary that lacks it.
-        """
+        """Epoch `number`: what `acquire` returns, or without a daemon `current`'s set again, reshuffled. A
+        daemon that has ended has a moment to be started again, at the first boundary that lacks it."""
         if current is None or current.released:
             return acquire()  # there is nothing to repeat
         current.count_delivered()
@@ -94,16 +91,10 @@ class Epochs:
                         releasing.callback(epoch.release)
 
     def _acquire(
-        self,
-        wanted: EpochRequest,
-        sets: str | Mapping[str, float],
-        run: Run,
-        state: RunState | None,
-    ) -> Epoch:
-        """The run's next epoch, of one dataset or of several by weights.
-
-        All sets are on lease when this returns; an error ends those that were taken.
-        """
+        self, wanted: EpochRequest, sets: str | Mapping[str, float], run: Run, state: RunState | None
+    ) -> Epoch:  # fmt: skip
+        """The run's next epoch, of one dataset or of several by weights. All sets are on lease when this
+        returns; an error ends those that were taken."""
         # In one order on all ranks, so that they wait for the same set and meet the same error.
         if state is not None and not state.over:
             names = sorted(state.sets)  # with those too that had no weight any more
@@ -111,11 +102,8 @@ class Epochs:
             names = [sets]
         else:
             names = sorted(name for name, share in sets.items() if share)
-        saved = (
-            {}
-            if state is None
-            else {name: state.sets[name] for name in names if name in state.sets}
-        )
+        known = {} if state is None else state.sets
+        saved = {name: known[name] for name in names if name in known}
         if state is not None and state.over:
             saved = {name: replace(one, fingerprint="") for name, one in saved.items()}
         if len(saved) > 1:
@@ -127,11 +115,8 @@ class Epochs:
             for name in names:
                 leased.append(taken := self._leases.acquire(wanted, name, saved.get(name)))
                 releasing.callback(taken.release)
-            same = {
-                one.dataset
-                for one in leased
-                if one.dataset in saved and saved[one.dataset].is_set_of(one.manifest)
-            }
+            now = {one.dataset: one.manifest for one in leased}
+            same = {name for name, one in saved.items() if one.is_set_of(now[name])}
             for name, one in saved.items():
                 if one.fingerprint and name not in same:
                     log.warning(
@@ -141,7 +126,7 @@ class Epochs:
                     )  # fmt: skip
             resumed = state if len(same) == len(names) else None
             if state is not None:
-                elsewhere = state.is_ahead_of([one.manifest for one in leased])
+                elsewhere = state.is_ahead_of(list(now.values()))
                 run.resumed(state, resumed is not None, elsewhere)
             if isinstance(sets, str):
                 epoch = Epoch(leased[0], run, resumed)

@@ -27,11 +27,9 @@ _LONGEST_FOLDER = 107 - len("/cachecd-0123456789abcdef/cachecd.sock")
 
 
 class PrivateDaemon:
-    """``cachecd run CONFIG`` as a child process, on a socket in a folder of its own.
-
-    It ends when this process ends in any way: it reads a pipe whose other end is open in this process only,
-    and the kernel closes that end. Its output goes to the stderr of this process.
-    """
+    """``cachecd run CONFIG`` as a child process, on a socket in a folder of its own. It ends when this
+    process ends in any way: it reads a pipe whose other end is open in this process only, and the kernel
+    closes that end. Its output goes to the stderr of this process."""
 
     def __init__(self, config: str | os.PathLike[str]) -> None:
         """Starts it; returns before it answers. CallerError if it cannot be started from here."""

@@ -50,7 +50,6 @@ class Numbers:
         self._next = 0
 
     def take(self, least: int) -> int:
-        """The number of the next set."""
         with self._lock:
             number = max(least, self._next)
             self._next = number + 1
@@ -61,10 +60,8 @@ def dataset(
     session: Epochs, interrupt: Callable[[], None], name: str, batch_size: int, numbers: Numbers,
     epochs: int | None, options: PipelineOptions,
 ) -> tf.data.Dataset:  # fmt: skip
-    """The pipeline that `Cache.tf_dataset` describes.
-
-    `interrupt` ends the session. `numbers` counts the epochs of all iterators over the dataset.
-    """
+    """The pipeline that `Cache.tf_dataset` describes. `interrupt` ends the session. `numbers` counts the
+    epochs of all iterators over the dataset."""
     refuse_unknown(options, PipelineOptions, "tf_dataset() takes dataset, batch_size, epochs")
     if epochs is not None:
         integer("epochs", epochs, 1)
@@ -103,10 +100,8 @@ def dataset(
 
 
 class _Sets:
-    """Leases one set after another, for each iterator of `from_generator`.
-
-    The first iterator takes over the set that `dataset` acquired for its schema.
-    """
+    """Leases one set after another, for each iterator of `from_generator`. The first iterator takes over
+    the set that `dataset` acquired for its schema."""
 
     pipeline: Pipeline
 
@@ -124,7 +119,6 @@ class _Sets:
         self._first: list[Epoch] = []
 
     def first(self) -> Epoch:
-        """The set that the first iterator begins with."""
         self._first.append(self._take(self._next_number()))
         return self._first[0]
 
@@ -171,9 +165,8 @@ class _Sets:
                 "with the new pipeline"
             )
         one, division = self.one_pass(epoch)[0], self.pipeline.divided(epoch.num_records)
-        batch_size, world = self.pipeline.batch_size, self.pipeline.world
-        dropped = left_out(division, batch_size * world)
-        epoch.lend(Lent("TensorFlow", division.steps, batch_size, world, dropped))
+        step = self.pipeline.batch_size * self.pipeline.world
+        epoch.lend(Lent("TensorFlow", division.steps, step, left_out(division, step)))
         log.info(
             "%s: epoch %d reads %d records in %d files",
             self._name, epoch.epoch, epoch.num_records, len(one.files),
@@ -181,7 +174,6 @@ class _Sets:
         return one
 
     def one_pass(self, epoch: Epoch) -> tuple[Pass, int]:
-        """A pass over the epoch, and the mean bytes of a batch."""
         seed = epoch.seed if self._seed is None else _mixed(self._seed, epoch.epoch)
         division = self.pipeline.divided(epoch.num_records)
         return self.pipeline.one_pass(epoch.files, division, epoch.num_bytes, seed)
@@ -190,7 +182,7 @@ class _Sets:
         """Ends the lease of the first set if no iterator has taken it over."""
         while self._first:
             epoch = self._first.pop()
-            epoch.lend(Lent("TensorFlow", 0, 1, 1))  # it was not read
+            epoch.lend(Lent("TensorFlow", 0, 1))  # it was not read
             epoch.release()
 
 
@@ -258,6 +250,5 @@ def _differing(parsed: Sequence[Feature], epoch: Epoch) -> str:
 
 
 def _mixed(seed: int, epoch: int) -> int:
-    """The seed for the order of an epoch."""
     digest = hashlib.sha256(f"cachecd tf.data order {seed} {epoch}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
