@@ -12,7 +12,7 @@ from cachecd.sampler.encoding import encode, infer
 from cachecd_client import Image, _core
 from cachecd_client.errors import CallerError, CorruptRecordError, SchemaError
 from cachecd_client.files.file_set import FileSet
-from cachecd_client.loader import state as passstate
+from cachecd_client.loader.reading import seed_of
 from tests.client.records import write
 from tests.core.pictures import with_orientation
 
@@ -97,7 +97,7 @@ def test_crops_follow_from_seed_pass_and_place(files, framework, threads):
     loader = getattr(files, framework)(5, threads=threads, drop_last=False, **OPTIONS)
     assert loader.schema["image"].shape == (32, 32, 3)
     for number in (0, 1):
-        seed, place = passstate.seed_of(3, number), 0
+        seed, place = seed_of(3, number), 0
         for batch in loader:
             images = np.asarray(batch["image"])
             assert (images.dtype, images.shape[1:]) == (np.uint8, (32, 32, 3))

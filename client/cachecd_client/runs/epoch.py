@@ -102,7 +102,7 @@ class Epoch(FileSet):
         self._before = [leased.held.delivered for leased in sets]
         self._resumed = resumed
         self._sweeps, self._ranks = ({}, (1, 1)) if run is None else (run.sweeps, run.ranks)
-        self._mixed = shares, key
+        self._mixed = dict(shares), key
         self._passes = Passes(self.dataset, sets, weights, self.epoch, length, run)
         if resumed is not None:
             of_epoch = resumed.of_epoch
