@@ -125,19 +125,14 @@ class Schema:
                 raise SchemaError(
                     f"schema version {document['version']}, expected 1: upgrade cachecd-client"
                 )
-            return Schema(
-                tuple(
-                    Feature(
-                        name=f["name"],
-                        kind=f["kind"],
-                        dtype=f["dtype"],
-                        shape=None if f["shape"] is None else tuple(f["shape"]),
-                        raw=f.get("raw", False),
-                        classes=tuple(f.get("classes", ())),
-                    )
-                    for f in document["features"]
+            features = [
+                Feature(
+                    f["name"], f["kind"], f["dtype"], None if f["shape"] is None else tuple(f["shape"]),
+                    f.get("raw", False), tuple(f.get("classes", ())),
                 )
-            )
+                for f in document["features"]
+            ]  # fmt: skip
+            return Schema(tuple(features))
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise SchemaError(f"not a schema: {error!r} in {str(document)[:200]}") from error
 

@@ -103,22 +103,19 @@ class Transport:
             return reply
         except ValueError as error:
             major = major_of(frames[0]) if frames else None
-            if major == MAJOR:
-                raise ProtocolVersionError(
-                    f"this client cannot read the answer of the daemon on {self.endpoint} ({error}): "
-                    "install the same release of cachecd and cachecd-client"
-                ) from error
             spoken = frames[0][:40].decode(errors="replace") if frames else "nothing"
+            remedy = "install the same release of cachecd and cachecd-client"
             if major is None:
-                raise ProtocolVersionError(
-                    f"the program that answers on {self.endpoint} is not cachecd (it sent {spoken!r}): set "
-                    "$CACHECD_ENDPOINT to the socket of the daemon"
-                ) from error
-            raise ProtocolVersionError(
-                f"the daemon on {self.endpoint} speaks {spoken!r}, this client "
-                f"{VERSION_FRAME.decode()!r}: install the same release of cachecd and "
-                "cachecd-client"
-            ) from error
+                found = f"the program that answers on {self.endpoint} is not cachecd (it sent {spoken!r})"
+                remedy = "set $CACHECD_ENDPOINT to the socket of the daemon"
+            elif major == MAJOR:
+                found = (
+                    f"this client cannot read the answer of the daemon on {self.endpoint} ({error})"
+                )
+            else:
+                own = VERSION_FRAME.decode()
+                found = f"the daemon on {self.endpoint} speaks {spoken!r}, this client {own!r}"
+            raise ProtocolVersionError(f"{found}: {remedy}") from error
 
     def await_owner(self, timeout: float) -> None:
         """Returns when a process listens on the socket; after a daemon was killed, no process does.

@@ -2,7 +2,6 @@
 
 import logging
 
-import numpy as np
 import pytest
 
 from cachecd_client.report.reads import Reads
@@ -80,7 +79,7 @@ def test_what_the_other_ranks_of_the_node_read_counts_too(cache):
 )
 def test_the_warning_is_for_sets_that_might_be_larger(caplog, coverage, pinned, said):
     reads = Reads("train")
-    reads.leased("g", np.arange(1, 5), 100, 1000)
+    reads.leased("g", [[0, 1, 4]], 100, 1000)
     reads.read(1100, coverage, pinned)
     assert len(warnings(caplog)) == (said is not None)
     assert said is None or said in warnings(caplog)[0]
@@ -97,9 +96,9 @@ def test_of_the_ranks_of_a_node_the_first_alone_warns(granting, caplog, monkeypa
 
 def test_different_records_are_those_of_all_shards_ever_leased():
     reads = Reads("train")
-    reads.leased("g", np.arange(1, 5), 40, 400)
-    reads.leased("g", np.arange(1, 5), 40, 400)
-    reads.leased("g", np.array([3, 4, 6, 7, 8]), 50, 500)  # 6 to 8 are new
-    reads.leased("g", np.array([5, 104]), 40, 400)  # of 20 records each
-    reads.leased("h", np.arange(1, 5), 40, 400)  # another generation
+    reads.leased("g", [[0, 1, 4]], 40, 400)
+    reads.leased("g", [[0, 1, 4]], 40, 400)
+    reads.leased("g", [[0, 3, 4], [0, 6, 8]], 50, 500)  # 6 to 8 are new
+    reads.leased("g", [[0, 5, 5], [1, 4, 4]], 40, 400)  # of 20 records each
+    reads.leased("h", [[0, 1, 4]], 40, 400)  # another generation
     assert reads.reads_per_record(more=220) == 220 / (40 + 30 + 40 + 40)

@@ -23,7 +23,7 @@ from cachecd_client.errors import (
     UnknownDatasetError,
 )
 from cachecd_client.protocol import Acquire, AskStatus, Granted, Refused, StatusReply, Waiting
-from cachecd_client.transport import Transport
+from cachecd_client.transport import Conversation, Transport
 from tests.core.processes import in_child, until
 
 
@@ -71,7 +71,7 @@ def test_a_conversation_goes_on_over_a_restart_and_leaves_no_thread_and_no_file(
         return [len(os.listdir(f"/proc/self/{what}")) for what in ("task", "fd")]
 
     before = open_now()
-    with Transport(scripted.endpoint).conversation() as conversation:
+    with Conversation(Transport(scripted.endpoint)) as conversation:
         assert [conversation.ask(AskStatus(i), 20).id for i in "12"] == ["1", "2"]
         scripted.kill()
         with pytest.raises(DaemonUnreachableError):

@@ -8,7 +8,7 @@ import logging
 import os
 import reprlib
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack
@@ -60,7 +60,7 @@ class FileSet:
         """
         if isinstance(paths, (str, os.PathLike)):
             paths = [paths]
-        self._files: Sequence[str] = [os.fsdecode(path) for path in paths]
+        self._files: Collection[str] = [os.fsdecode(path) for path in paths]
         if not self._files:
             raise CallerError(
                 "a FileSet of no files: check the pattern or the list that names the files"
@@ -227,12 +227,12 @@ class FileSet:
         """The files, and the records if they were counted before."""
         known = self.__dict__.get("num_records")
         records = "" if known is None else f", {known} records"
-        first = reprlib.repr(self._files[0])
+        first = reprlib.repr(next(iter(self._files)))
         return f"<{type(self).__name__} of {len(self._files)} files{records}, the first is {first}>"
 
     @cached_property
     def _located(self) -> Sequence[Located]:
-        return locate(self._files)
+        return locate(self.files)
 
     def _stores(self, name: str) -> bool:
         return name in self.schema.names

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.dlpack import from_dlpack as _from_dlpack
@@ -14,8 +14,6 @@ from cachecd_client._core import Division
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.loader.framework import Lane, Wrap, columns, is_dense
 from cachecd_client.schema import Feature, Schema
-
-ChannelsLast: TypeAlias = bool | Sequence[str]
 
 # The public function calls this for a capsule. Its own Python costs a trainer microseconds for each line,
 # because the step of the trainer has evicted our code from the processor's caches.
@@ -26,7 +24,7 @@ class Torch:
     """Dense features as tensors on `device`; other features as columns, which have `to_torch()`. A device
     that does not exist is a CallerError here, and not in the middle of a pass."""
 
-    def __init__(self, device: Any = None, channels_last: ChannelsLast = False) -> None:
+    def __init__(self, device: Any = None, channels_last: bool | Sequence[str] = False) -> None:
         try:
             # With its number: "cuda" means the current device.
             self._device = torch.empty(0, device="cpu" if device is None else device).device
@@ -89,19 +87,13 @@ class Torch:
         return feature.name in self._channels_last
 
 
-class _Side(NamedTuple):
-    """The stream for copies of a device, and the stream behind which memory is used again."""
-
-    stream: torch.cuda.Stream
-    home: torch.cuda.Stream
-
-
 @functools.cache
-def _side_stream(device: torch.device) -> _Side:
-    """One stream for all loaders: torch's allocator reuses freed memory on the same stream only, so with a
-    stream for each loader, every epoch would take new memory."""
+def _side_stream(device: torch.device) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
+    """The stream for copies to a device, and the stream behind which memory is used again. One for all
+    loaders: torch's allocator reuses freed memory on the same stream only, so with a stream for each
+    loader, every epoch would take new memory."""
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    return _Side(stream, torch.cuda.current_stream(device))
+    return stream, torch.cuda.current_stream(device)
 
 
 class Sent(NamedTuple):

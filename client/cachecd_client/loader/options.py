@@ -19,12 +19,6 @@ from cachecd_client.schema import LIST_DTYPES, NUMERIC_DTYPES, Feature, Schema
 if TYPE_CHECKING:
     from cachecd_client._core import FeatureOptions
 
-Cast = Mapping[str, Any]  # a dtype: its name, or NumPy's, torch's, TensorFlow's or JAX's object
-Pad = Mapping[str, int | Sequence[float]]  # a length, or (length, value)
-OneHot = Mapping[str, int]  # a number of classes, or True for the schema's
-Default = Mapping[str, Any]
-Decode = Mapping[str, Image]
-Rename = Mapping[str, str]
 Batch = dict[str, Any]
 Prepare = Callable[[Batch, np.random.Generator], Mapping[str, Any]]
 
@@ -41,12 +35,12 @@ class Options(TypedDict, total=False):
     prefetch_bytes: int | None
     on_corrupt: Literal["replace", "raise"]
     features: Sequence[str] | None
-    cast: Cast
-    pad: Pad
-    one_hot: OneHot
-    default: Default
-    decode: Decode
-    rename: Rename
+    cast: Mapping[str, Any]  # a dtype: its name, or NumPy's, torch's, TensorFlow's or JAX's object
+    pad: Mapping[str, int | Sequence[float]]  # a length, or (length, value)
+    one_hot: Mapping[str, int]  # a number of classes, or True for the schema's
+    default: Mapping[str, Any]
+    decode: Mapping[str, Image]
+    rename: Mapping[str, str]
     prepare: Prepare | None
     label: str | None
     ids: bool
@@ -126,7 +120,7 @@ def deliveries(schema: Schema, options: Options) -> tuple[Delivery, ...]:
                 f"rename: the features {one.stored.name!r} and {other.stored.name!r} would both be "
                 f"delivered as {one.delivered.name!r}"
             )
-    decode: Decode = given["decode"]
+    decode: Mapping[str, Image] = given["decode"]
     if len({image.view for image in decode.values()}) > 1:
         raise CallerError(
             f"decode: {', '.join(decode)} would show different parts of a picture: give all of them the "

@@ -85,16 +85,11 @@ class Sweep:
         if number == self.number:
             # A missing file between the others may be made again. A file before them was retired, because
             # the oldest go first; behind them, numbers start again if the cache is lost.
-            missing = (
-                (self.files > files[0]) & (self.files < files[-1]) & ~np.isin(self.files, files)
-            )
-            if missing.any():
-                files, read = (
-                    np.append(files, self.files[missing]),
-                    np.append(read, self.read[missing]),
-                )
-                ascending = np.argsort(files)
-                files, read = files[ascending], read[ascending]
+            between = (self.files > files[0]) & (self.files < files[-1])
+            missing = between & ~np.isin(self.files, files)
+            files = np.append(files, self.files[missing])
+            ascending = np.argsort(files, kind="stable")
+            files, read = files[ascending], np.append(read, self.read[missing])[ascending]
         begun = np.flatnonzero(read)
         return stage, Sweep(number, files[begun], read[begun], seed, self.generation)
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable, Iterable, Sequence
 
 from cachecd_client.errors import CallerError
 from cachecd_client.report.summary import Report
@@ -18,6 +15,8 @@ log = logging.getLogger("cachecd")
 # up to 4 passes over a text are about as good as new text, and more than 16 add almost nothing
 # (Muennighoff et al., "Scaling Data-Constrained Language Models", 2023).
 MANY_READS = 10
+
+Interval = tuple[int, int, int]  # stream, first and last j
 
 
 class Reads:
@@ -32,29 +31,33 @@ class Reads:
         self._asked: float | None = None  # when the next set was requested
         self._bytes: int | None = None  # of the last set
         self._generation = ""
-        self._shards = np.zeros(0, np.int64)  # of all sets of the generation
+        self._shards: list[Interval] = []  # of all sets of the generation
         self._different = 0.0  # records in them
         self._reads = 0.0
         self._warned = False
 
     def requested(self) -> None:
+        """Notes that the next set is requested now."""
         self._asked = time.monotonic()
 
     def leased(
-        self, generation: str, shards: NDArray[np.int64], records: int, size: int
+        self, generation: str, shards: Iterable[Sequence[int]], records: int, size: int
     ) -> tuple[float, float | None]:
-        """Notes the next set: the numbers of its shards, its records, its bytes. Returns the seconds since
-        `requested`, and the growth over the set before; None for the first set."""
+        """Notes the next set: its shards by the intervals of a manifest, its records, its bytes.
+
+        Returns the seconds since `requested`, and the growth over the set before; None for the first set.
+        """
         seconds = 0.0 if self._asked is None else time.monotonic() - self._asked
         self._asked = None
         growth = size / self._bytes if self._bytes else None
         self._bytes = size
         if generation != self._generation:
-            self._generation, self._shards = generation, shards[:0]
-        every = np.union1d(self._shards, shards)
-        if len(shards):
+            self._generation, self._shards = generation, []
+        own = [(stream, first, last) for stream, first, last in shards]
+        every = _united([*self._shards, *own])
+        if each := _count(own):
             # A manifest has the records of all its shards together.
-            self._different += (len(every) - len(self._shards)) * records / len(shards)
+            self._different += (_count(every) - _count(self._shards)) * records / each
         self._shards = every
         return seconds, growth
 
@@ -91,6 +94,7 @@ class JobReads:
         self._jobs: dict[tuple[str, str], Reads] = {}
 
     def of(self, dataset: str, job: str) -> Reads:
+        """The reads of the job; a new job has none."""
         return self._jobs.setdefault((dataset, job), Reads(dataset, self._rank))
 
     def report(self, dataset: str | None) -> Report:
@@ -103,3 +107,19 @@ class JobReads:
             what = "anything" if dataset is None else repr(dataset)
             raise CallerError(f"this session has leased no epoch of {what} yet: there is no report")
         return latest[1]()
+
+
+def _count(shards: Iterable[Interval]) -> int:
+    return sum(last - first + 1 for _, first, last in shards)
+
+
+def _united(shards: list[Interval]) -> list[Interval]:
+    """The union of the intervals, ascending and disjoint."""
+    united: list[Interval] = []
+    for stream, first, last in sorted(shards):
+        before = united[-1] if united else None
+        if before is not None and stream == before[0] and first <= before[2] + 1:
+            united[-1] = stream, before[1], max(before[2], last)
+        else:
+            united.append((stream, first, last))
+    return united

@@ -95,7 +95,13 @@ class Agreement:
                     rows = self._rows_of(gather, epoch)
                     epoch.agree(self._steps(rows, epoch))
                     if first and len({row.batch for row in rows}) > 1:
-                        _begin_anew(epoch)
+                        if epoch.place:
+                            log.warning(
+                                "%s: epoch %d begins anew, because other nodes no longer have the sets of "
+                                "their states",
+                                epoch.dataset, epoch.epoch,
+                            )  # fmt: skip
+                        epoch.begin_anew()
                 first = False
                 yield epoch
 
@@ -220,16 +226,6 @@ def _refuse_failed(rows: Sequence[Row], what: str, of_epoch: str = "") -> None:
             f"{of_epoch}{len(failed)} of {len(rows)} processes {what}; the log of the first, process "
             f"{failed[0]}, has the reason"
         )
-
-
-def _begin_anew(epoch: Epoch) -> None:
-    """Begins the first epoch anew, because another node cannot resume it."""
-    if epoch.place:
-        log.warning(
-            "%s: epoch %d begins anew, because other nodes no longer have the sets of their states",
-            epoch.dataset, epoch.epoch,
-        )  # fmt: skip
-    epoch.begin_anew()
 
 
 def _table(rows: Sequence[Row]) -> str:

@@ -162,20 +162,22 @@ class Epoch(FileSet):
             leased.release()
 
     def repeated(self, number: int, weights: Mapping[str, float]) -> Epoch:
-        """The same set as epoch `number`, in another order; takes over the lease of this epoch.
+        """The same sets as epoch `number`, in another order; takes over the leases of this epoch.
 
-        `weights`: of a mixture.
+        `weights`: of a mixture; those of datasets that are not leased are left out.
         """
         self._check()
         self._end_passes()
         self.count_delivered()
-        epoch = Epoch(self._sets[0].repeated(number), self._run)
+        epoch = self._again(number, weights)
         self._handed_on = True
         return epoch
 
+    def _again(self, number: int, weights: Mapping[str, float]) -> Epoch:
+        return Epoch(self._sets[0].repeated(number), self._run)
+
     def end(self) -> None:
-        """Reports to the run the records that were read: by loaders here, or by other readers if they were
-        given more; the whole set once, if there was no reader."""
+        """Reports to the run the records that were read."""
         self._passes.report_to_run()
 
     def ends_run(self, loader: Loader) -> bool:
@@ -307,5 +309,5 @@ class Epoch(FileSet):
             self._passes.corrupt(path, offset)
             # A damaged picture is damaged in its source: the CRCs of the shard are right.
             for leased in self._sets if not why.startswith("picture: ") else ():
-                if leased.has(path):
+                if path in leased.files:
                     leased.report(path, offset, why)

@@ -146,15 +146,8 @@ class Mixture(Epoch):
         """
         return mixed({leased.dataset: leased.schema for leased in self._sets})
 
-    def repeated(self, number: int, weights: Mapping[str, float]) -> Mixture:
-        """The same sets as epoch `number`, in another order; takes over the leases of this epoch.
-
-        `weights` of datasets that are not leased are left out.
-        """
+    def _again(self, number: int, weights: Mapping[str, float]) -> Mixture:
         assert self._run is not None
-        self._check()
-        self._end_passes()
-        self.count_delivered()
         here = [leased.dataset for leased in self._sets]
         if whole := sum(weights.get(name, 0.0) for name in here):
             # In the same order, which decides `_dataset`.
@@ -162,9 +155,7 @@ class Mixture(Epoch):
             weights = known | {name: 0.0 for name in here if name not in known}
         else:
             weights = self.weights
-        mixture = Mixture([leased.repeated(number) for leased in self._sets], weights, self._run)
-        self._handed_on = True
-        return mixture
+        return Mixture([leased.repeated(number) for leased in self._sets], weights, self._run)
 
     def tf_dataset(self, *_: object, **__: object) -> NoReturn:
         """CallerError: TensorFlow's own readers cannot read parts of files."""

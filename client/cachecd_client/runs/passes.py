@@ -61,7 +61,7 @@ class Passes:
         self._process = os.getpid()
         self._is_logged = False
         leased = [
-            one.reads.leased(m.generation, one.files.numbers, m.num_records, m.num_bytes)
+            one.reads.leased(m.generation, m.intervals, m.num_records, m.num_bytes)
             for one in sets
             if (m := one.manifest)
         ]
@@ -190,6 +190,7 @@ class Passes:
             sums = sums.plus(figures)
         whole = max(sums.waited, sums.elapsed)
         sets = self._of_sets(sums)
+        sources = [one.manifest.source_records for one in self._sets]
         lent = self._lent[-1] if self._lent else None
         report = {
             "dataset": self._name,
@@ -206,7 +207,7 @@ class Passes:
             "queue": sums.queue / sums.steps if sums.steps else None,
             "set_records": sum(one["set_records"] for one in sets),
             "set_bytes": sum(one["set_bytes"] for one in sets),
-            "source_records": _sum_if_known(one.manifest.source_records for one in self._sets),
+            "source_records": sum(sources) if all(sources) else 0,
             "growth": _growth(sets),
             "repeated": self._sets[0].is_repeated,
             "coverage": _mean(sets, "coverage"),
@@ -278,11 +279,6 @@ def _growth(sets: Sequence[Report]) -> float | None:
     grown = [one for one in sets if one["growth"]]
     before = sum(one["set_bytes"] / one["growth"] for one in grown)
     return sum(one["set_bytes"] for one in grown) / before if before else None
-
-
-def _sum_if_known(counts: Iterable[int]) -> int:
-    counts = list(counts)
-    return sum(counts) if all(counts) else 0
 
 
 def _mean(sets: Sequence[Mapping[str, Any]], name: str) -> float | None:
