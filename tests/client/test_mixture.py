@@ -345,6 +345,4 @@ def test_the_repr_tells_epoch_datasets_and_size(cache):
         f"<Mixture 0 of 'web+code': 6 files, 60 records, {epoch.num_bytes} bytes, lease code-0+web-0 "
         "(released)>"
     )
-    assert epoch.files == [epoch._files[i] for i in range(6)]
-    assert epoch._files[-1] == epoch.files[5]
-    assert epoch._files[1:3] == epoch.files[1:3]
+    assert len(set(epoch.files)) == 6
