@@ -11,17 +11,12 @@ ways are docs/guide.md says.
 from __future__ import annotations
 
 import argparse
-import importlib
 import itertools
 import json
-import os
 import random
 import sys
-import threading
 import time
-import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,10 +26,9 @@ from tests.bench.data import CASES, RecordSet, write_shards
 from tests.bench.delivery import Passes
 from tests.bench.feeding import WAYS
 from tests.bench.runs import warm
-from tests.bench.worker import ROOT
+from tests.bench.worker import ROOT, Worker
 
 FIGURES = ("mb_s", "cpu_s_gb", "kept", "paced_mb_s")
-_ROUND = 1000  # of the computing thread, between two looks at whether it is to end
 
 
 def parser() -> argparse.ArgumentParser:
@@ -62,22 +56,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report.put_into(options.page, None)
     records = RecordSet(options.data.resolve(), CASES[options.case], options.megabytes)
     records.make("tfrecord", write_shards)
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-    for package in sorted({name.partition(":")[0] for name in options.only}):
-        importlib.import_module(package)  # once, before anything is forked; nothing has run then
+    packages = sorted({name.partition(":")[0] for name in options.only})
+    task = {"call": "tests.bench.gil:in_worker", "data": str(options.data.resolve())}
+    task |= {"case": options.case, "megabytes": options.megabytes}
+    task |= {"seconds": options.seconds, "rate": options.rate * 1e6}
     measured: dict[str, dict[str, list[float]]] = {
         name: {figure: [] for figure in FIGURES} for name in options.only
     }
-    for repeat in range(options.repeats):
-        warm([records.folder("tfrecord")])
-        turns = list(options.only)
-        random.Random(repeat).shuffle(turns)
-        for name in turns:
-            found = _in_a_process(name, records, options.seconds, options.rate * 1e6)
-            for figure in FIGURES:
-                measured[name][figure].append(found[figure])
-            sys.stderr.write(f"{repeat + 1} of {options.repeats}, {name}: {found}\n")
+    with Worker(packages) as worker:
+        for repeat in range(options.repeats):
+            warm([records.folder("tfrecord")])
+            turns = list(options.only)
+            random.Random(repeat).shuffle(turns)
+            for name in turns:
+                answer = worker.do(**task, name=name)
+                if "failed" in answer:
+                    raise SystemExit(f"{name}: {answer['failed']}")
+                found = answer["done"]
+                for figure in FIGURES:
+                    measured[name][figure].append(found[figure])
+                sys.stderr.write(f"{repeat + 1} of {options.repeats}, {name}: {found}\n")
     figures = page(measured, records, options)
     sys.stdout.write(figures)
     if options.json:
@@ -87,25 +85,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _in_a_process(name: str, records: RecordSet, seconds: float, rate: float) -> dict[str, float]:
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            found = measure(WAYS[name](records), records, seconds, rate)
-            os.write(writing, json.dumps(found).encode())
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(0)  # and its workers with it, as they have nothing to read from any more
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        text = pipe.read()
-    os.waitpid(child, 0)
-    if not text:
-        raise SystemExit(f"{name}: its process has failed")
-    figures: dict[str, float] = json.loads(text)
-    return figures
+def in_worker(
+    name: str, data: str, case: str, megabytes: float, seconds: float, rate: float
+) -> dict[str, float]:
+    records = RecordSet(Path(data), CASES[case], megabytes)
+    return measure(WAYS[name](records), records, seconds, rate)
 
 
 def measure(passes: Passes, records: RecordSet, seconds: float, rate: float) -> dict[str, float]:
@@ -132,7 +116,7 @@ def _beside(passes: Passes, records: RecordSet, seconds: float, rate: float) -> 
     interval = records.batch_size * records.record_bytes / rate
     held = next(source)
     count = 0
-    with _computing() as rounds:
+    with measuring.computing() as rounds:
         before, began = rounds[0], time.perf_counter()
         due = began
         while (now := time.perf_counter()) - began < seconds:
@@ -143,27 +127,6 @@ def _beside(passes: Passes, records: RecordSet, seconds: float, rate: float) -> 
         elapsed = time.perf_counter() - began
         done = rounds[0] - before
     return done / elapsed, count * records.record_bytes / elapsed / 1e6
-
-
-@contextmanager
-def _computing() -> Iterator[list[int]]:
-    """A thread of pure Python that never waits; the first of the list counts its rounds."""
-    rounds, ended = [0], threading.Event()
-
-    def compute() -> None:
-        value = 0
-        while not ended.is_set():
-            for _ in range(_ROUND):
-                value = (value * 31 + 7) % 1000003
-            rounds[0] += 1
-
-    thread = threading.Thread(target=compute)
-    thread.start()
-    try:
-        yield rounds
-    finally:
-        ended.set()
-        thread.join()
 
 
 def page(

@@ -107,19 +107,22 @@ def pace(passes: Passes, records: RecordSet, seconds: float, rate: float = PACE)
 
 
 @contextmanager
-def computing() -> Iterator[None]:
-    """A thread of pure Python that never waits: it gives the GIL up when it is made to."""
-    ended = False
+def computing() -> Iterator[list[int]]:
+    """A thread of pure Python that never waits: it gives the GIL up when it is made to. The list has
+    the number of its rounds, of a thousand steps each."""
+    rounds, ended = [0], False
 
     def compute() -> None:
         value = 0
         while not ended:
-            value = (value * 31 + 7) % 1000003
+            for _ in range(1000):
+                value = (value * 31 + 7) % 1000003
+            rounds[0] += 1
 
     thread = threading.Thread(target=compute, name="computing")
     thread.start()
     try:
-        yield
+        yield rounds
     finally:
         ended = True
         thread.join()

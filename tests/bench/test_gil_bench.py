@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-
 import numpy as np
 import pytest
 
@@ -50,15 +48,6 @@ def test_a_way_that_takes_the_gil_for_each_batch_is_told_by_what_its_loop_gets(r
     assert 10 * taken["paced_mb_s"] < rate / 1e6
     assert taken["paced_mb_s"] < free["paced_mb_s"] <= 1.1 * rate / 1e6
     assert min(free["mb_s"], free["kept"], taken["kept"]) > 0
-
-
-def test_the_page_has_a_table_for_each_framework(records):
-    figures = {"mb_s": [1234.0, 1.0, 2345.0], "paced_mb_s": [299.6] * 3, "kept": [0.9, 1.0, 0.95]}
-    figures["cpu_s_gb"] = [0.2, 0.1, 0.25]
-    measured = {"tensorflow: tf()": figures, "torch: torch()": figures}
-    text = gil.page(measured, records, argparse.Namespace(rate=300.0, repeats=3))
-    assert "| TensorFlow | MB/s alone | CPU s/GB | MB/s of 300 beside a Python thread |" in text
-    assert "| torch() | 1,200 (1-2,300) | 0.2 (0.1-0.25) | 300 | 95 % |" in text
 
 
 @pytest.mark.long

@@ -40,11 +40,3 @@ def test_a_bar_is_judged_by_the_median_ratio_to_the_best(ours, met):
     assert rows["images/s", "jpg256", "dali"].met is met
     nothing = rows["seconds from nothing to every image once", "job", "mosaic-job"]
     assert (nothing.measured, nothing.met) == (0.7, True)
-
-
-def test_more_records_count_by_the_bytes_that_a_jpeg_saves():
-    measured = {
-        "capacity": {"ours-encoded": {"records": [540.0]}, "ours-pixels": {"records": [100.0]}}
-    }
-    (row,) = [row for row in images.judge(measured, 6.0) if row.bar.startswith("records")]
-    assert (row.measured, row.met) == (0.9, True)

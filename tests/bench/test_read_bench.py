@@ -5,12 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from fnmatch import fnmatchcase
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.bench import bars, data, delivery, measuring, read, report
+from tests.bench import bars, data, delivery, measuring, read
 from tests.bench.contenders import CONTENDERS
 from tests.bench.data import CASES, RecordSet
 from tests.bench.delivery import DeliveryError, verify
@@ -104,34 +103,11 @@ def test_a_time_is_judged_by_itself_and_the_less_the_better():
         assert (row.measured, row.met) == (values[1], met)
 
 
-def test_a_bar_with_one_side_missing_is_not_judged():
-    for row in bars.judge({"4kB": measured(**{"tf.data:file list": [1.0]})}):
-        assert row.measured is None
-        assert row.met is None
-
-
 def test_strict_says_by_its_exit_code_that_a_bar_is_missed(monkeypatch, capsys):
     monkeypatch.setattr(read, "run", lambda plan, say: Results())
     assert read.main([]) == 0
     assert read.main(["--strict"]) == 1
     assert "not measured" in capsys.readouterr().out
-
-
-def test_a_pattern_that_fits_no_reader_is_refused(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        read.main(["--only", "5kB/*"])
-    assert "5kB/*" in capsys.readouterr().err
-
-
-def test_figures_replace_those_between_the_marks_of_a_page(tmp_path):
-    page = tmp_path / "page.md"
-    begin, end = "<!-- figures: begin -->", "<!-- figures: end -->"
-    page.write_text(f"before\n{begin}\nold\n{end}\nafter\n")
-    report.put_into(page, "new\n")
-    assert page.read_text() == f"before\n{begin}\nnew\n{end}\nafter\n"
-    page.write_text("without marks\n")
-    with pytest.raises(SystemExit, match="no lines"):
-        report.put_into(page, None)
 
 
 # Delivery
@@ -267,12 +243,6 @@ def test_a_paced_consumer_sleeps_to_its_schedule_and_times_next_alone(clock, rec
     assert paced.seconds == pytest.approx(12.5)  # six intervals and the last batch's making
 
 
-def test_a_consumer_kept_waiting_catches_up_without_a_sleep(clock, records):
-    rate = records.batch_size * records.record_bytes / 0.5
-    measuring.pace(buffering(clock, records, 4.0, 2.0, 8), records, seconds=11.0, rate=rate)
-    assert clock.slept == pytest.approx(0.5)  # before the first batch that is timed
-
-
 def test_the_time_of_children_counts_while_they_live_and_after():
     before = measuring.cpu_seconds()
     code = "import time\nwhile time.process_time() < 0.2: pass\nprint(flush=True)\ninput()"
@@ -301,16 +271,3 @@ def test_a_reader_that_fails_says_why_and_leaves_the_worker_to_others(tmp_path):
         assert "a FileSet of no files" in worker.do(contender="ours:numpy", **task)["failed"]
         records.make("tfrecord", data.write_shards)
         assert worker.do(contender="ours:numpy", **task)["done"]["whole"] is True
-
-
-def test_a_form_is_there_whole_or_not_at_all(records):
-    def fail(of: RecordSet, folder: Path) -> None:
-        (folder / "half").touch()
-        raise OSError("the disk is full")
-
-    with pytest.raises(OSError, match="the disk is full"):
-        records.make("tar", fail)
-    assert not records.folder("tar").exists()
-    records.make("tar", lambda of, folder: (folder / "whole").touch())
-    records.make("tar", fail)  # not asked again
-    assert [path.name for path in records.folder("tar").iterdir()] == ["whole"]

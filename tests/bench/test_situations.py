@@ -11,7 +11,7 @@ from cachecd.config import load
 from tests.bench.shortform import run
 from tests.bench.situations.__main__ import SITUATIONS
 from tests.bench.situations.places import EXAMPLES
-from tests.bench.situations.report import Bar, Report, spread
+from tests.bench.situations.report import Bar, Report
 
 HERE = Path(__file__).parent / "situations"
 
@@ -74,8 +74,3 @@ def test_a_bar_is_judged_by_the_median_and_never_is_missed():
     assert "| at most | ≤ 0.6 | 0.60 (0.50-0.90) | met |" in text
     assert "| never | ≤ 2 | never (1.00-never) | **missed** |" in text
     assert Report("t", "s", bars=[never]).document()["bars"]["never"]["values"] == [1.0, None, None]
-
-
-def test_a_spread_is_the_median_with_the_least_and_the_greatest():
-    assert spread([3.0, 1.0, 2.0], 1) == "2.0 (1.0-3.0)"
-    assert spread([1234.5], 0) == "1,234"

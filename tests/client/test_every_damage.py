@@ -102,8 +102,10 @@ def test_whatever_is_damaged_of_a_leased_shard_is_not_delivered_and_is_reported(
             assert len(reported) == 1, "the first of its shard"
 
 
-@pytest.mark.parametrize("window", [None, 1])
-@pytest.mark.parametrize("becomes", ["nothing", "a loop", "a folder", "unindexed"])
+@pytest.mark.parametrize(
+    ("becomes", "window"),
+    [("nothing", None), ("nothing", 1), ("a loop", 1), ("a folder", None), ("unindexed", None)],
+)
 def test_a_leased_shard_that_vanishes_costs_its_records_and_is_reported(
     cache_dir, shard, becomes, window
 ):

@@ -21,6 +21,7 @@ from cachecd_client.lease.leased_set import ShardFiles
 from cachecd_client.protocol import Manifest
 from tests.client.conftest import locked
 from tests.core.processes import fork, in_child, until
+from tests.core.shards import LONG
 
 
 @pytest.fixture
@@ -172,7 +173,7 @@ def test_an_unreadable_manifest_is_refused_and_not_kept_open(path):
     assert os.listdir("/proc/self/fd") == before
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100 if LONG else 50, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.sampled_from([f.name for f in dataclasses.fields(Manifest)]),
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3)

@@ -90,14 +90,14 @@ def test_the_order_is_that_of_the_same_files_uncompressed(tmp_path, index, out):
 
 
 def by_tensorflow(path, records, compression):
-    options = tf.io.TFRecordOptions(compression_type=compression or "")
+    options = tf.io.TFRecordOptions(compression_type=compression)
     with tf.io.TFRecordWriter(str(path), options) as writer:
         for record in records:
             writer.write(record)
     return path
 
 
-@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
 def test_what_tensorflow_wrote_is_read_record_for_record(tmp_path, index, out, compression):
     texts = [os.urandom(size) for size in (0, 1, 100, 70_000, 3)]
     records = [
@@ -121,11 +121,10 @@ def test_in_its_own_folder_a_plain_file_gets_a_sidecar_alone(tmp_path, out, inde
     assert index(plain, packed) == 0
 
 
-@pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_a_file_that_changed_is_indexed_anew(tmp_path, index, out, capsys, compression):
-    path = put(tmp_path / "a", numbers(0, 3), compression)
+def test_a_file_that_changed_is_indexed_anew(tmp_path, index, out, capsys):
+    path = put(tmp_path / "a", numbers(0, 3), "GZIP")
     assert index(path) == 0
-    put(path, numbers(7, 4), compression)
+    put(path, numbers(7, 4), "GZIP")
     assert index(path) == 0
     assert capsys.readouterr().out.count("0 were there") == 2
     assert labels(FileSet(out / "a").numpy(1, shuffle=False)) == [7, 8, 9, 10]
@@ -259,8 +258,7 @@ def test_a_full_disk_leaves_nothing_of_the_file(tmp_path, index, out, capsys):
     assert names(out) == []
 
 
-@pytest.mark.parametrize("limit", [0, 3000, 500_000])
-@pytest.mark.parametrize("compression", [None, "GZIP"])
+@pytest.mark.parametrize(("limit", "compression"), [(0, None), (3000, "GZIP"), (500_000, "GZIP")])
 def test_killed_in_the_middle_the_next_run_goes_on(
     tmp_path, index, out, environment, limit, compression
 ):

@@ -135,7 +135,7 @@ def distributed(monkeypatch):
     return one
 
 
-@pytest.mark.parametrize("way", ["numpy", "torch", "tf", "jax", "to_dataset", "tf_dataset"])
+@pytest.mark.parametrize("way", ["numpy", "tf", "to_dataset", "tf_dataset"])
 def test_keras_processes_that_hold_one_replica_are_refused_until_a_rank_says_which(
     tmp_path, distributed, way
 ):

@@ -72,13 +72,15 @@ def from_web_to_code(progress):
     return {"web": 1 - progress / 2, "code": progress / 2}
 
 
-@pytest.mark.parametrize("weights", [WEIGHTS, from_web_to_code])
 @pytest.mark.parametrize(
-    "run",
-    [{"n": 3}, {"records": 170}, {"n": 3, "steps_per_epoch": 9}],
-    ids=lambda run: "-".join(run),
+    ("weights", "run", "left"),
+    [
+        (WEIGHTS, {"records": 170}, (1, 9)),
+        (from_web_to_code, {"records": 170}, (1, 3)),
+        (WEIGHTS, {"n": 3, "steps_per_epoch": 9}, (1, 3)),
+        (from_web_to_code, {"n": 3, "steps_per_epoch": 9}, (1, 9)),
+    ],
 )
-@pytest.mark.parametrize("left", [(1, 3), (1, 9)])
 def test_a_mixture_that_is_left_and_resumed_reads_what_an_uninterrupted_one_does(
     lender, weights, run, left
 ):

@@ -28,8 +28,8 @@ def test_each_loop_reads_the_next_epoch_of_the_run(cache):
     assert [labels(loader) for _ in range(3)] == by_epochs(cache, n=3)
 
 
-@pytest.mark.parametrize("run", [{"records": 100}, {"records": 90, "steps_per_epoch": 4}])
-def test_a_run_of_records_is_read_to_its_end(cache, run):
+def test_a_run_of_records_is_read_to_its_end(cache):
+    run = {"records": 90, "steps_per_epoch": 4}
     expected = by_epochs(cache, **run)
     loader = cache.numpy("train", 4, **run)
     assert [labels(loader) for _ in expected] == expected
@@ -90,7 +90,7 @@ def test_progress_moves_with_each_batch_to_one(cache):
     assert (loader.report()["epoch"], loader.report()["steps"]) == (1, 7)
 
 
-@pytest.mark.parametrize("left", [(0, 2), (0, 5), (1, 1), (1, 7), (2, 10)])
+@pytest.mark.parametrize("left", [(0, 2), (1, 7), (2, 10)])
 def test_a_state_goes_on_in_another_loader(cache, left):
     epoch, batches = left
     whole = by_epochs(cache, n=3)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from cachecd_client.loader.sweep import Sweep
+from tests.core.shards import LONG
 
 
 def records_of(stages, files):
@@ -95,14 +96,14 @@ class Sweeps(RuleBasedStateMachine):
 
 
 TestSweeps = Sweeps.TestCase
-TestSweeps.settings = settings(max_examples=40, stateful_step_count=20)
+TestSweeps.settings = settings(max_examples=40 if LONG else 20, stateful_step_count=20)
 
 
 @given(
     sizes=st.lists(st.integers(0, 10**6), min_size=1, max_size=50).filter(any),
     share=st.floats(0.001, 0.999),
 )
-@settings(max_examples=60)
+@settings(max_examples=60 if LONG else 25)
 def test_of_each_file_comes_as_much_as_of_all(sizes, share):
     files, records = np.arange(len(sizes)), np.array(sizes, np.int64)
     wanted = max(1, int(records.sum() * share))

@@ -18,6 +18,9 @@ from tests.frameworks import torch
 
 N, EACH = 62, 10
 OPTIONS = {"batch_size": 4, "features": ["label", "image"], "seed": 5, "drop_last": False}
+EACH_WORLD = pytest.mark.parametrize(
+    ("world", "persistent"), [(1, True), pytest.param(2, False, marks=pytest.mark.long)]
+)
 
 
 def rows(batches):
@@ -96,8 +99,7 @@ def test_the_launchers_ranks_are_those_of_the_process_that_made_it(files, monkey
 
 
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata calls it
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("taken", [0, 3, 16])
+@pytest.mark.parametrize(("workers", "taken"), [(0, 3), (2, 3), (2, 16)])
 def test_a_stateful_dataloader_resumes_behind_the_last_batch(files, workers, taken):
     from torchdata.stateful_dataloader import StatefulDataLoader
 
@@ -145,7 +147,7 @@ def passes_of(files, count, **options):
     return [rows(loader) for _ in range(count)]
 
 
-@pytest.mark.parametrize(("world", "persistent"), [(1, True), (2, False)])
+@EACH_WORLD
 def test_workers_repeat_the_pass_until_set_epoch(files, world, persistent):
     options = {"rank": 0, "world": world}
     dataset = files.to_dataset(**OPTIONS, **options)
@@ -161,7 +163,7 @@ def test_workers_repeat_the_pass_until_set_epoch(files, world, persistent):
     assert rows(itertools.islice(loader, 2)) == second[:2]
     assert rows(loader) == second, "a look at two batches changed the order"
     expected = passes_of(files, 4) if world == 1 else [first, second]
-    for epoch in (3, 0, 0, 2) if world == 1 else (0,):
+    for epoch in (3, 0, 0) if world == 1 else (0,):
         dataset.set_epoch(epoch)
         assert rows(loader) == expected[epoch]
 
@@ -215,7 +217,7 @@ def log(tmp_path, monkeypatch):
     handler.close()
 
 
-@pytest.mark.parametrize(("world", "persistent"), [(1, True), (2, False)])
+@EACH_WORLD
 def test_second_pass_through_workers_warns_once(files, log, world, persistent):
     dataset = files.to_dataset(batch_size=4, rank=0, world=world)
     loader = through(dataset, 2, persistent_workers=persistent)
@@ -233,7 +235,7 @@ def test_second_pass_through_workers_warns_once(files, log, world, persistent):
     )
 
 
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize("persistent", [pytest.param(False, marks=pytest.mark.long), True])
 def test_state_continued_by_workers_is_refused_a_second_time(files, persistent):
     expected = passes_of(files, 3)
     begun = files.torch(**OPTIONS)
@@ -259,7 +261,7 @@ def test_state_continued_by_workers_is_refused_a_second_time(files, persistent):
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [(None, None), (lambda epoch: epoch.torch(1), None), (None, lambda epoch: epoch.to_dataset(2))],
+    [(None, None), (lambda epoch: epoch.torch(1), lambda epoch: epoch.to_dataset(2))],
 )
 def test_what_workers_read_counts_for_the_run_whatever_is_looked_at(cache, before, after):
     found = []

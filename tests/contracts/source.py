@@ -24,6 +24,7 @@ from cachecd_client._core import Sidecar, decode_example, encode_example, read_r
 from cachecd_client.schema import Schema
 
 CAPACITY = 64 << 10
+EACH_CAPACITY = [20 << 10, pytest.param(CAPACITY, marks=pytest.mark.long)]
 
 
 @dataclass
@@ -234,7 +235,7 @@ class SourceContract(ABC):
     def open(self) -> Source:
         return open_source(DatasetConfig.model_validate(self.config), ())
 
-    @pytest.mark.parametrize("capacity", [20 << 10, CAPACITY])
+    @pytest.mark.parametrize("capacity", EACH_CAPACITY)
     def test_every_record_is_written_once_and_in_order(self, bench: Bench, capacity: int):
         bench.capacity = capacity
         shards = bench.pour(self.objects())
@@ -242,7 +243,7 @@ class SourceContract(ABC):
         assert [r for shard in shards for r in shard.records] == list(self.records())
         assert bench.set_aside == {}
 
-    @pytest.mark.parametrize("cut", [11, 33_333])
+    @pytest.mark.parametrize("cut", [37, pytest.param(33_333, marks=pytest.mark.long)])
     def test_mixed_with_others_every_record_of_a_unit_is_written_once_and_in_order(
         self, bench: Bench, tmp_path: Path, cut: int
     ):
@@ -256,7 +257,7 @@ class SourceContract(ABC):
         other = Bench(self.open(), tmp_path / "cut", cut=cut, lanes=16)
         assert other.pour(self.objects()) == shards
 
-    @pytest.mark.parametrize("capacity", [20 << 10, CAPACITY])
+    @pytest.mark.parametrize("capacity", EACH_CAPACITY)
     def test_a_part_of_a_unit_is_written_alone_though_nobody_knows_where_it_begins(
         self, bench: Bench, capacity: int
     ):
@@ -277,7 +278,10 @@ class SourceContract(ABC):
         assert [r for shard in poured for r in shard.records] == expected
         assert bench.set_aside == {}
 
-    @pytest.mark.parametrize(("lanes", "capacity"), [(3, 20 << 10), (16, CAPACITY)])
+    @pytest.mark.parametrize(
+        ("lanes", "capacity"),
+        [(3, 20 << 10), pytest.param(16, CAPACITY, marks=pytest.mark.long)],
+    )
     def test_stream_that_was_killed_goes_on_with_the_same_shards(
         self, bench: Bench, tmp_path: Path, lanes: int, capacity: int
     ):

@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -55,30 +54,6 @@ class Named(Counted):
 
     def read(self, unit: Any, store: Any) -> Iterator[Record]:
         yield {"name": str(unit)}
-
-
-class Listed(Named):
-    def units(self, store: Any) -> Iterator[Record]:  # type: ignore[override]
-        for found in store.list():
-            if found.key.endswith(".wanted"):
-                yield {"name": found.key, "size": found.size}
-
-
-class Parallel:
-    """Several reads at a time, from threads of its own."""
-
-    def read(self, unit: Any, store: Any) -> list[Record]:
-        parts: dict[int, bytes] = {}
-
-        def fetch(at: int) -> None:
-            parts[at] = store.get(unit, at, at + 1000)
-
-        threads = [Thread(target=fetch, args=(at,)) for at in range(0, 8000, 1000)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        return [{"data": parts[at]} for at in sorted(parts)]
 
 
 class Broken:

@@ -116,7 +116,7 @@ SIZES = st.lists(
 
 
 @pytest.mark.parametrize("format", FORMATS)
-@settings(max_examples=60 if "CACHECD_LONG" in os.environ else 4)
+@settings(max_examples=60 if "CACHECD_LONG" in os.environ else 3)
 @given(data=st.data())
 def test_stream_under_kills_makes_the_same_shards_to_the_byte(
     root: Path, format: str, data: st.DataObject
