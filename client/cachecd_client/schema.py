@@ -137,11 +137,6 @@ class Schema:
             raise SchemaError(f"not a schema: {error!r} in {str(document)[:200]}") from error
 
 
-def infer_examples(records: Iterable[bytes]) -> Schema:
-    """The schema of serialized Examples, from some of them: see `infer_forms`."""
-    return infer_forms(form(f"record {i}", record) for i, record in enumerate(records))
-
-
 #: The place of a record, and the kind and number of values of each of its features.
 Form = tuple[str, Mapping[str, tuple[Kind, int]]]
 

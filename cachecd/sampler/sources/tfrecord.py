@@ -26,7 +26,7 @@ from cachecd.sampler.sources.packed import LARGEST, unpacked
 from cachecd.sampler.sources.records import Format
 from cachecd_client._core import decode_example, masked_crc32c
 from cachecd_client.errors import CorruptRecordError, SchemaError
-from cachecd_client.schema import infer_examples
+from cachecd_client.schema import form, infer_forms
 
 _HEADER = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
@@ -127,7 +127,8 @@ async def _describe(frames: _Frames, shard: Draft) -> None:
         frames.end()
         raise UnitError("it has no records")
     try:
-        shard.describe(infer_examples(sample))
+        forms = (form(f"record {number}", record) for number, record in enumerate(sample))
+        shard.describe(infer_forms(forms))
     except (SchemaError, ValueError) as error:
         raise UnitError(f"no schema fits its first {len(sample)} records: {error}") from error
 

@@ -1,4 +1,4 @@
-"""What a loader reads: files and their schema, the part of this rank, and who is notified."""
+"""What a loader reads: files and their schema, the part of this rank, who is notified, and with what."""
 
 from __future__ import annotations
 
