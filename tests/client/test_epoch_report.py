@@ -11,6 +11,7 @@ from cachecd_client.loader.loader import Loader
 from cachecd_client.protocol import Granted
 from cachecd_client.report.summary import Waited, advice, line
 from cachecd_client.session.cache import Cache, connect
+from tests.client.conftest import beside
 from tests.client.test_epoch import corrupt
 from tests.core.processes import in_child
 
@@ -158,6 +159,12 @@ def test_a_pass_that_is_left_early_and_an_epoch_of_steps_drop_nothing(cache):
     with cache.acquire("train", job="another") as epoch:
         next(iter(epoch.numpy(batch_size=8)))
         assert epoch.report()["dropped_records"] == 0
+
+
+def test_records_that_a_smaller_node_lacks_are_not_dropped_by_drop_last(cache):
+    for epoch in cache.epochs("train", 1, agree=beside(8)):
+        list(epoch.numpy(batch_size=5))
+        assert epoch.report()["dropped_records"] == 3
 
 
 def test_records_dropped_over_all_ranks_are_counted(leased):

@@ -207,7 +207,7 @@ def dataset(
     begin()
     steps = batches = division.steps
     step = batch_size * world
-    lent = Lent("TensorFlow", steps, step, left_out(division, step))
+    lent = Lent("TensorFlow", steps, step, left_out(division, step, reading.agreed))
     if part is not None or last == "drop":
         # As many records as the part, but others: TensorFlow cannot read slices of files.
         last = "drop"

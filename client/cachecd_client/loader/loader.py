@@ -118,8 +118,8 @@ class Loader:
         self.rank, self.world = reading.place(options.get("rank"), options.get("world"))
         #: The part of the set that a pass reads, or None if it reads all of it once.
         self.part, self.division = reading.divided(self.batch_size, self.world, last, self.seed)
-        #: Records, over all ranks, that a whole pass leaves out.
-        self.dropped = left_out(self.division, self.batch_size * self.world)
+        #: Records, over all ranks, that `drop_last` leaves out of a whole pass.
+        self.dropped = left_out(self.division, self.batch_size * self.world, reading.agreed)
         self._every = integer("every", every, 1)
         self.threads = integer("threads", options.get("threads", 0), 0)
         shapes = [(self.batch_size, *image.shape) for image in options.get("decode", {}).values()]
@@ -232,7 +232,7 @@ class Loader:
         begin, end, step = self.start, source.position, self.batch_size * self.world
         division, is_whole = self.division, source.position == len(self)
         reads = min(end * step, division.records) - min(begin * step, division.records)
-        dropped = self.dropped if is_whole else 0
+        left = left_out(division, step) if is_whole else 0
         # A loop that knows len(loader) does not take one more batch, and the pass does not end.
         idle = source.seconds_idle if is_whole else 0.0
         return Figures(
@@ -240,8 +240,8 @@ class Loader:
             records=division.begin(end, self.rank) - division.begin(begin, self.rank),
             reads=reads,
             rows=(end - begin) * step,
-            delivered=reads + (dropped if dropped < step else 0),
-            dropped=dropped,
+            delivered=reads + (left if left < step else 0),
+            dropped=self.dropped if is_whole else 0,
             bytes=source.bytes_read,
             waited=self._opening + source.seconds_waited,
             elapsed=time.monotonic() - idle - self._begun,

@@ -84,9 +84,11 @@ def divide(
     return division
 
 
-def left_out(division: Division, step: int) -> int:
-    """Records, over all ranks, that no batch of a whole pass has; `step`: records of one step."""
-    return max(0, division.records - division.steps * step)
+def left_out(division: Division, step: int, agreed: Agreed | None = None) -> int:
+    """Records, over all ranks, that no batch of a whole pass has; `step`: records of one step. With
+    `agreed`, of the records that all nodes can read."""
+    records = division.records if agreed is None else min(division.records, agreed.least)
+    return max(0, records - division.steps * step)
 
 
 def seed_of(seed: int, number: int) -> int:
@@ -125,7 +127,7 @@ class Figures(NamedTuple):
     reads: int = 0  # records over all ranks
     rows: int = 0  # the same with padding
     delivered: int = 0  # reads, and the records that a whole pass leaves out, if less than a step
-    dropped: int = 0  # all records that a whole pass leaves out, over all ranks
+    dropped: int = 0  # records that `drop_last` leaves out of a whole pass, over all ranks
     bytes: int = 0
     waited: float = 0.0  # seconds for a batch, or for the files to be opened
     elapsed: float = 0.0  # seconds from the begin of the pass until now, or until its last batch
