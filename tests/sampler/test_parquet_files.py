@@ -265,4 +265,5 @@ def test_what_pyarrow_would_abort_the_process_for_is_the_units_fault(tmp_path: P
     assert body.count(optional) == 1
     bench = bench_of(tmp_path)
     assert bench.pour([body.replace(optional, required)]) == []
-    assert "histogram" in bench.set_aside[0]
+    # Old pyarrow knows no size statistics, and fails as it decodes.
+    assert "histogram" in bench.set_aside[0] or "cannot be decoded" in bench.set_aside[0]

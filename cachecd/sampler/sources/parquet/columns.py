@@ -165,12 +165,15 @@ def _walk(
         yield Column(name, next(leaves), fields, _dtype(kind), dims, bool(dims) and fixed)
 
 
+_FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
+
+
 def _dtype(kind: Any) -> str:
     types = pa.types
     if kind in _BYTES or types.is_fixed_size_binary(kind):
         return "bytes"
     if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
-        return str(np.dtype(kind.to_pandas_dtype()))
+        return _FLOATS.get(str(kind), str(kind))  # to_pandas_dtype() of old pyarrow imports pandas
     if types.is_decimal(kind):
         return "float64"
     if types.is_temporal(kind) and not types.is_interval(kind):
