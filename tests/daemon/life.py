@@ -1,17 +1,11 @@
-"""The life of a cache in one process: `python -m tests.daemon.life ROOT LIMIT SHARD_SIZE`.
-
-It fills the cache from ROOT/src, acquires one epoch after the other, holds each lease until it has the
-next, and prints a line for each event of interest. It ends by a signal, or when "stop" comes on stdin.
-"""
+"""The life of a cache, and of a trainer that acquires one epoch after the other, in one process."""
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
-import json
 import os
 import struct
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -125,18 +119,3 @@ class Life:
         ]
         names = [f"{n:010d}.{versions[n]}" if n in versions else f"{n:010d}" for n in numbers]
         return [folder / f"{name}.tfrecord" for name in names]
-
-
-async def main(root: Path, limit: int, shard_size: int) -> None:
-    async with Life(config(root, limit, shard_size)) as life:
-        print(json.dumps({"open": True}), flush=True)  # noqa: T201
-        reading = asyncio.ensure_future(asyncio.to_thread(sys.stdin.readline))
-        while not reading.done():
-            if lease := await life.acquire():
-                shards = [str(path) for path in life.shards(lease)]
-                print(json.dumps({"lease": lease, "shards": shards}), flush=True)  # noqa: T201
-            await asyncio.sleep(0.05)
-
-
-if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -65,9 +60,8 @@ def is_whole(life: Life) -> bool:
     return life.loop.policy.datasets["train"].generation.is_whole
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-async def test_cache_grows_until_it_is_whole_and_names_each_record_once(root, workers):
-    async with Life(config(root, LIMIT, SHARD), workers) as life:
+async def test_cache_grows_until_it_is_whole_and_names_each_record_once(root):
+    async with Life(config(root, LIMIT, SHARD)) as life:
         await until(lambda: is_whole(life))
         lease = await life.acquire()
         found = names(life.shards(lease))
@@ -143,46 +137,6 @@ async def test_killed_worker_costs_no_record(root):
         assert len(found) == TARS * MEMBERS
         assert set(found.values()) == {1}
         assert allocated(life.dir) <= LIMIT
-
-
-def published(folder: Path) -> dict[str, int]:
-    """The inodes of shards whose two files have their names."""
-    paths = list(folder.glob("datasets/train/*/shards/*.tfrecord"))
-    whole = [path for path in paths if Path(f"{path}.idx").exists()]
-    return {path.name: path.stat().st_ino for path in whole}
-
-
-@pytest.mark.parametrize("limit", [pytest.param(LIMIT, marks=pytest.mark.long), 3 << 20])
-async def test_killed_cache_goes_on_where_it_was(root, limit):
-    """Kills by SIGKILL at random points of the life, before, while and after it grows and rotates."""
-    chance = random.Random(limit)
-    folder = root / "cache"
-    command = [sys.executable, "-m", "tests.daemon.life", str(root), str(limit), str(SHARD)]
-    for _ in range(4):
-        before = published(folder)
-        with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True) as process:
-            assert process.stdout is not None
-            assert json.loads(process.stdout.readline()) == {"open": True}
-            after_start = published(folder)
-            time.sleep(chance.uniform(0, 0.7))
-            process.kill()
-            said = [json.loads(line) for line in process.stdout if line.endswith("}\n")]
-        assert allocated(folder) <= limit
-        if limit == LIMIT:  # nothing retires
-            assert before.items() <= after_start.items() <= published(folder).items()
-        if said:
-            there = [Path(shard) for shard in said[-1]["shards"]]
-            assert set(names(there).values()) <= {1}, "the last lease's files are whole and there"
-    async with Life(config(root, limit, SHARD)) as life:
-        seen: set[tuple[bytes, int]] = set()
-        async with asyncio.timeout(60):
-            while len(seen) < TARS * MEMBERS:
-                if lease := await life.acquire():
-                    found = names(life.shards(lease))
-                    assert set(found.values()) <= {1}
-                    seen |= set(found)
-                assert allocated(folder) <= limit
-                await asyncio.sleep(0.02)
 
 
 async def test_damaged_shard_is_made_again_from_the_source(root):
