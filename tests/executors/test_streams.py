@@ -14,7 +14,6 @@ from typing import Any
 from cachecd.executors.local import LocalExecutor
 from cachecd.model import Cursor, Shape, StreamId, Unit
 from cachecd.sampler.messages import (
-    Asks,
     Close,
     Closed,
     Described,
@@ -120,6 +119,11 @@ async def bench(folder: Path, workers: int = 1, **options: Any) -> AsyncIterator
 
 async def test_streams_are_spread_over_the_processes_and_each_fills_shards(tmp_path: Path):
     async with bench(tmp_path, workers=2) as b:
+        nobodys = StreamId("train", "g", 5)
+        b.grant(nobodys, 0)
+        b.executor.send(Close(nobodys))
+        await b.ended(nobodys, Closed)
+        assert b.said == [Closed(nobodys)]
         streams = [b.open(index) for index in range(4)]
         assert sorted(len(p.streams) for p in b.executor._processes) == [2, 2]
         for stream in streams:
@@ -159,26 +163,13 @@ async def test_streams_of_a_killed_process_fail_and_the_others_go_on(tmp_path: P
         assert (await b.sealed(again, 0)).records > 0
 
 
-async def test_no_unit_is_blamed_for_the_death_of_a_process_that_waits(tmp_path: Path):
-    async with bench(tmp_path) as b:
-        stream = b.open(0)
-        for shard in (0, 1):
-            b.grant(stream, shard)
-            await b.sealed(stream, shard)
-        [process] = b.executor._processes
-        await until(lambda: process.unit_of(stream) is None)
-        os.kill(process.pid, signal.SIGKILL)
-        failed = await b.ended(stream, Failed)
-        assert (failed.cause, failed.unit, failed.passing) == ("worker", None, True)
-
-
 async def test_stream_opened_again_at_its_cursor_makes_the_same_bytes(tmp_path: Path):
     async with bench(tmp_path / "whole") as b:
         stream = b.open(0)
         b.grant(stream, 0, 1, 2)
         await b.sealed(stream, 2)
         whole = b.files(stream)
-    async with bench(tmp_path / "parts", workers=2) as b:
+    async with bench(tmp_path / "parts") as b:
         stream = b.open(0)
         b.grant(stream, 0, 1)
         first = await b.sealed(stream, 0)
@@ -197,15 +188,6 @@ async def test_stream_opened_again_at_its_cursor_makes_the_same_bytes(tmp_path: 
         assert b.files(stream) == whole
 
 
-async def test_close_is_answered_for_a_stream_that_nobody_carries(tmp_path: Path):
-    async with bench(tmp_path) as b:
-        stream = StreamId("train", "g", 5)
-        b.grant(stream, 0)
-        b.executor.send(Close(stream))
-        await b.ended(stream, Closed)
-        assert b.said == [Closed(stream)]
-
-
 async def test_stream_whose_transform_hangs_fails_with_its_unit(tmp_path: Path):
     step = "tests.sampler.steps:first_then_wait"
     async with bench(tmp_path, transform=step, silence=1.0) as b:
@@ -218,7 +200,7 @@ async def test_stream_whose_transform_hangs_fails_with_its_unit(tmp_path: Path):
         assert (other.unit, other.passing) == (None, True)
 
 
-async def test_stream_that_waits_for_a_grant_is_not_silent(tmp_path: Path):
+async def test_process_that_waits_is_not_silent_and_its_death_blames_no_unit(tmp_path: Path):
     async with bench(tmp_path, silence=1.0) as b:
         stream = b.open(0)
         b.grant(stream, 0)
@@ -227,15 +209,13 @@ async def test_stream_that_waits_for_a_grant_is_not_silent(tmp_path: Path):
         b.grant(stream, 1)
         assert (await b.sealed(stream, 1)).records > 0
         assert not b.of(stream, Failed)
-
-
-async def test_streams_fail_where_no_process_stays_alive(tmp_path: Path):
-    async with bench(tmp_path) as b:
-        stream = b.open(0)
-        await b.ended(stream, Asks)
+        [process] = b.executor._processes
+        await until(lambda: process.unit_of(stream) is None)
         b.executor._command = (str(tmp_path / "none"),)
-        os.kill(b.executor.pids[0], signal.SIGKILL)
-        await b.ended(stream, Failed)
+        os.kill(process.pid, signal.SIGKILL)
+        failed = await b.ended(stream, Failed)
+        assert (failed.cause, failed.unit, failed.passing) == ("worker", None, True)
+
         b.open(0)
         await until(lambda: len(b.of(stream, Failed)) == 2)
         failed = b.of(stream, Failed)[-1]
