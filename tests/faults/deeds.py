@@ -226,7 +226,6 @@ DEEDS: dict[str, Any] = {
     "fork-twice": fork_twice,
     "fork-and-raise": fork_and_raise,
     "fork-and-exit": fork_and_exit,
-    "daemonise": daemonise,
     "daemonise-and-die": daemonise_and_die,
     "start-and-hang": start_and_hang,
     "close-everything": close_everything,
