@@ -65,7 +65,7 @@ def log_to_stderr() -> None:
             structlog.processors.TimeStamper(fmt="iso", utc=False),
             _printable,
             structlog.processors.format_exc_info,
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=28),
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
