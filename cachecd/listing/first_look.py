@@ -127,10 +127,7 @@ def _nothing_listed(source: SourceConfig) -> str:
             f".{' and '.join(keys)}: selects none of the objects under {source.url}, expected at least "
             "one: patterns are of keys below the URL"
         )
-    return (
-        f".url: no objects under {source.url}; expected at least one: check the prefix, and that it ends "
-        "where the keys begin"
-    )
+    return f".url: no objects under {source.url}; expected at least one: check the names of its folders"
 
 
 def _check_columns(name: str, source: SourceConfig, store: Store, page: list[ObjectInfo]) -> None:
