@@ -6,10 +6,13 @@ import asyncio
 import gc
 import inspect
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +27,8 @@ settings.register_profile(
 )
 settings.load_profile("short")
 
+TENSORFLOW = r"\b(tf|tf_dataset|tensorflow|keras)\b"
+
 # A shell lets background jobs ignore SIGINT, and every process that a test starts would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -37,6 +42,26 @@ def pytest_configure_node(node: Any) -> None:
         config.add_cleanup(running.close)
         config.s3 = running.enter_context(s3_server())
     node.workerinput["s3"] = config.s3.endpoint
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With --dist loadfile, one process alone imports TensorFlow for the client's tests: that takes seven
+    seconds of a processor, and each fork of such a process takes longer."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    @cache
+    def scope(file: str) -> str:
+        names = re.search(TENSORFLOW, Path(config.rootpath, file).read_text())
+        return "tensorflow" if names and file.startswith("tests/client/") else file
+
+    class ByFramework(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return scope(nodeid.partition("::")[0])
+
+    return ByFramework(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -257,7 +257,7 @@ def beside(records: int | None = None) -> AllGather:
 
     def gather(numbers: tuple[int, ...]) -> list[Row]:
         own = Row(*numbers)
-        there = own.records if records is None else min(own.records, records)
+        there = records if records and own.records else own.records
         return [own, own._replace(lease=1, records=there)]
 
     return gather

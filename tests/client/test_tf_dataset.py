@@ -207,6 +207,9 @@ def test_over_several_nodes_it_has_the_batches_agreed_on(cache):
         assert [len(batch["label"]) for batch in epoch.tf_dataset(batch_size=4)] == [4, 4]
         whole = epoch.tf_dataset(batch_size=8, drop_last=False)
         assert [len(batch["label"]) for batch in whole] == [8, 8, 4]
+    for epoch in cache.epochs("train", 1, agree=beside(33)):
+        whole = epoch.tf_dataset(batch_size=4, drop_last=False)
+        assert [len(batch["label"]) for batch in whole] == [4, 4, 4, 3, 1, 1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("graph", [True, False])
