@@ -47,7 +47,7 @@ def node(daemon, tmp_path) -> Callable[..., ScriptedDaemon]:
 # Through torch.distributed
 
 
-def train(node: ScriptedDaemon, meeting: str, rank: int, length: dict[str, int]):
+def train(node: ScriptedDaemon, meeting: str, rank: int):
     """What each epoch of this node reads, and the error that ends the run."""
     patience = timedelta(seconds=20)
     way = {"init_method": f"file://{meeting}", "timeout": patience}
@@ -55,17 +55,21 @@ def train(node: ScriptedDaemon, meeting: str, rank: int, length: dict[str, int])
     epochs, failed = [], ""
     with connect(node.endpoint) as cache:
         try:
-            epochs.extend(labels(epoch.numpy(BATCH)) for epoch in cache.epochs("train", **length))
+            epochs.extend(labels(epoch.numpy(BATCH)) for epoch in cache.epochs("train", 3))
         except CachecdError as error:
             failed = f"{type(error).__name__}: {error}"
     return epochs, failed
 
 
+def trained(nodes, folder):
+    assert torch.distributed.is_available()  # imported once, before the processes are forked
+    meeting = str(folder / "meeting")
+    return in_children(*(partial(train, each, meeting, rank) for rank, each in enumerate(nodes)))
+
+
 def test_two_nodes_take_as_many_steps_and_what_is_dropped_changes(node, tmp_path):
     nodes = node(2), node(3)
-    meeting = str(tmp_path / "meeting")
-    run = [partial(train, each, meeting, rank, {"n": 3}) for rank, each in enumerate(nodes)]
-    (small, _), (large, _) = in_children(*run)
+    (small, _), (large, _) = trained(nodes, tmp_path)
     assert [len(read) for read in small] == [len(read) for read in large] == [20] * 3
     assert {frozenset(read) for read in small} == {frozenset(range(20))}
     left_out = [set(range(30)) - set(read) for read in large]
@@ -75,9 +79,7 @@ def test_two_nodes_take_as_many_steps_and_what_is_dropped_changes(node, tmp_path
 
 def test_a_node_that_cannot_have_its_set_ends_the_run_on_all(node, tmp_path):
     nodes = node(2), node(3, refuse=1)
-    meeting = str(tmp_path / "meeting")
-    run = [partial(train, each, meeting, rank, {"n": 3}) for rank, each in enumerate(nodes)]
-    (waiting, told), (failing, failed) = in_children(*run)
+    (waiting, told), (failing, failed) = trained(nodes, tmp_path)
     assert len(waiting) == len(failing) == 1
     assert told == (
         "OtherNodeError: epoch 1 of 'train': 1 of 2 processes could not take their set; "

@@ -86,25 +86,3 @@ def test_files_that_are_others_than_were_counted_are_an_error_and_no_other_numbe
     write(second, examples(range(records)))
     with pytest.raises(CorruptError, match=f"have {40 + records} records, expected 80"):
         list(loader)
-
-
-@pytest.mark.filterwarnings("ignore")  # what Lightning has to say to a model of no layer
-@pytest.mark.parametrize("features", [["label"], None])
-def test_what_lightning_logs_without_more_is_the_mean_of_the_set(files, features):
-    """It weights a batch's mean by the rows that it finds in the batch, strings among them or not."""
-    import pytorch_lightning as trainers
-
-    class Model(trainers.LightningModule):
-        def validation_step(self, batch, _):
-            self.log("accuracy", (batch["label"] >= 99).float().mean())
-
-    trainer = trainers.Trainer(
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
-    batches = files.torch(64, shuffle=False, drop_last=False, features=features)
-    (found,) = trainer.validate(Model(), batches, verbose=False)
-    assert found["accuracy"] == pytest.approx(4 / N)
