@@ -61,13 +61,6 @@ def test_without_a_sidecar_the_file_is_walked_and_its_schema_inferred(shard):
     assert not os.path.exists(f"{shard}.idx")
 
 
-def test_a_schema_may_be_given(shard):
-    os.unlink(f"{shard}.idx")
-    files = FileSet([shard], schema=schema())
-    batch = next(iter(files.numpy(batch_size=12, shuffle=False)))
-    assert np.array_equal(batch["image"][5], record(5)["image"])
-
-
 def test_a_set_of_no_files_is_refused():
     with pytest.raises(CallerError, match="no files"):
         FileSet([])

@@ -89,15 +89,6 @@ def test_several_bytes_per_record_are_data_and_an_offset_for_each(tmp_path):
     assert items(data, offsets) == rows[0] + rows[1]
 
 
-def test_lists_of_bytes_are_data_offsets_and_row_splits(tmp_path):
-    rows = [[b"a", b""], [], [b"ccc"] * 1000, []]
-    path = shard(tmp_path / "a", rows)
-    data, offsets, splits = read(path, ("x", "bytes", "bytes", None, False), 4)
-    assert splits.dtype == np.int64
-    values = items(data, offsets)
-    assert [values[a:b] for a, b in itertools.pairwise(splits)] == rows
-
-
 @settings(max_examples=30 if LONG else 12)
 @given(
     st.lists(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cachecd_client._core import BatchReader, drawn, draws_until
-from tests.core.shards import FEATURES, LONG, batches, labels, write_files
+from tests.core.shards import FEATURES, LONG, labels, write_files
 
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -155,18 +155,6 @@ def test_another_seed_keeps_the_draws_and_changes_the_records(files):
     one, other = read(files, given_, seed=1), read(files, given_, seed=2)
     assert one != other
     assert [n // 1000 for n in one] == [n // 1000 for n in other]
-
-
-def test_ids_and_datasets_name_the_record(files):
-    of = np.array([7, 7, 8, 8, 9, 9])
-    reader = BatchReader(
-        files, FEATURES, batch_size=4, ids=True, datasets=of,
-        mixture=mixture(bounds_of(1, 1, 1), 9, 40, [1, 1, 8]),
-    )  # fmt: skip
-    for batch in batches(reader):
-        first = np.array(STARTS)[batch["_shard"]]
-        assert (first + batch["_record"]).tolist() == batch["label"].tolist()
-        assert (batch["_dataset"] - 7).tolist() == (batch["label"] // 1000).tolist()
 
 
 @pytest.mark.parametrize(

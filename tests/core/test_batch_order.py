@@ -53,26 +53,6 @@ def test_the_order_depends_neither_on_threads_nor_on_prefetch(files, threads, pr
                 assert np.array_equal(a, b)
 
 
-def test_fewer_batches_are_the_first_of_all(files):
-    options = {"batch_size": 9, "seed": 5}
-    whole = [b["label"].tolist() for b in batches(BatchReader(files, FEATURES, **options))]
-    reader = BatchReader(files, FEATURES, nodes=(7 * 9, 900), **options)
-    assert reader.num_batches == 7
-    assert [b["label"].tolist() for b in batches(reader)] == whole[:7]
-    reader = BatchReader(files, FEATURES, nodes=(900, 900), **options)
-    assert reader.num_batches == 10, "there are no more than records make"
-
-
-def test_more_batches_than_records_make_are_padding(files):
-    options = {"batch_size": 40, "last": "pad"}
-    reader = BatchReader(files, FEATURES, nodes=(1, 161), start=1, every=2, **options)
-    assert reader.num_batches == 5
-    assert [int(b["_valid"].sum()) for b in batches(reader)] == [40, 0]
-    found = batches(BatchReader(files, FEATURES, nodes=(1, 161), **options))
-    assert [int(b["_valid"].sum()) for b in found] == [40, 40, 17, 0, 0]
-    assert not found[-1]["label"].any()
-
-
 def test_ids_tell_file_and_record(files):
     options = {"batch_size": 10, "last": "pad", "ids": True, "seed": 3}
     starts = np.cumsum([0, *SIZES])

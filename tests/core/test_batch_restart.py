@@ -93,14 +93,6 @@ def test_a_start_beyond_the_last_batch_is_refused_and_the_reader_stays_of_use(pa
     assert len(labels(several)) == N
 
 
-def test_a_pass_is_iterated_over_and_ends(path):
-    several = reader(path)
-    found = [int(label) for batch in several for label in batch["label"]]
-    several.restart()
-    assert labels(several) == found
-    assert list(several) == []
-
-
 def test_an_iterator_does_not_go_on_in_another_pass(path):
     several = reader(path)
     before = iter(several)

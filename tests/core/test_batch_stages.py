@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cachecd_client._core import BatchReader, count_records
-from tests.core.shards import FEATURES, LONG, batches, example, labels, write, write_files
+from tests.core.shards import FEATURES, LONG, example, labels, write, write_files
 
 SIZES = [40, 0, 1, 56, 17, 30]
 STARTS = [sum(SIZES[:file]) for file in range(len(SIZES))]
@@ -89,25 +89,6 @@ def test_a_set_that_is_read_again_comes_in_another_order_each_time(files):
     passes = [found[i : i + sum(SIZES)] for i in range(0, len(found), sum(SIZES))]
     assert len({tuple(one) for one in passes}) == 3
     assert passes[0] == read(files, [whole], seed=8)
-
-
-def test_ids_name_the_file_and_the_record_in_it(files):
-    reader = BatchReader(
-        files,
-        FEATURES,
-        batch_size=3,
-        ids=True,
-        stages=[table([(3, 10, 5), (0, 38, 2), (3, 50, 2)])],
-    )
-    rows = [
-        (int(file), int(record), int(label))
-        for batch in batches(reader)
-        for file, record, label in zip(
-            batch["_shard"], batch["_record"], batch["label"], strict=True
-        )
-    ]
-    assert all(STARTS[file] + record == label for file, record, label in rows)
-    assert {file for file, _, _ in rows} == {0, 3}
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from cachecd_client import FileSet, _core
 from cachecd_client._core import BatchReader
-from cachecd_client.errors import CorruptRecordError, CorruptSidecarError
+from cachecd_client.errors import CorruptSidecarError
 from tests.core.processes import until
 from tests.core.shards import (
     FEATURES,
@@ -19,7 +19,6 @@ from tests.core.shards import (
     example,
     flip,
     labels,
-    reader_of,
     spoil,
     write,
     write_files,
@@ -182,21 +181,6 @@ def test_relative_paths_mean_the_folder_in_which_the_loader_was_made(files, wind
     assert len(batch["label"]) == 10
     monkeypatch.chdir("/")
     assert sum(len(batch["label"]) for batch in loader) == FILES * RECORDS
-
-
-def test_a_page_cut_off_after_it_was_brought_in_is_a_corrupt_record_and_no_crash(tmp_path):
-    """Truncation takes pages away that are mapped already: touching them is a SIGBUS."""
-    path = write(tmp_path / "cut", [example(i) for i in range(4000)])
-    reader = reader_of(
-        path, batch_size=10, shuffle=False, prefetch_bytes=1, threads=1, on_corrupt="raise"
-    )
-    assert reader.next() is not None
-    with open(path, "r+b") as file:
-        file.truncate(4096)
-    with pytest.raises(CorruptRecordError, match=r"Input/output error|CRC") as caught:
-        batches(reader)
-    assert caught.value.path == str(path)
-    assert caught.value.offset > 0
 
 
 def test_a_file_that_was_cut_short_leaves_the_others_where_they_are(tmp_path):

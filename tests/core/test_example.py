@@ -141,13 +141,6 @@ def test_what_is_encoded_is_decoded(record):
     assert {name: values for name, (_, values) in decoded.items()} == record
 
 
-def test_a_large_example_is_encoded_and_decoded():
-    record = {"image": bytes(range(256)) * 40_000, "numbers": np.arange(100_000, dtype=np.int64)}
-    decoded = decode(_core.encode_example(record))
-    assert decoded["image"] == ("bytes", [record["image"]])
-    assert decoded["numbers"] == ("int64", list(range(100_000)))
-
-
 # Reading what others write
 
 
