@@ -65,13 +65,11 @@ class Percent:
 
 
 def parse_size(value: object) -> int:
-    """Bytes, from 0 to MAX_SIZE; a fraction of a byte is dropped. A number below 1024 needs a unit."""
+    """Bytes, from 0 to MAX_SIZE; a fraction of a byte is dropped."""
     number, unit, per_second = _split(value, _SIZE)
     factor = SIZE_UNITS.get(unit or "B", SIZE_UNITS["kB"] if unit == "KB" else None)
     if factor is None or per_second:
         raise _unfit(value, _SIZE)
-    if not unit and 0 < number < 1024:  # a unit was forgotten
-        raise _unfit(value, f"{_SIZE}: {number} alone means {number} bytes")
     size = int(number * factor)
     if size > MAX_SIZE:
         raise _unfit(value, f"a size of at most {format_size(MAX_SIZE)}")
@@ -108,8 +106,8 @@ def parse_size_or_percent(value: object) -> int | Percent:
         return Percent(float(number))
     try:
         return parse_size(value)
-    except ValueError as error:
-        raise ValueError(str(error).replace(_SIZE, expected)) from None
+    except ValueError:
+        raise _unfit(value, expected) from None
 
 
 def format_size(size: int) -> str:

@@ -152,9 +152,8 @@ class Generation:
     def estimate(self) -> float:
         """The bytes that all listed units would occupy, at today's bytes per unit."""
         lanes = self.blocks.shape.lanes * self.blocks.shape.streams
-        ended = max(
-            0, self.table.ended - lanes
-        )  # at most `lanes` units may have begun before the live shards
+        # At most `lanes` units may have begun before the live shards.
+        ended = max(0, self.table.ended - lanes)
         return self.units * self.table.live_bytes / ended if ended else math.inf
 
     @property
