@@ -31,9 +31,9 @@ def checkout(tmp_path):
         script = f'#!/bin/sh\necho "{tool} $*" >> "$CALLS"\n[ "$FAIL" != "{tool}" ]\n'
         (tmp_path / "bin" / tool).write_text(script)
         (tmp_path / "bin" / tool).chmod(0o755)
-    # Stands for `python3 -m venv DIR`: an environment with these tools.
+    # Stands for `python3 -m venv --upgrade-deps DIR`: an environment with these tools.
     (tmp_path / "python").write_text(
-        '#!/bin/sh\nmkdir -p "$3" && cp -r "$(dirname "$0")/bin" "$3"\n'
+        '#!/bin/sh\nmkdir -p "$4" && cp -r "$(dirname "$0")/bin" "$4"\n'
     )
     (tmp_path / "python").chmod(0o755)
     (tmp_path / "tmp").mkdir()
