@@ -46,8 +46,8 @@ def pytest_configure_node(node: Any) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With --dist loadfile, one process alone imports TensorFlow for the client's tests: that takes seven
-    seconds of a processor, and each fork of such a process takes longer."""
+    """With --dist loadfile, one process alone imports TensorFlow for the tests of client and core. That
+    takes seven seconds of a processor, and each fork of such a process takes longer."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
@@ -55,7 +55,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     @cache
     def scope(file: str) -> str:
         names = re.search(TENSORFLOW, Path(config.rootpath, file).read_text())
-        return "tensorflow" if names and file.startswith("tests/client/") else file
+        return "tensorflow" if names and file.startswith(("tests/client/", "tests/core/")) else file
 
     class ByFramework(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:

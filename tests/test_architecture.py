@@ -7,7 +7,8 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 from statistics import median
@@ -59,14 +60,32 @@ STDLIB = (
 WITHOUT_IO = {*STDLIB.split(), "numpy", "typing_extensions"}
 
 
-def modules(base: Path, package: str) -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted((base / package).rglob("*.py")):
-        parts = path.relative_to(base).with_suffix("").parts
-        yield ".".join(parts).removesuffix(".__init__"), ast.parse(path.read_text(), str(path))
+class Modules(Mapping[str, ast.Module]):
+    """The modules of a package by name, each parsed when a test first looks at it."""
+
+    def __init__(self, base: Path, package: str) -> None:
+        self._paths = {}
+        for path in sorted((base / package).rglob("*.py")):
+            parts = path.relative_to(base).with_suffix("").parts
+            self._paths[".".join(parts).removesuffix(".__init__")] = path
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, name: str) -> ast.Module:
+        return parsed(self._paths[name])
 
 
-DAEMON = dict(modules(ROOT, "cachecd"))
-CLIENT = dict(modules(ROOT / "client", "cachecd_client"))
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
+DAEMON = Modules(ROOT, "cachecd")
+CLIENT = Modules(ROOT / "client", "cachecd_client")
 PURE |= {name.removeprefix("cachecd.") for name in DAEMON if name.startswith("cachecd.policy")}
 MODULES = DAEMON.keys() | CLIENT.keys() | {"cachecd_client._core"}
 

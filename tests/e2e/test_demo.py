@@ -82,6 +82,7 @@ def start(tmp_path):
         yield demo
 
 
+@pytest.mark.long
 def test_cache_grows_and_rotates_within_its_limit_until_ctrl_c(start):
     demo = start("--epochs", "60", "--json")
     setting = json.loads(demo.lines_until('"setting"')[-1])
@@ -116,14 +117,17 @@ def test_cache_grows_and_rotates_within_its_limit_until_ctrl_c(start):
     assert rows[-1]["accuracy"] > ACCURACY
 
 
-def test_demo_ends_with_a_summary_and_leaves_nothing(start):
-    demo = start("--epochs", "1", "--json")
+def test_demo_grows_within_its_limit_and_leaves_nothing(start):
+    demo = start("--epochs", "3", "--json")
     output, errors = demo.end()
     assert demo.process.returncode == 0, errors
-    *_, row, summary = map(json.loads, output.splitlines())
-    assert (row["kind"], summary["kind"], summary["epochs"]) == ("epoch", "summary", 1)
-    assert summary["limit_kept"]
-    assert 0 < summary["most_disk_bytes"] <= row["limit_bytes"]
+    rows = [json.loads(line) for line in output.splitlines()]
+    *_, first, second, third, summary = rows
+    assert [row["kind"] for row in rows[-4:]] == ["epoch", "epoch", "epoch", "summary"]
+    assert first["records"] < third["records"]
+    assert first["seen"] <= second["seen"] <= third["seen"]
+    assert (summary["epochs"], summary["limit_kept"]) == (3, True)
+    assert 0 < summary["most_disk_bytes"] <= first["limit_bytes"]
     assert summary["measurements"] > 1
     assert demo.left() == []
 
