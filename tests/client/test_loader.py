@@ -327,6 +327,22 @@ def test_look_on_one_rank_leaves_later_passes_divided(tmp_path):
         assert sorted(labels(ranks[0]) + labels(ranks[1])) == list(range(400))
 
 
+def test_shuffled_ranks_take_equal_steps_and_never_the_same_record(files):
+    loaders = [files.numpy(4, rank=rank, world=3) for rank in range(3)]
+    assert len({len(loader) for loader in loaders}) == 1
+    orders = []
+    for number in range(2):
+        of_ranks = []
+        for loader in loaders:
+            loader.set_epoch(number)
+            of_ranks.append(labels(loader))
+        together = [label for found in of_ranks for label in found]
+        assert [len(found) for found in of_ranks] == 3 * [4 * len(loaders[0])]
+        assert len(set(together)) == len(together)
+        orders.append(of_ranks)
+    assert orders[0] != orders[1]
+
+
 def test_several_ranks_keep_one_order_until_set_epoch(files, caplog):
     loader = files.numpy(10, rank=1, world=2, seed=3)
     first = labels(loader)
