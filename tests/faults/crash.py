@@ -157,8 +157,9 @@ def _points(
 
 def _class(path: str) -> str:
     """The glob of the paths that are of the same kind."""
-    path = re.sub(r"\d{10}", "??????????", path)
+    # The directory first: its hash may have ten digits in a row.
     path = re.sub(r"^datasets/train/[0-9a-f]{16}", "datasets/train/*", path)
+    path = re.sub(r"\d{10}", "??????????", path)
     return re.sub(r"^leases/.*\.json", "leases/*.json", path) or "."
 
 

@@ -144,7 +144,7 @@ class Stage:
     @staticmethod
     def _source(dataset: str) -> dict[str, Any]:
         url = f"s3://soak/{dataset}/"
-        return {"url": url, "format": "files", "label": {"pattern": LABEL}}
+        return {"url": url, "format": "files", "label": LABEL}
 
     def _rank(self, framework: str, job: str, **environ: str) -> Rank:
         name = job + environ.get("LOCAL_RANK", "")
