@@ -49,8 +49,14 @@ def load_config(path: Path, environ: Mapping[str, str]) -> Config:
     except ValidationError as error:
         details = error.errors(include_url=False)
         too_small = not problems and all(d["type"] == "limit_too_small" for d in details)
-        meant = {m for d in details if (m := _meant(d)) is not None}
-        problems += [_problem(document, d) for d in details if d["loc"] not in meant]
+        unknown = [d["loc"] for d in details if d["type"] == "extra_forbidden"]
+        # A misspelled key is not reported a second time, as missing.
+        misspelled = {(*loc[:-1], close) for loc in unknown if (close := _close(loc))}
+        problems += [
+            _problem(document, d)
+            for d in details
+            if d["type"] != "missing" or d["loc"] not in misspelled
+        ]
         raise_all(path, problems, LimitTooSmallError if too_small else ConfigError)
         raise  # not reached: a ValidationError has at least one error
     raise_all(path, problems)
@@ -110,16 +116,10 @@ def _unknown(loc: Loc) -> str:
 
 
 def _close(loc: Loc) -> str:
-    """The known key that resembles an unknown one, or ""."""
+    """Returns the known key that an unknown key resembles, or "". A removed key resembles none."""
     section = section_at(loc[:-1])
-    known = [*section.model.model_fields] if section else []
+    known = [*section.model.model_fields] if section and not removed(loc) else []
     return next(iter(get_close_matches(str(loc[-1]), known, 1)), "")
-
-
-def _meant(detail: ErrorDetails) -> Loc | None:
-    """The key that an unknown key stands for: where it is missing, one line about the two is enough."""
-    loc = detail["loc"]
-    return (*loc[:-1], _close(loc)) if detail["type"] == "extra_forbidden" else None
 
 
 def _purpose(loc: Loc) -> str:

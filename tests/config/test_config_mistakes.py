@@ -236,6 +236,22 @@ def test_all_mistakes_are_reported_at_once_in_the_order_of_the_file(complaints, 
     ]
 
 
+def test_misspelled_key_hides_no_other_mistake(complaints, good):
+    lines = complaints(good.replace("limit: 500GiB", "limit: lots\n  limt: 1GiB"))
+    assert [line.split(" ")[1] for line in lines] == ["cache.limit:", "cache.limt:"]
+
+
+def test_removed_key_does_not_stand_for_a_missing_one(complaints):
+    text = "version: 1\ncache: {dir: /c, limit: 1GiB}\ndatasets:\n  train:\n    sources: []\n"
+    assert [line.split(" ", 2)[1:] for line in complaints(text)] == [
+        [
+            "datasets.train.source:",
+            "missing: Where the examples come from, {url: ..., format: ...}",
+        ],
+        ["datasets.train.sources:", 'removed; use epochs({"web": 0.7, "code": 0.3})'],
+    ]
+
+
 def test_a_dataset_without_a_source_is_reported_at_its_name(complaints):
     text = "version: 1\ncache: {dir: /c, limit: 1GiB}\ndatasets:\n  train:\n    seed: 1\n"
     assert complaints(text) == [
