@@ -35,7 +35,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """All processes of a run share one S3 server, that of the process that starts them."""
+    """Starts one S3 server for all processes of a run."""
     config = node.config
     if not hasattr(config, "s3"):
         running = ExitStack()
@@ -76,8 +76,8 @@ def s3(request: pytest.FixtureRequest) -> Iterator[S3Server]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """A test that is a coroutine has an event loop of its own. There, asynchronous context managers among
-    its fixtures are entered."""
+    """Runs a coroutine test in a new event loop, and enters fixtures that are asynchronous context managers
+    there."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters
@@ -107,9 +107,9 @@ frozen = 0  # modules
 
 
 def freeze() -> None:
-    """What tests import, frameworks and all, is no garbage: no collection looks through it again.
+    """Excludes imported modules from garbage collection.
 
-    A test that collects did so for a third of a second each time, and the automatic ones were as slow.
+    With the frameworks loaded, each collection took a third of a second.
     """
     global frozen
     if len(sys.modules) > frozen + 100:
@@ -123,5 +123,5 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_runtest_logfinish() -> None:
-    """The test may have been the first that uses a framework."""
+    """The test may have imported a framework."""
     freeze()

@@ -1,6 +1,6 @@
-"""The frameworks, each imported when a test first uses it: who collects tests imports none of them.
+"""The frameworks. A test imports them at their first use, so that collecting tests imports none.
 
-All of them take 19 s of a processor in each of pytest's processes.
+Together they take 19 s of CPU in each of pytest's processes.
 """
 
 from __future__ import annotations

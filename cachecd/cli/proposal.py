@@ -13,7 +13,7 @@ from cachecd.disk.filesystem import free_bytes, refuse_network_filesystem
 from cachecd.errors import DiskError
 from cachecd.quantities import approximate_size, format_size, printable
 
-_SHARE = 0.5  # of what is free
+_SHARE = 0.5  # of the free space
 _GIB, _MIB = 1 << 30, 1 << 20
 _ARRAY = 4 << 20  # bytes: of several objects, an array up to that is one record
 _WINDOW = 1 << 20  # bytes of a window of a larger one
@@ -114,7 +114,7 @@ def _pip(seen: Survey) -> str:
 
 
 def unknown(seen: Survey) -> str:
-    """Returns a sentence if nothing shows what the objects hold, else ""."""
+    """Returns a sentence if the kind of the objects is unknown, else ""."""
     if seen.kind or seen.join:
         return ""
     suffix = next(iter(seen.suffixes))
@@ -122,7 +122,7 @@ def unknown(seen: Survey) -> str:
 
 
 def _others(seen: Survey, form: str) -> Iterator[str]:
-    """What becomes of objects of other kinds."""
+    """Yields the lines about objects of unknown or other kinds."""
     first, *_ = seen.suffixes
     if form == "files" and not seen.kind:
         yield f"# `init` {unknown(seen)}, its bytes in `payload`."
@@ -252,8 +252,8 @@ def _windows(seen: Survey) -> Iterator[str]:
 
 
 def _directory() -> Path:
-    """Returns a cache directory: of the usual places that are writable, the one with the most free space,
-    the user's own if they are on one disk."""
+    """Returns the usual cache directory with the most free space among those that are writable; the user's
+    own directory, if they are on one disk."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     best: tuple[int, Path] | None = None
     for place in (home / "cachecd", Path("/var/lib/cachecd"), Path("/var/tmp/cachecd")):

@@ -157,7 +157,7 @@ def _listed(store: Store) -> Survey:
 
 
 async def _look_into(store: Store, found: Survey, objects: Sequence[ObjectInfo], url: str) -> None:
-    """Notes what the content of some objects shows, and what the names of all show about this kind."""
+    """Completes the survey by the content of some objects and by the names of all objects."""
     head = partial(_head, store)
     mine = [o for o in objects if kind_of(o.key) == found.kind]
     largest = max(mine, key=lambda o: o.size)

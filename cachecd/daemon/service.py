@@ -137,9 +137,8 @@ async def _serve(
         if await daemon.open():
             loop.add_signal_handler(signal.SIGHUP, daemon.reload, reload)
             tasks.append(asyncio.ensure_future(server.serve()))
-            tasks[-1].add_done_callback(
-                lambda _: stop.requested.set()
-            )  # of no use without a socket
+            # The daemon is of no use without a socket.
+            tasks[-1].add_done_callback(lambda _: stop.requested.set())
             manager.ready()
             _log.info("ready", endpoint=config.server.endpoint, cache=str(config.cache.dir))
             if options.trainer:

@@ -239,9 +239,8 @@ class Policy:
         match command:
             case do.WriteManifest(lease):
                 self.leases.refused(lease.id, reason)
-            case do.ReadCursor(
-                name, number
-            ):  # to verify the shard shows whether its sidecar is damaged
+            case do.ReadCursor(name, number):
+                # Verifying the shard shows whether its sidecar is damaged.
                 gen = self.room.by_id[name]
                 gen.cursor_read(number, None)
                 if gen.table.status(number) in LIVE:

@@ -279,7 +279,7 @@ class ShardTable:
         return self.set_of(intervals)
 
     def set_of(self, intervals: Intervals) -> ShardSet:
-        """The sums over those of these numbers that are not UNLINKED."""
+        """The sums over these numbers, without UNLINKED shards."""
         versions: list[Name] = []
         records = data = allocated = digest = 0
         for stream, first, last in intervals:

@@ -98,7 +98,7 @@ def _stored(feature: Feature, value: Any) -> Any:
     return array
 
 
-# NumPy composes the name of a dtype anew each time, which takes longer than to copy a small array.
+# NumPy composes a dtype's name at each access, which takes longer than copying a small array.
 @functools.cache
 def _name_of(dtype: np.dtype[Any]) -> str:
     return dtype.name

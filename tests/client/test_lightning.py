@@ -53,7 +53,7 @@ def test_what_lightning_logs_without_more_is_the_mean_of_the_set(files, features
 
 @contextlib.contextmanager
 def quiet():
-    """Without what Lightning has to say to models of one layer and of none."""
+    """Without Lightning's warnings about models of one layer and of none."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -238,7 +238,7 @@ def test_a_state_of_an_epoch_beyond_the_end_is_refused(cache):
         cache.epochs("train", 1, state=state)
 
 
-# What counts as read of a run that goes on
+# Records that count as read in a resumed run
 
 
 def test_what_workers_read_of_an_epoch_that_goes_on_counts_for_the_run(cache):

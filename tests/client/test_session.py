@@ -266,7 +266,7 @@ def test_a_session_that_is_dropped_with_its_epochs_releases_them(granting, manif
     assert len(granting.of(Released)) == 1
 
 
-# What a wait says
+# The messages of a wait
 
 
 MIB = 1 << 20

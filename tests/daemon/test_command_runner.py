@@ -21,7 +21,7 @@ from tests.disk.shards import cursor, make, tree, write
 
 
 class Bench:
-    """CommandRunner over a directory; the executor only notes what it gets."""
+    """CommandRunner over a directory. The executor only notes its calls."""
 
     def __init__(self, disk: Directory) -> None:
         self.disk = disk
@@ -41,7 +41,7 @@ class Bench:
         self.runner.feeding.heard(sealed)
 
     async def settle(self, count: int) -> list[ev.Event]:
-        """Waits for so many events."""
+        """Waits for this many events."""
         async with asyncio.timeout(10):
             while len(self.events) < count:
                 await asyncio.sleep(0.001)

@@ -36,9 +36,8 @@ def cache(tmp_path_factory):
 @pytest.fixture
 def run(cache, monkeypatch, capsys):
     threads = torch.get_num_threads()
-    torch.set_num_threads(
-        1
-    )  # they wait for one another in loops, also when others have the processor
+    # Several threads wait for one another in busy loops, even while other processes have the processor.
+    torch.set_num_threads(1)
 
     def run_example(name):
         monkeypatch.setenv("CACHE", cache)

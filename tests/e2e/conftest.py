@@ -68,7 +68,7 @@ def train(source: dict[str, Any]) -> Callable[..., dict[str, Any]]:
 
 @pytest.fixture
 def daemon(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
-    """Makes daemons, which find the S3 server if the test uses it; kills those that run at the end."""
+    """Makes daemons. They find the S3 server if the test uses it. Kills them at the end."""
     environ = request.getfixturevalue("s3").environ if "s3" in request.fixturenames else {}
     with ExitStack() as running:
 

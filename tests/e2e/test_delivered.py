@@ -112,7 +112,7 @@ def test_a_rank_that_is_killed_reports_nothing_and_the_others_report_their_part(
         assert other.returncode == 0
     wait_until(lambda: not full.status()["leases"], what="its lease has ended")
     before = evicted_bytes(full)
-    with full.connect() as cache:  # nobody reads anything
+    with full.connect() as cache:  # without reading
         for number in (1, 2):
             with cache.acquire("train", number, timeout=30) as epoch:
                 epoch.numpy(8)

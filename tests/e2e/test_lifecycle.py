@@ -1,4 +1,4 @@
-"""How a daemon ends by request, and what its successor finds. tests/faults/test_crash.py kills it."""
+"""A daemon that is stopped, and its successor. tests/faults/test_crash.py kills daemons."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_sigterm_drains_and_later_starts_fetch_nothing_that_is_cached(daemon, ob
         folder = source["url"].removeprefix("s3:/")
         cached = {f"{folder}{key}" for key in keys(before)}
         assert cached <= link.fetched.keys()
-        # What the lanes have ahead and a shard that is not sealed are fetched again.
+        # Bytes that lanes read ahead, and those of an unsealed shard, are fetched again.
         assert len(link.fetched.keys() - cached) <= 16 + 12
         assert len(cached) < 0.9 * len(part), "there is something left to do"
         assert set(link.fetched.values()) == {1}

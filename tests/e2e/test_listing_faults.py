@@ -24,7 +24,7 @@ HELD = 1000  # the first unit of the pages that are held
 GIVEN = 1100  # units listed by then: the glances are answered
 RELEASED = 1 << 62
 PATTERN = r"^\d{6}(\d)"  # the last digit of its number is an object's class
-CLASSES = [9, 1, "8", 2, 7, 3, 6, 4, 5]  # all but 0, and in an order of nobody's
+CLASSES = [9, 1, "8", 2, 7, 3, 6, 4, 5]  # all but 0, in no natural order
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_killed_in_the_middle_of_a_listing_it_trains_before_and_goes_on_after(se
     assert not repeated(inventory(one.cache))
     with one.connect() as cache, cache.acquire("train", epoch=1, job="a") as epoch:
         assert read(epoch, names) == {n for n in range(UNITS) if n % 10}
-    # What is not in the list costs no fetch, and is told by its class.
+    # An object of another class is not fetched, and its skip reason names the class.
     assert not [key for key in bucket.fetched if key[len("train/") :][6] == "0"]
     why = (
         "class '0' is not in label.classes: add it to the list (which makes a new generation), or move "

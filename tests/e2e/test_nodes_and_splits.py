@@ -136,7 +136,7 @@ def test_exclusion_from_one_side_holds_for_later_splits(daemon, tmp_path):
     served = daemon({"train": document})
 
     def leased(held_out: float) -> dict[str, set[str]]:
-        """What each side leases after a start with so much held out."""
+        """The records that each side leases after a start with this split."""
         document["split"] = {"eval": held_out}
         served.start()
         served.until_whole("train", "train-eval")

@@ -19,7 +19,7 @@ PER_FILE = 120
 
 
 def write(path: Path, seed: int) -> tuple[list[bytes], Records]:
-    """A file by TensorFlow's own writer: its serialized records, and what they mean."""
+    """A file by TensorFlow's own writer: its serialized records, and their values."""
     chance = random.Random(seed)
     serialized: list[bytes] = []
     meant: Records = {}
@@ -41,7 +41,7 @@ def write(path: Path, seed: int) -> tuple[list[bytes], Records]:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> tuple[Path, list[bytes], Records]:
-    """A folder of eight files of half a megabyte, all their serialized records, and what they mean."""
+    """A folder of eight files of half a megabyte, all their serialized records, and their values."""
     folder = tmp_path_factory.mktemp("tfrecords")
     every: list[bytes] = []
     meanings: Records = {}

@@ -1,4 +1,4 @@
-"""A disk that refuses: what ingest, leases and the daemon make of it, and what is left when it is over."""
+"""A disk that refuses operations: ingest, leases and the daemon meanwhile, and the files afterwards."""
 
 from __future__ import annotations
 

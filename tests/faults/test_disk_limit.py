@@ -31,7 +31,7 @@ def own_mounts() -> list[str]:
 
 @pytest.fixture(scope="module")
 def failures(tmp_path_factory) -> dict[str, str]:
-    """What failed, by scenario: one process, whose imports take a second, does them all."""
+    """The failures by scenario. One process runs all scenarios, because its imports take a second."""
     folder = str(tmp_path_factory.mktemp("disk"))
     command = [sys.executable, "-m", "tests.faults.small_disk", folder, *SCENARIOS]
     command = [*own_mounts(), *command] if own_mounts() else [*command, "--plain"]

@@ -1,4 +1,4 @@
-"""Half a simulated year: what the policy holds and what an event costs do not grow."""
+"""Half a simulated year: the policy's memory and the cost of an event do not grow."""
 
 from __future__ import annotations
 

@@ -216,12 +216,12 @@ def test_no_try_begins_after_the_time_is_up(environ: pytest.MonkeyPatch):
         assert server.asked.count("/b/key") == 1
 
 
-# What no list of errors knows
+# Unforeseen errors
 
 
 @pytest.fixture
 def odd(tmp_path, monkeypatch):
-    """Two objects in a store whose library raises what nobody thought of for the keys in `of`."""
+    """Two objects in a store whose library raises an unforeseen error for the keys in `of`."""
     for name in ("source", "tmp"):
         (tmp_path / name).mkdir()
     for key in "ab":

@@ -151,9 +151,8 @@ class Loader:
         self._process = 0  # that made the reader
         self._closed = False
         self._has_warned = False
-        self._begun = self._opening = (
-            0.0  # the time at which the pass began; seconds to open its files
-        )
+        self._begun = 0.0  # the time at which the pass began
+        self._opening = 0.0  # seconds in which its files were opened
         self._ended = Figures()  # of passes that have ended
         self._corrupt: list[CorruptRecord] = []
 

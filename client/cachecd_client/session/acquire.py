@@ -176,9 +176,8 @@ def _end(
     """Releases all leases, also of epochs that still run, and ends the daemon if it is the session's."""
     for known in list(epochs):
         if (epoch := known()) is not None:
-            with contextlib.suppress(
-                Exception
-            ):  # an interpreter that ends may lack anything by now
+            # In an interpreter that is ending, modules may be gone already.
+            with contextlib.suppress(Exception):
                 epoch.count_delivered()
     with contextlib.suppress(KeyError):
         while True:

@@ -152,7 +152,7 @@ def _walk(
             own = name if is_file else f"{name}.{child.name}"
             below = _walk(own, (*fields, child.name), child.type, dims, fixed, leaves)
             if is_file and child.name == "path":
-                for _ in below:  # it has a leaf all the same
+                for _ in below:  # it has a leaf, too
                     pass
             else:
                 yield from below
