@@ -13,7 +13,7 @@ from cachecd.quantities import Percent
 MOUNT_TABLE = Path("/proc/self/mountinfo")
 
 # On these a lock may be granted by, or lost on, another machine, and a rename or fsync may mean
-# less than promise 3 needs.
+# less than whole shards after a kill need.
 _NETWORK = frozenset(
     [
         *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "glusterfs", "gpfs", "lustre", "ncpfs"),
