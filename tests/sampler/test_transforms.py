@@ -114,8 +114,7 @@ class TestDecodeImage:
         [
             *((mode, "PNG") for mode in (None, "RGBA", "P", "LA", "1")),
             *((mode, "JPEG") for mode in ("L", "CMYK")),
-            *((mode, "TIFF") for mode in ("YCbCr", "I;16")),
-            *(("P", "GIF"), ("RGBA", "WEBP")),
+            *(("I;16", "TIFF"), ("P", "GIF"), ("RGBA", "WEBP")),
         ],
     )
     def test_the_mode_decides_how_many_channels_there_are_and_the_file_does_not(
