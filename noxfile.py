@@ -28,7 +28,6 @@ STEPS = {
         {"CACHECD_LONG": "1", "CACHECD_FUZZ_SECONDS": "300"},
         "pytest -n0 --timeout=0 tests/core/test_sanitized.py",
     ),
-    "hostile": ({}, "python -m tests.faults.hostile 300 1"),
     "crash": ({}, "python -m tests.faults.crash --runs 300 --seed 1"),
     "soak": ({}, "python -m tests.soak --minutes 30 --seed 1"),
     "estimator": ({}, "python -m tests.estimator"),

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 
 from cachecd.daemon.command_runner import CommandRunner
-from cachecd.errors import DiskError
-from cachecd.model import Cursor
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
-from cachecd.sampler.messages import Close, Closed, Failed, Sealed
+from cachecd.sampler.messages import Close, Closed, Sealed
 from tests.daemon.directories import NAME, Directory, lease, stream
 from tests.disk.shards import cursor, make, tree, write
 
@@ -87,22 +85,6 @@ async def test_shard_is_refused_that_was_sealed_before_its_record_was_excluded(b
     assert isinstance(refused, ev.PublishRefused)
 
 
-async def test_failed_stream_is_reported_after_its_shards(bench):
-    bench.seal(0)
-    failure = Failed(stream(0), "worker", "died", unit=7, passing=True)
-    bench.runner.feeding.heard(failure)
-    events = await bench.settle(2)
-    assert events[1] == ev.Failed(stream(0), "worker", "died", 7, True)
-
-
-async def test_shard_without_a_file_is_sealed_all_the_same(bench):
-    nothing = Cursor(), Cursor(), "until", 0, 0, 0, 0, (), 0, 0.0
-    bench.runner.feeding.heard(Sealed(stream(0), 0, *nothing))
-    [sealed] = await bench.settle(1)
-    assert isinstance(sealed, ev.Sealed)
-    assert sealed.facts.records == 0
-
-
 async def test_long_search_delays_no_write(bench, monkeypatch):
     make(bench.disk.generation, 0)
     go_on = threading.Event()
@@ -115,18 +97,6 @@ async def test_long_search_delays_no_write(bench, monkeypatch):
     assert await bench.settle(1) == [ev.Done(mark)]
     go_on.set()
     assert (await bench.settle(2))[1] == ev.ShardVerified(NAME, 0, 0, True)
-
-
-async def test_search_that_the_disk_refuses_is_a_refusal(bench, monkeypatch):
-    bench.disk.exclude("e1", "key-0-0")
-
-    def refuse(*_: Any) -> Any:
-        raise DiskError("EIO")
-
-    monkeypatch.setattr("cachecd.daemon.disk_work.find_holders", refuse)
-    make(bench.disk.generation, 0)
-    bench.runner.carry_out([do.FindHolders("e1")])
-    assert await bench.settle(1) == [ev.DiskRefused(do.FindHolders("e1"), "EIO")]
 
 
 async def test_defect_in_a_command_is_a_refusal(bench, monkeypatch):

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from cachecd.daemon.manifest import decode_manifest, encode_manifest
-from cachecd.disk.durable import read_figures, read_state
+from cachecd.disk.durable import read_state
 from cachecd.disk.identity import read_generation
 from cachecd.disk.publish import mark_bad
 from cachecd.model import Cursor, Shape, Skipped
@@ -15,7 +15,7 @@ from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.values import Head
 from tests.daemon.directories import NAME, Directory, lease, stream
-from tests.disk.shards import contents, cursor, make, tree, write
+from tests.disk.shards import contents, make, tree, write
 
 HEADS = (Head(1, Cursor(0, 0, 7)), Head(0, Cursor()), Head(0, Cursor()))
 
@@ -69,13 +69,6 @@ def test_state_keeps_the_counts_of_skipped_units(disk):
     assert (state.skipped["gone"].count, len(state.skipped["gone"].examples)) == (12, 10)
 
 
-def test_figures_of_rotation_are_replaced(disk):
-    for figures in ({"last": 5, "unread": True}, {"last": 7.5, "times": [1.0, 2.0]}):
-        command = do.KeepFigures("train", figures)
-        assert disk.work.write(command) == [ev.Done(command)]
-        assert read_figures(disk.layout.rotation("train")) == figures
-
-
 def test_shape_and_schema_share_generation_json(disk):
     shape = Shape(5, 8, 3, 1 << 20, 9)
     command = do.WriteShape(NAME, shape)
@@ -85,26 +78,6 @@ def test_shape_and_schema_share_generation_json(disk):
     known = read_generation(disk.generation.identity)
     assert known is not None
     assert (known.shape, known.seed, known.schema) == (shape, 9, "{}")
-
-
-def test_cursor_before_a_shard_is_read_from_any_version(disk):
-    make(disk.generation, 6, version=2)
-    assert disk.work.write(do.ReadCursor(NAME, 6)) == [ev.CursorRead(NAME, 6, cursor(6))]
-    [refused] = disk.work.write(do.ReadCursor(NAME, 9))
-    assert refused.command == do.ReadCursor(NAME, 9)
-
-
-def test_marks_and_unlinks_are_done(disk):
-    make(disk.generation, 0, 3)
-    for command in (
-        do.MarkRetired(NAME, (0,)),
-        do.MarkBad(NAME, 3, 0),
-        do.Unlink(NAME, HEADS, ((0, 0),)),
-    ):
-        assert disk.work.write(command) == [ev.Done(command)]
-    assert tree(disk.generation) == [
-        *("0000000003.bad", "0000000003.tfrecord", "0000000003.tfrecord.idx")
-    ]
 
 
 def test_generation_with_an_unknown_file_is_not_removed(disk):

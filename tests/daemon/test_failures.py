@@ -53,7 +53,3 @@ def test_patience_waits_before_a_failure_is_logged(bench):
     assert bench.note("held", 60) == []
     bench.now += 1
     assert bench.note("held", 60) == ["the disk fails: held"]
-
-
-def test_subject_that_works_is_never_logged(bench):
-    assert bench.note("") == []

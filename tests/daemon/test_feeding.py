@@ -10,28 +10,20 @@ from typing import Any
 
 import pytest
 
-from cachecd.daemon import feeding
 from cachecd.daemon.command_runner import CommandRunner
 from cachecd.daemon.feeding import FedGeneration
 from cachecd.daemon.listings import GenerationListing
-from cachecd.errors import DiskError
-from cachecd.model import Condemned, Cursor, Lane, ObjectInfo, Shape, StreamId
+from cachecd.model import Condemned, Cursor, Lane, ObjectInfo, Shape
 from cachecd.policy import commands as do
-from cachecd.policy import events as ev
 from cachecd.sampler.messages import (
     Asks,
-    Close,
-    Closed,
     Described,
     Grant,
     Open,
-    Sealed,
     Units,
     Until,
 )
 from tests.daemon.directories import NAME, Directory, stream
-from tests.daemon.workers import InProcess
-from tests.disk.shards import contents
 
 SHAPE = Shape(2, 8, 4, 64 << 10, 7)
 UNTIL = Cursor(1)
@@ -177,29 +169,6 @@ async def test_messages_follow_open_in_their_order(bench):
     ]
 
 
-async def test_stream_that_is_closed_while_it_opens_sends_nothing(bench):
-    await bench.list(objects(0, 300), ends=True)
-    bench.open()
-    bench.runner.carry_out([do.GrantShard(stream(0), 3), do.CloseStream(stream(0))])
-    bench.open()
-    await bench.messages(2)
-    await asyncio.sleep(0.02)
-    assert [type(message) for message in bench.sent] == [Close, Open]
-
-
-async def test_open_stream_is_closed_before_it_is_opened_again(bench):
-    """The policy waits for no answer."""
-    await bench.list(objects(0, 300), ends=True)
-    bench.open()
-    await bench.messages(1)
-    bench.open(0, Cursor(1))
-    assert [type(message) for message in await bench.messages(3)] == [Open, Close, Open]
-    bench.feeding.heard(Closed(stream(0)))
-    bench.runner.carry_out([do.MarkHeld("x")])
-    await bench.until(lambda: bench.events)
-    assert not any(isinstance(e, ev.StreamClosed) for e in bench.events)
-
-
 async def test_excluded_units_are_not_fed(bench):
     await bench.list(objects(0, 300), ends=True)
     bench.disk.exclude("e1", "00017", "00100")
@@ -236,42 +205,6 @@ async def test_stream_waits_at_the_end_of_the_listing_and_is_woken(bench):
     assert len(found) == len(set(found)) == SHAPE.units_of(0, bench.listing.table.ends)
 
 
-async def test_page_that_the_disk_refuses_is_read_again(bench, monkeypatch):
-    monkeypatch.setattr(feeding, "_RETRY", 0.01)
-    failures = [DiskError("EIO"), DiskError("EIO")]
-    page = GenerationListing.page
-
-    async def refusing(self: Any, *args: Any) -> Any:
-        if failures:
-            raise failures.pop()
-        return await page(self, *args)
-
-    monkeypatch.setattr(GenerationListing, "page", refusing)
-    await bench.list(objects(0, 300), ends=True)
-    bench.open()
-    await bench.messages(1)
-    bench.ask()
-    assert isinstance((await bench.messages(2))[1], Units)
-
-
-async def test_defect_in_the_listing_fails_the_stream(bench, monkeypatch):
-    async def broken(self: Any, *args: Any) -> Any:
-        return 1 // 0
-
-    monkeypatch.setattr(GenerationListing, "page", broken)
-    await bench.list(objects(0, 300), ends=True)
-    bench.open()
-    await bench.messages(1)
-    bench.ask()
-    [failed] = await bench.until(lambda: bench.events)
-    assert (failed.stream, failed.cause) == (stream(0), "worker")
-    assert bench.sent[-1] == Close(stream(0))
-    bench.feeding.heard(Closed(stream(0)))
-    bench.runner.carry_out([do.MarkHeld("x")])
-    await bench.until(lambda: len(bench.events) > 1)
-    assert not any(isinstance(e, ev.StreamClosed) for e in bench.events)
-
-
 async def test_other_streams_open_when_the_first_has_found_the_schema(bench):
     bench.fed.schema = None
     await bench.list(objects(0, 300), ends=True)
@@ -286,22 +219,6 @@ async def test_other_streams_open_when_the_first_has_found_the_schema(bench):
     assert (second.stream.index, second.schema) == (1, schema)
 
 
-@pytest.mark.parametrize("end", ["sealed", "closed"])
-async def test_another_stream_finds_the_schema_when_the_first_ends_without(bench, end):
-    bench.fed.schema = None
-    await bench.list(objects(0, 300), ends=True)
-    bench.open(0)
-    bench.open(1)
-    await bench.messages(1)
-    if end == "sealed":
-        nothing = Cursor(), Cursor(), "pass", 0, 0, 0, 0, (), 0, 0.0
-        bench.feeding.heard(Sealed(stream(0), 0, *nothing))
-    else:
-        bench.runner.carry_out([do.CloseStream(stream(0))])
-    opened = await bench.until(lambda: [m for m in bench.sent if isinstance(m, Open)][1:])
-    assert [m.stream.index for m in opened] == [1]
-
-
 # --- with a worker
 
 
@@ -313,69 +230,3 @@ def make_source(folder: Path, count: int, size: int = 1000) -> list[ObjectInfo]:
         ObjectInfo(path.name, size, f'"{path.stat().st_mtime_ns:x}-{size:x}"')
         for path in sorted(folder.iterdir())
     ]
-
-
-async def test_worker_makes_every_record_once_while_the_source_is_listed(tmp_path):
-    """Both streams, published shard after shard, while the listing goes on."""
-    from cachecd.config import DatasetConfig
-    from cachecd.sampler.opening import open_store
-    from cachecd.sampler.units import list_units
-
-    make_source(tmp_path / "src", 700)
-    dataset = {"source": {"url": f"file://{tmp_path}/src", "format": "files"}}
-    source = DatasetConfig.model_validate(dataset).source
-    units = [unit for page in list_units(source, open_store(source, 4)) for unit in page]
-
-    async with opened(tmp_path, lambda: InProcess({"train": dataset})) as bench:
-        executor = bench.runner.feeding._executor
-        assert isinstance(executor, InProcess)
-        executor.heard = bench.feeding.heard
-        bench.fed.schema = None
-        ended: set[StreamId] = set()
-        asked: set[int] = set()
-
-        def grant(name: StreamId, number: int) -> None:
-            if number not in asked:
-                asked.add(number)
-                bench.runner.carry_out([do.GrantShard(name, number)])
-
-        def react(event: Any) -> None:
-            match event:
-                case ev.HalfFull(name, number):
-                    grant(name, number + 3)
-                case ev.Sealed(name, number, before, after):
-                    if before == after:
-                        ended.add(name)
-                    else:
-                        bench.runner.carry_out([do.PublishShard(name, number)])
-                        grant(name, number + 3)
-                case ev.Failed() | ev.PublishRefused() | ev.DiskRefused():
-                    raise AssertionError(event)
-
-        bench.react = react
-        await bench.list(units[:300])
-        for index in (0, 1):
-            bench.open(index)
-            grant(stream(index), index)
-        await bench.until(lambda: any(isinstance(e, ev.Published) for e in bench.events))
-        await bench.list(units[300:600])
-        await bench.list(units[600:], ends=True)
-        await bench.until(lambda: len(ended) == 2)
-        sealed = [e for e in bench.events if isinstance(e, ev.Sealed) and e.before != e.after]
-        numbers = {event.number for event in sealed}
-        await bench.until(
-            lambda: numbers == {e.number for e in bench.events if isinstance(e, ev.Published)}
-        )
-        published = [e for e in bench.events if isinstance(e, ev.Published)]
-        records = [
-            unit
-            for event in published
-            for unit, *_ in contents(bench.disk.generation, event.number)
-        ]
-        assert sorted(records) == list(range(700))
-        bench.runner.carry_out([do.CloseStream(stream(index)) for index in (0, 1)])
-        await bench.until(
-            lambda: len([e for e in bench.events if isinstance(e, ev.StreamClosed)]) == 2
-        )
-        left = [path.name for path in bench.disk.generation.shards.iterdir()]
-        assert len(left) == 2 * len(published)

@@ -118,20 +118,6 @@ async def test_store_without_an_order_is_listed_from_the_beginning(bench):
     assert (bench.events[-1].units, bench.events[-1].reason) == (1500, "")
 
 
-async def test_failure_at_the_very_end_is_no_empty_source(bench):
-    bench.script = [units(0, 1000), SourceUnreachableError("down"), []]
-    await bench.keeper.keep()
-    assert (bench.events[-1].units, bench.events[-1].reason) == (1000, "")
-
-
-async def test_source_that_repeats_itself_is_listed_from_the_beginning(bench):
-    bench.script = [units(0, 1000) * 2, units(0, 1500)]
-    await bench.keeper.keep()
-    assert "the same page twice" in next(e.reason for e in bench.events if e.reason)
-    assert bench.asked == ["", ""]
-    assert bench.events[-1].units == 1500
-
-
 async def test_streams_wait_no_more_for_a_source_that_stays_down(bench):
     bench.script = [
         units(0, 300),
@@ -141,13 +127,6 @@ async def test_streams_wait_no_more_for_a_source_that_stays_down(bench):
     await bench.keeper.keep()
     down = [event.first for event in bench.events if event.reason]
     assert down == [True] * (len(down) - 3) + [False] * 3
-
-
-async def test_library_error_is_a_source_error(bench):
-    bench.script = [ZeroDivisionError("odd"), units(0, 300)]
-    await bench.keeper.keep()
-    assert "ZeroDivisionError: odd" in next(e.reason for e in bench.events if e.reason)
-    assert bench.events[-1].units == 300
 
 
 async def test_page_without_room_waits_for_it(bench):
@@ -208,10 +187,3 @@ async def test_classes_are_numbered_at_the_end_and_keep_their_numbers(opened):
         bench.script = [[ObjectInfo(f"{name}/x", 1, "e") for name in ("dog", "cat", "ant")]]
         await bench.keeper.keep()
         assert bench.listing.classes == ("cat", "dog", "ant")
-
-
-async def test_units_by_number_and_none_beyond(bench):
-    bench.script = [units(0, 300)]
-    await bench.keeper.keep()
-    found = await bench.listing.units([7, 300, 7])
-    assert [unit and unit.number for unit in found] == [7, None, 7]

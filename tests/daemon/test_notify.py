@@ -38,12 +38,6 @@ def test_every_message_arrives_as_the_manager_expects_it(manager, tmp_path):
     assert second.removeprefix("MONOTONIC_USEC=").isdigit()
 
 
-def test_an_abstract_address_works_too(manager):
-    manager.bind(f"\0cachecd-test-{os.getpid()}")
-    ServiceManager({"NOTIFY_SOCKET": f"@cachecd-test-{os.getpid()}"}).ready()
-    assert manager.recv(999) == b"READY=1"
-
-
 @pytest.mark.parametrize("address", ["", "vsock:2:1234", "relative"])
 def test_without_a_manager_nothing_happens(address):
     service = ServiceManager({"NOTIFY_SOCKET": address, "WATCHDOG_USEC": "1000000"})

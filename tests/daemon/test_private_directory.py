@@ -21,12 +21,6 @@ def test_a_private_directory_is_for_us_and_our_group_whatever_the_umask(tmp_path
     make_private_directory(tmp_path / "run" / "cachecd")
 
 
-def test_a_private_directory_keeps_the_group_of_a_set_group_id_parent(tmp_path):
-    tmp_path.chmod(0o2770)
-    make_private_directory(tmp_path / "socket")
-    assert (tmp_path / "socket").stat().st_mode & 0o7777 == 0o2750
-
-
 @pytest.mark.parametrize("mode", [0o755, 0o751, 0o770, 0o777])
 def test_a_directory_open_to_more_is_refused(tmp_path, mode):
     (tmp_path / "open").mkdir()
@@ -40,11 +34,3 @@ def test_somebody_elses_directory_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(DiskError, match=rf"theirs belongs to uid {os.getuid()}, not to this user"):
         make_private_directory(tmp_path / "theirs")
-
-
-def test_a_private_directory_below_a_file_cannot_be_made(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(DiskError, match=r"cannot create the directory .*: Not a directory"):
-        make_private_directory(tmp_path / "file" / "cachecd" / "run")
-    with pytest.raises(DiskError, match="is not a directory"):
-        make_private_directory(tmp_path / "file")

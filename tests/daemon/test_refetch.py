@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -107,21 +106,6 @@ async def test_supplement_without_a_record_leaves_no_file(bench, source):
     assert tree(bench.disk.generation) == []
 
 
-async def test_supplement_that_is_closed_while_it_begins_makes_nothing(bench):
-    bench.runner.carry_out([do.MakeSupplement(SUPPLEMENTS, NUMBER, pieces(*range(UNITS)))])
-    await event(bench, ev.StreamClosed, do.CloseStream(SUPPLEMENTS))
-    await asyncio.sleep(0.05)
-    assert [type(each) for each in bench.events] == [ev.StreamClosed]
-    assert tree(bench.disk.generation) == []
-
-
-async def test_sealed_supplement_is_discarded_when_its_stream_is_closed(bench):
-    await event(bench, ev.Sealed, do.MakeSupplement(SUPPLEMENTS, NUMBER, pieces(1)))
-    assert tree(bench.disk.generation)
-    await event(bench, ev.StreamClosed, do.CloseStream(SUPPLEMENTS))
-    assert tree(bench.disk.generation) == []
-
-
 # --- damaged shards
 
 
@@ -166,15 +150,6 @@ async def test_next_version_is_made_of_what_is_left_however_many_units_are_gone(
     remade = await event(bench, ev.Remade, REMAKE)
     assert remade.facts.records == 1
     assert [unit for unit, *_ in contents(bench.disk.generation, 0, 1)] == [kept]
-
-
-async def test_next_version_without_a_record_is_tried_again(bench, source):
-    await shard(bench)
-    for path in list(source.iterdir())[1:]:
-        path.write_bytes(b"another")
-    bench.disk.exclude("e", *(path.name for path in list(source.iterdir())[:1]))
-    failed = await event(bench, ev.RemakeFailed, REMAKE)
-    assert failed.reason == "none of its records can be fetched now"
 
 
 async def test_next_version_with_a_record_that_was_excluded_meanwhile_is_not_published(

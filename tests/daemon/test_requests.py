@@ -153,25 +153,3 @@ async def test_exclusion_holds_for_both_sides_of_a_split(opened):
         )
         work = bench.life.loop._started.work
         assert work.excluded_keys("train") == work.excluded_keys("train-eval") == {"007.tar"}
-
-
-async def test_report_of_a_sound_shard_and_of_an_unknown_one_are_answered(bench):
-    name = bench.life.loop.policy.datasets["train"].generation.id.name
-    for fields in ((name, 0, 0), (name, 1 << 40, 7), ("0" * 16, 0, 0), ("../..", 0, 0)):
-        done = await bench.ask(protocol.ReportCorrupt, "train", *fields, 12, "bad CRC")
-        assert isinstance(done, protocol.Done)
-    refused = await bench.ask(protocol.ReportCorrupt, "train", name, -1, 0, 12, "bad CRC")
-    assert refused.code == "bad-request"
-    assert not bench.life.loop.policy.datasets["train"].generation.repairs
-
-
-async def test_status_is_answered_at_once(bench):
-    reply = await bench.ask(protocol.AskStatus)
-    assert reply.status == {"a": "status"}
-    document = bench.life.loop.status()
-    train = document["datasets"]["train"]
-    assert train["whole"]
-    assert train["listed"]
-    assert train["making"] == 0
-    assert train["source_id"].startswith("file://")
-    assert document["cache"]["fetched_bytes"] > 0

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from structlog.testing import capture_logs
 
 from cachecd.config import Config
 from cachecd.daemon.identities import classes_rule, identity_of
@@ -18,12 +17,10 @@ from cachecd.daemon.manifest import encode_manifest
 from cachecd.daemon.rules import rules_of
 from cachecd.daemon.start import Start, measure, start
 from cachecd.disk import leases, publish
-from cachecd.disk.durable import read_state, write_figures
 from cachecd.disk.filesystem import allocated
 from cachecd.disk.identity import directory_name, read_generation, write_generation
 from cachecd.disk.layout import GenerationLayout, Layout
 from cachecd.errors import DamagedError
-from cachecd.model import Skipped
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.policy import Policy
@@ -161,47 +158,6 @@ def test_lost_listing_of_a_generation_with_shards_is_not_numbered_anew(tmp_path)
     assert begin(given).configured["train"].name.endswith("-2")
 
 
-def test_damaged_lease_is_removed(tmp_path):
-    given = config(tmp_path)
-    layout = begin(given).layout
-    leases.write_manifest(layout, "a", b"{}")
-    begin(given)
-    assert not layout.manifest("a").exists()
-
-
-def test_heads_that_a_start_wrote_are_not_replaced_by_older_ones(tmp_path):
-    given = config(tmp_path)
-    found = begin(given, units=300)
-    fix_shape(directory(found))
-    make(directory(found), 3)
-    publish.mark_retired(directory(found), [3])  # no lease names it: the start unlinks it
-    again = begin(given)
-    heads = read_state(directory(again).state).heads
-    assert heads[0][0] == 2
-    again.work._count(again.configured["train"], [Skipped(7, "k", 0, 0, "gone")])
-    again.work.write_counts()
-    assert read_state(directory(again).state).heads == heads
-
-
-def test_figures_of_rotation_come_back_damaged_ones_do_not(tmp_path):
-    given = config(tmp_path)
-    path = begin(given).layout.rotation("train")
-    figures = {"last": 5, "of_another_release": 7}
-    write_figures(path, figures)
-    with capture_logs() as logs:
-        assert found_figures(begin(given)) == figures
-        path.write_bytes(b"cut")
-        assert found_figures(begin(given)) == {}
-    [unknown, ignored] = [line for line in logs if "rotation.json" in line["event"]]
-    assert unknown["names"] == ["of_another_release"]
-    assert "is damaged" in ignored["why"]
-
-
-def found_figures(found: Start) -> Any:
-    [event] = [each for each in found.events if isinstance(each, ev.GenerationFound)]
-    return event.figures
-
-
 def test_held_damaged_lease_stops_the_start(tmp_path):
     given = config(tmp_path)
     layout = begin(given).layout
@@ -288,14 +244,6 @@ def test_source_id_keeps_the_directory_of_a_bucket_that_moves(tmp_path):
         assert new.source.identity == old.source.identity
 
 
-def test_order_of_joined_patterns_decides_which_objects_are_listed(tmp_path):
-    names = set()
-    for order in (("a", "b"), ("b", "a")):
-        join = {name: f"{name}/*" for name in order}
-        names.add(name_of(config(tmp_path, source={"join": join})))
-    assert len(names) == 2
-
-
 def test_sides_of_a_split_are_generations_of_their_own(tmp_path):
     given = config(tmp_path, split={"eval": 0.1})
     names = {name: directory_name(identity_of(d)) for name, d in given.datasets.items()}
@@ -322,23 +270,3 @@ def test_unknown_directories_are_left_alone(tmp_path):
     (strange / "generation.json").write_text("{")
     assert kinds(begin(given)) == kinds(found)
     assert (strange / "generation.json").read_text() == "{"
-
-
-def test_start_reports_the_sidecars_that_it_reads_and_can_be_stopped(tmp_path):
-    given = config(tmp_path)
-    found = begin(given, units=300)
-    layout = found.layout.generation(*found.configured["train"])
-    known = read_generation(layout.identity)
-    assert known is not None
-    write_generation(layout.identity, dataclasses.replace(known, shape=SHAPE))
-    for number in range(3):
-        make(layout, number)
-    texts: list[str] = []
-    asyncio.run(start(given, LIMIT, progress=texts.append))
-    assert "train: 3 sidecars read, which the snapshot does not have" in texts
-
-    def stop(text: str) -> None:
-        raise InterruptedError(text)
-
-    with pytest.raises(InterruptedError):
-        asyncio.run(start(given, LIMIT, progress=stop))

@@ -75,11 +75,3 @@ async def test_status_says_that_nothing_was_delivered(life):
     for epoch in range(2):
         await grant(life, "bare", epoch)
     assert "jobs reported 0 B as delivered" in train(life)["rotation_waits"]
-
-
-async def test_status_shows_the_rate_of_fetching_and_0_when_nothing_moves(root, monkeypatch):
-    monkeypatch.setattr(loop, "_MEASURE", 0.05)
-    async with Life(config(root, LIMIT, SHARD)) as life:
-        await until(lambda: train(life)["bytes_per_second"] > 0)
-        await full(life)
-        await until(lambda: train(life)["bytes_per_second"] == 0)

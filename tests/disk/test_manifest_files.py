@@ -10,7 +10,6 @@ import pytest
 
 from cachecd.disk import leases
 from cachecd.disk.layout import Layout
-from cachecd.errors import DiskError
 
 READ_LOCK = struct.pack("@hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
 
@@ -67,13 +66,6 @@ def test_start_finds_who_held(layout, hold):
     assert sorted(os.listdir(layout.leases)) == ["a.json", "b.held", "b.json", "c.json"]
     assert leases.end_lease(layout, "b")
     assert sorted(os.listdir(layout.leases)) == ["a.json", "c.json"], "the mark goes too"
-
-
-def test_refused_manifest_leaves_nothing(layout):
-    layout.manifest("a").mkdir()
-    with pytest.raises(DiskError, match="cannot write the lease"):
-        leases.write_manifest(layout, "a", b"{}")
-    assert os.listdir(layout.leases) == ["a.json"]
 
 
 def test_group_may_read_whatever_the_umask(layout):

@@ -80,14 +80,6 @@ def test_marks_need_no_room(layout):
         assert mark.samefile(layout.sidecar(4))
 
 
-def test_shard_without_a_sidecar_can_be_marked(layout):
-    make(layout, 4)
-    layout.sidecar(4).unlink()
-    publish.mark_bad(layout, 4, 0)
-    publish.mark_retired(layout, [4])
-    assert tree(layout) == ["0000000004.bad", "0000000004.old", "0000000004.tfrecord"]
-
-
 def test_mark_of_a_number_stays_until_its_last_file_goes(layout):
     make(layout, 4)
     make(layout, 4, version=1)
@@ -120,14 +112,6 @@ def test_copy_lacks_the_excluded_records_only(layout):
     assert payload(8, 0) not in layout.shard(4, 1).read_bytes()
 
 
-def test_copy_of_nothing_is_a_sidecar_alone(layout):
-    make(layout, 4)
-    publish.copy_without(layout, 4, 0, {b"key-4-0", b"key-4-1"})
-    publish.publish(layout, 4, 1)
-    assert not layout.shard(4, 1).exists()
-    assert contents(layout, 4, 1) == []
-
-
 @pytest.mark.parametrize("place", [5, -1])
 def test_corrupt_record_is_never_copied(layout, place):
     make(layout, 4)
@@ -140,20 +124,6 @@ def test_corrupt_record_is_never_copied(layout, place):
     layout.sidecar(4).write_bytes(b"damaged")
     with pytest.raises(DamagedError):
         publish.copy_without(layout, 4, 0, {b"other"})
-
-
-def test_truncated_shard_is_never_copied(layout):
-    make(layout, 4)
-    os.truncate(layout.shard(4), layout.shard(4).stat().st_size - 1)
-    with pytest.raises(DamagedError):
-        publish.copy_without(layout, 4, 0, {b"other"})
-
-
-def test_empty_directory_is_removed(layout):
-    for path in (layout.identity, layout.listing, layout.state, layout.snapshot):
-        path.write_bytes(b"x")
-    publish.remove_generation(layout)
-    assert not layout.root.exists()
 
 
 @pytest.mark.parametrize("place", [".", "shards"])

@@ -73,13 +73,6 @@ def test_snapshot_is_not_believed_about_files_that_changed(layout):
     assert statuses(start(layout)) == {(0, 0): "damaged", (1, 0): "lost"}
 
 
-def test_progress_is_reported(layout):
-    make(layout, 0, 1, 3)
-    seen = []
-    take_inventory(layout, SHAPE, State(), (), progress=seen.append)
-    assert seen == [*range(1, len(seen) + 1)]
-
-
 def test_temporary_files_are_leftovers(layout):
     make(layout, 0)
     write(layout, 3)
@@ -155,17 +148,6 @@ def test_next_version_takes_the_place_of_the_first(layout):
     assert not layout.bad(0).exists()
 
 
-def test_half_a_next_version_is_a_leftover(layout):
-    make(layout, 0)
-    publish.mark_bad(layout, 0, 0)
-    make(layout, 0, version=1)
-    layout.shard(0, 1).unlink()
-    found = start(layout)
-    assert statuses(found) == {(0, 0): "damaged"}
-    remove_leftovers(layout, found, State())
-    assert tree(layout) == ["0000000000.bad", "0000000000.tfrecord", "0000000000.tfrecord.idx"]
-
-
 def test_retired_shard_stays_while_it_is_leased(layout):
     make(layout, 0, 3)
     publish.mark_retired(layout, [0, 3])
@@ -195,23 +177,6 @@ def test_newer_shard_is_believed_over_the_state(layout):
 def test_number_of_a_lease_is_never_used_again(layout):
     make(layout, 0)
     assert start(layout, leased={(6, 0)}).heads[0] == (3, cursor(3))
-
-
-def test_mark_without_a_file_is_a_leftover_and_uses_its_number(layout):
-    make(layout, 0)
-    publish.mark_retired(layout, [9])
-    found = start(layout)
-    assert found.heads[0] == (4, cursor(3))
-    remove_leftovers(layout, found, State())
-    assert not layout.old(9).exists()
-
-
-def test_leased_shard_without_its_data_stays(layout):
-    make(layout, 0, 3)
-    layout.shard(0).unlink()
-    found = start(layout, leased={(0, 0)})
-    assert statuses(found) == {(0, 0): "old", (3, 0): "live"}
-    assert found.leftovers.names == ()
 
 
 def test_unknown_files_are_never_touched(layout):

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from cachecd.executors.descendants import MARK
 from cachecd.sampler.messages import Sealed
-from cachecd.sampler.throttle import CREDIT
 from tests.executors.bench import bench, until
 
 
@@ -58,23 +57,3 @@ async def test_what_a_killed_executor_left_is_ended_by_the_next_of_its_name(tmp_
     for other in others:
         other.kill()
         other.wait()
-
-
-async def test_all_processes_together_fetch_no_faster_than_the_bandwidth(tmp_path: Path):
-    async with bench(tmp_path, workers=2, bandwidth=2e6) as b:
-        for number in (1, 2):  # both are up and at work then
-            b.submit(number, b"x")
-        for number in (1, 2):
-            await b.answer(number)
-        began = time.monotonic()
-        for number in (3, 4):
-            b.submit(number, *[bytes(50_000)] * 8)
-        fetched = 0
-        for number in (3, 4):
-            made = await b.answer(number)
-            assert isinstance(made, Sealed)
-            fetched += made.fetched_bytes
-        took = time.monotonic() - began
-        # Let through at once: the credit, and the last piece of each.
-        assert fetched == 800_000
-        assert took >= 700_000 / 2e6 - CREDIT

@@ -13,7 +13,6 @@ from structlog.testing import capture_logs
 
 from cachecd.errors import ConfigError
 from cachecd.executors import local
-from cachecd.sampler.messages import FromStream, Sealed
 from tests.executors.bench import Bench, bench, is_alive, until
 
 
@@ -86,26 +85,3 @@ async def test_closing_kills_what_does_not_end_by_itself(tmp_path: Path):
     assert len(pids) == 2
     assert not any(is_alive(pid) for pid in pids)
     await b.executor.close(0)
-
-
-async def test_without_workers_there_is_nothing_to_start_or_close(tmp_path: Path):
-    b = Bench(tmp_path, 0)
-    await b.executor.close(1)
-
-
-async def test_a_defect_in_who_listens_is_logged_and_wedges_nothing(tmp_path: Path):
-    with capture_logs() as said:
-        async with bench(tmp_path) as b:
-            report = b.executor._streams.report
-
-            def defective(message: FromStream) -> None:
-                b.executor._streams.report = report
-                raise RuntimeError("a defect")
-
-            b.executor._streams.report = defective
-            b.submit(1, b"x")
-            failed = await b.failed(1)
-            assert "was killed" in failed.reason
-            b.submit(2, b"y")
-            assert isinstance(await b.answer(2), Sealed)
-    assert "a defect" in repr([line.get("exc_info") for line in said])

@@ -188,18 +188,6 @@ async def test_stream_opened_again_at_its_cursor_makes_the_same_bytes(tmp_path: 
         assert b.files(stream) == whole
 
 
-async def test_stream_whose_transform_hangs_fails_with_its_unit(tmp_path: Path):
-    step = "tests.sampler.steps:first_then_wait"
-    async with bench(tmp_path, transform=step, silence=1.0) as b:
-        hangs, waits = b.open(0), b.open(1)
-        b.grant(hangs, 0)
-        failed = await b.ended(hangs, Failed)
-        assert (failed.unit, failed.passing) == (1, False)
-        assert "was silent for 1 s" in failed.reason
-        other = await b.ended(waits, Failed)
-        assert (other.unit, other.passing) == (None, True)
-
-
 async def test_process_that_waits_is_not_silent_and_its_death_blames_no_unit(tmp_path: Path):
     async with bench(tmp_path, silence=1.0) as b:
         stream = b.open(0)

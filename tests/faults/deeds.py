@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import fcntl
 import os
 import signal
 import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -109,20 +106,6 @@ def fork_twice(name: str) -> bytes:
     return b"child"
 
 
-def fork_and_raise(name: str) -> bytes:
-    if pid := os.fork():
-        note(name, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-        return b"parent"
-    raise ValueError("in the child")
-
-
-def fork_and_exit(name: str) -> bytes:
-    if pid := os.fork():
-        note(name, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-        return b"parent"
-    sys.exit(7)
-
-
 def daemonise(name: str) -> None:
     """Leaves a process in a session of its own, whose parent is dead, and goes on."""
     if child := os.fork():
@@ -147,15 +130,6 @@ def start_and_hang(name: str) -> None:
     time.sleep(3600)
 
 
-def close_everything(_: str) -> None:
-    os.closerange(3, 4096)
-
-
-def close_the_streams(_: str) -> None:
-    for stream in (0, 1, 2):
-        os.close(stream)
-
-
 def _write_to(descriptors: Iterable[int]) -> None:
     for fd in descriptors:
         with contextlib.suppress(OSError):
@@ -176,40 +150,6 @@ def write_to_pipes(_: str) -> None:
     time.sleep(3600)
 
 
-def descriptors(_: str) -> bytes:
-    """A line for each: its number, its flags, and what it is."""
-    found = []
-    for fd in map(int, os.listdir("/proc/self/fd")):
-        with contextlib.suppress(OSError):
-            flags, target = fcntl.fcntl(fd, fcntl.F_GETFL), os.readlink(f"/proc/self/fd/{fd}")
-            found.append(f"{fd} {flags} {target}")
-    return "\n".join(found).encode()
-
-
-def shout(_: str) -> None:
-    """Five megabytes to each stream."""
-    for _ in range(5):
-        print("x" * (1 << 20))  # noqa: T201
-        print("y" * (1 << 20), file=sys.stderr)  # noqa: T201
-
-
-def rearrange(_: str) -> None:
-    """Everything a process has that its parent set up."""
-    os.chdir("/")
-    os.umask(0o777)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
-        signal.signal(number, signal.SIG_DFL)
-    sys.stdout = sys.stderr = None
-    os.environ.clear()
-
-
-def endless_threads(_: str) -> None:
-    """Ten, which the interpreter would wait for, one of them busy."""
-    for _ in range(9):
-        threading.Thread(target=time.sleep, args=(3600,)).start()
-    threading.Thread(target=spin, args=("",)).start()
-
-
 DEEDS: dict[str, Any] = {
     "fine": fine,
     "raise": raise_,
@@ -224,16 +164,8 @@ DEEDS: dict[str, Any] = {
     "exit": really_exit,
     "killed": killed,
     "fork-twice": fork_twice,
-    "fork-and-raise": fork_and_raise,
-    "fork-and-exit": fork_and_exit,
     "daemonise-and-die": daemonise_and_die,
     "start-and-hang": start_and_hang,
-    "close-everything": close_everything,
-    "close-the-streams": close_the_streams,
     "write-everywhere": write_everywhere,
-    "descriptors": descriptors,
     "write-to-pipes": write_to_pipes,
-    "shout": shout,
-    "rearrange": rearrange,
-    "endless-threads": endless_threads,
 }

@@ -19,7 +19,7 @@ from pathlib import Path
 from cachecd_client.protocol import Acquire, Granted
 from cachecd_client.transport import Transport
 from tests.e2e.daemons import wait_until
-from tests.e2e.inventory import Peak, Watch, generation
+from tests.e2e.inventory import Peak, Watch
 from tests.faults.rotating import Rotating
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -45,22 +45,17 @@ class Gauge(Watch):
 class Disk:
     """A tmpfs for the cache of the daemon in `folder`; or, `plain`, what is there."""
 
-    def __init__(self, folder: Path, plain: bool, size: int, inodes: int = 10_000) -> None:
+    def __init__(self, folder: Path, plain: bool, size: int) -> None:
         self.plain = plain
         self.cache = folder / "cache"
         self.cache.mkdir(parents=True)
         self.cache.chmod(0o750)
         if not plain:
-            self._mount(f"size={size},nr_inodes={inodes}", "none")
-
-    def allow_inodes(self, inodes: int) -> None:
-        self._mount(f"remount,nr_inodes={inodes}")
+            command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", self.cache]
+            subprocess.run(command, check=True)
 
     def watched(self) -> Gauge | Peak:
         return Peak(self.cache) if self.plain else Gauge(self.cache)
-
-    def _mount(self, options: str, *source: str) -> None:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", options, *source, self.cache], check=True)
 
 
 def burst(folder: Path, plain: bool) -> None:
@@ -116,30 +111,6 @@ def reserve_free(folder: Path, plain: bool) -> None:
         assert gauge.least_free > 0
 
 
-def inodes(folder: Path, plain: bool) -> None:
-    """A file system with blocks but no inodes left."""
-    if plain:
-        burst(folder, plain)  # a file system with few inodes cannot be had
-        return
-    disk = Disk(folder, plain, 64 * MIB, inodes=300)
-
-    def full(rotating: Rotating) -> bool:
-        return os.statvfs(disk.cache).f_favail < 30 and "inodes" in rotating.stopped
-
-    settings = {"limit": 32 * MIB, "objects": 1000}
-    with Rotating.started(folder, {}, full, settings) as rotating:
-        # What is being made has its files, or gives them up.
-        wait_until(lambda: not rotating.status()["datasets"]["train"]["making"])
-        youngest = max(rotating.numbers())
-        for number in range(os.statvfs(disk.cache).f_favail - 2):
-            (disk.cache / f"of-others-{number}").touch()
-        rotating.turn()  # with the last of them
-        wait_until(lambda: full(rotating))
-        disk.allow_inodes(5000)
-        wait_until(lambda: max(rotating.numbers()) > youngest + 20, what="ingest goes on")
-        wait_until(lambda: not rotating.stopped)
-
-
 def filled(disk: Disk) -> Path:
     """The file with which others have filled the disk to the last byte."""
     ballast = disk.cache / "of-others"
@@ -174,63 +145,8 @@ def full_at_the_start(folder: Path, plain: bool) -> None:
         wait_until(lambda: not rotating.stopped)
 
 
-def inodes_at_the_start(folder: Path, plain: bool) -> None:
-    """Others have taken the last inode when a daemon that ended by itself starts again."""
-    if plain:
-        return  # a file system with few inodes cannot be had
-    disk = Disk(folder, plain, 64 * MIB, inodes=5000)
-    settings = {"limit": 32 * MIB, "objects": 1200}
-    with Rotating.started(folder, {}, begun, settings) as rotating:
-        assert rotating.daemon.terminate() == 0
-        there = len(rotating.numbers())
-        taken = [disk.cache / f"of-others-{n}" for n in range(os.statvfs(disk.cache).f_favail)]
-        for path in taken:
-            path.touch()
-        done = rotating.daemon.run()
-        assert (done.returncode, "No space left on device" in done.stderr) == (1, True)
-        for path in taken:
-            path.unlink()
-        rotating.daemon.start()
-        assert rotating.status()["datasets"]["train"]["shards"] >= there
-        rotating.turn()
-
-
-def full_without_snapshot(folder: Path, plain: bool) -> None:
-    """As before, and no snapshot and no temporary file gives a start some room."""
-    if plain:
-        return
-    disk = Disk(folder, plain, 12 * MIB)
-    settings = {"limit": 64 * MIB, "objects": 1200}
-    with Rotating.started(folder, {}, begun, settings) as rotating:
-        rotating.daemon.kill()
-        for temporary in disk.cache.glob("datasets/*/*/shards/*.new*"):
-            temporary.unlink()
-        directory = generation(disk.cache)
-        (directory / "snapshot").unlink(missing_ok=True)
-        there, youngest = len(rotating.numbers()), max(rotating.numbers())
-        ballast = filled(disk)
-        rotating.daemon.start()
-        assert rotating.status()["datasets"]["train"]["shards"] == there
-        assert sum(len(b["key"]) for b in rotating.held.numpy(8, drop_last=False))
-        wait_until(lambda: rotating.stopped, what="it says why nothing is fetched")
-        rotating.waits()
-        rotating.daemon.kill()
-        ballast.unlink()
-        rotating.daemon.start()
-        wait_until(lambda: rotating.turn() or max(rotating.numbers()) > youngest, 60)
-        wait_until(lambda: not rotating.stopped)
-
-
 SCENARIOS: Mapping[str, Callable[[Path, bool], None]] = {
-    scenario.__name__: scenario
-    for scenario in (
-        burst,
-        reserve_free,
-        inodes,
-        inodes_at_the_start,
-        full_at_the_start,
-        full_without_snapshot,
-    )
+    scenario.__name__: scenario for scenario in (burst, reserve_free, full_at_the_start)
 }
 
 

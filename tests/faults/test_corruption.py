@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from cachecd_client import Epoch
-from cachecd_client._core import Sidecar, encode_example
+from cachecd_client._core import Sidecar
 from cachecd_client.protocol import ReportCorrupt
-from tests.core.shards import flip, frames
+from tests.core.shards import flip
 from tests.e2e.daemons import Daemon, file_source, wait_until
 from tests.e2e.inventory import generation
 from tests.faults.disk import FaultyDisk
@@ -128,17 +128,6 @@ def test_a_false_report_costs_nothing(daemon, objects):
     assert_all_is_there(daemon, objects, "c")
 
 
-def test_a_reported_shard_that_cannot_be_opened_for_a_moment_is_kept(daemon, disk):
-    before = corrupt_shards(daemon)
-    shard = files(daemon)[1]
-    rule = disk.fail("open", f"*/{shard.name}", errno.EMFILE, count=1)
-    report(daemon, shard, "a lie")
-    wait_until(lambda: disk.hits(rule) >= 2)
-    filled(daemon)
-    assert corrupt_shards(daemon) == before
-    assert shard.exists()
-
-
 def report(daemon: Daemon, shard: Path, request: str) -> None:
     name, _, version = shard.stem.partition(".")
     about = "train", generation(daemon.cache).name, int(name), int(version or 0)
@@ -169,33 +158,3 @@ def test_a_disk_that_cannot_read_at_all_costs_no_shard(daemon, objects, disk):
     daemon.until_whole()
     assert (corrupt_shards(daemon), files(daemon)) == before
     assert_all_is_there(daemon, objects, "f")
-
-
-RECORDS = 60  # an object that is larger than a shard
-
-
-def test_a_pinned_set_that_lost_the_middle_of_an_object_is_leased_again_when_that_is_there(
-    tmp_path: Path,
-):
-    chance = random.Random(7)
-    meant = {n: chance.randbytes(6000) for n in range(2 * RECORDS)}
-    encoded = [encode_example({"n": n, "x": x}) for n, x in meant.items()]
-    halves = {"0": frames(encoded[:RECORDS]), "1": frames(encoded[RECORDS:])}
-    source = {**file_source(tmp_path / "source", halves), "format": "tfrecord"}
-    train = {"train": {"source": source, "pin": True}}
-    with Daemon(tmp_path, train, shard_size="128KiB") as daemon:
-        daemon.start()
-        with daemon.connect() as cache:
-            with cache.acquire("train", job="before", timeout=30) as epoch:
-                shards = [Path(file) for file in epoch.files]
-            assert len(shards) >= 6
-            damaged = (shards[1], shards[0], shards[-1])
-            for shard in damaged:
-                flip(shard, 5000)
-            assert daemon.verify() == 1
-            wait_until(lambda: not any(shard.exists() for shard in damaged), what="fetched again")
-            with cache.acquire("train", job="after", timeout=30) as epoch:
-                batches = list(epoch.numpy(16, drop_last=False))
-        rows = (row for batch in batches for row in zip(batch["n"], batch["x"], strict=True))
-        found = [(int(n), bytes(x)) for n, x in rows]
-    assert sorted(found) == sorted(meant.items())

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from cachecd_client.protocol import ReportCorrupt
-from cachecd_client.transport import Transport
 from tests.e2e.daemons import wait_until
 from tests.e2e.inventory import generation, inventory
 from tests.faults.disk import FaultyDisk
@@ -108,20 +105,6 @@ def stopped(rotating: Rotating) -> str:
     return status["cache"]["stopped"] or status["datasets"]["train"]["stopped"]
 
 
-def test_a_disk_that_fails_for_long_fills_no_log_and_is_named_in_status(rotating, disk):
-    """Every operation of everything, and all the while somebody asks for leases."""
-    before = rotating.daemon.said().count("\n")
-    with disk.failing("*", f"{disk.root}/*", errno.EIO):
-        began = time.monotonic()
-        while time.monotonic() < began + 1.5:
-            assert os.strerror(errno.EIO) in rotating.waits()
-        assert os.strerror(errno.EIO) in rotating.stopped
-    lines = rotating.daemon.said().count("\n") - before
-    assert lines < 40, rotating.tail()
-    rotating.rotates("after a long fault")
-    rotating.check("after a long fault")
-
-
 @pytest.mark.parametrize("name", ["", "shards", "leases"])
 def test_what_was_moved_away_or_replaced_is_neither_forgotten_nor_written_into(
     rotating, disk, name
@@ -145,24 +128,6 @@ def test_what_was_moved_away_or_replaced_is_neither_forgotten_nor_written_into(
     }.items()
     rotating.rotates(name)
     rotating.check(name)
-
-
-@pytest.mark.parametrize("place", ["{}", "{}.idx"])
-def test_a_reported_shard_that_cannot_be_read_is_made_again_or_replaced(rotating, disk, place):
-    """By the sidecar it is made again; without the sidecar its records come with the next pass."""
-    folder = generation(disk.root)
-    number = max(rotating.numbers())
-    path = folder / "shards" / f"{number:010d}.tfrecord"
-    again = path.with_name(f"{number:010d}.1.tfrecord")
-    report = ReportCorrupt("r" + place, "train", folder.name, number, 0, 0, "by a test")
-    with disk.failing("read", place.format(path), errno.EIO):
-        Transport(rotating.daemon.endpoint).ask(report, 30.0)
-        rotating.turn()
-        assert path not in map(Path, rotating.held.files)
-    if place == "{}":
-        wait_until(lambda: rotating.turn() or again in map(Path, rotating.held.files))
-        assert rotating.status()["cache"]["corrupt_shards"] == 1
-    rotating.rotates(place)
 
 
 def test_a_start_that_cannot_read_its_disk_fails_and_deletes_nothing(disk, rotating, tmp_path):

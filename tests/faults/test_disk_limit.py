@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import subprocess
 import sys
 
@@ -13,8 +12,6 @@ import pytest
 from tests.e2e.daemons import REPOSITORY, clean_environ
 
 SCENARIOS = ["burst", "reserve_free", "full_at_the_start"]
-if "CACHECD_LONG" in os.environ:
-    SCENARIOS += ["inodes", "inodes_at_the_start", "full_without_snapshot"]
 
 
 @functools.cache
@@ -50,20 +47,5 @@ def test_what_is_reserved_for_others_stays_free_and_ingest_goes_on_when_they_are
     assert "reserve_free" not in failures, failures["reserve_free"]
 
 
-@pytest.mark.long
-def test_a_disk_without_inodes_stops_ingest_alone_and_ingest_goes_on_by_itself(failures):
-    assert "inodes" not in failures, failures["inodes"]
-
-
-@pytest.mark.long
-def test_a_start_on_a_disk_without_inodes_ends_and_loses_nothing(failures):
-    assert "inodes_at_the_start" not in failures, failures["inodes_at_the_start"]
-
-
 def test_a_start_on_a_full_disk_serves_what_is_cached_and_goes_on_when_there_is_room(failures):
     assert "full_at_the_start" not in failures, failures["full_at_the_start"]
-
-
-@pytest.mark.long
-def test_a_start_on_a_full_disk_serves_shards_that_no_snapshot_has(failures):
-    assert "full_without_snapshot" not in failures, failures["full_without_snapshot"]

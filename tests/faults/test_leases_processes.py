@@ -297,19 +297,3 @@ def test_a_daemon_that_hangs_at_a_boundary_is_repeated_over_and_serves_the_next_
         ends_by_itself(served.cache / "leases" / f"{first[1]}.json")
         print(file=process.stdin, flush=True)
         assert process.wait(30) == 0
-
-
-def test_a_request_that_waits_goes_through_a_restart_of_the_daemon(served):
-    with trainer(served, HOLDER, "patient", "0") as one:
-        lease = said_line(one)["lease"]
-        served.kill()
-        with trainer(served, HOLDER, "patient", "0") as other:
-            served.start()
-            # The successor read who holds what from the disk.
-            assert said_line(other)["lease"] == lease
-
-            def held() -> tuple[bool, int, list[int]]:
-                (found,) = [x for x in served.status()["leases"] if x["job"] == "patient"]
-                return found["held"], found["ranks"], found["held_by"]
-
-            wait_until(lambda: held() == (True, 1, [0]), what="the daemon heard who holds it")

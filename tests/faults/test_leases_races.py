@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -12,13 +9,11 @@ import pytest
 
 from cachecd.daemon.manifest import encode_manifest
 from cachecd.disk.layout import Layout
-from cachecd.disk.leases import end_lease, is_held, write_manifest
+from cachecd.disk.leases import end_lease, write_manifest
 from cachecd.policy.values import Lease
 from cachecd_client.errors import LeaseLostError
 from cachecd_client.lease.held_lease import HeldLease
 from cachecd_client.protocol import decode_manifest
-from tests.e2e.daemons import clean_environ, wait_until
-from tests.faults.disk import FaultyDisk
 
 
 @pytest.fixture
@@ -72,37 +67,4 @@ def test_a_lease_that_was_locked_is_the_one_on_disk_however_often_manifests_come
     ended.set()
     holder.join(10)
     assert not wrong
-    assert end_lease(layout, LEASE)
-
-
-END = """
-import sys
-from pathlib import Path
-from cachecd.disk.layout import Layout
-from cachecd.disk.leases import end_lease
-assert end_lease(Layout(Path(sys.argv[1])), sys.argv[2])
-"""
-
-
-def ending(layout: Layout, disk: FaultyDisk) -> subprocess.Popen[bytes]:
-    """A daemon that is stopped when it has the write lock and is about to unlink."""
-    rule = disk.stop("unlink", "*/leases/*")
-    process = subprocess.Popen(
-        [sys.executable, "-c", END, str(layout.root), LEASE], env=clean_environ(disk.environ)
-    )
-    wait_until(lambda: disk.hits(rule))
-    os.waitid(os.P_PID, process.pid, os.WSTOPPED)
-    return process
-
-
-def test_a_daemon_killed_while_it_deletes_a_lease_leaves_it_whole_to_be_held(layout, tmp_path):
-    path = write(layout)
-    before = decode_manifest(path.read_bytes())
-    with ending(layout, FaultyDisk(tmp_path / "faults", layout.root)) as daemon:
-        daemon.kill()
-    held = HeldLease(path)
-    assert held.manifest == before
-    assert is_held(layout, LEASE)
-    assert not end_lease(layout, LEASE)
-    held.close()
     assert end_lease(layout, LEASE)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import sys
 import time
-from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
@@ -103,17 +101,6 @@ def test_keys_that_live_for_less_than_a_second_are_renewed_before_they_expire(
     assert keys.issued <= len(first_seen) + 3 < reads
 
 
-def test_a_process_that_fails_now_and_then_is_not_noticed_while_the_keys_live(
-    server: ScriptedServer, keys: Keys, environ: pytest.MonkeyPatch
-):
-    server.script["/b/key"] = [scripted.body(b"12345")]
-    environ.setattr("cachecd.stores.credentials.LIFE", 0.0)  # asks at every read
-    store = opened(server.endpoint)
-    assert get(store, "key", 5) == b"12345"
-    keys.fail()
-    assert get(store, "key", 5) == b"12345"
-
-
 def test_a_process_that_goes_on_failing_is_the_stores_fault_and_is_not_quoted(
     server: ScriptedServer, keys: Keys
 ):
@@ -127,46 +114,3 @@ def test_a_process_that_goes_on_failing_is_the_stores_fault_and_is_not_quoted(
         get(store, "key", 5)
     assert "FwoGZX" not in without_secrets(caught.value)
     assert keys.issued >= before + QUICK.tries  # each might have been a hiccup
-
-
-@pytest.mark.parametrize("printed", ["no JSON bPxRfiCYEXAMPLEKEY7", '{"Version": 1}'])
-def test_a_process_that_prints_nonsense_is_the_stores_fault(
-    server: ScriptedServer, keys: Keys, tmp_path: Path, printed: str
-):
-    (tmp_path / "process.py").write_text(f"print({printed!r})")
-    with pytest.raises(SourceUnreachableError, match=r"s3://b/: ") as caught:
-        get(opened(server.endpoint), "key", 5)
-    assert "bPxRfi" not in without_secrets(caught.value)
-
-
-def test_a_machines_role_is_asked_for_its_keys_again_before_they_expire(
-    server: ScriptedServer, environ: pytest.MonkeyPatch
-):
-    """As a container's: one request answers with keys and their expiry."""
-    issued = 0
-
-    def role(handler: BaseHTTPRequestHandler) -> None:
-        nonlocal issued
-        issued += 1
-        until = datetime.now(UTC) + timedelta(seconds=LIFE)
-        found = {
-            "AccessKeyId": f"KEY{issued}",
-            "SecretAccessKey": "secret",
-            "Token": "token",
-            "Expiration": until.isoformat(),
-        }
-        scripted.body(json.dumps(found).encode())(handler)
-
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
-        environ.delenv(name)
-    environ.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{server.endpoint}/role")
-    server.script["/role"] = [role]
-    server.script["/b/key"] = [scripted.body(b"12345")]
-    store = opened(server.endpoint)
-    assert get(store, "key", 5) == b"12345"
-    before = issued
-    time.sleep(LIFE)  # what passes here is the life of the keys
-    assert get(store, "key", 5) == b"12345"
-    assert issued > before
-    used = [_USED.search(h.get("authorization", "")) for h in server.headers]
-    assert len({match[1] for match in used if match}) == 2

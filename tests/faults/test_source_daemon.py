@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +9,6 @@ from urllib.parse import quote
 
 import pytest
 
-from cachecd_client.protocol import Acquire
-from cachecd_client.transport import Transport
 from tests import scripted
 from tests.e2e.daemons import Daemon, wait_until
 from tests.e2e.inventory import inventory, repeated
@@ -113,47 +110,3 @@ def test_a_source_that_goes_away_stops_ingest_alone_and_what_it_comes_back_with_
     assert "Traceback" not in said
     for secret in (SECRET, TOKEN, "Signature="):
         assert secret not in said
-
-
-def test_a_place_named_before_the_source_is_listed_counts_modulo_its_units(
-    served: Daemon, store: ScriptedServer, objects: dict[str, bytes]
-):
-    served.start()
-    wait_until(lambda: served.train["shards"])
-    served.kill()
-    store.down = DISABLED
-    served.document["datasets"]["train"]["generation"] = 2
-    served.start()
-    more = {"generation": served.train["generation"], "streams": 2, "place": 1 << 61}
-    Transport(served.endpoint).ask(Acquire("place", "train", "x", 0, **more), 10.0)
-    store.down = None
-    wait_until(lambda: served.train["allocated"] >= served.train["first"] > 0, 60)
-    with served.connect() as cache, cache.acquire("train", 0, job="job", timeout=30) as held:
-        manifest = json.loads((served.cache / "leases" / f"{held.lease}.json").read_bytes())
-    assert (manifest["generation"], manifest["streams"]) == (more["generation"], 2)
-    assert served.train["passes"] == 0
-    assert 0 <= manifest["place"] - (1 << 61) % len(objects) < 100
-
-
-def test_what_was_refused_is_tried_again_after_a_restart(
-    served: Daemon, store: ScriptedServer, objects: dict[str, bytes]
-):
-    served.document["datasets"]["train"]["grow"] = {"first": "256KiB"}
-    refused = [key for n, key in enumerate(objects) if n % 50 == 7]
-    for key in refused:
-        store.script[f"/b/train/{key}"] = [scripted.refusal(403, "AccessDenied")]
-    served.start()
-    wait_until(lambda: served.train["whole"], what="all but the refused is cached")
-    found = served.train
-    assert found["skipped"]["units"] == len(refused)
-    assert all("access denied" in reason for reason in found["skipped"]["reasons"])
-    assert read(served, 0, objects) == len(objects) - len(refused)
-
-    served.kill()
-    for key in refused:
-        store.script[f"/b/train/{key}"] = [scripted.body(objects[key])]
-    served.start()
-    wait_until(lambda: served.train["records"] == len(objects), what="the refused has come too")
-    assert served.train["skipped"]["units"] == len(refused), "counted since the generation began"
-    assert read(served, 1, objects) == len(objects)
-    assert SECRET not in served.said()

@@ -9,17 +9,14 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
 from cachecd.config import SourceConfig
-from cachecd.errors import SourceError, SourceUnreachableError, UnitError
+from cachecd.errors import SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
 from cachecd.sampler.opening import open_store
-from cachecd.stores.answers import seconds_of
 from cachecd.stores.backend import TransientError
 from cachecd.stores.fetch import Store
 from cachecd.stores.retry import Retry
@@ -125,40 +122,6 @@ def test_what_is_plainly_the_objects_is_set_aside_at_once(server: ScriptedServer
     assert server.asked.count("/b/key") == 1
 
 
-def test_what_is_longer_than_listed_is_not_taken_into_memory(server: ScriptedServer):
-    sent = 0
-
-    def endless(handler: BaseHTTPRequestHandler) -> None:
-        nonlocal sent
-        handler.send_response(200)
-        handler.send_header("Content-Length", str(1 << 40))
-        handler.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
-        handler.end_headers()
-        with contextlib.suppress(OSError):
-            while not server.over.is_set():
-                sent += handler.wfile.write(bytes(1 << 16))
-
-    def endless_in_chunks(handler: BaseHTTPRequestHandler) -> None:
-        nonlocal sent
-        handler.send_response(200)
-        handler.send_header("Transfer-Encoding", "chunked")
-        handler.end_headers()
-        with contextlib.suppress(OSError):
-            while not server.over.is_set():
-                sent += handler.wfile.write(b"10000\r\n" + bytes(1 << 16) + b"\r\n")
-
-    # By obstore, and, since obstore cannot name it, by boto3; of chunks obstore takes none.
-    for key, answer, told in (
-        ("key", endless, 1 << 40),
-        ("odd//key", endless, 1 << 40),
-        ("odd//key", endless_in_chunks, len(BODY) + 1),
-    ):
-        sent, server.script[f"/b/{key}"] = 0, [answer]
-        with pytest.raises(UnitError, match=f"has {told} bytes"):
-            asyncio.run(good_then(opened(server.endpoint), key))
-        assert sent < 64 << 20  # what sockets and transports hold, and no terabyte
-
-
 def test_an_object_replaced_while_it_is_read_in_ranges_is_not_mixed(server: ScriptedServer):
     old, new = scripted.body(BODY), scripted.body(BODY[::-1], etag='"new"')  # deaf to If-Match
     server.script["/b/key"] = [old, new]
@@ -207,30 +170,6 @@ def test_a_first_object_that_fails_is_found_out_though_no_other_was_read_yet(
     server.script["/b?list-type=2&prefix=&max-keys=10&encoding-type=url"] = [scripted.body(page)]
     with pytest.raises(UnitError, match="while other objects can be read"):
         get(opened(server.endpoint), "key", 4)
-
-
-def test_a_store_that_fails_every_second_request_sets_nothing_aside(server: ScriptedServer):
-    failing = Counter[str]()
-
-    def flapping(content: bytes) -> Answer:
-        def answer(handler: BaseHTTPRequestHandler) -> None:
-            failing[handler.path] += 1
-            sound = failing[handler.path] % 2 == 0
-            (scripted.body(content) if sound else scripted.refusal(500, "X"))(handler)
-
-        return answer
-
-    for number in range(60):
-        server.script[f"/b/{number}"] = [flapping(b"%d" % number)]
-    store = opened(server.endpoint)
-
-    async def all_of_them() -> list[bytes]:
-        return [
-            bytes(b)
-            for b in await asyncio.gather(*(store.get(str(n), len(str(n))) for n in range(60)))
-        ]
-
-    assert asyncio.run(all_of_them()) == [b"%d" % n for n in range(60)]
 
 
 def test_when_all_fails_retries_do_not_multiply_the_load(server: ScriptedServer):
@@ -313,33 +252,6 @@ def test_retry_after_is_heard_and_bounded(
     assert asyncio.run(good_then(opened(server.endpoint, retry=retry))) == BODY
     assert 0.3 <= time.monotonic() - began < 30
     assert server.asked.count("/b/key") == 3
-
-
-def test_retry_after_may_be_seconds_or_a_date_or_nonsense():
-    now = datetime(2030, 1, 1, 12, 0, 0, tzinfo=UTC)
-    later = (now + timedelta(seconds=90)).strftime("%a, %d %b %Y %H:%M:%S GMT")
-    earlier = (now - timedelta(seconds=90)).strftime("%a, %d %b %Y %H:%M:%S GMT")
-    for value, seconds in [("7", 7), (later, 90), (earlier, 0), ("", 0), ("soon", 0), ("-5", 0)]:
-        assert seconds_of({"retry-after": value}, now) == seconds, value
-    assert seconds_of({}, now) == 0
-
-
-def test_a_drip_is_cut_off_by_its_rate_and_a_slow_whole_is_not(server: ScriptedServer):
-    """Five times the silence that is borne, but at three times the rate."""
-    retry = Retry(tries=1, within=0.0, first=0.001, silence=0.5, slowest=250)
-
-    def slow(handler: BaseHTTPRequestHandler) -> None:
-        scripted._head(handler, 200, 2000, '"tag"')
-        for _ in range(20):
-            time.sleep(0.125)
-            handler.wfile.write(bytes(100))
-            handler.wfile.flush()
-
-    server.script["/b/slow"] = [slow]
-    assert get(opened(server.endpoint, retry=retry), "slow", 2000) == bytes(2000)
-    server.script["/b/drip"] = [scripted.drip(server, 200, 0.02)]
-    with pytest.raises(SourceError, match=r"200 bytes did not arrive within"):
-        get(opened(server.endpoint, retry=retry), "drip", 200)
 
 
 def test_a_file_system_that_hangs_is_unreachable_and_not_waited_for_for_ever(tmp_path: Path):

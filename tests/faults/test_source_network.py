@@ -112,16 +112,6 @@ def test_urls_of_any_host_are_asked_for_by_the_proxy_that_is_told_who_asks(
         without_secrets(caught.value)
 
 
-def test_urls_of_any_host_are_asked_for_only_of_whose_certificate_is_trusted(
-    environ: pytest.MonkeyPatch, url_store: Callable[[str], Store], certificate: str
-):
-    with scripted_server(certificate) as server:
-        server.script["/x"] = [scripted.body(b"12345")]
-        with pytest.raises(SourceUnreachableError, match=r"not trusted \(AWS_CA_BUNDLE"):
-            get(url_store("https://"), f"{server.endpoint}/x", 5)
-        assert server.asked == []
-
-
 def test_keys_of_urls_and_of_others_words_are_never_quoted():
     for text in (
         f"GET https://acct.blob.core.windows.net/c/k?sv=2024&sig={SECRET} failed",

@@ -31,21 +31,6 @@ def test_retries_never_exceed_the_budget_whatever_succeeds_and_fails(
         assert retries <= capacity + 0.2 * successes + now + 1e-6
 
 
-@settings(deadline=None)
-@given(steps=STEPS)
-def test_a_retry_is_always_paid_for_by_waiting(steps: list[tuple[str, float]]):
-    budget, now = Budget(3.0), 0.0
-    for what, later in steps:
-        now += later
-        if what == "success":
-            budget.succeeded(now)
-        elif not budget.take(now):
-            wait = budget.wait(now)
-            assert 0 < wait <= 1.0
-            assert budget.take(now + wait + 1e-9)
-            now += wait + 1e-9
-
-
 EVENTS = st.lists(
     st.tuples(
         st.sampled_from(["success", "throttled", "silence"]),
@@ -93,14 +78,6 @@ def test_what_was_under_way_when_the_pace_was_halved_does_not_halve_it_again():
 def test_a_pause_is_never_longer_than_the_longest(failures: int, chance: float):
     retry = Retry(first=0.5, longest=8.0)
     assert 0 <= retry.pause(failures, chance) <= min(8.0, 0.5 * 2.0 ** min(failures - 1, 40))
-
-
-@settings(deadline=None)
-@given(size=st.integers(0, 1 << 30), slow=st.integers(0, 1000))
-def test_a_try_has_time_for_its_bytes_at_the_slowest_rate_and_no_end_of_it(size: int, slow: int):
-    retry = Retry(silence=30.0, slowest=1000.0)
-    needed = 30 + size / 1000
-    assert needed <= retry.patience(size, slow) <= 8 * needed
 
 
 @settings(max_examples=30, deadline=None)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -200,10 +199,6 @@ def test_what_takes_too_much_memory_is_ended(workers: Workers):
     )
 
 
-def test_a_process_without_memory_is_replaced_and_says_so(workers: Workers):
-    assert workers.failed("raise memory") == "MemoryError"
-
-
 def test_a_process_that_leaks_slowly_is_replaced_between_two_shards_at_no_cost(workers: Workers):
     before = set(workers.executor.pids)
     found, reasons = workers.made("leak 180", "fine")
@@ -230,18 +225,7 @@ def test_a_child_that_comes_back_from_the_fork_ends_there(workers: Workers):
     workers.poll(lambda: not any(map(is_alive, children)))
 
 
-def test_a_child_that_raises_or_exits_ends_as_any_child_would(workers: Workers):
-    found, reasons = workers.made("fork-and-raise raised", "fork-and-exit exited", "fine")
-    assert (found, reasons) == ({0: b"parent", 1: b"parent", 2: b""}, {})
-    assert workers.noted("raised") == 1
-    assert workers.noted("exited") == 7
-
-
 # --- what it does to its surroundings
-
-
-def test_descriptors_that_it_closes_cost_the_stream(workers: Workers):
-    workers.failed("close-everything")
 
 
 def test_what_it_writes_to_our_pipe_is_not_taken_for_a_message(workers: Workers):
@@ -257,15 +241,6 @@ def test_what_it_writes_to_inherited_descriptors_is_its_units_fault(workers: Wor
     )
 
 
-def test_no_descriptor_is_left_by_which_the_mark_or_the_link_could_be_written_to(workers: Workers):
-    found, _ = workers.made("descriptors")
-    for line in found[0].decode().splitlines():
-        number, flags, target = line.split(" ", 2)
-        memory, pipe = "/memfd:" in target, "pipe:" in target
-        if memory or (pipe and int(number) > 2):
-            assert int(flags) & os.O_ACCMODE == os.O_RDONLY or int(number) >= 1024, line
-
-
 def test_a_kill_from_outside_is_no_units_fault_for_ever(workers: Workers):
     _, answer = workers.make("fine", "killed", "fine")
     assert isinstance(answer, Failed)
@@ -274,35 +249,3 @@ def test_a_kill_from_outside_is_no_units_fault_for_ever(workers: Workers):
     _, answer = workers.make("fine", "segfault", "fine")
     assert isinstance(answer, Failed)
     assert not answer.passing
-
-
-def test_closed_streams_do_not_let_a_print_into_the_shard(workers: Workers):
-    found, reasons = workers.made("close-the-streams", "shout", "close-the-streams", "shout")
-    assert (found, reasons) == (dict.fromkeys(range(4), b""), {}), "sound: it could be read back"
-
-
-def test_what_it_prints_without_end_harms_nobody(workers: Workers):
-    found, reasons = workers.made("shout", "shout")
-    assert (found, reasons) == ({0: b"", 1: b""}, {})
-
-
-def test_directory_umask_handlers_and_streams_that_it_changes_harm_nobody(workers: Workers):
-    number, answer = workers.make("rearrange", "fine", "rearrange")
-    assert isinstance(answer, Sealed)
-    expected = 0o666 & ~umask()
-    for file in workers.bench.folder.glob(f"{number}.tfrecord*"):
-        assert stat.S_IMODE(file.stat().st_mode) == expected
-    # Nor does it what comes after, in the same process.
-    assert [workers.made("fine", "raise error")[0] for _ in range(2)] == [{0: b""}] * 2
-
-
-def umask() -> int:
-    found = os.umask(0)
-    os.umask(found)
-    return found
-
-
-def test_threads_that_never_end_do_not_keep_its_process(workers: Workers):
-    found, reasons = workers.made("endless-threads", "fine")
-    assert (found, reasons) == ({0: b"", 1: b""}, {})
-    workers.failed("exit 1")

@@ -41,16 +41,3 @@ def test_order_is_the_same_for_ever():
         238,
         26,
     ]
-
-
-def test_order_differs_by_seed_and_block():
-    ends = (256, 512, 768)
-    orders = {
-        tuple(
-            BlockOrder(seed, block, ends).unit(g) % 256
-            for g in range(256 * block, 256 * block + 256)
-        )
-        for seed in (0, 1)
-        for block in range(3)
-    }
-    assert len(orders) == 6

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from cachecd.config import DatasetConfig
 from cachecd.daemon.identities import identity_of, split_of
-from cachecd.disk.identity import directory_name
 from cachecd.listing.selection import selection_of
 from cachecd.model import ObjectInfo
 
@@ -97,16 +96,6 @@ def test_whole_groups_are_on_one_side(group: str):
     assert 15 < len(sides[1]) < 45
 
 
-def test_a_key_of_no_group_is_a_group_by_itself():
-    alone, grouped = dataset(split={"eval": 0.5}), dataset(split={"eval": 0.5, "group": "^(x)/|y"})
-    assert taken(alone) == taken(grouped)
-
-
-def test_a_larger_share_holds_out_more():
-    shares = [taken(dataset(split={"eval": share}).other_side()) for share in (0.01, 0.1, 0.6)]
-    assert shares[0] < shares[1] < shares[2]
-
-
 def test_what_is_held_out_does_not_depend_on_the_partition():
     split = {"eval": 0.3}
     held_out = taken(dataset(split=split).other_side())
@@ -144,19 +133,3 @@ def test_a_split_under_another_url_or_of_other_windows_is_another_split():
     joined = [of(join={"a": first, "b": "b/*"}) for first in ("a/*", "c/*")]
     assert joined[0] != joined[1]
     assert of(join={"a": "a/*", "b": "d/*"}) == joined[0]
-
-
-def test_another_selection_is_another_generation():
-    every = [
-        dataset(),
-        dataset(split={"eval": 0.1}),
-        dataset(split={"eval": 0.1}).other_side(),
-        dataset(split={"eval": 0.2}),
-        dataset(split={"eval": 0.1, "by": "unit"}),
-        dataset(split={"eval": 0.1, "group": "(a)"}),
-        dataset(partition={"index": 0, "count": 2}),
-        dataset(partition={"index": 1, "count": 2}),
-        dataset(partition={"index": 0, "count": 2}, split={"eval": 0.1}),
-    ]
-    assert len({directory_name(identity_of(each)) for each in every}) == len(every)
-    assert selection_of(every[0]) is None

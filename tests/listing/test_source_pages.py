@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from bisect import bisect_right
 from collections.abc import Generator
 
@@ -88,36 +87,9 @@ def test_second_attempt_continues_where_the_first_one_failed(lanes, answers):
     assert read(pages) == []
 
 
-def test_page_that_was_not_taken_comes_again():
-    pages = SourcePages(Store(1 << 30, lanes=False), SOURCE)
-    begin = read(pages, most=1)
-    assert read(pages)[: len(begin)] == begin
-
-
 def test_store_whose_order_is_another_is_listed_by_one_request_at_a_time():
     pages = SourcePages(Store(1 << 30, folder_order=True), SOURCE)
     with pytest.raises(SourceUnreachableError, match="one request at a time"):
         read(pages)
     assert not pages.goes_on
     assert read(pages.anew()) == OBJECTS
-
-
-def test_page_is_handed_over_while_the_store_has_not_answered_for_the_next():
-    taken = threading.Event()
-
-    class Slow(Store):
-        def units(
-            self, source: SourceConfig, after: str = ""
-        ) -> Generator[list[ObjectInfo], None, None]:
-            yield OBJECTS[:500]
-            assert taken.wait(20)
-            yield OBJECTS[500:]
-
-    async def run() -> int:
-        count = 0
-        async for page in SourcePages(Slow(1, lanes=False), SOURCE).read():
-            count += len(page)
-            taken.set()
-        return count
-
-    assert asyncio.run(run()) == len(OBJECTS)

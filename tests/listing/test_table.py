@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachecd.errors import DamagedError, DiskError, SourceError
-from cachecd.listing.table import MOST_AT_ONCE, Table
+from cachecd.errors import DamagedError, SourceError
+from cachecd.listing.table import Table
 from cachecd.model import ObjectInfo, Unit
 from tests.listing.sources import unit, units
 
@@ -125,36 +125,10 @@ def test_names_that_are_no_unicode_are_kept(table):
     assert table.find(odd.key) == [read]
 
 
-def test_largest_sizes_are_counted(tmp_path):
-    largest = (1 << 63) - 1
-    table = Table(tmp_path / "listing.sqlite")
-    add(table, [ObjectInfo(f"{n}", largest, "", largest) for n in range(3)])
-    add(table, [ObjectInfo("1", largest - 1, "", largest)], defer=True)
-    table.finish()
-    table.close()
-    again = Table(tmp_path / "listing.sqlite")
-    assert again.num_bytes == table.num_bytes == 3 * largest - 1
-    assert again.find("1") == [Unit(1, "1", largest - 1, "", largest)]
-    again.close()
-
-
 @pytest.mark.parametrize("bad", [ObjectInfo("a", -1), ObjectInfo("a", 1, "", 1 << 63)])
 def test_impossible_size_is_the_sources_fault(table, bad):
     with pytest.raises(SourceError, match="'a'"):
         table.compare([bad])
-
-
-def test_numbers_that_are_not_listed_are_refused(table):
-    add(table, units(0, 5))
-    for number in (-1, 5):
-        with pytest.raises(IndexError):
-            table.units([number])
-
-
-def test_whole_page_can_be_looked_up(table):
-    add(table, units(0, MOST_AT_ONCE))
-    assert len(table.units(range(MOST_AT_ONCE))) == MOST_AT_ONCE
-    assert table.units([]) == []
 
 
 @given(
@@ -215,11 +189,6 @@ def test_damaged_file_is_a_typed_error(tmp_path, damage):
         db.close()
     with pytest.raises(DamagedError, match=r"listing\.sqlite"):
         Table(path, blocks=1).units(range(1000))
-
-
-def test_table_that_cannot_be_opened_is_a_disk_error(tmp_path):
-    with pytest.raises(DiskError, match="listing"):
-        Table(tmp_path / "missing" / "listing.sqlite")
 
 
 def test_cost_bounds_what_is_written(tmp_path):

@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 
 from cachecd.errors import (
-    DiskError,
     NoRoomError,
     RewrittenError,
     SourceError,
     SourceUnreachableError,
 )
-from cachecd.model import ObjectInfo
 from tests.listing.sources import Source, unit, units
 
 
@@ -96,25 +94,6 @@ def test_rewritten_source_is_refused_at_a_start(source):
     assert source.units([1399]) == [unit(1399, "other")]
 
 
-def test_attempts_together_are_judged_once(source):
-    source.list(units(0, 1000))
-    listing = source.listing(judges=True)
-    for _ in range(3):
-        with pytest.raises(SourceError, match="down"):
-            source.list(units(0, 400, "other"), fails=SourceError("down"), listing=listing)
-    assert (
-        source.list([*units(0, 400, "other"), *units(400, 1000)], listing=listing).rewritten == 400
-    )
-
-
-def test_killed_judgement_leaves_no_trace(source):
-    source.list(units(0, 1000))
-    with pytest.raises(SourceError):
-        source.list(units(0, 400, "other"), fails=SourceError("down"), judges=True)
-    source.list(units(0, 1000), judges=True)  # another listing: the first one's ETags are forgotten
-    assert source.units(range(1000)) == units(0, 1000)
-
-
 def test_later_listings_are_not_judged(source):
     source.list(units(0, 1000))
     assert source.list(units(0, 1000, "other")).rewritten == 1000
@@ -138,24 +117,3 @@ def test_listing_that_repeats_itself_ends(source):
     with pytest.raises(SourceUnreachableError, match="repeats itself"):
         source.list(units(0, 1000) * 50)
     source.list(units(0, 1000) * 5)
-
-
-def test_impossible_unit_fails_the_listing(source):
-    with pytest.raises(SourceError, match="bad"):
-        source.list([*units(0, 300), ObjectInfo("bad", -5)])
-    assert len(source.table) == 0
-
-
-def test_disk_that_fails_is_a_disk_error_and_may_recover(source):
-    source.list(units(0, 300))
-    mode = source.path.stat().st_mode
-    hidden = source.path.with_name("hidden")
-    source.thread.submit(source.table.close).result()
-    source.path.rename(hidden)
-    source.path.mkdir()
-    with pytest.raises(DiskError):
-        source.list(units(0, 1000))
-    source.path.rmdir()
-    hidden.rename(source.path)
-    assert source.list(units(0, 1000)).new == 700
-    assert source.path.stat().st_mode == mode

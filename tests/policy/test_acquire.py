@@ -5,7 +5,7 @@ from __future__ import annotations
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.values import Resume
-from tests.policy.cache import A, Cache, a_full_cache, a_whole_cache
+from tests.policy.cache import A, Cache, a_whole_cache
 from tests.policy.workers import Object
 
 
@@ -37,19 +37,6 @@ def test_restart_gives_grace_only_to_leases_never_held():
     cache.now += 31
     cache.end(never)
     assert not cache.disk.manifests
-
-
-def test_start_unlinks_retired_shards_without_a_lease():
-    cache = a_full_cache(refresh=0.5, first=1)
-    old = cache.epoch(0)
-    oldest = cache.live()[0]
-    cache.acquire(1)
-    assert oldest in cache.disk.directories[A].old
-    del cache.disk.manifests[old]
-    cache.start()
-    cache.run()
-    assert (oldest, 0) not in cache.disk.directories[A].shards
-    assert oldest not in cache.disk.directories[A].old
 
 
 def test_shard_quarantined_before_the_grant_is_not_granted():
@@ -99,26 +86,6 @@ def test_resumed_run_gets_its_set_again():
     assert (again.fingerprint, again.intervals) == (lease.fingerprint, lease.intervals)
     fresh = cache.disk.manifests[cache.acquire(5, "fresh").lease]
     assert fresh.num_records == 9
-
-
-def test_generation_without_a_shard_begins_anew_where_a_resumed_run_was():
-    cache = Cache()
-    cache.directory(A).list(sorted(cache.sources["a"]), 1 << 30)
-    cache.send(cache.listed(A))
-    for kind in (do.WriteShape, do.OpenStream):
-        (command,) = (c for c in cache.pending if isinstance(c, kind))
-        cache.pending.remove(command)
-        for event in cache.carry_out(command):
-            cache.send(event)
-    assert cache.workers
-    resume = Resume("one", (), "", 77, 1, 8 + 4)
-    cache.acquire(5, resume=resume)
-    shape = cache.directory(A).shape
-    assert (shape.seed, shape.streams) == (77, 1)
-    shards = cache.disk.directories[A].shards
-    assert shards[min(shards)].before.place == 4
-    cache.acquire(6, "again", resume=Resume("one", (), "", 5, 2, 0))
-    assert cache.directory(A).shape == shape, "the first run that resumes decides"
 
 
 def test_new_generation_begins_where_a_resumed_run_was():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 
 import pytest
 
@@ -97,43 +96,3 @@ def test_each_event_takes_a_few_hundred_microseconds():
     assert {kind: min(tries) for kind, tries in seconds.items() if min(tries) > 0.5 * MS} == {}
     medians = {kind: sorted(tries)[len(tries) // 2] for kind, tries in seconds.items()}
     assert max(medians.values()) < 3 * MS, medians
-
-
-def test_boundary_costs_what_it_retires():
-    """One shard goes, of 1,000 or of 100,000."""
-    seconds = {}
-    for shards in (1_000, 100_000):
-        policy, tries = a_policy(shards)[0], []
-        for _ in range(6):
-            dataset = policy.datasets["train"]
-            dataset.was_held, dataset.rotation.delivered = True, 1.0 * (SIZE + 3)
-            begun = time.thread_time()
-            live = dataset.generation.table.num_live
-            policy.leases.boundary(dataset, 0.0)
-            tries.append(time.thread_time() - begun)
-            assert dataset.generation.table.num_live == live - 1
-        seconds[shards] = min(tries)
-    assert seconds[100_000] < 5 * seconds[1_000] + 0.2 * MS
-
-
-@pytest.mark.long
-def test_each_event_takes_as_long_while_ten_thousand_shards_are_copied():
-    policy, seconds = a_policy(100_000)[0], []
-    numbers = [j * (STREAMS + 1) for j in range(10_000)]
-    policy.handle(ev.ExcludeAsked("request", "train", ("key",)), 0.0)
-    holders = ev.HoldersFound("0", tuple((NAME, number, 0) for number in numbers))
-    commands, copies = deque(policy.handle(holders, 0.0)), 0
-    while commands:
-        command = commands.popleft()
-        if isinstance(command, do.MarkBad | do.Unlink):
-            event: ev.Event = ev.Done(command)
-        elif isinstance(command, do.RemakeShard):
-            event = ev.Remade(NAME, command.number, ShardFacts(SIZE, 9, SIZE, 5, 1))
-            copies += 1
-        else:
-            continue
-        begun = time.thread_time()
-        commands += policy.handle(event, 0.0)
-        seconds.append(time.thread_time() - begun)
-    assert copies == len(numbers)
-    assert sorted(seconds)[len(seconds) // 2] < 1 * MS

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from cachecd.errors import LimitTooSmallError
-from cachecd.policy.fit import describe_epoch, refuse_small_limit, set_size
+from cachecd.policy.fit import describe_epoch, refuse_small_limit
 from cachecd.policy.values import Rules
 
 MIB = 1 << 20
@@ -53,11 +53,6 @@ def test_the_limit_of_one_dataset_is_named_by_its_key():
     small = TRAIN._replace(limit=4 * MIB)
     assert refusal(1 << 40, small, VAL) == ("datasets.train.limit", 12)
     assert refusal(1 << 40, small._replace(limit=12 * MIB), VAL) is None
-
-
-def test_the_size_of_a_set_is_measured_once_shards_are_cached():
-    assert set_size(850, 10) == 1000 + 10 * 128
-    assert set_size(1000, 10, live=600, ended=2) == 3000
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from itertools import pairwise
 from cachecd.model import MISFIT, Cursor, ShardFacts, Skipped, StreamId
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
-from cachecd.policy.supplements import Supplements
-from cachecd.policy.values import GenerationId, Piece
+from cachecd.policy.values import GenerationId
 from tests.policy.cache import DAY, FOOTPRINT, A, Cache, a_full_cache, a_whole_cache
 from tests.policy.workers import Directory, Object
 
@@ -34,99 +33,6 @@ def test_stream_goes_on_only_after_retiring_is_durable():
     assert cache.live() == [4, 6, 8, 10]
 
 
-def test_an_unlink_does_not_speak_for_a_mark_that_is_not_durable():
-    cache = a_whole_cache()
-    shard = cache.disk.directories[A].shards[2, 0]
-    shard.intact = False
-    cache.send(ev.DamageReported("r", A, 2, 0))
-    cache.run(but=(do.RemakeShard,))
-    cache.pending.clear()
-    cache.send(ev.RemakeFailed(A, 2, "the store refuses"))
-    cache.hold(cache.acquire(0).lease)  # it names 0, 4 and 6
-    shard.sidecar = False
-    cache.send(ev.DamageReported("s", A, 2, 0))
-    cache.run(but=(do.MarkRetired,))
-    assert (2, 0) not in cache.disk.directories[A].shards
-    assert 8 not in cache.live(), "shard 0 might come back with a kill"
-    cache.run()
-    assert cache.live() == [4, 6, 8, 10]
-
-
-def test_cursor_of_a_shard_that_is_being_unlinked_is_not_read():
-    cache = a_whole_cache()
-    cache.disk.directories[A].shards[4, 0].sidecar = False
-    cache.pending.clear()
-    cache.start()
-    [unlink] = cache.under_way(do.Unlink)
-    assert unlink.names == ((0, 0), (2, 0), (4, 0))
-    assert not cache.under_way(do.ReadCursor)
-    cache.run()
-    assert cache.live() == [6, 8, 10, 12]
-
-
-def test_head_of_a_stream_without_shards_survives_a_kill():
-    cache = a_whole_cache()
-    shard = cache.disk.directories[A].shards[6, 0]
-    shard.intact = shard.sidecar = False
-    cache.send(ev.DamageReported("r", A, 6, 0))
-    cache.run(but=(do.OpenStream,))
-    assert not cache.disk.directories[A].shards
-    cache.start()
-    cache.run()
-    assert cache.live() == [8, 10, 12, 14], "no number comes twice"
-    assert cache.disk.directories[A].shards[8, 0].after.pass_ == 1, "the next pass"
-
-
-def test_shard_that_is_made_again_is_retired_after_that():
-    cache = a_whole_cache()
-    cache.disk.directories[A].shards[0, 0].intact = False
-    cache.send(ev.DamageReported("r", A, 0, 0))
-    cache.run(but=(do.RemakeShard,))
-    shard = cache.disk.directories[A].shards[2, 0]
-    shard.intact = shard.sidecar = False
-    cache.send(ev.DamageReported("s", A, 2, 0))
-    cache.run(but=(do.RemakeShard,))
-    assert (0, 0) in cache.disk.directories[A].shards
-    cache.run()
-    assert cache.live() == [4, 6, 8, 10]
-
-
-def test_retired_number_with_an_older_leased_version_stays_retired_after_a_kill():
-    cache = a_whole_cache()
-    cache.hold(cache.acquire(0).lease)
-    cache.disk.directories[A].shards[0, 0].intact = False
-    cache.send(ev.DamageReported("r", A, 0, 0))
-    cache.run()  # 0.1 is live, and 0.0 is leased
-    shard = cache.disk.directories[A].shards[2, 0]
-    shard.sidecar = False
-    shard.intact = False
-    cache.send(ev.DamageReported("s", A, 2, 0))
-    cache.run()
-    cache.start()
-    cache.run()
-    lease = cache.disk.manifests[cache.acquire(1).lease]
-    assert lease.num_records == 8
-    assert lease.intervals[0][1] > 1, "neither 0 nor 2 is live again"
-
-
-def test_supplement_retires_before_a_stream_goes_on():
-    cache = Cache()
-    cache.sources["a"]["003"] = Object(3, (4,), (True, 0))
-    cache.list_all()
-    cache.sources["a"]["003"] = Object(3, (4,))
-    cache.list_all()
-    cache.pass_time(2 * DAY)
-    cache.list_all()
-    assert 1 in cache.live(), "the supplement"
-    cache.sources["a"]["new"] = Object(100, (4,))
-    cache.directory(A).list(sorted(cache.sources["a"]), 1 << 30)
-    cache.send(cache.listed(A))
-    cache.run(but=(do.Unlink, do.MarkRetired))
-    assert 8 not in cache.live(), "the next pass may come to what the supplement holds"
-    cache.run()
-    assert 1 not in cache.live()
-
-
 def test_what_always_fails_is_tried_more_and_more_rarely():
     cache = Cache()
     cache.sources["a"]["003"] = Object(3, (4,), (True, 0))
@@ -142,17 +48,6 @@ def test_what_always_fails_is_tried_more_and_more_rarely():
         cache.now = 1.01 * day * DAY
     gaps = [later - earlier for earlier, later in pairwise(tries)]
     assert gaps == [2, 3, 4, 5, 6, 7, 7, 7], "days; the first try was at the start"
-
-
-def test_unit_without_a_record_is_tried_more_and_more_rarely():
-    supplements, tries = Supplements(), []
-    for day in range(16):
-        supplements.note_missing(ev.MissingFound(A, (Piece(3),)), day * DAY, is_whole=True)
-        if supplements.start():
-            tries.append(day)
-            nothing = StreamId("a", "one", 1), 1, Cursor(), Cursor(0, 0, 1), ShardFacts(0, 0, 0)
-            supplements.finish(ev.Sealed(*nothing), day * DAY)
-    assert tries == [0, 1, 3, 6, 10, 15]
 
 
 def test_unit_in_hand_at_two_deaths_is_condemned():
@@ -172,20 +67,6 @@ def test_unit_in_hand_at_two_deaths_is_condemned():
     cache.now += 100
     opened = [c for c in cache.send(ev.Tick()) if isinstance(c, do.OpenStream)]
     assert [condemned.unit for condemned in opened[0].condemned] == [5]
-
-
-def test_stream_without_part_in_its_failure_is_opened_again_at_once():
-    cache = Cache(limit=1000)
-    cache.directory(A).list(sorted(cache.sources["a"]), 1 << 30)
-    cache.send(cache.listed(A))
-    cache.run(but=(do.GrantShard,))
-    stream = cache.under_way(do.GrantShard)[0].stream
-    for passing, reopened in ((True, True), (False, False)):
-        cache.pending.clear()
-        cache.send(ev.Failed(stream, "worker", "its neighbour died", None, passing))
-        cache.send(ev.Tick())
-        opened = [command.stream for command in cache.under_way(do.OpenStream)]
-        assert (stream in opened) == reopened
 
 
 def test_refused_publish_sends_the_stream_back():
@@ -328,19 +209,6 @@ def start_another(cache: Cache, name: str) -> None:
     cache.pending.remove(publish)
     for event in cache.carry_out(publish):
         cache.send(event)
-
-
-def test_older_generation_without_a_record_keeps_nobody_waiting():
-    cache = Cache(units=100, first=30)  # more than one shard
-    good = dict(cache.sources["a"])
-    cache.sources["a"] = {key: Object(o.etag, o.records, (False, 0)) for key, o in good.items()}
-    cache.list_all()
-    assert not any(shard.records for shard in cache.disk.directories[A].shards.values())
-    cache.sources["a"] = good
-    start_another(cache, "two")
-    cache.send(ev.Measured(0, 100_000, spare=0))  # others have filled the file system
-    cache.send(ev.AcquireAsked("r", "a", "x", 0))
-    assert cache.under_way(do.WriteManifest), "the only records that there are"
 
 
 def test_generation_with_a_damaged_listing_is_leased_while_it_has_more():

@@ -63,13 +63,3 @@ def test_disk_that_refuses_a_manifest_makes_the_rank_wait():
     assert cache.replies["q"].reason == "no space left"
     cache.now += 5
     assert isinstance(cache.acquire(0, "again"), do.ReplyGranted)
-
-
-def test_job_waits_while_all_shards_are_made_again():
-    cache = a_whole_cache()
-    for number in (0, 2, 4, 6):
-        cache.disk.directories[A].shards[number, 0].intact = False
-        cache.send(ev.DamageReported("", A, number, 0))
-    cache.run(but=(do.RemakeShard,))
-    cache.send(ev.AcquireAsked("q", "a", "job", 0))
-    assert cache.replies["q"].reason == "4 damaged shards are being made again"

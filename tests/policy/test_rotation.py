@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.rotation import Boundary, Rotation
 from cachecd.policy.values import Rules
@@ -34,17 +33,6 @@ def retired(rotation, boundary=FULL, oldest=OLDEST):
 def test_floor_keeps_three_quarters_of_the_share():
     # The floor is 75: 90 - 75 = 15 may go, one shard.
     assert retired(Rotation(sealed=90, delivered=90)) == [0]
-
-
-def test_half_of_the_share_goes_with_half_refresh():
-    # The floor is 50: 40 may go, and 40 were sealed.
-    assert retired(Rotation(sealed=40, delivered=90), refreshing(0.5)) == [0, 1, 2, 3]
-
-
-def test_first_is_a_floor_too():
-    # max(first 70, 0) leaves 20.
-    boundary = replace(refreshing(1.0), first=70)
-    assert retired(Rotation(sealed=90, delivered=90), boundary) == [0, 1]
 
 
 def test_no_more_goes_than_was_sealed():
@@ -102,10 +90,6 @@ def test_above_the_share_no_more_than_refresh_goes_at_once():
     assert retired(Rotation(), replace(FULL, share=30)) == [0, 1, 2]
 
 
-def test_above_the_share_one_shard_goes_with_little_refresh():
-    assert retired(Rotation(), replace(refreshing(0.01), share=30)) == [0]
-
-
 # --- over restarts
 
 
@@ -134,35 +118,3 @@ def test_after_a_kill_rotation_goes_on_from_the_last_boundary_that_retired_somet
     cache.start()
     rotation = cache.policy.datasets["a"].rotation
     assert (rotation.last, rotation.refilled, rotation.delivered) == (last, 0, 0)
-
-
-def test_figures_are_kept_before_the_marks_and_delay_none():
-    cache = a_full_cache(refresh=0.5, first=1)
-    cache.epoch(0)
-    commands = cache.send(ev.AcquireAsked("r", "a", "job", 1))
-    kinds = [type(command) for command in commands]
-    assert kinds.index(do.KeepFigures) < kinds.index(do.MarkRetired)
-    cache.run(but=(do.KeepFigures,))
-    assert cache.disk.directories[cache.policy.datasets["a"].generation.id].old
-
-
-def test_refused_figures_are_written_later_as_they_are_then():
-    cache = a_full_cache(refresh=0.5, first=1)
-    lease = cache.epoch(0)
-    cache.send(ev.AcquireAsked("r", "a", "job", 1))
-    [refused] = cache.under_way(do.KeepFigures)
-    cache.pending.remove(refused)
-    cache.send(ev.DiskRefused(refused, "no space left"))
-    assert not cache.under_way(do.KeepFigures), "after a pause"
-    cache.send(ev.Delivered(lease, 1.0))
-    cache.now += 5
-    cache.send(ev.Tick())
-    [again] = cache.under_way(do.KeepFigures)
-    assert refused.figures["delivered"] == 0 < again.figures["delivered"]
-
-
-def test_figures_of_another_release_are_ignored():
-    figures = {"last": 20, "delivered": [1.0], "purged": 7}
-    rotation = Rotation.restored(figures)
-    assert rotation == Rotation(last=20)
-    assert Rotation.restored(rotation.figures()) == rotation

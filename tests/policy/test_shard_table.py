@@ -1,6 +1,5 @@
 """The shard table: sets, versions, holds, and that it stays small."""
 
-from cachecd.daemon.manifest import decode_manifest, encode_manifest
 from cachecd.model import ShardFacts
 from cachecd.policy.shard_table import ShardTable, Status
 from cachecd.policy.values import Lease
@@ -29,23 +28,6 @@ def retire(table: ShardTable, number: int) -> list[tuple[int, int]]:
     return table.take_unheld()
 
 
-def test_table_that_a_start_found_is_the_same_as_one_that_grew():
-    empty, other = ShardFacts(1, 0, 0), FACTS._replace(version=2)
-    found = [(4, FACTS, Status.LIVE), (5, other, Status.LIVE), (8, FACTS, Status.QUARANTINED)]
-    found += [(10, empty, Status.LIVE), (14, other, Status.LIVE)]  # 6 and 12 were never there
-    loaded, grown = ShardTable(1), ShardTable(1)
-    loaded.load(found)
-    for each in found:
-        grown.add(*each)
-    for table in (loaded, grown):
-        table.add(16, FACTS)
-    assert loaded.select() == grown.select()
-    assert list(loaded.live()) == list(grown.live())
-    assert [loaded.status(n) for n in range(20)] == [grown.status(n) for n in range(20)]
-    for name in ("total", "live_bytes", "num_live", "records", "ended"):
-        assert getattr(loaded, name) == getattr(grown, name) > 0
-
-
 def test_set_has_intervals_and_sums():
     table = a_table()
     table.set_status(2, Status.QUARANTINED)
@@ -60,10 +42,6 @@ def test_shard_without_records_is_in_no_set():
     table.add(2, ShardFacts(1, 0, 0))
     assert table.select().intervals == ((0, 0, 0),)
     assert (table.num_live, table.live_bytes) == (1, 11)
-
-
-def test_set_up_to_a_shard():
-    assert a_table().select(upto=2).intervals == ((0, 0, 1),)
 
 
 def test_retired_shard_is_unlinked_with_its_last_lease():
@@ -103,17 +81,6 @@ def test_older_version_is_unlinked_with_its_last_lease():
     assert table.take_unheld() == []
 
 
-def test_versions_of_several_streams_ascend():
-    table = ShardTable(2)
-    for number in (0, 1, 3, 4):
-        table.add(number, FACTS._replace(version=1))
-    chosen = table.select()
-    assert chosen.intervals == ((0, 0, 1), (1, 0, 1))
-    assert chosen.versions == ((0, 1), (1, 1), (3, 1), (4, 1))
-    text = encode_manifest(lease("x", chosen.intervals, chosen.versions)._replace(streams=2), None)
-    assert len(decode_manifest(text).versions) == 4, "a trainer reads it"
-
-
 def test_table_stays_small_while_an_old_lease_stays():
     table = a_table(8)
     old = lease("x", ((0, 0, 3),))
@@ -129,13 +96,3 @@ def test_table_stays_small_while_an_old_lease_stays():
     for number in (0, 2, 4, 6):
         table.unlinked(number, 0)
     assert table.total == 8 * 10
-
-
-def test_table_is_empty_once_everything_is_unlinked():
-    table = a_table(2)
-    assert not table.is_empty
-    for number in (0, 2):
-        for name in retire(table, number):
-            table.unlinked(*name)
-    assert table.is_empty
-    assert table.total == table.live_bytes == table.num_live == table.ended == 0

@@ -25,27 +25,11 @@ def test_dataset_with_limit_takes_it_before_equal_division():
     assert shares(100, claims) == {"a": 70, "b": 15, "c": 15}
 
 
-def test_limits_beyond_the_cache_leave_others_their_least():
-    # b keeps 4 x 2; a and c divide 92.
-    claims = [claim("a", limit=80), claim("b"), claim("c", limit=80)]
-    assert shares(100, claims) == {"a": 46, "b": 8, "c": 46}
-
-
-def test_dataset_with_limit_takes_only_what_it_needs():
-    assert shares(100, [claim("a", 20, limit=70), claim("b")]) == {"a": 20, "b": 80}
-
-
 def test_while_pinned_fills_others_stay_at_first():
     # Half of an equal part is 100 / 2 / 2 = 25: `first` counts 10 of b, and 25 of 60 of c.
     pinned = claim("val", math.inf, pinned=True)
     assert shares(100, [pinned, claim("b")]) == {"b": 10, "val": 90}
     assert shares(100, [pinned, claim("b", first=60)]) == {"b": 25, "val": 75}
-
-
-def test_while_pinned_fills_others_can_still_rotate():
-    # `first` is 1, but 4 x 3 = 12 are needed to rotate.
-    pinned = claim("val", math.inf, pinned=True)
-    assert shares(100, [pinned, claim("b", first=1, footprint=3)]) == {"b": 12, "val": 88}
 
 
 def test_whole_pinned_leaves_the_rest():

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 Record = dict[str, Any]
 
 seen: list[Record] = []
@@ -80,15 +78,6 @@ def endless(record: Record) -> Iterator[Record]:
     while True:
         yield {"n": number}
         number += 1
-
-
-def one_then_raise(record: Record) -> Iterator[Record]:
-    yield {"n": 1}
-    raise RuntimeError("late")
-
-
-def singular(record: Record) -> Record:
-    return {"inverse": np.linalg.inv(np.zeros((2, 2)))}
 
 
 def returns(record: Record) -> Any:

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
+from cachecd.errors import SourceUnreachableError, UnitError
 from cachecd.stores.fetch import Store
-from cachecd.stores.lanes import Lanes
 from tests import clouds, scripted
 from tests.clouds import ACCOUNT, ACCOUNT_KEY, Azure, Cloud, Google
 from tests.contracts.store import Filled, StoreContract, get, listed, opened
@@ -80,14 +79,7 @@ class OfACloud(StoreContract):
                 get(store, "object", 6, found.etag, **bounds)
 
     @pytest.mark.parametrize(
-        "trouble",
-        [
-            scripted.refusal(429, "TooManyRequests"),
-            scripted.refusal(503, "ServerBusy"),
-            scripted.refusal(500, "InternalError"),
-            scripted.hang_up,
-        ],
-        ids=["429", "503", "500", "hang-up"],
+        "trouble", [scripted.refusal(503, "ServerBusy"), scripted.hang_up], ids=["503", "hang-up"]
     )
     def test_trouble_that_passes_is_not_noticed(
         self, filled: Filled, cloud: Cloud, trouble: scripted.Answer
@@ -96,14 +88,6 @@ class OfACloud(StoreContract):
         cloud.trouble["some/prefix/object"] = [trouble]
         assert get(store, "object", 5) == b"12345"
         assert cloud.trouble["some/prefix/object"] == []
-
-    def test_a_store_that_throttles_on_is_never_the_objects_fault(
-        self, filled: Filled, cloud: Cloud
-    ):
-        store = filled({"object": b"12345", "other": b"1"})
-        cloud.trouble["some/prefix/object"] = [scripted.refusal(503, "ServerBusy")] * 50
-        with pytest.raises(SourceUnreachableError, match=r"throttling \(503 ServerBusy"):
-            get(store, "object", 5)
 
     def test_a_bucket_that_does_not_exist_is_unreachable(self, filled: Filled, cloud: Cloud):
         store = filled({"object": b"12345"})
@@ -130,31 +114,13 @@ class TestGoogle(OfACloud):
         cloud.allowed = clouds.bearer("a-token")
         return cloud
 
-    def test_it_is_listed_by_several_requests_at_a_time(
-        self, filled: Filled, cloud: Cloud, server: ScriptedServer
-    ):
-        objects = {f"class-{n % 50:02d}/{n:05d}": b"x" * (n % 3) for n in range(4000)}
-        markers = {f"class-{n:02d}/": b"" for n in range(50)}
-        store = filled({**objects, **markers, "class-07.txt": b"1"})
-        sweep = store.sweep(Lanes())
-        assert sweep is not None
-        found = [o for page in iter(sweep.next, None) for o in page]
-        sweep.close()
-        expected = {**objects, "class-07.txt": b"1"}
-        assert sorted(o.key for o in found) == sorted(expected)
-        assert all(o.size == len(expected[o.key]) for o in found)
-        assert len({o.key[:8] for o in found[:1000]}) > 10, "the first are of all over it"
-        begun = {path.partition("start-after=")[2] for path in server.asked}
-        assert len(begun) > 10
-
-    @pytest.mark.parametrize("name", ["GOOGLE_SERVICE_ACCOUNT", "GOOGLE_APPLICATION_CREDENTIALS"])
     def test_a_service_account_signs_by_its_key(
-        self, filled: Filled, cloud: Cloud, environ: pytest.MonkeyPatch, tmp_path: Path, name: str
+        self, filled: Filled, cloud: Cloud, environ: pytest.MonkeyPatch, tmp_path: Path
     ):
         environ.delenv("GOOGLE_BEARER_TOKEN")
         key = tmp_path / "key.json"
         key.write_text(clouds.service_account())
-        environ.setenv(name, str(key))
+        environ.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(key))
         cloud.allowed = clouds.signed_by_the_service
         let_in(filled({"object": b"12345"}))
 
@@ -174,17 +140,6 @@ class TestGoogle(OfACloud):
             environ.setenv(name, "127.0.0.1:1")
         reason = "no credentials: looked in GOOGLE_APPLICATION_CREDENTIALS.*refused"
         refused(filled({"object": b"12345"}), reason)
-
-    def test_a_key_file_that_is_none_is_a_configuration_error(
-        self, cloud: Cloud, environ: pytest.MonkeyPatch, tmp_path: Path
-    ):
-        key = tmp_path / "key.json"
-        key.write_text("{}")
-        environ.setenv("GOOGLE_SERVICE_ACCOUNT", str(key))
-        with pytest.raises(
-            ConfigError, match=r"gs://bucket: .*service account file: missing field"
-        ):
-            opened(self.url)
 
 
 class TestAzure(OfACloud):
@@ -228,14 +183,3 @@ class TestAzure(OfACloud):
         environ.setenv("AZURE_MSI_ENDPOINT", "http://127.0.0.1:1/token")
         reason = "no credentials: looked in AZURE_STORAGE_ACCOUNT_KEY.*refused"
         refused(filled({"object": b"12345"}), reason)
-
-    def test_the_emulator_of_microsoft_is_found_by_its_variable(
-        self, filled: Filled, cloud: Cloud, environ: pytest.MonkeyPatch, server: ScriptedServer
-    ):
-        for name in ("ENDPOINT", "ACCOUNT_NAME", "ACCOUNT_KEY"):
-            environ.delenv(f"AZURE_STORAGE_{name}")
-        environ.setenv("AZURE_STORAGE_USE_EMULATOR", "true")
-        environ.setenv("AZURITE_BLOB_STORAGE_URL", server.endpoint)
-        cloud.root = "/devstoreaccount1/container"
-        cloud.allowed = lambda handler: "SharedKey devstore" in handler.headers["Authorization"]
-        let_in(filled({"object": b"12345"}))

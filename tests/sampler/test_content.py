@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-import pytest
 from typing_extensions import Buffer
 
-from cachecd.errors import UnitError
 from cachecd.model import ObjectInfo, Unit
 from cachecd.sampler.read_ahead import PIECE
-from cachecd.sampler.sources.content import Content, whole
+from cachecd.sampler.sources.content import Content
 from cachecd.stores.backend import GoneError
 
 UNIT = Unit(3, "key", 10, "tag", offset=4, begin=100)
@@ -47,26 +45,3 @@ def test_a_large_read_is_several_requests_at_a_time_and_comes_in_order():
     found = asyncio.run(Content(UNIT, nothing(), Given(fetch)).read(0, 2 * PIECE + 5))
     assert found == bytes(PIECE) + bytes([1]) * PIECE + bytes([2]) * 5
     assert asked[2] == ("key", None, "tag", 2 * PIECE, 2 * PIECE + 5)
-
-
-def test_what_one_request_of_several_raises_is_raised_as_it_is():
-    async def fetch(key: str, size: int | None, etag: str, start: int, stop: int) -> Buffer:
-        if start:
-            raise UnitError("gone")
-        await asyncio.sleep(60)
-        return b""
-
-    with pytest.raises(UnitError, match="gone"):
-        asyncio.run(Content(UNIT, nothing(), Given(fetch)).read(0, 3 * PIECE))
-
-
-def test_the_end_is_that_of_the_version_that_was_listed():
-    async def fetch(key: str, size: int | None, etag: str, start: int, stop: int) -> Buffer:
-        raise AssertionError
-
-    content = Content(UNIT, nothing(), Given(fetch))
-    assert asyncio.run(content.tail(7)) == (100, b"key tag 7")
-
-
-def test_a_unit_that_is_read_through_spans_from_the_slice_to_its_end():
-    assert whole(UNIT) == (104, 110)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from cachecd.sampler.encoding import encode
 from cachecd_client._core import decode_example
-from cachecd_client.errors import SchemaError
 from cachecd_client.schema import Feature, Schema
 
 RAGGED = Schema(
@@ -22,24 +20,6 @@ RAGGED = Schema(
 def test_what_is_ragged_may_be_missing_and_then_is_empty():
     assert decode_example(encode(RAGGED, {"i": [1, 2]})) == {"i": ("int64", [1, 2])}
     assert decode_example(encode(RAGGED, {})) == {}
-
-
-@pytest.mark.parametrize("dtype", ["int8", "uint16", "int64", "bool"])
-def test_an_array_of_what_is_ragged_is_a_list_of_its_kind(dtype: str):
-    found = decode_example(encode(RAGGED, {"i": np.array([1, 0, 1], dtype)}))
-    assert found == {"i": ("int64", [1, 0, 1])}
-
-
-@pytest.mark.parametrize("value", [np.zeros((2, 2), np.int64), np.zeros(2, np.float32), "text"])
-def test_what_no_list_of_the_kind_holds_is_an_error_that_names_the_feature(value: object):
-    with pytest.raises((SchemaError, TypeError), match="'i'"):
-        encode(RAGGED, {"i": value})
-
-
-def test_what_is_not_ragged_may_not_be_missing():
-    schema = Schema((Feature("a", "int64", "int64", ()), *RAGGED.features))
-    with pytest.raises(SchemaError, match=r"missing \['a'\], extra \['z'\]"):
-        encode(schema, {"i": [1], "z": 1})
 
 
 def test_raw_arrays_are_stored_in_little_endian_whatever_their_order():

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from cachecd.errors import UnitError
 from cachecd.model import Cursor, Lane, Skipped, Unit, etag_hash
-from cachecd.sampler import filling
 from cachecd.sampler.draft import Draft
 from cachecd.sampler.filling import Filling
 from tests.sampler.fills import SKIPS, FakeDraft, Fakes, Shard, Source, Stream, slow, unit_of
@@ -129,48 +128,12 @@ def test_stream_goes_on_when_until_moves(
     asyncio.run(run())
 
 
-@given(BLOCKS, LANES)
-def test_units_in_hand_are_bounded_but_always_one(blocks: list[list[Source]], lanes: int):
-    stream = Stream(blocks, lanes)
-    asyncio.run(stream.shards())
-    largest = max(source.hand for source in stream.sources)
-    assert stream.supply.most_in_hand <= max(filling.IN_HAND, largest)
-
-
 # --- one by one
 
 
 def whole(*counts: int) -> list[Source]:
     """Units of so many records of 10 bytes."""
     return [Source((10,) * count) for count in counts]
-
-
-def test_lanes_take_turns_by_bytes_then_by_place():
-    [shard] = asyncio.run(Stream([whole(2, 1, 2)], 2).shards())
-    assert shard.records == [(0, 0), (1, 0), (2, 0), (0, 1), (2, 1)]
-
-
-def test_unit_of_another_page_is_waited_for_before_a_lane_gives():
-    stream = Stream([whole(3, 3)], 2, page=1)
-    filling_, draft = stream.filling, FakeDraft()
-
-    async def run() -> None:
-        assert await filling_.fill(cast(Draft, draft)) == "waits"
-        block, at, units = stream.pages[0]
-        filling_.feed(block, at, units, "wait")
-        assert await filling_.fill(cast(Draft, draft)) == "waits"
-        assert draft.shard == []
-
-    asyncio.run(run())
-
-
-def test_units_that_do_not_follow_are_refused():
-    filling_ = Stream([whole(1, 1, 1)], 1).filling
-    filling_.feed(0, 0, [Unit(0, "0", 1)], "listed")
-    for block, place in ((0, 0), (0, 2), (1, 1)):
-        with pytest.raises(ValueError, match="expected"):
-            filling_.feed(block, place, [Unit(1, "1", 1)], "listed")
-    filling_.feed(1, 0, [Unit(1, "1", 1)], "end")
 
 
 def test_refused_unit_is_skipped_with_its_reason():
@@ -237,18 +200,6 @@ def test_unit_that_was_rewritten_is_skipped_unless_until_names_it(
     listed: Unit | None, until: Cursor | None, found: Any, expected: Any
 ):
     assert begun(listed, until, found) == expected
-
-
-def test_parts_of_units_that_do_not_fit_are_left_to_the_cursor():
-    sources_ = whole(9, 9, 9)
-    supply = Fakes(sources_)
-    units = [replace(unit_of(n, s), stop=8) for n, s in enumerate(sources_)]
-    filling_ = Filling(supply, 2)
-    filling_.feed(0, 0, units, "end")
-    assert asyncio.run(filling_.fill(cast(Draft, FakeDraft()))) == "full"
-    after = filling_.cursor()
-    left = [(lane.place, lane.unit, lane.record, lane.offset) for lane in after.lanes]
-    assert (left, after.place) == ([(0, 0, 5, 50), (1, 1, 5, 50)], 2)
 
 
 def test_place_without_a_unit_is_passed_over():

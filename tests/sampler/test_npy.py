@@ -12,17 +12,14 @@ import numpy as np
 import pytest
 
 from cachecd.config import Config
-from cachecd.config.array import ArrayFile
 from cachecd.daemon.workers import lister_of
-from cachecd.errors import ConfigError, UnitError
+from cachecd.errors import ConfigError
 from cachecd.listing.first_look import check_sources
-from cachecd.sampler.sources import windows
-from cachecd.sampler.sources.arrays import matches
 from cachecd.sampler.sources.windows import TARGET
 from cachecd.stores.fetch import Store
 from cachecd_client._core import encode_example
 from cachecd_client.schema import Feature
-from tests.contracts.source import Given, SourceContract
+from tests.contracts.source import SourceContract
 from tests.sampler.arrays import Fetched, Place, config_of, npy
 
 RNG = np.random.default_rng(7)
@@ -43,39 +40,6 @@ class TestNpy(SourceContract):
                 data = array[start : start + 100].astype("<f4").tobytes()
                 record = {"key": f"{unit:04d}".encode(), "start": start, "array": data}
                 yield unit, nth, encode_example(record)
-
-
-class TestSparse(SourceContract):
-    config = config_of({"window": 500, "stride": 1500, "dtype": "int16"})
-    arrays: ClassVar = [
-        RNG.integers(-1000, 1000, rows, np.int16) for rows in (20_000, 30_000, 21_000, 2**16)
-    ]
-
-    def objects(self) -> list[bytes]:
-        return [array.tobytes() for array in self.arrays]
-
-    def records(self) -> Iterator[tuple[int, int, bytes]]:
-        for unit, array in enumerate(self.arrays):
-            for nth, start in enumerate(range(0, len(array) - 499, 1500)):
-                data = array[start : start + 500].tobytes()
-                record = {"key": f"{unit:04d}".encode(), "start": start, "array": data}
-                yield unit, nth, encode_example(record)
-
-    def test_a_chunk_that_cannot_be_fetched_sets_the_unit_aside_and_no_other(
-        self, bench, monkeypatch
-    ):
-        """Its windows are read one by one."""
-        read, sound = Given.read, self.objects()
-
-        async def failing(content: Given, start: int, stop: int, *named: str) -> bytes:
-            if content.body == sound[1] and stop > 30_000:
-                raise UnitError("gone")
-            return await read(content, start, stop, *named)
-
-        monkeypatch.setattr(Given, "read", failing)
-        found = [r for shard in bench.pour(sound) for r in shard.records]
-        assert bench.set_aside == {1: "gone"}
-        assert [r for r in found if r[0] != 1] == [r for r in self.records() if r[0] != 1]
 
 
 @pytest.fixture
@@ -227,17 +191,6 @@ def test_bfloat16_is_kept_where_the_configuration_names_it(place):
     assert raw.schema["array"].dtype == "bfloat16"
 
 
-def test_an_object_that_says_nothing_of_itself_is_set_aside_and_one_that_does_not_match_is_none(
-    place,
-):
-    found = place(window=4)
-    found.put(a_txt=b"hello", b_npy=np.arange(4))
-    assert len(found.records()) == 1
-    assert "set array.dtype and array.shape" in found.set_aside["a.txt"]
-    only = Place(found.folder.parent, window=4, match="*.npy")
-    assert [u.key for u in only.units()] == ["b.npy"]
-
-
 def test_a_source_none_of_whose_keys_match_is_refused_at_the_start(place):
     found = place(window=4, match="*.npz")
     found.put(a_npy=np.arange(4))
@@ -248,21 +201,6 @@ def test_a_source_none_of_whose_keys_match_is_refused_at_the_start(place):
     reason = r"none of the 1 objects .*'a.npy': the key matches no pattern of array: '\*.npz'"
     with pytest.raises(ConfigError, match=reason):
         check_sources(config, lister_of(config, is_owner=False))
-
-
-@pytest.mark.parametrize(
-    ("pattern", "key", "matching"),
-    [
-        ("*", "a/b", True),
-        ("a*b*c", "a/b/c", True),
-        ("a*b*c", "a/c/b", False),
-        ("ab*ba", "aba", False),
-        ("a.npy", "a.npy", True),
-        ("a.npy", "b.npy", False),
-    ],
-)
-def test_a_pattern_is_any_text_where_it_has_a_star(pattern, key, matching):
-    assert matches(ArrayFile(match=pattern), key) == matching
 
 
 def test_the_listing_reads_headers_alone(place, monkeypatch):
@@ -299,21 +237,13 @@ def described(shape: str = "(8,)", descr: str = "'<f4'", fortran: str = "False")
     [
         (b"", "the object is empty"),
         (b"no array", "not a .npy file: it begins with b'no array'"),
-        (header("", 9), "a .npy file of version 9, expected 1, 2 or 3"),
         (header("", 2, 2**32 - 1), "its header has 4294967295 bytes, expected at most 10000"),
-        (header("", 2, 9000), "truncated: "),
-        (header("[" * 9000 + "]" * 900), "its header cannot be read: "),
         (described("(3,)"), "the array has 3 rows, fewer than array.window (4)"),
         (described("(17,)"), "its header promises 136 (shape (17,), float32)"),
         (described("(8, 2)", fortran="True"), "Fortran order"),
-        (described("()"), "no axis"),
-        (described("(8, -1)"), "expected whole numbers"),
-        (described("(8, 0)"), "is empty"),
         (described("(4294967296, 4294967296, 4294967296)"), "73786976294838206464 bytes"),
         (described(descr="'|O'"), "it holds Python objects"),
         (described(descr="'<f16'"), "expected one of bfloat16, bool"),
-        (described(descr="[('x', '<f4')]"), "expected one of"),
-        (described(descr="'<i1000000000000'"), "not a valid dtype descriptor"),
         (described(descr="'<V2'"), "two bytes without a type: if they are bfloat16, set dtype"),
     ],
 )  # fmt: skip
@@ -324,23 +254,3 @@ def test_a_header_that_does_not_hold_is_refused_with_the_reason_and_the_rest_goe
     found.put(a_npy=body, b_npy=np.arange(4))
     assert [r["key"] for r in found.records()] == [b"b.npy"]
     assert reason in found.set_aside["a.npy"]
-
-
-def test_one_window_that_no_record_can_hold_is_refused(place):
-    found = place(window=2**30)
-    path = found.folder / "a.npy"
-    with path.open("wb") as file:  # sparse: it takes no room
-        file.write(header(f"{{'descr': '<f8', 'fortran_order': False, 'shape': ({2**31},)}}"))
-        file.truncate(2**34 + 200)
-    assert found.records() == []
-    assert "has 8589934592 bytes, expected at most 1073741824" in found.set_aside["a.npy"]
-
-
-def test_an_array_that_would_make_too_many_units_is_refused(place, monkeypatch):
-    monkeypatch.setattr(windows, "_MOST_UNITS", 3)
-    found = place(window=100)
-    found.put(a_npy=np.zeros(TARGET // 4))
-    assert len(found.units()) == 2
-    found.put(a_npy=np.zeros(TARGET))
-    [unit] = found.units()
-    assert unit.begin == 0

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,17 +12,15 @@ import pytest
 
 from cachecd.config import Config, DatasetConfig, SourceConfig
 from cachecd.daemon.workers import lister_of
-from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
+from cachecd.errors import ConfigError
 from cachecd.listing.first_look import check_sources
 from cachecd.model import Unit
-from cachecd.sampler.draft import Draft
 from cachecd.sampler.opening import open_store
 from cachecd.sampler.sources import open_source
-from cachecd.sampler.sources.parquet.footer import Footer
 from cachecd.sampler.units import list_units
 from cachecd_client._core import decode_example
-from tests.contracts.source import Bench, Given
-from tests.sampler.test_parquet import CONFIG, bench_of, nothing, parquet
+from tests.contracts.source import Bench
+from tests.sampler.test_parquet import CONFIG, bench_of, parquet
 
 RNG = np.random.default_rng(9)
 
@@ -49,12 +44,6 @@ def test_only_the_wanted_columns_are_read(tmp_path: Path):
     assert decode_example(shard.records[7][2])["meta.w"] == ("int64", [7])
     assert len(body) > 5_000_000
     assert bench.taken < 200_000
-
-
-def test_a_missing_column_is_named_with_those_that_are_there(tmp_path: Path):
-    bench = bench_of(tmp_path, columns=["label", "meta"])
-    assert bench.pour([parquet({"a": [1], "meta": [{"w": 1}]})]) == []
-    assert bench.set_aside == {0: "it has no column 'label' (source.columns), only a, meta.w"}
 
 
 def test_a_missing_column_is_refused_before_anything_is_made(tmp_path: Path):
@@ -164,25 +153,6 @@ def test_a_footer_longer_than_what_is_read_first_is_read_whole(tmp_path: Path):
     assert decode_example(shard.records[0][2])["column 0299"] == ("int64", [10])
 
 
-@pytest.mark.parametrize("error", [UnitError("gone"), SourceUnreachableError("down")])
-def test_what_a_read_raises_in_the_middle_is_raised_as_it_is(tmp_path: Path, error: Exception):
-    body = parquet({"a": [RNG.bytes(1000) for _ in range(100)]})
-
-    class Failing(Given):
-        async def read(self, start: int, stop: int, key: str | None = None) -> bytes:
-            raise error
-
-    async def pour() -> None:
-        given = Failing(body, nothing(), "", False, lambda n: None)
-        unit = Unit(0, "k", len(body))
-        draft = Draft(str(tmp_path / "shard"), 1 << 20, None, lambda schema: None, {})
-        async for _ in bench_of(tmp_path).source.pour(unit, given, draft):
-            pass
-
-    with pytest.raises(type(error), match=str(error)):
-        asyncio.run(pour())
-
-
 # --- what is hostile
 
 
@@ -194,12 +164,10 @@ def claims(length: int) -> Callable[[bytes], bytes]:
     ("damage", "reason"),
     [
         (claims(2**32 - 1), "its Parquet footer claims 4294967295 bytes, of an object of"),
-        (claims(0), "its Parquet footer cannot be read"),
         (claims(20), "its Parquet footer cannot be read"),
         (lambda body: body[:-4] + b"PARE", "an encrypted Parquet file"),
         (lambda body: body[:-3], "not a Parquet file"),
         (lambda body: body[4 + len(body) // 4 :], "Invalid column metadata (corrupt file?)"),
-        (lambda body: b"PAR1", "not a Parquet file: its 4 bytes"),
     ],
 )
 def test_a_footer_that_cannot_be_true_costs_its_unit(
@@ -235,19 +203,6 @@ def test_whatever_bits_are_flipped_it_is_the_units_fault_or_none(tmp_path: Path)
         bench = bench_of(tmp_path / f"{turn}")
         bench.pour([bytes(damaged)])
         assert len(bench.set_aside) <= 1
-
-
-def test_rows_that_are_not_there_are_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A footer that claims more rows than the pages have."""
-    groups = Footer._groups
-
-    def lying(footer: Footer, end: int) -> Any:
-        return tuple(dataclasses.replace(g, rows=g.rows + 5) for g in groups(footer, end))
-
-    monkeypatch.setattr(Footer, "_groups", lying)
-    bench = bench_of(tmp_path)
-    bench.pour([parquet({"a": [1, 2]})])
-    assert bench.set_aside == {0: "its Parquet footer claims 7 rows, it has 2: it is damaged"}
 
 
 def test_without_pyarrow_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch):

@@ -12,18 +12,14 @@ from typing import Any
 
 import pytest
 
-from cachecd.model import Cursor, Shape, StreamId, Unit
+from cachecd.model import Unit
 from cachecd.sampler import messages
 from cachecd.sampler.messages import (
-    Asks,
     Failed,
     FromStream,
-    Grant,
     OfStreams,
-    Open,
     Sealed,
     Setup,
-    Units,
 )
 from cachecd_client._core import ShardWriter, decode_example
 from cachecd_client.schema import Feature, Schema
@@ -111,15 +107,6 @@ def test_eof_ends_it_and_leaves_no_temporary_file(start: Callable[..., Process],
     assert not list(tmp_path.glob("1.tfrecord*"))
 
 
-def test_a_garbled_frame_ends_it_with_the_reason(start: Callable[..., Process], tmp_path: Path):
-    process = start()
-    assert process.stdin is not None
-    process.stdin.write(b"\xff\xff\xff\xff garbage")
-    process.stdin.flush()
-    assert process.wait(10) == 0
-    assert "frame of 4294967295 bytes" in (tmp_path / "stderr").read_text()
-
-
 def test_memory_does_not_grow_with_the_size_of_an_object(
     start: Callable[..., Process], tmp_path: Path
 ):
@@ -140,14 +127,13 @@ def test_memory_does_not_grow_with_the_size_of_an_object(
     assert peak < 280 << 10, "kB; the object alone has 262144"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signals_for_the_whole_group_are_left_to_the_daemon(
-    start: Callable[..., Process], tmp_path: Path, number: signal.Signals
+    start: Callable[..., Process], tmp_path: Path
 ):
     process = start()
     send(process, *shard(tmp_path))
     answer(process)
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     send(process, *shard(tmp_path, 2))
     assert isinstance(answer(process), Sealed)
 
@@ -180,38 +166,3 @@ os.read(0, 1)
     wait_until(lambda: not alive(pid), 30)
     os.close(reading)
     os.close(writing)
-
-
-def test_stream_is_carried_over_the_pipes_and_leaves_nothing_at_the_end(
-    start: Callable[..., Process], tmp_path: Path
-):
-    process = start()
-    for number in range(9):
-        (tmp_path / "src" / f"{number}").write_bytes(bytes([number]) * 20_000)
-    stream, shape = StreamId("train", "g", 0), Shape(1, 8, 2, 64 << 10, 0)
-    units = tuple(Unit(number, f"{number}", 20_000) for number in range(9))
-    send(process, Open(stream, Cursor(), (), None, shape, None, ()))
-    for number in (0, 2):
-        send(process, Grant(stream, number, str(tmp_path / f"{number}.tfrecord")))
-    assert received(process, Asks) == Asks(stream)
-    send(process, Units(stream, 0, 0, units[:7], "wait"))
-    first = received(process, Sealed)
-    assert (first.number, first.end, first.records) == (0, "full", 2)
-    assert [u for u, _, _ in read_back(tmp_path / "0.tfrecord").records] == [0, 1]
-    second = received(process, Sealed)
-    assert second.before == first.after
-    send(process, Grant(stream, 4, str(tmp_path / "4.tfrecord")))
-    wait_until(lambda: (tmp_path / "4.tfrecord").exists())
-    assert process.stdin is not None
-    process.stdin.close()
-    process.wait(5)
-    assert not (tmp_path / "4.tfrecord").exists(), "it waited for units"
-    assert (tmp_path / "2.tfrecord").exists()
-
-
-def received(process: Process, kind: type[Any]) -> Any:
-    """The next message of this kind."""
-    assert process.stdout is not None
-    while not isinstance(message := messages.read(process.stdout), kind):
-        assert message is not None, "the process has ended"
-    return message

@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from cachecd.errors import UnitError
-from cachecd.sampler import read_ahead
 from cachecd.sampler.read_ahead import ReadAhead, Span
 
 Asked = tuple[int, int, int]
@@ -115,37 +114,6 @@ async def test_units_that_are_left_out_or_left_early_are_not_fetched_any_further
     third.cancel()
 
 
-async def test_spans_that_are_read_at_once_are_asked_for_by_halves_of_what_each_may_have(
-    monkeypatch,
-):
-    monkeypatch.setattr(read_ahead, "_LEAST", 1)
-    fetcher = Fetcher()
-    reader = ReadAhead(spans(100, 100, 100), fetcher.fetch, 9, lambda: 32, lanes=2)
-    lanes = [asyncio.ensure_future(anext(reader.chunks(index))) for index in range(2)]
-    await settle()
-    assert sorted(fetcher.open) == [(0, 0, 8), (0, 8, 16), (1, 0, 8), (1, 8, 16)]
-    fetcher.answer()
-    await settle()
-    assert all(lane.done() for lane in lanes)
-    reader.note(1, 7)
-    late = asyncio.ensure_future(anext(reader.chunks(0)))
-    await settle()
-    assert list(fetcher.open) == [(0, 16, 24)], "as little as 7 bytes is no request"
-    assert reader.used == 7 + 8 + 8 / 2, "half of a piece, where nobody says how much"
-    late.cancel()
-
-
-async def test_what_comes_after_the_spans_that_are_read_is_fetched_before_more_than_their_share():
-    fetcher = Fetcher()
-    reader = ReadAhead(spans(500, 10, 10, 10), fetcher.fetch, 9, lambda: 60, lanes=2, piece=10)
-    lanes = [asyncio.ensure_future(anext(reader.chunks(index))) for index in range(2)]
-    await settle()
-    assert fetcher.asked[:3] == [(0, 0, 10), (1, 0, 10), (0, 10, 20)]
-    assert set(fetcher.asked[3:]) == {(0, 20, 30), (2, 0, 10), (3, 0, 10)}
-    reader.close()
-    await asyncio.wait(lanes)
-
-
 async def test_a_span_that_is_left_gives_its_room_to_the_others():
     fetcher = Fetcher()
     reader = ReadAhead(spans(90, 90), fetcher.fetch, 9, lambda: 40, lanes=2, piece=10)
@@ -158,38 +126,6 @@ async def test_a_span_that_is_left_gives_its_room_to_the_others():
     assert await reader.take(0) is None
     assert taken.cancelled()
     other.cancel()
-
-
-async def test_a_lengthened_span_is_fetched_ahead_within_the_bounds():
-    asked: list[Asked] = []
-    held = most = 0
-
-    async def fetch(index: int, start: int, stop: int) -> bytes:
-        nonlocal held, most
-        asked.append((index, start, stop))
-        held += stop - start
-        most = max(most, held)
-        await asyncio.sleep(0)
-        if not start:
-            reader.lengthen(index, 30)
-        return bytes(stop - start)
-
-    reader = ReadAhead(spans(*[10] * 9), fetch, 3, lambda: 1000, window=100, piece=20)
-    first = reader.chunks(0)
-    assert len(await anext(first)) == 10
-    await settle()
-    assert {index for index, start, _ in asked if start} >= {0, 1}, "others are fetched ahead"
-    assert 80 < most <= 100
-    held -= 10
-    for index in range(9):
-        chunks = first if not index else reader.chunks(index)
-        sizes = []
-        async for chunk in chunks:
-            sizes.append(len(chunk))
-            held -= len(chunk)
-        assert sizes == ([30] if not index else [10, 30])
-    assert most <= 100
-    assert reader.used == 9 * 40
 
 
 async def test_a_failure_is_raised_where_its_turn_is_and_the_others_go_on():

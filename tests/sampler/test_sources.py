@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import struct
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,10 +120,8 @@ class TestFilesWithLabels:
         [
             (r"^([^/]+)/", "cat/1.png", "cat"),
             (r"class=(?P<label>\d+)", "a/class=12/b", "12"),
-            (r"(\d+)/(?P<label>\w+)", "7/dog", "dog"),
             (r"^([^/]*)/", "/1.jpg", None),  # a class without a name would never get a number
             (r"^([^/]+)/", "no folder", None),
-            (r"x(y)?", "x", None),
         ],
     )
     def test_the_label_is_the_group_of_that_name_or_the_only_one(
@@ -217,21 +214,6 @@ class TestTFRecord(SourceContract):
             in (bench.set_aside[0])
         )
 
-    def test_what_cannot_fit_any_more_is_not_asked_for(self, bench: Bench):
-        bench.cut, bench.schema = 1000, Schema(())
-        records = [encode_example({"data": RNG.bytes(20_000)}) for _ in range(6)]
-        bench.pour([frames(records)])
-        # Twice one begun record is thrown away; never the twenty pieces that would complete it.
-        assert bench.taken < len(frames(records)) + 2 * 2000
-
-    def test_a_record_that_fits_into_no_shard_ends_none_before_it_is_full(self, bench: Bench):
-        bench.schema, bench.lanes = Schema(()), 16
-        small = [encode_example({"data": RNG.bytes(100)}) for _ in range(50)]
-        large = encode_example({"data": RNG.bytes(CAPACITY)})
-        [shard] = bench.pour([frames(small), frames([small[0], large, small[0]])])
-        assert Counter(unit for unit, _, _ in shard.records) == {0: 50, 1: 1}
-        assert "does not fit into a shard" in bench.set_aside[1]
-
     @pytest.mark.parametrize("known", [False, True], ids=["schema unknown", "schema known"])
     def test_a_record_that_can_never_fit_is_not_waited_for(self, bench: Bench, known: bool):
         bench.schema = Schema(()) if known else None
@@ -259,11 +241,3 @@ class TestTFRecordThroughATransform(TwiceContract):
         bench.pour([frames([PAYLOADS[0][0], b"\xff\xff\xff"])])
         offset = len(frames([PAYLOADS[0][0]]))
         assert f"corrupt record at byte {offset}: not an Example" in bench.set_aside[0]
-
-
-def test_a_unit_of_which_the_transform_keeps_nothing_is_set_aside(tmp_path: Path):
-    config = {**CONFIG, "transform": ["tests.sampler.steps:keep_large"]}
-    bench = Bench(open_source(DatasetConfig.model_validate(config), ()), tmp_path)
-    [shard] = bench.pour([b"tiny", b"large enough"])
-    assert [unit for unit, _, _ in shard.records] == [1]
-    assert bench.set_aside == {0: "its transform made no record of it"}

@@ -8,15 +8,11 @@ import uuid
 from pathlib import Path
 
 import fsspec
-import obstore
-import obstore.store
 import pytest
 
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
-from cachecd.stores.cloud import CloudBackend
 from cachecd.stores.fetch import Store
 from cachecd.stores.lanes import Ask, Lanes
-from cachecd.stores.retry import Retry
 from tests.contracts.store import Filled, StoreContract, get, listed, opened
 from tests.stores import S3Server
 
@@ -200,17 +196,3 @@ class TestFsspec(StoreContract):
     def test_a_scheme_whose_package_is_missing_says_which(self):
         with pytest.raises(ConfigError, match=r"sftp:// needs a package: .*paramiko"):
             opened("sftp://host/data/")
-
-
-class TestCloud(StoreContract):
-    """obstore's way, over its store in memory; Google's and Azure's are in test_clouds.py."""
-
-    @pytest.fixture
-    def filled(self, tmp_path: Path) -> Filled:
-        def fill(objects: dict[str, bytes]) -> Store:
-            store = obstore.store.MemoryStore()
-            for key, body in objects.items():
-                obstore.put(store, key, body)
-            return Store(CloudBackend(store, "memory"), Retry(tries=2), 8)
-
-        return fill

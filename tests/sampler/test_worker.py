@@ -19,7 +19,6 @@ from cachecd.sampler import read_ahead
 from cachecd.sampler.messages import (
     Close,
     Closed,
-    Described,
     Failed,
     FromStream,
     Sealed,
@@ -129,26 +128,6 @@ class TestS3:
         pages = s3.client.list_objects_v2(Bucket=bucket)["Contents"]
         return [Unit(n, o["Key"], o["Size"], o["ETag"]) for n, o in enumerate(pages)]
 
-    def test_tfrecords_are_carried_over_byte_for_byte(
-        self, s3: S3Server, bucket: str, folder: Path
-    ):
-        # Larger than one request, and than one shard.
-        records = [
-            [
-                encode_example({"id": n, "data": RNG.bytes(int(size))})
-                for n, size in enumerate(sizes)
-            ]
-            for sizes in RNG.integers(1, 200_000, (3, 60))
-        ]
-        s3.put(bucket, {f"{n}.tfrecord": frames(of) for n, of in enumerate(records)})
-        bench = Bench(folder, source={"url": f"s3://{bucket}/", "format": "tfrecord"})
-        bench.capacity = 4 << 20
-        expected = [
-            (unit, n, record) for unit, of in enumerate(records) for n, record in enumerate(of)
-        ]
-        assert sorted(bench.all_of(self.units(s3, bucket))) == expected
-        assert [type(m) for m in bench.said].count(Described) == 1
-
     def test_objects_become_records_and_what_is_gone_is_skipped(
         self, s3: S3Server, bucket: str, folder: Path
     ):
@@ -180,30 +159,6 @@ class TestOutcome:
         assert outcome.seconds > 0
         assert (outcome.end, outcome.skipped) == ("pass", ())
 
-    def test_little_more_is_fetched_than_fits(self, tmp_path: Path, folder: Path):
-        units = written(tmp_path / "src", [RNG.bytes(10_000) for _ in range(1000)])
-        outcome, _ = Bench(folder, **files(tmp_path / "src")).made(units)
-        assert outcome.fetched_bytes < 1.1 * CAPACITY
-
-    def test_each_unit_is_marked_before_it_is_worked_on(self, tmp_path: Path, folder: Path):
-        units = written(tmp_path / "src", [b"x"] * 5)
-        bench = Bench(folder, **files(tmp_path / "src"))
-        bench.made(units)
-        assert bench.marked == [0, 1, 2, 3, 4]
-
-    def test_the_schema_is_told_before_the_shard_is_sealed_and_only_if_unknown(
-        self, tmp_path: Path, folder: Path
-    ):
-        units = written(tmp_path / "src", [b"x"] * 5)
-        bench = Bench(folder, **files(tmp_path / "src"))
-        bench.made(units)
-        [described] = [m for m in bench.said if isinstance(m, Described)]
-        assert [f["name"] for f in described.schema["features"]] == ["key", "payload"]
-        bench.said.clear()
-        bench.schema = described.schema
-        bench.made(units, 2)
-        assert [m for m in bench.said if isinstance(m, Described)] == []
-
 
 class TestDeterminism:
     @pytest.fixture(autouse=True)
@@ -216,21 +171,6 @@ class TestDeterminism:
             return await get(*args)
 
         monkeypatch.setattr(fetch.Store, "get", late)
-
-    @pytest.mark.parametrize("steps", [[], ["tests.sampler.steps:twice"]])
-    def test_whatever_arrives_first_the_same_units_give_the_same_bytes(
-        self, tmp_path: Path, folder: Path, steps: list[str]
-    ):
-        units = written(tmp_path / "src", [RNG.bytes(int(n)) for n in RNG.integers(0, 9000, 300)])
-        RNG.shuffle(units)  # type: ignore[arg-type]
-        results = []
-        for number in (1, 2, 3):
-            (folder / f"{number}").mkdir()
-            bench = Bench(folder / f"{number}", **files(tmp_path / "src"), transform=steps)
-            outcome, shard = bench.made(units)
-            results.append((shard.file, shard.records, outcome.after))
-        assert results[0] == results[1] == results[2]
-        assert outcome.end == "full"
 
     @pytest.mark.parametrize(
         "steps", [[], ["tests.sampler.steps:twice"]], ids=["verbatim", "decoded"]
@@ -290,11 +230,6 @@ class TestFaults:
                 server.script[f"/b/{number}"] = [scripted.body(b"fine")]
             yield server
 
-    def test_a_store_that_is_not_there_fails_the_stream(self, tmp_path: Path, folder: Path):
-        failed = Bench(folder, **files(tmp_path / "nowhere")).failed([Unit(0, "a", 1)])
-        assert failed.cause == "source"
-        assert "nowhere: the folder does not exist" in failed.reason
-
     def test_a_store_that_goes_away_in_between_leaves_nothing(
         self, server: ScriptedServer, folder: Path
     ):
@@ -335,15 +270,6 @@ class TestFaults:
         assert failed.cause == "worker"
         assert "ValueError: capacity of 1000 bytes" in failed.reason
         assert "Traceback" in capsys.readouterr().err
-
-    def test_the_next_stream_is_not_affected_by_one_that_failed(self, tmp_path: Path, folder: Path):
-        units = written(tmp_path / "src", [b"x"])
-        (tmp_path / "src").rename(tmp_path / "away")
-        bench = Bench(folder, **files(tmp_path / "src"))
-        bench.failed(units)
-        (tmp_path / "away").rename(tmp_path / "src")
-        outcome, _ = bench.made(units)
-        assert outcome.records == 1
 
 
 def test_progress_is_reported_while_something_is_slow(
