@@ -35,6 +35,12 @@ def test_floor_keeps_three_quarters_of_the_share():
     assert retired(Rotation(sealed=90, delivered=90)) == [0]
 
 
+def test_first_is_a_floor_too():
+    # max(first 70, 0) leaves 20.
+    boundary = replace(refreshing(1.0), first=70)
+    assert retired(Rotation(sealed=90, delivered=90), boundary) == [0, 1]
+
+
 def test_no_more_goes_than_was_sealed():
     boundary = refreshing(1.0)
     assert retired(Rotation(sealed=30, delivered=90), boundary) == [0, 1, 2]
