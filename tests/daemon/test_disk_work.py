@@ -15,7 +15,7 @@ from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.values import Head
 from tests.daemon.directories import NAME, Directory, lease, stream
-from tests.disk.shards import contents, make, tree, write
+from tests.disk.shards import contents, cursor, make, tree, write
 
 HEADS = (Head(1, Cursor(0, 0, 7)), Head(0, Cursor()), Head(0, Cursor()))
 
@@ -78,6 +78,13 @@ def test_shape_and_schema_share_generation_json(disk):
     known = read_generation(disk.generation.identity)
     assert known is not None
     assert (known.shape, known.seed, known.schema) == (shape, 9, "{}")
+
+
+def test_cursor_before_a_shard_is_read_from_any_version(disk):
+    make(disk.generation, 6, version=2)
+    assert disk.work.write(do.ReadCursor(NAME, 6)) == [ev.CursorRead(NAME, 6, cursor(6))]
+    [refused] = disk.work.write(do.ReadCursor(NAME, 9))
+    assert refused.command == do.ReadCursor(NAME, 9)
 
 
 def test_generation_with_an_unknown_file_is_not_removed(disk):

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from cachecd.daemon import feeding
 from cachecd.daemon.command_runner import CommandRunner
 from cachecd.daemon.feeding import FedGeneration
 from cachecd.daemon.listings import GenerationListing
+from cachecd.errors import DiskError
 from cachecd.model import Condemned, Cursor, Lane, ObjectInfo, Shape
 from cachecd.policy import commands as do
 from cachecd.sampler.messages import (
@@ -203,6 +205,24 @@ async def test_stream_waits_at_the_end_of_the_listing_and_is_woken(bench):
         await asyncio.sleep(0.001)
     found = numbers([m for m in bench.sent if isinstance(m, Units)])
     assert len(found) == len(set(found)) == SHAPE.units_of(0, bench.listing.table.ends)
+
+
+async def test_page_that_the_disk_refuses_is_read_again(bench, monkeypatch):
+    monkeypatch.setattr(feeding, "_RETRY", 0.01)
+    failures = [DiskError("EIO"), DiskError("EIO")]
+    page = GenerationListing.page
+
+    async def refusing(self: Any, *args: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return await page(self, *args)
+
+    monkeypatch.setattr(GenerationListing, "page", refusing)
+    await bench.list(objects(0, 300), ends=True)
+    bench.open()
+    await bench.messages(1)
+    bench.ask()
+    assert isinstance((await bench.messages(2))[1], Units)
 
 
 async def test_other_streams_open_when_the_first_has_found_the_schema(bench):

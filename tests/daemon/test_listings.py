@@ -129,6 +129,13 @@ async def test_streams_wait_no_more_for_a_source_that_stays_down(bench):
     assert down == [True] * (len(down) - 3) + [False] * 3
 
 
+async def test_library_error_is_a_source_error(bench):
+    bench.script = [ZeroDivisionError("odd"), units(0, 300)]
+    await bench.keeper.keep()
+    assert "ZeroDivisionError: odd" in next(e.reason for e in bench.events if e.reason)
+    assert bench.events[-1].units == 300
+
+
 async def test_page_without_room_waits_for_it(bench):
     bench.script = [units(0, 300)]
     bench.refuses = True

@@ -130,6 +130,15 @@ def test_a_claimed_socket_cannot_be_claimed_before_it_is_bound(path):
     assert list(path.parent.iterdir()) == []
 
 
+def test_the_longest_possible_path_is_taken_and_one_byte_more_is_not(path):
+    room = 107 - len(os.fsencode(path.parent)) - 1
+    longest = path.with_name("s" * room)
+    with claim_socket(longest), socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(longest))
+    with pytest.raises(ConfigError, match="has 108 bytes, the system takes at most 107"):
+        refused(claim_socket(path.with_name("s" * (room + 1))))
+
+
 def test_a_file_in_the_socket_s_place_is_not_removed(path):
     path.write_text("mine")
     with pytest.raises(ConfigError, match="exists and is not a socket"):

@@ -34,3 +34,11 @@ def test_somebody_elses_directory_is_refused(monkeypatch, tmp_path):
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(DiskError, match=rf"theirs belongs to uid {os.getuid()}, not to this user"):
         make_private_directory(tmp_path / "theirs")
+
+
+def test_a_private_directory_below_a_file_cannot_be_made(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(DiskError, match=r"cannot create the directory .*: Not a directory"):
+        make_private_directory(tmp_path / "file" / "cachecd" / "run")
+    with pytest.raises(DiskError, match="is not a directory"):
+        make_private_directory(tmp_path / "file")

@@ -153,3 +153,13 @@ async def test_exclusion_holds_for_both_sides_of_a_split(opened):
         )
         work = bench.life.loop._started.work
         assert work.excluded_keys("train") == work.excluded_keys("train-eval") == {"007.tar"}
+
+
+async def test_report_of_a_sound_shard_and_of_an_unknown_one_are_answered(bench):
+    name = bench.life.loop.policy.datasets["train"].generation.id.name
+    for fields in ((name, 0, 0), (name, 1 << 40, 7), ("0" * 16, 0, 0), ("../..", 0, 0)):
+        done = await bench.ask(protocol.ReportCorrupt, "train", *fields, 12, "bad CRC")
+        assert isinstance(done, protocol.Done)
+    refused = await bench.ask(protocol.ReportCorrupt, "train", name, -1, 0, 12, "bad CRC")
+    assert refused.code == "bad-request"
+    assert not bench.life.loop.policy.datasets["train"].generation.repairs

@@ -211,6 +211,11 @@ def test_a_request_of_any_content_is_answered_or_dropped_and_the_next_one_answer
     assert replies[-1] == protocol.Done("after")
 
 
+def test_a_body_nested_without_end_is_dropped(peer):
+    peer.send(protocol.VERSION_FRAME, b"[" * 500_000)
+    assert peer.ask(protocol.AskStatus("after")) == protocol.Done("after")
+
+
 def test_an_oversized_message_is_cut_off_and_others_are_served(peer):
     rude = peer.context.socket(zmq.DEALER)
     rude.setsockopt(zmq.LINGER, 0)

@@ -158,6 +158,14 @@ def test_lost_listing_of_a_generation_with_shards_is_not_numbered_anew(tmp_path)
     assert begin(given).configured["train"].name.endswith("-2")
 
 
+def test_damaged_lease_is_removed(tmp_path):
+    given = config(tmp_path)
+    layout = begin(given).layout
+    leases.write_manifest(layout, "a", b"{}")
+    begin(given)
+    assert not layout.manifest("a").exists()
+
+
 def test_held_damaged_lease_stops_the_start(tmp_path):
     given = config(tmp_path)
     layout = begin(given).layout

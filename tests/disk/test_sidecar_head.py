@@ -52,3 +52,8 @@ def test_damaged_head_is_named(layout, place):
     layout.sidecar(0).write_bytes(content)
     with pytest.raises(DamagedError, match=r"0000000000\.tfrecord\.idx"):
         read_head(layout.sidecar(0))
+
+
+def test_missing_sidecar_is_damage(layout):
+    with pytest.raises(DamagedError, match="is missing"):
+        read_head(layout.sidecar(0))

@@ -10,6 +10,7 @@ from cachecd.errors import (
     SourceError,
     SourceUnreachableError,
 )
+from cachecd.model import ObjectInfo
 from tests.listing.sources import Source, unit, units
 
 
@@ -117,3 +118,9 @@ def test_listing_that_repeats_itself_ends(source):
     with pytest.raises(SourceUnreachableError, match="repeats itself"):
         source.list(units(0, 1000) * 50)
     source.list(units(0, 1000) * 5)
+
+
+def test_impossible_unit_fails_the_listing(source):
+    with pytest.raises(SourceError, match="bad"):
+        source.list([*units(0, 300), ObjectInfo("bad", -5)])
+    assert len(source.table) == 0

@@ -10,6 +10,7 @@ import pytest
 
 from cachecd.errors import SourceUnreachableError, UnitError
 from cachecd.stores.fetch import Store
+from cachecd.stores.lanes import Lanes
 from tests import clouds, scripted
 from tests.clouds import ACCOUNT, ACCOUNT_KEY, Azure, Cloud, Google
 from tests.contracts.store import Filled, StoreContract, get, listed, opened
@@ -113,6 +114,20 @@ class TestGoogle(OfACloud):
         server.down = cloud = Google("/bucket", "some/prefix/")
         cloud.allowed = clouds.bearer("a-token")
         return cloud
+
+    def test_it_is_listed_by_several_requests_at_a_time(
+        self, filled: Filled, server: ScriptedServer
+    ):
+        objects = {f"class-{n % 50:02d}/{n:05d}": b"x" * (n % 3) for n in range(4000)}
+        sweep = filled(objects).sweep(Lanes())
+        assert sweep is not None
+        found = [o for page in iter(sweep.next, None) for o in page]
+        sweep.close()
+        assert sorted((o.key, o.size) for o in found) == sorted(
+            (key, len(body)) for key, body in objects.items()
+        )
+        begun = {path.partition("start-after=")[2] for path in server.asked}
+        assert len(begun) > 10
 
     def test_a_service_account_signs_by_its_key(
         self, filled: Filled, cloud: Cloud, environ: pytest.MonkeyPatch, tmp_path: Path

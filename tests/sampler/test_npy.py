@@ -15,6 +15,7 @@ from cachecd.config import Config
 from cachecd.daemon.workers import lister_of
 from cachecd.errors import ConfigError
 from cachecd.listing.first_look import check_sources
+from cachecd.sampler.sources import windows
 from cachecd.sampler.sources.windows import TARGET
 from cachecd.stores.fetch import Store
 from cachecd_client._core import encode_example
@@ -254,3 +255,23 @@ def test_a_header_that_does_not_hold_is_refused_with_the_reason_and_the_rest_goe
     found.put(a_npy=body, b_npy=np.arange(4))
     assert [r["key"] for r in found.records()] == [b"b.npy"]
     assert reason in found.set_aside["a.npy"]
+
+
+def test_one_window_that_no_record_can_hold_is_refused(place):
+    found = place(window=2**30)
+    path = found.folder / "a.npy"
+    with path.open("wb") as file:  # sparse: it takes no room
+        file.write(header(f"{{'descr': '<f8', 'fortran_order': False, 'shape': ({2**31},)}}"))
+        file.truncate(2**34 + 200)
+    assert found.records() == []
+    assert "has 8589934592 bytes, expected at most 1073741824" in found.set_aside["a.npy"]
+
+
+def test_an_array_that_would_make_too_many_units_is_refused(place, monkeypatch):
+    monkeypatch.setattr(windows, "_MOST_UNITS", 3)
+    found = place(window=100)
+    found.put(a_npy=np.zeros(TARGET // 4))
+    assert len(found.units()) == 2
+    found.put(a_npy=np.zeros(TARGET))
+    [unit] = found.units()
+    assert unit.begin == 0

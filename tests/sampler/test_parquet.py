@@ -143,6 +143,12 @@ def test_structs_are_flattened_and_images_are_their_bytes():
     }
 
 
+def test_a_map_is_its_keys_and_its_values():
+    table = {"m": pa.array([[("a", 1), ("b", 2)]], pa.map_(pa.string(), pa.int64()))}
+    [found] = read(table)
+    assert (found["m.key"], found["m.value"].tolist()) == ([b"a", b"b"], [1, 2])
+
+
 def test_lists_become_arrays_and_lists_of_lists_arrays_of_more_dimensions():
     table = pa.table(
         {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import pytest
+from pydantic import ValidationError
 
 from cachecd.config import SourceConfig
 from cachecd.errors import SourceError
@@ -55,3 +56,15 @@ def test_every_request_says_that_the_requester_pays():
         for headers in ask_everything(server, requester_pays=True):
             assert headers[HEADER] == "requester"
             assert HEADER in headers["authorization"].partition("SignedHeaders=")[2]
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ({"url": "gs://bucket/"}, "found true for gs://, expected it for s3:// alone"),
+        ({"url": "s3://bucket/", "anonymous": True}, "nobody can be billed"),
+    ],
+)
+def test_who_cannot_be_billed_is_refused(source: dict[str, object], reason: str):
+    with pytest.raises(ValidationError, match=reason):
+        SourceConfig.model_validate({**source, "format": "files", "requester_pays": True})

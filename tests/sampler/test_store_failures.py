@@ -93,6 +93,12 @@ def sign_in(environ: pytest.MonkeyPatch, s3: S3Server) -> None:
         environ.setenv(name, s3.environ[name])
 
 
+def test_an_environment_that_makes_no_sense_is_refused_at_once(environ: pytest.MonkeyPatch):
+    environ.setenv("AWS_ACCESS_KEY_ID", "alone")
+    with pytest.raises(SourceUnreachableError, match=r"s3://bucket/.*AWS_SECRET_ACCESS_KEY"):
+        opened("s3://bucket/", "http://127.0.0.1:1")
+
+
 def test_no_message_carries_a_secret(s3: S3Server, environ: pytest.MonkeyPatch):
     sign_in(environ, s3)
     environ.setenv("AWS_SESSION_TOKEN", "the-session-token")
