@@ -11,7 +11,7 @@ import pytest
 from cachecd.errors import SourceUnreachableError, UnitError
 from cachecd.stores.fetch import Store
 from cachecd.stores.lanes import Lanes
-from tests import clouds, scripted
+from tests import clouds
 from tests.clouds import ACCOUNT, ACCOUNT_KEY, Azure, Cloud, Google
 from tests.contracts.store import Filled, StoreContract, get, listed, opened
 from tests.scripted import ScriptedServer, scripted_server
@@ -79,17 +79,6 @@ class OfACloud(StoreContract):
             with pytest.raises(UnitError, match="changed since it was listed"):
                 get(store, "object", 6, found.etag, **bounds)
 
-    @pytest.mark.parametrize(
-        "trouble", [scripted.refusal(503, "ServerBusy"), scripted.hang_up], ids=["503", "hang-up"]
-    )
-    def test_trouble_that_passes_is_not_noticed(
-        self, filled: Filled, cloud: Cloud, trouble: scripted.Answer
-    ):
-        store = filled({"object": b"12345"})
-        cloud.trouble["some/prefix/object"] = [trouble]
-        assert get(store, "object", 5) == b"12345"
-        assert cloud.trouble["some/prefix/object"] == []
-
     def test_a_bucket_that_does_not_exist_is_unreachable(self, filled: Filled, cloud: Cloud):
         store = filled({"object": b"12345"})
         cloud.root += "-renamed"
@@ -139,13 +128,6 @@ class TestGoogle(OfACloud):
         cloud.allowed = clouds.signed_by_the_service
         let_in(filled({"object": b"12345"}))
 
-    def test_anonymous_asks_without_any(
-        self, filled: Filled, cloud: Cloud, environ: pytest.MonkeyPatch
-    ):
-        cloud.allowed = lambda handler: "Authorization" not in handler.headers
-        filled({"object": b"12345"})
-        let_in(opened(self.url, anonymous=True))
-
     def test_without_credentials_it_says_where_they_were_looked_for(
         self, filled: Filled, environ: pytest.MonkeyPatch, tmp_path: Path
     ):
@@ -168,28 +150,6 @@ class TestAzure(OfACloud):
         server.down = cloud = Azure(f"/{ACCOUNT}/container", "some/prefix/")
         cloud.allowed = clouds.signed_by_the_account
         return cloud
-
-    @pytest.mark.parametrize(
-        ("name", "value", "allowed"),
-        [
-            ("AZURE_STORAGE_SAS_TOKEN", "sv=2023&sig=abc", clouds.has_token("sv=2023&sig=abc")),
-            ("AZURE_STORAGE_TOKEN", "a-token", clouds.bearer("a-token")),
-        ],
-        ids=["sas", "bearer"],
-    )
-    def test_other_credentials_of_the_environment(
-        self,
-        filled: Filled,
-        cloud: Cloud,
-        environ: pytest.MonkeyPatch,
-        name: str,
-        value: str,
-        allowed: clouds.Allowed,
-    ):
-        environ.delenv("AZURE_STORAGE_ACCOUNT_KEY")
-        environ.setenv(name, value)
-        cloud.allowed = allowed
-        let_in(filled({"object": b"12345"}))
 
     def test_without_credentials_it_says_where_they_were_looked_for(
         self, filled: Filled, environ: pytest.MonkeyPatch

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachecd.errors import UnitError
-from cachecd.model import Cursor, Lane, Skipped, Unit, etag_hash
+from cachecd.model import Cursor, Lane, Unit, etag_hash
 from cachecd.sampler.draft import Draft
 from cachecd.sampler.filling import Filling
 from tests.sampler.fills import SKIPS, FakeDraft, Fakes, Shard, Source, Stream, slow, unit_of
@@ -62,25 +62,6 @@ def test_stream_that_lets_go_stays_where_it_is(
         return found
 
     assert asyncio.run(run()) == slow(blocks, lanes)
-
-
-@given(BLOCKS, LANES)
-def test_each_record_is_read_once_and_usable_ones_are_written(
-    blocks: list[list[Source]], lanes: int
-):
-    stream = Stream(blocks, lanes)
-    shards = asyncio.run(stream.shards())
-    written = [record for shard in shards for record in shard.records]
-    usable = [
-        (number, record)
-        for number, source in enumerate(stream.sources)
-        for record in range(len(source.records))
-        if source.fails_at is None or record < source.fails_at
-    ]
-    assert sorted(written) == usable
-    assert sorted(stream.supply.read) == usable
-    assert not stream.supply.open
-    assert sorted(stream.supply.left) == list(range(len(stream.sources)))
 
 
 @given(BLOCKS, LANES, st.data())
@@ -134,15 +115,6 @@ def test_stream_goes_on_when_until_moves(
 def whole(*counts: int) -> list[Source]:
     """Units of so many records of 10 bytes."""
     return [Source((10,) * count) for count in counts]
-
-
-def test_refused_unit_is_skipped_with_its_reason():
-    stream = Stream([whole(1, 1)], 1)
-    stream.supply.refused = {0}
-    [shard] = asyncio.run(stream.shards())
-    assert (shard.records, shard.skipped) == ([(1, 0)], [(0, 0)])
-    assert stream.filling.part is not None
-    assert stream.filling.part.skipped == [Skipped(0, "0", etag_hash(""), 0, "refused")]
 
 
 def test_record_of_a_run_that_fails_counts_the_records_before():
@@ -200,15 +172,6 @@ def test_unit_that_was_rewritten_is_skipped_unless_until_names_it(
     listed: Unit | None, until: Cursor | None, found: Any, expected: Any
 ):
     assert begun(listed, until, found) == expected
-
-
-def test_place_without_a_unit_is_passed_over():
-    stream = Stream([whole(1, 1, 1)], 2)
-    block, at, units = stream.pages.pop()
-    stream.filling.feed(block, at, [None, units[1], None], "end")
-    [shard] = asyncio.run(stream.shards())
-    assert (shard.records, shard.skipped) == ([(1, 0)], [])
-    assert (shard.after.block, shard.after.place) == (0, 3)
 
 
 def test_condemned_units_are_skipped_without_a_try():

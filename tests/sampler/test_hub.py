@@ -13,7 +13,6 @@ from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.stores import filesystem as backend
 from cachecd.stores.backend import GoneError
 from cachecd.stores.fetch import Store
-from tests import scripted
 from tests.contracts.store import Filled, StoreContract, get, listed, opened
 from tests.hub import Hub
 from tests.scripted import scripted_server
@@ -151,16 +150,6 @@ def test_what_is_not_there_says_so(hub: Hub):
     for url in ("hf://datasets/name", "hf://", "hf://datasets/owner/name@"):
         with pytest.raises(ConfigError, match=r"expected hf://datasets/OWNER/NAME\[@REVISION\]"):
             opened(url)
-
-
-@pytest.mark.parametrize("trouble", [scripted.refusal(429, ""), scripted.hang_up])
-def test_trouble_that_passes_is_not_noticed(hub: Hub, trouble: scripted.Answer):
-    put(hub, {"object": b"12345"})
-    store = opened(PREFIX)
-    [[found]] = store.list()
-    hub.trouble = [trouble]
-    assert get(store, "object", 5, found.etag) == b"12345"
-    assert hub.trouble == []
 
 
 def test_without_its_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch):

@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 
-from cachecd.config import DatasetConfig, SourceConfig
+from cachecd.config import SourceConfig
 from cachecd.errors import UnitError
-from cachecd.listing.selection import selection_of
 from cachecd.model import ObjectInfo, Unit
 from cachecd.sampler.joined import Joined
-from cachecd.sampler.sources.files import label_of
 from cachecd.sampler.units import list_units, sweep_units
 from cachecd.stores.backend import GoneError
 from cachecd.stores.lanes import Ask, Lanes
@@ -127,18 +125,6 @@ def test_a_listing_resumes_after_a_text_in_key_order(tmp_path: Path):
         after = keys(url, text, join=join)
         assert set(listed[at + 1 :]) <= set(after)
         assert text not in after
-
-
-def test_label_and_split_use_the_text(tmp_path: Path):
-    source = {"url": "s3://b/", "format": "files", "join": JOIN, "label": {"pattern": "^([^/]+)/"}}
-    split = {"eval": 0.5, "group": "/([0-9]+)$"}
-    dataset = DatasetConfig.model_validate({"source": source, "split": split})
-    assert label_of(dataset.source, "cat/12") == "cat"
-    takes = selection_of(dataset)
-    assert takes is not None
-    sides = [takes(ObjectInfo(f"{name}/{n}", 1)) for n in range(64) for name in ("cat", "dog")]
-    assert sides[::2] == sides[1::2]
-    assert 16 < sum(sides[::2]) < 48
 
 
 class TestWorker:

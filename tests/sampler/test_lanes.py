@@ -78,12 +78,6 @@ def test_each_object_is_listed_once_and_the_first_are_of_all_over_the_source(lay
     assert len(set(places[::64])) >= 15
 
 
-def test_a_source_of_one_page_takes_one_request():
-    store = Store([f"{n:04d}" for n in range(1000)])
-    assert len(list(listed(store))) == 1000
-    assert len(store.asked) == 1
-
-
 @settings(deadline=None, max_examples=25)
 @given(
     st.sets(
@@ -100,17 +94,6 @@ def test_whatever_the_keys_each_is_listed_once(keys, divisor):
     whole = store.page
     store.page = lambda ask: whole(ask._replace(most=-(-ask.most // (10 * divisor))))  # type: ignore[method-assign]
     assert sorted(listed(store)) == sorted(keys)
-
-
-def test_folder_markers_are_left_out_and_empty_objects_are_not():
-    keys = [f"f{n:03d}/" for n in range(500)] + [f"f{n:03d}/{m}" for n in range(500) for m in "abc"]
-    store = Store(keys)
-    lanes, found = Lanes(), []
-    while lanes.asks:
-        page = store.page(lanes.asks[0])
-        empty = [ObjectInfo(o.key, 0) for o in page.objects]
-        found += [o.key for o in lanes.answer(Page(empty, page.more))]
-    assert sorted(found) == sorted(key for key in keys if not key.endswith("/"))
 
 
 # --- stores that cannot be listed so
@@ -181,18 +164,6 @@ def test_the_order_is_the_same_however_many_requests_and_whatever_fails(connecti
     store = Flaky(keys, faults * 8)
     assert swept(store, connections) == list(listed(Store(keys)))
     assert store.most <= connections
-
-
-def test_a_store_that_throttles_gets_fewer_requests_at_a_time():
-    store = Flaky(LAYOUTS["folders"], [TransientError("slow down", throttled=True)] * 4)
-    sweep = Sweep(store.page, Lanes(), "s3://b/", WINDOW, PATIENT)
-    sweep.next()
-    assert sweep._pace.allowed <= 2
-    store.most = 0
-    for _ in range(20):
-        sweep.next()
-    assert store.most <= sweep._pace.allowed < WINDOW
-    sweep.close()
 
 
 def test_what_fails_again_and_again_is_told_and_another_sweep_goes_on():

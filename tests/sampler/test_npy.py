@@ -11,17 +11,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from cachecd.config import Config
-from cachecd.daemon.workers import lister_of
-from cachecd.errors import ConfigError
-from cachecd.listing.first_look import check_sources
+from cachecd.sampler.origin import Reader
 from cachecd.sampler.sources import windows
 from cachecd.sampler.sources.windows import TARGET
-from cachecd.stores.fetch import Store
 from cachecd_client._core import encode_example
 from cachecd_client.schema import Feature
 from tests.contracts.source import SourceContract
-from tests.sampler.arrays import Fetched, Place, config_of, npy
+from tests.sampler.arrays import Place, config_of, npy
 
 RNG = np.random.default_rng(7)
 
@@ -74,8 +70,7 @@ def test_a_large_array_is_many_units_whose_windows_are_all_of_it_once(place):
     assert all(r["array"][0] == r["start"] for r in records)
     assert {r["unit"] for r in records} == {0, 1, 2}
     # What two units share is fetched twice, the header is the first one's, and no more is read.
-    fetched = sum(stop - start for _, start, stop in found.asked)
-    assert fetched < len(array) * 8 + 128 + 2 * 400 * 8 + 1
+    assert found.fetched_bytes < len(array) * 8 + 128 + 2 * 400 * 8 + 1
     # Cut by small shards, or each read alone, they are the same.
     again = Place(found.folder.parent, window=1000, stride=600)
     assert [r["start"] for r in again.records(units, 3_000_000)] == [r["start"] for r in records]
@@ -89,7 +84,7 @@ def test_windows_far_apart_are_read_alone_and_what_lies_between_is_not(place):
     found.put(a_npy=array)
     records = found.records()
     assert [r["start"] for r in records] == list(range(0, 1_000_000, 100_000))
-    assert sum(stop - start for _, start, stop in found.asked) < 10 * 400 + 2000
+    assert found.fetched_bytes < 10 * 400 + 2000
 
 
 def test_aligned_arrays_are_read_together_by_their_stem(place):
@@ -131,16 +126,16 @@ def test_an_array_beside_the_first_that_is_replaced_is_never_mixed(place, monkey
         path.write_bytes(npy(values) if kind == "npy" else values.tobytes())
 
     write(np.arange(5000))
-    read, reads = Fetched.read, itertools.count()
+    get, reads = Reader.get, itertools.count()
 
-    async def replacing(self: Fetched, start: int, stop: int, *named: Any) -> Any:
-        if named and next(reads) == 6:
+    async def replacing(self: Reader, key: str, *more: Any) -> Any:
+        if key == f"x.{file}" and next(reads) == 6:
             write(-np.arange(5000))
-        return await read(self, start, stop, *named)
+        return await get(self, key, *more)
 
     units = found.units()
     assert len(units) > 5
-    monkeypatch.setattr(Fetched, "read", replacing)
+    monkeypatch.setattr(Reader, "get", replacing)
     records = found.records(units)
     assert 0 < len(records) < 500
     assert all(np.array_equal(r["a"], r["b"]) for r in records)
@@ -190,34 +185,6 @@ def test_bfloat16_is_kept_where_the_configuration_names_it(place):
     raw = Place(found.folder.parent, window=4, dtype="bfloat16", shape=[2], match="*.bin")
     assert [r["array"].tolist() for r in raw.records()] == [bits[:4].tolist(), bits[4:].tolist()]
     assert raw.schema["array"].dtype == "bfloat16"
-
-
-def test_a_source_none_of_whose_keys_match_is_refused_at_the_start(place):
-    found = place(window=4, match="*.npz")
-    found.put(a_npy=np.arange(4))
-    cache = {"dir": "/nowhere", "limit": "1GiB"}
-    config = Config.model_validate(
-        {"version": 1, "cache": cache, "datasets": {"train": found.config}}
-    )
-    reason = r"none of the 1 objects .*'a.npy': the key matches no pattern of array: '\*.npz'"
-    with pytest.raises(ConfigError, match=reason):
-        check_sources(config, lister_of(config, is_owner=False))
-
-
-def test_the_listing_reads_headers_alone(place, monkeypatch):
-    found = place(window=1000)
-    array = np.zeros(TARGET)
-    found.put(**{f"a{n}_npy": array for n in range(3)})
-    asked = []
-    get = Store.get
-
-    async def listen(self: Store, key: str, size: Any, etag: str, start: int, stop: int) -> Any:
-        asked.append(stop - start)
-        return await get(self, key, size, etag, start, stop)
-
-    monkeypatch.setattr(Store, "get", listen)
-    assert len(found.units()) == 24
-    assert asked == [1024] * 3
 
 
 # Headers that do not hold

@@ -7,8 +7,6 @@ import random
 import zlib
 from collections.abc import Callable, Iterator
 
-import pytest
-
 from cachecd.model import Unit
 from cachecd.sampler.sources import tar, tfrecord, webdataset
 from tests.contracts.source import Bench, SourceContract
@@ -71,24 +69,10 @@ class Packed(SourceContract):
 class TestPackedTFRecord(Packed):
     plain = test_sources.TestTFRecord()
 
-    @pytest.mark.parametrize("compression", PACK)
-    def test_the_compression_is_told_by_how_the_object_begins(self, bench: Bench, compression: str):
-        bench.capacity = 1 << 20
-        bodies = self.plain.objects()
-        [shard] = bench.pour([PACK[compression](bodies[0]), bodies[1]])
-        assert shard.file == bodies[0] + bodies[1]
-
     def test_a_part_that_begins_within_an_object_is_never_taken_for_compressed(self, bench: Bench):
         body = b"ten records" + gzip.compress(self.plain.objects()[0])
         bench.pour_slices([Unit(0, "0000", len(body), record=10, offset=11)], [body])
         assert bench.set_aside[0].startswith("corrupt record at byte 11: ")
-
-    def test_zlib_that_is_cut_is_told_with_its_offset(self, bench: Bench):
-        bench.capacity = 1 << 20
-        packed = zlib.compress(self.plain.objects()[0])
-        bench.pour([packed[:-1]])
-        assert "ZLIB stream: cut short: the object ends within it, after" in bench.set_aside[0]
-        assert f"near byte {len(packed) - 1} of the object" in bench.set_aside[0]
 
 
 class TestPackedTFRecordThroughATransform(Packed):

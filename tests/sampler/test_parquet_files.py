@@ -69,19 +69,6 @@ def test_a_missing_column_is_refused_before_anything_is_made(tmp_path: Path):
         look(config("image", "lable"))
 
 
-@pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "zstd", "lz4", "brotli"])
-@pytest.mark.parametrize("version", ["1.0", "2.0"])
-def test_every_codec_and_both_page_versions_are_read(tmp_path: Path, codec: str, version: str):
-    table = {"a": list(range(3000)), "s": ["x", "y", "z"] * 1000}
-    body = parquet(table, compression=codec, data_page_version=version, row_group_size=1000)
-    [shard] = bench_of(tmp_path).pour([body])
-    assert len(shard.records) == 3000
-    assert decode_example(shard.records[2999][2]) == {
-        "a": ("int64", [2999]),
-        "s": ("bytes", [b"z"]),
-    }
-
-
 def test_row_group_above_the_memory_is_skipped(tmp_path: Path):
     body = parquet({"a": [RNG.bytes(1000)] * 10, "b": [1] * 10}, row_group_size=5)
 

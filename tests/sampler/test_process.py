@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -24,7 +23,6 @@ from cachecd.sampler.messages import (
 from cachecd_client._core import ShardWriter, decode_example
 from cachecd_client.schema import Feature, Schema
 from tests.contracts.source import read_back
-from tests.e2e.daemons import alive, wait_until
 from tests.sampler.streams import one_shard
 
 Process = subprocess.Popen[bytes]
@@ -97,16 +95,6 @@ def test_what_users_print_goes_to_stderr_and_stdin_is_empty(
         assert printed.count(line) == 3
 
 
-def test_eof_ends_it_and_leaves_no_temporary_file(start: Callable[..., Process], tmp_path: Path):
-    process = start(transform="tests.sampler.steps:first_then_wait")
-    send(process, *shard(tmp_path))
-    wait_until((tmp_path / "1.tfrecord").exists, 30)
-    assert process.stdin is not None
-    process.stdin.close()
-    assert process.wait(10) == 0
-    assert not list(tmp_path.glob("1.tfrecord*"))
-
-
 def test_memory_does_not_grow_with_the_size_of_an_object(
     start: Callable[..., Process], tmp_path: Path
 ):
@@ -136,33 +124,3 @@ def test_signals_for_the_whole_group_are_left_to_the_daemon(
     process.send_signal(signal.SIGTERM)
     send(process, *shard(tmp_path, 2))
     assert isinstance(answer(process), Sealed)
-
-
-def test_it_does_not_outlive_its_parent_even_with_the_pipe_open(tmp_path: Path):
-    """The parent dies while a third process keeps the pipe's other end open."""
-    reading, writing = os.pipe()
-    parent = f"""
-import os, subprocess, sys
-command = [sys.executable, "-m", "cachecd.sampler"]
-child = subprocess.Popen(command, stdin={reading}, stdout=subprocess.PIPE)
-print(child.pid, flush=True)
-os.read(0, 1)
-"""
-    process = subprocess.Popen(
-        [sys.executable, "-c", parent],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        pass_fds=[reading],
-    )
-    assert process.stdout is not None
-    pid = int(process.stdout.readline())
-    (tmp_path / "src").mkdir()
-    source = {"source": {"url": f"file://{tmp_path}/src", "format": "files"}}
-    os.write(writing, messages.pack(Setup({"train": source}, 4, None)))
-    os.write(writing, b"".join(map(messages.pack, shard(tmp_path))))
-    wait_until((tmp_path / "1.tfrecord.idx").exists, 30)  # it is up and at work
-    process.kill()
-    process.communicate()
-    wait_until(lambda: not alive(pid), 30)
-    os.close(reading)
-    os.close(writing)

@@ -119,14 +119,6 @@ def test_a_class_that_is_not_there_or_not_one_stops_the_dataset(bench):
             values(Bench(open_source(dataset(reader), ()), Path("/nowhere")), 1)
 
 
-def test_a_unit_larger_than_a_shard_fills_several(bench):
-    made = bench("Counted", units=1, records=100, length=5000)
-    found = values(made, 2, size=1 << 40)
-    assert [(v["unit"][1][0], v["number"][1][0]) for v in found] == [
-        (unit, number) for unit in range(2) for number in range(100)
-    ]
-
-
 def test_a_record_may_be_changed_in_place_to_make_the_next(bench, monkeypatch):
     def read(self: Any, unit: str, store: Any) -> Iterator[dict[str, Any]]:
         record = {"data": np.zeros(3, np.uint8)}

@@ -70,18 +70,6 @@ async def test_no_more_requests_run_at_once_than_connections():
     assert fetcher.most == 3
 
 
-async def test_a_slow_piece_does_not_keep_the_others_from_being_fetched():
-    fetcher = Fetcher()
-    reader = ReadAhead(spans(*[1] * 50), fetcher.fetch, 3, lambda: 1000)
-    result = asyncio.create_task(everything(reader, 50))
-    await settle()
-    while others := [asked for asked in fetcher.open if asked[0] != 0]:
-        fetcher.answer(*others)
-        await settle()
-    assert len(fetcher.asked) == 12  # four times the connections: there are bounds to patience
-    result.cancel()
-
-
 @pytest.mark.parametrize(("window", "wanted"), [(39, 1000), (1000, 39)])
 async def test_no_more_is_held_than_the_window_nor_asked_for_than_wanted(window: int, wanted: int):
     fetcher = Fetcher()
@@ -96,22 +84,6 @@ async def test_no_more_is_held_than_the_window_nor_asked_for_than_wanted(window:
     await settle()
     assert len(fetcher.asked) == 6
     result.cancel()
-
-
-async def test_units_that_are_left_out_or_left_early_are_not_fetched_any_further():
-    fetcher = Fetcher()
-    reader = ReadAhead(spans(30, 30, 30, 30), fetcher.fetch, 1, lambda: 15, piece=10)
-    chunks = reader.chunks(0)
-    first = asyncio.ensure_future(anext(chunks))
-    await settle()
-    fetcher.answer()
-    await first
-    third = asyncio.ensure_future(anext(reader.chunks(2)))
-    await settle()
-    assert [asked[0] for asked in fetcher.open] == [2]
-    assert (0, 20, 30) not in fetcher.asked
-    assert not any(asked[0] == 1 for asked in fetcher.asked)
-    third.cancel()
 
 
 async def test_a_span_that_is_left_gives_its_room_to_the_others():

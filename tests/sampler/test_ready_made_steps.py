@@ -53,16 +53,6 @@ class TestSizes:
             "no new numbers"
         )
 
-    def test_two_images_of_a_record_are_decoded_side_by_side(self):
-        record = {"jpg": image_bytes(RGB), "png": image_bytes(GREY)}
-        steps = [
-            {"decode_image": "jpg"},
-            {"decode_image": {"feature": "png", "into": "mask", "mode": "L"}},
-        ]
-        [found] = run(record, *steps)
-        assert np.array_equal(found["image"], RGB)
-        assert np.array_equal(found["mask"][:, :, 0], GREY)
-
 
 class TestClassMap:
     @pytest.mark.parametrize("mode", [None, "P", "RGBA"])

@@ -13,7 +13,7 @@ import pytest
 from cachecd.config import DatasetConfig, SourceConfig
 from cachecd.errors import SourceUnreachableError
 from cachecd.sampler.sources import open_source
-from cachecd.sampler.sources.files import class_names, label_of
+from cachecd.sampler.sources.files import class_names
 from cachecd_client._core import decode_example, encode_example, masked_crc32c
 from cachecd_client.schema import Feature, Schema
 from tests.contracts.source import CAPACITY, Bench, SourceContract, TwiceContract
@@ -55,10 +55,6 @@ class TestFiles(SourceContract):
         assert f"{CAPACITY + 1} bytes" in bench.set_aside[1]
         assert "shard_size" in bench.set_aside[1]
         assert bench.taken == 8
-
-    def test_an_object_that_does_not_fit_any_more_is_not_fetched(self, bench: Bench):
-        bench.pour([bytes(40_000)] * 3)
-        assert bench.taken == 3 * 40_000
 
     def test_a_key_that_is_not_utf8_keeps_its_bytes(self, bench: Bench):
         key = os.fsdecode(b"caf\xe9")
@@ -114,21 +110,6 @@ class TestFilesWithLabels:
             "generation), or move its objects to another prefix"
         }
         assert bench.taken == 2
-
-    @pytest.mark.parametrize(
-        ("pattern", "key", "label"),
-        [
-            (r"^([^/]+)/", "cat/1.png", "cat"),
-            (r"class=(?P<label>\d+)", "a/class=12/b", "12"),
-            (r"^([^/]*)/", "/1.jpg", None),  # a class without a name would never get a number
-            (r"^([^/]+)/", "no folder", None),
-        ],
-    )
-    def test_the_label_is_the_group_of_that_name_or_the_only_one(
-        self, pattern: str, key: str, label: str | None
-    ):
-        source = {**CONFIG["source"], "label": {"pattern": pattern}}  # type: ignore[dict-item]
-        assert label_of(SourceConfig.model_validate(source), key) == label
 
     def test_class_names_sort_by_value_if_all_are_whole_numbers(self):
         assert class_names({"10", "9", "-1", "09"}) == ("-1", "09", "9", "10")

@@ -12,7 +12,6 @@ import pytest
 
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.stores.fetch import Store
-from cachecd.stores.lanes import Ask, Lanes
 from tests.contracts.store import Filled, StoreContract, get, listed, opened
 from tests.stores import S3Server
 
@@ -60,25 +59,6 @@ class TestS3(StoreContract):
         with pytest.raises(UnitError, match="changed since it was listed"):
             get(store, key, 10, '"another"')
 
-    def test_pages_asked_for_one_by_one_are_the_listing(self, filled: Filled):
-        keys = [f"{n:02d}" for n in range(20)] + ["a/b c", "a/new\nline", 'a/ü&<>"', "é/😀"]
-        store = filled({key: key.encode() for key in keys})
-        whole = [found for page in store.list() for found in page]
-        asked, more, after = [], True, ""
-        while more:
-            page = store.backend.page(Ask(after, 7))  # type: ignore[attr-defined]
-            asked += page.objects
-            more, after = page.more, page.objects[-1].key
-            assert len(page.objects) == 7 or not more
-        assert asked == whole
-        assert {found.key for found in whole} == set(keys)
-        sweep, found = store.sweep(Lanes()), []
-        assert sweep is not None
-        while (page := sweep.next()) is not None:
-            found += page
-        sweep.close()
-        assert found == whole
-
     def test_a_changed_object_is_the_units_fault(self, filled: Filled, s3: S3Server, bucket: str):
         store = filled({"object": b"before"})
         [[found]] = store.list()
@@ -95,29 +75,6 @@ class TestS3(StoreContract):
         monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:2")
         store = opened(f"s3://{bucket}/{self.prefix}/", endpoint=s3.endpoint)
-        assert listed(store) == {"a": 1}
-        assert get(store, "a", 1) == b"1"
-
-    def test_a_profile_supplies_keys_region_and_endpoint(
-        self,
-        filled: Filled,
-        s3: S3Server,
-        bucket: str,
-        monkeypatch: pytest.MonkeyPatch,
-        tmp_path: Path,
-    ):
-        filled({"a": b"1"})
-        config = tmp_path / "config"
-        config.write_text(
-            f"[profile mine]\naws_access_key_id = {s3.environ['AWS_ACCESS_KEY_ID']}\n"
-            f"aws_secret_access_key = {s3.environ['AWS_SECRET_ACCESS_KEY']}\n"
-            f"region = eu-north-1\nendpoint_url = {s3.endpoint}\n"
-        )
-        for name in s3.environ:
-            monkeypatch.delenv(name)
-        monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
-        monkeypatch.setenv("AWS_PROFILE", "mine")
-        store = opened(f"s3://{bucket}/{self.prefix}/")
         assert listed(store) == {"a": 1}
         assert get(store, "a", 1) == b"1"
 

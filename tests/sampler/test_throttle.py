@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -54,21 +53,6 @@ async def test_of_those_that_share_a_link_one_alone_has_all_of_it(clock: list[fl
     for _ in range(100):
         await busy.take(100)
     assert clock[0] == pytest.approx(110.0, abs=0.1)
-
-
-async def test_those_that_share_a_link_take_turns_however_much_each_asks_for(link: int):
-    many, few = Throttle(100_000.0, link), Throttle(100_000.0, link)
-    order: list[str] = []
-
-    async def fetch(throttle: Throttle, name: str) -> None:
-        await throttle.take(2000)
-        order.append(name)
-
-    await asyncio.gather(
-        *(fetch(many, "many") for _ in range(20)), *(fetch(few, "few") for _ in range(5))
-    )
-    assert order.index("few") < 5
-    assert len(order) - order[::-1].index("few") <= 18
 
 
 _TAKE = """

@@ -47,9 +47,3 @@ def test_every_window_is_in_one_unit_and_is_found_from_where_it_begins(cut):
                 assert list(cut.of_unit(rest)) == its[nth:]
         if not cut.dense:
             assert unit.size == len(its) * cut.window * cut.row_bytes
-
-
-def test_units_of_windows_that_overlap_share_at_most_a_third_of_what_is_fetched():
-    config = ArrayConfig(window=1_000_000, stride=100_000)
-    units = list(Cut.of(config, 100_000_000, 1, 0, 8, 8).units())
-    assert sum(size for _, size in units) < 100_000_000 * 8 * 3 // 2

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cachecd.model import Shape, StreamId, Unit
+from cachecd.model import Shape, Unit
 from cachecd.sampler import read_ahead
 from cachecd.sampler.messages import (
     Close,
@@ -23,7 +23,6 @@ from cachecd.sampler.messages import (
     FromStream,
     Sealed,
     Setup,
-    Working,
 )
 from cachecd.sampler.worker import Worker
 from cachecd.stores import fetch
@@ -240,19 +239,6 @@ class TestFaults:
         assert failed.cause == "source"
         assert "throttling" in failed.reason
 
-    def test_one_object_that_always_fails_does_not_stop_the_others(
-        self, server: ScriptedServer, folder: Path
-    ):
-        server.script["/b/7"] = [scripted.refusal(500, "InternalError")]
-        source = {"url": "s3://b/", "format": "files", "endpoint": server.endpoint}
-        outcome, shard = Bench(folder, source=source).made(
-            [Unit(number, f"{number}", 4) for number in range(20)]
-        )
-        assert len(shard.records) == 19
-        [aside] = outcome.skipped
-        assert aside.unit == 7
-        assert "while other objects can be read" in aside.reason
-
     def test_a_disk_that_refuses_fails_it_with_the_error_number(self, tmp_path: Path, folder: Path):
         units = written(tmp_path / "src", [b"x"])
         bench = Bench(folder / "gone", **files(tmp_path / "src"))
@@ -270,27 +256,3 @@ class TestFaults:
         assert failed.cause == "worker"
         assert "ValueError: capacity of 1000 bytes" in failed.reason
         assert "Traceback" in capsys.readouterr().err
-
-
-def test_progress_is_reported_while_something_is_slow(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-):
-    units = written(tmp_path / "src", [b"12345", b"67890"])
-    bench = Bench(folder, **files(tmp_path / "src"))
-    get = fetch.Store.get
-    reported = asyncio.Event()
-
-    async def slow(self: fetch.Store, key: str, *args: Any) -> Any:
-        if key == "0001":
-            await asyncio.wait_for(reported.wait(), 30)
-        return await get(self, key, *args)
-
-    def said(message: FromStream) -> None:
-        bench.said.append(message)
-        if isinstance(message, Working) and message.unit == 1:
-            reported.set()
-
-    monkeypatch.setattr(fetch.Store, "get", slow)
-    bench.worker._send = said
-    bench.made(units)
-    assert Working(StreamId("train", "g", 1), 1, 5, 1, half=False) in bench.said

@@ -15,7 +15,6 @@ import pytest
 from cachecd.model import Condemned, Cursor, Lane, Shape, Skipped, StreamId, Unit
 from cachecd.sampler import messages
 from cachecd.sampler.messages import (
-    Asks,
     Close,
     Closed,
     Failed,
@@ -27,7 +26,7 @@ from cachecd.sampler.messages import (
     Working,
 )
 from tests.sampler.streams import Player, listed
-from tests.sampler.test_stream import _tfrecords, player, records, shards, source
+from tests.sampler.test_stream import _tfrecords, player, shards, source
 
 
 @pytest.fixture
@@ -58,38 +57,6 @@ async def settle(until: Callable[[], bool] = lambda: False, turns: int = 3000) -
         await asyncio.sleep(0.0001)
 
 
-async def test_worker_turns_to_another_stream_when_one_has_no_grant(bench: Bench):
-    first = bench.player(0)
-    second = bench.player(1)
-    worker = first.worker()
-    serving = asyncio.ensure_future(worker.serve())
-    said: list[Any] = []
-
-    def heard(message: Any) -> None:
-        said.append(message)
-        of = first if message.stream == first.stream else second
-        if isinstance(message, Sealed):
-            of.made.append(message)  # type: ignore[arg-type]
-        elif type(message).__name__ == "Asks":
-            asyncio.get_running_loop().call_soon(of.feed)
-
-    worker._send = heard
-    first.open(worker)
-    second.open(worker)
-    second.schema = None
-    await settle(lambda: len(first.made) == len(second.made) == 1)
-    assert [m.stream.index for m in said if isinstance(m, Sealed)] == [0, 1]
-    await settle(turns=200)
-    assert len(first.made) == 1, "without a grant nothing is written"
-    second.grant()
-    second.grant()
-    first.grant()
-    await settle(lambda: len(first.made) + len(second.made) == 5)
-    order = [m.stream.index for m in said if isinstance(m, Sealed)]
-    assert order == [0, 1, 1, 1, 0], "a stream goes on while it has grants"
-    serving.cancel()
-
-
 async def test_reading_ahead_stops_at_the_shards_end_without_a_grant(bench: Bench):
     """What is fetched and has no room stays far below the source."""
     of = bench.player(shape=Shape(1, 8, 1, 64 << 10, 0))
@@ -107,21 +74,6 @@ async def test_reading_ahead_stops_at_the_shards_end_without_a_grant(bench: Benc
     await settle(lambda: len(of.made) == 3)
     await settle(turns=300)
     assert fetched < carried.progress.fetched_bytes < 6 * len(bench.bodies[0])
-    serving.cancel()
-
-
-async def test_grant_behind_the_end_of_the_pass_is_answered_without_a_file(bench: Bench):
-    of = bench.player(shape=Shape(1, 8, 4, 256 << 10, 0))
-    worker = of.worker()
-    serving = asyncio.ensure_future(worker.serve())
-    of.open(worker)
-    await settle(lambda: of.done)
-    count = len(of.made)
-    of.grant()
-    await settle(lambda: len(of.made) > count)
-    outcome = of.made[-1].outcome
-    assert (outcome.before, outcome.records, of.made[-1].data) == (outcome.after, 0, b"")
-    assert of.made[-1].sidecar == b""
     serving.cancel()
 
 
@@ -147,22 +99,6 @@ async def test_closed_stream_leaves_nothing(bench: Bench):
     worker.receive(Close(of.stream))
     await settle(lambda: len(of.said) > count)
     assert of.said[count:] == [Closed(of.stream)], "a stream that is not open is closed, too"
-    serving.cancel()
-
-
-async def test_stream_opened_while_it_is_closed_says_closed_first(bench: Bench):
-    of = bench.player()
-    worker = of.worker()
-    serving = asyncio.ensure_future(worker.serve())
-    of.open(worker)
-    await settle(lambda: len(of.made) == 1)
-    count = len(of.said)
-    worker.receive(Close(of.stream))
-    of.open(worker)
-    await settle(lambda: of.done, turns=30_000)
-    after = [type(m) for m in of.said[count:] if not isinstance(m, Working)]
-    assert after[:2] == [Closed, Asks]
-    assert sorted(records(of)) == [(unit, n) for unit in range(8) for n in range(30)]
     serving.cancel()
 
 
