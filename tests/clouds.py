@@ -193,7 +193,3 @@ def signed_by_the_account(handler: BaseHTTPRequestHandler) -> bool:
     key = base64.b64decode(ACCOUNT_KEY)
     made = base64.b64encode(hmac.digest(key, "\n".join(lines).encode(), hashlib.sha256)).decode()
     return headers.get("authorization") == f"SharedKey {ACCOUNT}:{made}"
-
-
-def has_token(token: str) -> Allowed:
-    return lambda handler: urlsplit(handler.path).query.endswith(token)

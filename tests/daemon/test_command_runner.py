@@ -14,7 +14,7 @@ from cachecd.daemon.command_runner import CommandRunner
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.sampler.messages import Close, Closed, Sealed
-from tests.daemon.directories import NAME, Directory, lease, stream
+from tests.daemon.directories import NAME, Directory, stream
 from tests.disk.shards import cursor, make, tree, write
 
 
@@ -107,14 +107,3 @@ async def test_defect_in_a_command_is_a_refusal(bench, monkeypatch):
     for refused in await bench.settle(2):
         assert isinstance(refused, ev.DiskRefused)
         assert "ZeroDivisionError" in refused.reason
-
-
-async def test_writes_that_were_begun_end_before_the_daemon_does(bench):
-    names = [f"l{n}" for n in range(20)]
-    bench.runner.carry_out([do.WriteManifest(lease(name)) for name in names])
-    await bench.runner.finish()
-    written = {path.stem for path in bench.disk.layout.leases.iterdir()}
-    assert written == set(names)
-    count = len(bench.events)
-    await asyncio.sleep(0.02)
-    assert len(bench.events) == count, "nothing is delivered afterwards"

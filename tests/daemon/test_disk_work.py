@@ -8,9 +8,8 @@ import pytest
 
 from cachecd.daemon.manifest import decode_manifest, encode_manifest
 from cachecd.disk.durable import read_state
-from cachecd.disk.identity import read_generation
 from cachecd.disk.publish import mark_bad
-from cachecd.model import Cursor, Shape, Skipped
+from cachecd.model import Cursor, Skipped
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.values import Head
@@ -23,16 +22,6 @@ HEADS = (Head(1, Cursor(0, 0, 7)), Head(0, Cursor()), Head(0, Cursor()))
 @pytest.fixture
 def disk(tmp_path):
     return Directory(tmp_path)
-
-
-def test_sealed_shard_is_published_with_its_bytes(disk):
-    write(disk.generation, 3)
-    facts = disk.work.facts(stream(0), 3)
-    assert (facts.records, facts.ended, facts.version) == (6, 2, 0)
-    [published] = disk.work.write(do.PublishShard(stream(0), 3))
-    files = [path.stat().st_blocks * 512 for path in disk.generation.shards.iterdir()]
-    assert published == ev.Published(stream(0), 3, sum(files))
-    assert tree(disk.generation) == ["0000000003.tfrecord", "0000000003.tfrecord.idx"]
 
 
 def test_sealed_shard_with_an_excluded_record_is_refused_until_discarded(disk):
@@ -69,17 +58,6 @@ def test_state_keeps_the_counts_of_skipped_units(disk):
     assert (state.skipped["gone"].count, len(state.skipped["gone"].examples)) == (12, 10)
 
 
-def test_shape_and_schema_share_generation_json(disk):
-    shape = Shape(5, 8, 3, 1 << 20, 9)
-    command = do.WriteShape(NAME, shape)
-    assert disk.work.write(command) == [ev.Done(command)]
-    disk.work.write_schema(NAME, "{}")
-    disk.work.write_schema(NAME, "another")
-    known = read_generation(disk.generation.identity)
-    assert known is not None
-    assert (known.shape, known.seed, known.schema) == (shape, 9, "{}")
-
-
 def test_cursor_before_a_shard_is_read_from_any_version(disk):
     make(disk.generation, 6, version=2)
     assert disk.work.write(do.ReadCursor(NAME, 6)) == [ev.CursorRead(NAME, 6, cursor(6))]
@@ -95,18 +73,6 @@ def test_generation_with_an_unknown_file_is_not_removed(disk):
     (disk.generation.shards / "notes").unlink()
     assert disk.work.write(command) == [ev.Done(command)]
     assert not disk.generation.root.exists()
-
-
-def test_lease_is_written_marked_and_ended(disk):
-    disk.work.schemas[NAME] = {"x": "bytes"}
-    command = do.WriteManifest(lease())
-    assert disk.work.write(command) == [ev.Done(command)]
-    text = disk.layout.manifest(lease().id).read_bytes()
-    assert decode_manifest(text) == lease()
-    assert disk.text(disk.layout.manifest(lease().id))["schema"] == {"x": "bytes"}
-    assert disk.work.write(do.MarkHeld(lease().id)) == [ev.Done(do.MarkHeld(lease().id))]
-    assert disk.work.write(do.EndLease(lease().id)) == [ev.Done(do.EndLease(lease().id))]
-    assert os.listdir(disk.layout.leases) == []
 
 
 @pytest.mark.parametrize(

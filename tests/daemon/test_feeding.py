@@ -20,10 +20,8 @@ from cachecd.policy import commands as do
 from cachecd.sampler.messages import (
     Asks,
     Described,
-    Grant,
     Open,
     Units,
-    Until,
 )
 from tests.daemon.directories import NAME, Directory, stream
 
@@ -154,21 +152,6 @@ async def test_stream_goes_on_at_its_cursor_with_its_lanes(bench):
     bench.ask()
     _, page = await bench.messages(2)
     assert (page.block, page.place) == (1, 40)
-
-
-async def test_messages_follow_open_in_their_order(bench):
-    await bench.list(objects(0, 300), ends=True)
-    bench.open()
-    grant = do.GrantShard(stream(0), 3)
-    bench.runner.carry_out([grant, do.SetUntil(stream(0), Cursor(2)), grant])
-    opened, *others = await bench.messages(4)
-    assert isinstance(opened, Open)
-    path = str(bench.disk.generation.temporary(3))
-    assert others == [
-        Grant(stream(0), 3, path),
-        Until(stream(0), Cursor(2)),
-        Grant(stream(0), 3, path),
-    ]
 
 
 async def test_excluded_units_are_not_fed(bench):

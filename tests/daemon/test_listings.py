@@ -178,13 +178,6 @@ async def test_source_is_listed_again_every_relist_seconds(opened):
         assert not firsts[-1]
 
 
-async def test_dataset_lists_its_part_alone(opened):
-    async with opened(partition={"index": 0, "count": 2}) as bench:
-        bench.script = [units(0, 1000)]
-        await bench.keeper.keep()
-        assert 300 < bench.events[-1].units < 700
-
-
 async def test_classes_are_numbered_at_the_end_and_keep_their_numbers(opened):
     async with opened(source={"label": {"pattern": "^([^/]+)/"}}) as bench:
         bench.script = [[ObjectInfo(f"{name}/x", 1, "e") for name in ("dog", "cat")]]

@@ -15,7 +15,6 @@ from cachecd.daemon import refetch
 from cachecd.model import Cursor
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
-from cachecd.policy.supplements import Supplements
 from cachecd.policy.values import Piece
 from cachecd.sampler.opening import open_store
 from cachecd.sampler.units import list_units
@@ -82,20 +81,6 @@ async def test_supplement_holds_the_listed_pieces_less_excluded_ones(bench):
     meta = json.loads(Sidecar.read(str(bench.disk.generation.sidecar(NUMBER))).meta)
     assert (meta["stream"], meta["number"]) == (SHAPE.streams, NUMBER)
     assert not [each for each in bench.events if isinstance(each, ev.StreamClosed)]
-
-
-async def test_what_does_not_fit_into_a_supplement_is_made_next(bench):
-    supplements, records = Supplements(pieces=pieces(*range(UNITS))), []
-    number = NUMBER
-    while supplements.pieces:
-        make = do.MakeSupplement(SUPPLEMENTS, number, supplements.start())
-        supplements.finish(await event(bench, ev.Sealed, make), 0.0)
-        await event(bench, ev.Published, do.PublishShard(SUPPLEMENTS, number))
-        supplements.published()
-        records += [unit for unit, *_ in contents(bench.disk.generation, number)]
-        number += SHAPE.streams + 1
-    assert sorted(records) == list(range(UNITS))
-    assert number > NUMBER + 3 * (SHAPE.streams + 1), "several supplements"
 
 
 async def test_supplement_without_a_record_leaves_no_file(bench, source):

@@ -185,32 +185,6 @@ def test_random_frames_are_dropped_and_the_next_request_is_answered(peer, frames
     assert peer.ask(protocol.AskStatus("after")) == protocol.Done("after")
 
 
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)  # fmt: skip
-FIELDS = ["id", "dataset", "job", "epoch", "local_rank", "local_world_size", "lease", "shard"]
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    st.sampled_from(sorted(protocol.REQUESTS)),
-    st.dictionaries(st.sampled_from([*FIELDS, "offset", "why", "type"]), VALUES, max_size=8),
-)
-def test_a_request_of_any_content_is_answered_or_dropped_and_the_next_one_answered(
-    peer, kind, fields
-):
-    body = {"type": kind, "id": "fuzz", **fields}
-    peer.send(protocol.VERSION_FRAME, json.dumps(body).encode())
-    peer.send(*protocol.encode(protocol.AskStatus("after")))
-    replies = [peer.reply()]
-    if replies[-1].id != "after":
-        assert replies[-1].id == body["id"]
-        replies.append(peer.reply())
-    assert replies[-1] == protocol.Done("after")
-
-
 def test_a_body_nested_without_end_is_dropped(peer):
     peer.send(protocol.VERSION_FRAME, b"[" * 500_000)
     assert peer.ask(protocol.AskStatus("after")) == protocol.Done("after")

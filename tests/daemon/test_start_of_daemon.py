@@ -15,9 +15,8 @@ from cachecd.config import Config
 from cachecd.daemon.identities import classes_rule, identity_of
 from cachecd.daemon.manifest import encode_manifest
 from cachecd.daemon.rules import rules_of
-from cachecd.daemon.start import Start, measure, start
+from cachecd.daemon.start import Start, start
 from cachecd.disk import leases, publish
-from cachecd.disk.filesystem import allocated
 from cachecd.disk.identity import directory_name, read_generation, write_generation
 from cachecd.disk.layout import GenerationLayout, Layout
 from cachecd.errors import DamagedError
@@ -189,18 +188,6 @@ def test_open_exclusion_is_searched_by_a_start(tmp_path):
     [holders] = [e for e in again.events if isinstance(e, ev.HoldersFound)]
     assert holders.holders == ((found.configured["train"], 3, 0),)
     assert kinds(again)[-3:] == ["Measured", "HoldersFound", "Started"]
-
-
-def test_everything_but_shards_is_measured(tmp_path):
-    found = begin(config(tmp_path), units=300)
-    layout = directory(found)
-    before = measure(found.layout, 5)
-    assert (before.other, before.fetched) == (allocated(found.layout.root), 5)
-    make(layout, 0, 1)
-    own = sum(path.stat().st_blocks * 512 for path in layout.shards.iterdir())
-    (found.layout.root / "unknown").write_bytes(bytes(50_000))
-    after = measure(found.layout, 5).other
-    assert after == allocated(found.layout.root) - own >= before.other + 50_000
 
 
 # --- what a configuration means

@@ -2,65 +2,23 @@
 
 from __future__ import annotations
 
-import errno
-import os
-
 import pytest
 
 from cachecd.disk.durable import (
     Skips,
     State,
-    append,
-    read,
     read_egress,
     read_figures,
     read_state,
-    replace,
-    write_figures,
     write_state,
 )
 from cachecd.disk.excluded import ExcludedFile, Exclusion
 from cachecd.disk.snapshot import read_snapshot, write_snapshot
-from cachecd.errors import DamagedError, DiskError
+from cachecd.errors import DamagedError
 from cachecd.model import Cursor, Lane, ShardFacts
 
 DOG = Exclusion("x1", "train", ("dog/1.jpg", "dog/\udcff.jpg"))
 CAT = Exclusion("x2", "val", ("cat/1.jpg",))
-
-
-def test_replaced_file_has_the_new_content(tmp_path):
-    path = tmp_path / "f.json"
-    assert read(path) is None
-    replace(path, b"one")
-    (tmp_path / "f.json.new").write_bytes(b"of a killed process")
-    replace(path, b"two")
-    assert read(path) == b"two"
-    assert os.listdir(tmp_path) == ["f.json"]
-    assert path.stat().st_mode & 0o777 == 0o640
-
-
-@pytest.mark.parametrize("call", ["write", "fsync", "rename"])
-def test_refused_replacement_changes_nothing(tmp_path, monkeypatch, call):
-    path = tmp_path / "f.json"
-    replace(path, b"one")
-
-    def refuse(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, call, refuse)
-        with pytest.raises(DiskError, match="No space left"):
-            replace(path, b"two")
-    assert read(path) == b"one"
-    assert os.listdir(tmp_path) == ["f.json"]
-
-
-def test_line_that_was_cut_is_written_over(tmp_path):
-    path = tmp_path / "f"
-    end = append(path, b"one\n", 0)
-    path.write_bytes(path.read_bytes() + b"tw")
-    assert append(path, b"three\n", end) == 10
-    assert read(path) == b"one\nthree\n"
 
 
 def test_state_is_read_back(tmp_path):
@@ -74,14 +32,6 @@ def test_state_is_read_back(tmp_path):
     state = State(((3, Cursor(1, 2, 3, lanes)), (0, Cursor())), {"gone": skips})
     write_state(path, state)
     assert read_state(path) == state
-
-
-def test_figures_are_read_back(tmp_path):
-    path = tmp_path / "rotation.json"
-    assert read_figures(path) == {}
-    figures = {"last": 1 << 40, "delivered": 0.1, "unread": True, "times": [3.5, 4]}
-    write_figures(path, figures)
-    assert read_figures(path) == figures
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b'{"version": 1, "fetched": -1}', b"\x00" * 4096])
@@ -125,36 +75,10 @@ def test_exclusion_cut_by_a_power_failure_is_none(tmp_path):
         assert ExcludedFile(path).unfinished == (DOG, CAT)
 
 
-def test_refused_exclusion_does_not_count(tmp_path, monkeypatch):
-    path = tmp_path / "excluded.jsonl"
-    file = ExcludedFile(path)
-    file.add(DOG)
-
-    def refuse(_):
-        raise OSError(errno.EIO, "Input/output error")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", refuse)
-        with pytest.raises(DiskError):
-            file.add(CAT)
-    assert file.unfinished == (DOG,)
-    file.add(CAT)
-    assert ExcludedFile(path).unfinished == (DOG, CAT)
-    assert len(path.read_bytes().splitlines()) == 2
-
-
 # --- the snapshot
 
 FACTS = ShardFacts(1 << 26, 600, 1 << 25, 599, (1 << 64) - 1, 3)
 SHARDS = {n: FACTS._replace(digest=FACTS.digest - n, version=n % 3) for n in range(1000)}
-
-
-def test_snapshot_is_read_back(tmp_path):
-    path = tmp_path / "snapshot"
-    assert read_snapshot(path) == {}
-    for shards in (SHARDS, {}):
-        write_snapshot(path, shards.items())
-        assert read_snapshot(path) == shards
 
 
 def test_damaged_or_foreign_snapshot_is_ignored(tmp_path):

@@ -57,7 +57,7 @@ def test_killed_anywhere_no_whole_shard_is_lost(victims, copies):
         check(layout)
 
 
-@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("code", [errno.EIO, pytest.param(errno.ENOSPC, marks=pytest.mark.long)])
 def test_refused_anywhere_no_whole_shard_is_lost(victims, copies, code):
     changes = victims.changes("live_in", str(copies().root))
     for index, *_ in changes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 
 import pytest
@@ -49,35 +48,6 @@ def test_nothing_is_overwritten(layout, name):
     publish.discard(layout, 5)
     assert tree(layout) == [taken.name]
     assert taken.read_bytes() == b"of somebody"
-
-
-@pytest.mark.parametrize("call", ["rename", "fsync"])
-def test_refused_publication_leaves_no_shard(layout, monkeypatch, call):
-    write(layout, 5)
-    real, calls = getattr(os, call), []
-
-    def second_fails(*arguments):
-        calls.append(arguments)
-        if len(calls) == (2 if call == "rename" else 1):
-            raise OSError(errno.EIO, "Input/output error")
-        return real(*arguments)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(os, call, second_fails)
-        with pytest.raises(DiskError, match="cannot publish"):
-            publish.publish(layout, 5)
-    assert tree(layout) == ["0000000005.new", "0000000005.new.idx"]
-    publish.discard(layout, 5, halves=True)
-    assert tree(layout) == []
-
-
-def test_marks_need_no_room(layout):
-    make(layout, 4)
-    publish.mark_bad(layout, 4, 0)
-    publish.mark_bad(layout, 4, 0)
-    publish.mark_retired(layout, [4])
-    for mark in (layout.bad(4), layout.old(4)):
-        assert mark.samefile(layout.sidecar(4))
 
 
 def test_mark_of_a_number_stays_until_its_last_file_goes(layout):

@@ -73,17 +73,6 @@ def test_snapshot_is_not_believed_about_files_that_changed(layout):
     assert statuses(start(layout)) == {(0, 0): "damaged", (1, 0): "lost"}
 
 
-def test_temporary_files_are_leftovers(layout):
-    make(layout, 0)
-    write(layout, 3)
-    write(layout, 0, version=1)
-    found = start(layout)
-    assert statuses(found) == {(0, 0): "live"}
-    assert found.heads[0] == (1, cursor(3)), "the number was never used"
-    remove_leftovers(layout, found, State())
-    assert tree(layout) == ["0000000000.tfrecord", "0000000000.tfrecord.idx"]
-
-
 @pytest.mark.parametrize("half", ["sidecar", "shard"])
 def test_half_a_publication_is_a_leftover(layout, half):
     make(layout, 0, 3)

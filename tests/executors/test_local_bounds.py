@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -24,21 +23,6 @@ async def test_nobody_is_silent_while_nobody_listens(tmp_path: Path):
         time.sleep(2)
         assert isinstance(await b.answer(1), Sealed)
         assert b.executor.pids == [process.pid]
-
-
-async def test_a_start_may_take_longer_than_a_unit(tmp_path: Path, capfd):
-    script = tmp_path / "python"
-    script.write_text(f'#!/bin/sh\nsleep 1.4\necho $MINE >&2\nexec {sys.executable} "$@"\n')
-    script.chmod(0o755)
-    async with bench(
-        tmp_path, python=script, environ={**os.environ, "MINE": "mine"}, silence=1.2
-    ) as b:
-        b.submit(1, b"x")
-        assert isinstance(await b.answer(1), Sealed)
-        assert b.executor.status() == {
-            "workers": 1, "alive": 1, "restarts": 0, "last_end": ""
-        }  # fmt: skip
-    assert capfd.readouterr().err == "mine\n", "the user's interpreter has the user's variables"
 
 
 async def test_what_a_killed_executor_left_is_ended_by_the_next_of_its_name(tmp_path: Path):

@@ -163,31 +163,6 @@ async def test_streams_of_a_killed_process_fail_and_the_others_go_on(tmp_path: P
         assert (await b.sealed(again, 0)).records > 0
 
 
-async def test_stream_opened_again_at_its_cursor_makes_the_same_bytes(tmp_path: Path):
-    async with bench(tmp_path / "whole") as b:
-        stream = b.open(0)
-        b.grant(stream, 0, 1, 2)
-        await b.sealed(stream, 2)
-        whole = b.files(stream)
-    async with bench(tmp_path / "parts") as b:
-        stream = b.open(0)
-        b.grant(stream, 0, 1)
-        first = await b.sealed(stream, 0)
-        b.executor.send(Close(stream))
-        await b.ended(stream, Closed)
-        sealed = b.of(stream, Sealed)[-1]
-        assert not b.unsealed(stream)
-        said = len(b.said)
-        await asyncio.sleep(0.6)
-        assert len(b.said) == said, "nothing is said of a closed stream"
-        assert all(not p.streams for p in b.executor._processes)
-        b.open(0, sealed.after)
-        b.grant(stream, *range(sealed.number + 1, 3))
-        await b.sealed(stream, 2)
-        assert first.before == Cursor()
-        assert b.files(stream) == whole
-
-
 async def test_process_that_waits_is_not_silent_and_its_death_blames_no_unit(tmp_path: Path):
     async with bench(tmp_path, silence=1.0) as b:
         stream = b.open(0)

@@ -56,11 +56,3 @@ def busy(
 def test_killed_while_samplers_hang_it_leaves_no_process(busy: Busy):
     os.kill(busy.daemon.pid, signal.SIGKILL)
     wait_until(busy.gone, 20.0, f"none is left of {busy.processes}")
-
-
-@pytest.mark.parametrize("busy", ["fork_and_wait"], indirect=True)
-def test_killed_while_everything_is_stopped_it_leaves_no_process(busy: Busy):
-    for pid in (*busy.processes, busy.daemon.pid):
-        os.kill(pid, signal.SIGSTOP)
-    os.kill(busy.daemon.pid, signal.SIGKILL)
-    wait_until(busy.gone, 20.0, f"none is left of {busy.processes}")

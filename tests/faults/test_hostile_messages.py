@@ -57,19 +57,6 @@ def test_a_cursor_that_no_manifest_can_name_is_refused_and_later_sets_can_be_rea
     assert rotating.status()["datasets"]["train"]["passes"] < 1000
 
 
-@pytest.mark.parametrize("place", [7, 10**6, 2**62 - 1])
-def test_a_place_moves_no_dataset_that_has_sealed_a_shard(rotating, place):
-    told, before = manifest(rotating), rotating.status()["datasets"]["train"]["passes"]
-    asked = Acquire(
-        f"p{place}", "train", f"p{place}", 0, generation=told["generation"], streams=told["streams"],
-        place=place, shards=[[0, 10**9, 10**9]],
-    )  # fmt: skip
-    ask(rotating, asked)
-    rotating.turn()
-    assert max(rotating.numbers()) < 10**6
-    assert rotating.status()["datasets"]["train"]["passes"] <= before + 10
-
-
 def test_a_set_of_ten_million_shards_costs_no_time(rotating):
     asked = Acquire("m", "train", "m", 0, shards=[[0, 1, 10**7]], fingerprint="f", streams=1)
     ask(rotating, asked)

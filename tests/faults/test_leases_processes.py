@@ -139,18 +139,6 @@ sys.stdin.readline()
 """
 
 
-def test_a_run_launched_again_under_its_name_gets_a_set_of_its_own_once_the_first_is_dead(served):
-    """Also if it asks before the daemon would have looked at the locks of the dead one again."""
-    with served.connect() as cache:
-        for _ in range(2):
-            with trainer(served, HOLDER, "again", "0") as first:
-                lease = said_line(first)["lease"]
-                first.kill()
-                first.wait()
-                with cache.acquire("train", 0, job="again", timeout=30) as epoch:
-                    assert epoch.lease != lease
-
-
 def test_two_runs_of_one_name_share_their_set_and_the_end_of_one_is_not_the_others(served):
     with trainer(served, HOLDER, "twins", "0") as one, trainer(served, HOLDER, "twins", "0") as two:
         (first, second) = said_line(one), said_line(two)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
-from cachecd.config import SourceConfig
 from cachecd.errors import SourceError, SourceUnreachableError
-from cachecd.sampler.opening import open_store
 from cachecd.stores.answers import redacted
-from cachecd.stores.fetch import Store
-from cachecd.stores.retry import Retry
 from tests import scripted
 from tests.contracts.store import get
 from tests.faults.source import ACCESS, PASSWORD, SECRET, TOKEN, opened, without_secrets
@@ -81,34 +75,6 @@ def test_a_proxy_that_fails_is_named_without_its_password(
             proxy.script[f"http://store.invalid:9/b/{key}"] = [answer]
         with pytest.raises(SourceError, match=reason) as caught:
             get(opened("http://store.invalid:9"), key, 5)
-        without_secrets(caught.value)
-
-
-@pytest.fixture
-def url_store(tmp_path: Path) -> Callable[[], Store]:
-    """Opens a store of URLs on any hosts."""
-    config = {"format": "files", "manifest": f"file://{tmp_path}/t.csv"}
-
-    def open_it(url: str = "http://") -> Store:
-        source = SourceConfig.model_validate({"url": url, **config})
-        return open_store(source, 4, Retry(tries=2, first=0.001, silence=5.0))
-
-    return open_it
-
-
-def test_urls_of_any_host_are_asked_for_by_the_proxy_that_is_told_who_asks(
-    environ: pytest.MonkeyPatch, url_store: Callable[[], Store]
-):
-    with scripted_server() as proxy:
-        address = proxy.endpoint.replace("http://", f"http://user:{PASSWORD}@")
-        environ.setenv("http_proxy", address)
-        proxy.script["http://some.invalid/a?b=1"] = [scripted.body(b"12345")]
-        assert get(url_store(), "http://some.invalid/a?b=1", 5) == b"12345"
-        who = base64.b64encode(f"user:{PASSWORD}".encode()).decode()
-        assert proxy.headers[0]["proxy-authorization"] == f"Basic {who}"
-        proxy.down = scripted.refusal(407, "")
-        with pytest.raises(SourceUnreachableError, match="the proxy requires a user") as caught:
-            get(url_store(), "http://some.invalid/a?b=1", 5)
         without_secrets(caught.value)
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cachecd.stores.gate import Gate
 from cachecd.stores.retry import Budget, Pace, Retry
 
 MOMENTS = st.floats(0.0, 5.0)
@@ -78,38 +75,3 @@ def test_what_was_under_way_when_the_pace_was_halved_does_not_halve_it_again():
 def test_a_pause_is_never_longer_than_the_longest(failures: int, chance: float):
     retry = Retry(first=0.5, longest=8.0)
     assert 0 <= retry.pause(failures, chance) <= min(8.0, 0.5 * 2.0 ** min(failures - 1, 40))
-
-
-@settings(max_examples=30, deadline=None)
-@given(most=st.integers(1, 8), lowered=st.integers(0, 3), cancelled=st.sets(st.integers(0, 39)))
-def test_the_gate_lets_no_more_in_than_the_pace_allows_and_forgets_nobody(
-    most: int, lowered: int, cancelled: set[int]
-):
-    pace = Pace(most)
-    for number in range(lowered):
-        pace.overloaded(float(number), float(number))
-    allowed = pace.allowed
-    inside, peak, served = 0, 0, set()
-
-    async def enter(gate: Gate, number: int) -> None:
-        nonlocal inside, peak
-        async with gate:
-            inside += 1
-            peak = max(peak, inside)
-            try:
-                await asyncio.sleep(0)
-            finally:
-                inside -= 1
-            served.add(number)
-
-    async def all_of_them() -> None:
-        gate = Gate(pace)
-        tasks = [asyncio.create_task(enter(gate, number)) for number in range(40)]
-        await asyncio.sleep(0)
-        for number in cancelled:
-            tasks[number].cancel()
-        await asyncio.wait(tasks, timeout=30)
-
-    asyncio.run(all_of_them())
-    assert peak == allowed
-    assert served >= set(range(40)) - cancelled

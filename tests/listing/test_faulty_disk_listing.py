@@ -80,7 +80,7 @@ def test_killed_anywhere_a_listing_goes_on(victims, copies):
             assert source.table.ends[-1] == LATER
 
 
-@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("code", [errno.EIO, pytest.param(errno.ENOSPC, marks=pytest.mark.long)])
 def test_refused_anywhere_a_listing_goes_on(victims, copies, code):
     changes = victims.changes("list_units", str(copies()), LATER, "other")
     statuses = []

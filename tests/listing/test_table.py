@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cachecd.errors import DamagedError, SourceError
 from cachecd.listing.table import Table
-from cachecd.model import ObjectInfo, Unit
+from cachecd.model import ObjectInfo
 from tests.listing.sources import unit, units
 
 
@@ -25,31 +25,6 @@ def add(table, page, defer=False):
     found = table.compare(page)
     table.add(found, defer=defer)
     return found
-
-
-def test_units_have_numbers_in_the_order_of_listing(table):
-    add(table, units(10, 30))
-    add(table, units(0, 10))
-    assert len(table) == 30
-    assert table.units([29, 0, 20]) == [
-        Unit(29, "000/000009.jpg", 100, "e"),
-        Unit(0, "000/000010.jpg", 100, "e"),
-        Unit(20, "000/000000.jpg", 100, "e"),
-    ]
-    assert table.num_bytes == 3000
-
-
-def test_reopened_table_has_what_it_had(table, tmp_path):
-    for start in range(0, 1000, 500):
-        add(table, units(start, start + 500))
-    table.finish()
-    again = Table(tmp_path / "listing.sqlite", blocks=3)
-    assert (len(again), again.ends, again.completed, again.num_bytes) == (
-        *(1000, (256, 768, 1000)),
-        *(1, 100_000),
-    )
-    assert again.units([999]) == table.units([999])
-    again.close()
 
 
 def test_blocks_double_and_end_with_the_listing(table):
@@ -105,14 +80,6 @@ def test_parts_of_an_object_are_units_of_their_own(table):
     assert [u.number for u in table.find("a.npy")] == [1, 2, 0]
     assert table.find("b") == []
     assert table.compare(parts[::-1]).numbers == (2, 1, 0)
-
-
-def test_unit_named_twice_in_a_page_counts_once(table):
-    found = add(table, [unit(1), unit(1, "other"), unit(2)])
-    assert found.numbers == (0, 0, 1)
-    found = add(table, [unit(1, "new"), unit(1, "newer")])
-    assert [u.etag for u in table.units([0])] == ["new"]
-    assert len(table) == 2
 
 
 def test_names_that_are_no_unicode_are_kept(table):

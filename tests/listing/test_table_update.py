@@ -45,15 +45,6 @@ def test_failed_listing_goes_on_where_it_was(source):
     assert source.table.completed == 1
 
 
-def test_failed_listing_that_begins_anew_counts_nothing_twice(source):
-    listing = source.listing()
-    with pytest.raises(SourceError):
-        source.list(units(0, 1000), fails=SourceError("down"), listing=listing)
-    found = source.list(units(0, 1500), listing=listing)
-    assert (found.new, list(found.gone)) == (1500, [])
-    assert source.table.ends == (256, 768, 1000, 1500)
-
-
 def test_later_listing_reports_what_changed(source):
     source.list(units(0, 3000))
     later = [*units(0, 100), unit(100, "other"), *units(101, 2990), *units(3000, 3100)]

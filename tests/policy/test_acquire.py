@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.values import Resume
@@ -60,16 +62,6 @@ def test_bad_requests_are_refused():
     assert cache.replies["2"].code == "lease-lost"
 
 
-def test_waiting_for_a_small_source_wants_no_more_than_the_source():
-    cache = Cache(units=8, first=10**9)
-    cache.directory(A).list(sorted(cache.sources["a"]), 1 << 30)
-    cache.send(cache.listed(A))
-    cache.send(ev.AcquireAsked("q", "a", "job", 0))
-    waiting = cache.replies["q"]
-    assert isinstance(waiting, do.ReplyWaiting)
-    assert (waiting.have, waiting.want) == (0, 8 * 4)
-
-
 def test_empty_source_is_refused():
     cache = Cache(units=0)
     cache.list_all()
@@ -88,8 +80,17 @@ def test_resumed_run_gets_its_set_again():
     assert fresh.num_records == 9
 
 
-def test_new_generation_begins_where_a_resumed_run_was():
+@pytest.mark.parametrize("begun", [False, True])
+def test_generation_without_a_shard_begins_where_a_resumed_run_was(begun):
     cache = Cache()
+    if begun:
+        cache.directory(A).list(sorted(cache.sources["a"]), 1 << 30)
+        cache.send(cache.listed(A))
+        for kind in (do.WriteShape, do.OpenStream):
+            [command] = cache.under_way(kind)
+            cache.pending.remove(command)
+            for event in cache.carry_out(command):
+                cache.send(event)
     resume = Resume("one", (), "", 77, 1, 8 + 4)  # place 12 of 8 units
     cache.acquire(5, resume=resume)
     cache.list_all()

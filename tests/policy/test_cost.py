@@ -70,29 +70,3 @@ def test_acquire_of_a_large_set_takes_milliseconds(large):
         large.handle(ev.Measured(0, 1_000_000), 0.0)
         large.handle(ev.Done(do.EndLease(lease)), 0.0)
     assert min(tries) < 10 * MS
-
-
-def test_each_event_takes_a_few_hundred_microseconds():
-    policy, commands = a_policy(100_000, room=200)
-    seconds: dict[str, list[float]] = {}
-
-    def handle(event: ev.Event) -> list[do.Command]:
-        begun = time.thread_time()
-        out = policy.handle(event, 0.0)
-        seconds.setdefault(type(event).__name__, []).append(time.thread_time() - begun)
-        return out
-
-    facts, step = ShardFacts(SIZE, 10, SIZE, 5, 1), 0
-    while commands and step < 500:
-        command, step = commands.pop(0), step + 1
-        if isinstance(command, do.GrantShard):
-            before, after = Cursor(0, 9, 16 + step), Cursor(0, 9, 17 + step)
-            commands += handle(ev.HalfFull(command.stream, command.number))
-            commands += handle(ev.Sealed(command.stream, command.number, before, after, facts))
-        elif isinstance(command, do.PublishShard):
-            commands += handle(ev.Published(command.stream, command.number, SIZE))
-        commands += handle(ev.Tick())
-    assert len(seconds["Published"]) > 50
-    assert {kind: min(tries) for kind, tries in seconds.items() if min(tries) > 0.5 * MS} == {}
-    medians = {kind: sorted(tries)[len(tries) // 2] for kind, tries in seconds.items()}
-    assert max(medians.values()) < 3 * MS, medians

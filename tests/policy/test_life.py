@@ -21,16 +21,22 @@ def test_whole_dataset_has_each_record_once_and_stops():
     assert not cache.workers, "a stream with nothing to feed is closed"
 
 
-def test_stream_goes_on_only_after_retiring_is_durable():
-    cache = a_whole_cache()
-    shard = cache.disk.directories[A].shards[2, 0]
-    shard.intact = shard.sidecar = False
-    cache.send(ev.DamageReported("r", A, 2, 0))
+def test_supplement_retires_before_a_stream_goes_on():
+    cache = Cache()
+    cache.sources["a"]["003"] = Object(3, (4,), (True, 0))
+    cache.list_all()
+    cache.sources["a"]["003"] = Object(3, (4,))
+    cache.list_all()
+    cache.pass_time(2 * DAY)
+    cache.list_all()
+    assert 1 in cache.live(), "the supplement"
+    cache.sources["a"]["new"] = Object(100, (4,))
+    cache.directory(A).list(sorted(cache.sources["a"]), 1 << 30)
+    cache.send(cache.listed(A))
     cache.run(but=(do.Unlink, do.MarkRetired))
-    assert cache.under_way(do.Unlink)
-    assert 8 not in cache.live(), "shards 0 and 2 might come back with a kill"
+    assert 8 not in cache.live(), "the next pass may come to what the supplement holds"
     cache.run()
-    assert cache.live() == [4, 6, 8, 10]
+    assert 1 not in cache.live()
 
 
 def test_what_always_fails_is_tried_more_and_more_rarely():
@@ -179,23 +185,6 @@ def test_older_generation_is_leased_until_first_and_gives_its_room():
     assert left == before[len(before) - len(left) :], "the oldest go first"
 
 
-def test_newest_older_generation_is_leased_and_oldest_gives_its_room_first():
-    cache = a_whole_cache(first=1, limit=9 * FOOTPRINT)
-    for name in ("two", "zzz"):
-        cache.rules["a"] = cache.rules["a"]._replace(generation=name)
-        cache.disk.directories[GenerationId("a", name)] = Directory("", 1000, cache.rules["a"])
-        cache.start()
-        if name == "two":
-            cache.list_all(GenerationId("a", "two"))
-    assert cache.disk.manifests[cache.acquire(0, "x").lease].generation == "two"
-    assert cache.live() == [0, 2, 4, 6]
-    cache.hold(cache.acquire(0, "x").lease)
-    cache.end(cache.acquire(0, "x").lease)
-    cache.list_all(GenerationId("a", "zzz"))
-    assert 0 < len(cache.live()) < 4
-    assert len(cache.live(GenerationId("a", "two"))) == 4
-
-
 def start_another(cache: Cache, name: str) -> None:
     """Starts with another generation, which is listed and has its first shard."""
     generation = GenerationId("a", name)
@@ -231,15 +220,6 @@ def test_changed_split_refuses_a_job_that_holds_a_set():
     assert isinstance(cache.acquire(0, "other"), do.ReplyWaiting), "no lease crosses it"
 
 
-def test_room_for_a_page_is_under_the_limit():
-    cache = a_full_cache()
-    free = cache.limit - cache.used()
-    cache.send(ev.RoomAsked(free - FOOTPRINT + 1))
-    assert not cache.pending.pop().granted, "one footprint is kept back"
-    cache.send(ev.RoomAsked(free - FOOTPRINT))
-    assert cache.pending.pop().granted
-
-
 def test_pinned_set_that_does_not_fit_is_refused_with_a_figure():
     cache = Cache(units=100, limit=8 * FOOTPRINT, pin=True)
     cache.list_all()
@@ -253,14 +233,6 @@ def test_pinned_set_is_leased_only_when_whole():
     assert isinstance(cache.acquire(0), do.ReplyWaiting)
     cache.list_all()
     assert cache.disk.manifests[cache.acquire(0).lease].num_records == 8
-
-
-def test_lease_says_about_how_many_records_the_source_has():
-    cache = Cache(units=100, limit=20 * FOOTPRINT)
-    cache.list_all()
-    lease = cache.disk.manifests[cache.epoch(0)]
-    assert lease.num_records < 60
-    assert lease.source_records == 100
 
 
 def misfit(unit: int) -> Skipped:

@@ -112,15 +112,3 @@ def test_after_a_clean_stop_what_was_delivered_still_counts():
     cache.end(old)
     cache.acquire(1)
     assert cache.live()[0] > before[0], "the oldest went"
-
-
-def test_after_a_kill_rotation_goes_on_from_the_last_boundary_that_retired_something():
-    cache = a_full_cache(refresh=1.0, first=1)
-    lease = cache.epoch(0)
-    cache.acquire(1)
-    last = cache.policy.datasets["a"].rotation.last
-    assert last > 9, "more than a shard"
-    cache.send(ev.Delivered(lease, 1.0))
-    cache.start()
-    rotation = cache.policy.datasets["a"].rotation
-    assert (rotation.last, rotation.refilled, rotation.delivered) == (last, 0, 0)
