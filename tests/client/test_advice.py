@@ -45,19 +45,6 @@ def test_the_size_of_the_cache_is_told_against_the_set_before(growth, said):
     assert line({**REPORT, "growth": growth}).endswith(f"on data; {said}")
 
 
-@pytest.mark.parametrize(
-    ("growth", "said"),
-    [
-        (None, "the set has 240,000 of about 700,000 records (34 %)"),
-        (1.0, "the cache is as large as before: 240,000 of about 700,000 records (34 %)"),
-        (2.0, "the cache grew 2x: 240,000 of about 700,000 records (34 %)"),
-    ],
-)
-def test_a_part_of_the_source_is_told_as_what_an_epoch_is(growth, said):
-    report = {**REPORT, "growth": growth, "source_records": 704_000}
-    assert line(report).endswith(f"on data; {said}")
-
-
 def test_what_went_wrong_is_told_after_it():
     report = {
         **REPORT,

@@ -109,15 +109,6 @@ class Beside:
         return [own, *(own._replace(records=n, lease=at) for at, n in enumerate(lengths))]
 
 
-def test_where_all_have_to_be_read_the_others_go_on_with_padding(cache):
-    """20 records here, 33 on the other node."""
-    for epoch in cache.epochs("train", 1, agree=Beside(33)):
-        assert len(epoch.numpy(BATCH)) == 5
-        loader = epoch.numpy(BATCH, pad_last=True)
-        assert [int(batch["_valid"].sum()) for batch in loader] == [4, 4, 4, 4, 4, 0, 0, 0, 0]
-        assert epoch.report()["records"] == 20, "padding is no record"
-
-
 def test_where_all_have_to_be_read_the_last_batches_of_a_smaller_set_have_a_row_each(cache):
     """20 records here, 33 on the other node."""
     for epoch in cache.epochs("train", 1, agree=Beside(33)):
@@ -136,28 +127,12 @@ def test_a_set_too_small_for_the_steps_of_another_node_is_refused_on_both(cache)
         assert len(epoch.numpy(BATCH, pad_last=True)) == 23
 
 
-def test_pinned_sets_of_one_size_are_whole(node):
-    with connect(node(2, pinned=True).endpoint) as cache:
-        for epoch in cache.epochs("train", 2, agree=Beside(20)):
-            assert labels(epoch.numpy(7))[:20] == list(range(20))
-
-
 def test_pinned_parts_of_different_sizes_take_as_many_steps_and_lose_no_record(node):
     with connect(node(2, pinned=True).endpoint) as cache:
         for epoch in cache.epochs("train", 1, agree=Beside(33)):
             batches = list(epoch.numpy(7))
             assert [len(batch["label"]) for batch in batches] == [7, 7, 4, 1, 1]
             assert labels(batches) == list(range(20))
-
-
-def test_a_pinned_set_that_all_nodes_have_is_divided_by_rank_and_world(node):
-    with connect(node(2, pinned=True).endpoint) as cache, cache.acquire("train") as held_out:
-        found = []
-        for rank in range(8):
-            batches = list(held_out.numpy(2, rank=rank, world=8))
-            assert len(batches) == 2
-            found += labels(batches)
-    assert sorted(found) == list(range(20))
 
 
 def test_ranks_of_a_node_whose_records_do_not_divide_take_the_steps_of_all(cache, monkeypatch):
@@ -191,22 +166,6 @@ def test_records_are_those_of_all_nodes(cache):
     assert next(there) == 40, "15, then 30, and then 5 of the third"
 
 
-def test_a_failure_here_is_told_before_it_is_raised(node, caplog):
-    nodes = Beside(4)
-    with connect(node(2, refuse=1).endpoint) as cache:
-        epochs = cache.epochs("train", 2, agree=nodes)
-        next(epochs)
-        with pytest.raises(CachecdError, match="the disk is full"):
-            next(epochs)
-    assert [(row.epoch, row.records, row.has_failed) for row in nodes.told] == [
-        *[(0, 0, 0), (0, 20, 0)],
-        (0, 0, 1),
-    ]
-    assert (
-        "reporting to the other nodes, when they reach this point: the disk is full" in caplog.text
-    )
-
-
 def test_what_fails_while_nodes_agree_says_so_and_ends_the_lease(cache, manifest):
     def broken(numbers: tuple[int, ...]) -> list[tuple[int, ...]]:
         if not Row(*numbers).lease:
@@ -231,14 +190,6 @@ def test_processes_of_one_node_agree_on_nothing(cache, tmp_path, monkeypatch, en
         assert next(cache.epochs("train", 1, agree=False)).agreed is None
     finally:
         torch.distributed.destroy_process_group()
-
-
-def test_what_is_no_all_gather_is_refused(cache):
-    with pytest.raises(CallerError, match="agree=3, expected True, False, or a function"):
-        cache.epochs("train", 1, agree=3)
-    monkey = cache.epochs("train", 1, agree=lambda numbers: [])
-    with pytest.raises(CallerError, match="gathered 0 rows, but this node alone has 1"):
-        next(monkey)
 
 
 def test_a_mixture_is_as_long_as_the_nodes_agree_on(cache):
@@ -340,20 +291,6 @@ def test_nodes_resume_an_epoch_together_or_begin_it_anew_together(two_nodes, run
     elif "records" in run:
         before = sum(map(len, left[0][0])) + 2 * BATCH
         assert before + sum(here) == run["records"] // 2 // BATCH * BATCH
-
-
-@pytest.mark.parametrize("lost", [[], [1]])
-def test_with_a_node_more_than_before_the_rest_of_a_budget_is_divided_alike(two_nodes, lost):
-    """Of 100 records 20 and 8 were read."""
-    _, state = two_nodes[0].read(False, (1, 2), records=100)
-    for place in lost:
-        two_nodes[place].lost = True
-    each = together(
-        two_nodes, lambda node, gather, _: node.read(gather, state=state, records=100)[0]
-    )
-    here, there = ([len(epoch) for epoch in epochs] for epochs in each)
-    assert here == there
-    assert sum(here) == (100 - 28) // 2
 
 
 def refused(node, gather, **run):

@@ -41,22 +41,6 @@ def test_images_are_views_that_convolutions_take_as_they_lie(files, device):
         assert torch.equal(batch[name], plain[name])
 
 
-def test_a_cast_image_is_a_view_too(files):
-    loader = files.torch(batch_size=8, channels_last=["image"], cast={"image": "bfloat16"})
-    batch = next(iter(loader))["image"]
-    assert batch.dtype == torch.bfloat16
-    assert batch.shape == (8, 3, H, W)
-    assert batch.is_contiguous(memory_format=torch.channels_last)
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_dataset_takes_it_too(files, workers):
-    dataset = files.to_dataset(batch_size=8, channels_last=True)
-    batch = next(iter(torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=workers)))
-    assert batch["image"].shape == (8, 3, H, W)
-    assert batch["image"].is_contiguous(memory_format=torch.channels_last)
-
-
 @pytest.mark.parametrize(
     ("asked", "options", "error", "said"),
     [

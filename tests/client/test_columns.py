@@ -46,11 +46,6 @@ def test_a_slice_is_a_column_over_the_same_memory(ragged, words, cut):
     assert isinstance(words[cut], Bytes)
 
 
-def test_a_slice_with_a_step_is_a_list_of_rows(words):
-    assert words[::-1] == [b"two", b"", b"one"]
-    assert words[::2] == [b"one", b"two"]
-
-
 def test_bytes_come_as_copies_or_views(words):
     assert list(words) == [b"one", b"", b"two"]
     assert words[0] == b"one"
@@ -65,10 +60,6 @@ def test_lists_of_bytes(words):
     assert list(column[1:]) == [[b"one", b""], [b"two"]]
     assert list(column[1:][1:]) == [[b"two"]]
     assert column[-1] == [b"two"]
-
-
-def test_the_repr_shows_the_first_rows(words):
-    assert repr(words) == "<Bytes column of 3 rows: b'one', b'', b'two'>"
 
 
 def test_the_repr_of_a_large_column_is_short():

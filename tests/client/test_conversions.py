@@ -47,13 +47,6 @@ def test_numbers_are_delivered_in_the_dtype_asked_for(files):
     assert batch["bits"].dtype == np.uint16  # untouched
 
 
-def test_a_dtype_may_be_a_name_or_an_object(files):
-    for dtype in ("float16", np.float16, np.dtype("float16"), "f2", torch.float16):
-        assert whole(files, cast={"image": dtype})["image"].dtype == np.float16
-    with pytest.raises(CallerError, match="unknown dtype, expected one of"):
-        whole(files, cast={"image": torch.complex64})
-
-
 def test_a_ragged_list_is_padded_and_its_lengths_are_added(files):
     batch = whole(files, pad={"many": 2})
     rows = [[n] * (n % 4) for n in range(N)]
@@ -100,17 +93,6 @@ def test_the_loaders_schema_is_what_batches_hold(files):
     for name in ("image", "many", "label"):
         assert loader.schema[name].dtype == batch[name].dtype.name
         assert (4, *loader.schema[name].shape) == batch[name].shape
-
-
-def test_the_order_and_the_state_are_those_without_options(files):
-    plain, options = files.numpy(batch_size=5), {"cast": {"label": "int16"}, "pad": {"many": 3}}
-    loader = files.numpy(batch_size=5, **options)
-    batches = iter(loader)
-    head = [next(batches)["label"].tolist() for _ in range(2)]
-    plain.load_state_dict(loader.state_dict())
-    assert head + [b["label"].tolist() for b in plain] == [
-        b["label"].tolist() for b in files.numpy(batch_size=5)
-    ]
 
 
 # default
@@ -228,12 +210,6 @@ def test_what_does_not_fit_the_schema_is_refused(files, options, message):
 def test_an_impossible_option_is_refused_when_the_loader_is_made(files, options, message):
     with pytest.raises(CallerError, match=message):
         files.numpy(batch_size=1, **options)
-
-
-def test_a_list_of_a_dtype_that_its_kind_has_not_is_refused_with_what_to_say(files):
-    wrong = Schema((Feature("label", "int64", "int32", ()),))
-    with pytest.raises(SchemaError, match=r"'label' has dtype int32 .* int64 has int64: .* cast="):
-        FileSet(files.files, schema=wrong).numpy(batch_size=1)
 
 
 def test_an_added_features_name_must_not_be_one_of_the_schemas(tmp_path):

@@ -188,16 +188,6 @@ def test_pictures_keep_their_shape_if_a_batch_has_one(tmp_path):
         list(files.numpy(2, pad_last=True, **options))
 
 
-def test_a_sharding_needs_pictures_of_a_known_shape(files):
-    jax = importlib.import_module("jax")
-    device = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
-    options = {"features": ["image"], "device": device}
-    with pytest.raises(CallerError, match=r"feature 'image', device: .*a pair as size, or a crop"):
-        files.jax(4, decode={"image": Image(20, crop=None)}, **options)
-    batch = next(iter(files.jax(4, decode={"image": Image((20, 30), crop=None)}, **options)))
-    assert batch["image"].shape == (4, 20, 30, 3)
-
-
 def test_pictures_of_one_record_need_one_size(tmp_path):
     records = [{"image": encoded(picture(0)), "mask": encoded(picture(0, 40, 40)), "key": "a"}]
     path = write_pictures(tmp_path / "a.tfrecord", records)
@@ -243,15 +233,6 @@ def test_damaged_pictures_are_replaced_and_noted(tmp_path, numbers, labels):
         list(files.numpy(3, on_corrupt="raise", **OPTIONS))
 
 
-def test_a_format_that_is_not_supported_names_the_record(tmp_path):
-    records = [{"image": encoded(picture(0), "GIF"), "key": "a.gif"}]
-    path = write_pictures(tmp_path / "a.tfrecord", records)
-    with pytest.raises(
-        SchemaError, match=f"{path}: record at byte 0: feature 'image' of 'a.gif': "
-    ):
-        next(iter(FileSet(path).numpy(1, decode={"image": RANDOM})))
-
-
 def test_the_default_prefetch_holds_several_decoded_batches(files):
     decode = {"image": Image(224), "pixels": Image(224)}
     assert files.numpy(20, decode={"image": Image(32)}).prefetch_bytes == 64 << 20
@@ -286,15 +267,6 @@ def test_decode_is_refused_where_it_cannot_be(files, options, error, message):
         files.numpy(1, **options)
 
 
-def test_a_core_without_libraries_names_their_packages(files, monkeypatch):
-    monkeypatch.setattr(_core, "image_formats", set)
-    with pytest.raises(
-        CallerError, match="built without libjpeg-turbo and libpng: install libjpeg-"
-    ):
-        files.numpy(1, decode={"image": RANDOM})
-    assert next(iter(files.numpy(1, decode={"pixels": RANDOM})))["pixels"].shape == (1, 32, 32, 3)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -315,17 +287,3 @@ def test_a_core_without_libraries_names_their_packages(files, monkeypatch):
 def test_images_that_cannot_be_are_refused(arguments, message):
     with pytest.raises(CallerError, match=message):
         Image(**{"size": 224, **arguments})
-
-
-@pytest.mark.parametrize(
-    ("class_map", "message"),
-    [
-        ({}, "expected a dict of color"),
-        ({"black": 0}, "'black', expected '#rrggbb'"),
-        ({(0, 0, 256): 0}, "=256, expected at most 255"),
-        ({"#ff0000": 0, (255, 0, 0): 1}, "has two class numbers"),
-    ],
-)
-def test_class_maps_that_cannot_be_are_refused(class_map, message):
-    with pytest.raises(CallerError, match=message):
-        Image(8, resample="nearest", class_map=class_map)

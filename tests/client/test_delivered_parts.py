@@ -87,23 +87,6 @@ def test_a_pass_that_is_stopped_and_resumed_counts_once(lender):
     assert fractions(lender) == pytest.approx([10 / 24, 5 / 24, 9 / 24])
 
 
-def test_no_more_than_all_is_reported_of_a_set_that_is_read_twice(lender):
-    with connect(lender.endpoint) as cache, cache.acquire("train") as epoch:
-        loader = epoch.numpy(batch_size=PER_SHARD)
-        for _ in range(2):
-            list(loader)
-    assert fractions(lender) == [1.0]
-
-
-def test_a_loop_that_breaks_off_counts_while_its_loader_still_runs(lender):
-    with connect(lender.endpoint) as cache:
-        for epoch in cache.epochs("train", 1):
-            for number, _ in enumerate(epoch.numpy(batch_size=PER_SHARD)):
-                if number == 5:
-                    break
-    assert fractions(lender) == [0.25]
-
-
 @pytest.mark.parametrize("way", ["numpy", "tf_dataset"])
 def test_where_another_node_has_fewer_records_what_is_left_out_counts_as_nothing(lender, way):
     least = RECORDS // 4
@@ -120,13 +103,6 @@ def test_what_drop_last_leaves_out_of_a_pass_counts_as_delivered(lender):
     assert fractions(lender) == [1.0]
 
 
-def test_steps_per_epoch_count_as_the_records_that_they_have(lender):
-    with connect(lender.endpoint) as cache:
-        for epoch in cache.epochs("train", 2, steps_per_epoch=6):
-            list(epoch.numpy(batch_size=PER_SHARD))
-    assert fractions(lender) == [0.25, 0.25]
-
-
 def test_what_nobody_counts_counts_as_delivered(lender):
     with connect(lender.endpoint) as cache:
         with cache.acquire("train", job="tensorflow") as epoch:
@@ -134,12 +110,6 @@ def test_what_nobody_counts_counts_as_delivered(lender):
         with cache.acquire("train", job="files") as epoch:
             assert len(epoch.files) == SHARDS
     assert fractions(lender) == [1.0, 1.0]
-
-
-def test_a_loader_that_was_never_read_counts_as_nothing(lender):
-    with connect(lender.endpoint) as cache, cache.acquire("train") as epoch:
-        epoch.numpy(batch_size=PER_SHARD)
-    assert fractions(lender) == []
 
 
 def test_what_a_dead_daemon_did_not_hear_is_reported_with_a_later_request(lender, monkeypatch):

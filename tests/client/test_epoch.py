@@ -58,15 +58,6 @@ def test_a_pinned_set_comes_whole_and_in_order(by_hand):
         assert len(shuffled) == 2
 
 
-def test_a_pinned_set_is_the_same_each_time_it_is_leased_and_read(by_hand):
-    read = []
-    for _ in range(2):
-        with by_hand(pinned=True) as evaluation:
-            loader = evaluation.numpy(batch_size=16)
-            read += [[batch["label"].tolist() for batch in loader] for _ in range(2)]
-    assert read == [read[0]] * 4
-
-
 def test_release_ends_the_passes_of_its_loaders(leased):
     batches = iter(leased.numpy(batch_size=10))
     next(batches)
@@ -136,20 +127,6 @@ def test_reports_that_nobody_takes_hold_up_training_once_and_are_made_later(
     granting.answer = lambda request: protocol.Done(request.id)
     assert len(labels(loader)) == 20
     assert len(granting.of(ReportCorrupt)) == 2
-
-
-def test_a_forked_child_reads_under_its_own_lock(leased, cache_dir):
-    manifest = cache_dir.root / "leases/train-0.json"
-
-    def read() -> list:
-        found = labels(leased.numpy(batch_size=10, shuffle=False))
-        leased.release()
-        return found
-
-    assert in_child(read) == list(range(20))
-    assert locked(manifest)
-    leased.release()
-    assert not locked(manifest)
 
 
 def test_a_pickled_epoch_reads_under_its_own_lock(leased, cache_dir):

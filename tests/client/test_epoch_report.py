@@ -2,18 +2,14 @@
 
 import logging
 import pickle
-import time
 
 import pytest
 
 from cachecd_client.errors import CallerError
-from cachecd_client.loader.loader import Loader
 from cachecd_client.protocol import Granted
 from cachecd_client.report.summary import Waited, advice, line
-from cachecd_client.session.cache import Cache, connect
-from tests.client.conftest import beside
+from cachecd_client.session.cache import Cache
 from tests.client.test_epoch import corrupt
-from tests.core.processes import in_child
 
 
 class Clock:
@@ -61,18 +57,6 @@ def test_all_passes_of_all_loaders_are_summed(leased):
     assert report["bytes"] == whole.bytes_read + closed.bytes_read + left.bytes_read > 0
 
 
-def test_a_pass_that_runs_counts_up_to_its_last_batch(leased):
-    loader = leased.numpy(batch_size=5)
-    for number, _ in enumerate(loader, 1):
-        report = leased.report()
-        assert (report["steps"], report["records"], report["bytes"]) == (
-            number,
-            5 * number,
-            loader.bytes_read,
-        )
-    assert leased.report()["steps"] == 4
-
-
 def test_an_epoch_that_nobody_reads_reports_nothing_read(leased):
     report = leased.report()
     assert (report["steps"], report["records"], report["bytes"], report["queue"]) == (0, 0, 0, None)
@@ -112,21 +96,6 @@ def test_time_between_batches_is_spent_elsewhere_and_time_outside_passes_nowhere
     assert report["seconds_waited"] < 0.5
 
 
-def test_opening_the_files_of_a_pass_is_waiting(leased, clock, monkeypatch):
-    opened = Loader._new_reader
-
-    def slowly(self, *arguments):
-        clock.now += 3.0
-        return opened(self, *arguments)
-
-    monkeypatch.setattr(Loader, "_new_reader", slowly)
-    for _ in leased.numpy(batch_size=20):
-        clock.now += 1.0
-    report = leased.report()
-    assert report["seconds_waited"] == pytest.approx(3.0, abs=0.5)
-    assert report["wait_share"] == pytest.approx(0.75, abs=0.1)
-
-
 def test_what_a_loader_waited_in_all_its_passes_is_not_spent_elsewhere(leased, clock):
     loader = leased.numpy(batch_size=5, prefetch_bytes=0)
     for _ in range(2):
@@ -150,31 +119,6 @@ def test_the_line_says_how_many_records_drop_last_left_out(cache, options, dropp
         assert epoch.report()["dropped_records"] == dropped
         said = "dropped 4 records in a short last batch (drop_last)"
         assert (said in line(epoch.report())) == bool(dropped)
-
-
-def test_a_pass_that_is_left_early_and_an_epoch_of_steps_drop_nothing(cache):
-    for epoch in cache.epochs("train", 1, steps_per_epoch=3):
-        list(epoch.numpy(batch_size=8))
-        assert epoch.report()["dropped_records"] == 0
-    with cache.acquire("train", job="another") as epoch:
-        next(iter(epoch.numpy(batch_size=8)))
-        assert epoch.report()["dropped_records"] == 0
-
-
-def test_records_that_a_smaller_node_lacks_are_not_dropped_by_drop_last(cache):
-    for epoch in cache.epochs("train", 1, agree=beside(8)):
-        list(epoch.numpy(batch_size=5))
-        assert epoch.report()["dropped_records"] == 3
-
-
-def test_records_dropped_over_all_ranks_are_counted(leased):
-    list(leased.numpy(batch_size=3, rank=1, world=3))  # 2 steps of 9 records
-    assert leased.report()["dropped_records"] == 2
-
-
-def test_what_other_readers_drop_is_counted(leased):
-    leased.to_dataset(batch_size=8)
-    assert leased.report()["dropped_records"] == 4
 
 
 def test_growth_is_against_the_jobs_set_before(cache):
@@ -239,34 +183,6 @@ def test_the_last_report_is_logged_once_when_the_epoch_is_released(cache, caplog
     assert {r.levelname for r in caplog.records} == {"INFO"}
 
 
-def test_of_the_ranks_of_a_node_the_first_alone_says_it(granting, caplog, monkeypatch):
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    caplog.set_level(logging.DEBUG, "cachecd")
-    with connect(granting.endpoint) as cache, cache.acquire("train", job="j"):
-        pass
-    assert [r.levelname for r in caplog.records if "epoch 0" in r.getMessage()] == ["DEBUG"]
-
-
-def test_a_child_or_a_copy_reports_what_it_read_itself_and_says_nothing(leased, caplog):
-    caplog.set_level(logging.INFO, "cachecd")
-    list(leased.numpy(batch_size=5))
-
-    def read() -> list:
-        before = leased.report()["steps"]
-        list(leased.numpy(batch_size=10))
-        found = leased.report()
-        leased.release()
-        return [before, found["steps"], found["records"], verdicts(caplog)]
-
-    assert in_child(read) == [0, 2, 20, []]
-    copy = pickle.loads(pickle.dumps(leased))
-    list(copy.numpy(batch_size=20))
-    assert (copy.report()["steps"], leased.report()["steps"]) == (1, 4)
-    copy.release()
-    assert verdicts(caplog) == []
-
-
 def test_the_session_reports_the_epoch_leased_last(cache: Cache):
     with pytest.raises(CallerError, match="leased no epoch of anything yet"):
         cache.report()
@@ -278,15 +194,3 @@ def test_the_session_reports_the_epoch_leased_last(cache: Cache):
     assert (cache.report()["epoch"], cache.report()["steps"]) == (5, 0)
     with pytest.raises(CallerError, match="leased no epoch of 'trian' yet"):
         cache.report("trian")
-
-
-def test_a_pass_of_which_the_loop_has_taken_all_ends_with_what_it_was_given_last(leased):
-    """As Lightning takes them, which asks for no more than there are, and validates then."""
-    loader = leased.numpy(batch_size=5)
-    batches = iter(loader)
-    for _ in range(len(loader)):
-        next(batches)
-    time.sleep(0.5)
-    assert leased.report()["seconds_elsewhere"] < 0.25
-    del batches
-    assert leased.report()["seconds_elsewhere"] < 0.25

@@ -1,11 +1,10 @@
 """cache.epochs: what is held at each step, without a daemon too, and how a run ends."""
 
-import gc
 import time
 
 import pytest
 
-from cachecd_client.errors import CallerError, DaemonUnreachableError, RequestError, SchemaError
+from cachecd_client.errors import DaemonUnreachableError, RequestError
 from cachecd_client.protocol import (
     VERSION_FRAME,
     Acquire,
@@ -15,7 +14,7 @@ from cachecd_client.protocol import (
     Released,
 )
 from cachecd_client.session.cache import connect
-from tests.client.conftest import lending, locked
+from tests.client.conftest import locked
 from tests.core.processes import run_program
 
 
@@ -37,13 +36,6 @@ def test_the_next_set_is_acquired_before_the_last_is_released(cache, granting, m
         ("Acquire", 2), ("Held", "train-2"), ("Released", "train-1"),
         ("Released", "train-2"),
     ]  # fmt: skip
-
-
-def test_a_run_may_start_in_its_middle(cache):
-    assert [epoch.epoch for epoch in cache.epochs("train", 5, start=3)] == [3, 4]
-    assert list(cache.epochs("train", 5, start=5)) == []
-    with pytest.raises(CallerError, match="start=6, n=5"):
-        cache.epochs("train", 5, start=6)
 
 
 def test_progress_is_that_of_the_whole_run(cache):
@@ -93,18 +85,6 @@ def test_only_the_first_boundary_waits_for_a_daemon_that_has_ended(granting, mon
         epochs.close()
     assert 0.5 <= took[0] < 5.0
     assert max(took[1:]) < 0.4
-
-
-def test_a_repeated_set_has_the_same_order_on_every_rank(hasty_cache, granting):
-    epochs = hasty_cache.epochs("train", 2)
-    first = next(epochs)
-    granting.kill()
-    repeated = next(epochs)
-    with pytest.raises(CallerError, match="epoch 0 of 'train' was released"):
-        first.numpy(batch_size=1).__iter__().__next__()
-    # The seed depends on the manifest's and the epoch's number alone.
-    assert repeated.seed == 704325420134973854
-    epochs.close()
 
 
 def test_a_daemon_that_returns_serves_the_next_epoch(hasty_cache, granting, manifest):
@@ -180,15 +160,6 @@ def test_however_a_trainer_ends_while_it_reads_nothing_stays_locked(granting, ma
     assert not any(locked(manifest(held.epoch)) for held in granting.of(Acquire))
 
 
-def test_a_loop_that_nobody_holds_any_more_releases_the_lease(cache, manifest):
-    epochs = cache.epochs("train", 3)
-    next(epochs)
-    assert locked(manifest(0))
-    del epochs
-    gc.collect()
-    assert not locked(manifest(0))
-
-
 def test_an_interrupt_between_two_sets_releases_both(cache, granting, manifest):
     """Ctrl-C in the middle of a boundary: the next set is held already, the last one still."""
     epochs = cache.epochs("train", 3)
@@ -216,11 +187,3 @@ def test_a_daemon_of_another_version_at_a_boundary_is_said_and_the_set_repeated(
     assert "epoch 1 repeats the 2 files of the epoch before: the daemon on" in caplog.text
     mine = VERSION_FRAME.decode()
     assert f"speaks 'cachecd/2.0', this client '{mine}'" in caplog.text
-
-
-def test_a_lease_whose_schema_cannot_be_read_is_not_kept(daemon, cache_dir):
-    path = cache_dir.manifest("lease-0", schema={"features": 7})
-    with connect(daemon(lending(lambda request: path)).endpoint) as opened:
-        with pytest.raises(SchemaError, match="not a schema"):
-            opened.acquire("train")
-        assert not locked(path)

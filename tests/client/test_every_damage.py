@@ -178,10 +178,3 @@ def test_whatever_is_damaged_of_a_file_set_is_an_error_or_a_noted_loss(shard):
         hit = max(n for n, offset in enumerate(offsets) if offset <= at)
         assert read() == {n: key for n, key in GOOD.items() if n != hit}, at
         assert outcome(lambda: read(on_corrupt="raise")) is CorruptRecordError, at
-
-
-def test_whatever_is_damaged_of_a_file_sets_sidecar_is_an_error(shard):
-    for damage in damages(shard.with_name(shard.name + ".idx")):
-        assert outcome(lambda: rows(FileSet(shard).numpy(batch_size=N))) is CorruptSidecarError, (
-            damage
-        )

@@ -61,11 +61,6 @@ def test_without_a_sidecar_the_file_is_walked_and_its_schema_inferred(shard):
     assert not os.path.exists(f"{shard}.idx")
 
 
-def test_a_set_of_no_files_is_refused():
-    with pytest.raises(CallerError, match="no files"):
-        FileSet([])
-
-
 def test_missing_files_are_counted_and_named(shard, tmp_path):
     with pytest.raises(CallerError, match=r"2 of 3 files do not exist, the first is .*/x"):
         FileSet([tmp_path / "x", shard, tmp_path / "y"])
@@ -94,11 +89,3 @@ def test_a_set_larger_than_half_of_the_memory_has_the_leases_window_unless_all_i
     assert FileSet(paths).window is None
     with pytest.raises(CallerError, match="window"):
         FileSet(paths, window="all")
-
-
-def test_the_repr_counts_records_only_if_that_was_done_before(files):
-    fresh = FileSet(files.files)
-    shown = f"<FileSet of {len(files.files)} files"
-    assert repr(fresh).startswith(f"{shown}, the first is ")
-    count = fresh.num_records
-    assert repr(fresh).startswith(f"{shown}, {count} records, the first is ")

@@ -133,16 +133,3 @@ def test_arrays_are_taken_over_by_dlpack_and_outlive_the_batch(files, take):
     for found, batch in zip(taken, expected, strict=True):
         for name, array in found.items():
             assert plain(array) == batch[name].tolist()
-
-
-def test_writing_through_torch_changes_that_batch_alone(files):
-    options = {"batch_size": 5, "shuffle": False}
-    expected = rows(files.numpy(**options))
-    batches = iter(files.torch(**options))
-    first = next(batches)
-    over = np.from_dlpack(first["image"])
-    for name in ("bits", "image", "label", "vector"):
-        first[name].fill_(77)
-    assert (over == 77).all()
-    assert rows(batches) == expected[5:]
-    assert rows(files.torch(**options)) == expected

@@ -136,41 +136,6 @@ def test_replicas_divide_a_mixture(mixing, four):
     assert set(read) <= {*range(20), *range(1000, 1030)}
 
 
-def test_each_replica_reads_its_share_of_the_records(node, four):
-    """Of 32 each of two replicas reads 16, of a set of 20 that both divide or of sets of their own."""
-    nodes = node("one", 2), node("other", 2)
-
-    def run(rank):
-        found = []
-        with connect(nodes[rank // 2].endpoint) as cache:
-            for ranks in WITHIN, SPANNING:
-                epochs = cache.epochs("train", records=32, rank=ranks[rank], world=2)
-                found.append(sum(len(labels(epoch.numpy(BATCH))) for epoch in epochs))
-        return found
-
-    assert four(run) == [[16, 16]] * 4
-
-
-def test_a_run_resumes_where_its_replicas_were(node, four):
-    nodes = node("one", 2), node("other", 2)
-
-    def run(rank):
-        of_run = {"rank": SPANNING[rank], "world": 2}
-        with connect(nodes[rank // 2].endpoint) as cache:
-            whole = [labels(epoch.numpy(BATCH)) for epoch in cache.epochs("train", 2, **of_run)]
-            epochs = cache.epochs("train", 2, **of_run)
-            loader = next(epochs).numpy(BATCH)
-            for _ in zip(range(3), loader, strict=False):
-                pass
-            state = loader.state_dict()
-            epochs.close()
-            again = cache.epochs("train", 2, **of_run, state=state)
-            return whole, [labels(epoch.numpy(BATCH)) for epoch in again]
-
-    for whole, rest in four(run):
-        assert rest == [whole[0][3 * BATCH :], whole[1]]
-
-
 def refusals(*attempts):
     """The message with which each of them is refused."""
     found = []

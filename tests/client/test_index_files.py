@@ -3,7 +3,6 @@
 import gzip
 import os
 import signal
-import struct
 import threading
 
 import pytest
@@ -163,18 +162,6 @@ def test_files_of_others_are_left_alone(tmp_path, index, out, capsys):
     assert names(out) == ["a", "b", "b.idx"]
 
 
-def test_a_file_rewritten_in_its_own_folder_is_indexed_anew(out, index):
-    out.mkdir()
-    path = put(out / "a", numbers(0, 3))
-    assert index(path) == 0
-    put(path, numbers(5, 3))
-    os.utime(path, ns=(0, 0))
-    before = (out / "a.idx").read_bytes()
-    assert index(path) == 0
-    assert (out / "a.idx").read_bytes() != before
-    assert labels(FileSet(path).numpy(1, shuffle=False)) == [5, 6, 7]
-
-
 @pytest.mark.parametrize(
     ("files", "why"),
     [
@@ -215,13 +202,6 @@ def damaged_record(path):
 def cut_record(path):
     path.write_bytes(gzip.compress(frames(numbers(0, 3))[:-1]))
     return f"byte {len(frames(numbers(0, 2)))}: cut short"
-
-
-def large_length(path):
-    length = struct.pack("<Q", 1 << 40)
-    header = length + struct.pack("<I", _core.masked_crc32c(length))
-    path.write_bytes(gzip.compress(header + bytes(1 << 20)))
-    return "byte 0: "
 
 
 def no_records(path):

@@ -1,7 +1,5 @@
 """The schema of files that nobody described."""
 
-import os
-
 import pytest
 
 from cachecd.sampler.encoding import encode as example
@@ -13,7 +11,6 @@ from cachecd_client.schema import Feature
 from tests.client.foreign import put
 from tests.client.records import write
 from tests.core.shards import flip, frames
-from tests.frameworks import tf
 
 encode = _core.encode_example
 
@@ -55,16 +52,6 @@ def test_sidecars_that_disagree_are_an_error_that_names_feature_and_files(tmp_pa
     assert FileSet(paths, schema=infer({"a": 1})).schema.names == ("a",)
 
 
-def test_sidecars_may_know_more_or_fewer_classes(tmp_path):
-    plain = infer({"label": 1})
-    named = type(plain)((Feature("label", "int64", "int64", (), classes=("cat", "dog")),))
-    paths = [
-        write(tmp_path / "a", [example(plain, {"label": 1})], named),
-        write(tmp_path / "b", [example(plain, {"label": 1})], plain),
-    ]
-    assert FileSet(paths).schema["label"].classes == ("cat", "dog")
-
-
 def test_two_kinds_of_one_feature_are_an_error_that_names_both_places(tmp_path):
     one = put(tmp_path / "one", [encode({"x": 1})])
     two = put(tmp_path / "two", [encode({"y": 1}), encode({"x": 1.0})])
@@ -83,26 +70,11 @@ def test_records_that_are_no_examples_are_named_and_what_is_read_is_said(tmp_pat
         _ = FileSet(path).schema
 
 
-def test_records_without_features_are_refused_and_what_is_read_is_said(tmp_path):
-    lists = tf.train.FeatureLists(
-        feature_list={"x": tf.train.FeatureList(feature=[tf.train.Feature()])}
-    )
-    sequence = tf.train.SequenceExample(feature_lists=lists).SerializeToString()
-    with pytest.raises(SchemaError, match=r"no features, and none in 1 other .*SequenceExample"):
-        _ = FileSet(put(tmp_path / "a", [sequence] * 2)).schema
-
-
 def test_corrupt_records_are_passed_over(tmp_path):
     record = encode({"a": 1})
     path = put(tmp_path / "a", [record] * 3)
     flip(path, 14)
     assert features(path)["a"].shape == ()
-
-
-def test_no_records_at_all_are_an_error_that_says_so(tmp_path):
-    paths = [put(tmp_path / "a", []), put(tmp_path / "b", [])]
-    with pytest.raises(SchemaError, match="no records in 2 files: there is nothing to read"):
-        _ = FileSet(paths).schema
 
 
 @pytest.mark.parametrize(
@@ -125,18 +97,3 @@ def test_a_later_record_that_does_not_fit_is_named_with_feature_file_and_offset(
     with pytest.raises(SchemaError, match=said) as caught:
         list(files.numpy(batch_size=10))
     assert f"{path}: record at byte {at}" in str(caught.value)
-
-
-def test_large_records_are_looked_at_in_small_number(tmp_path, monkeypatch):
-    read = []
-    read_record = _core.read_record
-    monkeypatch.setattr("cachecd_client.files.locate._BYTES", 1 << 20)
-
-    def noticed(path, offset):
-        read.append(offset)
-        return read_record(path, offset)
-
-    monkeypatch.setattr(_core, "read_record", noticed)
-    record = encode({"a": os.urandom(400_000)})
-    assert features(put(tmp_path / "a", [record] * 50))["a"].dtype == "bytes"
-    assert len(read) == 2

@@ -9,7 +9,7 @@ from cachecd_client.files.file_set import FileSet
 from cachecd_client.loader.columns import jax_array
 from tests.client.records import record
 from tests.core.processes import run_program
-from tests.frameworks import jax, jnp, torch
+from tests.frameworks import jax, jnp
 
 
 @pytest.fixture(scope="module")
@@ -36,13 +36,6 @@ def test_features_arrive_as_arrays_of_the_schemas_dtype_and_shape(files):
     assert batch["image"].devices() == {jax.devices("cpu")[0]}
 
 
-def test_64_bits_stay_64_bits_where_jax_has_them(large):
-    with jax.enable_x64(True):
-        batch = next(iter(large.jax(batch_size=3, shuffle=False)))
-        assert batch["id"].dtype == jnp.int64
-        assert batch["id"].tolist() == [1, -(2**31), 2**31]
-
-
 def test_an_integer_that_jax_would_cut_off_is_an_error_that_says_so(large):
     batches = iter(large.jax(batch_size=1, shuffle=False, features=["id"]))
     assert [next(batches)["id"].item() for _ in range(2)] == [1, -(2**31)]
@@ -54,17 +47,6 @@ def test_an_integer_that_jax_would_cut_off_is_an_error_that_says_so(large):
 
 
 # Memory
-
-
-def test_arrays_share_an_aligned_arrays_memory(files):
-    batch = next(iter(files.numpy(batch_size=24, shuffle=False)))
-    for name in ("image", "vector"):
-        assert jax_array(batch[name]).unsafe_buffer_pointer() == batch[name].ctypes.data
-    bits = batch["bits"]
-    assert jax_array(bits, bfloat16=True).unsafe_buffer_pointer() == bits.ctypes.data
-    values = batch["many"].values
-    with jax.enable_x64(True):
-        assert batch["many"].to_jax()[0].unsafe_buffer_pointer() == values.ctypes.data
 
 
 @pytest.mark.parametrize("device", [None, "device", "sharding"])
@@ -84,20 +66,6 @@ def test_nothing_is_copied_on_the_way_from_the_core(files, monkeypatch, device):
     kept = list(loader)
     assert len(ways) == 3 * len(kept)
     assert [out for _, out in ways] == [given for given, _ in ways]
-
-
-def test_what_dlpack_hands_on_to_torch_lies_in_the_same_memory(files):
-    for loader in (files.numpy(batch_size=24), files.jax(batch_size=24)):
-        batch = next(iter(loader))
-        for name in ("image", "vector"):
-            tensor = torch.from_dlpack(batch[name])
-            assert tensor.data_ptr() == np.asarray(batch[name]).ctypes.data
-            assert tensor.tolist() == batch[name].tolist()
-    bits = torch.from_dlpack(batch["bits"])
-    assert bits.dtype == torch.bfloat16
-    assert bits.data_ptr() == batch["bits"].unsafe_buffer_pointer()
-    many = next(iter(files.numpy(batch_size=24)))["many"]
-    assert torch.from_dlpack(many.values).data_ptr() == many.values.ctypes.data
 
 
 def slowly(image):
@@ -146,11 +114,6 @@ def test_a_process_ends_though_arrays_and_a_pass_are_left(files):
 
 
 # Devices
-
-
-def test_what_is_no_device_is_refused_before_anything_is_read(files):
-    with pytest.raises(CallerError, match="device='gpu'"):
-        files.jax(batch_size=5, device="gpu")
 
 
 SHARDED = """

@@ -58,11 +58,6 @@ def test_a_step_without_a_record_for_some_rank_is_refused_on_all(files, batch_si
         assert files.numpy(batch_size, pad_last=True, rank=rank, world=world)
 
 
-def test_what_is_dropped_is_not_padded(files):
-    with pytest.raises(CallerError, match="drop_last=True, pad_last=True"):
-        files.numpy(10, drop_last=True, pad_last=True)
-
-
 def test_a_mean_of_the_batches_means_by_their_rows_is_the_mean_of_the_set(files):
     """What a plain evaluation computes: no mask, no sum of its own."""
     sums = rows = 0.0

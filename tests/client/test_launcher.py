@@ -8,11 +8,6 @@ from cachecd_client.errors import CallerError
 from cachecd_client.launcher import job_id, local_ranks
 from tests.core.processes import run_program
 
-
-def test_without_a_launcher_there_is_one_rank():
-    assert local_ranks({}) == (0, 1)
-
-
 CLUSTER = {
     "chief": ["a:1"],
     "worker": ["b:1", "a:2", "b:2", "[::1]:3"],

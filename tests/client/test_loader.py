@@ -3,12 +3,10 @@ import gc
 import itertools
 import os
 import pickle
-import threading
 
 import pytest
 
-from cachecd.sampler.encoding import encode, infer
-from cachecd_client.errors import CallerError, CorruptRecordError, SchemaError
+from cachecd_client.errors import CallerError, CorruptRecordError
 from cachecd_client.files.file_set import FileSet
 from tests.client.records import examples, labels, write, write_set
 from tests.client.test_epoch import corrupt
@@ -61,12 +59,6 @@ def test_the_state_is_plain_and_the_same_on_every_rank(files):
     }
 
 
-def test_the_state_of_another_set_is_refused(files):
-    fewer = FileSet(files.files[:3])
-    with pytest.raises(CallerError, match=r"fingerprint .*resume with the same file set"):
-        fewer.numpy(batch_size=10).load_state_dict(files.numpy(batch_size=10).state_dict())
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -104,25 +96,7 @@ def test_a_state_that_cannot_be_is_refused_and_changes_nothing(files, change, me
     assert labels(loader) == whole
 
 
-def test_a_pass_that_could_not_be_resumed_is_resumed_by_the_next_try(tmp_path):
-    files = FileSet(write(tmp_path / "a", examples(range(20))))
-    loader = files.numpy(batch_size=5, shuffle=False)
-    loader.load_state_dict({**loader.state_dict(), "position": 3})
-    os.rename(tmp_path / "a", tmp_path / "away")
-    with pytest.raises(CorruptRecordError, match="cannot be opened: No such file"):
-        next(iter(loader))
-    os.rename(tmp_path / "away", tmp_path / "a")
-    assert labels(loader) == list(range(15, 20))
-
-
 # Features
-
-
-def test_a_features_name_must_not_be_one_of_the_loaders(tmp_path):
-    described = infer({"_valid": 1})
-    path = write(tmp_path / "a", [encode(described, {"_valid": 1})], described)
-    with pytest.raises(SchemaError, match=r"the loader adds \['_valid'\]"):
-        FileSet(path).numpy(batch_size=1)
 
 
 # Life
@@ -177,24 +151,6 @@ def test_a_pass_does_not_cross_a_fork(files):
     assert "began before the fork" in message
     assert anew == list(range(100))
     assert labels(batches) == list(range(10, 100))
-
-
-def test_a_loader_runs_while_python_computes_in_another_thread(files):
-    """Guards against a deadlock between the GIL and the core's threads, not for speed."""
-    stop = threading.Event()
-
-    def compute():
-        while not stop.is_set():
-            sum(range(1000))
-
-    thread = threading.Thread(target=compute)
-    thread.start()
-    try:
-        for _ in range(5):
-            assert len(labels(files.numpy(batch_size=1, prefetch_bytes=1))) == N
-    finally:
-        stop.set()
-        thread.join()
 
 
 # Corruption
@@ -284,12 +240,6 @@ def test_each_pass_has_an_order_of_its_own_that_follows_from_the_seed(files):
     assert [labels(again) for _ in range(4)] == passes
 
 
-def test_without_reshuffle_each_pass_has_the_order_of_the_first(files):
-    first = labels(files.numpy(batch_size=10, seed=3))
-    with files.numpy(batch_size=10, seed=3, reshuffle=False) as loader:
-        assert [labels(loader) for _ in range(3)] == [first] * 3
-
-
 def test_set_epoch_says_which_pass_is_next_and_those_after_it_follow_on(files):
     loader = files.numpy(batch_size=10)
     passes = [labels(loader) for _ in range(4)]
@@ -301,22 +251,6 @@ def test_set_epoch_says_which_pass_is_next_and_those_after_it_follow_on(files):
     assert [labels(loader), labels(loader)] == passes[1:3]
     with pytest.raises(CallerError, match="epoch=-1, expected at least 0"):
         loader.set_epoch(-1)
-
-
-def test_set_epoch_leaves_the_pass_that_runs_and_a_state_of_that_pass(files):
-    loader = files.numpy(batch_size=10)
-    passes = [labels(loader) for _ in range(3)]
-    batches = iter(loader)
-    next(batches)
-    loader.set_epoch(1)
-    assert len(labels(batches)) == 90
-    assert labels(itertools.islice(loader, 4)) == passes[1][:40]
-    state = loader.state_dict()
-    for epoch, expected in ((1, passes[1][40:]), (2, passes[2])):
-        resumed = files.numpy(batch_size=10)
-        resumed.load_state_dict(state)
-        resumed.set_epoch(epoch)
-        assert labels(resumed) == expected
 
 
 def test_look_on_one_rank_leaves_later_passes_divided(tmp_path):
@@ -357,12 +291,3 @@ def test_several_ranks_keep_one_order_until_set_epoch(files, caplog):
     )
     loader.set_epoch(0)
     assert labels(loader) == first
-
-
-def test_another_pass_opens_no_file_again(files, tmp_path):
-    paths = write_set(tmp_path, 40, 20)
-    loader = FileSet(paths).numpy(batch_size=10)
-    list(loader)
-    for path in paths:
-        os.unlink(path)
-    assert sorted(labels(loader)) == list(range(40))

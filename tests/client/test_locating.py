@@ -1,15 +1,12 @@
 """Files without a sidecar: walked many at a time, once; and what is said when they cannot be."""
 
 import json
-import logging
 import os
-import threading
 
 import pytest
 
 from cachecd_client import _core
 from cachecd_client.errors import CallerError, CorruptRecordError, CorruptSidecarError
-from cachecd_client.files import locate as locating
 from cachecd_client.files.file_set import FileSet
 from tests.client.foreign import numbers, put
 from tests.client.records import write
@@ -46,19 +43,6 @@ def test_files_are_walked_once_for_figures_schema_and_every_pass(tmp_path, walks
     assert sorted(walks) == sorted(map(str, paths))
 
 
-def test_several_files_are_walked_at_once(tmp_path, monkeypatch):
-    paths = [put(tmp_path / f"{i}", numbers(i, 1)) for i in range(8)]
-    together = threading.Barrier(8)
-    scan = _core.scan
-
-    def waiting(path):
-        together.wait(10)  # broken, unless all are in it at once
-        return scan(path)
-
-    monkeypatch.setattr(_core, "scan", waiting)
-    assert FileSet(paths).num_records == 8
-
-
 def test_the_first_bad_file_is_named_with_its_offset(tmp_path):
     paths = [put(tmp_path / f"{i}", numbers(0, 3)) for i in range(64)]
     second = len(frames(numbers(0, 1)))
@@ -82,22 +66,6 @@ def test_zero_length_records_and_empty_files_count(tmp_path):
     with files.numpy(batch_size=4, shuffle=False) as loader:
         [batch] = loader
     assert [row.tolist() for row in batch["label"]] == [[], [0], [], [1]]
-
-
-def test_a_file_that_is_named_twice_is_read_twice_and_walked_once(tmp_path, walks):
-    path = put(tmp_path / "a", numbers(0, 2))
-    files = FileSet([path, path])
-    assert labels(files) == [0, 1, 0, 1]
-    assert walks == [str(path)]
-    assert files.fingerprint != FileSet(path).fingerprint
-
-
-def test_an_index_of_another_tool_under_the_sidecars_name_is_left_alone(tmp_path):
-    path = put(tmp_path / "a", numbers(0, 3))
-    index = b"0 116\n116 90\n"
-    (tmp_path / "a.idx").write_bytes(index)
-    assert labels(FileSet(path)) == [0, 1, 2]
-    assert (tmp_path / "a.idx").read_bytes() == index
 
 
 @pytest.mark.parametrize(
@@ -150,22 +118,3 @@ def test_what_is_no_file_is_refused_with_what_to_do(tmp_path, monkeypatch, name,
     monkeypatch.chdir(tmp_path)
     with pytest.raises(CallerError, match=hint):
         FileSet(name if "://" in name else os.path.join(tmp_path, name))
-
-
-def test_a_long_search_says_how_far_it_is(tmp_path, monkeypatch, caplog):
-    paths = [put(tmp_path / f"{i}", numbers(i, 1)) for i in range(2)]
-    said = threading.Event()
-    monkeypatch.setattr(locating, "_SAY_EVERY", 0.01)
-    monkeypatch.setattr(locating.log, "warning", lambda *line: (lines.append(line), said.set()))
-    lines = []
-    scan = _core.scan
-
-    def slow(path):
-        assert said.wait(10)
-        return scan(path)
-
-    monkeypatch.setattr(_core, "scan", slow)
-    with caplog.at_level(logging.WARNING, "cachecd"):
-        assert FileSet(paths).num_records == 2
-    assert lines[0][1:] == (2, 0)
-    assert "python -m cachecd_client.index does it once" in lines[0][0]

@@ -26,11 +26,6 @@ def schemas(**features: list[Feature]) -> dict[str, Schema]:
     return {name: Schema(tuple(of)) for name, of in features.items()}
 
 
-def test_what_all_have_is_delivered():
-    found = mixed(schemas(web=[IMAGE, LABEL, TEXT], code=[LABEL, IMAGE], talk=[IMAGE, LABEL, TAGS]))
-    assert found == Schema((IMAGE, LABEL))
-
-
 def test_what_some_lack_may_be_asked_for_with_a_default_or_if_it_is_ragged():
     two = schemas(web=[LABEL, TEXT, TAGS], code=[LABEL])
     assert mixed(two, ["text", "label"], {"text": b""}) == Schema((TEXT, LABEL))
@@ -44,29 +39,6 @@ def test_what_some_lack_may_be_asked_for_with_a_default_or_if_it_is_ragged():
         mixed(two, ["txt"])
     with pytest.raises(SchemaError, match=r"features='text', expected a list"):
         mixed(two, "text")
-
-
-@pytest.mark.parametrize(
-    ("other", "said"),
-    [
-        (
-            Feature("image", "bytes", "uint8", (9, 8), raw=True),
-            r"uint8\[9, 8\] as raw bytes in 'code'",
-        ),
-        (Feature("image", "bytes", "float32", (8, 8), raw=True), r"float32\[8, 8\] as raw bytes"),
-        (Feature("image", "bytes", "bytes", ()), r"bytes\[\] as a list of bytes in 'code'"),
-        (Feature("image", "int64", "int64", None), r"int64\[ragged\] as a list of int64"),
-    ],
-)
-def test_two_forms_of_a_feature_are_an_error_that_names_both_unless_others_are_asked_for(
-    other, said
-):
-    two = schemas(web=[IMAGE, LABEL], code=[other, LABEL])
-    with pytest.raises(
-        SchemaError, match=rf"'image' is uint8\[8, 8\] .* in 'web' and .*{said}.*features="
-    ):
-        mixed(two)
-    assert mixed(two, ["label"]) == Schema((LABEL,))
 
 
 def test_a_label_that_means_other_classes_is_an_error_and_one_that_does_not_say_has_none():

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import pickle
 from collections import Counter
 
 import numpy as np
 import pytest
 
-from cachecd_client import Mixture
 from cachecd_client.errors import CallerError, DaemonUnreachableError, RequestError
 from cachecd_client.protocol import Acquire, Held, Refused, Released, ReportCorrupt
 from cachecd_client.runs.mixture import Weights
@@ -107,16 +105,6 @@ def test_of_each_dataset_unread_records_come_first_whatever_the_others_do(cache,
     assert len(web) + len(code) == 80
     for at in range(0, len(code), 20):
         assert len(set(code[at : at + 20])) == len(code[at : at + 20])
-
-
-def test_a_look_at_some_records_of_a_mixture_does_not_become_what_it_reads(cache, sizes):
-    found = []
-    for epoch in cache.epochs({"web": 0.5, "code": 0.5}, 4, steps_per_epoch=2):
-        next(iter(epoch.numpy(batch_size=8)))
-        found += labels(epoch.numpy(batch_size=16))
-    assert len(found) == 4 * 2 * 16
-    web = [label for label in found if label < 1000]
-    assert len(set(web)) == len(web), "of 40, 50, 60 and 70"
 
 
 def test_all_sets_are_acquired_before_the_last_are_released(cache, granting, held):
@@ -311,19 +299,6 @@ def test_a_corrupt_record_is_reported_as_its_datasets(cache, granting, folders):
     assert (report.dataset, report.shard, report.offset) == ("code", 1, offset)
 
 
-def test_a_pickled_mixture_reads_the_same_under_locks_of_its_own(cache, held):
-    epochs = cache.epochs(lambda progress: WEIGHTS, 1)
-    epoch = next(epochs)
-    expected = labels(epoch.numpy(batch_size=4))
-    copy = pickle.loads(pickle.dumps(epoch))
-    assert isinstance(copy, Mixture)
-    assert labels(copy.numpy(batch_size=4)) == expected
-    epochs.close()
-    assert held() == {"code-0", "web-0"}
-    copy.release()
-    assert held() == set()
-
-
 def test_what_a_mixture_cannot_be_read_as_is_refused_with_what_can(cache, sizes):
     epoch = next(cache.epochs(WEIGHTS, 1))
     with pytest.raises(CallerError, match=r"epoch\.tf\(\) of each epoch"):
@@ -338,15 +313,6 @@ def test_what_a_mixture_cannot_be_read_as_is_refused_with_what_can(cache, sizes)
     sizes["code"] = lambda k: 0
     with pytest.raises(CallerError, match="the set of code has a weight, but no records"):
         next(cache.epochs(WEIGHTS, 1, job="another")).numpy(batch_size=4)
-
-
-def test_the_repr_tells_epoch_datasets_and_size(cache):
-    epoch = next(cache.epochs(WEIGHTS, 1))
-    assert repr(epoch) == (
-        f"<Mixture 0 of 'web+code': 6 files, 60 records, {epoch.num_bytes} bytes, lease code-0+web-0 "
-        "(released)>"
-    )
-    assert len(set(epoch.files)) == 6
 
 
 # Weights

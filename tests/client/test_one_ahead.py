@@ -8,11 +8,9 @@ import contextlib
 import numpy as np
 import pytest
 
-from cachecd_client.errors import CorruptRecordError
 from cachecd_client.files.file_set import FileSet
 from cachecd_client.loader.columns import Bytes
 from tests.client.records import examples, write
-from tests.core.shards import flip
 from tests.frameworks import Lazy, torch
 
 framework = Lazy("cachecd_client.frameworks.torch")
@@ -92,16 +90,6 @@ def test_the_state_counts_what_was_handed_out_and_not_what_is_under_way(loader, 
     again = loader()
     again.load_state_dict(state)
     assert firsts(again) == [0, 4, 8, 12, 16][taken:]
-
-
-def test_batches_before_a_corrupt_record_are_handed_out(loader, path):
-    flip(path, -8)  # of the last record
-    one = loader(on_corrupt="raise")
-    found = []
-    with pytest.raises(CorruptRecordError):
-        found.extend(int(batch["label"][0]) for batch in one)
-    assert found == [0, 4, 8, 12]
-    assert one.position == 4
 
 
 def test_what_sending_raises_is_raised_at_its_batchs_turn(loader, lane):
@@ -256,25 +244,3 @@ def test_a_batch_received_on_another_stream_keeps_its_memory_for_that_stream(rec
         recorder.log.clear()
         side.receive(sent)
     assert recorder.log == [("another", "waits for", "copy 1"), ("another", "keeps")]
-
-
-def test_a_device_other_than_cuda_takes_a_batch_before_its_memory_is_used_again(path, monkeypatch):
-    asked = []
-    to = torch.Tensor.to
-    monkeypatch.setattr(
-        torch.Tensor, "to", lambda self, *a, **k: asked.append(k) or to(self, *a, **k)
-    )
-    next(iter(FileSet(path).torch(4, device="meta")))
-    Bytes(np.zeros(3, np.uint8), np.array([0, 3])).to_torch("meta")
-    assert asked
-    assert not any(options.get("non_blocking") for options in asked)
-
-
-def test_all_loaders_copy_over_one_stream(recorder):
-    """Torch's allocator gives what it has freed out again on its stream alone."""
-    device = torch.device("cuda:7")
-    assert framework.SideStream(device)._stream is framework.SideStream(device)._stream
-    assert (
-        framework.SideStream(torch.device("cuda:6"))._stream
-        is not framework.SideStream(device)._stream
-    )

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from cachecd_client.errors import CallerError
-from cachecd_client.files.file_set import FileSet
-from tests.client.foreign import put
 
 N = 103
 
@@ -61,22 +59,3 @@ def test_an_unknown_option_is_a_type_error_that_lists_those_there_are(files):
         TypeError, match=r"'drop_remainder'; a loader takes batch_size, .* drop_last"
     ):
         files.numpy(batch_size=1, drop_remainder=True)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"window": -1}, "window=-1, expected at least 0"),
-        ({"schema": {"label": "int64"}}, "schema=.*'label'.*expected a Schema"),
-    ],
-)
-def test_a_bad_option_of_a_set_is_refused(files, options, message):
-    with pytest.raises(CallerError, match=message):
-        FileSet(files.files, **options)
-
-
-@pytest.mark.parametrize("drop_last", [True, False])
-def test_a_set_of_no_records_is_refused_as_what_it_is(tmp_path, files, drop_last):
-    nothing = FileSet(put(tmp_path / "a", []), schema=files.schema)
-    with pytest.raises(CallerError, match="the set has no records"):
-        nothing.numpy(batch_size=1, drop_last=drop_last)

@@ -131,25 +131,6 @@ def test_a_pass_that_ends_early_leaves_nothing_behind(files, end):
     assert loader.position == 1
 
 
-def test_a_pass_that_is_closed_before_its_last_batch_does_not_just_end(files):
-    loader = files.numpy(4, prepare=noisy, **OPTIONS)
-    batches = iter(loader)
-    for _ in range(9):
-        next(batches)
-    loader.close()
-    with pytest.raises(CallerError, match="the loader was closed"):
-        next(batches)
-
-
-def test_an_interrupt_leaves_at_once(files):
-    def interrupt(batch, random):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        list(files.numpy(4, prepare=interrupt, **OPTIONS))
-    assert not threads()
-
-
 @pytest.mark.parametrize("taken", [1, 9])
 def test_a_forked_child_does_not_wait_for_threads_it_lacks(files, taken):
     loader = files.numpy(4, prepare=noisy, seed=5, **OPTIONS)
@@ -184,25 +165,6 @@ def test_what_is_no_column_is_refused(files, returns, message):
     loader = files.torch(4, prepare=lambda batch, random: returns, label="label", **OPTIONS)
     with pytest.raises(SchemaError, match=message):
         next(iter(loader))
-
-
-def test_channels_last_names_columns_of_the_function(files):
-    def images(batch, random):
-        return {"x": np.zeros((4, 5, 6, 3), np.uint8), "n": batch["label"]}
-
-    loader = files.torch(4, prepare=images, channels_last=["x"], **OPTIONS)
-    assert next(iter(loader))["x"].shape == (4, 3, 5, 6)
-    for names, message in ((["y"], "no feature 'y'"), (["n"], "feature 'n' is int64")):
-        with pytest.raises(SchemaError, match=message):
-            next(iter(files.torch(4, prepare=images, channels_last=names, **OPTIONS)))
-
-
-def test_a_label_that_is_stored_reaches_the_function_by_itself(files):
-    made = {"y": lambda batch, random: {"y": batch["label"]}, "vector": lambda batch, random: batch}
-    for label, prepare in made.items():
-        options = {"features": ["label"], "label": label, "prepare": prepare, "shuffle": False}
-        _, values = next(iter(files.numpy(4, **options)))
-        assert values.reshape(4, -1)[:, 0].tolist() == [0, 1, 2, 3]
 
 
 def test_padding_reaches_the_function_and_comes_apart(files):

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from cachecd_client.errors import CallerError, DaemonUnreachableError
-from cachecd_client.session import private_daemon
 from cachecd_client.session.cache import connect
 from tests.core.processes import in_child, until
 
@@ -133,15 +132,6 @@ def test_a_daemon_that_never_answers_is_ended(config, runtime):
     assert not list(runtime.iterdir())
 
 
-def test_a_daemon_that_does_not_drain_is_killed(config, monkeypatch):
-    monkeypatch.setattr(private_daemon, "_DRAIN", 0.2)
-    cache = connect(config())
-    pid = cache.status()["pid"]
-    os.kill(pid, signal.SIGSTOP)
-    cache.close()
-    assert not alive(pid)
-
-
 TRAINER = """
 import os, sys, time
 from cachecd_client import connect
@@ -182,30 +172,11 @@ def test_a_forked_child_that_exits_leaves_the_daemon_alone(config):
         assert alive(cache.status()["pid"])
 
 
-@pytest.mark.parametrize("length", [69, 70])
-def test_a_runtime_folder_too_deep_for_a_socket_is_passed_over(config, monkeypatch, length):
-    with tempfile.TemporaryDirectory(dir="/tmp") as short:
-        deep = Path(short, "x" * (length - len(short) - 1))
-        deep.mkdir()
-        monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
-        with connect(config()) as cache:
-            socket = Path(cache.endpoint.removeprefix("ipc://"))
-        assert len(str(socket)) <= 107
-        assert (socket.parent.parent == deep) == (length == 69)
-        assert socket.parent.parent in (deep, Path("/tmp"))
-        assert not socket.parent.exists()
-
-
 def test_several_ranks_cannot_each_start_one(config, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     with pytest.raises(CallerError, match="run the launcher under one daemon: cachecd run"):
         connect(config())
-
-
-def test_a_configuration_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(CallerError, match="this configuration file does not exist"):
-        connect(tmp_path / "typo.yaml")
 
 
 def test_the_client_alone_says_what_to_install(config, monkeypatch):

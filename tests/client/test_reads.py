@@ -5,7 +5,6 @@ import logging
 import pytest
 
 from cachecd_client.report.reads import Reads
-from cachecd_client.session.cache import connect
 
 
 def warnings(caplog) -> list[str]:
@@ -31,19 +30,6 @@ def test_more_than_ten_reads_of_each_record_are_warned_of_once(cache, caplog):
     assert len(warnings(caplog)) == 1
 
 
-def test_the_report_of_an_epoch_that_runs_counts_what_it_has_read(cache):
-    with cache.acquire("train") as epoch:
-        loader = epoch.numpy(batch_size=10)
-        for number, _ in enumerate(loader, 1):
-            assert epoch.report()["reads_per_record"] == number * 10 / 20
-    assert epoch.report()["reads_per_record"] == 1
-
-
-def test_a_set_that_no_loader_of_this_process_reads_counts_as_read_once(cache):
-    read(cache, [0, 2])
-    assert cache.report()["reads_per_record"] == (20 + 2 * 30) / 30
-
-
 @pytest.mark.parametrize("reader", ["tf_dataset", "to_dataset"])
 def test_what_is_read_elsewhere_counts_as_often_as_its_steps_go_over_the_set(cache, caplog, reader):
     """A set of 20 records: 24 steps of ten are twelve passes."""
@@ -51,21 +37,6 @@ def test_what_is_read_elsewhere_counts_as_often_as_its_steps_go_over_the_set(cac
         getattr(epoch, reader)(batch_size=10)
     assert cache.report()["reads_per_record"] == 12
     assert len(warnings(caplog)) == 1
-
-
-def test_what_a_loader_and_what_tensorflow_read_counts_together(cache):
-    with cache.acquire("train") as epoch:
-        list(epoch.numpy(batch_size=10))
-        epoch.tf_dataset(batch_size=10)
-        assert epoch.report()["reads_per_record"] == 1
-    assert epoch.report()["reads_per_record"] == 2
-
-
-def test_what_the_other_ranks_of_the_node_read_counts_too(cache):
-    with cache.acquire("train") as epoch:
-        list(epoch.numpy(batch_size=5, rank=0, world=2))
-        assert epoch.report()["records"] == 10
-        assert epoch.report()["reads_per_record"] == 1
 
 
 @pytest.mark.parametrize(
@@ -83,15 +54,6 @@ def test_the_warning_is_for_sets_that_might_be_larger(caplog, coverage, pinned, 
     reads.read(1100, coverage, pinned)
     assert len(warnings(caplog)) == (said is not None)
     assert said is None or said in warnings(caplog)[0]
-
-
-def test_of_the_ranks_of_a_node_the_first_alone_warns(granting, caplog, monkeypatch):
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    with connect(granting.endpoint) as cache:
-        read(cache, [30], job="j")
-        assert cache.report()["reads_per_record"] == 30
-    assert not [line for line in warnings(caplog) if "each record was read" in line]
 
 
 def test_different_records_are_those_of_all_shards_ever_leased():

@@ -5,11 +5,9 @@ import importlib
 import numpy as np
 import pytest
 
-from cachecd.sampler.encoding import encode, infer
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.files.file_set import FileSet
 from tests.client.records import write_set
-from tests.frameworks import torch
 
 FRAMEWORKS = ["numpy", "torch", "tf", "jax"]
 
@@ -49,19 +47,6 @@ def test_a_label_comes_beside_the_inputs(files, framework):
     assert np.asarray(valid).tolist() == [True, True, False, False]
 
 
-def test_a_padded_feature_counts_its_values_under_the_new_name(files):
-    options = {"features": ["many"], "pad": {"many": 2}, "rename": {"many": "tokens"}}
-    batch = next(iter(files.numpy(10, shuffle=False, **options)))
-    assert batch["tokens"].shape == (10, 2)
-    assert batch["_tokens_length"].tolist() == [0, 1, 2, 2, 0, 1, 2, 2, 0, 1]
-
-
-def test_workers_of_a_data_loader_take_labels_and_names(files):
-    dataset = files.to_dataset(5, rename={"vector": "x"}, label="label", features=["vector"])
-    for inputs, label in torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2):
-        assert np.array_equal(inputs["x"][:, 0], label)
-
-
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
@@ -83,13 +68,3 @@ def test_workers_of_a_data_loader_take_labels_and_names(files):
 def test_names_that_cannot_be_are_refused(files, options, error, message):
     with pytest.raises(error, match=message):
         files.numpy(1, **options)
-
-
-def test_channels_last_takes_the_new_name(tmp_path):
-    from tests.client.records import write
-
-    record = {"image": np.zeros((4, 6, 3), np.uint8)}
-    schema = infer(record)
-    files = FileSet(write(tmp_path / "a.tfrecord", [encode(schema, record)] * 2, schema))
-    loader = files.torch(2, rename={"image": "x"}, channels_last=["x"])
-    assert next(iter(loader))["x"].shape == (2, 3, 4, 6)

@@ -91,19 +91,6 @@ def test_a_mixture_that_is_left_and_resumed_reads_what_an_uninterrupted_one_does
     assert since == progress[-len(since) :]
 
 
-def test_at_the_end_of_an_epoch_a_function_is_asked_for_the_progress_of_there(lender):
-    asked = []
-
-    def weights(progress):
-        asked.append(progress)
-        return WEIGHTS
-
-    _, progress, state = read(lender, weights, (1, 9), records=100, steps_per_epoch=9)
-    asked.clear()
-    read(lender, weights, state=state, records=100, steps_per_epoch=9)
-    assert asked[0] == progress[1] == 0.72
-
-
 def test_the_epoch_that_was_left_has_its_weights_and_the_next_those_of_now(lender):
     before, _, state = read(lender, {"web": 0.5, "code": 0.5}, (0, 3), n=2)
     whole, _, _ = read(lender, {"web": 0.5, "code": 0.5}, n=1)
@@ -131,25 +118,6 @@ def test_where_one_set_is_gone_the_epoch_begins_anew_and_what_was_read_counts(le
     assert (asked["code"].fingerprint, asked["code"].place) == ("code 2", 70)
     assert asked["web"].fingerprint == "web 5"
     assert [r.message for r in caplog.records if "begins anew" in r.message]
-
-
-def test_a_mixture_that_is_repeated_without_a_dataset_it_has_goes_on_too(lender):
-    """The daemon is away at a boundary where a dataset has lost its weight."""
-    weights = dict(WEIGHTS)
-    with connect(lender.scripted.endpoint, timeout=1.0) as cache:
-        for epoch in cache.epochs(weights, 2, steps_per_epoch=5):
-            loader = epoch.numpy(4)
-            if not epoch.epoch:
-                weights["code"] = 0.0
-                lender.scripted.kill()
-                continue
-            state = json.loads(json.dumps(batches_of(loader, 2) and loader.state_dict()))
-            whole = batches_of(epoch.numpy(4))
-    lender.scripted.start()
-    # Of the epoch whose set it repeated, the daemon has the shards.
-    lender.shards_of = 4
-    after, _, _ = read(lender, weights, state=state, n=2, steps_per_epoch=5)
-    assert after == whole[2:]
 
 
 def test_a_mixture_that_resumes_leases_all_sets_or_none(lender):

@@ -10,9 +10,8 @@ import pytest
 from cachecd_client import connect
 from cachecd_client.errors import CallerError
 from cachecd_client.protocol import Acquire
-from cachecd_client.runs.run import Run, RunState
+from cachecd_client.runs.run import Run
 from tests.client.conftest import GENERATION, beside, lending
-from tests.frameworks import torch
 
 
 def labels(loader, batches=None):
@@ -79,15 +78,6 @@ def test_a_run_left_at_an_epochs_end_goes_on_with_the_next(cache, granting):
     assert before + last[1] == whole
 
 
-def test_a_dataset_of_the_first_epoch_goes_on_too(cache):
-    whole, _ = all_of(cache, n=2)
-    before, state = left_at(cache, 1, 3, n=2)
-    epochs = cache.epochs("train", n=2, state=state)
-    dataset = next(epochs).to_dataset(4)
-    after = [[int(label) for label in batch["label"]] for batch in dataset]
-    assert before + after == whole
-
-
 def test_a_run_left_at_its_end_has_nothing_more_and_asks_for_nothing(cache, granting):
     run = {"records": 42, "steps_per_epoch": 4}
     whole, _ = all_of(cache, **run)
@@ -96,12 +86,6 @@ def test_a_run_left_at_its_end_has_nothing_more_and_asks_for_nothing(cache, gran
     asked = len(granting.of(Acquire))
     assert all_of(cache, **run, state=state) == ([], [])
     assert len(granting.of(Acquire)) == asked
-
-
-def test_progress_goes_on_before_the_first_batch(cache):
-    _, state = left_at(cache, 1, 3, n=2)
-    for epoch in cache.epochs("train", 2, state=state):
-        assert epoch.progress == (1 + 3 / 7) / 2
 
 
 def test_the_shuffle_window_is_that_of_the_state_to_the_end_of_its_epoch(cache, cache_dir, daemon):
@@ -116,31 +100,6 @@ def test_the_shuffle_window_is_that_of_the_state_to_the_end_of_its_epoch(cache, 
         _, state = left_at(cache, 0, 3, n=2)
         assert state["window"] == 2000
         assert [epoch.window for epoch in cache.epochs("train", 2, state=state)] == [2000, 3000]
-
-
-def test_a_dataset_that_could_not_be_made_leaves_the_place_to_the_next(cache):
-    whole, _ = all_of(cache, n=2)
-    before, state = left_at(cache, 1, 3, n=2)
-    for epoch in cache.epochs("train", 2, state=state):
-        for options in ({"batch_size": 5}, {"batch_size": 4, "features": ["nothing"]}):
-            with pytest.raises(CallerError):
-                epoch.to_dataset(**options)
-        after = [[int(label) for label in batch["label"]] for batch in epoch.to_dataset(4)]
-    assert before + after == whole
-
-
-def test_what_was_read_of_an_epoch_counts_where_tensorflow_reads_it_anew(cache):
-    run = {"records": 50, "steps_per_epoch": 6}
-    _, state = left_at(cache, 0, 3, **run)  # 12 records
-    steps = [len(epoch.tf_dataset(4)) for epoch in cache.epochs("train", **run, state=state)]
-    assert steps == [6, 3], "24, and then 12 of the 14 that are left"
-
-
-def test_options_that_differ_are_named(cache):
-    _, state = left_at(cache, 1, 3, n=2)
-    epochs = cache.epochs("train", n=2, state=state)
-    with pytest.raises(CallerError, match=r"batch_size 4 \(here 5\)"):
-        next(epochs).numpy(5)
 
 
 def garbled(path, value):
@@ -241,51 +200,6 @@ def test_a_state_of_an_epoch_beyond_the_end_is_refused(cache):
 # Records that count as read in a resumed run
 
 
-def test_what_workers_read_of_an_epoch_that_goes_on_counts_for_the_run(cache):
-    run = {"records": 50, "steps_per_epoch": 6}
-    _, state = left_at(cache, 0, 3, **run)
-    steps = []
-    for epoch in cache.epochs("train", **run, state=state):
-        loader = torch.utils.data.DataLoader(
-            epoch.to_dataset(4, features=["label"]), batch_size=None, num_workers=1,
-            multiprocessing_context="fork",
-        )  # fmt: skip
-        steps.append(len(loader))
-        for _ in loader:
-            pass
-    assert steps == [6, 6]
-
-
-def test_a_look_behind_the_rest_of_an_epoch_does_not_become_what_it_reads(cache):
-    run = {"n": 3, "steps_per_epoch": 4}
-    whole, _ = all_of(cache, **run)
-    before, state = left_at(cache, 0, 3, **run)
-    after = []
-    for epoch in cache.epochs("train", **run, state=state):
-        after += labels(epoch.numpy(4))
-        next(iter(epoch.numpy(10)))
-    assert before + after == whole
-
-
-@pytest.mark.parametrize(
-    "refused",
-    [
-        lambda epoch: epoch.torch(4, channels_last=True),
-        lambda epoch: epoch.tf_dataset(4, label="nothing"),
-    ],
-)
-def test_what_is_refused_does_not_take_the_place_that_is_gone_on_from(cache, refused):
-    whole, _ = all_of(cache, n=2)
-    before, state = left_at(cache, 1, 3, n=2)
-    epochs = cache.epochs("train", 2, state=state)
-    epoch = next(epochs)
-    with pytest.raises(CallerError):
-        refused(epoch)
-    loader = epoch.torch(4)
-    assert loader.position == 3
-    assert before + labels(loader) == whole
-
-
 def test_a_run_of_records_goes_on_over_another_number_of_nodes(cache):
     """Half of 80 records was read by one node: of what is left, two of equal sets read 20 each."""
     run = {"records": 80, "steps_per_epoch": 5}
@@ -316,21 +230,3 @@ def test_nodes_of_different_sizes_are_through_with_a_budget_at_the_same_step(sta
         run.set_ranks(own, ranks)
         left.append((run.records - run.of_node(read, state_of)) / own)
     assert left[0] == left[1]
-
-
-@pytest.mark.parametrize("read", [3, 21, 45])
-def test_nodes_of_different_sizes_end_a_resumed_budget_in_the_same_epoch(cache, read):
-    """By the state of the larger one."""
-    _, state = left_at(cache, 0, 2, records=100)
-    state["run"] |= {"ranks": [3, 4], "read": read, "of_epoch": 0}
-    state |= {"batch_size": 4, "world": 3}
-    standing = RunState.of_state(state, "train")
-    over = []
-    for own in (1, 3):
-        run = Run(records=48)
-        run.resumed(standing, same=False)
-        run.set_ranks(own, 4)
-        over.append(run.over)
-        run.resumed(standing, same=False)
-        over.append(run.over)
-    assert len(set(over)) == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 
 import pytest
 
@@ -11,7 +10,6 @@ from cachecd_client import connect
 from cachecd_client.errors import CallerError, RequestError
 from cachecd_client.protocol import Acquire, Refused
 from tests.client.conftest import locked
-from tests.frameworks import torch
 
 
 def labels(batches):
@@ -26,14 +24,6 @@ def by_epochs(cache, **run):
 def test_each_loop_reads_the_next_epoch_of_the_run(cache):
     loader = cache.numpy("train", 4, epochs=3)
     assert [labels(loader) for _ in range(3)] == by_epochs(cache, n=3)
-
-
-def test_a_run_of_records_is_read_to_its_end(cache):
-    run = {"records": 90, "steps_per_epoch": 4}
-    expected = by_epochs(cache, **run)
-    loader = cache.numpy("train", 4, **run)
-    assert [labels(loader) for _ in expected] == expected
-    assert labels(loader) == []
 
 
 def test_a_loop_behind_the_end_gets_no_batches_and_a_warning(cache, granting, caplog):
@@ -107,12 +97,6 @@ def test_a_state_goes_on_in_another_loader(cache, left):
     assert rest == flat[sum(map(len, whole[:epoch])) + batches :]
 
 
-def test_a_state_before_the_first_batch_begins_the_run(cache):
-    state = cache.numpy("train", 4, epochs=2).state_dict()
-    resumed = cache.numpy("train", 4, epochs=2, state=state)
-    assert [labels(resumed) for _ in range(2)] == by_epochs(cache, n=2)
-
-
 def test_the_state_of_a_run_that_is_over_stays_so(cache):
     loader = cache.numpy("train", 4, epochs=1)
     list(loader)
@@ -140,28 +124,10 @@ def test_a_loader_takes_a_state_back(cache, manifest):
         loader.load_state_dict({"no": "state"})
 
 
-def test_with_a_seed_each_epoch_has_an_order_of_its_own(cache):
-    run = {"epochs": 2, "steps_per_epoch": 3, "shuffle": True}
-    once, again = (cache.numpy("train", 4, seed=5, **run) for _ in range(2))
-    other = cache.numpy("train", 4, seed=6, **run)
-    reads = [[labels(loader) for _ in range(2)] for loader in (once, again, other)]
-    assert reads[0] == reads[1] != reads[2]
-    assert reads[0][0] != reads[0][1]
-
-
 @pytest.mark.parametrize("framework", ["torch", "tf", "jax"])
 def test_each_framework_delivers_the_same_batches(cache, framework):
     loader = getattr(cache, framework)("train", 4, epochs=2, features=["label"])
     assert [labels(loader) for _ in range(2)] == by_epochs(cache, n=2)
-
-
-def test_given_ranks_divide_every_set_of_a_mixture_too(cache):
-    def gather(numbers):
-        return [numbers, (1, *numbers[1:])]
-
-    for dataset in "train", {"train": 1.0}:
-        loader = cache.numpy(dataset, 4, epochs=2, rank=0, world=2, agree=gather)
-        assert [len(labels(loader)) for _ in range(2)] == [2, 3]
 
 
 def test_mistaken_options_name_what_was_called(cache):
@@ -200,14 +166,6 @@ def test_close_ends_the_lease_and_the_loader(cache, manifest):
         list(loader)
 
 
-def test_a_dropped_loader_ends_its_lease(cache, manifest):
-    loader = cache.numpy("train", 4, epochs=3)
-    assert len(loader) == 5
-    assert locked(manifest(0))
-    del loader
-    assert not locked(manifest(0))
-
-
 def test_a_session_that_ends_ends_the_loader(granting, manifest):
     with connect(granting.endpoint) as cache:
         loader = cache.numpy("train", 4, epochs=3)
@@ -215,16 +173,6 @@ def test_a_session_that_ends_ends_the_loader(granting, manifest):
     assert not locked(manifest(0))
     with pytest.raises(CallerError, match="session is closed"):
         list(loader)
-
-
-def test_a_loader_of_a_run_is_not_pickled(cache):
-    with pytest.raises(CallerError, match="cannot be pickled"):
-        pickle.dumps(cache.numpy("train", 4, epochs=1))
-
-
-def test_a_dataloader_around_a_loader_of_a_run_is_refused(cache):
-    with pytest.raises(CallerError, match="iterate over the loader itself"):
-        next(iter(torch.utils.data.DataLoader(cache.torch("train", 4, epochs=1))))
 
 
 def test_the_repr_shows_the_epoch_without_leasing_it(cache, granting):

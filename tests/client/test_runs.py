@@ -23,22 +23,6 @@ def test_a_run_of_records_ends_with_them_however_the_sets_grow(cache):
     assert progress == pytest.approx([step / 12 for step in range(1, 13)])
 
 
-def test_a_run_is_over_where_less_than_a_step_is_left(cache):
-    epochs = [len(epoch.numpy(batch_size=8, drop_last=False)) for epoch in _read(cache, 60)]
-    assert epochs == [3, 4], "24 records with padding, then 32: four are left"
-
-
-def _read(cache, records):
-    for epoch in cache.epochs("train", records=records):
-        for _ in epoch.numpy(batch_size=8, drop_last=False):
-            pass
-        yield epoch
-
-
-def test_what_is_not_read_by_a_loader_counts_as_its_set(cache):
-    assert [epoch.epoch for epoch in cache.epochs("train", records=100)] == [0, 1, 2, 3]
-
-
 def test_a_small_set_is_read_again_in_another_order_until_the_steps_are_made(cache):
     epochs = cache.epochs("train", 1, steps_per_epoch=7)
     loader = next(epochs).numpy(batch_size=10)
@@ -99,12 +83,3 @@ def test_a_look_at_some_records_does_not_become_what_the_epoch_reads(cache, befo
             next(iter(look(epoch)))
     assert max(found.values()) == 1
     assert len(found) == 60
-
-
-def test_a_look_does_not_say_what_a_step_is(cache):
-    """Of 45 records 24 and 12 are read, of sets of 20 and 30, and one of each looked at."""
-    read = []
-    for epoch in cache.epochs("train", records=45):
-        next(iter(epoch.numpy(batch_size=1)))
-        read.append(len(labels(epoch.numpy(batch_size=12))))
-    assert read == [12, 24]

@@ -18,8 +18,6 @@ from cachecd_client.errors import (
 from cachecd_client.protocol import (
     Acquire,
     AskStatus,
-    Done,
-    Exclude,
     Granted,
     Held,
     Refused,
@@ -63,12 +61,6 @@ def test_the_default_socket_is_the_users_own_or_the_services(monkeypatch, runtim
         monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
     with pytest.raises(DaemonUnreachableError, match=f"no daemon answered on {endpoint} within"):
         connect(timeout=0.05)
-
-
-def test_connect_refuses_a_daemon_of_another_version(daemon):
-    scripted = daemon(lambda request: Refused(request.id, "version", "install the same release"))
-    with pytest.raises(CallerError, match="install the same release"):
-        connect(scripted.path)
 
 
 def test_a_closed_session_says_so(cache):
@@ -168,24 +160,6 @@ def test_every_question_of_a_wait_has_an_id_of_its_own(daemon, cache_dir):
     assert len({request.id for request in scripted.of(Acquire)}) == 4
 
 
-def test_an_exclusion_that_a_full_disk_puts_off_says_so(daemon, monkeypatch, caplog):
-    monkeypatch.setattr(waiting, "_FIRST_LINE", 0.05)
-
-    def answer(request):
-        if not isinstance(request, Exclude):
-            return None
-        if caplog.records:
-            return Done(request.id)
-        return Waiting(request.id, 0, 0, 0.0, "not done yet: no space left")
-
-    scripted = daemon(answer)
-    with connect(scripted.endpoint) as opened:
-        opened.exclude("train", "a", "b")
-    assert {tuple(request.keys) for request in scripted.of(Exclude)} == {("a", "b")}
-    (line,) = caplog.records
-    assert line.getMessage() == "train: not done yet: no space left"
-
-
 def test_a_long_wait_says_how_far_it_is(daemon, cache_dir, monkeypatch, caplog):
     monkeypatch.setattr(waiting, "_FIRST_LINE", 0.05)
     path = cache_dir.manifest("lease-0")
@@ -249,14 +223,6 @@ def test_closing_the_session_releases_every_epoch(granting, manifest):
         assert epoch.released
         with pytest.raises(CallerError, match="was released, and its files may be deleted"):
             list(epoch.numpy(batch_size=1))
-
-
-def test_an_epoch_keeps_a_session_that_nobody_holds(granting, manifest):
-    epoch = connect(granting.endpoint).acquire("train")
-    gc.collect()
-    assert locked(manifest(0))
-    epoch.release()
-    assert not locked(manifest(0))
 
 
 def test_a_session_that_is_dropped_with_its_epochs_releases_them(granting, manifest):

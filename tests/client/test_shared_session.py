@@ -58,14 +58,6 @@ def test_threads_take_and_release_leases_of_one_session(cache, granting, manifes
     assert not any(locked(manifest(number)) for number in range(4))
 
 
-def test_threads_that_release_one_epoch_at_once_tell_it_once(cache, granting, manifest):
-    for number in range(10):
-        epoch = cache.acquire("train", number)
-        run(4, lambda _, epoch=epoch: epoch.release())
-        assert not locked(manifest(number))
-        assert len(granting.of(Released)) == number + 1
-
-
 def test_a_session_closed_while_other_threads_take_leases_holds_none(cache, granting, manifest):
     def work(number: int) -> None:
         if number == 0:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -111,38 +110,6 @@ def test_of_each_file_comes_as_much_as_of_all(sizes, share):
     taken = np.zeros(len(sizes))
     taken[stage[:, 0].astype(int)] = stage[:, 2]
     assert np.abs(taken - records * (wanted / records.sum())).max() <= 1
-
-
-def test_whole_files_come_one_after_another_and_all_but_one_are_whole():
-    files, records = np.arange(100, 150), np.full(50, 20)
-    (stage,), after = Sweep().take(files, records, 310, whole_files=True)
-    assert sorted(stage[:, 2].tolist()) == [10, *[20] * 15]
-    assert stage[:, 0].tolist() != list(range(16)), "in a random order"
-    (rest,), _ = after.take(files, records, 690, whole_files=True)
-    assert sorted(rest[:, 2].tolist()) == [10, *[20] * 34]
-
-
-def test_numbers_of_a_hundred_thousand_files_fit():
-    records = np.full(100_000, 10**7)
-    (stage,), _ = Sweep().take(np.arange(100_000), records, 10**9)
-    assert stage[:, 2].sum() == 10**9
-
-
-@pytest.mark.parametrize(
-    "state",
-    [{}, {"number": 0, "read": "x"}, {"number": 0, "read": 3}, Sweep().state() | {"generation": 1}],
-)
-def test_what_is_no_state_is_an_error(state):
-    with pytest.raises((KeyError, ValueError, TypeError, OSError)):
-        Sweep.of_state(state)
-
-
-def test_what_was_read_of_a_file_that_is_away_for_a_while_does_not_come_again():
-    files, records = np.array([1, 2, 3]), np.full(3, 100)
-    _, sweep = Sweep().take(files, records, 240)
-    _, sweep = sweep.take(files[[0, 2]], records[[0, 2]], 10)
-    (stage,), _ = sweep.take(files, records, 50)
-    assert stage.tolist() == [[0, 85, 15], [1, 80, 20], [2, 85, 15]]
 
 
 def test_another_generation_has_other_records_under_the_same_numbers():

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 from cachecd_client import _core
-from cachecd_client.errors import SchemaError
 from cachecd_client.files.file_set import FileSet
 from cachecd_client.loader.columns import tf_tensor
 from cachecd_client.schema import Feature, Schema
 from tests.client.records import write
-from tests.core.processes import run_program
 from tests.frameworks import tf, torch
 
 DTYPES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64"
@@ -64,14 +62,6 @@ def test_every_dtype_and_the_padded_tail_come_as_through_numpy(every_dtype, batc
             assert np.array_equal(tensors[name].numpy(), array), name
 
 
-def test_a_bytes_feature_that_never_holds_any_is_refused_at_once(every_dtype):
-    described = Schema((Feature("none", "bytes", "bytes", (2, 0)),))
-    files = FileSet(every_dtype.files, schema=described)
-    for read in (files.tf, files.numpy):
-        with pytest.raises(SchemaError, match=r"'none': no strings in shape \(2, 0\)"):
-            read(batch_size=1)
-
-
 # Memory
 
 
@@ -86,31 +76,6 @@ def test_tensors_share_an_aligned_arrays_memory_and_copy_what_is_not(files):
         assert address(tf_tensor(copied)) != copied.ctypes.data
     array.flags.writeable = False
     assert np.array_equal(tf_tensor(array).numpy(), array)
-
-
-# Tensors that outlive their loader, some in a cycle, some in a thread that never ends.
-ENDING = """
-import sys, threading, time
-from cachecd_client import FileSet
-loader = FileSet(sys.argv[1]).tf(batch_size=1, prefetch_bytes=1)
-batches = iter(loader)
-kept = [next(batches) for _ in range(5)]
-cycle = [loader, next(batches)]
-cycle.append(cycle)
-running = threading.Event()
-def work():
-    for batch in FileSet(sys.argv[1]).tf(batch_size=1):
-        running.set()
-        time.sleep(60)
-threading.Thread(target=work, daemon=True).start()
-assert running.wait(30)
-"""
-
-
-@pytest.mark.long
-def test_a_process_ends_though_tensors_and_passes_are_left(files):
-    done = run_program(ENDING, *files.files)
-    assert done.returncode == 0, done.stderr
 
 
 # Training
@@ -130,17 +95,6 @@ def test_keras_fits_a_model_to_the_cores_batches(files):
         history = fitted.fit(iter(loader), steps_per_epoch=len(loader), shuffle=False, verbose=0)
         assert np.isfinite(history.history["loss"][0])
     assert loader.position == len(loader)
-
-
-def test_keras_trains_batch_by_batch_and_leaves_padding_out_of_weighted_metrics(files):
-    trained = model()
-    for batch in files.tf(batch_size=8, label="label", features=["vector"]):
-        trained.train_on_batch(*batch)
-    padded = files.tf(batch_size=10, label="label", features=["vector"], drop_last=False)
-    found = trained.evaluate(iter(padded), steps=len(padded), verbose=0, return_dict=True)
-    whole = next(iter(files.tf(batch_size=24, label="label", features=["vector"])))
-    expected = trained.test_on_batch(*whole, return_dict=True)
-    assert found["mse"] == pytest.approx(float(expected["mse"]), rel=1e-4)
 
 
 # Columns

@@ -3,10 +3,8 @@
 from contextlib import nullcontext
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from cachecd.sampler.encoding import encode, infer
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.files.file_set import FileSet
 from cachecd_client.report.summary import line
@@ -16,31 +14,6 @@ from tests.core.shards import flip
 from tests.frameworks import tf
 
 N, EACH = 53, 10
-
-
-DTYPES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64"
-
-
-def test_every_dtype_comes_through_tensorflow_as_through_numpy(tmp_path):
-    values = {dtype: np.array([[0, 1], [1, 100]]).astype(dtype) for dtype in DTYPES.split()}
-    described = infer(values)
-    files = FileSet(write(tmp_path / "a", [encode(described, values)], described))
-    (tensors,), (arrays,) = files.tf_dataset(batch_size=1), files.numpy(batch_size=1)
-    for dtype, value in values.items():
-        assert (tensors[dtype].dtype, arrays[dtype].dtype) == (tf.as_dtype(dtype), dtype)
-        assert np.array_equal(tensors[dtype].numpy()[0], value)
-        assert np.array_equal(arrays[dtype][0], value)
-
-
-@pytest.mark.parametrize("drop_last", [True, False])
-def test_arrays_without_elements_have_a_row_for_each_record(tmp_path, drop_last):
-    value = {"a": np.zeros((0, 3), np.float32), "label": 1}
-    described = infer(value)
-    files = FileSet(write(tmp_path / "a", [encode(described, value)] * 5, described))
-    shapes = [batch["a"].shape for batch in files.tf_dataset(batch_size=2, drop_last=drop_last)]
-    assert shapes == [(2, 0, 3)] * 2 + [(1, 0, 3)] * (not drop_last)
-    static = (2, 0, 3) if drop_last else (None, 0, 3)
-    assert tuple(files.tf_dataset(2, drop_last=drop_last).element_spec["a"].shape) == static
 
 
 def test_bfloat16_and_ragged_and_bytes_arrive_as_tensorflows_own(files):
@@ -53,17 +26,6 @@ def test_bfloat16_and_ragged_and_bytes_arrive_as_tensorflows_own(files):
     assert batch["image"].shape == (8, 2, 3)
 
 
-def test_the_same_seed_is_the_same_orders(files):
-    dataset = files.tf_dataset(batch_size=10, seed=3)
-    passes = [labels(dataset) for _ in range(3)]
-    again = files.tf_dataset(batch_size=10, seed=3)
-    assert [labels(again) for _ in range(3)] == passes
-    assert passes[0] != labels(files.tf_dataset(batch_size=10, seed=4))
-    for found in passes:
-        assert len(set(found)) == 50
-        assert found != sorted(found)
-
-
 @pytest.mark.parametrize("world", [1, 2])
 def test_a_second_iteration_has_another_order_and_every_rank_its_own_records(files, world):
     ranks = [files.tf_dataset(5, rank=rank, world=world, drop_last=False) for rank in range(world)]
@@ -73,30 +35,6 @@ def test_a_second_iteration_has_another_order_and_every_rank_its_own_records(fil
         assert sorted(label for share in found for label in share) == list(range(N))
     # Wherever one rank is, the others find their records.
     assert sorted(labels(ranks[0])) == sorted(first[0])
-
-
-def test_without_reshuffle_every_iteration_has_the_same_order(files):
-    dataset = files.tf_dataset(batch_size=10, reshuffle=False)
-    assert labels(dataset) == labels(dataset)
-
-
-def test_a_global_seed_of_zero_is_one_like_any_other_for_files_too(files):
-    tf.random.set_seed(0)
-    try:
-        assert len(set(labels(files.tf_dataset(batch_size=10)))) == 50
-    finally:
-        tf.random.set_seed(None)
-
-
-@pytest.mark.parametrize("batch_size", [1, 8])
-def test_ranks_are_disjoint_and_take_equal_steps(files, batch_size):
-    world = 3
-    datasets = [files.tf_dataset(batch_size, rank=rank, world=world) for rank in range(world)]
-    found = [labels(dataset) for dataset in datasets]
-    assert {len(f) for f in found} == {N // world // batch_size * batch_size}
-    assert {len(dataset) for dataset in datasets} == {N // world // batch_size}
-    delivered = [label for rank in found for label in rank]
-    assert len(set(delivered)) == len(delivered)
 
 
 @pytest.mark.parametrize(("batch_size", "world", "shuffle"), [(10, 2, True), (27, 2, False)])
@@ -194,12 +132,6 @@ def test_an_epoch_of_more_steps_than_a_set_has_repeats_it_in_another_order(cache
     assert found[:20] != found[20:40]
     assert found != labels(dataset)
     epochs.close()
-
-
-def test_a_run_of_records_ends_with_those_that_tensorflow_was_given(cache):
-    """Sets of 20, 30, 40 records."""
-    steps = [len(epoch.tf_dataset(batch_size=8)) for epoch in cache.epochs("train", records=60)]
-    assert steps == [2, 3, 2], "16 of 20 records, 24 of 30, and 16 of the 20 that are left"
 
 
 def test_over_several_nodes_it_has_the_batches_agreed_on(cache):

@@ -1,6 +1,5 @@
 """cache.tf_dataset: one pipeline over many leases, each held as long as TensorFlow reads its files."""
 
-import gc
 import os
 from contextlib import suppress
 from itertools import islice
@@ -39,12 +38,6 @@ def test_one_iterator_sees_the_cache_grow_and_each_record_of_a_set_once(cache):
     for size in (20, 30, 40):
         found = labels(batches, size // 5)
         assert sorted(found) == list(range(size)) != found
-
-
-def test_the_first_set_is_in_the_order_of_its_epochs_own_pipeline(cache):
-    with cache.acquire("train", 0) as epoch:
-        alone = labels(epoch.tf_dataset(5, features=["label"], reshuffle=False), 4)
-    assert labels(iter(cache.tf_dataset("train", 5, features=["label"])), 4) == alone
 
 
 def test_lease_ends_when_the_set_after_the_next_is_taken(cache, granting, cache_dir, manifest):
@@ -112,19 +105,6 @@ def test_an_error_at_a_boundary_comes_out_of_tensorflow_and_ends_the_lease(
     assert not locked(manifest(0))
 
 
-def test_iterators_of_one_dataset_have_orders_of_their_own_and_neither_ends_the_others_lease(
-    cache, cache_dir, manifest
-):
-    cache_dir.per_shard = 500
-    dataset = cache.tf_dataset("train", 10, features=["label"])
-    one, other = iter(dataset), iter(dataset)
-    first, second = labels(one, 10), labels(other, 10)
-    assert first != second
-    del other
-    assert locked(manifest(0))
-    assert sorted(first + labels(one, 90)) == list(range(1000))
-
-
 def test_an_iterator_after_another_goes_on_with_the_next_set(cache, cache_dir, granting):
     cache_dir.per_shard = 100
 
@@ -163,13 +143,6 @@ def test_leases_end_with_iterators_and_those_nobody_took_with_the_dataset(
     assert not locked(manifest(2))
 
 
-def test_a_closed_session_is_an_error_that_says_so(granting):
-    with connect(granting.endpoint) as cache:
-        dataset = cache.tf_dataset("train", 10, features=["label"])
-    with pytest.raises(tf.errors.OpError, match="the session that leases 'train' was closed"):
-        next(iter(dataset))
-
-
 def test_the_same_seed_is_the_same_order_in_every_run(granting):
     def run(**options) -> list[int]:
         with connect(granting.endpoint) as cache:
@@ -192,17 +165,6 @@ def test_ranks_share_each_set_and_take_equal_steps(granting, monkeypatch):
         assert sorted(mine + others) == list(range(size))
 
 
-def test_ranks_of_one_session_share_a_set_without_a_record_in_common(cache, cache_dir):
-    cache_dir.per_shard = 45  # odd: in another order of the files, other records are a rank's
-    datasets = [
-        cache.tf_dataset("train", 5, start=8, rank=rank, world=3, features=["label"])
-        for rank in range(3)
-    ]
-    found = [labels(iter(dataset), 30) for dataset in datasets]
-    assert [len(one) for one in found] == [150] * 3
-    assert len({label for one in found for label in one}) == 450
-
-
 def test_a_global_seed_of_zero_is_one_like_any_other(cache):
     tf.random.set_seed(0)
     try:
@@ -220,38 +182,6 @@ def test_a_pinned_set_is_whole_and_in_order_each_time(cache, granting, cache_dir
     evaluate = cache.input_fn("train", 8, epochs=1, features=["label"])
     for _ in range(3):
         assert labels(iter(evaluate()), 99) == list(range(20))
-
-
-def test_a_set_that_nobody_iterated_over_counts_as_read_by_nobody(cache):
-    dataset = cache.tf_dataset("train", 10)
-    del dataset
-    assert cache.report("train")["reads_per_record"] == 0
-
-
-def test_no_step_retraces_over_growing_sets_and_the_last_batch_of_a_pinned_one(cache):
-    traced = []
-
-    @tf.function
-    def step(batch):
-        traced.append(batch["label"].shape)
-        return tf.reduce_sum(batch["label"])
-
-    for batch in islice(
-        cache.tf_dataset("train", 8, features=["label"]), 12
-    ):  # 20, 30 and 40 records
-        step(batch)
-    assert traced == [(8,)]
-
-    @tf.function
-    def next_step(batches):
-        batch = next(batches)
-        traced.append(batch["label"].shape)
-
-    with cache.acquire("train", 9) as epoch:
-        batches = iter(epoch.tf_dataset(8, features=["label"], drop_last=False))
-        for _ in range(14):  # the last has 6 rows
-            next_step(batches)
-    assert [shape.as_list() for shape in traced] == [[8], [None]]
 
 
 def test_one_fit_of_keras_sees_the_cache_grow_is_traced_once_and_ends_its_lease(
@@ -308,24 +238,6 @@ def test_an_input_fn_is_called_again_and_again_by_graphs_and_sessions_as_an_esti
     assert first[0] == list(range(20)) != first[1]
     begun = [request.epoch for request in granting.of(Acquire)]
     until(lambda: not any(locked(manifest(epoch)) for epoch in begun))
-
-
-def test_a_graph_in_which_nobody_iterated_ends_its_lease_when_it_is_collected(cache, manifest):
-    with tf.Graph().as_default():
-        cache.input_fn("train", 10)()
-    assert locked(manifest(0))
-    gc.collect()
-    assert not locked(manifest(0))
-
-
-def test_a_pipeline_that_cannot_be_made_holds_nothing(cache, manifest, monkeypatch):
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("cachecd_client.frameworks.tf_pipeline.Pipeline.ready", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        cache.tf_dataset("train", 5)
-    assert not locked(manifest(0))
 
 
 def test_bad_options_are_refused_at_once_and_hold_nothing(cache, granting, manifest):

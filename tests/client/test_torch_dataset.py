@@ -10,10 +10,8 @@ import pickle
 import pytest
 
 from cachecd_client.errors import CallerError
-from cachecd_client.files.file_set import FileSet
 from cachecd_client.loader.columns import Bytes, Ragged, RaggedBytes
 from tests.client.conftest import locked
-from tests.client.records import write_set
 from tests.frameworks import torch
 
 N, EACH = 62, 10
@@ -87,17 +85,6 @@ def test_ranks_times_workers_deliver_every_record_once(files):
     assert sorted(found) == list(range(N))
 
 
-def test_the_launchers_ranks_are_those_of_the_process_that_made_it(files, monkeypatch):
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    dataset = files.to_dataset(**OPTIONS)
-    monkeypatch.delenv("LOCAL_RANK")
-    monkeypatch.delenv("LOCAL_WORLD_SIZE")
-    expected = rows(files.torch(**OPTIONS, rank=1, world=2))
-    copied = pickle.loads(pickle.dumps(dataset))
-    assert rows(dataset) == rows(copied) == expected
-
-
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata calls it
 @pytest.mark.parametrize(("workers", "taken"), [(0, 3), (2, 3), (2, 16)])
 def test_a_stateful_dataloader_resumes_behind_the_last_batch(files, workers, taken):
@@ -166,45 +153,6 @@ def test_workers_repeat_the_pass_until_set_epoch(files, world, persistent):
     for epoch in (3, 0, 0) if world == 1 else (0,):
         dataset.set_epoch(epoch)
         assert rows(loader) == expected[epoch]
-
-
-@pytest.mark.long
-def test_spawned_workers_see_the_epoch_that_was_set(files):
-    dataset = files.to_dataset(**OPTIONS)
-    first, *_, fifth = passes_of(files, 5)
-    options = {"multiprocessing_context": "spawn", "persistent_workers": True}
-    loader = through(dataset, **options)
-    assert rows(loader) == first
-    dataset.set_epoch(4)
-    assert rows(loader) == fifth
-
-
-def test_epoch_set_after_workers_started_leaves_their_pass(files):
-    dataset = files.to_dataset(**OPTIONS)
-    first, second = passes_of(files, 2)
-    for expected, number in ((first, 1), (second, 0)):
-        batches = iter(through(dataset, 2))
-        dataset.set_epoch(number)
-        assert rows(batches) == expected
-
-
-def test_passes_side_by_side_each_deliver_the_pass(files):
-    dataset = files.to_dataset(**OPTIONS)
-    dataset.set_epoch(1)
-    expected = passes_of(files, 2)[1]
-    few, many = (through(dataset, n) for n in (1, 2))
-    for found in zip(*zip(many, few, strict=True), strict=True):  # both at once
-        assert rows(found) == expected
-
-
-def test_look_on_one_rank_leaves_later_passes_divided(tmp_path):
-    files = FileSet(write_set(tmp_path, 400, 100))
-    options = {"batch_size": 10, "features": ["label"], "world": 2}
-    loaders = [loading(files, 2, rank=rank, **options) for rank in range(2)]
-    list(itertools.islice(loaders[0], 2))
-    for _ in range(2):
-        found = [int(n) for loader in loaders for batch in loader for n in batch["label"]]
-        assert sorted(found) == list(range(400))
 
 
 @pytest.fixture

@@ -3,11 +3,8 @@
 import contextlib
 import json
 import os
-import resource
 import socket
-import sys
 import threading
-import warnings
 
 import pytest
 from hypothesis import given, settings
@@ -102,12 +99,6 @@ def unreachable(path) -> str:
     return str(caught.value)
 
 
-def test_a_socket_left_by_a_dead_daemon_is_told_from_none(tmp_path):
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(tmp_path / "dead.sock"))
-    assert "its daemon has ended" in unreachable(tmp_path / "dead.sock")
-
-
 def test_a_socket_without_an_owner_is_noticed_at_once(tmp_path):
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / "dead.sock"))
@@ -123,26 +114,6 @@ def test_a_daemon_that_starts_again_is_awaited(daemon):
     starts.start()
     Transport(scripted.endpoint).await_owner(10.0)
     starts.join()
-
-
-def test_a_process_without_descriptors_left_is_told_so(daemon):
-    way = Transport(daemon().endpoint)
-
-    def ask() -> str:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
-        try:
-            way.ask(AskStatus("1"), 1)
-        except DaemonUnreachableError as error:
-            return str(error)
-        return "no error"
-
-    assert "Too many open files" in in_child(ask)
-
-
-def test_a_daemon_that_hangs_is_told_from_none(daemon):
-    scripted = daemon(lambda request: None, polite=False)
-    said = f"a process {os.getpid()} listens there, but does not answer"
-    assert said in unreachable(scripted.path)
 
 
 def test_a_socket_of_another_group_is_told_from_none(tmp_path):
@@ -284,11 +255,6 @@ def test_a_server_of_something_else_is_named_by_its_process(tmp_path, greeting, 
     assert f"a process {os.getpid()} listens there, but does not answer" in said
 
 
-def test_a_file_in_the_place_of_the_socket_is_told_from_a_dead_daemon(tmp_path):
-    (tmp_path / "file").touch()
-    assert "the path is no socket" in unreachable(tmp_path / "file")
-
-
 def test_an_endless_answer_is_cut_off(daemon):
     answer = [protocol.VERSION_FRAME, b" " * (protocol.MAX_REPLY_BYTES + 1)]
     scripted = daemon(lambda request: answer)
@@ -314,42 +280,3 @@ def test_unknown_fields_of_a_later_minor_version_are_ignored(daemon):
 def test_an_impossible_endpoint_is_refused(endpoint, message):
     with pytest.raises(CallerError, match=message):
         Transport(endpoint)
-
-
-def test_an_interrupt_at_any_line_of_a_request_ends_it(daemon):
-    endpoint = daemon().endpoint
-    line = 0
-
-    class Interrupted:
-        """Raises KeyboardInterrupt at the line with this number, of ours and of ZeroMQ's wrapper."""
-
-        def __init__(self, number: int) -> None:
-            self.left = number
-
-        def __call__(self, frame, event, _):
-            file = frame.f_code.co_filename
-            ours = "zmq" in file or file.endswith("transport.py")
-            if not ours or frame.f_code.co_name == "__del__":  # where Python drops what is raised
-                return None
-            if event == "line":
-                self.left -= 1
-                if self.left == 0:
-                    sys.settrace(None)
-                    raise KeyboardInterrupt
-            return self
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # of a context that had to end itself
-        while True:
-            before = sys.gettrace()
-            trace = Interrupted(line := line + 1)
-            sys.settrace(trace)
-            try:
-                Transport(endpoint).ask(AskStatus("1"), 10)
-            except KeyboardInterrupt:
-                continue
-            finally:
-                sys.settrace(before)
-            assert trace.left > 0
-            break
-    assert line > 100, "it went through the whole request"
