@@ -108,18 +108,6 @@ def test_what_tensorflow_wrote_is_read_record_for_record(tmp_path, index, out, c
     assert batch["sizes"].tolist() == [len(text) for text in texts]
 
 
-def test_in_its_own_folder_a_plain_file_gets_a_sidecar_alone(tmp_path, out, index, no_scans):
-    out.mkdir()
-    plain = put(out / "a", numbers(0, 3))
-    packed = put(out / "b.gz", numbers(3, 3), "GZIP")
-    assert index(plain, packed) == 0
-    assert names(out) == ["a", "a.idx", "b", "b.gz", "b.idx"]
-    assert not plain.is_symlink()
-    no_scans()
-    assert labels(FileSet([plain, out / "b"]).numpy(1, shuffle=False)) == list(range(6))
-    assert index(plain, packed) == 0
-
-
 def test_a_file_that_changed_is_indexed_anew(tmp_path, index, out, capsys):
     path = put(tmp_path / "a", numbers(0, 3), "GZIP")
     assert index(path) == 0
@@ -153,12 +141,10 @@ def test_files_of_others_are_left_alone(tmp_path, index, out, capsys):
     assert "it was not made from" in capsys.readouterr().err
     assert (out / "a").read_bytes() == b"mine"
     (out / "b").write_bytes(frames(numbers(0, 3)))
-    (out / "b.idx").write_bytes(b"0 116\n116 90\n")
-    assert index(out / "b") == 1
-    assert "is an index of another tool" in capsys.readouterr().err
-    (out / "b.idx").write_bytes(b"\x89SOMETOOL")
-    assert index(out / "b") == 1
-    assert (out / "b.idx").read_bytes() == b"\x89SOMETOOL"
+    for content in (b"0 116\n116 90\n", b"\x89SOMETOOL"):
+        (out / "b.idx").write_bytes(content)
+        assert index(out / "b") == 1
+        assert (out / "b.idx").read_bytes() == content
     assert names(out) == ["a", "b", "b.idx"]
 
 
@@ -199,19 +185,12 @@ def damaged_record(path):
     return f"byte {at}: length CRC"
 
 
-def cut_record(path):
-    path.write_bytes(gzip.compress(frames(numbers(0, 3))[:-1]))
-    return f"byte {len(frames(numbers(0, 2)))}: cut short"
-
-
 def no_records(path):
     path.write_bytes(b"neither one nor the other")
     return "byte 0: length CRC"
 
 
-@pytest.mark.parametrize(
-    "damage", [damaged_stream, damaged_record, cut_record, large_length, no_records]
-)
+@pytest.mark.parametrize("damage", [damaged_stream, damaged_record, no_records])
 def test_a_damaged_file_is_named_with_its_byte_and_the_others_are_indexed(
     tmp_path, index, out, capsys, damage
 ):
@@ -238,17 +217,14 @@ def test_a_full_disk_leaves_nothing_of_the_file(tmp_path, index, out, capsys):
     assert names(out) == []
 
 
-@pytest.mark.parametrize(("limit", "compression"), [(0, None), (3000, "GZIP"), (500_000, "GZIP")])
-def test_killed_in_the_middle_the_next_run_goes_on(
-    tmp_path, index, out, environment, limit, compression
-):
+@pytest.mark.parametrize("limit", [3000, 500_000])
+def test_killed_in_the_middle_the_next_run_goes_on(tmp_path, index, out, environment, limit):
     paths = [
-        put(tmp_path / f"{i}", [os.urandom(900_000), *numbers(i, 1)], compression) for i in range(3)
+        put(tmp_path / f"{i}", [os.urandom(900_000), *numbers(i, 1)], "GZIP") for i in range(3)
     ]
     killed = python(KILLED, limit, *paths, "--out", out, environment=environment)
     killed.communicate(timeout=60)
-    if compression is not None or limit == 0:
-        assert killed.returncode == -signal.SIGXFSZ
+    assert killed.returncode == -signal.SIGXFSZ
     for left in names(out):
         assert left.startswith(".") or not left.endswith(".idx") or (out / left[:-4]).exists()
     assert index(*paths) == 0
@@ -269,12 +245,11 @@ def test_two_runs_at_once_index_the_same_files(tmp_path, index, out):
     assert len(names(out)) == 40
 
 
-@pytest.mark.parametrize("compression", ["GZIP", "ZLIB"])
-def test_compressed_files_in_a_set_name_the_command(tmp_path, out, compression, monkeypatch):
+def test_compressed_files_in_a_set_name_the_command(tmp_path, out, monkeypatch):
     monkeypatch.chdir(tmp_path)
     plain = put(tmp_path / "plain", numbers(0, 3))
-    packed = [put(tmp_path / f"a {i}.gz", numbers(0, 3), compression) for i in range(2)]
-    with pytest.raises(CallerError, match=rf"a 0.gz is compressed \({compression}\)") as caught:
+    packed = [put(tmp_path / f"a {i}.gz", numbers(0, 3), "GZIP") for i in range(2)]
+    with pytest.raises(CallerError, match=r"a 0.gz is compressed \(GZIP\)") as caught:
         FileSet([plain, *packed]).numpy(1)
     *_, command = str(caught.value).splitlines()
     assert command == f"python -m cachecd_client.index '{packed[0]}' '{packed[1]}' --out DIR"

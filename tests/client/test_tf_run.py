@@ -243,13 +243,8 @@ def test_an_input_fn_is_called_again_and_again_by_graphs_and_sessions_as_an_esti
 def test_bad_options_are_refused_at_once_and_hold_nothing(cache, granting, manifest):
     for options, message in (
         ({"epochs": 0}, "epochs=0, expected at least 1"),
-        ({"seed": -1}, "seed=-1, expected at least 0"),
-        ({"batch_size": 2.5}, "batch_size=2.5, expected a whole number"),
         ({"batch_size": 2000}, "make no batch of 2000"),
-        ({"shuffle": "no"}, "shuffle='no', expected True or False"),
         ({"rank": 0}, "rank=0, world=None: expected both, or neither"),
-        ({"start": -1}, "start=-1, expected at least 0"),
-        ({"features": []}, "expected at least one feature"),
     ):
         with pytest.raises(CallerError, match=message):
             cache.tf_dataset("train", **{"batch_size": 5, **options})

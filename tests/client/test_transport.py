@@ -102,6 +102,7 @@ def unreachable(path) -> str:
 def test_a_socket_without_an_owner_is_noticed_at_once(tmp_path):
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(tmp_path / "dead.sock"))
+    assert "its daemon has ended" in unreachable(tmp_path / "dead.sock")
     for name in ("dead.sock", "none.sock"):
         with pytest.raises(DaemonUnreachableError, match=r"no daemon answered on .*: the"):
             Transport(f"ipc://{tmp_path / name}").await_owner(0.0)
@@ -118,16 +119,12 @@ def test_a_daemon_that_starts_again_is_awaited(daemon):
 
 def test_a_socket_of_another_group_is_told_from_none(tmp_path):
     """As nobody, for whom the folder is closed."""
-    if os.getuid() == 0:
+    (tmp_path / "closed").mkdir(mode=0)
 
-        def ask() -> str:
+    def ask() -> str:
+        if os.getuid() == 0:
             os.setuid(65534)
-            return unreachable(tmp_path / "a.sock")
-    else:
-        (tmp_path / "closed").mkdir(mode=0)
-
-        def ask() -> str:
-            return unreachable(tmp_path / "closed/a.sock")
+        return unreachable(tmp_path / "closed/a.sock")
 
     assert "permission denied: join the group" in in_child(ask)
 
@@ -136,10 +133,8 @@ def test_a_socket_of_another_group_is_told_from_none(tmp_path):
     ("code", "error"),
     [
         ("unknown-dataset", UnknownDatasetError),
-        ("bad-request", RequestError),
         ("version", ProtocolVersionError),
         ("lease-lost", LeaseLostError),
-        ("impossible", RequestError),
         ("a code of a later release", RequestError),
     ],
 )
@@ -152,17 +147,13 @@ def test_a_refusal_raises_the_error_its_code_names(daemon, code, error):
 @pytest.mark.parametrize(
     "body",
     [
-        b"{", b"[]", b'{"type": "Nothing"}', b'{"type": "Done"}',
+        b"{",
         b"[" * 500_000,
-        b'{"type": "StatusReply", "id": "1", "status": []}',
         b'{"type": "StatusReply", "id": "2", "status": {}}',
         b'{"type": "Done", "id": "1"}',
-        b'{"type": "Granted", "id": "1", "lease": "a", "cache_dir": "b", "manifest": "c"}',
-        b'{"type": ["StatusReply"], "id": "1", "status": {}}',
         b'{"type": "Refused", "id": "1", "code": "version", "message": 7}',
-        b'\xff\xfe',
     ],
-)  # fmt: skip
+)
 def test_an_answer_that_does_not_fit_is_an_error_at_once(daemon, body):
     scripted = daemon(lambda request: [protocol.VERSION_FRAME, body])
     with pytest.raises(ProtocolVersionError, match="this client cannot read the answer"):
@@ -217,16 +208,13 @@ def test_whatever_answers_it_is_a_reply_that_fits_or_a_clear_error(frames):
 
 
 GREETINGS = {
-    "says nothing": b"",
     "speaks HTTP": b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
-    "speaks noise": bytes(range(256)) * 512,
     "speaks another ZeroMQ": b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\x01\x00",
 }
 
 
 @pytest.mark.parametrize("greeting", GREETINGS)
-@pytest.mark.parametrize("stays", [True, False], ids=["stays", "hangs up"])
-def test_a_server_of_something_else_is_named_by_its_process(tmp_path, greeting, stays):
+def test_a_server_of_something_else_is_named_by_its_process(tmp_path, greeting):
     with socket.socket(socket.AF_UNIX) as foreign:
         foreign.bind(str(tmp_path / "foreign.sock"))
         foreign.listen(64)
@@ -240,8 +228,6 @@ def test_a_server_of_something_else_is_named_by_its_process(tmp_path, greeting, 
                 peers.append(peer)
                 with contextlib.suppress(OSError):
                     peer.sendall(GREETINGS[greeting])
-                if not stays:
-                    peer.close()
 
         serving = threading.Thread(target=serve, daemon=True)
         serving.start()
@@ -272,8 +258,6 @@ def test_unknown_fields_of_a_later_minor_version_are_ignored(daemon):
     ("endpoint", "message"),
     [
         ("tcp://127.0.0.1:5555", "expected the address of a Unix socket"),
-        ("/run/cachecd.sock", "expected the address of a Unix socket"),
-        ("ipc://", "expected the address of a Unix socket"),
         ("ipc:///" + "x" * 107, "its path has 108 bytes, a Unix socket allows 107"),
     ],
 )
