@@ -25,15 +25,6 @@ def test_a_ragged_column_indexes_like_a_list(ragged):
     assert ragged[np.int64(0)].tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("index", [3, -4])
-def test_an_index_outside_is_an_error(ragged, words, index):
-    for column in (ragged, words):
-        with pytest.raises(IndexError, match=f"row {index} of a column of 3 rows"):
-            column[index]
-    with pytest.raises(IndexError, match=f"row {index} of a column of 3 rows"):
-        words.view(index)
-
-
 @pytest.mark.parametrize(
     "cut", [slice(None), slice(1, 3), slice(2, 1), slice(-2, None), slice(3, None), slice(0, 9)]
 )

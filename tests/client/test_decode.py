@@ -14,7 +14,6 @@ from cachecd_client.errors import CallerError, CorruptRecordError, SchemaError
 from cachecd_client.files.file_set import FileSet
 from cachecd_client.loader.reading import seed_of
 from tests.client.records import write
-from tests.core.pictures import with_orientation
 
 N = 24
 RANDOM = Image(32, crop="random", flip=0.5)
@@ -195,16 +194,6 @@ def test_pictures_of_one_record_need_one_size(tmp_path):
         f"{path}: record at byte 0: feature 'mask' of 'a': the picture has 40 x 40 pixels, that of "
     )
     with pytest.raises(SchemaError, match=f"^{why}feature 'image' has 40 x 60"):
-        next(iter(FileSet(path).numpy(1, decode={"image": RANDOM, "mask": RANDOM})))
-
-
-def test_pictures_of_one_record_need_one_orientation(tmp_path):
-    turned, file = PIL.Image.fromarray(picture(0)), io.BytesIO()
-    turned.save(file, "JPEG", exif=with_orientation(3))
-    records = [{"image": file.getvalue(), "mask": encoded(picture(0), "PNG"), "key": "a"}]
-    path = write_pictures(tmp_path / "a.tfrecord", records)
-    why = "feature 'mask' of 'a': the picture's EXIF orientation is 1, that of feature 'image' is 3"
-    with pytest.raises(SchemaError, match=why):
         next(iter(FileSet(path).numpy(1, decode={"image": RANDOM, "mask": RANDOM})))
 
 

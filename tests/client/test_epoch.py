@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cachecd_client import _core, protocol, resources
+from cachecd_client import _core, resources
 from cachecd_client.errors import CallerError
-from cachecd_client.lease import leased_set as leased_sets
 from cachecd_client.lease.held_lease import HeldLease
 from cachecd_client.lease.leased_set import LeasedSet
 from cachecd_client.protocol import ReportCorrupt
@@ -112,23 +111,6 @@ def test_the_first_corrupt_record_of_a_shard_is_reported_and_training_goes_on(le
     assert all("CRC" in report.why for report in reports)
 
 
-def test_reports_that_nobody_takes_hold_up_training_once_and_are_made_later(
-    leased, granting, monkeypatch
-):
-    monkeypatch.setattr(leased_sets, "_REPORT_TIMEOUT", 0.05)
-    for index in range(5):
-        corrupt(leased.files[0], index)
-    granting.answer = lambda request: None
-    loader = leased.numpy(batch_size=5)
-    assert len(labels(loader)) == 20
-    assert len(granting.of(ReportCorrupt)) == 1
-    monkeypatch.setattr(leased_sets, "_REPORT_PAUSE", 0.0)
-    leased._sets[0]._silent_until = 0.0
-    granting.answer = lambda request: protocol.Done(request.id)
-    assert len(labels(loader)) == 20
-    assert len(granting.of(ReportCorrupt)) == 2
-
-
 def test_a_pickled_epoch_reads_under_its_own_lock(leased, cache_dir):
     manifest = cache_dir.root / "leases/train-0.json"
     copy = pickle.loads(pickle.dumps(leased))
@@ -169,9 +151,3 @@ def test_a_cache_that_may_only_be_read_is_enough(by_hand):
             for folder, _, _ in os.walk(public):
                 os.chmod(folder, 0o755)
             shutil.rmtree(public)
-
-
-def test_the_repr_tells_epoch_dataset_and_size(leased):
-    assert repr(leased) == (
-        f"<Epoch 0 of 'train': 2 files, 20 records, {leased.num_bytes} bytes, lease train-0>"
-    )

@@ -71,16 +71,6 @@ def test_an_epoch_that_nobody_reads_reports_nothing_read(leased):
     )
 
 
-@pytest.mark.parametrize("world", [1, 3])
-def test_padding_is_no_record(leased, world):
-    for rank in range(world):
-        loader = leased.numpy(batch_size=3, pad_last=True, rank=rank, world=world)
-        before = leased.report()["records"]
-        valid = sum(int(batch["_valid"].sum()) for batch in loader)
-        assert leased.report()["records"] - before == valid
-    assert leased.report()["records"] == 20
-
-
 def test_time_between_batches_is_spent_elsewhere_and_time_outside_passes_nowhere(leased, clock):
     for _ in leased.numpy(batch_size=5):
         clock.now += 2.0

@@ -4,13 +4,11 @@ import time
 
 import pytest
 
-from cachecd_client.errors import DaemonUnreachableError, RequestError
 from cachecd_client.protocol import (
     VERSION_FRAME,
     Acquire,
     AskStatus,
     Held,
-    Refused,
     Released,
 )
 from cachecd_client.session.cache import connect
@@ -98,21 +96,6 @@ def test_a_daemon_that_returns_serves_the_next_epoch(hasty_cache, granting, mani
     epochs.close()
 
 
-def test_without_a_daemon_the_first_epoch_raises(hasty_cache, granting):
-    granting.kill()
-    with pytest.raises(DaemonUnreachableError):
-        next(hasty_cache.epochs("train", 3))
-
-
-def test_a_refusal_at_a_boundary_releases_what_is_held(cache, granting, manifest):
-    granting.instead(lambda request: Refused(request.id, "impossible", "it is too small"), epoch=1)
-    epochs = cache.epochs("train", 2)
-    next(epochs)
-    with pytest.raises(RequestError):
-        next(epochs)
-    assert not locked(manifest(0))
-
-
 def test_a_loop_that_is_left_releases_the_lease(cache, manifest):
     epochs = cache.epochs("train", 3)
     next(epochs)
@@ -158,24 +141,6 @@ def test_however_a_trainer_ends_while_it_reads_nothing_stays_locked(granting, ma
     done = run_program(program, granting.endpoint)
     assert "train-0" in {held.lease for held in granting.of(Held)}, done.stderr
     assert not any(locked(manifest(held.epoch)) for held in granting.of(Acquire))
-
-
-def test_an_interrupt_between_two_sets_releases_both(cache, granting, manifest):
-    """Ctrl-C in the middle of a boundary: the next set is held already, the last one still."""
-    epochs = cache.epochs("train", 3)
-    first = next(epochs)
-
-    def interrupted(held):
-        leased._release = release
-        raise KeyboardInterrupt
-
-    (leased,) = first._sets
-    release, leased._release = leased._release, interrupted
-    with pytest.raises(KeyboardInterrupt):
-        next(epochs)
-    assert [request.lease for request in granting.of(Held)] == ["train-0", "train-1"]
-    assert not locked(manifest(0))
-    assert not locked(manifest(1))
 
 
 def test_a_daemon_of_another_version_at_a_boundary_is_said_and_the_set_repeated(

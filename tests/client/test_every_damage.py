@@ -5,15 +5,15 @@ What is delivered is what was written, or it is not delivered; and it is said th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cachecd.sampler.encoding import encode
-from cachecd_client import FileSet, Schema, _core
-from cachecd_client.errors import CorruptRecordError, CorruptSidecarError
+from cachecd_client import Schema, _core
+from cachecd_client.errors import CorruptRecordError
 from cachecd_client.lease.held_lease import HeldLease
 from cachecd_client.lease.leased_set import LeasedSet
 from cachecd_client.protocol import ReportCorrupt
@@ -154,27 +154,3 @@ def test_whatever_is_damaged_of_a_leased_shards_sidecar_costs_no_record(leased, 
                 kind,
                 at,
             )
-
-
-def outcome(read: Callable[[], Rows]) -> Rows | type[Exception]:
-    try:
-        return read()
-    except (CorruptRecordError, CorruptSidecarError) as error:
-        return type(error)
-
-
-def test_whatever_is_damaged_of_a_file_set_is_an_error_or_a_noted_loss(shard):
-    def read(**options: Any) -> Rows:
-        loader = FileSet(shard).numpy(batch_size=N, **options)
-        found = rows(loader)
-        assert found == GOOD or loader.corrupt
-        return found
-
-    offsets = _core.scan(str(shard)).tolist()
-    for kind, at in damages(shard):
-        if kind == "cut":
-            assert outcome(read) is CorruptSidecarError, at
-            continue
-        hit = max(n for n, offset in enumerate(offsets) if offset <= at)
-        assert read() == {n: key for n, key in GOOD.items() if n != hit}, at
-        assert outcome(lambda: read(on_corrupt="raise")) is CorruptRecordError, at

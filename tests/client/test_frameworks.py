@@ -5,8 +5,6 @@ import gc
 import numpy as np
 import pytest
 
-from cachecd_client.files.file_set import FileSet
-from tests.client.foreign import of_tensorflow
 from tests.client.records import examples
 from tests.frameworks import jax, tf, torch
 
@@ -51,30 +49,6 @@ def test_the_cores_file_is_the_same_record_by_record_in_every_reader(files):
     assert [row["label"] for row in found] == list(range(48))
     for framework in FRAMEWORKS:
         assert rows(getattr(files, framework)(**options)) == found, framework
-
-
-def test_a_file_written_by_tensorflow_is_read_by_the_core(tmp_path):
-    path = str(tmp_path / "tf.tfrecord")
-    written = [
-        {
-            "ids": list(range(i % 4)),
-            "label": -i,
-            "name": b"x" * i,
-            "tags": [b"t%d" % j for j in range(i % 3)],
-            "xyz": [float(i), 0.5, float(-i)],
-        }
-        for i in range(20)
-    ]
-    with tf.io.TFRecordWriter(path) as writer:
-        for record in written:
-            ids = np.array(record["ids"], np.int64)
-            writer.write(of_tensorflow(record | {"ids": ids}).SerializeToString())
-    files = FileSet(path)
-    assert files.schema["xyz"].shape == (3,)
-    assert files.schema["tags"].shape is None
-    options = {"batch_size": 10, "shuffle": False}
-    for read in (files.numpy, files.torch, files.tf, files.jax, files.tf_dataset):
-        assert rows(read(**options)) == written, read
 
 
 def test_the_order_of_records_is_the_same_in_every_framework(files):

@@ -81,16 +81,6 @@ def train(nodes, ranks, rank: int, **run):
     return found
 
 
-def test_processes_of_one_replica_in_a_node_read_the_same(node, four):
-    nodes = node("small", 2), node("large", 3)
-    found = four(partial(train, nodes, WITHIN))
-    assert found[0] == found[1]
-    assert found[2] == found[3]
-    for epochs in found:
-        assert [(rank, world, len(read)) for rank, world, read in epochs] == [(0, 1, 20)] * 2
-    assert not set(found[2][0][2]) <= set(range(20)), "of its own set"
-
-
 def test_replicas_that_span_nodes_divide_one_set(node, four):
     nodes = node("one", 2), node("other", 2)
     found = four(partial(train, nodes, SPANNING))
@@ -100,40 +90,6 @@ def test_replicas_that_span_nodes_divide_one_set(node, four):
         (rank, world, here), (_, _, there) = found[0][epoch], found[1][epoch]
         assert (rank, world) == (0, 2)
         assert sorted(here + there) == list(range(20))
-
-
-@pytest.fixture
-def mixing(daemon, tmp_path) -> Callable[[str], ScriptedDaemon]:
-    """Starts a node's daemon of two datasets, of 20 and of 30 records."""
-
-    def start(name: str) -> ScriptedDaemon:
-        root = tmp_path / name
-        root.mkdir()
-        for dataset, first, shards in (("web", 0, 2), ("code", 1000, 3)):
-            CacheDir(root, dataset=dataset, first=first).manifest(f"{dataset}-0", shards, seed=1)
-
-        return daemon(lending(lambda request: root / f"leases/{request.dataset}-0.json"))
-
-    return start
-
-
-def test_replicas_divide_a_mixture(mixing, four):
-    nodes = mixing("one"), mixing("other")
-
-    def run(rank):
-        weights = {"web": 0.4, "code": 0.6}
-        with connect(nodes[rank // 2].endpoint) as cache:
-            epochs = cache.epochs(weights, 1, rank=SPANNING[rank], world=2)
-            (found,) = [labels(epoch.numpy(BATCH)) for epoch in epochs]
-        return found
-
-    found = four(run)
-    one, other = found[:2]
-    assert found == [one, other] * 2
-    read = one + other
-    assert len(one) == len(other)
-    assert 30 <= len(read) == len(set(read)) <= 50, "until one dataset is through"
-    assert set(read) <= {*range(20), *range(1000, 1030)}
 
 
 def refusals(*attempts):

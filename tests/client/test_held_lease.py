@@ -5,7 +5,6 @@ import dataclasses
 import fcntl
 import json
 import os
-import pickle
 import signal
 import struct
 import subprocess
@@ -104,17 +103,6 @@ def test_a_forked_child_that_reads_holds_a_lock_of_its_own(cache_dir):
         assert in_child(read) is True
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert not locked(path)
-
-
-def test_a_pickled_lease_is_locked_anew_by_whoever_reads(path):
-    original = HeldLease(path)
-    copy = pickle.loads(pickle.dumps(original))
-    original.close()
-    assert not locked(path)
-    copy.ensure()
-    assert locked(path)
-    copy.close()
     assert not locked(path)
 
 

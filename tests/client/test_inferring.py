@@ -10,7 +10,7 @@ from cachecd_client.files.file_set import FileSet
 from cachecd_client.schema import Feature
 from tests.client.foreign import put
 from tests.client.records import write
-from tests.core.shards import flip, frames
+from tests.core.shards import frames
 
 encode = _core.encode_example
 
@@ -24,13 +24,6 @@ def test_it_is_inferred_from_the_end_of_a_file_too(tmp_path):
     found = features(put(tmp_path / "a", records))
     assert found["a"].shape == ()
     assert found["b"].shape is None  # missing before
-
-
-def test_a_sidecars_schema_counts_wherever_its_file_stands(tmp_path):
-    described = infer({"a": 1})
-    plain = put(tmp_path / "a", [example(described, {"a": 1})])
-    shard = write(tmp_path / "b", [example(described, {"a": 2})], described)
-    assert FileSet([plain, shard]).schema == FileSet([shard, plain]).schema == described
 
 
 @pytest.mark.parametrize(
@@ -68,13 +61,6 @@ def test_records_that_are_no_examples_are_named_and_what_is_read_is_said(tmp_pat
     path = put(tmp_path / "a", [record])
     with pytest.raises(SchemaError, match=r"/a, record at byte 0: .*tf\.train\.Example"):
         _ = FileSet(path).schema
-
-
-def test_corrupt_records_are_passed_over(tmp_path):
-    record = encode({"a": 1})
-    path = put(tmp_path / "a", [record] * 3)
-    flip(path, 14)
-    assert features(path)["a"].shape == ()
 
 
 @pytest.mark.parametrize(

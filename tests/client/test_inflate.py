@@ -35,12 +35,6 @@ def test_a_compressed_file_is_told_by_its_first_bytes_and_inflated(path, compres
     assert inflated(path) == PLAIN
 
 
-@pytest.mark.parametrize("content", [b"", b"\x1f", b"x", b"neither one nor the other"])
-def test_what_is_neither_is_taken_as_it_is(path, content):
-    path.write_bytes(content)
-    assert compression_of(path) is None
-
-
 def test_members_of_a_gzip_file_follow_each_other_with_zeros_after_them(path):
     cut = len(PLAIN) // 2  # within a frame
     parts = [gzip.compress(part) for part in (PLAIN[:cut], b"", PLAIN[cut:])]

@@ -95,24 +95,6 @@ def test_a_donated_array_harms_no_other_batch(files):
         assert np.array_equal(given, wanted)
 
 
-ENDING = """
-import sys
-import jax
-from cachecd_client import FileSet
-loader = FileSet(sys.argv[1]).jax(batch_size=1, prefetch_bytes=1)
-batches = iter(loader)
-kept = [next(batches) for _ in range(5)]
-running = jax.jit(lambda x: jax.lax.fori_loop(0, 10**7, lambda i, y: y + i, x))(kept[0]["label"])
-cycle = [loader, next(batches)]
-cycle.append(cycle)
-"""
-
-
-def test_a_process_ends_though_arrays_and_a_pass_are_left(files):
-    done = run_program(ENDING, *files.files)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 # Devices
 
 

@@ -26,11 +26,6 @@ def sizes():
 
 
 @pytest.fixture
-def window():
-    return {"window": None}
-
-
-@pytest.fixture
 def folders(tmp_path):
     root = tmp_path / "cache"
     root.mkdir()
@@ -89,17 +84,6 @@ def test_epoch_ends_with_the_first_dataset_that_is_through(cache):
         assert any(sizes[name] - counts[name] < 4 for name in WEIGHTS)
         every += counts
     assert near(every, WEIGHTS)
-
-
-def test_of_each_dataset_unread_records_come_first_whatever_the_others_do(cache, sizes):
-    found = []
-    for epoch in cache.epochs({"web": 0.5, "code": 0.5}, 4, steps_per_epoch=1):
-        found += labels(epoch.numpy(batch_size=20))
-    web, code = ([label for label in found if lo <= label < lo + 1000] for lo in (0, 1000))
-    assert len(set(web)) == len(web), "of 40, 50, 60 and 70"
-    assert len(web) + len(code) == 80
-    for at in range(0, len(code), 20):
-        assert len(set(code[at : at + 20])) == len(code[at : at + 20])
 
 
 def test_all_sets_are_acquired_before_the_last_are_released(cache, granting, held):
@@ -186,48 +170,6 @@ def test_the_order_is_of_seed_and_sets_alone_and_ranks_share_it(cache):
         shared = set(first + second)
         assert len(shared) == len(first) + len(second) >= len(alone) - 6
         assert shared <= set(alone) or shared >= set(alone)
-
-
-def test_large_sets_share_the_window_and_small_ones_are_whole(cache, sizes, window):
-    sizes["web"] = lambda k: 12
-    draws = []
-    for size in (None, 10_000):
-        window["window"] = size
-        for epoch in cache.epochs({"web": 0.9, "code": 0.1}, 1):
-            code, web = (leased.manifest.num_bytes for leased in epoch._sets)
-            assert code < 5_000 < 10_000 < web
-            loader = epoch.numpy(batch_size=7)
-            found = labels(loader)
-            assert len(set(found)) == len(found)
-            draws.append([label // 1000 for label in found])
-            windows = [of for of, _ in loader.part.selection.mixture[3]]
-            assert windows == ([0, 0] if size is None else [0, size - code])
-            # Read at random within the window, the first records come from few files.
-            files = {label // 10 for label in found[:30] if label < 1000}
-            assert (len(files) < 9) == (size is not None)
-    assert draws[0] == draws[1]
-
-
-def test_without_a_daemon_the_mixture_is_repeated_in_another_order_by_the_weights_of_then(
-    cache, granting, held, caplog
-):
-    weights = dict(WEIGHTS)
-    read = []
-    for epoch in cache.epochs(weights, 3, steps_per_epoch=1):
-        read.append(labels(epoch.numpy(batch_size=12)))
-        assert held() == {"code-0", "web-0"}
-        assert list(epoch.weights)[:2] == ["web", "code"]
-        granting.kill()
-        weights.update(
-            [{"web": 0.5, "code": 0.5}, {"web": 0, "code": 0, "talk": 1}][epoch.epoch % 2]
-        )
-    assert "web+code: epoch 1 repeats the 6 files of the epoch before: no daemon" in caplog.text
-    shares = [by_dataset(one) for one in read]
-    assert near(shares[0], WEIGHTS)
-    assert near(shares[1] + shares[2], {"web": 0.5, "code": 0.5})
-    every = Counter(label for one in read for label in one)
-    assert max(count for label, count in every.items() if label < 1000) == 1, "of 40"
-    assert held() == set()
 
 
 def test_a_daemon_that_goes_between_two_sets_leaves_none_of_them_held(cache, granting, held):

@@ -34,20 +34,6 @@ def test_a_bad_option_is_refused_when_the_loader_is_made(files, options, message
         files.numpy(**{"batch_size": 1, **options})
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"on_corrupt": "ignore"}, "expected 'replace' or 'raise'"),
-        ({"threads": -1}, "threads=-1, expected at least 0"),
-        ({"prefetch_bytes": 64e6}, "prefetch_bytes=64000000.0, expected a whole number"),
-        ({"ids": "yes"}, "ids='yes', expected True or False"),
-    ],
-)
-def test_a_bad_option_of_loaders_alone_is_refused_too(files, options, message):
-    with pytest.raises(CallerError, match=message):
-        files.numpy(batch_size=1, **options)
-
-
 def test_numbers_of_numpy_are_numbers(files):
     loader = files.numpy(np.int64(10), seed=np.uint8(3), shuffle=np.True_)
     assert loader.state_dict() == files.numpy(10, seed=3).state_dict()

@@ -2,7 +2,6 @@
 
 import gc
 import importlib
-import os
 import threading
 import time
 import weakref
@@ -131,24 +130,6 @@ def test_a_pass_that_ends_early_leaves_nothing_behind(files, end):
     assert loader.position == 1
 
 
-@pytest.mark.parametrize("taken", [1, 9])
-def test_a_forked_child_does_not_wait_for_threads_it_lacks(files, taken):
-    loader = files.numpy(4, prepare=noisy, seed=5, **OPTIONS)
-    batches = iter(loader)
-    for _ in range(taken):
-        next(batches)
-    if not (child := os.fork()):
-        status = 1
-        try:
-            next(batches)
-        except CallerError:
-            status = 0 if len(list(loader)) == 10 else 2
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
-    assert len(list(batches)) == 10 - taken
-
-
 @pytest.mark.parametrize(
     ("returns", "message"),
     [
@@ -165,17 +146,3 @@ def test_what_is_no_column_is_refused(files, returns, message):
     loader = files.torch(4, prepare=lambda batch, random: returns, label="label", **OPTIONS)
     with pytest.raises(SchemaError, match=message):
         next(iter(loader))
-
-
-def test_padding_reaches_the_function_and_comes_apart(files):
-    seen = []
-
-    def note(batch, random):
-        seen.append(batch["_valid"].sum())
-        return batch
-
-    *_, (inputs, label, valid) = files.tf(32, prepare=note, label="label", pad_last=True, **OPTIONS)
-    assert sorted(seen) == [8, 32]  # two threads call it, in any order
-    assert "_valid" not in inputs
-    assert valid.numpy().sum() == 8
-    assert label.shape == (32,)

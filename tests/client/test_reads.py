@@ -54,13 +54,3 @@ def test_the_warning_is_for_sets_that_might_be_larger(caplog, coverage, pinned, 
     reads.read(1100, coverage, pinned)
     assert len(warnings(caplog)) == (said is not None)
     assert said is None or said in warnings(caplog)[0]
-
-
-def test_different_records_are_those_of_all_shards_ever_leased():
-    reads = Reads("train")
-    reads.leased("g", [[0, 1, 4]], 40, 400)
-    reads.leased("g", [[0, 1, 4]], 40, 400)
-    reads.leased("g", [[0, 3, 4], [0, 6, 8]], 50, 500)  # 6 to 8 are new
-    reads.leased("g", [[0, 5, 5], [1, 4, 4]], 40, 400)  # of 20 records each
-    reads.leased("h", [[0, 1, 4]], 40, 400)  # another generation
-    assert reads.reads_per_record(more=220) == 220 / (40 + 30 + 40 + 40)

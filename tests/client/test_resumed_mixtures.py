@@ -154,10 +154,3 @@ def test_what_is_no_state_of_a_mixture_is_refused_with_the_reason(lender, asked,
     _, _, state = read(lender, left=(0, 1), n=1)
     with lender.connect() as cache, pytest.raises(CallerError, match=why):
         cache.epochs(asked, 1, state=change(copy.deepcopy(state)))
-
-
-def test_a_state_of_one_dataset_is_none_of_a_mixture(lender):
-    with lender.connect() as cache:
-        (state,) = [epoch.numpy(4).state_dict() for epoch in cache.epochs("web", 1)]
-        with pytest.raises(CallerError, match=r"it is of 'web', and .* asks for a mixture"):
-            cache.epochs({"web": 1.0}, 1, state=state)

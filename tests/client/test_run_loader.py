@@ -53,13 +53,6 @@ def test_a_loop_left_early_is_followed_by_the_next_epoch(cache):
     assert labels(loader) == by_epochs(cache, n=2)[1]
 
 
-def test_an_iterator_without_a_batch_taken_uses_no_epoch(cache):
-    loader = cache.numpy("train", 4, epochs=1)
-    iter(loader)
-    iter(loader)
-    assert len(labels(loader)) == 5
-
-
 def test_length_is_of_the_latest_epoch_until_a_loop_begins(cache, granting):
     loader = cache.numpy("train", 4, epochs=2)
     assert granting.of(Acquire) == []

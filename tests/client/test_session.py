@@ -11,16 +11,12 @@ from cachecd_client.errors import (
     CallerError,
     DaemonUnreachableError,
     LeaseLostError,
-    RequestError,
-    SplitChangedError,
-    UnknownDatasetError,
 )
 from cachecd_client.protocol import (
     Acquire,
     AskStatus,
     Granted,
     Held,
-    Refused,
     Released,
     Waiting,
 )
@@ -132,32 +128,6 @@ def test_a_container_may_see_the_cache_elsewhere(daemon, cache_dir, monkeypatch)
 
     with connect(daemon(answer).endpoint) as opened, opened.acquire("train") as epoch:
         assert epoch.files[0] == str(cache_dir.shard(1))
-
-
-@pytest.mark.parametrize(
-    ("code", "error"),
-    [
-        ("unknown-dataset", UnknownDatasetError),
-        ("impossible", RequestError),
-        ("split-changed", SplitChangedError),
-    ],
-)
-def test_a_refused_acquire_raises(daemon, code, error):
-    scripted = daemon(lambda r: Refused(r.id, code, "no") if isinstance(r, Acquire) else None)
-    with connect(scripted.endpoint) as opened, pytest.raises(error, match=r"^no$"):
-        opened.acquire("trian")
-
-
-def test_every_question_of_a_wait_has_an_id_of_its_own(daemon, cache_dir):
-    path = cache_dir.manifest("lease-0")
-
-    def make(request):
-        return Waiting(request.id, 1, 2, 0.0) if len(scripted.of(Acquire)) < 4 else path
-
-    scripted = daemon(lending(make))
-    with connect(scripted.endpoint) as opened:
-        opened.acquire("train", timeout=20).release()
-    assert len({request.id for request in scripted.of(Acquire)}) == 4
 
 
 def test_a_long_wait_says_how_far_it_is(daemon, cache_dir, monkeypatch, caplog):

@@ -32,8 +32,3 @@ def test_they_are_the_paths_of_the_intervals_in_the_order_of_numbers(versions):
     assert list(pickle.loads(pickle.dumps(files))) == expected
     assert expected[0] in files
     assert f"/c/datasets/eval/g/shards/{NUMBERS[0]:010d}.tfrecord" not in files
-
-
-def test_no_intervals_are_no_files():
-    assert list(ShardFiles("/c", 1, [])) == []
-    assert not ShardFiles("/c", 1, [])

@@ -19,21 +19,6 @@ def address(shared: tf.Tensor) -> int:
     return torch.utils.dlpack.from_dlpack(tf.experimental.dlpack.to_dlpack(shared)).data_ptr()
 
 
-def test_features_arrive_as_tensors_of_the_schemas_dtype_and_shape(files):
-    batch = next(iter(files.tf(batch_size=5, ids=True)))
-    assert {name: (value.dtype.name, value.shape.as_list()) for name, value in batch.items()} == {
-        "bits": ("bfloat16", [5, 2]),
-        "image": ("uint8", [5, 2, 3]),
-        "key": ("string", [5]),
-        "label": ("int64", [5]),
-        "many": ("int64", [5, None]),
-        "names": ("string", [5, None]),
-        "vector": ("float32", [5, 2]),
-        "_shard": ("int64", [5]),
-        "_record": ("int64", [5]),
-    }
-
-
 @pytest.fixture(scope="module")
 def every_dtype(tmp_path_factory):
     values = {name: np.array([[0, 1], [1, 100]]).astype(name) for name in DTYPES.split()}
@@ -79,22 +64,6 @@ def test_tensors_share_an_aligned_arrays_memory_and_copy_what_is_not(files):
 
 
 # Training
-
-
-def model() -> tf.keras.Model:
-    vector = tf.keras.Input((2,), name="vector")
-    made = tf.keras.Model({"vector": vector}, tf.keras.layers.Dense(1)(vector))
-    made.compile("sgd", "mse", weighted_metrics=["mse"])
-    return made
-
-
-def test_keras_fits_a_model_to_the_cores_batches(files):
-    fitted = model()
-    loader = files.tf(batch_size=8, label="label", features=["vector"])
-    for _ in range(2):
-        history = fitted.fit(iter(loader), steps_per_epoch=len(loader), shuffle=False, verbose=0)
-        assert np.isfinite(history.history["loss"][0])
-    assert loader.position == len(loader)
 
 
 # Columns

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.files.file_set import FileSet
 from cachecd_client.report.summary import line
 from tests.client.conftest import beside
@@ -72,34 +71,6 @@ def test_short_last_batches_deliver_every_record_once(files, batch_size, world, 
         assert [len(batch) for batch in ranks[-1]] == [len(batch["label"]) for batch in loader]
     rows = [label for batches in ranks for batch in batches for label in batch]
     assert sorted(rows) == list(range(N))
-
-
-def test_a_short_batch_within_a_strategy_of_several_replicas_is_refused(files, monkeypatch):
-    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
-    with strategy.scope():
-        assert len(files.tf_dataset(10, drop_last=False)) == 6, "one replica takes any batch"
-        monkeypatch.setattr(type(strategy), "num_replicas_in_sync", 2)
-        for made in (files.tf_dataset, files.tf):
-            with pytest.raises(CallerError, match="pad_last=True"):
-                made(10, drop_last=False)
-            assert len(made(10, pad_last=True)) == 6
-
-
-def test_bad_options_are_refused_at_once(files):
-    with pytest.raises(CallerError, match="make no batch of 60"):
-        files.tf_dataset(batch_size=60)
-    with pytest.raises(SchemaError, match="no feature 'x'"):
-        files.tf_dataset(batch_size=1, features=["x"])
-    for options, message in (
-        ({"batch_size": 2.5}, "batch_size=2.5, expected a whole number"),
-        ({"seed": 1.5}, "seed=1.5, expected a whole number"),
-        ({"shuffle": "no"}, "shuffle='no', expected True or False"),
-        ({"drop_last": "no"}, "drop_last='no', expected True or False"),
-        ({"rank": 0}, "rank=0, world=None: expected both, or neither"),
-        ({"features": "label"}, r"expected a list of names: \['label'\]"),
-    ):
-        with pytest.raises(CallerError, match=message):
-            files.tf_dataset(**{"batch_size": 1, **options})
 
 
 @pytest.mark.parametrize(

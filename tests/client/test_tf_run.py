@@ -6,8 +6,8 @@ from itertools import islice
 
 import pytest
 
-from cachecd_client.errors import CallerError, SchemaError
-from cachecd_client.protocol import Acquire, Refused, Released
+from cachecd_client.errors import SchemaError
+from cachecd_client.protocol import Acquire, Released
 from cachecd_client.schema import Feature, Schema
 from cachecd_client.session.cache import connect
 from tests.client.conftest import lending, locked, politely
@@ -93,16 +93,6 @@ def test_another_schema_at_a_boundary_is_an_error_that_says_what_has_changed(
     assert granting.of(Released)[-1].lease == "train-1"
     # What is not read may change.
     assert len(labels(iter(cache.tf_dataset("train", 5, features=["label"])), 12)) == 60
-
-
-def test_an_error_at_a_boundary_comes_out_of_tensorflow_and_ends_the_lease(
-    cache, granting, manifest
-):
-    refused = lambda request: Refused(request.id, "impossible", "the limit is too small")  # noqa: E731
-    granting.instead(refused, epoch=1)
-    with pytest.raises(tf.errors.OpError, match="RequestError: the limit is too small"):
-        labels(iter(cache.tf_dataset("train", 5, features=["label"])), 10)
-    assert not locked(manifest(0))
 
 
 def test_an_iterator_after_another_goes_on_with_the_next_set(cache, cache_dir, granting):
@@ -238,17 +228,3 @@ def test_an_input_fn_is_called_again_and_again_by_graphs_and_sessions_as_an_esti
     assert first[0] == list(range(20)) != first[1]
     begun = [request.epoch for request in granting.of(Acquire)]
     until(lambda: not any(locked(manifest(epoch)) for epoch in begun))
-
-
-def test_bad_options_are_refused_at_once_and_hold_nothing(cache, granting, manifest):
-    for options, message in (
-        ({"epochs": 0}, "epochs=0, expected at least 1"),
-        ({"batch_size": 2000}, "make no batch of 2000"),
-        ({"rank": 0}, "rank=0, world=None: expected both, or neither"),
-    ):
-        with pytest.raises(CallerError, match=message):
-            cache.tf_dataset("train", **{"batch_size": 5, **options})
-    with pytest.raises(CallerError, match=r"epoch\.tf\(\) of each epoch"):
-        cache.tf_dataset({"train": 1.0}, 4)
-    taken = {request.epoch for request in granting.of(Acquire)}
-    assert not any(locked(manifest(epoch)) for epoch in taken)

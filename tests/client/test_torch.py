@@ -1,7 +1,5 @@
 import numpy as np
-import pytest
 
-from cachecd_client.errors import CallerError
 from cachecd_client.loader.columns import torch_tensor
 from tests.client.records import record
 from tests.frameworks import torch
@@ -26,19 +24,6 @@ def test_tensors_share_the_arrays_memory():
     assert shared[0, 0] == 9
     halves = np.array([0x3F80], np.uint16)
     assert torch_tensor(halves, bfloat16=True).data_ptr() == halves.ctypes.data
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"device": "gpu"}, r"device='gpu': .*device type at start of device string"),
-        ({"device": "cuda:99"}, r"device='cuda:99': .*CUDA"),
-        ({"batch_size": 0}, "batch_size=0"),
-    ],
-)
-def test_what_cannot_be_is_refused_before_anything_is_read(files, options, said):
-    with pytest.raises(CallerError, match=said):
-        files.torch(**{"batch_size": 5, **options})
 
 
 def test_ragged_and_bytes_columns_become_jagged_tensors(files):

@@ -30,16 +30,6 @@ def impatient(monkeypatch):
     monkeypatch.setattr(transport, "_FIRST_PATIENCE", 0.05)
 
 
-@pytest.mark.usefixtures("impatient")
-def test_an_unanswered_request_is_sent_again_with_its_id(daemon):
-    scripted = daemon(
-        lambda request: StatusReply(request.id, {}) if len(scripted.requests) == 3 else None,
-        polite=False,
-    )
-    assert Transport(scripted.endpoint).ask(AskStatus("one"), 10) == StatusReply("one", {})
-    assert scripted.requests == [AskStatus("one")] * 3
-
-
 def in_thread(scripted):
     replies = []
     way = Transport(scripted.endpoint)
