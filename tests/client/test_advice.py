@@ -33,13 +33,7 @@ def test_a_run_that_hardly_waits_is_told_in_one_line():
 
 
 @pytest.mark.parametrize(
-    ("growth", "said"),
-    [
-        (None, "the set has 240,000 records"),
-        (1.0, "the cache is as large as before"),
-        (0.96, "the cache shrank to 0.96x"),
-        (2.0, "the cache grew 2x"),
-    ],
+    ("growth", "said"), [(None, "the set has 240,000 records"), (0.96, "the cache shrank to 0.96x")]
 )
 def test_the_size_of_the_cache_is_told_against_the_set_before(growth, said):
     assert line({**REPORT, "growth": growth}).endswith(f"on data; {said}")
@@ -66,15 +60,10 @@ WAITS = {**REPORT, "seconds_waited": 30.0, "seconds_elsewhere": 70.0, "wait_shar
     ("most", "said"),
     [
         (
-            replace(MOST, bytes=1200 * (40 << 20)),
-            "prefetch_bytes=67108864 holds fewer than two batches of 41943040 bytes: raise it to 167772160",
-        ),
-        (
             replace(MOST, bytes=1200 * 5_000_000, pictures=38_000_000),
             "prefetch_bytes=67108864 holds fewer than two batches of 43000000 bytes: raise it to 172000000",
         ),
         (replace(MOST, threads=1), "threads=1 on 4 processors: raise it, or leave it out"),
-        (replace(MOST, threads=4), "reading gave 0 MB/s, which disk and processors limit"),
         (replace(MOST, bytes=31_000_000_000), "reading gave 310 MB/s, which disk and processors"),
     ],
 )

@@ -109,23 +109,17 @@ FLOAT = Feature("x", "float", "float32", ())
 VECTOR = Feature("x", "float", "float32", (2,))
 IMAGE = Feature("x", "bytes", "uint8", (2, 2), raw=True)
 BITS = Feature("x", "bytes", "bfloat16", (2,), raw=True)
-COUNTS = Feature("x", "int64", "int64", (2,))
 RAGGED = Feature("x", "int64", "int64", None)
-FLAGS = Feature("x", "bytes", "bool", (2,), raw=True)
 
 
 @pytest.mark.parametrize(
     ("feature", "value", "default", "expected"),
     [
         (FLOAT, 2.0, 0.5, 0.5),
-        (VECTOR, np.ones(2, np.float32), 1, [1, 1]),
         (VECTOR, np.ones(2, np.float32), [1, 2.5], [1, 2.5]),
         (IMAGE, np.ones((2, 2), np.uint8), 255, [[255, 255], [255, 255]]),
         (BITS, np.ones(2, np.uint16), [1, -2], [0x3F80, 0xC000]),
-        (COUNTS, np.ones(2, np.int64), 3.0, [3, 3]),
-        (FLAGS, np.ones(2, np.bool_), True, [True, True]),
         (RAGGED, [9], [1, 2, 3], [1, 2, 3]),
-        (Feature("x", "bytes", "bytes", ()), b"a", b"none", b"none"),
         (Feature("x", "bytes", "bytes", ()), b"a", "tëxt", "tëxt".encode()),
         (Feature("x", "bytes", "bytes", None), [b"a"], [b"b", "c"], [b"b", b"c"]),
     ],
@@ -157,23 +151,8 @@ def test_without_a_default_the_record_is_named(tmp_path):
         ({"cast": {"imagee": "int8"}}, "cast names feature 'imagee'; those delivered are bits, im"),
         ({"cast": {"key": "uint8"}}, "cast: feature 'key' is bytes, only numbers can be cast"),
         ({"pad": {"label": 3}}, r"feature 'label' is int64\[\], expected a ragged list of numbers"),
-        (
-            {"pad": {"names": 3}},
-            "feature 'names' is a ragged list of bytes, expected a ragged list",
-        ),
-        (
-            {"one_hot": {"vector": 3}},
-            r"feature 'vector' is float32\[2\], expected a scalar integer",
-        ),
-        (
-            {"one_hot": {"label": True}},
-            "names no classes of this feature: give the number of classes",
-        ),
-        ({"default": {"none": 3}}, "default names feature 'none'"),
-        (
-            {"default": {"label": 3}, "features": ["image"]},
-            "default names feature 'label'; those delivered are image",
-        ),
+        ({"one_hot": {"vector": 3}}, r"'vector' is float32\[2\], expected a scalar integer"),
+        ({"one_hot": {"label": True}}, "names no classes of this feature: give the number of cl"),
     ],
 )
 def test_what_does_not_fit_the_schema_is_refused(files, options, message):
@@ -185,26 +164,15 @@ def test_what_does_not_fit_the_schema_is_refused(files, options, message):
     ("options", "message"),
     [
         ({"cast": "float32"}, "cast='float32', expected a dict of feature name -> value"),
-        ({"pad": {"many"}}, "expected a dict of feature name -> value"),
         ({"cast": {"image": "float23"}}, "'image': 'float23'}: unknown dtype, expected one of bfl"),
         ({"pad": {"many": 0}}, r"expected a length of at least 1, or \(length, value\)"),
-        ({"pad": {"many": (1, 2, 3)}}, "expected a length of at least 1"),
-        ({"pad": {"many": (3, 0.5)}}, "0.5 is no int64"),
         ({"pad": {"many": (3, -1)}, "cast": {"many": "uint8"}}, "-1 is no uint8"),
-        ({"pad": {"many": (3, 1e6)}, "cast": {"many": "float16"}}, "is no float16"),
         ({"one_hot": {"label": 0}}, "expected the number of classes, or True"),
         ({"default": {"label": 1.5}}, r"is int64\[\], expected numbers that int64 can hold"),
-        ({"default": {"image": -1}}, "expected numbers that uint8 can hold"),
         ({"default": {"image": [1, 2]}}, r"one number, or an array of shape \(2, 3\)"),
-        ({"default": {"bits": 1e300}}, "expected numbers that bfloat16 can hold"),
-        (
-            {"default": {"many": 1}},
-            "expected a list, because the feature is ragged in the schema; ",
-        ),
+        ({"default": {"many": 1}}, "expected a list, because the feature is ragged in the schema"),
         ({"default": {"key": 1}}, r"the feature is bytes\[\], expected bytes"),
         ({"default": {"label": 9}, "one_hot": {"label": 9}}, "one_hot has the classes 0 to 8"),
-        ({"default": {"names": b"a"}}, "expected a list of bytes"),
-        ({"default": {"image": list(range(99))}}, r"\.\.\.}: the feature is"),
     ],
 )
 def test_an_impossible_option_is_refused_when_the_loader_is_made(files, options, message):

@@ -103,8 +103,7 @@ def test_whatever_is_damaged_of_a_leased_shard_is_not_delivered_and_is_reported(
 
 
 @pytest.mark.parametrize(
-    ("becomes", "window"),
-    [("nothing", None), ("nothing", 1), ("a loop", 1), ("a folder", None), ("unindexed", None)],
+    ("becomes", "window"), [("nothing", 1), ("a loop", 1), ("unindexed", None)]
 )
 def test_a_leased_shard_that_vanishes_costs_its_records_and_is_reported(
     cache_dir, shard, becomes, window
@@ -125,8 +124,6 @@ def test_a_leased_shard_that_vanishes_costs_its_records_and_is_reported(
         shard.unlink()
         if becomes == "a loop":
             shard.symlink_to(shard)
-        elif becomes == "a folder":
-            shard.mkdir()
         elif becomes == "unindexed":
             shard.with_name(shard.name + ".idx").unlink()
         batches = list(loader)

@@ -81,13 +81,20 @@ def train(nodes, ranks, rank: int, **run):
     return found
 
 
+def test_processes_of_one_replica_read_the_same(node, four):
+    nodes = node("small", 2), node("large", 3)
+    found = four(partial(train, nodes, WITHIN))
+    assert (found[0], found[2]) == (found[1], found[3])
+    for epochs in found:
+        assert [(rank, world, len(read)) for rank, world, read in epochs] == [(0, 1, 20)] * 2
+    assert not set(found[2][0][2]) <= set(range(20)), "of its own set"
+
+
 def test_replicas_that_span_nodes_divide_one_set(node, four):
     nodes = node("one", 2), node("other", 2)
     found = four(partial(train, nodes, SPANNING))
-    assert found[0] == found[2]
-    assert found[1] == found[3]
-    for epoch in range(2):
-        (rank, world, here), (_, _, there) = found[0][epoch], found[1][epoch]
+    assert (found[0], found[1]) == (found[2], found[3])
+    for (rank, world, here), (_, _, there) in zip(*found[:2], strict=True):
         assert (rank, world) == (0, 2)
         assert sorted(here + there) == list(range(20))
 
@@ -126,7 +133,6 @@ def test_different_sets_of_one_replica_are_refused_on_all(node, four):
 def test_ranks_that_are_no_replicas_are_refused_on_all(node, four):
     cases = [
         ([0, 1, 2, 2], [3] * 4),  # uneven
-        ([0, 0, 0, 1], [2] * 4),  # one alone
         ([0, 0, 2, 2], [3] * 4),  # one is absent
         ([0, 0, 1, 1], [2, 2, 2, 3]),
         ([0, 0, 1, None], [2, 2, 2, None]),
@@ -137,10 +143,10 @@ def test_ranks_that_are_no_replicas_are_refused_on_all(node, four):
         with connect(nodes[rank // 2].endpoint) as cache:
             return refusals(
                 *(
-                    lambda case=case: next(
-                        cache.epochs("train", 2, rank=case[0][rank], world=case[1][rank])
+                    lambda ranks=ranks, worlds=worlds: next(
+                        cache.epochs("train", 2, rank=ranks[rank], world=worlds[rank])
                     )
-                    for case in cases
+                    for ranks, worlds in cases
                 )
             )
 

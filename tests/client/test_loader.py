@@ -1,6 +1,7 @@
 import copy
 import gc
 import itertools
+import json
 import os
 import pickle
 
@@ -40,23 +41,9 @@ def test_the_state_is_plain_and_the_same_on_every_rank(files):
         loader = files.numpy(batch_size=10, rank=rank, world=2)
         next(iter(loader))
         states.append(loader.state_dict())
-    assert states[0] == states[1]
-    assert states[0] == {
-        "version": 1,
-        "pass": 0,
-        "position": 1,
-        "seed": 0,
-        "fingerprint": files.fingerprint,
-        "batch_size": 10,
-        "shuffle": True,
-        "reshuffle": True,
-        "window": None,
-        "drop_last": True,
-        "pad_last": False,
-        "batches": None,
-        "world": 2,
-        "part": None,
-    }
+    assert states[0] == states[1] == json.loads(json.dumps(states[0]))
+    known = {"version": 1, "pass": 0, "position": 1, "seed": 0, "batch_size": 10, "world": 2}
+    assert {**states[0], **known, "fingerprint": files.fingerprint} == states[0]
 
 
 @pytest.mark.parametrize(
@@ -156,7 +143,7 @@ def corrupt_file(tmp_path):
     return path, corrupt(path, 7)
 
 
-def test_a_corrupt_record_is_replaced_by_another_and_noted(corrupt_file):
+def test_a_corrupt_record_is_replaced_by_another_and_said_once(corrupt_file, caplog):
     path, offset = corrupt_file
     loader = FileSet(path).numpy(batch_size=5, shuffle=False)
     found = labels(loader)
@@ -165,19 +152,12 @@ def test_a_corrupt_record_is_replaced_by_another_and_noted(corrupt_file):
     ((where, at, why),) = loader.corrupt
     assert (where, at) == (str(path), offset)
     assert "CRC" in why
-
-
-def test_a_replaced_record_is_said_where_each_was_to_come_once(corrupt_file, caplog):
-    path, offset = corrupt_file
+    assert not [line for line in caplog.records if line.levelname == "WARNING"]
     list(FileSet(path).numpy(batch_size=6, shuffle=False, drop_last=False))
-    (line,) = caplog.records
-    assert line.levelname == "WARNING"
+    (line,) = (line for line in caplog.records if line.levelname == "WARNING")
     assert "replaced 1 corrupt records" in line.message
     assert f"at byte {offset} of {path}: " in line.message
     assert "count the others twice (on_corrupt='raise'" in line.message
-    caplog.clear()
-    list(FileSet(path).numpy(batch_size=5, shuffle=False))
-    assert not [line for line in caplog.records if line.levelname == "WARNING"]
 
 
 def test_a_warning_of_a_replaced_record_reaches_stderr_without_any_logging_set_up(corrupt_file):

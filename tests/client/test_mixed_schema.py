@@ -45,14 +45,6 @@ def test_a_label_that_means_other_classes_is_an_error_and_one_that_does_not_say_
     two = schemas(web=[named(LABEL, "cat", "dog")], code=[named(LABEL, "cat", "cow")])
     with pytest.raises(SchemaError, match="in 'web' and 'code': class 1 is 'dog' and 'cow'"):
         mixed(two)
-    longer = schemas(web=[named(LABEL, "cat")], code=[named(LABEL, "cat", "cow")])
-    with pytest.raises(SchemaError, match="1 is none and 'cow'"):
-        mixed(longer)
-    others = schemas(
-        web=[LABEL], code=[named(LABEL, "cat", "dog")], talk=[named(LABEL, "dog", "cat")]
-    )
-    with pytest.raises(SchemaError, match="in 'code' and 'talk': class 0 is 'cat' and 'dog'"):
-        mixed(others)
     assert mixed(schemas(web=[named(LABEL, "cat")], code=[LABEL])) == Schema((LABEL,))
     same = schemas(web=[named(LABEL, "cat")], code=[named(LABEL, "cat")])
     assert mixed(same) == Schema((named(LABEL, "cat"),))
@@ -96,5 +88,3 @@ def test_a_mixture_reads_what_its_datasets_have_in_common_and_defaults_for_the_r
         changed = next(cache.epochs({"web": 1, "code": 1}, 1))
         with pytest.raises(SchemaError, match=r"'label' is int64\[\] .* in 'code' and int64\[2\]"):
             changed.numpy(batch_size=4)
-        with pytest.raises(SchemaError, match="'label' is"):
-            _ = changed.schema

@@ -33,7 +33,7 @@ def folders(tmp_path):
 
 
 @pytest.fixture
-def granting(daemon, folders, sizes, window):
+def granting(daemon, folders, sizes):
     def make(request):
         name, epoch = request.dataset, request.epoch
         return folders[name].manifest(
@@ -42,7 +42,6 @@ def granting(daemon, folders, sizes, window):
             job=request.job,
             epoch=epoch,
             seed=FIRST[name],
-            **window,
         )
 
     return daemon(lending(make))

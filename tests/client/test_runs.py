@@ -51,11 +51,8 @@ def test_of_a_large_set_what_was_not_read_comes_first_in_the_next_epoch_when_it_
     ("arguments", "why"),
     [
         ({}, "expected one of them"),
-        ({"n": 3, "records": 5}, "expected one of them"),
         ({"records": 0}, "records=0, expected at least 1"),
         ({"n": 3, "steps_per_epoch": 0}, "steps_per_epoch=0, expected at least 1"),
-        ({"n": 3, "steps_per_epoch": 1.5}, "steps_per_epoch=1.5, expected a whole number"),
-        ({"n": -1}, "n=-1, expected at least 0"),
         ({"n": 1, "start": 2}, "start=2, n=1"),
     ],
 )
@@ -64,22 +61,12 @@ def test_a_length_that_cannot_be_is_refused_at_once(cache, arguments, why):
         cache.epochs("train", **arguments)
 
 
-LOOKS = [
-    lambda epoch: epoch.numpy(batch_size=1),
-    lambda epoch: epoch.numpy(batch_size=10),  # a pass of it would be longer than what is read
-]
-
-
-@pytest.mark.parametrize("look", LOOKS)
-@pytest.mark.parametrize("before", [True, False])
-def test_a_look_at_some_records_does_not_become_what_the_epoch_reads(cache, before, look):
+def test_a_look_at_some_records_does_not_become_what_the_epoch_reads(cache):
     """Sets of 20, 30, 40, 50 and 60 records, of which 12 are read at a time."""
     found = Counter()
     for epoch in cache.epochs("train", 5, steps_per_epoch=2):
-        if before:
-            next(iter(look(epoch)))
+        next(iter(epoch.numpy(batch_size=1)))
         found.update(labels(epoch.numpy(batch_size=6)))
-        if not before:
-            next(iter(look(epoch)))
+        next(iter(epoch.numpy(batch_size=10)))  # a pass of it would be longer than what is read
     assert max(found.values()) == 1
     assert len(found) == 60
