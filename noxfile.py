@@ -34,7 +34,6 @@ STEPS = {
     "read": ({}, "python -m tests.bench.read"),
     "ingest": ({}, "python -m tests.bench.ingest"),
     "fetched": ({}, "python -m tests.bench.fetched"),
-    "mistaken": ({}, "python -m tests.bench.mistaken"),
     "images": ({}, "python -m tests.bench.images"),
     "state": ({}, "python -m tests.bench.state"),
     "listing": ({}, "python -m tests.bench.listing_table --units 10_000_000"),

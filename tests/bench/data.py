@@ -32,12 +32,11 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """A kind of record: an image of raw uint8 and a label; `mixed`: and a string and a list."""
+    """A kind of record: an image of raw uint8 and a label."""
 
     name: str
     shape: tuple[int, ...]
     batch_size: int
-    mixed: bool = False
 
     @property
     def image_bytes(self) -> int:
@@ -50,7 +49,6 @@ CASES = {
         Case("4kB", (4096,), 256),
         Case("64kB", (65536,), 64),
         Case("786kB", (512, 512, 3), 32),
-        Case("mixed", (64, 64, 3), 128, mixed=True),
     )
 }
 
@@ -72,14 +70,10 @@ class RecordSet:
     def batch_size(self) -> int:
         return min(self.case.batch_size, max(1, self._records // _LEAST_BATCHES))
 
-    @cached_property
-    def record_bytes(self) -> float:
-        """Bytes of the arrays of one record, in the mean: what every figure counts."""
-        numbers = range(min(self.num_records, _WINDOWS))
-        if not self.case.mixed:
-            return self.case.image_bytes + 8
-        lists = sum(4 * len(scores(n)) + len(name(n)) for n in numbers)
-        return self.case.image_bytes + 8 + lists / len(numbers)
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of the arrays of one record: what every figure counts."""
+        return self.case.image_bytes + 8
 
     @cached_property
     def schema(self) -> Schema:
@@ -87,14 +81,10 @@ class RecordSet:
 
     @property
     def _records(self) -> int:
-        return max(_LEAST_BATCHES, int(self.megabytes * 1e6 / (self.case.image_bytes + 8)))
+        return max(_LEAST_BATCHES, int(self.megabytes * 1e6 / self.record_bytes))
 
     def record(self, number: int) -> Record:
-        record: Record = {"image": image(self.case, number), "label": number}
-        if self.case.mixed:
-            record["name"] = name(number)
-            record["scores"] = scores(number).tolist()
-        return record
+        return {"image": image(self.case, number), "label": number}
 
     @property
     def files(self) -> list[str]:
@@ -143,15 +133,6 @@ def image(case: Case, number: int) -> NDArray[np.uint8]:
     flat = _noise(case.image_bytes)[start : start + case.image_bytes].copy()
     flat[:8] = flat[-8:] = np.frombuffer(np.int64(number).tobytes(), np.uint8)
     return flat.reshape(case.shape)
-
-
-def scores(number: int) -> NDArray[np.float32]:
-    """float32 [16 ... 240]."""
-    return np.arange(16 + number % 225, dtype=np.float32) + number % 1000
-
-
-def name(number: int) -> bytes:
-    return f"record {number:012d}".encode() + b"." * (number % 41)
 
 
 @lru_cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,29 +66,9 @@ def _check(batch: Batch, records: RecordSet) -> NDArray[np.int64]:
             raise DeliveryError("an image does not belong to its label")
     if not np.array_equal(images[0], data.image(records.case, int(labels[0]))):
         raise DeliveryError(f"the image of record {labels[0]} is not the one that was written")
-    if records.case.mixed:
-        for label, scores in zip(labels, _lists(batch["scores"]), strict=True):
-            if not np.array_equal(scores, data.scores(int(label))):
-                raise DeliveryError(f"record {label}: other scores than were written")
-        for label, name in zip(labels, _strings(batch["name"]), strict=True):
-            _equal(f"name of record {label}", name, data.name(int(label)))
     return labels.copy()
 
 
 def _equal(what: str, found: object, expected: object) -> None:
     if found != expected:
         raise DeliveryError(f"{what}: {found}, expected {expected}")
-
-
-def _lists(column: Any) -> Iterable[NDArray[np.float32]]:
-    """The rows of a ragged column: values and row splits, as an object or a pair."""
-    if isinstance(column, tuple):
-        values, splits = map(np.asarray, column)
-    else:
-        values, splits = np.asarray(column.values), np.asarray(column.row_splits)
-    return [values[splits[i] : splits[i + 1]] for i in range(len(splits) - 1)]
-
-
-def _strings(column: Any) -> Iterable[bytes]:
-    rows = column.numpy() if hasattr(column, "numpy") else column
-    return [row.encode() if isinstance(row, str) else bytes(row) for row in rows]

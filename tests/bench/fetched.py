@@ -24,7 +24,6 @@ from tests.e2e.daemons import ExecutedDaemon, wait_until
 from tests.e2e.link import Link
 from tests.stores import S3Server, s3_server
 
-BAR = 1.01
 BUCKET = "fetched"
 PATIENCE = 300.0  # seconds
 _RECORD = 100_000
@@ -106,8 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     document: dict[str, Any] = {}
     for case, found in run([CASES[0], *large], options.folder):
         document[case.name] = found
-        met = "met" if found["ratio"] <= BAR else "missed"
-        sys.stdout.write(f"{case.name}: {found['ratio']:.4f} (<= {BAR}): {met}\n")
+        sys.stdout.write(f"{case.name}: {found['ratio']:.4f}\n")
     if options.json:
         options.json.write_text(json.dumps(document, indent=2))
     return 0

@@ -13,18 +13,15 @@ import json
 import os
 import resource
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 import boto3
 import obstore
-from botocore.config import Config
 from obstore.store import S3Store
 
 Figures = dict[str, float]
@@ -44,12 +41,10 @@ def _cpu_seconds() -> float:
     return sum(u.ru_utime + u.ru_stime for u in used)
 
 
-def _client(connections: int) -> Any:
-    return boto3.client("s3", config=Config(max_pool_connections=connections))
-
-
 def _keys(bucket: str, prefix: str) -> list[str]:
-    pages = _client(1).get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+    pages = (
+        boto3.client("s3").get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+    )
     return [found["Key"] for page in pages for found in page.get("Contents", ())]
 
 
@@ -107,49 +102,9 @@ def into_files(bucket: str, prefix: str, connections: int) -> Figures:
         shutil.rmtree(folder)
 
 
-def by_boto3(bucket: str, prefix: str, connections: int) -> Figures:
-    """Whole objects by boto3 in as many threads, thrown away."""
-    keys, client = _keys(bucket, prefix), _client(connections)
-
-    def get(key: str) -> int:
-        return len(client.get_object(Bucket=bucket, Key=key)["Body"].read())
-
-    figures: Figures = {"objects": len(keys)}
-    with measured(figures), ThreadPoolExecutor(connections) as threads:
-        figures["bytes"] = sum(threads.map(get, keys))
-    return figures
-
-
-def by_s5cmd(bucket: str, prefix: str, connections: int) -> Figures:
-    """All objects to files on disk, by s5cmd; it lists them itself."""
-    command = shutil.which("s5cmd")
-    if command is None:
-        raise SystemExit("s5cmd is not installed")
-    folder = tempfile.mkdtemp(prefix="cachecd-s5cmd-", dir=os.environ.get("TMPDIR"))
-    figures: Figures = {}
-    try:
-        source = f"s3://{bucket}/{prefix}*"
-        with measured(figures):
-            subprocess.run(
-                [command, "--log=error", f"--numworkers={connections}", "cp", source, folder],
-                check=True,
-                env={**os.environ, "S3_ENDPOINT_URL": os.environ["AWS_ENDPOINT_URL"]},
-            )
-        sizes = [
-            os.path.getsize(os.path.join(at, name))
-            for at, _, names in os.walk(folder)
-            for name in names
-        ]
-        return {**figures, "objects": len(sizes), "bytes": sum(sizes)}
-    finally:
-        shutil.rmtree(folder)
-
-
 FETCHERS: dict[str, Callable[[str, str, int], Figures]] = {
     "obstore": by_obstore,
     "files": into_files,
-    "boto3": by_boto3,
-    "s5cmd": by_s5cmd,
 }
 
 

@@ -29,10 +29,7 @@ Batches = Iterator[Any]
 
 @dataclass(frozen=True)
 class Way:
-    """`imports`: loaded before a measurement is forked. `environment`: whose Python has `packages`.
-
-    `run`: the generator, or, of what does not read, the feature of the cache.
-    """
+    """`imports`: loaded before a measurement is forked. `environment`: whose Python has `packages`."""
 
     title: str
     run: Any
@@ -44,11 +41,9 @@ class Way:
 def measure(way: str, folder: str, form: str, batch: int, seconds: float, beside: bool) -> Any:
     """Images a second, taken as fast as they come, once the reader is warm, and their processor time."""
     with computing() if beside else nullcontext():
-        began = time.perf_counter()
         batches = WAYS[way].run(folder, form, batch)
         check(next(batches), batch, (256, 256) if form == "masks" else (SIZE, SIZE, 3))
-        start = time.perf_counter() - began
-        warm, count = began + start + seconds / 3, 0
+        warm, count = time.perf_counter() + seconds / 3, 0
         while count < _WARM_BATCHES or time.perf_counter() < warm:
             next(batches)
             count += 1
@@ -58,7 +53,7 @@ def measure(way: str, folder: str, form: str, batch: int, seconds: float, beside
             next(batches)
             count += 1
         seconds, images = time.perf_counter() - opened, count * batch
-        done = {"images_s": images / seconds, "start_s": start}
+        done = {"images_s": images / seconds}
         return done if beside else {**done, "cpu_ms": (cpu_seconds() - cpu) / images * 1e3}
 
 
@@ -220,25 +215,6 @@ def pillow(folder: str, form: str, batch: int) -> Batches:
     yield from DataLoader(pictures, batch, sampler=endless, num_workers=2)
 
 
-def spdl(folder: str, form: str, batch: int) -> Batches:
-    import spdl.io as io
-    from spdl.dataloader import DataLoader
-
-    paths = files(folder)
-
-    def decoded(path: str) -> Any:
-        packets = io.demux_image(path)
-        left, top, wide, high = crop(packets.width, packets.height)
-        steps = f"crop={wide}:{high}:{left}:{top}:exact=1,scale={SIZE}:{SIZE}:flags=bilinear"
-        flip = ",hflip" if random.random() < 0.5 else ""
-        return io.decode_packets(packets, filter_desc=f"{steps},format=rgb24{flip}")
-
-    yield from DataLoader(
-        (random.choice(paths) for _ in iter(int, 1)), preprocessor=decoded, batch_size=batch,
-        aggregator=lambda frames: io.to_numpy(io.convert_frames(frames)), num_threads=THREADS,
-    )  # fmt: skip
-
-
 _OURS = ("torch", "cachecd_client")
 _TF = ("tensorflow",)
 WAYS = {
@@ -250,10 +226,6 @@ WAYS = {
         "dali", "nvidia-dali-cuda120==2.4.0 numpy",
     ),
     "pillow": Way("torch's DataLoader, 2 workers, Pillow", pillow, ("torch", "PIL.Image")),
-    "spdl": Way(
-        "SPDL, 2 threads, ffmpeg", spdl, ("spdl.io", "spdl.dataloader", "numpy"),
-        "spdl", "spdl numpy",
-    ),
     "ours-masks": Way("cachecd, `Image(class_map=...)`", ours, _OURS),
     "tf.data-masks": Way("tf.data, `reduce_all(equal(mask, color), -1)` a color", tf_masks, _TF),
 }  # fmt: skip

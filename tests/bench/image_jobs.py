@@ -13,7 +13,6 @@ import random
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,8 @@ from tests.bench.image_decoders import SIZE, THREADS, Way, check
 LIMIT, SHARD = 300 << 20, 8 << 20
 # Cached before the first epoch begins, unless the bucket has less. More leaves no room to rotate.
 _FIRST = 225 << 20
-_CAPACITY = 100 << 20
 _PATIENCE = 200.0  # seconds
 _EPOCHS = 3
-_STEPS = {"payload": [], "image": ["decode_image", {"resize": 256}]}  # by the feature that is read
 
 Epochs = Iterator[Iterable[tuple[Any, list[Any]]]]  # of batches: images, keys
 
@@ -55,53 +52,22 @@ def measure(
     return {"images_s": images_s, "nothing_s": nothing_s, "distinct": min(distinct)}
 
 
-def capacity(
-    way: str, url: str, folder: str, batch: int, environ: dict[str, str]
-) -> dict[str, float]:
-    """Records in a full cache of 100 MiB, and the time from the daemon's start to its first batch."""
-    os.environ.update(environ)
-    feature = WAYS[way].run
-    began = time.perf_counter()
-    with _daemon(url, Path(folder), _CAPACITY, 1 << 20, feature) as (daemon, cache):
-        with cache.acquire("train", timeout=_PATIENCE) as epoch:
-            next(iter(_loader(epoch, batch // 4, feature)))
-            first_batch_s = time.perf_counter() - began
-        daemon.settle()
-        return {"records": daemon.train["records"], "first_batch_s": first_batch_s}
-
-
-@contextmanager
-def _daemon(
-    url: str, folder: Path, limit: int, first: int, feature: str
-) -> Iterator[tuple[Any, Any]]:
+def ours(url: str, folder: Path, batch: int) -> Epochs:
+    """A daemon, started from nothing, and a trainer that waits until the set is whole."""
+    from cachecd_client import Image
     from tests.e2e.daemons import ExecutedDaemon
 
     source = {"url": url, "format": "files", "label": {"pattern": "^([^/]+)/"}}
-    train = {"source": source, "transform": _STEPS[feature], "grow": {"first": first}}
-    with (
-        ExecutedDaemon(
-            folder, {"train": train}, os.environ, limit=limit, shard_size=SHARD,
-            sampler={"workers": 2},
-        ) as daemon,
-        daemon.start().connect(timeout=_PATIENCE) as cache,
-    ):  # fmt: skip
-        yield daemon, cache
-
-
-def _loader(epoch: Any, batch: int, feature: str) -> Any:
-    from cachecd_client import Image
-
-    crops = {feature: Image(SIZE, crop="random", flip=0.5)}
-    return epoch.torch(
-        batch, drop_last=False, features=[feature, "key"], threads=THREADS, decode=crops
-    )
-
-
-def ours(url: str, folder: Path, batch: int) -> Epochs:
-    """A daemon, started from nothing, and a trainer that waits until the set is whole."""
-    with _daemon(url, folder, LIMIT, _FIRST, "payload") as (_, cache):
+    daemon = ExecutedDaemon(
+        folder, {"train": {"source": source, "grow": {"first": _FIRST}}}, os.environ,
+        limit=LIMIT, shard_size=SHARD, sampler={"workers": 2},
+    )  # fmt: skip
+    with daemon, daemon.start().connect(timeout=_PATIENCE) as cache:
         for epoch in cache.epochs("train", 1 << 30, timeout=_PATIENCE):
-            loader = _loader(epoch, batch, "payload")
+            loader = epoch.torch(
+                batch, drop_last=False, features=["payload", "key"], threads=THREADS,
+                decode={"payload": Image(SIZE, crop="random", flip=0.5)},
+            )  # fmt: skip
             yield ((columns["payload"], columns["key"].tolist()) for columns in loader)
 
 
@@ -221,6 +187,4 @@ WAYS = {
         "MosaicML Streaming, `MDSWriter` and `StreamingDataset`, 2 workers", mosaic,
         (*_TORCHVISION, "streaming"), *_STREAMING,
     ),
-    "ours-encoded": Way("JPEGs", "payload", _OURS),
-    "ours-pixels": Way("pixels, `decode_image` and `resize: 256`", "image", _OURS),
 }  # fmt: skip

@@ -4,7 +4,7 @@
 
 makes the pictures once (crops of Debian's wallpapers, fetched by apt-get), measures each case with every
 way that has an environment, by turns on two cores, and prints tables in Markdown. docs/benchmarks.md says
-what is measured. DALI, SPDL, litData and MosaicML Streaming have environments of their own.
+what is measured. DALI, litData and MosaicML Streaming have environments of their own.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from tests.bench import image_decoders, image_jobs, report
-from tests.bench.bars import Row
 from tests.bench.image_decoders import Way
 from tests.bench.image_pictures import Pictures
 from tests.bench.runs import warm
@@ -38,23 +36,15 @@ CORES, BUCKET = 2, "images"
 WAYS: dict[str, Way] = {
     **image_decoders.WAYS,
     **image_jobs.WAYS,
-    "ours-bare": Way("cachecd, `FileSet(files).torch()`", None, ("torch", "cachecd_client")),
-    "memcpy": Way("memcpy, one thread", None, ("torch", "cachecd_client")),
 }
 FIGURES = {
     "images_s": "images/s",
     "cpu_ms": "processor time, ms an image",
     "nothing_s": "from nothing to every image once, s",
-    "records": "records in the cache",
-    "first_batch_s": "start to first batch, s",
-    "mb_s": "MB/s",
-    "first_batch_ms": "file names to first batch, ms",
 }
 _DECODE, _JOB = "tests.bench.image_decoders:measure", "tests.bench.image_jobs:measure"
-_CAPACITY, _BARE = "tests.bench.image_jobs:capacity", "tests.bench.bare:"
-_DECODERS = "ours", "tf.data", "tf.data-antialiased", "dali", "pillow", "spdl"
-_JOBS = "litdata-job", "mosaic-job"
-_PLAN = "repeats", "seconds", "batch", "count", "job", "megabytes", "quick"
+_DECODERS = "ours", "tf.data", "tf.data-antialiased", "dali", "pillow"
+_PLAN = "repeats", "seconds", "batch", "count", "job", "quick"
 
 Measured = dict[str, dict[str, dict[str, list[float]]]]  # case -> way -> figure -> a value a repeat
 
@@ -85,75 +75,8 @@ CASES = {
         ("ours-masks", "tf.data-masks"),
         form="masks",
     ),
-    "bytes4kB": Case(
-        "Records of 4 kB, a bytes column", ("ours-bare", "memcpy"), f"{_BARE}bytes_column"
-    ),
-    "bare786kB": Case(
-        "Records of 786 kB without sidecars, 1 GB", ("ours-bare",), f"{_BARE}first_batch"
-    ),
-    "job": Case("The whole job, epochs 2 and 3", ("ours-job", *_JOBS), _JOB),
-    "capacity": Case("A cache of 100 MiB", ("ours-encoded", "ours-pixels"), _CAPACITY),
+    "job": Case("The whole job, epochs 2 and 3", ("ours-job", "litdata-job", "mosaic-job"), _JOB),
 }
-
-
-@dataclass(frozen=True)
-class Bar:
-    """`ours` against the best of `others` by a figure: at least, or `at_most`, so many times it.
-
-    Without `others`, by the figure itself, in ms.
-    """
-
-    title: str
-    case: str
-    limit: float
-    others: tuple[str, ...]
-    figure: str = "images_s"
-    at_most: bool = False
-
-
-_BESIDE = {"dali": 1.8, "tf.data": 1.8, "tf.data-antialiased": 1.8, "pillow": 3.0, "spdl": 3.0}
-_LIMITS = {
-    "jpg256": {**dict.fromkeys(_DECODERS[1:], 1.8), "dali": 2.2},
-    "jpg512": {"dali": 2.0, "tf.data": 1.0, "tf.data-antialiased": 2.5},
-    "jpg256-beside": _BESIDE,
-    "jpg512-beside": _BESIDE,
-}
-_PIXELS = ("ours-pixels",)
-BARS = (
-    *(
-        Bar("images/s", case, limit, (other,))
-        for case, limits in _LIMITS.items()
-        for other, limit in limits.items()
-    ),
-    Bar("distinct images/s, epochs 2 and 3", "job", 2.2, _JOBS),
-    Bar("seconds from nothing to every image once", "job", 0.7, _JOBS, "nothing_s", True),
-    Bar("records, by pixel bytes / JPEG bytes", "capacity", 0.9, _PIXELS, "records"),
-    Bar("start to first batch", "capacity", 1.0, _PIXELS, "first_batch_s", True),
-    Bar("MB/s", "bytes4kB", 0.7, ("memcpy",), "mb_s"),
-    Bar("first batch of a bare set, after imports", "bare786kB", 100, (), "first_batch_ms", True),
-)
-
-
-def judge(measured: Measured, pixel_ratio: float) -> list[Row]:
-    """`pixel_ratio`: how many times the bytes of a JPEG its pixels take, by which `records` is divided."""
-    rows = []
-    for bar in BARS:
-        values = {way: of.get(bar.figure) for way, of in measured.get(bar.case, {}).items()}
-        ours = values.get(CASES[bar.case].ways[0])
-        theirs = {way: median(of) for way in bar.others if (of := values.get(way))}
-        required = f"{'≤' if bar.at_most else '≥'} {bar.limit:g}{'x' if bar.others else ' ms'}"
-        if not ours or not (theirs or not bar.others):
-            against = ", ".join(bar.others)
-            rows.append(Row(bar.title, bar.case, required, against, None, None, None, None))
-            continue
-        best = (min if bar.at_most else max)(theirs, key=lambda way: theirs[way], default=None)
-        scale = pixel_ratio if bar.figure == "records" else 1.0
-        base = values[best] or [] if best else [1.0] * len(ours)
-        found = [a / b / scale for a, b in zip(ours, base, strict=True)]
-        met = median(found) <= bar.limit if bar.at_most else median(found) >= bar.limit
-        figures = median(found), min(found), max(found)
-        rows.append(Row(bar.title, bar.case, required, best, *figures, met))
-    return rows
 
 
 class Run:
@@ -189,15 +112,13 @@ class Run:
 
     def _task(self, case: Case, stack: ExitStack) -> dict[str, Any]:
         """Prepares pictures, records or the bucket of a case. Returns the arguments of its measurements."""
-        options, seconds = self.options, self.options.seconds
-        if case.call.startswith(_BARE):
-            return {"folder": str(options.data), "megabytes": options.megabytes, "seconds": seconds}
+        options = self.options
         if case.call == _DECODE:
             self._say(f"pictures: {case.form}, {case.size}")
             folder = self.pictures.decoding(case.form, case.size)
             warm([folder])
             task = {"folder": str(folder), "form": case.form, "beside": case.beside}
-            return {**task, "seconds": seconds, "batch": options.batch}
+            return {**task, "seconds": options.seconds, "batch": options.batch}
         if self._server is None:
             self._server = stack.enter_context(s3_server())
             files = sorted(self.pictures.classes().rglob("*.jpg"))
@@ -260,21 +181,14 @@ class Run:
             return {}, f"an epoch had {distinct} distinct images of {images}"
         return done, answer.get("failed", "")
 
-    @property
-    def pixel_ratio(self) -> float:
-        sizes = [f.stat().st_size for f in self.pictures.classes().rglob("*.jpg")]
-        return 256 * 256 * 3 * len(sizes) / sum(sizes)
 
-
-def page(run: Run, rows: Sequence[Row] = ()) -> str:
-    """The tables; the bars are for whoever runs it, and not for the documentation."""
+def page(run: Run) -> str:
     here, options = report.machine(), run.options
     packages = ", ".join(f"{name} {version}" for name, version in sorted(run.versions.items()))
     parts = [
         f"{here['processor']}, {CORES} cores; Python {here['python']}; {packages}. "
         f"{options.repeats} repeats: medians, in brackets the least and the greatest if they differ by "
         f"more than half; batches of {options.batch}.",
-        *([report.bar_table(rows)] if rows else []),
     ]
     cases = sorted(run.measured, key=list(CASES).index)
     decoding = [name for name in cases if CASES[name].ways == _DECODERS]
@@ -320,13 +234,12 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("--data", type=Path, default=ROOT / "build" / "bench", help="where the pictures are kept")
     add("--python", nargs="+", default=[], metavar="NAME=PATH",
-        help="interpreters of dali, spdl and streaming; build/bench/envs/NAME otherwise")  # fmt: skip
+        help="interpreters of dali and streaming; build/bench/envs/NAME otherwise")  # fmt: skip
     add("--repeats", type=int, default=5, help="of every measurement, by turns (5)")
     add("--seconds", type=float, default=1.5, help="of one measurement of a decoder (1.5)")
     add("--batch", type=int, default=64)
     add("--count", type=int, default=600, help="pictures of each size for the decoders")
     add("--job", type=int, default=6000, help="pictures of the whole job")
-    add("--megabytes", type=float, default=1000.0, help="of records without pictures (1000)")
     add("--only", nargs="+", metavar="CASE/WAY", help="patterns, as 'jpg256/*' or '*/ours*'")
     add("--quick", action="store_true", help="few pictures of noise, one repeat: no figures")
     add("--json", type=Path, metavar="FILE",
@@ -337,7 +250,6 @@ def parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="puts the tables into this page, between its marks",
     )
-    add("--strict", action="store_true", help="exit 1 if a bar is missed or not measured")
     return made
 
 
@@ -347,8 +259,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pairs = (pair.partition("=") for pair in options.python)
     options.python = {name: Path(path) for name, _, path in pairs}
     if options.quick:
-        options.count, options.job, options.megabytes = 32, 128, 8.0
-        options.repeats, options.seconds = 1, 0.05
+        options.count, options.job, options.repeats, options.seconds = 32, 128, 1, 0.05
     if options.page:
         report.put_into(options.page, None, MARK)  # what would fail at the end fails now
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
@@ -367,8 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             parsing.error(f"{options.json} was measured by {document['plan']}, not by {plan}")
         run.measured, run.versions = document["measured"], document["versions"]
 
-    def keep() -> Sequence[Row]:
-        rows = judge(run.measured, run.pixel_ratio if "capacity" in run.measured else 1.0)
+    def keep() -> None:
         if options.json:
             document = {
                 "machine": report.machine(),
@@ -376,18 +286,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "measured": run.measured,
                 "absent": run.absent,
                 "versions": run.versions,
-                "bars": [row.to_json() for row in rows],
             }
             options.json.write_text(json.dumps(document, indent=1) + "\n")
-        return rows
 
     run.measure(keep)
-    rows = keep()
-    figures = page(run, rows)
+    keep()
+    figures = page(run)
     sys.stdout.write(figures)
     if options.page:
-        report.put_into(options.page, page(run), MARK)
-    return 1 if options.strict and not all(row.met for row in rows) else 0
+        report.put_into(options.page, figures, MARK)
+    return 0
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@
 
 starts a real S3 server on this machine, fills it (2 GiB in 64 MiB TFRecord objects, 1 GB in objects of
 100 kB, 200 MB in objects of 10 kB), and reads each by turns: by obstore (`obstore`: thrown away; `files-8`:
-8 objects at a time streamed into files that are synced at the end), by boto3 in threads (thrown away), by
-s5cmd (to files), and by the daemon (to sealed shards, every CRC checked and made, everything synced). The
-server has a part in every figure: it runs on the same cores.
+8 objects at a time streamed into files that are synced at the end), and by the daemon (to sealed shards,
+every CRC checked and made, everything synced). The server has a part in every figure: it runs on the same
+cores.
 """
 
 from __future__ import annotations
@@ -33,29 +33,14 @@ ROOT = Path(__file__).parents[2]
 BUCKET = "ingest"
 FIGURES = {
     "mb_s": "MB/s",
-    "objects_s": "objects/s",
-    "objects_cpu_s": "objects/CPU s",
     "cpu_s_gb": "CPU s/GB",
     "sampler_peak_mb": "a sampler's peak MB",
 }
-FILES = ("files-4", "files-8", "files-16")
-# What is measured -> (of which case, which figure, the best of whom, at least so many times theirs).
-BARS = {
-    "64 MiB objects, against obstore into files": ("tfrecord", "mb_s", FILES, 0.9),
-    "64 MiB objects, against bare GETs": ("tfrecord", "mb_s", ("obstore",), 0.0),
-    "100 kB objects, against bare GETs": ("100kB", "mb_s", ("obstore",), 0.65),
-    "10 kB objects for a CPU second, against bare GETs": (
-        *("10kB", "objects_cpu_s", ("obstore",)),
-        0.6,
-    ),
-}
 CONTENDERS = {
-    "tfrecord": ("obstore", *FILES, "boto3", "s5cmd", "ours"),
-    "100kB": ("obstore", "boto3", "ours"),
+    "tfrecord": ("obstore", "files-4", "files-8", "files-16", "ours"),
+    "100kB": ("obstore", "ours"),
     "10kB": ("obstore", "ours"),
 }
-FIRST_BATCH_S = 3.0  # with so many objects in the bucket:
-MANY = 100_000
 
 Measured = dict[str, dict[str, list[float]]]  # contender -> figure -> a value a repeat
 
@@ -149,35 +134,12 @@ def measure(
                     assert (done["objects"], done["bytes"]) == (case.objects, size), done
             values = found.setdefault(name, {})
             values.setdefault("mb_s", []).append(done["bytes"] / done["seconds"] / 1e6)
-            objects = case.objects * done["bytes"] / size
-            values.setdefault("objects_s", []).append(objects / done["seconds"])
-            values.setdefault("objects_cpu_s", []).append(objects / done["cpu_seconds"])
             values.setdefault("cpu_s_gb", []).append(done["cpu_seconds"] / done["bytes"] * 1e9)
             if "sampler_peak_mb" in done:
                 values.setdefault("sampler_peak_mb", []).append(done["sampler_peak_mb"])
             mb_s = values["mb_s"][-1]
             say(f"{case.name}: {repeat + 1} of {options.repeats}, {name}: {mb_s:.0f} MB/s")
     return found
-
-
-def measure_first_batch(server: S3Server, options: argparse.Namespace) -> list[float]:
-    """Seconds from the daemon's start to the first batch, of a bucket with many objects."""
-    say(f"filling a bucket with {options.many} objects")
-    fill(server, Case("5kB", options.many, 5000))
-    source = {"url": f"s3://{BUCKET}/5kB/", "format": "files"}
-    seconds = []
-    for _ in range(options.repeats):
-        with tempfile.TemporaryDirectory(prefix="cachecd-ingest-", dir=options.folder) as folder:
-            sampler = {"workers": options.workers, "connections": options.connections}
-            done = ingesting.first_batch(Path(folder), server, source, sampler)
-        seconds.append(done["first_batch_s"])
-    return seconds
-
-
-def ratios(found: Measured, figure: str, others: Sequence[str]) -> list[float]:
-    """Ours against the best of the others, repeat by repeat."""
-    best = [max(values) for values in zip(*(found[o][figure] for o in others), strict=True)]
-    return [a / b for a, b in zip(found["ours"][figure], best, strict=True)]
 
 
 def spread(values: Sequence[float], digits: int) -> str:
@@ -207,7 +169,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--large", type=int, default=32, help="objects of 64 MiB")
     parser.add_argument("--small", type=int, default=10_000, help="objects of 100 kB")
     parser.add_argument("--tiny", type=int, default=20_000, help="objects of 10 kB")
-    parser.add_argument("--many", type=int, default=MANY, help="objects in the bucket of the start")
     parser.add_argument("--only", nargs="*", default=[], metavar="CONTENDER")
     parser.add_argument("--json", type=Path, help="also write all figures there")
     options = parser.parse_args(arguments)
@@ -216,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         Case("100kB", options.small, 100_000),
         Case("10kB", options.tiny, 10_000),
     ]
-    document: dict[str, Any] = {"cases": {}, "bars": {}}
+    document: dict[str, Any] = {"cases": {}}
     for case in cases:
         if not case.objects:
             continue
@@ -227,25 +188,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             contenders = [c for c in CONTENDERS[case.name] if c in (options.only or [c])]
             found = measure(server, case, contenders, options)
         document["cases"][case.name] = found
-        lines = list(table(case, found))
-        for bar, (of, figure, others, least) in BARS.items():
-            if of == case.name and {"ours", *others} <= found.keys():
-                values = ratios(found, figure, others)
-                met = statistics.median(values) >= least
-                document["bars"][bar] = {"ratios": values, "least": least, "met": met}
-                verdict = "met" if met else "missed"
-                lines.append(f"{bar}: {spread(values, 2)}x (>= {least}): {verdict}")
-        sys.stdout.write("\n".join([*lines, "", ""]))
-    if options.many:
-        with s3_server() as server:
-            server.bucket(BUCKET)
-            seconds = measure_first_batch(server, options)
-        met = statistics.median(seconds) <= FIRST_BATCH_S
-        document["first_batch_s"] = seconds
-        sys.stdout.write(
-            f"start to first batch, {options.many:,} objects in the bucket: {spread(seconds, 2)} s "
-            f"(<= {FIRST_BATCH_S:g}): {'met' if met else 'missed'}\n"
-        )
+        sys.stdout.write("\n".join([*table(case, found), "", ""]))
     if options.json:
         options.json.write_text(json.dumps(document, indent=2))
     return 0

@@ -59,26 +59,8 @@ def ingest(
             "seconds": max(path.stat().st_mtime for path in folder.rglob("shards")) - began,
             "cpu_seconds": _cpu(daemon.pid) - cpu,
             "records": after["records"] - before["records"],
-            "shards": after["shards"] - before["shards"],
             "sampler_peak_mb": max(_peak_mb(pid) for pid in descendants(daemon.pid)),
         }
-
-
-def first_batch(
-    folder: Path, server: S3Server, source: dict[str, Any], sampler: dict[str, Any]
-) -> dict[str, float]:
-    """From the daemon's start to the first batch of its first lease, with which training can begin."""
-    dataset = {"train": {"source": source, "grow": {"first": "1MiB"}}}
-    began = time.monotonic()
-    with (
-        ExecutedDaemon(
-            folder, dataset, server.environ, limit="8GiB", shard_size="1MiB", sampler=sampler
-        ) as daemon,
-        daemon.start().connect(timeout=PATIENCE) as cache,
-        cache.acquire("train", timeout=PATIENCE) as epoch,
-    ):
-        next(iter(epoch.numpy(32)))
-        return {"first_batch_s": time.monotonic() - began, "records": epoch.num_records}
 
 
 def _cpu(pid: int) -> float:

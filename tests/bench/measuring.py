@@ -23,12 +23,11 @@ _PATIENCE = 8  # times the seconds asked for, before a window ends wherever it i
 
 @dataclass(frozen=True)
 class Window:
-    """What came in a stretch of time; `start`: seconds from nothing to the first batch before it."""
+    """What came in a stretch of time."""
 
     records: int
     seconds: float
     cpu_seconds: float
-    start: float
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,6 @@ def drain(
     of a later pass, whose start is then within, or, if `seconds` are over long before the end of
     the first, at any batch: as much is read as delivered while the buffer stays full.
     """
-    began = time.perf_counter()
     batches = passes()
     next(batches)
     with company or nullcontext():
@@ -67,13 +65,13 @@ def drain(
                 count += len(batch["label"])
                 now = time.perf_counter()
                 if now >= soon and ((first_pass and count < most) or now >= late):
-                    return Window(count, now - opened, cpu_seconds() - cpu, opened - began)
+                    return Window(count, now - opened, cpu_seconds() - cpu)
             batches = passes()
             count += len(next(batches)["label"])
             first_pass = False
             now = time.perf_counter()
             if now >= soon:
-                return Window(count, now - opened, cpu_seconds() - cpu, opened - began)
+                return Window(count, now - opened, cpu_seconds() - cpu)
 
 
 def pace(passes: Passes, records: RecordSet, seconds: float, rate: float = PACE) -> Paced:

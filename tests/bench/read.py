@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.bench import bars, plot, report
+from tests.bench import report
 from tests.bench.runs import Plan, run, wanted
 from tests.bench.worker import ROOT
 
@@ -39,14 +39,12 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--quick", action="store_true", help="16 MB, one repeat, no figures to rely on")
     add("--json", type=Path, metavar="FILE", help="everything measured")
-    add("--plot", type=Path, metavar="FILE", help="a picture, .svg or .png; needs matplotlib")
     add(
         "--page",
         type=Path,
         metavar="FILE",
         help="puts the tables into this page, between its marks",
     )
-    add("--strict", action="store_true", help="exit 1 if a bar is missed or not measured")
     return made
 
 
@@ -60,11 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seconds=QUICK_SECONDS if options.quick else options.seconds,
         only=options.only,
     )
-    # What would fail at the end fails now.
     if options.page:
-        report.put_into(options.page, None)
-    if options.plot:
-        plot.check(options.plot)
+        report.put_into(options.page, None)  # what would fail at the end fails now
     began = time.monotonic()
 
     def say(what: str) -> None:
@@ -73,17 +68,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not wanted(plan):
         parsing.error(f"no CASE/READER is like {' or '.join(plan.only)}")
     results = run(plan, say)
-    rows = bars.judge(results.measured)
-    figures = report.page(plan, results, rows)
+    figures = report.page(plan, results)
     sys.stdout.write(figures)
     if options.json:
-        document = report.document(plan, results, rows)
+        document = report.document(plan, results)
         options.json.write_text(json.dumps(document, indent=1) + "\n")
     if options.page:
-        report.put_into(options.page, report.page(plan, results))
-    if options.plot:
-        plot.draw(results, options.plot)
-    return 1 if options.strict and not all(row.met for row in rows) else 0
+        report.put_into(options.page, figures)
+    return 0
 
 
 if __name__ == "__main__":

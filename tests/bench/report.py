@@ -10,33 +10,20 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tests.bench.bars import Row
 from tests.bench.contenders import CONTENDERS
 from tests.bench.data import CASES, RecordSet
 from tests.bench.measuring import PACE
 from tests.bench.runs import Plan, Results
 
-_VERSION = 1  # of the JSON document
 _PACKAGES = (
-    *("numpy", "torch", "tensorflow-cpu", "tensorflow", "tfrecord", "webdataset", "litdata"),
-    *("mosaicml-streaming", "array-record"),
+    *("numpy", "torch", "tensorflow-cpu", "tensorflow", "webdataset", "litdata"),
+    "mosaicml-streaming",
 )
 _KEPT = 0.97  # of the pace: below, the consumer was held up
-# Settings that the documentation leaves out: it has the default of each reader, or a setting that is
-# faster alone, or beside a thread at 4 kB.
-_NOT_IN_DOCS = frozenset(
-    {
-        *(f"tf.data:{name}" for name in ("parse first", "parse first, 2 calls", "2 calls")),
-        *(f"tf.data:{name}" for name in ("deterministic", "read 8 MiB", "shuffle 256 MiB")),
-        *("memmap:2 workers", "tfrecord:0 workers", "webdataset:0 workers", "litdata:2 workers"),
-        *("mosaicml-streaming:0 workers", "array_record:0 workers"),
-    }
-)
 
 
-def document(plan: Plan, results: Results, rows: Iterable[Row]) -> dict[str, Any]:
+def document(plan: Plan, results: Results) -> dict[str, Any]:
     return {
-        "version": _VERSION,
         "machine": machine(),
         "plan": {
             "megabytes": plan.megabytes,
@@ -58,7 +45,6 @@ def document(plan: Plan, results: Results, rows: Iterable[Row]) -> dict[str, Any
         "verified": results.verified,
         "absent": results.absent,
         "failed": results.failed,
-        "bars": [row.to_json() for row in rows],
     }
 
 
@@ -85,19 +71,16 @@ def _processor() -> str:
     return platform.machine()
 
 
-def page(plan: Plan, results: Results, rows: Sequence[Row] | None = None) -> str:
-    """The tables. Bars, and all settings of a reader, are for whoever runs it: without `rows` it is the
-    documentation."""
+def page(plan: Plan, results: Results) -> str:
     here = machine()
     packages = ", ".join(f"{name} {version}" for name, version in here["packages"].items())
     parts = [
         f"{here['processor']}, {here['cores']} cores; Python {here['python']}; {packages}. "
         f"{plan.megabytes:g} MB a case, {plan.repeats} repeats: medians, in brackets the least and "
         "the greatest if they differ by more than half.",
-        *(["### Bars\n\n" + bar_table(rows)] if rows else []),
         *(
             f"### {_title(RecordSet(plan.data, CASES[case], plan.megabytes))}\n\n"
-            + case_table(results, case, _NOT_IN_DOCS if rows is None else frozenset())
+            + _case_table(results, case)
             for case in results.measured
         ),
         *_left_out(results),
@@ -107,29 +90,11 @@ def page(plan: Plan, results: Results, rows: Sequence[Row] | None = None) -> str
 
 def _title(records: RecordSet) -> str:
     size, batch = records.record_bytes, records.batch_size
-    length = f"{size / 1e3:.0f} kB" if size >= 1e4 else f"{size:.0f} bytes"
-    name = "Mixed records" if records.case.mixed else "Records"
-    return f"{name} of {length}, {batch} a batch ({batch * size / 1e6:.1f} MB)"
+    length = f"{size / 1e3:.0f} kB" if size >= 1e4 else f"{size} bytes"
+    return f"Records of {length}, {batch} a batch ({batch * size / 1e6:.1f} MB)"
 
 
-def bar_table(rows: Iterable[Row]) -> str:
-    lines = ["| bar | records | required | measured | against | |", "|---|---|---|---|---|---|"]
-    for row in rows:
-        unit = row.required.lstrip("≤≥ 0123456789.").replace("ms", " ms")
-        if row.measured is None or row.low is None or row.high is None:
-            measured, verdict = "not measured", ""
-        else:
-            spread = f"({_short(row.low)}-{_short(row.high)})"
-            measured = f"{_short(row.measured)}{unit} {spread}"
-            verdict = "met" if row.met else "**missed**"
-        lines.append(
-            f"| {row.bar} | {row.case} | {row.required} | {measured} | {row.against or ''} "
-            f"| {verdict} |"
-        )
-    return "\n".join(lines)
-
-
-def case_table(results: Results, case: str, without: frozenset[str]) -> str:
+def _case_table(results: Results, case: str) -> str:
     lines = [
         "| reader | MB/s | CPU s/GB | MB/s beside a Python thread "
         f"| ms/GB in next() at {PACE / 1e6:.0f} MB/s |",
@@ -137,7 +102,7 @@ def case_table(results: Results, case: str, without: frozenset[str]) -> str:
     ]
     for name in CONTENDERS:
         values = results.measured[case].get(name)
-        if not values or name in without:
+        if not values:
             continue
         paced = spread(values.get("next_ms_gb"))
         if paced and median(values["paced_mb_s"]) < _KEPT * PACE / 1e6:

@@ -212,9 +212,7 @@ def _alone(window: measuring.Window, records: RecordSet) -> dict[str, float | bo
     num_bytes = window.records * records.record_bytes
     return {
         "mb_s": num_bytes / window.seconds / 1e6,
-        "records_s": window.records / window.seconds,
         "cpu_s_gb": window.cpu_seconds / (num_bytes / 1e9),
-        "start_s": window.start,
     }
 
 

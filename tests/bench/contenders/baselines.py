@@ -21,8 +21,6 @@ class Memcpy(Contender):
 
     name = "memcpy"
     family = "baseline"
-    shuffled = "no"
-    checked = "nothing"
 
     @contextmanager
     def open(self, records: RecordSet) -> Iterator[Passes]:
@@ -47,8 +45,6 @@ class Cat(Contender):
 
     name = "cat"
     family = "baseline"
-    shuffled = "no"
-    checked = "nothing"
 
     @contextmanager
     def open(self, records: RecordSet) -> Iterator[Passes]:

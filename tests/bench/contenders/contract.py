@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
 
-from tests.bench.data import Case, RecordSet
+from tests.bench.data import RecordSet
 from tests.bench.delivery import Passes
 
 Family = Literal["baseline", "ours", "stock", "tf.data", "other"]
@@ -16,9 +16,7 @@ Family = Literal["baseline", "ours", "stock", "tf.data", "other"]
 class Contender(ABC):
     """A way to read the records in shuffled batches of equal size, as arrays a trainer can use.
 
-    A batch is a dict: `image` uint8 [rows, *shape] and `label` int64 [rows]; of mixed records also
-    `scores`, float32 values and row splits, and `name`, strings. Both as objects with these
-    attributes or, `scores`, as a pair.
+    A batch is a dict: `image` uint8 [rows, *shape] and `label` int64 [rows].
     """
 
     name: str
@@ -26,16 +24,6 @@ class Contender(ABC):
     form: str = "tfrecord"  # of the records on disk, and the folder's name
     imports: tuple[str, ...] = ()  # loaded before the process of a measurement is forked
     tails = 0  # workers that may each drop a last batch which is not full
-    shuffled: str  # what the word means here
-    checked: str  # which checksums are verified on reading
-
-    def takes(self, case: Case) -> bool:
-        """Whether there is a sensible way to read such records."""
-        return True
-
-    def absent(self) -> str | None:
-        """Why this contender cannot run although its imports succeed, or None."""
-        return None
 
     def convert(self, records: RecordSet, folder: Path) -> None:
         raise NotImplementedError(f"{self.name} reads the shards that are there")

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-
 from tests.bench.contenders import torch_loading
 from tests.bench.contenders.contract import Contender
 from tests.bench.data import RecordSet
@@ -20,15 +18,10 @@ _SMALL = 32768  # bytes of a record
 class Litdata(Contender):
     """Its StreamingDataset over local chunks, shuffled, in its StreamingDataLoader."""
 
+    name = "litdata:0 workers"
     form = "litdata"
     imports = ("torch", "litdata")
-    shuffled = "the chunks, and within windows of 256 records of a chunk"
-    checked = "nothing"
-
-    def __init__(self, workers: int) -> None:
-        self.name = f"litdata:{workers} workers"
-        self.tails = max(1, workers)
-        self._workers = workers
+    tails = 1
 
     def convert(self, records: RecordSet, folder: Path) -> None:
         import torch
@@ -38,9 +31,6 @@ class Litdata(Contender):
         for number in range(records.num_records):
             record = records.record(number)
             record["image"] = torch.from_numpy(record["image"])
-            if records.case.mixed:
-                record["name"] = record["name"].decode()
-                record["scores"] = np.array(record["scores"], np.float32)
             cache[number] = record
         cache.done()
         cache.merge()
@@ -62,12 +52,10 @@ class Litdata(Contender):
         loader = StreamingDataLoader(
             dataset,
             batch_size=records.batch_size,
-            num_workers=self._workers,
             drop_last=True,
-            persistent_workers=self._workers > 0,
             collate_fn=torch_loading.collate,
         )
         yield lambda: iter(loader)
 
 
-CONTENDERS: list[Contender] = [Litdata(0), Litdata(2)]
+CONTENDERS: list[Contender] = [Litdata()]

@@ -11,7 +11,7 @@ import numpy as np
 
 from tests.bench.contenders import torch_loading
 from tests.bench.contenders.contract import Contender
-from tests.bench.data import Case, RecordSet
+from tests.bench.data import RecordSet
 from tests.bench.delivery import Passes
 
 
@@ -39,17 +39,9 @@ class Rows:
 class Memmap(Contender):
     """torch's DataLoader with a random sampler over rows of a memory-mapped array."""
 
+    name = "memmap:0 workers"
     form = "memmap"
     imports = ("torch",)
-    shuffled = "over the whole set"
-    checked = "nothing"
-
-    def __init__(self, workers: int) -> None:
-        self.name = f"memmap:{workers} workers"
-        self._workers = workers
-
-    def takes(self, case: Case) -> bool:
-        return not case.mixed
 
     def convert(self, records: RecordSet, folder: Path) -> None:
         shape = (records.num_records, *records.case.shape)
@@ -62,9 +54,7 @@ class Memmap(Contender):
     @contextmanager
     def open(self, records: RecordSet) -> Iterator[Passes]:
         rows = Rows(records, records.folder(self.form))
-        loader = torch_loading.loader(
-            rows, records, self._workers, shuffle=True, collate_fn=_as_it_is
-        )
+        loader = torch_loading.loader(rows, records, 0, shuffle=True, collate_fn=_as_it_is)
         yield lambda: iter(loader)
 
 
@@ -72,4 +62,4 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
-CONTENDERS: list[Contender] = [Memmap(0), Memmap(2)]
+CONTENDERS: list[Contender] = [Memmap()]

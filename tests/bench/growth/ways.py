@@ -22,8 +22,8 @@ from obstore.store import S3Store
 
 from cachecd.sampler.throttle import Throttle
 from cachecd_client._core import encode_example
-from tests.bench.situations.fashion import LABEL_PATTERN, SIDE, decoded
-from tests.bench.situations.learner import BATCH, Learner
+from tests.bench.growth.fashion import LABEL_PATTERN, SIDE, decoded
+from tests.bench.growth.learner import BATCH, Learner
 from tests.e2e.daemons import ExecutedDaemon
 from tests.stores import S3Server
 

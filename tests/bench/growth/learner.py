@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from tests.bench.situations.fashion import CLASSES, SIDE
+from tests.bench.growth.fashion import CLASSES, SIDE
 
 Schedule = Literal["constant", "cosine"]
 BATCH = 128
