@@ -48,13 +48,6 @@ def test_raw_arrays_keep_dtype_shape_and_bits(tmp_path, dtype, shape):
     assert column.tobytes() == values.tobytes()
 
 
-def test_bfloat16_is_carried_as_its_bits(tmp_path):
-    path = shard(tmp_path / "a", [b"\x80\x3f\x00\xc0"])
-    column = read(path, ("x", "bytes", "bfloat16", (2,), True), 1)
-    assert column.dtype == np.uint16
-    assert column.tolist() == [[0x3F80, 0xC000]]
-
-
 @pytest.mark.parametrize(("kind", "dtype"), [("int64", "int64"), ("float", "float32")])
 @pytest.mark.parametrize("shape", [(), (6,), (2, 3)])
 def test_lists_of_fixed_length_are_dense(tmp_path, kind, dtype, shape):
@@ -65,28 +58,6 @@ def test_lists_of_fixed_length_are_dense(tmp_path, kind, dtype, shape):
     column = read(path, ("x", kind, dtype, shape, False), 3)
     assert (column.dtype, column.shape) == (np.dtype(dtype), (3, *shape))
     assert column.reshape(3, -1).tolist() == values.tolist()
-
-
-@pytest.mark.parametrize(("kind", "dtype"), [("int64", "int64"), ("float", "float32")])
-def test_lists_of_any_length_are_values_and_row_splits(tmp_path, kind, dtype):
-    rows = [[], [1, 2, 3], [4], [], list(range(5000)), []]
-    path = shard(tmp_path / "a", [np.array(row, dtype) for row in rows])
-    values, splits = read(path, ("x", kind, dtype, None, False), 6)
-    assert (values.dtype, splits.dtype) == (np.dtype(dtype), np.int64)
-    assert [values[a:b].tolist() for a, b in itertools.pairwise(splits)] == rows
-
-
-def test_bytes_are_data_and_offsets(tmp_path):
-    rows = [b"one", b"", b"three" * 10_000, b"four"]
-    data, offsets = read(shard(tmp_path / "a", rows), ("x", "bytes", "bytes", (), False), 4)
-    assert (data.dtype, offsets.dtype) == (np.uint8, np.int64)
-    assert items(data, offsets) == rows
-
-
-def test_several_bytes_per_record_are_data_and_an_offset_for_each(tmp_path):
-    rows = [[b"a", b"", b"ccc", b"d"], [b"e", b"f", b"", b"h"]]
-    data, offsets = read(shard(tmp_path / "a", rows), ("x", "bytes", "bytes", (2, 2), False), 2)
-    assert items(data, offsets) == rows[0] + rows[1]
 
 
 @settings(max_examples=30 if LONG else 12)
@@ -124,15 +95,6 @@ def test_any_mixture_of_lengths_comes_back(tmp_path_factory, rows):
     assert again == rows
 
 
-def test_a_ragged_feature_that_a_record_lacks_is_empty(tmp_path):
-    path = write(
-        tmp_path / "a",
-        [_core.encode_example(r) for r in ({"x": [1]}, {}, {"x": []}, {"x": [2, 3]})],
-    )
-    values, splits = read(path, ("x", "int64", "int64", None, False), 4)
-    assert (values.tolist(), splits.tolist()) == ([1, 2, 3], [0, 1, 1, 1, 3])
-
-
 def test_rows_without_a_record_are_zero_or_empty(tmp_path):
     record = {
         "d": np.array([1, 2], np.float32),
@@ -162,18 +124,6 @@ def test_rows_without_a_record_are_zero_or_empty(tmp_path):
         assert items(*batch["k"]) == [b"x", b"y", b"", b"", b"", b""]
         assert batch["l"][2].tolist() == [0, 1, 1, 1]
         assert batch["r"][1].tolist() == [0, 2, 2, 2]
-
-
-def test_columns_come_in_the_order_asked_for(tmp_path):
-    path = write(tmp_path / "a", [_core.encode_example({"a": 1, "b": 2, "c": 3})])
-    features = [(name, "int64", "int64", (), False) for name in "cab"]
-    (batch,) = batches(reader_of(path, features, batch_size=1))
-    assert {name: column.tolist() for name, column in batch.items()} == {
-        "c": [3],
-        "a": [1],
-        "b": [2],
-    }
-    assert list(batch) == ["c", "a", "b"]
 
 
 def test_records_that_list_their_features_in_other_orders_are_read(tmp_path):
@@ -219,14 +169,6 @@ def test_a_record_that_does_not_fit_names_feature_file_and_offset(
         with pytest.raises(SchemaError, match=message) as caught:
             reader.next()
         assert str(caught.value).startswith(f"{path}: record at byte 0: feature '{feature[0]}'")
-
-
-def test_the_offset_is_the_misfits(tmp_path):
-    path = write(tmp_path / "a", [_core.encode_example({"x": x}) for x in (1, 2, 3.0)])
-    offset = int(_core.scan(str(path))[2])
-    reader = reader_of(path, [("x", "int64", "int64", (), False)], batch_size=3)
-    with pytest.raises(SchemaError, match=f"record at byte {offset}:"):
-        reader.next()
 
 
 def test_a_record_that_is_no_example_is_a_schema_error(tmp_path):

@@ -1,7 +1,5 @@
 """BatchReader: features cast, padded, made one-hot or given a default while a batch is made."""
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,7 +8,7 @@ from hypothesis import strategies as st
 from cachecd_client import _core
 from cachecd_client._core import BatchReader
 from cachecd_client.errors import SchemaError
-from tests.core.shards import LONG, batches, entry, field, flip, reader_of, wire, write
+from tests.core.shards import LONG, batches, flip, reader_of, write
 
 INTS = ("x", "int64", "int64")
 FLOATS = ("x", "float", "float32")
@@ -55,11 +53,6 @@ def test_arrays_are_cast_as_numpy_does(tmp_path, source, target, shape):
     assert column.tolist() == values.astype(target).tolist()
 
 
-def test_a_cast_to_what_is_stored_changes_nothing(tmp_path):
-    path = shard(tmp_path / "a", [b"\x00\x01\x02"])
-    assert read(path, raw("bool", (3,), cast="bool"), 1).tobytes() == b"\x00\x01\x02"
-
-
 @pytest.mark.parametrize("target", ["uint8", "float16", "float32", "float64", "bfloat16"])
 def test_large_arrays_are_cast_and_verified(tmp_path, target):
     values = np.random.default_rng(2).integers(0, 256, (3, LARGE), np.uint8)
@@ -91,33 +84,9 @@ def test_lists_are_cast_dense_and_ragged(tmp_path, stored, target):
     assert values.tolist() == expected.ravel().tolist()
 
 
-@settings(max_examples=40 if LONG else 15)
-@given(
-    st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=600), min_size=1, max_size=12),
-    st.sampled_from(["int8", "uint32", "int64", "float32"]),
-)
-def test_any_ragged_lists_are_cast(tmp_path_factory, rows, target):
-    path = shard(tmp_path_factory.mktemp("ragged") / "a", rows)
-    values, splits = read(path, (*INTS, None, False, {"cast": target}), len(rows))
-    assert [values[a:b].tolist() for a, b in itertools.pairwise(splits)] == [
-        np.array(row, np.int64).astype(target).tolist() for row in rows
-    ]
-
-
 # pad
 
 ROWS = [[1, 2, 3], [], [4, 5, 6, 7, 8], [9, 10, 11, 12], None]
-
-
-@pytest.mark.parametrize(("stored", "dtype"), [(INTS, "int64"), (FLOATS, "float32")])
-def test_short_rows_are_filled_up_and_long_ones_cut_off(tmp_path, stored, dtype):
-    rows = [None if row is None else np.array(row, dtype) for row in ROWS]
-    path = shard(tmp_path / "a", rows)
-    options = {"pad": (4, np.array(-1, dtype).tobytes())}
-    values, lengths = read_padded(path, (*stored, None, False, options), 5)
-    assert (values.dtype, values.shape) == (np.dtype(dtype), (5, 4))
-    assert (lengths.dtype, lengths.tolist()) == (np.int64, [3, 0, 4, 4, 0])
-    assert values.tolist() == [[1, 2, 3, -1], [-1] * 4, [4, 5, 6, 7], [9, 10, 11, 12], [-1] * 4]
 
 
 def test_what_is_padded_is_cast_and_the_value_is_of_that_dtype(tmp_path):
@@ -126,13 +95,6 @@ def test_what_is_padded_is_cast_and_the_value_is_of_that_dtype(tmp_path):
     values, _ = read_padded(path, (*INTS, None, False, options), 2)
     assert values.dtype == np.float16
     assert values.tolist() == [[1, 300, 0.5], [2, 0.5, 0.5]]
-
-
-def test_rows_without_a_record_are_padded_like_empty_lists(tmp_path):
-    path = shard(tmp_path / "a", [[1]])
-    options = {"pad": (2, np.int64(7).tobytes()), "default": _core.encode_example({"x": [5, 5]})}
-    values, lengths = read_padded(path, (*INTS, None, False, options), 3, last="pad")
-    assert (values.tolist(), lengths.tolist()) == ([[1, 7], [7, 7], [7, 7]], [1, 0, 0])
 
 
 @settings(max_examples=40 if LONG else 15)
@@ -148,13 +110,6 @@ def test_padding_is_that_of_a_loop_in_python(tmp_path_factory, rows, length):
     assert lengths.tolist() == [min(len(row), length) for row in rows]
 
 
-def test_a_list_that_is_malformed_where_it_is_cut_off_is_refused(tmp_path):
-    packed = b"\x01" * 20 + b"\xff"
-    path = write(tmp_path / "a", [wire(entry("x", field(3, field(1, packed))))])
-    with pytest.raises(SchemaError, match="a number is cut short"):
-        read(path, (*INTS, None, False, {"pad": (2, bytes(8))}), 1)
-
-
 # one_hot
 
 
@@ -165,12 +120,6 @@ def test_a_label_becomes_a_row_of_its_class(tmp_path, target):
     rows = read(path, (*INTS, (), False, options), 4, last="pad")
     assert rows.dtype == np.dtype(target or "float32")
     assert rows.tolist() == [*np.eye(4)[[2, 0, 3]].tolist(), [0, 0, 0, 0]]
-
-
-def test_one_in_bfloat16_is_one(tmp_path):
-    path = shard(tmp_path / "a", [1])
-    rows = read(path, (*INTS, (), False, {"one_hot": 2, "cast": "bfloat16"}), 1)
-    assert rows.tolist() == [[0, 0x3F80]]
 
 
 @pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int64", "uint64"])
@@ -189,12 +138,6 @@ def test_a_class_beyond_those_there_are_names_feature_file_and_offset(tmp_path, 
         f"{path}: record at byte {offset}: feature 'x': the record has class {label}, "
         "one_hot has 0 to 3"
     )
-
-
-def test_two_labels_are_not_one(tmp_path):
-    path = shard(tmp_path / "a", [[1, 2]])
-    with pytest.raises(SchemaError, match="the record has 2 values, the schema says 1"):
-        read(path, (*INTS, (), False, {"one_hot": 4}), 1)
 
 
 # default
@@ -216,29 +159,6 @@ def test_records_without_the_feature_are_given_the_default(
     assert read(path, (*feature, False, options), 3).tolist() == expected
 
 
-def test_a_default_goes_through_the_other_options(tmp_path):
-    path = shard(tmp_path / "a", [None, b"\x05\x06"])
-    default = _core.encode_example({"x": b"\x01\x02"})
-    cast = read(path, raw("uint8", (2,), default=default, cast="float32"), 2)
-    assert (cast.dtype, cast.tolist()) == (np.float32, [[1, 2], [5, 6]])
-    path = shard(tmp_path / "b", [None, 0])
-    default = _core.encode_example({"x": 2})
-    hot = read(path, (*INTS, (), False, {"default": default, "one_hot": 3}), 2)
-    assert hot.tolist() == [[0, 0, 1], [1, 0, 0]]
-    path = shard(tmp_path / "c", [None, [1]])
-    default = _core.encode_example({"x": [7, 8, 9]})
-    options = {"default": default, "pad": (2, bytes(8))}
-    values, lengths = read_padded(path, (*INTS, None, False, options), 2)
-    assert (values.tolist(), lengths.tolist()) == ([[7, 8], [1, 0]], [2, 1])
-
-
-def test_bytes_have_defaults_too(tmp_path):
-    path = shard(tmp_path / "a", [None, b"there"])
-    default = _core.encode_example({"x": b"nothing"})
-    data, offsets = read(path, ("x", "bytes", "bytes", (), False, {"default": default}), 2)
-    assert (bytes(data), offsets.tolist()) == (b"nothingthere", [0, 7, 12])
-
-
 def test_a_large_default_stands_in_in_a_large_record(tmp_path):
     """Its bytes are not the record's, whose own are copied while they are verified."""
     records = [{"x": bytes([n]) * LARGE, "z": bytes([n]) * LARGE} for n in range(3)]
@@ -253,21 +173,6 @@ def test_a_large_default_stands_in_in_a_large_record(tmp_path):
     for row, first in enumerate((0, 0xFA, 2)):
         assert set(batch["x"][row].tolist()) == {first}
         assert set(batch["z"][row].tolist()) == {row}
-
-
-def test_an_empty_list_is_not_an_absent_one(tmp_path):
-    records = [{"x": []}, {"x": np.array([], np.int64)}, {}]
-    path = write(tmp_path / "a", [_core.encode_example(r) for r in records])
-    options = {"default": _core.encode_example({"x": [7, 8]})}
-    values, splits = read(path, (*INTS, None, False, options), 3)
-    assert (values.tolist(), splits.tolist()) == ([7, 8], [0, 0, 0, 2])
-
-
-def test_rows_without_a_record_do_not_have_the_default(tmp_path):
-    path = shard(tmp_path / "a", [None])
-    options = {"default": _core.encode_example({"x": 7})}
-    rows = read(path, (*INTS, (), False, options), 2, last="pad")
-    assert rows.tolist() == [7, 0]
 
 
 # What cannot be
@@ -297,12 +202,6 @@ def test_rows_without_a_record_do_not_have_the_default(tmp_path):
 def test_an_option_that_the_feature_cannot_have_is_refused_at_once(feature, message):
     with pytest.raises(SchemaError, match=message):
         BatchReader([], [feature], batch_size=1)
-
-
-def test_what_a_padded_list_adds_is_a_column_like_others():
-    padded = (*INTS, None, False, {"pad": (2, bytes(8))})
-    with pytest.raises(SchemaError, match="two columns of the name '_x_length'"):
-        BatchReader([], [("_x_length", *INTS[1:], (), False), padded], batch_size=1)
 
 
 @pytest.mark.parametrize(

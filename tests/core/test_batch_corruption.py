@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cachecd_client import _core
 from cachecd_client._core import BatchReader, Permutation
-from cachecd_client.errors import CorruptRecordError, CorruptSidecarError, SchemaError
+from cachecd_client.errors import CorruptRecordError, CorruptSidecarError
 from tests.core.shards import (
     FEATURES,
     LONG,
@@ -55,14 +55,6 @@ def test_a_corrupt_record_is_replaced_by_the_next_and_noted_once(shard):
     assert all(why.startswith("data CRC is 0x") for _, _, why in found)
 
 
-def test_a_corrupt_record_is_noted_once_however_often_its_set_comes_again(shard):
-    spoil(shard, [3])
-    again = [np.array([[0, 0, N]], np.uint64)] * 3
-    reader = read(shard, stages=again)
-    assert len(labels(reader)) == 3 * N
-    assert reader.num_corrupt == len(reader.corrupt) == 1
-
-
 @settings(max_examples=50 if LONG else 20)
 @given(
     corrupt=st.sets(st.integers(0, N - 1), max_size=N),
@@ -101,36 +93,6 @@ def test_a_replacement_is_the_next_good_position_of_the_same_rank(
             expected.append(next(record for record in cycle if record not in corrupt))
         assert got == expected
     shutil.rmtree(folder)
-
-
-def test_ids_are_those_of_the_replacement(shard):
-    spoil(shard, [4])
-    reader = read(shard, batch_size=N, ids=True)
-    (batch,) = batches(reader)
-    assert batch["_record"].tolist() == batch["label"].tolist()
-
-
-def test_when_all_are_corrupt_the_first_is_raised(shard):
-    spoil(shard, range(N))
-    reader = read(shard, batch_size=3)
-    for _ in range(2):
-        with pytest.raises(CorruptRecordError) as caught:
-            reader.next()
-        assert (caught.value.path, caught.value.offset) == (str(shard), 0)
-
-
-def test_a_whole_corrupt_file_read_in_order_is_searched_once(tmp_path):
-    # Each of 50,000 records searching anew would take a billion reads.
-    payload = example(1)
-    bad = bytearray(frames([payload] * 50_000))
-    size = len(bad) // 50_000
-    bad[14::size] = bytes(byte ^ 1 for byte in bad[14::size])
-    (tmp_path / "bad").write_bytes(bad)
-    write(tmp_path / "good", [example(2)])
-    files = [(str(tmp_path / "bad"), None), (str(tmp_path / "good"), None)]
-    reader = BatchReader(files, FEATURES, batch_size=1000, shuffle=False)
-    assert set(labels(reader)) == {2}
-    assert len(reader.corrupt) == 50_000
 
 
 # Raising
@@ -202,12 +164,6 @@ def test_every_truncation_of_a_shard_or_sidecar_is_found(small, ending):
         assert deliver(small) is CorruptSidecarError
 
 
-def test_bytes_that_follow_the_last_record_are_found(small):
-    with small.open("ab") as file:
-        file.write(b"more")
-    assert deliver(small) is CorruptSidecarError
-
-
 # Going on in spite of it
 
 
@@ -230,18 +186,6 @@ def test_a_sidecar_that_is_damaged_costs_a_walk_and_no_record(shard):
     ((path, offset, why),) = reader.corrupt
     assert (path, offset) == (str(shard), 0)
     assert why.startswith("sidecar: offsets CRC")
-
-
-def test_a_shard_and_a_sidecar_that_are_damaged_keep_what_precedes(shard):
-    offsets = _core.scan(str(shard))
-    flip(shard.with_name(shard.name + ".idx"), 52 + 6 + 35 + 8)
-    flip(shard, int(offsets[12]) + 3)  # its length: what follows cannot be found any more
-    reader = read(shard)
-    assert labels(reader) == list(range(12))
-    assert [(offset, "lost" in why) for _, offset, why in reader.corrupt] == [
-        (0, False),
-        (int(offsets[12]), True),
-    ]
 
 
 def test_a_foreign_file_with_a_cut_tail_keeps_what_precedes(tmp_path):
@@ -286,29 +230,3 @@ def test_offsets_between_records_are_corrupt_records(shard):
 
 
 # Names that are not UTF-8
-
-
-@pytest.fixture
-def odd(tmp_path):
-    return write(tmp_path / os.fsdecode(b"odd \xff"), [example(i) for i in range(N)])
-
-
-def test_findings_of_a_file_whose_name_is_not_utf8_name_it(odd):
-    os.truncate(odd, 100)
-    (path, _, why), *_ = read(odd).corrupt
-    assert path == str(odd)
-    assert f"{odd} has 100" in why
-
-
-@pytest.mark.parametrize(
-    ("feature", "offsets", "error"),
-    [
-        (("list", "int64", "int64", (), False), None, SchemaError),
-        (FEATURES[0], [0, 200, 100], ValueError),
-    ],
-)
-def test_errors_of_a_file_whose_name_is_not_utf8_name_it(odd, feature, offsets, error):
-    located = None if offsets is None else np.array(offsets, np.uint64)
-    with pytest.raises(error) as caught:
-        BatchReader([(str(odd), located)], [feature], batch_size=1).next()
-    assert str(odd) in str(caught.value)

@@ -88,11 +88,6 @@ def test_every_ranks_batches_are_the_models_from_any_position(
         assert delivered(found) == expected[rank][start::every]
 
 
-def test_a_set_with_fewer_records_than_others_takes_their_steps_with_a_row_each(file):
-    found = reader(file, 10, batch_size=4, last="short", nodes=(10, 20))
-    assert delivered(found) == [[0, 1, 2, 3], [4, 5, 6], [7], [8], [9]]
-
-
 @given(
     sets=st.lists(st.integers(1, 200), min_size=1, max_size=3),
     world=st.integers(1, 4),
@@ -120,18 +115,6 @@ def test_nodes_with_other_sets_take_the_same_steps(sets, world, batch_size, last
         assert all(0 < each <= batch_size for found in rows for each in found)
     is_full = last != "short" or all(each == batch_size for found in rows for each in found)
     assert {division.is_full for division in divisions} == {is_full}
-
-
-@pytest.mark.parametrize("nodes", [None, (4, 20), (1, 4)])
-def test_short_batch_without_a_record_is_refused(file, nodes):
-    with pytest.raises(ValueError, match="some rank would have no record for its last one"):
-        reader(file, 4, batch_size=1, world=3, last="short", nodes=nodes)
-
-
-def test_division_by_nothing_is_a_value_error():
-    for batch_size, world in ((0, 1), (1, 0)):
-        with pytest.raises(ValueError, match=r"(batch_size|world) 0, expected >= 1"):
-            Division(4, batch_size, world, "drop")
 
 
 def test_every_column_of_a_short_batch_has_its_rows(tmp_path):

@@ -30,22 +30,6 @@ def slowly(*paths, **options):
 # Files
 
 
-def test_a_sidecar_cut_off_while_it_is_read_costs_nothing(shard):
-    reader = slowly(shard)
-    reader.next()
-    os.truncate(f"{shard}.idx", 0)
-    assert labels(reader) == list(range(10, N))
-    assert reader.corrupt == []
-
-
-def test_a_sidecar_is_not_kept_mapped(shard):
-    reader = slowly(shard)
-    mapped = Path("/proc/self/maps").read_text()
-    assert f" {shard}\n" in mapped
-    assert f" {shard}.idx\n" not in mapped
-    reader.close()
-
-
 def test_a_file_without_its_name_is_read_to_its_end(shard, tmp_path):
     reader = slowly(shard)
     reader.next()
@@ -74,20 +58,6 @@ def test_no_descriptor_is_needed_once_the_files_are_open(tmp_path):
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
     assert found == values
     assert reader.corrupt == []
-
-
-def test_what_was_cut_off_stays_lost_in_the_next_pass_and_nothing_else(shard):
-    offsets = _core.scan(str(shard))
-    reader = slowly(shard)
-    reader.next()
-    os.truncate(shard, 4096)
-    left = int(np.searchsorted(offsets, 4096)) - 1
-    for _ in range(2):
-        rest = labels(reader)
-        assert set(rest) <= set(range(left))
-        lost = {offset for _, offset, _ in reader.corrupt}
-        assert lost == set(offsets[left:].tolist())
-        reader.restart()
 
 
 def test_a_page_that_one_thread_misses_costs_other_threads_none_of_their_records(tmp_path):
@@ -151,8 +121,3 @@ def test_what_is_not_the_readers_ends_the_process_as_without_it(shard, order, en
     done = run_program(FAULTS, shard, order, ending)
     assert done.returncode == -signal.SIGBUS
     assert done.stderr.count("Fatal Python error: Bus error") == (order != "never")
-
-
-def test_a_handler_that_has_retired_does_not_keep_a_process_from_ending(shard):
-    done = run_program(FAULTS, shard, "after", "disabled", "touched")
-    assert (done.returncode, done.stderr) == (-signal.SIGBUS, "")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.processes import SCRIPT, in_child, run_program
-from tests.core.shards import batches, labels, reader_of
+from tests.core.processes import in_child
+from tests.core.shards import batches, reader_of
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
@@ -57,20 +57,6 @@ def test_a_forked_child_can_drop_the_readers_and_arrays_it_inherited(shard):
     assert len(batches(inherited[0])) == 198
 
 
-def test_a_forked_child_reads_with_a_reader_of_its_own(shard):
-    reader = reader_of(shard, batch_size=1)
-    own = lambda: labels(reader_of(shard, batch_size=1, shuffle=False))  # noqa: E731
-    assert in_child(lambda: own() == list(range(200)))
-    assert len(batches(reader)) == 200
-
-
-def test_a_forked_child_does_not_keep_the_files_of_its_parents_readers(shard):
-    reader = reader_of(shard, batch_size=1)
-    assert f" {shard}\n" in Path("/proc/self/maps").read_text()
-    assert in_child(lambda: f" {shard}\n" not in Path("/proc/self/maps").read_text())
-    assert len(batches(reader)) == 200
-
-
 def test_a_forked_child_neither_touches_nor_unmaps_where_its_parents_files_were(shard):
     """Something else may lie there by then: the child's memory, or a thread's stack."""
     readers = [reader_of(shard, batch_size=1, threads=4) for _ in range(2)]
@@ -97,13 +83,3 @@ def test_a_forked_child_neither_touches_nor_unmaps_where_its_parents_files_were(
         return fence() == [TAKEN, TAKEN]
 
     assert in_child(check)
-
-
-def test_a_forked_child_that_ends_like_any_process_ends(shard):
-    script = SCRIPT + (
-        "import os\n"
-        "child = os.fork()\n"
-        "if child: sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
-    )
-    done = run_program(script, shard)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

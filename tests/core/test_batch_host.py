@@ -42,19 +42,6 @@ def test_a_set_that_fits_is_read_ahead_as_a_whole(path):
     reading.close()
 
 
-def test_as_many_threads_read_as_there_are_processors_and_no_more_than_four(path):
-    def threads(**options):
-        before = set(os.listdir("/proc/self/task"))
-        reading = reader(path, memory=1, **options)
-        found = len(set(os.listdir("/proc/self/task")) - before)
-        reading.close()
-        return found
-
-    assert [threads(processors=n) for n in (0, 1, 3, 64)] == [1, 1, 3, 4]
-    assert threads() == min(4, len(os.sched_getaffinity(0)))
-    assert threads(threads=2, processors=1) == 2
-
-
 def test_a_loader_takes_no_more_than_the_cgroup_leaves(path, monkeypatch):
     monkeypatch.setattr(resources, "memory", lambda *_: 10 * MiB)
     monkeypatch.setattr(resources, "processors", lambda: 1)

@@ -12,8 +12,7 @@ import pytest
 from cachecd_client import _core
 from cachecd_client._core import BatchReader
 from cachecd_client.errors import SchemaError
-from tests.core.processes import until
-from tests.core.shards import batches, frames, reader_of, write
+from tests.core.shards import batches, reader_of, write
 
 
 def items(data, offsets):
@@ -38,23 +37,6 @@ def test_one_large_batch_does_not_make_those_after_it_as_large(tmp_path):
     kept = batches(reader)  # whose memory is not used again
     assert len(kept) == 120
     assert address_space() - before < 16 * (32 << 20)
-
-
-def test_after_one_large_batch_as_many_are_made_ahead_as_before(tmp_path):
-    """A record of each batch is corrupt, so that `num_corrupt` tells how many have been made."""
-    good, large = (_core.encode_example({"x": bytes(size)}) for size in (1000, 900_000))
-    path = tmp_path / "a"
-    spoilt = bytearray(frames([good]))
-    spoilt[-1] ^= 1
-    path.write_bytes(frames([good, large]) + (frames([good]) + spoilt) * 1000)
-    feature = ("x", "bytes", "bytes", (), False)
-    reader = reader_of(
-        path, [feature], batch_size=2, shuffle=False, threads=1, prefetch_bytes=10**6
-    )
-    for _ in range(200):
-        reader.next()
-    # Of at most 8 kB: memory is used again for what needs a quarter of it. Half may be gone.
-    until(lambda: reader.num_corrupt > 200 + 60)
 
 
 MIXED = [
@@ -111,22 +93,6 @@ def test_writing_to_a_batch_changes_no_other(mixed):
     for array in arrays(first):
         array[...] = 77
     assert all(tells(batch, 10 * number) for number, batch in enumerate(rest, 1))
-
-
-def test_memory_that_was_let_go_is_used_again(mixed):
-    reader = reader_of(mixed, MIXED[:1], batch_size=10, shuffle=False, threads=1, prefetch_bytes=0)
-    addresses = []
-    while (batch := reader.next()) is not None:
-        addresses.append(batch["d"].ctypes.data)
-    assert len(addresses) == 30
-    assert len(set(addresses)) <= 4
-
-
-def test_a_batch_beyond_all_memory_is_a_memory_error(mixed):
-    feature = ("d", "bytes", "uint8", (2**40, 2**40), True)
-    reader = reader_of(mixed, [feature], batch_size=10)
-    with pytest.raises(MemoryError):
-        reader.next()
 
 
 @pytest.mark.parametrize("rows", [2**50, 2**61, 2**64 - 1])

@@ -142,21 +142,6 @@ def test_ranks_divide_a_mixture_and_resume_at_any_batch(files, key, world, start
         assert read(files, given_, start=2 * start, **options) == mine[2 * start :]
 
 
-def test_order_without_shuffle_is_the_files_own(files):
-    bounds = bounds_of(1, 1, 0)
-    found = read(files, mixture(bounds, 3, 50, [1, 1, 0]), shuffle=False)
-    for dataset in range(2):
-        own = [label for label in found if label // 1000 == dataset]
-        assert own == list(range(1000 * dataset, 1000 * dataset + len(own)))
-
-
-def test_another_seed_keeps_the_draws_and_changes_the_records(files):
-    given_ = mixture(bounds_of(1, 1, 1), 9, 40, [1, 1, 8])
-    one, other = read(files, given_, seed=1), read(files, given_, seed=2)
-    assert one != other
-    assert [n // 1000 for n in one] == [n // 1000 for n in other]
-
-
 @pytest.mark.parametrize(
     ("given_", "error", "why"),
     [

@@ -27,12 +27,6 @@ def arrays(column):
     return column if isinstance(column, tuple) else (column,)
 
 
-def test_unshuffled_records_come_in_the_files_order(files):
-    reader = BatchReader(files, FEATURES, batch_size=1, shuffle=False)
-    assert reader.num_records == N
-    assert labels(reader) == list(range(N))
-
-
 def test_a_shuffled_order_is_the_permutations(files):
     reader = BatchReader(files, FEATURES, batch_size=1, seed=5)
     assert labels(reader) == Permutation(N, 5).take(0, N).tolist()
@@ -66,18 +60,6 @@ def test_ids_tell_file_and_record(files):
         assert (batch["_record"][~valid] == -1).all()
 
 
-@pytest.mark.parametrize("size", [98, 2**62])
-def test_a_batch_larger_than_the_set_leaves_nothing(files, size):
-    reader = BatchReader(files, FEATURES, batch_size=size)
-    assert reader.num_batches == 0
-    assert reader.next() is None
-
-
-def test_no_files_are_no_records():
-    reader = BatchReader([], FEATURES, batch_size=1, last="short")
-    assert (reader.num_records, reader.num_batches, reader.next()) == (0, 0, None)
-
-
 # How records are found
 
 
@@ -94,16 +76,6 @@ def test_offsets_that_cannot_be_are_refused(tmp_path, offsets):
     path = write(tmp_path / "a", [example(0), example(1)])
     with pytest.raises(ValueError, match="does not ascend"):
         BatchReader([(str(path), np.array(offsets, np.uint64))], FEATURES, batch_size=1)
-
-
-def test_offsets_beyond_the_end_are_corrupt_records(tmp_path):
-    path = write(tmp_path / "a", [example(0), example(1)])
-    offsets = np.array([*_core.scan(str(path)), 10**6, 2**64 - 1], np.uint64)
-    reader = BatchReader([(str(path), offsets)], FEATURES, batch_size=4, shuffle=False)
-    # Where the second ends is not known any more.
-    assert reader.next()["label"].tolist() == [0, 0, 0, 0]
-    assert [offset for _, offset, _ in reader.corrupt] == offsets[1:].tolist()
-    assert "begins at byte 1000000, the file ends at" in reader.corrupt[1][2]
 
 
 @pytest.mark.parametrize(
@@ -140,11 +112,3 @@ def test_impossible_options_are_value_errors(files, options, message):
         BatchReader(files, FEATURES, **options)
 
 
-FORMS = [(files, FEATURES) for files in (["a"], [("a",)], [("a", None, None)], [(1, None)])]
-FORMS += [([], features) for features in (["x"], [("x",)], [("x", "int64", "int64", 3, False)])]
-
-
-@pytest.mark.parametrize(("files", "features"), [*FORMS, ([], [(1, "int64", "int64", (), 0)])])
-def test_files_and_features_of_another_form_are_type_errors(files, features):
-    with pytest.raises(TypeError):
-        BatchReader(files, features, batch_size=1)

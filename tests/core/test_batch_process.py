@@ -12,7 +12,7 @@ import pytest
 from cachecd_client import _core
 from cachecd_client._core import BatchReader
 from tests.core.processes import SCRIPT, reader_threads, run_program, thread_state, until
-from tests.core.shards import FEATURES, LONG, example, flip, frames, labels, reader_of, write
+from tests.core.shards import FEATURES, LONG, example, frames, reader_of, write
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
@@ -77,17 +77,6 @@ def test_waiting_leaves_the_gil_to_others_and_is_accounted_for(endless):
     assert reader.seconds_waited > 0
 
 
-def test_several_python_threads_share_one_reader(shard):
-    reader = reader_of(shard, batch_size=1, prefetch_bytes=0)
-    taken = []
-    consumers = [threading.Thread(target=lambda: taken.extend(labels(reader))) for _ in range(4)]
-    for consumer in consumers:
-        consumer.start()
-    for consumer in consumers:
-        consumer.join()
-    assert sorted(taken) == list(range(200))
-
-
 # Memory
 
 
@@ -143,13 +132,6 @@ def test_closing_is_idempotent_and_next_then_says_so(shard):
     assert kept.item() == value
     with pytest.raises(RuntimeError, match="the reader is closed"):
         reader.next()
-
-
-def test_dropping_a_reader_ends_its_threads(shard):
-    reader = reader_of(shard, batch_size=1, threads=3, prefetch_bytes=0)
-    assert len(reader_threads()) in (3, 4)  # the one that reads ahead may have done all it can
-    del reader
-    assert reader_threads() == []
 
 
 def test_closing_interrupts_a_search_for_a_replacement(endless):
@@ -215,24 +197,3 @@ def test_a_daemon_thread_that_reads_lets_the_interpreter_end(shard, work):
     for _ in range(3 if LONG else 1):
         done = run_program(DAEMON, shard, work)
         assert done.returncode == 0, done.stderr
-
-
-def test_closing_does_not_wait_for_a_batch_to_be_whole(tmp_path):
-    rows = 1_000_000
-    frame = frames([example(1)])
-    path = tmp_path / "a"
-    path.write_bytes(frame * rows)
-    flip(path, len(frame) // 2)  # so that it shows when the first record is read
-    file = (str(path), np.arange(rows, dtype=np.uint64) * np.uint64(len(frame)))
-
-    def reading():
-        return BatchReader([file], FEATURES, batch_size=rows, threads=1, shuffle=False)
-
-    start = time.monotonic()
-    assert reading().next() is not None
-    whole = time.monotonic() - start
-    reader = reading()
-    until(lambda: reader.num_corrupt == 1)
-    start = time.monotonic()
-    reader.close()
-    assert time.monotonic() - start < whole / 4

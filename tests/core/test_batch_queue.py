@@ -35,25 +35,3 @@ def test_a_queue_of_one_batch_is_empty_whenever_that_is_taken_but_the_last(path)
         assert reader.queue_filled == 0
     reader.next()
     assert reader.queue_filled == 1
-
-
-def test_what_is_being_made_does_not_count(path):
-    """Room for eight batches in bytes, of which those that are made alone are in the queue."""
-    reader = reader_of(path, batch_size=1, prefetch_bytes=1 << 30, threads=1)
-    filled = []
-    for _ in range(N):
-        before = reader.queue_filled
-        reader.next()
-        filled.append(reader.queue_filled - before)
-    # Of a GiB these batches are next to nothing: all is either that, or the whole rest.
-    assert all(share < 1e-3 or share == 1 for share in filled)
-    assert filled[-1] == 1
-
-
-def test_a_pass_begun_anew_counts_anew(path):
-    reader = reader_of(path, batch_size=4)
-    while reader.next() is not None:
-        pass
-    assert reader.queue_filled > 0
-    reader.restart()
-    assert reader.queue_filled == 0

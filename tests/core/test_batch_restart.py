@@ -17,15 +17,6 @@ def reader(path, **options):
     return reader_of(path, **{"batch_size": 4, "seed": 3, **options})
 
 
-def test_a_pass_with_another_seed_is_a_new_readers_of_that_seed(path):
-    several = reader(path)
-    labels(several)
-    several.restart(2, seed=9)
-    assert labels(several) == labels(reader(path, seed=9))[8:]
-    several.restart()
-    assert labels(several) == labels(reader(path, seed=9)), "which stays"
-
-
 @pytest.mark.parametrize("taken", [0, 1, 7, 15])
 def test_a_pass_begins_anew_from_wherever_it_was(path, taken):
     several = reader(path)
@@ -61,17 +52,6 @@ def test_what_a_pass_counts_begins_at_nothing(path):
     assert several.bytes_read == read
 
 
-def test_each_pass_tells_of_each_corrupt_record_once(path):
-    flip(path, 40)
-    told = []
-    several = reader(path, report=told.extend)
-    for passed in range(1, 3):
-        assert len(labels(several)) == N
-        assert [offset for _, offset, _ in told] == [0] * passed
-        assert several.num_corrupt == 1
-        several.restart()
-
-
 def test_a_pass_may_follow_one_that_failed(path):
     flip(path, 40)
     several = reader(path, on_corrupt="raise", shuffle=False)
@@ -93,16 +73,6 @@ def test_a_start_beyond_the_last_batch_is_refused_and_the_reader_stays_of_use(pa
     assert len(labels(several)) == N
 
 
-def test_an_iterator_does_not_go_on_in_another_pass(path):
-    several = reader(path)
-    before = iter(several)
-    next(before)
-    several.restart()
-    with pytest.raises(RuntimeError, match="another pass of the reader has begun"):
-        next(before)
-    assert len(list(several)) == several.num_batches
-
-
 # Readers that take turns
 
 
@@ -121,12 +91,3 @@ def test_the_position_is_that_of_the_next_batch_in_turn(path):
     one.restart(2)
     assert one.position == 2
     assert labels(one) == [n for batch in turns(path)[2::4] for n in batch]
-
-
-def test_the_largest_step_delivers_one_batch(path):
-    assert turns(path, start=3, every=2**64 - 1) == turns(path)[3:4]
-
-
-def test_no_step_is_an_error(path):
-    with pytest.raises(ValueError, match="every is 0"):
-        reader(path, every=0)

@@ -83,14 +83,6 @@ def test_ranks_divide_it_and_a_pass_begins_anywhere(files, of, window, world, st
         assert read(files, of, start=begin, **options) == mine[begin:]
 
 
-def test_a_set_that_is_read_again_comes_in_another_order_each_time(files):
-    whole = [(file, 0, size) for file, size in enumerate(SIZES)]
-    found = read(files, [whole] * 3, seed=8)
-    passes = [found[i : i + sum(SIZES)] for i in range(0, len(found), sum(SIZES))]
-    assert len({tuple(one) for one in passes}) == 3
-    assert passes[0] == read(files, [whole], seed=8)
-
-
 @pytest.mark.parametrize(
     ("rows", "why"),
     [
@@ -105,14 +97,6 @@ def test_a_set_that_is_read_again_comes_in_another_order_each_time(files):
 def test_a_slice_of_what_is_not_there_is_refused(files, rows, why):
     with pytest.raises(ValueError, match=why):
         read(files, [rows])
-
-
-def test_stages_that_are_none_are_refused(files):
-    with pytest.raises(ValueError, match="expected one at least"):
-        BatchReader(files, FEATURES, batch_size=1, stages=[])
-    for wrong in (np.zeros((2, 3), np.int64), np.zeros(3, np.uint64), np.zeros((1, 2), np.uint64)):
-        with pytest.raises(TypeError, match="stages: expected arrays"):
-            BatchReader(files, FEATURES, batch_size=1, stages=[wrong])
 
 
 def test_records_are_counted_by_sidecar_offsets_or_a_walk(files, tmp_path: Path):
@@ -135,19 +119,6 @@ def test_a_column_says_of_which_dataset_the_file_is(files):
         seen += int(there.sum())
     assert seen == 34
     assert "_dataset" not in next(iter(BatchReader(files, FEATURES, batch_size=16, ids=True)))
-
-
-@pytest.mark.parametrize(
-    ("of", "error", "why"),
-    [
-        (np.zeros(5, np.int64), ValueError, "datasets: 5 numbers for 6 files"),
-        (np.zeros(6, np.int32), TypeError, "expected an array int64"),
-        ([1, 2], TypeError, "expected an array int64"),
-    ],
-)
-def test_datasets_that_cannot_be_are_refused(files, of, error, why):
-    with pytest.raises(error, match=why):
-        BatchReader(files, FEATURES, batch_size=1, datasets=of)
 
 
 def test_records_of_a_file_that_is_gone_are_counted_by_the_total(tmp_path):

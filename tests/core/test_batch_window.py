@@ -12,14 +12,12 @@ import pytest
 from cachecd_client import FileSet, _core
 from cachecd_client._core import BatchReader
 from cachecd_client.errors import CorruptSidecarError
-from tests.core.processes import until
 from tests.core.shards import (
     FEATURES,
     batches,
     example,
     flip,
     labels,
-    spoil,
     write,
     write_files,
 )
@@ -79,12 +77,6 @@ def test_records_are_read_from_no_more_files_at_a_time_than_the_window_holds(fil
     assert sum(open_at) / len(open_at) > 4
 
 
-def test_neighbours_come_from_many_files(files, window):
-    found = read(files, window=window, seed=2)
-    mixed = [len({label // RECORDS for label in found[i : i + 20]}) for i in range(0, 1160, 20)]
-    assert sorted(mixed)[len(mixed) // 2] >= 4
-
-
 def test_files_are_closed_once_the_window_has_passed(files, window):
     reader = BatchReader(files, FEATURES, batch_size=10, window=window, prefetch_bytes=1, threads=1)
     most = 0
@@ -93,16 +85,6 @@ def test_files_are_closed_once_the_window_has_passed(files, window):
         most = max(most, sum(f" {path}\n" in mapped for path, _ in files))
     # Three blocks of three files, and one more while the order moves on.
     assert 6 <= most <= 12
-
-
-def test_a_corrupt_record_is_replaced_and_noted_once(files, window, tmp_path):
-    copies = copied(files, tmp_path)
-    flip(tmp_path / "11", -6)
-    reader = BatchReader(copies, FEATURES, batch_size=10, window=window)
-    found = Counter(labels(reader))
-    assert 11 * RECORDS + RECORDS - 1 not in found
-    assert found.total() == FILES * RECORDS
-    assert [path for path, _, _ in reader.corrupt] == [str(tmp_path / "11")]
 
 
 def test_a_file_that_lost_its_tail_and_its_sidecar_since_it_was_counted_costs_its_records(
@@ -126,49 +108,6 @@ def copied(files, folder):
         shutil.copy(path, folder)
         shutil.copy(f"{path}.idx", folder)
     return [(str(folder / Path(path).name), None) for path, _ in files]
-
-
-def test_a_file_cut_short_after_its_records_were_located_costs_what_was_cut_off(
-    files, window, tmp_path
-):
-    located = [(path, _core.scan(path)) for path, _ in copied(files, tmp_path)]
-    path, offsets = located[-1]
-    reader = BatchReader(
-        located, FEATURES, batch_size=10, window=window, shuffle=False, prefetch_bytes=1, threads=1
-    )
-    reader.next()
-    os.truncate(path, int(offsets[7]) - 1)
-    assert len(labels(reader)) == FILES * RECORDS - 10
-    lost = [(name, offset, why.partition(":")[0]) for name, offset, why in reader.corrupt]
-    assert lost == [(path, int(offset), "cut short") for offset in offsets[6:]]
-
-
-def test_a_search_through_corrupt_files_keeps_few_of_them_open(files, window, tmp_path):
-    copies = copied(files, tmp_path)
-    for path, _ in copies[2:-2]:
-        spoil(Path(path))
-    reader = BatchReader(
-        copies, FEATURES, batch_size=10, window=window, shuffle=False, prefetch_bytes=1, threads=1
-    )
-    while reader.num_corrupt == 0:
-        reader.next()
-    until(lambda: reader.num_corrupt == (FILES - 4) * RECORDS)  # one search meets them all
-    mapped = Path("/proc/self/maps").read_text()
-    # Three blocks of three files that are wanted, and the last two that were searched.
-    assert 6 <= sum(f" {path}\n" in mapped for path, _ in copies) <= 15
-    first_good = (FILES - 2) * RECORDS
-    assert set(labels(reader)) == set(range(first_good, FILES * RECORDS))
-
-
-def test_a_damaged_sidecar_is_noted_once_however_often_its_file_is_opened(files, window, tmp_path):
-    copies = copied(files, tmp_path)
-    flip(tmp_path / "00.idx", LAST_OFFSET)
-    spoil(Path(copies[-1][0]))  # the search for replacements begins anew at the first file
-    reader = BatchReader(
-        copies, FEATURES, batch_size=10, window=window, shuffle=False, prefetch_bytes=1, threads=1
-    )
-    assert len(labels(reader)) == FILES * RECORDS
-    assert [path for path, _, _ in reader.corrupt] == [copies[0][0], *[copies[-1][0]] * RECORDS]
 
 
 def test_relative_paths_mean_the_folder_in_which_the_loader_was_made(files, window, monkeypatch):

@@ -1,11 +1,10 @@
 """BatchReader: what `wrap` raises, and where; nothing of it is lost, and no batch in silence."""
 
 import signal
-import threading
 
 import pytest
 
-from tests.core.processes import reader_threads, thread_state, until
+from tests.core.processes import reader_threads, until
 from tests.core.shards import example, reader_of, write
 
 LABEL = ("label", "int64", "int64", (), False)
@@ -90,45 +89,3 @@ def test_an_interrupt_while_batches_are_wrapped_ahead_leaves_at_once_and_loses_n
             reader.next()
     reader.restart(13)
     assert first_label(reader) == 13 * ROWS
-
-
-def test_an_error_of_the_files_waits_for_its_turn_behind_wrapped_batches(shard, tmp_path):
-    labels = [example(i) for i in range(ROWS * 4)]
-    path = str(write(tmp_path / "a", labels))
-    features = [LABEL, ("absent", "int64", "int64", (), False)]
-    reader = reader_of(path, features, batch_size=ROWS, wrap={"label": lambda v: v})
-    until(lambda: not reader_threads())
-    for _ in range(2):
-        with pytest.raises(Exception, match="no such feature"):
-            reader.next()
-
-
-def test_whoever_waits_for_a_batch_that_another_threads_wrapping_loses_is_told(shard):
-    entered, go = threading.Event(), threading.Event()
-
-    def wrap(_):
-        entered.set()
-        go.wait(20)
-        raise ValueError("no")
-
-    reader = reader_of(
-        shard, [LABEL], batch_size=1, prefetch_bytes=1, threads=1, wrap={"label": wrap}
-    )
-    errors = []
-
-    def attempt():
-        try:
-            reader.next()
-        except Exception as error:
-            errors.append(type(error))
-
-    first, second = (threading.Thread(target=attempt, daemon=True) for _ in range(2))
-    first.start()
-    assert entered.wait(20)
-    second.start()
-    until(lambda: thread_state(second.native_id) == "S")
-    go.set()
-    first.join(20)
-    second.join(20)
-    assert not second.is_alive()
-    assert sorted(error.__name__ for error in errors) == ["RuntimeError", "ValueError"]

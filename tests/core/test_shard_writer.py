@@ -3,9 +3,7 @@
 import errno
 import gc
 import os
-import random
 import shutil
-import struct
 
 import pytest
 from hypothesis import given
@@ -46,27 +44,6 @@ def test_the_file_is_frames_and_nothing_else(tmp_path, writer):
     assert (tmp_path / "a").read_bytes() == b"".join(map(slow_frame, payloads))
 
 
-def test_records_larger_and_smaller_than_the_write_buffer_keep_their_order(tmp_path):
-    source = random.Random(1)
-    payloads = [
-        source.randbytes(n) for n in (10, 2**20 - 16, 2**20 - 15, 5, 3 * 2**20, 2**19, 2**19)
-    ]
-    writer = _core.ShardWriter(str(tmp_path / "a"))
-    for payload in payloads:
-        writer.append(payload)
-    writer.finish("{}")
-    assert (tmp_path / "a").read_bytes() == frames(payloads)
-
-
-def test_units_and_ordinals_are_in_the_sidecar(tmp_path, writer):
-    for unit, ordinal in [(3, 0), (2**64 - 1, 2**32 - 1), (3, 1)]:
-        writer.append(b"x", unit=unit, ordinal=ordinal)
-    writer.finish("{}")
-    sidecar = _core.Sidecar.read(str(tmp_path / "a.idx"))
-    assert sidecar.units.tolist() == [3, 2**64 - 1, 3]
-    assert sidecar.ordinals.tolist() == [0, 2**32 - 1, 1]
-
-
 def test_units_with_records_are_described_in_the_sidecar(tmp_path, writer):
     for unit in (5, 3, 9):
         writer.describe(unit, b"key-%d" % unit, unit, b"etag")
@@ -93,12 +70,6 @@ def test_unit_counts_against_the_capacity_with_its_first_record(tmp_path):
     assert writer.append(bytes(most), unit=1)
     data_bytes, sidecar_bytes = writer.finish("x" * 4096)
     assert (data_bytes, sidecar_bytes) == (56 << 10, 72 + 24 + 3000 + 16 + 4096)
-
-
-def test_a_shard_of_no_records_is_a_shard(tmp_path):
-    assert _core.ShardWriter(str(tmp_path / "a")).finish("{}") == (0, SIDECAR_OVERHEAD + 2)
-    assert _core.scan(str(tmp_path / "a")).size == 0
-    assert len(_core.Sidecar.read(str(tmp_path / "a.idx"))) == 0
 
 
 # Capacity
@@ -137,37 +108,6 @@ def test_the_space_is_taken_before_anything_is_written(tmp_path):
     assert (tmp_path / "a").stat().st_size == 17
 
 
-def test_a_record_that_does_not_fit_is_refused_and_a_smaller_one_taken(tmp_path):
-    writer = _core.ShardWriter(str(tmp_path / "a"), 32 << 10)
-    assert not writer.append(bytes(32 << 10))
-    assert (writer.num_records, writer.num_bytes) == (0, 0)
-    assert writer.append(bytes(20 << 10))
-    assert not writer.append(bytes(20 << 10))
-    assert writer.append(bytes(100))
-    assert writer.finish("{}")[0] == (20 << 10) + 100 + 32
-
-
-def test_a_shard_is_filled_to_the_last_block(tmp_path):
-    # Two blocks for the sidecar with its allowance, all others for records.
-    writer = _core.ShardWriter(str(tmp_path / "a"), 64 << 10)
-    assert not writer.append(bytes((56 << 10) - 15))
-    assert writer.append(bytes((56 << 10) - 16))
-    writer.finish("x" * 4000)
-
-
-def test_a_capacity_that_holds_not_even_an_empty_shard_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="8192"):
-        _core.ShardWriter(str(tmp_path / "a"), 8191)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_meta_beyond_its_allowance_takes_what_the_records_left(tmp_path):
-    writer = _core.ShardWriter(str(tmp_path / "a"), 64 << 10)
-    writer.append(bytes(40 << 10))
-    writer.finish("x" * (10 << 10))
-    assert allocated(tmp_path / "a", tmp_path / "a.idx") <= 64 << 10
-
-
 def test_meta_for_which_no_room_is_left_is_refused_and_a_shorter_one_taken(tmp_path):
     writer = _core.ShardWriter(str(tmp_path / "a"), 64 << 10)
     writer.append(bytes(54 << 10))
@@ -185,26 +125,10 @@ def test_room_is_kept_for_a_longer_meta(tmp_path):
     assert allocated(tmp_path / "a", tmp_path / "a.idx") == 64 << 10
 
 
-@pytest.mark.parametrize("meta_bytes", [60 << 10, 2**63, 2**64 - 1])
-def test_a_meta_that_leaves_no_room_for_a_shard_is_refused(tmp_path, meta_bytes):
-    with pytest.raises(ValueError, match="capacity"):
-        _core.ShardWriter(str(tmp_path / "a"), 60 << 10, meta_bytes=meta_bytes)
-
-
 # Frames carried over
 
 
 PAYLOADS = [b"one", b"", b"three" * 9, b"four"]
-
-
-def test_frames_are_carried_over_verbatim(tmp_path, writer):
-    body = frames(PAYLOADS)
-    assert writer.append_frames(body, unit=5, ordinal=10) == (4, len(body), False)
-    writer.finish("{}")
-    assert (tmp_path / "a").read_bytes() == body
-    sidecar = _core.Sidecar.read(str(tmp_path / "a.idx"))
-    assert sidecar.units.tolist() == [5] * 4
-    assert sidecar.ordinals.tolist() == [10, 11, 12, 13]
 
 
 def test_an_incomplete_frame_waits_for_the_next_call_wherever_it_is_cut(tmp_path):
@@ -249,23 +173,6 @@ def test_a_corrupt_frame_is_named_and_those_before_it_stay(tmp_path):
         writer.abort()
 
 
-def test_a_corrupt_frame_of_a_stream_whose_name_is_not_utf8_is_named(tmp_path):
-    name = os.fsdecode(b"odd \xff")
-    writer = _core.ShardWriter(str(tmp_path / "a"))
-    with pytest.raises(CorruptRecordError) as caught:
-        writer.append_frames(bytes(100), name=name)
-    assert caught.value.path == name
-
-
-def test_a_frame_of_impossible_length_waits_for_the_rest_of_it(tmp_path):
-    # Its length's CRC is right, so it is what the source says: the caller knows the source's end.
-    header = struct.pack("<Q", 2**64 - 1)
-    body = header + struct.pack("<I", _core.masked_crc32c(header)) + bytes(100)
-    writer = _core.ShardWriter(str(tmp_path / "a"))
-    assert writer.append_frames(body) == (0, 0, False)
-    writer.abort()
-
-
 # Failure
 
 
@@ -283,12 +190,6 @@ def test_an_existing_sidecar_is_found_before_anything_is_written(tmp_path):
         _core.ShardWriter(str(tmp_path / "a"))
     assert caught.value.filename == str(tmp_path / "a.idx")
     assert os.listdir(tmp_path) == ["a.idx"]
-
-
-def test_a_missing_directory_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError) as caught:
-        _core.ShardWriter(str(tmp_path / "missing" / "a"))
-    assert caught.value.filename == str(tmp_path / "missing" / "a")
 
 
 def test_a_disk_too_small_for_the_capacity_shows_at_once_and_leaves_nothing():
@@ -335,15 +236,6 @@ def test_abort_leaves_nothing_and_may_be_repeated(tmp_path):
     for call in (lambda: writer.append(b"y"), lambda: writer.finish("{}")):
         with pytest.raises(RuntimeError, match="finished or aborted"):
             call()
-
-
-def test_abort_after_finish_does_nothing(tmp_path):
-    writer = _core.ShardWriter(str(tmp_path / "a"))
-    writer.finish("{}")
-    writer.abort()
-    del writer
-    gc.collect()
-    assert sorted(os.listdir(tmp_path)) == ["a", "a.idx"]
 
 
 def test_an_unfinished_writer_that_is_dropped_leaves_nothing(tmp_path):

@@ -24,18 +24,6 @@ def file(tmp_path):
     return path
 
 
-def test_frames_made_from_the_formats_description_are_read(file):
-    offsets = _core.scan(str(file), verify=True)
-    assert offsets.dtype == np.uint64
-    assert offsets.tolist() == [0, 21, 37]
-    assert [_core.read_record(str(file), int(offset)) for offset in offsets] == PAYLOADS
-
-
-def test_an_empty_file_has_no_records(tmp_path):
-    (tmp_path / "empty").touch()
-    assert _core.scan(str(tmp_path / "empty")).shape == (0,)
-
-
 @given(sizes=st.lists(st.integers(0, 700_000), max_size=6), seed=st.integers(0, 9))
 def test_records_across_the_read_buffer_are_found(tmp_path_factory, sizes, seed):
     source = random.Random(seed)
@@ -92,12 +80,6 @@ def test_a_length_beyond_the_file_is_not_believed_though_its_crc_is_right(tmp_pa
         assert caught.value.offset == 0
 
 
-@pytest.mark.parametrize("offset", [5, 46, 70, 2**63, 2**64 - 1])
-def test_reading_where_no_record_starts_is_corruption(file, offset):
-    with pytest.raises(CorruptRecordError):
-        _core.read_record(str(file), offset)
-
-
 def test_a_compressed_file_is_told_apart(tmp_path):
     path = tmp_path / "a.tfrecord.gz"
     path.write_bytes(gzip.compress(slow_frame(b"x" * 100)))
@@ -111,11 +93,6 @@ def test_a_missing_file_is_named(tmp_path):
         with pytest.raises(FileNotFoundError) as caught:
             call(missing)
         assert caught.value.filename == missing
-
-
-def test_a_directory_is_no_file(tmp_path):
-    with pytest.raises(IsADirectoryError):
-        _core.scan(str(tmp_path))
 
 
 def test_a_fifo_is_refused_without_waiting_for_its_writer(tmp_path):

@@ -108,11 +108,6 @@ void MendSidecar(Bytes* file, Random* chance) {
   MendCrc(file, 60 + meta + units, 8 * records, chance);
   MendCrc(file, 64 + meta + units + 8 * records, 4 * records, chance);
   MendCrc(file, 68 + meta + units + 12 * records, 4 * records, chance);
-  if (chance->OneIn(kLeftWrong)) return;
-  const std::optional<uint64_t> digest = SidecarDigestOf(*file);
-  if (!digest) return;
-  StoreU64(file->data() + 32, *digest);
-  StoreU32(file->data() + 48, ReferenceCrc(file->data(), 48));
 }
 
 void MutateMessage(Bytes* message, size_t most, Random* chance) {

@@ -15,7 +15,7 @@ void MutateBytes(Bytes* bytes, size_t most);
 // The CRCs of frames, and a last length that exceeds the file.
 void MendFrames(Bytes* file, Random* chance);
 
-// The CRCs of a sidecar, and its number of records.
+// The CRCs of a sidecar, and its number of records. Its digest stays: no reader looks at it.
 void MendSidecar(Bytes* file, Random* chance);
 
 // Alters a message of protocol buffers somewhere within, and the lengths around that.

@@ -106,7 +106,7 @@ ReaderOptions Setting::options() const {
 }
 
 Expected::Expected(const Setting& setting) : data(setting.data) {
-  const auto sidecar = ParseSidecar(setting.sidecar, false);
+  const auto sidecar = ParseSidecar(setting.sidecar);
   const auto counted = SidecarRecords(setting.sidecar);
   const bool fits = sidecar && sidecar->data_bytes == data.size();
   const bool unusable = setting.has_sidecar && !fits && !setting.replace;

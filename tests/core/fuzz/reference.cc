@@ -210,53 +210,15 @@ std::optional<uint64_t> SidecarRecords(const Bytes& file) {
   return records;
 }
 
-namespace {
-
-uint64_t Digest(const ReferenceSidecar& sidecar) {
-  const auto mix = [](uint64_t x) {
-    x = (x ^ (x >> 30)) * 13787848793156543929u;
-    x = (x ^ (x >> 27)) * 10723151780598845931u;
-    return x ^ (x >> 31);
-  };
-  uint64_t sum = 0;
-  for (size_t i = 0; i < sidecar.indices.size(); ++i) {
-    const ReferenceUnit& unit = sidecar.units[sidecar.indices[i]];
-    std::string text = unit.key + '\xff' + unit.etag + '\xff';
-    for (int byte = 0; byte < 8; ++byte) {
-      text += static_cast<char>(unit.begin >> (8 * byte) & 255);
-    }
-    uint64_t hash = 14695981039346656037u;
-    for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 1099511628211u;
-    sum += mix(mix(hash) + 11400714819323198485u * (1 + uint64_t{sidecar.ordinals[i]}));
-  }
-  return sum;
-}
-
-// Whatever its digest.
-std::optional<ReferenceSidecar> Parse(const Bytes& file, bool all) {
-  const std::optional<uint64_t> counted = SidecarRecords(file);
-  if (!counted) return std::nullopt;
-  const uint64_t records = *counted;
-  const uint64_t meta = Number(file, 12, 4);
-  const uint64_t units = Number(file, 40, 4);
-  const uint64_t table_bytes = Number(file, 44, 4);
+std::optional<ReferenceSidecar> ParseSidecar(const Bytes& file) {
+  const std::optional<uint64_t> records = SidecarRecords(file);
+  if (!records) return std::nullopt;
+  const uint64_t offsets = 60 + Number(file, 12, 4) + Number(file, 44, 4);
+  if (!CrcAt(file, offsets, 8 * *records)) return std::nullopt;
   ReferenceSidecar sidecar;
   sidecar.data_bytes = Number(file, 24, 8);
-  const uint64_t table = 56 + meta;
-  const uint64_t offsets = table + table_bytes + 4;
-  const uint64_t indices = offsets + 8 * records + 4;
-  const uint64_t ordinals = indices + 4 * records + 4;
-  if (!CrcAt(file, offsets, 8 * records)) return std::nullopt;
-  if (all && (!CrcAt(file, 52, meta) || !CrcAt(file, table, table_bytes) ||
-              !CrcAt(file, indices, 4 * records) || !CrcAt(file, ordinals, 4 * records))) {
-    return std::nullopt;
-  }
-  sidecar.meta.assign(file.begin() + 52, file.begin() + 52 + static_cast<ptrdiff_t>(meta));
-  for (uint64_t i = 0; i < records; ++i) {
+  for (uint64_t i = 0; i < *records; ++i) {
     sidecar.offsets.push_back(Number(file, offsets + 8 * i, 8));
-    sidecar.indices.push_back(static_cast<uint32_t>(Number(file, indices + 4 * i, 4)));
-    sidecar.ordinals.push_back(static_cast<uint32_t>(Number(file, ordinals + 4 * i, 4)));
-    if (all && sidecar.indices[i] >= units) return std::nullopt;
     // In 128 bits, where nothing wraps around.
     const unsigned __int128 room = 16;
     const bool first_is_0 = i != 0 || sidecar.offsets[0] == 0;
@@ -265,37 +227,7 @@ std::optional<ReferenceSidecar> Parse(const Bytes& file, bool all) {
       return std::nullopt;
     }
   }
-  if (records == 0 && sidecar.data_bytes != 0) return std::nullopt;
-  if (!all) return sidecar;
-  uint64_t at = table;
-  const uint64_t end = table + table_bytes;
-  for (uint64_t i = 0; i < units; ++i) {
-    if (end - at < 24) return std::nullopt;
-    const uint64_t key = Number(file, at + 16, 4);
-    const uint64_t etag = Number(file, at + 20, 4);
-    if (end - at < 24 + key + etag) return std::nullopt;
-    const auto text = file.begin() + static_cast<ptrdiff_t>(at + 24);
-    const auto middle = text + static_cast<ptrdiff_t>(key);
-    sidecar.units.push_back({Number(file, at, 8), Number(file, at + 8, 8),
-                             std::string(text, middle),
-                             std::string(middle, middle + static_cast<ptrdiff_t>(etag))});
-    at += 24 + key + etag;
-  }
-  if (at != end) return std::nullopt;
-  return sidecar;
-}
-
-}  // namespace
-
-std::optional<uint64_t> SidecarDigestOf(const Bytes& file) {
-  const std::optional<ReferenceSidecar> sidecar = Parse(file, true);
-  if (!sidecar) return std::nullopt;
-  return Digest(*sidecar);
-}
-
-std::optional<ReferenceSidecar> ParseSidecar(const Bytes& file, bool all) {
-  std::optional<ReferenceSidecar> sidecar = Parse(file, all);
-  if (sidecar && all && Digest(*sidecar) != Number(file, 32, 8)) return std::nullopt;
+  if (*records == 0 && sidecar.data_bytes != 0) return std::nullopt;
   return sidecar;
 }
 

@@ -28,28 +28,16 @@ struct Walked {
 // The frames of a file up to its end or the first that is wrong; `payloads`: checks theirs too.
 Walked WalkFrames(const Bytes& file, bool payloads);
 
-struct ReferenceUnit {
-  uint64_t number, begin;
-  std::string key, etag;
-};
-
 struct ReferenceSidecar {
-  std::string meta;
   uint64_t data_bytes;
-  std::vector<ReferenceUnit> units;
   std::vector<uint64_t> offsets;
-  std::vector<uint32_t> indices;
-  std::vector<uint32_t> ordinals;
 };
 
 // How many records a sidecar has, by its header and its size; none if these are not of one.
 std::optional<uint64_t> SidecarRecords(const Bytes& file);
 
-// The digest of a sidecar's records; none if anything but the digest is wrong with it.
-std::optional<uint64_t> SidecarDigestOf(const Bytes& file);
-
-// None if it is not one; with `all` false, only the header and the offsets count.
-std::optional<ReferenceSidecar> ParseSidecar(const Bytes& file, bool all);
+// None if it is not one. Only the header and the offsets count, as for a reader.
+std::optional<ReferenceSidecar> ParseSidecar(const Bytes& file);
 
 struct ReferenceFeature {
   Kind kind = Kind::kNone;

@@ -127,20 +127,6 @@ std::vector<int64_t> ReadAll(const std::vector<FileSet::Input>& files,
   return labels;
 }
 
-// Who reads how is no part of the order.
-void OrderDependsOnNothingElse() {
-  ReaderOptions options = Options(8, 1);
-  const std::vector<int64_t> expected = ReadAll(Good(), options);
-  EXPECT(std::set<int64_t>(expected.begin(), expected.end()).size() == kRecords);
-  for (const uint64_t threads : {2, 4}) {
-    for (const uint64_t prefetch : {1, 1 << 20}) {
-      options.threads = threads;
-      options.prefetch_bytes = prefetch;
-      EXPECT(ReadAll(Good(), options) == expected);
-    }
-  }
-}
-
 // Several consumers share a reader; some keep what they get, and drop it elsewhere and later.
 void BatchesAreKeptAndDroppedAnywhere() {
   std::vector<Batch> kept;
@@ -214,30 +200,6 @@ void CorruptRecordsAreReplacedWhileSomebodyAsks() {
   EXPECT(rows == kRecords && reader.findings().size() == kRecords / kSpoil);
 }
 
-template <typename Error>
-void ExpectTwice(const std::vector<FileSet::Input>& files, const ReaderOptions& options) {
-  BatchReader reader(files, options);
-  int errors = 0;
-  for (int turn = 0; turn < 2; ++turn) {
-    try {
-      while (Next(&reader)) {
-      }
-    } catch (const Error&) {
-      ++errors;
-    }
-  }
-  EXPECT(errors == 2);
-}
-
-// An error is delivered in its turn, again and again, and the threads end.
-void ErrorsEndAPass() {
-  ReaderOptions options = Options(3, 4);
-  options.replace = false;
-  ExpectTwice<CorruptRecord>(Spoilt(), options);
-  options.shape.features[0].name = "absent";
-  ExpectTwice<SchemaMismatch>(Good(), options);
-}
-
 // Drops batches on threads of its own, at any time until it is gone.
 class Droppers {
  public:
@@ -278,23 +240,12 @@ class Droppers {
   std::vector<std::thread> threads_;
 };
 
-// One file, read again and again, and the others, by weights of 1 and 3.
-Mixture TwoDatasets(uint64_t window) {
-  const Stage first{{0, 0, kRecordsPerFile}};
-  const Stage others{{1, 0, kRecordsPerFile}, {2, 0, kRecordsPerFile}};
-  return {{Draws::kWhole / 4, Draws::kWhole},
-          3,
-          kRecords,
-          {{window, {first, first}}, {window, {others, others}}}};
-}
-
 // From wherever the pass is, the next one is as a new reader would make it; batches of the pass
 // before may still be anywhere, and go while the new ones are made.
-void RestartingBeginsAnew(uint64_t window, bool mixed = false) {
+void RestartingBeginsAnew(uint64_t window) {
   constexpr uint64_t kBatchSize = 7;
   ReaderOptions options = Options(kBatchSize, 3);
   options.order.window = window;
-  if (mixed) options.order.mixture = TwoDatasets(window);
   const std::vector<int64_t> expected = ReadAll(Spoilt(), options);
   const uint64_t batches = kRecords / kBatchSize;
   EXPECT(expected.size() == batches * kBatchSize);
@@ -343,14 +294,11 @@ int main(int count, char** arguments) {
   const int rounds = count > 1 ? std::atoi(arguments[1]) : 1;
   EXPECT(rounds > 0);
   for (int round = 0; round < rounds; ++round) {
-    OrderDependsOnNothingElse();
     BatchesAreKeptAndDroppedAnywhere();
     ClosingInMidEpochEndsWhoeverWaits();
     CorruptRecordsAreReplacedWhileSomebodyAsks();
-    ErrorsEndAPass();
     RestartingBeginsAnew(0);
     RestartingBeginsAnew(10000);  // less than a file: each is opened and closed in its turn
-    RestartingBeginsAnew(10000, true);
     ManySmallPasses();
   }
   std::printf("%d rounds\n", rounds);
