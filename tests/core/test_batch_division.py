@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachecd_client._core import BatchReader, Division
-from tests.core.shards import FEATURES, batches, example, reader_of, write
+from tests.core.shards import FEATURES, batches, example, write
 
 N = 60
 PADDING = None
@@ -115,13 +115,3 @@ def test_nodes_with_other_sets_take_the_same_steps(sets, world, batch_size, last
         assert all(0 < each <= batch_size for found in rows for each in found)
     is_full = last != "short" or all(each == batch_size for found in rows for each in found)
     assert {division.is_full for division in divisions} == {is_full}
-
-
-def test_every_column_of_a_short_batch_has_its_rows(tmp_path):
-    path = write(tmp_path / "a", [example(i) for i in range(5)])
-    made = reader_of(path, batch_size=4, last="short", ids=True)
-    *_, last = batches(made)
-    assert "_valid" not in last
-    for name, column in last.items():
-        rows = len(column[-1]) - 1 if isinstance(column, tuple) else len(column)
-        assert rows == 1, name

@@ -1,17 +1,15 @@
 """BatchReader while its files change, the disk fails, and others handle SIGBUS too."""
 
 import os
-import resource
 import signal
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from cachecd_client import _core
 from cachecd_client._core import BatchReader
 from tests.core.processes import run_program
-from tests.core.shards import FEATURES, batches, example, labels, reader_of, write
+from tests.core.shards import FEATURES, batches, example, labels, write
 
 N = 4000
 
@@ -40,23 +38,6 @@ def test_a_file_without_its_name_is_read_to_its_end(shard, tmp_path):
     (tmp_path / "moved").unlink()
     reader.restart()
     assert labels(reader) == list(range(N))
-    assert reader.corrupt == []
-
-
-def test_no_descriptor_is_needed_once_the_files_are_open(tmp_path):
-    values = [np.full(60_000, k, np.uint8).tobytes() for k in range(8)]
-    path = write(tmp_path / "a", [_core.encode_example({"x": value}) for value in values])
-    feature = ("x", "bytes", "uint8", (60_000,), True)
-    reader = reader_of(path, [feature], batch_size=1, shuffle=False, threads=1, prefetch_bytes=1)
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, before[1]))
-    try:
-        with pytest.raises(OSError, match="Too many open files"):
-            os.open("/dev/null", os.O_RDONLY)
-        found = [batch["x"].tobytes() for batch in batches(reader)]
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-    assert found == values
     assert reader.corrupt == []
 
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from cachecd_client import _core
-from tests.core.processes import reader_threads, until
 from tests.core.shards import FEATURES, batches, example, reader_of, write
 from tests.core.test_batch_process import anonymous_bytes
 
@@ -58,15 +57,6 @@ def test_what_wraps_a_column_gets_its_arrays_and_makes_its_value(shard):
     assert set(seen) == {1, 2}
 
 
-def test_only_what_was_delivered_is_counted_as_read(dense):
-    whole = reader(dense)
-    until(lambda: not reader_threads())
-    size = len(_core.read_record(dense, 0))
-    for number in range(1, 4):
-        whole.next()
-        assert whole.bytes_read == number * 4 * size
-
-
 # The reading threads' sleep
 
 
@@ -81,15 +71,6 @@ def test_a_capsule_is_the_array_that_numpy_would_get(dense):
         assert (found.dtype, found.shape) == (array.dtype, array.shape)
         assert found.tolist() == array.tolist()
         assert found.ctypes.data % 64 == 0
-
-
-def test_no_rows_and_no_elements_make_capsules_too(tmp_path):
-    path = str(write(tmp_path / "a", [_core.encode_example({"x": b"", "l": []})]))
-    features = [("x", "bytes", "float32", (0, 3), True), ("l", "int64", "int64", None, False)]
-    batch = reader(path, features, batch_size=1, dlpack={"x", "l"}).next()
-    empty = np.from_dlpack(Producer(batch["x"]))
-    assert (empty.shape, empty.dtype) == ((1, 0, 3), np.float32)
-    assert np.from_dlpack(Producer(batch["l"][0])).shape == (0,)
 
 
 def test_memory_is_used_again_only_when_the_last_array_over_a_capsule_is_gone(dense):

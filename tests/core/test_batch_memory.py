@@ -3,9 +3,7 @@
 import contextlib
 import gc
 import itertools
-import os
 import random
-from pathlib import Path
 
 import pytest
 
@@ -22,21 +20,6 @@ def items(data, offsets):
 def arrays(batch):
     for column in batch.values():
         yield from column if isinstance(column, tuple) else (column,)
-
-
-def test_one_large_batch_does_not_make_those_after_it_as_large(tmp_path):
-    def address_space():
-        return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGESIZE")
-
-    records = [_core.encode_example({"x": bytes(20_000)})] * 120
-    records[10] = _core.encode_example({"x": bytes(32 << 20)})
-    path = write(tmp_path / "a", records)
-    feature = ("x", "bytes", "bytes", (), False)
-    reader = reader_of(path, [feature], batch_size=1, shuffle=False, threads=1)
-    before = address_space()
-    kept = batches(reader)  # whose memory is not used again
-    assert len(kept) == 120
-    assert address_space() - before < 16 * (32 << 20)
 
 
 MIXED = [

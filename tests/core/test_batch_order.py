@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from cachecd_client import _core
 from cachecd_client._core import BatchReader, Permutation
 from tests.core.shards import (
     FEATURES,
@@ -63,14 +62,6 @@ def test_ids_tell_file_and_record(files):
 # How records are found
 
 
-def test_known_offsets_save_the_walk(tmp_path):
-    path = write(tmp_path / "a", [example(i) for i in range(10)])
-    offsets = _core.scan(str(path))
-    (tmp_path / "a.idx").unlink()
-    reader = BatchReader([(str(path), offsets)], FEATURES, batch_size=10, shuffle=False)
-    assert labels(reader) == list(range(10))
-
-
 @pytest.mark.parametrize("offsets", [[0, 0], [5, 3], [0, 10**6, 10**6]])
 def test_offsets_that_cannot_be_are_refused(tmp_path, offsets):
     path = write(tmp_path / "a", [example(0), example(1)])
@@ -110,5 +101,3 @@ def test_a_missing_file_is_named(tmp_path):
 def test_impossible_options_are_value_errors(files, options, message):
     with pytest.raises(ValueError, match=message):
         BatchReader(files, FEATURES, **options)
-
-

@@ -74,20 +74,3 @@ def test_a_start_beyond_the_last_batch_is_refused_and_the_reader_stays_of_use(pa
 
 
 # Readers that take turns
-
-
-def turns(path, **options):
-    return [batch["label"].tolist() for batch in reader(path, **options)]
-
-
-def test_the_position_is_that_of_the_next_batch_in_turn(path):
-    one = reader(path, start=1, every=4)
-    assert one.position == 1
-    one.next()
-    assert one.position == 5
-    while one.next() is not None:
-        pass
-    assert one.position == one.num_batches == 15
-    one.restart(2)
-    assert one.position == 2
-    assert labels(one) == [n for batch in turns(path)[2::4] for n in batch]

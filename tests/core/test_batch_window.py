@@ -9,22 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from cachecd_client import FileSet, _core
+from cachecd_client import _core
 from cachecd_client._core import BatchReader
 from cachecd_client.errors import CorruptSidecarError
 from tests.core.shards import (
     FEATURES,
     batches,
     example,
-    flip,
     labels,
     write,
     write_files,
 )
 
 FILES, RECORDS = 30, 40
-# In a sidecar, from its end: indices, ordinals and the CRC of the offsets follow the last offset.
-LAST_OFFSET = -(2 * (4 * RECORDS + 4) + 4 + 8)
 
 
 @pytest.fixture(scope="module")
@@ -87,39 +84,12 @@ def test_files_are_closed_once_the_window_has_passed(files, window):
     assert 6 <= most <= 12
 
 
-def test_a_file_that_lost_its_tail_and_its_sidecar_since_it_was_counted_costs_its_records(
-    files, window, tmp_path
-):
-    copies = copied(files, tmp_path)
-    # The header, which counts the records, stays whole; the offsets do not.
-    flip(tmp_path / "04.idx", LAST_OFFSET)
-    data = (tmp_path / "04").read_bytes()
-    (tmp_path / "04").write_bytes(data[: len(data) // 2])
-    reader = BatchReader(copies, FEATURES, batch_size=10, window=window)
-    found = Counter(labels(reader))
-    assert found.total() == FILES * RECORDS
-    assert len([label for label in found if label // RECORDS == 4]) in range(18, 21)
-    assert {path for path, _, _ in reader.corrupt} == {str(tmp_path / "04")}
-
-
 def copied(files, folder):
     """Copies with sidecars, to be spoilt."""
     for path, _ in files:
         shutil.copy(path, folder)
         shutil.copy(f"{path}.idx", folder)
     return [(str(folder / Path(path).name), None) for path, _ in files]
-
-
-def test_relative_paths_mean_the_folder_in_which_the_loader_was_made(files, window, monkeypatch):
-    folder = Path(files[0][0]).parent
-    monkeypatch.chdir(folder)
-    loader = FileSet([Path(path).name for path, _ in files], window=window).numpy(
-        10, prefetch_bytes=1, threads=1
-    )
-    batch = next(iter(loader))
-    assert len(batch["label"]) == 10
-    monkeypatch.chdir("/")
-    assert sum(len(batch["label"]) for batch in loader) == FILES * RECORDS
 
 
 def test_a_file_that_was_cut_short_leaves_the_others_where_they_are(tmp_path):

@@ -124,16 +124,3 @@ def test_whole_pictures_are_scaled_to_side_or_extent(height, width):
     assert found == (box, scaled, (0, 0, *scaled), False)
     found = _core.place_image({"crop": "none", "height": 5, "width": 9}, height, width, 0)
     assert found == (box, (5, 9), (0, 0, 5, 9), False)
-
-
-@pytest.mark.parametrize(
-    ("options", "height", "width", "why"),
-    [
-        ({"crop": "none", "shorter": 200, "max_pixels": 10**6}, 1, 100, "becomes 200 x 20000"),
-        ({"crop": "none", "shorter": 10**6}, 1, 10**6, "too narrow"),
-        ({"crop": "none", "shorter": 1}, 0, 5, "no pixels"),
-    ],
-)
-def test_results_too_large_are_refused(options, height, width, why):
-    with pytest.raises(SchemaError, match=why):
-        _core.place_image(options, height, width, 0)

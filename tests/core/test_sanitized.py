@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.sanitized import BUILDS, build, run
+from tests.core.sanitized import build, run
 
 FOLDER = Path(__file__).parent / "fuzz" / "corpus"
 TARGETS = sorted(path.name for path in FOLDER.iterdir())
@@ -48,9 +48,3 @@ def test_threads_neither_race_nor_touch_what_is_gone(built, tmp_path):
     output = run(built["thread"] / "threads", rounds, folder=tmp_path)
     assert output == f"{rounds} rounds\n"
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("sanitizers", BUILDS)
-def test_a_page_that_one_thread_had_replaced_is_known_to_all(sanitizers, built, tmp_path):
-    run(built[sanitizers] / "faults", folder=tmp_path)

@@ -117,14 +117,6 @@ def test_meta_for_which_no_room_is_left_is_refused_and_a_shorter_one_taken(tmp_p
     assert allocated(tmp_path / "a", tmp_path / "a.idx") <= 64 << 10
 
 
-def test_room_is_kept_for_a_longer_meta(tmp_path):
-    writer = _core.ShardWriter(str(tmp_path / "a"), 64 << 10, meta_bytes=20 << 10)
-    assert not writer.append(bytes(40 << 10))
-    assert writer.append(bytes(39 << 10))
-    writer.finish("x" * (20 << 10))
-    assert allocated(tmp_path / "a", tmp_path / "a.idx") == 64 << 10
-
-
 # Frames carried over
 
 
@@ -182,14 +174,6 @@ def test_an_existing_file_is_not_touched(tmp_path):
         _core.ShardWriter(str(tmp_path / "a"))
     assert caught.value.filename == str(tmp_path / "a")
     assert (tmp_path / "a").read_bytes() == b"mine"
-
-
-def test_an_existing_sidecar_is_found_before_anything_is_written(tmp_path):
-    (tmp_path / "a.idx").write_bytes(b"mine")
-    with pytest.raises(FileExistsError) as caught:
-        _core.ShardWriter(str(tmp_path / "a"))
-    assert caught.value.filename == str(tmp_path / "a.idx")
-    assert os.listdir(tmp_path) == ["a.idx"]
 
 
 def test_a_disk_too_small_for_the_capacity_shows_at_once_and_leaves_nothing():

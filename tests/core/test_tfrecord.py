@@ -87,14 +87,6 @@ def test_a_compressed_file_is_told_apart(tmp_path):
         _core.scan(str(path))
 
 
-def test_a_missing_file_is_named(tmp_path):
-    missing = str(tmp_path / "missing")
-    for call in (_core.scan, lambda path: _core.read_record(path, 0)):
-        with pytest.raises(FileNotFoundError) as caught:
-            call(missing)
-        assert caught.value.filename == missing
-
-
 def test_a_fifo_is_refused_without_waiting_for_its_writer(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(OSError, match="Invalid argument"):
