@@ -100,15 +100,12 @@ class Run:
             if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
         ]
 
-    def measure(self, keep: Callable[[], object]) -> None:
-        """Measures every case that `only` names. `keep` is called after each case."""
+    def measure(self) -> None:
+        """Measures every case that `only` names."""
         with ExitStack() as stack:
             for name, case in CASES.items():
-                if name in self.measured:
-                    continue
                 if ways := [way for way in self.wanted(name) if self._is_there(way, stack)]:
                     self._by_turns(name, ways, {"call": case.call, **self._task(case, stack)})
-                    keep()
 
     def _task(self, case: Case, stack: ExitStack) -> dict[str, Any]:
         """Prepares pictures, records or the bucket of a case. Returns the arguments of its measurements."""
@@ -243,7 +240,7 @@ def parser() -> argparse.ArgumentParser:
     add("--only", nargs="+", metavar="CASE/WAY", help="patterns, as 'jpg256/*' or '*/ours*'")
     add("--quick", action="store_true", help="few pictures of noise, one repeat: no figures")
     add("--json", type=Path, metavar="FILE",
-        help="kept after each case; a case that FILE has is not measured again")  # fmt: skip
+        help="every figure of every repeat")  # fmt: skip
     add(
         "--page",
         type=Path,
@@ -272,25 +269,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not any(run.wanted(case) for case in CASES):
         parsing.error(f"no CASE/WAY is like {' or '.join(options.only)}")
     plan = {name: getattr(options, name) for name in _PLAN}
-    if options.json and options.json.exists():
-        document = json.loads(options.json.read_text())
-        if document["plan"] != plan:
-            parsing.error(f"{options.json} was measured by {document['plan']}, not by {plan}")
-        run.measured, run.versions = document["measured"], document["versions"]
-
-    def keep() -> None:
-        if options.json:
-            document = {
-                "machine": report.machine(),
-                "plan": plan,
-                "measured": run.measured,
-                "absent": run.absent,
-                "versions": run.versions,
-            }
-            options.json.write_text(json.dumps(document, indent=1) + "\n")
-
-    run.measure(keep)
-    keep()
+    run.measure()
+    if options.json:
+        document = {
+            "machine": report.machine(),
+            "plan": plan,
+            "measured": run.measured,
+            "absent": run.absent,
+            "versions": run.versions,
+        }
+        options.json.write_text(json.dumps(document, indent=1) + "\n")
     figures = page(run)
     sys.stdout.write(figures)
     if options.page:

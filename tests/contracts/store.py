@@ -58,20 +58,13 @@ class StoreContract:
             after = [found.key for page in store.list(keys[at]) for found in page]
             assert after == keys[at + 1 :]
 
-    def test_an_empty_prefix_lists_nothing(self, filled: Filled):
-        assert listed(filled({})) == {}
-
-    def test_listing_twice_gives_the_same(self, filled: Filled):
-        store = filled({"a": b"1", "b": b"2"})
-        assert list(store.list()) == list(store.list())
-
     @pytest.mark.parametrize("body", [b"", b"x", bytes(range(256)) * 5000])
     def test_an_object_is_read_byte_for_byte(self, filled: Filled, body: bytes):
         store = filled({"folder/object": body})
         [[found]] = store.list()
         assert get(store, found.key, found.size, found.etag) == body
 
-    @pytest.mark.parametrize(("start", "stop"), [(0, 1), (3, 7), (5, 10), (9, 10), (0, 10)])
+    @pytest.mark.parametrize(("start", "stop"), [(0, 1), (3, 7), (9, 10)])
     def test_a_part_of_an_object_is_read(self, filled: Filled, start: int, stop: int):
         store = filled({"object": b"0123456789"})
         [[found]] = store.list()
@@ -80,9 +73,7 @@ class StoreContract:
             == b"0123456789"[start:stop]
         )
 
-    @pytest.mark.parametrize(
-        ("length", "end"), [(1, b"9"), (10, b"0123456789"), (99, b"0123456789")]
-    )
+    @pytest.mark.parametrize(("length", "end"), [(1, b"9"), (99, b"0123456789")])
     def test_an_objects_end_is_read_with_its_size(self, filled: Filled, length: int, end: bytes):
         store = filled({"object": b"0123456789"})
         for page in store.list():
@@ -90,26 +81,18 @@ class StoreContract:
                 size, body = asyncio.run(store.tail(found.key, length, found.etag))
                 assert (size, bytes(body)) == (10, end)
 
-    def test_the_end_of_a_missing_object_is_the_units_fault(self, filled: Filled):
-        store = filled({"there": b"1"})
-        with pytest.raises(UnitError, match=r"gone|No such file"):
-            asyncio.run(store.tail("not there", 9))
-
     @pytest.mark.parametrize("key", ["a b", "a+b", "a%20b", "ü/ß", "q?x=1&y#z", "'\"<[{*~"])
     def test_awkward_keys_are_read(self, filled: Filled, key: str):
         store = filled({key: b"content"})
         [[found]] = store.list()
         assert found.key == key
         assert get(store, key, 7, found.etag) == b"content"
-
-    @pytest.mark.parametrize("key", ["object", "ü/ß", "q?x=1&y#z"])
-    def test_one_object_is_found_as_it_is_listed(self, filled: Filled, key: str):
-        store = filled({key: b"content"})
-        [[found]] = store.list()
         assert asyncio.run(store.find(key)) == found
 
-    def test_an_object_that_is_not_there_is_not_found(self, filled: Filled):
+    def test_an_object_is_found_by_its_key_alone(self, filled: Filled):
         store = filled({"folder/other": b"1"})
+        [[found]] = store.list()
+        assert asyncio.run(store.find("folder/other")) == found
         for key in ("folder", "folder/others"):
             with pytest.raises(GoneError):
                 asyncio.run(store.find(key))

@@ -21,7 +21,6 @@ from PIL import Image as Pillow
 from cachecd.sampler.encoding import encode, infer
 from cachecd_client import FileSet, Image
 from tests.client.records import write
-from tests.client.test_decode import record, write_pictures
 
 _WIDTH = 128 * 128 * 3
 _BATCH = 64
@@ -106,27 +105,6 @@ def timed(batches: Iterable[dict[str, Any]], load: Loads | None = None) -> float
     return time.perf_counter() - began
 
 
-def decodes_alike(device: torch.device, folder: Path) -> bool:
-    """Whether decoded and prepared batches on the device are those of the CPU."""
-    files = FileSet(write_pictures(folder / "pictures.tfrecord", [record(n) for n in range(256)]))
-
-    def batches(device: torch.device | None) -> list[tuple[dict[str, torch.Tensor], torch.Tensor]]:
-        made = files.torch(
-            32, device=device, channels_last=True, label="label", features=["image"],
-            decode={"image": Image(32, crop="random", flip=0.5)},
-            prepare=lambda batch, random: {**batch, "noise": random.random((32, 5), np.float32)},
-        )  # fmt: skip
-        return [({n: v.cpu() for n, v in inputs.items()}, label.cpu()) for inputs, label in made]
-
-    return all(
-        torch.equal(label, expected_label)
-        and all(torch.equal(inputs[name], expected[name]) for name in ("image", "noise"))
-        for (inputs, label), (expected, expected_label) in zip(
-            batches(device), batches(None), strict=True
-        )
-    )
-
-
 def check(device: torch.device, bars: Bars, folder: Path) -> None:
     files = FileSet(written(folder))
     batch_bytes = _BATCH * (_WIDTH + 8)
@@ -174,7 +152,6 @@ def check(device: torch.device, bars: Bars, folder: Path) -> None:
                 load.step(batch)
         torch.cuda.default_stream(device).wait_stream(aside)
     bars.say("every batch whole, on a side stream and then on the first", int(load.wrong) == 0)
-    bars.say("decoded and prepared batches are those of the CPU", decodes_alike(device, folder))
 
 
 def pictures(folder: Path, count: int) -> Path:

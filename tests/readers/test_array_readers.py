@@ -11,7 +11,7 @@ import pytest
 import zarr
 
 from cachecd.config import DatasetConfig
-from cachecd.readers import hdf5, windows
+from cachecd.readers import windows
 from cachecd.sampler.origin import Reader
 from tests.sampler.arrays import Place
 
@@ -156,11 +156,6 @@ def test_a_transform_may_use_h5py_while_bytes_are_fetched(tmp_path, monkeypatch)
     assert used
 
 
-def test_an_hdf5_reader_without_a_path_is_refused():
-    with pytest.raises(ValueError, match="found no path, expected the path of a dataset"):
-        hdf5.Windows(10)
-
-
 def test_nothing_outside_an_hdf5_file_is_read(tmp_path):
     secret = tmp_path / "secret"
     secret.write_bytes(np.arange(100.0).tobytes())
@@ -191,17 +186,3 @@ def test_a_zarr_array_that_would_be_unpickled_is_set_aside(tmp_path):
     (path / ".zarray").write_text(about.replace('"filters": null', '"filters": [{"id": "pickle"}]'))
     assert source.records() == []
     assert "the codec pickle" in source.set_aside["a.zarr"]
-
-
-def test_a_missing_chunk_of_a_zarr_array_is_its_fill_value(tmp_path):
-    source = Source(tmp_path, "zarr", window=10)
-    path = source.folder / "a.zarr"
-    zarr.create_array(str(path), data=np.arange(1, 21), chunks=(10,), zarr_format=2)
-    (path / "0").unlink()
-    assert [r["array"].tolist() for r in source.records()] == [[0] * 10, list(range(11, 21))]
-
-
-@pytest.mark.parametrize("options", [{"window": 0}, {"window": 3, "stride": "x"}])
-def test_options_that_are_no_counts_are_refused(options):
-    with pytest.raises(ValueError, match="expected whole numbers above 0"):
-        hdf5.Windows(**options, path="data")

@@ -23,7 +23,6 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -32,68 +31,50 @@ import obstore
 from obstore.store import S3Store
 
 from tests.bench.growth import curves
-from tests.bench.growth.fashion import Pictures, digits, fashion_mnist, located
+from tests.bench.growth.fashion import Pictures, fashion_mnist, located
 from tests.bench.growth.learner import Learner, Pace, Schedule, final, reached
 from tests.bench.growth.ways import BUCKET, Cached, Link, download_first, stream
 from tests.stores import S3Server, s3_server
 
 _DOWNLOAD = "download first"
-_SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
-
-
-@dataclass(frozen=True)
-class Scale:
-    """`link`: objects a second. `accuracies`, in %: those the time to which is told."""
-
-    link: float
-    pace: Pace
-    first: int  # records before training begins
-    accuracies: tuple[float, ...]
-    schedules: tuple[Schedule, ...]
-
-
-SHORT = Scale(700, Pace(14_000, 6.0), 150, (60, 70, 80, 85), _SCHEDULES[:1])
-
-
-def full(speed: float) -> Scale:
-    """500 objects and 10,000 samples a second for four minutes, or as much in a shorter time."""
-    pace = Pace(10_000 * speed, 240.0 / speed)
-    return Scale(500 * speed, pace, 500, (80, 84, 86, 88), _SCHEDULES)
-
+_FIRST = 500  # records before training begins
+_ACCURACIES = (80, 84, 86, 88)  # in %, those the time to which is measured
 
 Run = dict[str, Any]
 Runs = dict[str, dict[str, list[Run]]]  # schedule -> way -> a run a seed
 
 
 def measure(options: argparse.Namespace) -> str:
-    """Every way once a seed, each seed in another order. Returns the tables."""
-    scale = SHORT if options.short else full(options.speed)
+    """Every way once a seed, each seed in another order. Returns the tables.
+
+    500 objects and 10,000 samples a second for four minutes, or as much in a shorter time.
+    """
+    pace = Pace(10_000 * options.speed, 240.0 / options.speed)
+    objects = 500 * options.speed
     with _place(options) as folder:
-        files = None if options.short else located(options.fashion_mnist, Path(folder))
-        pictures = digits() if files is None else fashion_mnist(files)
-    ways = _ways(pictures, scale)
-    runs: Runs = {s: {way: [] for way in ways} for s in scale.schedules}
+        pictures = fashion_mnist(located(options.fashion_mnist, Path(folder)))
+    ways = _ways(pictures)
+    runs: Runs = {schedule: {way: [] for way in ways} for schedule in get_args(Schedule)}
     with s3_server(nice=True) as server:
         _say(f"filling the store with {len(pictures.train):,} objects")
         fill(server, pictures.train)
-        link = Link(server, scale.link * pictures.object_bytes)
+        link = Link(server, objects * pictures.object_bytes)
 
         def run(seed: int, schedule: Schedule, way: str) -> Run:
             with _place(options) as folder:
-                learner = Learner(seed, schedule, scale.pace)  # the clock begins here
+                learner = Learner(seed, schedule, pace)  # the clock begins here
                 found: Run = {**ways[way](learner, link, Path(folder))}
             curve = learner.curve(pictures.test_pixels, pictures.test_labels)
             return found | {"trained": learner.trained, "final": final(curve), "curve": curve}
 
-        for seed in range(1 if options.short else options.repeats):
-            turns = list(itertools.product(scale.schedules, ways))
+        for seed in range(options.repeats):
+            turns = list(itertools.product(get_args(Schedule), ways))
             random.Random(seed).shuffle(turns)
             for schedule, way in turns:
-                name = f"{scale.pace.samples:g} {seed} {schedule} {way}"
+                name = f"{pace.samples:g} {seed} {schedule} {way}"
                 found = _once(options.runs, name, partial(run, seed, schedule, way))
                 runs[schedule][way].append(found)
-                best = f"{found['final']:.1f} % in the end, {found['trained']:,} samples"
-                _say(f"seed {seed}, {schedule} learning rate, {way}: {best}")
+                _say(f"{name}: {found['final']:.1f} %, {found['trained']:,} samples")
     if options.json:
         options.json.write_text(json.dumps(runs, indent=2))
     if options.plot:
@@ -101,7 +82,7 @@ def measure(options: argparse.Namespace) -> str:
             {s: {way: [run["curve"] for run in of[way]] for way in of} for s, of in runs.items()},
             options.plot,
         )
-    return _page(runs, scale, pictures)
+    return _page(runs, objects, pace, pictures)
 
 
 def _say(what: str) -> None:
@@ -130,15 +111,13 @@ def _once(kept: Path | None, name: str, run: Callable[[], Run]) -> Run:
 Way = Callable[[Learner, Link, Path], dict[str, float]]
 
 
-def _ways(pictures: Pictures, scale: Scale) -> dict[str, Way]:
+def _ways(pictures: Pictures) -> dict[str, Way]:
     found: dict[str, Way] = {
         _DOWNLOAD: lambda learner, link, _: download_first(learner, link),
         "stream": lambda learner, link, _: stream(learner, link),
     }
     for share in (1.0, 0.5, 0.25):
-        found[f"cachecd, {share:.0%}".replace("%", " %")] = Cached(
-            share, len(pictures.train), scale.first
-        )
+        found[f"cachecd, {100 * share:.0f} %"] = Cached(share, len(pictures.train), _FIRST)
     return found
 
 
@@ -167,23 +146,23 @@ def fill(server: S3Server, objects: dict[str, bytes]) -> None:
     asyncio.run(put_all())
 
 
-def _page(runs: Runs, scale: Scale, pictures: Pictures) -> str:
+def _page(runs: Runs, objects: float, pace: Pace, pictures: Pictures) -> str:
     downloads = [run["downloaded_s"] for of in runs.values() for run in of[_DOWNLOAD]]
-    parts = [
+    setting = (
         f"{pictures.name}: {len(pictures.train):,} objects of {pictures.object_bytes:.0f} bytes on "
-        f"average, a link of {scale.link:g} of them a second, {scale.pace.samples:g} samples a second "
-        f"computed (sleep stands for what is left of a GPU's time), {scale.pace.horizon:g} s. Seconds to "
-        "an accuracy, in %; the largest set of an epoch; samples trained on, of "
-        f"{scale.pace.samples * scale.pace.horizon:,.0f}. To download everything took "
-        f"{_spread(downloads)} s, and the link would have taken {len(pictures.train) / scale.link:.1f}."
-    ]
+        f"average, a link of {objects:g} of them a second, {pace.samples:g} samples a second computed "
+        f"(sleep stands for what is left of a GPU's time), {pace.horizon:g} s. Seconds to an accuracy; "
+        "the largest set of an epoch; samples trained on. To download everything took "
+        f"{_spread(downloads)} s, and the link would have taken {len(pictures.train) / objects:.1f}."
+    )
+    parts = [setting]
     for schedule, of in runs.items():
-        times = [f"s to {accuracy:g} %" for accuracy in scale.accuracies]
+        times = [f"s to {accuracy} %" for accuracy in _ACCURACIES]
         heads = [f"{schedule} learning rate", *times, "in the end, %", "set", "samples"]
         lines = [f"| {' | '.join(heads)} |", f"|---|{'--:|' * (len(heads) - 1)}"]
         for way, some in of.items():
             cells = [
-                *(_spread([reached(run["curve"], a) for run in some]) for a in scale.accuracies),
+                *(_spread([reached(run["curve"], a) for run in some]) for a in _ACCURACIES),
                 _spread([run["final"] for run in some]),
                 *(f"{statistics.median(r[key] for r in some):,.0f}" for key in ("set", "trained")),
             ]
@@ -205,7 +184,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.growth", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
-    add("--short", action="store_true", help="seconds, in which nothing is really measured")
     add("--repeats", type=int, default=5, help="seeds of each way (5)")
     add("--folder", type=Path, help="where caches and stores go (the temporary directory)")
     add("--fashion-mnist", type=Path, metavar="DIR", help="with its four files; else it is fetched")

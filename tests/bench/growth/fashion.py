@@ -1,4 +1,4 @@
-"""Small pictures as the objects of a store: Fashion-MNIST, or scikit-learn's digits where it is not."""
+"""Fashion-MNIST as the objects of a store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ PACKAGE = "dataset-fashion-mnist"
 INSTALLED = Path("/usr/share/datasets/fashion-mnist")
 # What `label.pattern` finds the class by. Numbers come first, so that a listing mixes the classes.
 LABEL_PATTERN = r"-([0-9])\.png$"
-_HELD_OUT_DIGITS = 397
 
 
 @dataclass(frozen=True)
@@ -35,25 +34,19 @@ class Pictures:
 
 def fashion_mnist(folder: Path) -> Pictures:
     """All 60,000 and 10,000, of the four files in `folder`."""
-    return _pictures(
-        "Fashion-MNIST",
-        _idx(folder / "train-images-idx3-ubyte.gz", 16).reshape(-1, SIDE, SIDE),
-        _idx(folder / "train-labels-idx1-ubyte.gz", 8).astype(np.int64),
-        _idx(folder / "t10k-images-idx3-ubyte.gz", 16).reshape(-1, SIDE, SIDE),
-        _idx(folder / "t10k-labels-idx1-ubyte.gz", 8).astype(np.int64),
+    pixels, test_pixels = (
+        _idx(folder / f"{part}-images-idx3-ubyte.gz", 16).reshape(-1, SIDE, SIDE)
+        for part in ("train", "t10k")
     )
-
-
-def digits() -> Pictures:
-    """1,400 and 397 scanned digits, enlarged to as many pixels."""
-    from sklearn.datasets import load_digits
-
-    found = load_digits()
-    pixels = np.zeros((len(found.images), SIDE, SIDE), np.uint8)
-    pixels[:, 2:26, 2:26] = (found.images * 15).astype(np.uint8).repeat(3, 1).repeat(3, 2)
-    labels = found.target.astype(np.int64)
-    rest = len(labels) - _HELD_OUT_DIGITS
-    return _pictures("digits", pixels[:rest], labels[:rest], pixels[rest:], labels[rest:])
+    labels, test_labels = (
+        _idx(folder / f"{part}-labels-idx1-ubyte.gz", 8).astype(np.int64)
+        for part in ("train", "t10k")
+    )
+    train = {
+        f"{number:05}-{label}.png": _png(one)
+        for number, (one, label) in enumerate(zip(pixels, labels, strict=True))
+    }
+    return Pictures("Fashion-MNIST", train, test_pixels, test_labels)
 
 
 def located(named: Path | None, folder: Path) -> Path:
@@ -76,21 +69,7 @@ def _idx(path: Path, header: int) -> NDArray[np.uint8]:
     return np.frombuffer(gzip.decompress(path.read_bytes()), np.uint8, offset=header)
 
 
-def _pictures(
-    name: str,
-    pixels: NDArray[np.uint8],
-    labels: NDArray[np.int64],
-    test_pixels: NDArray[np.uint8],
-    test_labels: NDArray[np.int64],
-) -> Pictures:
-    train = {
-        f"{number:05}-{label}.png": png(one)
-        for number, (one, label) in enumerate(zip(pixels, labels, strict=True))
-    }
-    return Pictures(name, train, test_pixels, test_labels)
-
-
-def png(pixels: NDArray[np.uint8]) -> bytes:
+def _png(pixels: NDArray[np.uint8]) -> bytes:
     from PIL import Image
 
     file = io.BytesIO()
