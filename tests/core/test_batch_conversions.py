@@ -195,3 +195,9 @@ def test_an_option_that_the_feature_cannot_have_is_refused_at_once(feature, mess
 def test_options_of_the_wrong_type_are_refused(options, error, message):
     with pytest.raises(error, match=message):
         BatchReader([], [(*INTS, None, False, options)], batch_size=1)
+
+
+def test_what_a_padded_list_adds_is_a_column_like_others():
+    padded = (*INTS, None, False, {"pad": (2, bytes(8))})
+    with pytest.raises(SchemaError, match="two columns of the name '_x_length'"):
+        BatchReader([], [("_x_length", *INTS[1:], (), False), padded], batch_size=1)

@@ -84,17 +84,21 @@ def test_ranks_divide_it_and_a_pass_begins_anywhere(files, of, window, world, st
 
 
 @pytest.mark.parametrize(
-    ("rows", "why"),
+    ("options", "error", "why"),
     [
-        ([(6, 0, 1)], "file 6 of 6"),
-        ([(2**40, 0, 1)], "no such file"),
-        ([(0, 0, 41)], "a slice of 41 records from 0 on, file 0 has 40"),
-        ([(0, 1, 2**64 - 1)], "file 0 has 40"),
+        ({"stages": [table([(6, 0, 1)])]}, ValueError, "file 6 of 6"),
+        ({"stages": [table([(2**40, 0, 1)])]}, ValueError, "no such file"),
+        ({"stages": [table([(0, 0, 41)])]}, ValueError, "41 records from 0 on, file 0 has 40"),
+        ({"stages": [table([(0, 1, 2**64 - 1)])]}, ValueError, "file 0 has 40"),
+        ({"stages": []}, ValueError, "expected one at least"),
+        ({"stages": [np.zeros((1, 2), np.uint64)]}, TypeError, "stages: expected arrays"),
+        ({"datasets": np.zeros(5, np.int64)}, ValueError, "datasets: 5 numbers for 6 files"),
+        ({"datasets": [1, 2]}, TypeError, "expected an array int64"),
     ],
 )
-def test_a_slice_of_what_is_not_there_is_refused(files, rows, why):
-    with pytest.raises(ValueError, match=why):
-        read(files, [rows])
+def test_stages_and_datasets_that_cannot_be_are_refused(files, options, error, why):
+    with pytest.raises(error, match=why):
+        BatchReader(files, FEATURES, batch_size=1, **options)
 
 
 def test_records_are_counted_by_sidecar_offsets_or_a_walk(files, tmp_path: Path):

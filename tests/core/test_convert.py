@@ -139,6 +139,11 @@ def test_bfloat16_is_rounded_as_torch_does(portable):
     assert torch.equal(found[~found.isnan()], expected[~expected.isnan()])
 
 
+def test_an_unknown_dtype_is_a_value_error():
+    with pytest.raises(ValueError, match="unknown dtype 'complex64'"):
+        _core.convert(b"", "float32", "complex64")
+
+
 # Packed integers
 
 

@@ -4,6 +4,8 @@ import itertools
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cachecd_client import _core
 from tests.core.shards import slow_crc32c
@@ -44,6 +46,11 @@ def test_lengths_around_the_edges_of_streams_agree_with_the_bitwise_reference(si
     crc = slow_crc32c(data)
     assert _core.crc32c(data) == crc
     assert {_core._crc32c_by(by, data) for by in WAYS} == {crc}
+
+
+@given(st.binary(max_size=2000), st.integers(0, 2000))
+def test_a_crc_continues_where_another_ended(data, cut):
+    assert _core.crc32c(data[cut:], _core.crc32c(data[:cut])) == _core.crc32c(data)
 
 
 @pytest.mark.parametrize("by", WAYS)

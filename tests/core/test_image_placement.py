@@ -90,12 +90,6 @@ def test_random_cuts_are_torchvisions(height, width):
         assert found == (box, (224, 200), (0, 0, 224, 200), flip)
 
 
-def test_cut_larger_than_the_picture_is_refused():
-    options = {"crop": "random", "resized": False, "height": 224, "width": 224}
-    with pytest.raises(SchemaError, match=r"223 x 500 pixels, too small to cut 224 x 224 pixels"):
-        _core.place_image(options, 223, 500, 0)
-
-
 @pytest.mark.parametrize(
     ("height", "width"), [p for p in PICTURES if p != (4000, 3)] + [(301, 999)]
 )
@@ -124,3 +118,20 @@ def test_whole_pictures_are_scaled_to_side_or_extent(height, width):
     assert found == (box, scaled, (0, 0, *scaled), False)
     found = _core.place_image({"crop": "none", "height": 5, "width": 9}, height, width, 0)
     assert found == (box, (5, 9), (0, 0, 5, 9), False)
+
+
+@pytest.mark.parametrize(
+    ("options", "height", "width", "why"),
+    [
+        ({"crop": "random", "resized": False, "height": 224, "width": 224}, 223, 500,
+         "223 x 500 pixels, too small to cut 224 x 224 pixels"),
+        ({"crop": "center", "height": 224, "width": 224, "shorter": 200}, 100, 200,
+         "200 x 400 pixels after scaling, too small to cut"),
+        ({"crop": "none", "shorter": 200, "max_pixels": 10**6}, 1, 100, "becomes 200 x 20000"),
+        ({"crop": "none", "shorter": 10**6}, 1, 10**6, "too narrow"),
+        ({"crop": "none", "shorter": 1}, 0, 5, "no pixels"),
+    ],
+)  # fmt: skip
+def test_placements_that_cannot_be_are_refused(options, height, width, why):
+    with pytest.raises(SchemaError, match=why):
+        _core.place_image(options, height, width, 0)

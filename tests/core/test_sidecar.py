@@ -176,3 +176,9 @@ def test_a_foreign_file_gets_a_sidecar(tmp_path):
     expected = slow_sidecar(b'{"schema": null}', 60, units, [0, 20, 40], [0, 0, 0], [0, 1, 2])
     assert (tmp_path / "foreign.idx").read_bytes() == expected
     assert size == len(expected)
+
+
+def test_offsets_that_cannot_be_are_not_written(tmp_path):
+    with pytest.raises(ValueError, match="offset 1 of record 0"):
+        _core.write_sidecar(str(tmp_path / "a.idx"), "{}", 40, np.array([1], np.uint64))
+    assert list(tmp_path.iterdir()) == []
