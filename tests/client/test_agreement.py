@@ -191,6 +191,13 @@ def test_processes_of_one_node_agree_on_nothing(cache, tmp_path):
         torch.distributed.destroy_process_group()
 
 
+def test_what_is_no_all_gather_is_refused(cache):
+    with pytest.raises(CallerError, match="agree=3, expected True, False, or a function"):
+        cache.epochs("train", 1, agree=3)
+    with pytest.raises(CallerError, match="gathered 0 rows, but this node alone has 1"):
+        next(cache.epochs("train", 1, agree=lambda numbers: []))
+
+
 def test_a_mixture_is_as_long_as_the_nodes_agree_on(cache):
     """Of 20 records of each here, half and half, 40 may be read; of what the other node has, 17."""
     for epoch in cache.epochs({"train": 0.5, "other": 0.5}, 1, agree=Beside(17)):

@@ -74,27 +74,6 @@ def test_the_classes_may_be_the_schemas(tmp_path):
     assert loader.schema["label"].classes == ("cat", "dog")
 
 
-def test_the_loaders_schema_is_what_batches_hold(files):
-    loader = files.numpy(
-        batch_size=4,
-        features=["image", "many", "label", "key", "bits"],
-        cast={"image": "float16", "many": "int32"},
-        pad={"many": 7},
-        one_hot={"label": 30},
-    )
-    batch = first(loader)
-    assert {f.name: (f.dtype, f.shape) for f in loader.schema.features} == {
-        "image": ("float16", (2, 3)),
-        "many": ("int32", (7,)),
-        "label": ("float32", (30,)),
-        "key": ("bytes", ()),
-        "bits": ("bfloat16", (2,)),
-    }
-    for name in ("image", "many", "label"):
-        assert loader.schema[name].dtype == batch[name].dtype.name
-        assert (4, *loader.schema[name].shape) == batch[name].shape
-
-
 # default
 
 
@@ -158,6 +137,12 @@ def test_without_a_default_the_record_is_named(tmp_path):
 def test_what_does_not_fit_the_schema_is_refused(files, options, message):
     with pytest.raises(SchemaError, match=message):
         files.numpy(batch_size=1, **options)
+
+
+def test_a_dtype_that_the_features_kind_has_not_is_refused(files):
+    wrong = Schema((Feature("label", "int64", "int32", ()),))
+    with pytest.raises(SchemaError, match=r"'label' has dtype int32 .* int64 has int64: .* cast="):
+        FileSet(files.files, schema=wrong).numpy(batch_size=1)
 
 
 @pytest.mark.parametrize(

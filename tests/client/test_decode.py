@@ -14,6 +14,7 @@ from cachecd_client.errors import CallerError, CorruptRecordError, SchemaError
 from cachecd_client.files.file_set import FileSet
 from cachecd_client.loader.reading import seed_of
 from tests.client.records import write
+from tests.core.pictures import with_orientation
 
 N = 24
 RANDOM = Image(32, crop="random", flip=0.5)
@@ -187,7 +188,14 @@ def test_pictures_keep_their_shape_if_a_batch_has_one(tmp_path):
         list(files.numpy(2, pad_last=True, **options))
 
 
-def test_pictures_of_one_record_need_one_size(tmp_path):
+def test_pictures_of_one_record_need_one_size_and_orientation(tmp_path):
+    turned = io.BytesIO()
+    PIL.Image.fromarray(picture(0)).save(turned, "JPEG", exif=with_orientation(3))
+    records = [{"image": turned.getvalue(), "mask": encoded(picture(0), "PNG"), "key": "a"}]
+    path = write_pictures(tmp_path / "b.tfrecord", records)
+    why = "feature 'mask' of 'a': the picture's EXIF orientation is 1, that of feature 'image' is 3"
+    with pytest.raises(SchemaError, match=why):
+        next(iter(FileSet(path).numpy(1, decode={"image": RANDOM, "mask": RANDOM})))
     records = [{"image": encoded(picture(0)), "mask": encoded(picture(0, 40, 40)), "key": "a"}]
     path = write_pictures(tmp_path / "a.tfrecord", records)
     why = (
@@ -248,6 +256,9 @@ def test_decode_is_refused_where_it_cannot_be(files, options, error, message):
         ({"mode": "BGR"}, "mode='BGR', expected 'RGB' or 'L'"),
         ({"class_map": {"#000000": 0}}, "class_map needs resample='nearest'"),
         ({"resample": "nearest", "class_map": {"black": 0}}, "'black', expected '#rrggbb'"),
+        ({"resample": "nearest", "class_map": {}}, "expected a dict of color"),
+        ({"resample": "nearest", "class_map": {(0, 0, 256): 0}}, "=256, expected at most 255"),
+        ({"resample": "nearest", "class_map": {"#ff0000": 0, (255, 0, 0): 1}}, "has two class num"),
     ],
 )
 def test_images_that_cannot_be_are_refused(arguments, message):

@@ -56,21 +56,6 @@ def test_each_epoch_is_reported_once_with_the_next_acquire(lender):
     ]  # fmt: skip
 
 
-def test_an_acquire_that_has_to_wait_reports_once(lender):
-    from cachecd_client.protocol import Waiting
-
-    answer = lender.answer
-    waits = lambda: len(lender.of(Acquire)) < 5  # noqa: E731
-    lender.answer = lambda r: (
-        Waiting(r.id, 1, 2, 0.0) if isinstance(r, Acquire) and r.epoch and waits() else answer(r)
-    )
-    with connect(lender.endpoint) as cache:
-        for _ in cache.epochs("train", 2, job="j"):
-            pass
-    assert len(lender.of(Acquire)) == 5
-    assert reported(lender) == [("Acquire", "j-0", 1.0), ("Released", "j-1", 1.0)]
-
-
 def test_each_rank_reports_the_fraction_of_its_own_part(lender, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")

@@ -1,12 +1,10 @@
 """epoch.report(): what an epoch's loaders gave and waited, whatever becomes of them, and its last line."""
 
 import logging
-import pickle
 
 import pytest
 
 from cachecd_client.errors import CallerError
-from cachecd_client.protocol import Granted
 from cachecd_client.report.summary import Waited, advice, line
 from cachecd_client.session.cache import Cache
 from tests.client.test_epoch import corrupt
@@ -114,22 +112,6 @@ def test_a_repeated_set_is_blamed_on_the_daemon_and_nothing_else(hasty_cache, gr
     run.close()
     line = "no daemon answered, so it repeats the set before: start the daemon again"
     assert caplog.messages[-1].endswith(line)
-
-
-def test_coverage_is_what_the_daemon_said_with_the_grant(granting, cache):
-    assert cache.acquire("train", job="another").report()["coverage"] is None
-    grant = granting.answer
-
-    def answer(request):
-        granted = grant(request)
-        if isinstance(granted, Granted):
-            granted = Granted(granted.id, granted.lease, granted.cache_dir, granted.manifest, 0.25)
-        return granted
-
-    granting.answer = answer
-    epoch = cache.acquire("train")
-    assert epoch.report()["coverage"] == 0.25
-    assert pickle.loads(pickle.dumps(epoch)).report()["coverage"] == 0.25
 
 
 def test_each_corrupt_record_counts_once(leased):

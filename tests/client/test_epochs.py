@@ -9,7 +9,6 @@ from cachecd_client.protocol import (
     Acquire,
     AskStatus,
     Held,
-    Released,
 )
 from cachecd_client.session.cache import connect
 from tests.client.conftest import locked
@@ -101,20 +100,6 @@ def test_a_loop_that_is_left_releases_the_lease(cache, manifest):
     next(epochs)
     assert locked(manifest(0))
     epochs.close()
-    assert not locked(manifest(0))
-
-
-@pytest.mark.parametrize("ending", ["", "raise RuntimeError"])
-def test_the_interpreters_exit_releases_a_run_that_was_not_finished(granting, manifest, ending):
-    program = (
-        "import sys\n"
-        "from cachecd_client import connect\n"
-        "epochs = connect(sys.argv[1]).epochs('train', 3)\n"
-        f"first = next(epochs)\n{ending}\n"
-    )
-    done = run_program(program, granting.endpoint)
-    assert "Exception ignored" not in done.stderr
-    assert [released.lease for released in granting.of(Released)] == ["train-0"]
     assert not locked(manifest(0))
 
 

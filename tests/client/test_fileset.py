@@ -36,9 +36,11 @@ def test_every_kind_of_feature_arrives_as_it_was_written(shard):
 
 def test_figures_and_schema_come_from_the_sidecar(shard):
     files = FileSet([shard])
+    assert repr(files).startswith("<FileSet of 1 files, the first is ")
     assert files.num_records == 12
     assert files.num_bytes == shard.stat().st_size
     assert files.schema == schema()
+    assert repr(files).startswith("<FileSet of 1 files, 12 records, the first is ")
 
 
 def test_without_a_sidecar_the_file_is_walked_and_its_schema_inferred(shard):
@@ -62,6 +64,8 @@ def test_without_a_sidecar_the_file_is_walked_and_its_schema_inferred(shard):
 
 
 def test_missing_files_are_counted_and_named(shard, tmp_path):
+    with pytest.raises(CallerError, match="no files"):
+        FileSet([])
     with pytest.raises(CallerError, match=r"2 of 3 files do not exist, the first is .*/x"):
         FileSet([tmp_path / "x", shard, tmp_path / "y"])
 

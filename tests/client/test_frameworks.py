@@ -80,30 +80,3 @@ def test_batches_that_are_kept_keep_their_values(files, framework):
     kept = list(getattr(files, framework)(**options))
     gc.collect()
     assert rows(kept) == expected
-
-
-def into_tensorflow(array):
-    return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
-
-
-@pytest.mark.parametrize(
-    "take",
-    [
-        np.from_dlpack,
-        lambda array: torch.from_dlpack(array),
-        into_tensorflow,
-        lambda array: jax.dlpack.from_dlpack(array),
-    ],
-    ids=FRAMEWORKS,
-)
-def test_arrays_are_taken_over_by_dlpack_and_outlive_the_batch(files, take):
-    options = {"batch_size": 1, "prefetch_bytes": 1, "shuffle": False}
-    taken = []
-    for batch in files.numpy(**options):
-        taken.append({name: take(batch[name]) for name in ("image", "vector", "label")})
-        del batch
-    gc.collect()
-    expected = files.numpy(**options)
-    for found, batch in zip(taken, expected, strict=True):
-        for name, array in found.items():
-            assert plain(array) == batch[name].tolist()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable
 from datetime import timedelta
@@ -14,13 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachecd_client import FileSet
 from cachecd_client.errors import CachecdError, CallerError, ReplicasDifferError
-from cachecd_client.files import file_set as fileset
 from cachecd_client.runs.agreement import Row, ranks_of_one_set
 from cachecd_client.session.cache import connect
 from tests.client.conftest import CacheDir, ScriptedDaemon, lending
-from tests.client.records import examples, labels, write
+from tests.client.records import labels
 from tests.core.processes import in_children
 from tests.frameworks import torch
 
@@ -187,27 +184,6 @@ def test_without_agreement_ranks_divide_the_set_as_given(node):
     assert sorted(found) == list(range(30))
     with connect(node("refused", 2).endpoint) as cache, pytest.raises(CallerError, match="world=2"):
         cache.epochs("train", 1, rank=2, world=2)
-
-
-def test_files_that_other_nodes_may_read_too_are_warned_of_until_ranks_are_given(four, tmp_path):
-    path = write(tmp_path / "a.tfrecord", examples(range(20)))
-
-    def run(rank):
-        warnings = []
-        handler = logging.Handler()
-        handler.emit = lambda record: warnings.append(record.getMessage())
-        fileset.log.addHandler(handler)
-        whole = FileSet(path)
-        whole.numpy(BATCH, rank=rank, world=4)
-        assert not warnings
-        whole.numpy(BATCH)
-        whole.to_dataset(BATCH)
-        FileSet(path).numpy(BATCH)
-        return warnings
-
-    for rank, (warning,) in enumerate(four(run)):
-        assert f"this is rank {rank % 2} of 2" in warning
-        assert "rank= and world= of the whole run" in warning
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12))

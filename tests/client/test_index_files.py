@@ -73,21 +73,6 @@ def test_indexed_files_open_without_a_scan(tmp_path, index, out, no_scans, capsy
     assert "4 were there" in capsys.readouterr().out
 
 
-def test_the_order_is_that_of_the_same_files_uncompressed(tmp_path, index, out):
-    plain = [put(tmp_path / f"{i}", numbers(9 * i, 9)) for i in range(4)]
-    packed = [put(tmp_path / f"{i}.gz", numbers(9 * i, 9), "GZIP") for i in range(4)]
-    assert index(*packed) == 0
-    inflated = [out / path.name for path in plain]
-    orders = [
-        labels(FileSet(paths, window=window).numpy(batch_size=4, seed=3))
-        for window in (None, 600)
-        for paths in (plain, inflated)
-    ]
-    assert orders[0] == orders[1]
-    assert orders[2] == orders[3]
-    assert orders[0] != orders[2]
-
-
 def by_tensorflow(path, records, compression):
     options = tf.io.TFRecordOptions(compression_type=compression)
     with tf.io.TFRecordWriter(str(path), options) as writer:

@@ -81,3 +81,11 @@ def test_a_later_record_that_does_not_fit_is_named_with_feature_file_and_offset(
     with pytest.raises(SchemaError, match=said) as caught:
         list(files.numpy(batch_size=10))
     assert f"{path}: record at byte {at}" in str(caught.value)
+
+
+def test_no_records_and_records_without_features_are_refused(tmp_path):
+    nothing = put(tmp_path / "a", [])
+    with pytest.raises(SchemaError, match="no records in 2 files: there is nothing to read"):
+        _ = FileSet([nothing, nothing]).schema
+    with pytest.raises(SchemaError, match=r"no features, and none in 1 other .*SequenceExample"):
+        _ = FileSet(put(tmp_path / "b", [encode({})] * 2)).schema

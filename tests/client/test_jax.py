@@ -24,18 +24,6 @@ def large(tmp_path_factory):
     return FileSet(path)
 
 
-def test_features_arrive_as_arrays_of_the_schemas_dtype_and_shape(files):
-    batch = next(iter(files.jax(batch_size=5)))
-    dense = ("bits", "image", "label", "vector")
-    assert {name: (batch[name].dtype.name, batch[name].shape) for name in dense} == {
-        "bits": ("bfloat16", (5, 2)),
-        "image": ("uint8", (5, 2, 3)),
-        "label": ("int32", (5,)),  # as everywhere in JAX, unless jax_enable_x64 is on
-        "vector": ("float32", (5, 2)),
-    }
-    assert batch["image"].devices() == {jax.devices("cpu")[0]}
-
-
 def test_an_integer_that_jax_would_cut_off_is_an_error_that_says_so(large):
     batches = iter(large.jax(batch_size=1, shuffle=False, features=["id"]))
     assert [next(batches)["id"].item() for _ in range(2)] == [1, -(2**31)]

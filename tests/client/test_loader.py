@@ -1,13 +1,12 @@
 import copy
 import gc
 import itertools
-import json
 import os
 import pickle
 
 import pytest
 
-from cachecd_client.errors import CallerError, CorruptRecordError
+from cachecd_client.errors import CallerError
 from cachecd_client.files.file_set import FileSet
 from tests.client.records import examples, labels, write, write_set
 from tests.client.test_epoch import corrupt
@@ -17,33 +16,6 @@ N, EACH = 103, 20
 
 
 # Resuming
-
-
-@pytest.mark.parametrize("stop", [4, 10])
-def test_a_resumed_loader_continues_at_the_next_batch(files, stop):
-    whole = labels(files.numpy(batch_size=10, seed=5))
-    loader = files.numpy(batch_size=10, seed=5)
-    batches = iter(loader)
-    begun = labels([next(batches) for _ in range(stop)])
-    state = loader.state_dict()
-    resumed = files.numpy(batch_size=10, seed=99)  # the state's seed counts
-    resumed.load_state_dict(state)
-    assert resumed.state_dict() == state
-    assert begun + labels(resumed) == whole
-    again = files.numpy(batch_size=10, seed=5)
-    again.set_epoch(1)
-    assert labels(resumed) == labels(again)  # the pass that follows is a whole one
-
-
-def test_the_state_is_plain_and_the_same_on_every_rank(files):
-    states = []
-    for rank in range(2):
-        loader = files.numpy(batch_size=10, rank=rank, world=2)
-        next(iter(loader))
-        states.append(loader.state_dict())
-    assert states[0] == states[1] == json.loads(json.dumps(states[0]))
-    known = {"version": 1, "pass": 0, "position": 1, "seed": 0, "batch_size": 10, "world": 2}
-    assert {**states[0], **known, "fingerprint": files.fingerprint} == states[0]
 
 
 @pytest.mark.parametrize(
@@ -167,25 +139,6 @@ def test_a_warning_of_a_replaced_record_reaches_stderr_without_any_logging_set_u
         "list(FileSet(sys.argv[1]).numpy(6, drop_last=False))"
     )
     assert "this pass replaced 1 corrupt records" in run_program(code, path).stderr
-
-
-def test_a_file_that_vanishes_costs_its_records_and_no_more(tmp_path):
-    paths = write_set(tmp_path, 60, 20)
-    expected = labels(FileSet(paths).numpy(10))
-    loader, strict = (FileSet(paths).numpy(10, on_corrupt=on) for on in ("replace", "raise"))
-    windowed = FileSet(paths, window=os.path.getsize(paths[0]) * 2).numpy(10)
-    whole = labels(FileSet(paths, window=os.path.getsize(paths[0]) * 2).numpy(10))
-    os.unlink(paths[1])
-    os.symlink(paths[1], paths[1])
-    for damaged, order in ((loader, expected), (windowed, whole)):
-        found = labels(damaged)
-        kept = [label for label in order if not 20 <= label < 40]
-        assert len(found) == 60
-        assert set(found) == set(kept)
-        assert [f for f, e in zip(found, order, strict=True) if e in kept] == kept, "none moves"
-        assert {path for path, _, _ in damaged.corrupt} == {str(paths[1])}
-    with pytest.raises(CorruptRecordError, match="cannot be opened: Too many levels of symbolic"):
-        list(strict)
 
 
 def native_threads() -> int:

@@ -1,5 +1,6 @@
 """Files without a sidecar: walked many at a time, once; and what is said when they cannot be."""
 
+import json
 import os
 
 import pytest
@@ -65,6 +66,23 @@ def test_zero_length_records_and_empty_files_count(tmp_path):
     with files.numpy(batch_size=4, shuffle=False) as loader:
         [batch] = loader
     assert [row.tolist() for row in batch["label"]] == [[], [0], [], [1]]
+
+
+@pytest.mark.parametrize(
+    ("described", "why"),
+    [
+        ({"version": 1}, "not a schema: KeyError"),
+        ({"version": 2, "features": []}, "schema version 2, expected 1"),
+        ({"version": 1, "features": [{"name": "a", "kind": "int", "dtype": "int64", "shape": []}]},
+         "feature 'a': unknown kind 'int'"),
+    ],
+)  # fmt: skip
+def test_a_sidecar_whose_schema_is_none_is_corrupt_and_named(tmp_path, described, why):
+    path = put(tmp_path / "a", numbers(0, 3))
+    meta = json.dumps({"schema": described})
+    _core.write_sidecar(f"{path}.idx", meta, path.stat().st_size, _core.scan(str(path)))
+    with pytest.raises(CorruptSidecarError, match=why):
+        _ = FileSet(path).schema
 
 
 @pytest.mark.parametrize("size", [-1, +17])

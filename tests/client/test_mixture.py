@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cachecd_client.errors import CallerError, DaemonUnreachableError, RequestError
-from cachecd_client.protocol import Acquire, Held, Refused, Released, ReportCorrupt
+from cachecd_client.protocol import Acquire, Refused, Released, ReportCorrupt
 from cachecd_client.runs.mixture import Weights
 from tests.client.conftest import CacheDir, lending, locked
 from tests.client.records import labels
@@ -21,7 +21,7 @@ WEIGHTS = {"web": 0.75, "code": 0.25}
 
 @pytest.fixture
 def sizes():
-    """Shards of 10 records that epoch k has of each dataset; a test may change it."""
+    """Shards of 10 records that epoch k has of each dataset, and "window"; a test may change them."""
     return {"web": lambda k: 4 + k, "code": lambda k: 2, "talk": lambda k: 1}
 
 
@@ -42,6 +42,7 @@ def granting(daemon, folders, sizes):
             job=request.job,
             epoch=epoch,
             seed=FIRST[name],
+            window=sizes.get("window"),
         )
 
     return daemon(lending(make))
@@ -83,22 +84,6 @@ def test_epoch_ends_with_the_first_dataset_that_is_through(cache):
         assert any(sizes[name] - counts[name] < 4 for name in WEIGHTS)
         every += counts
     assert near(every, WEIGHTS)
-
-
-def test_all_sets_are_acquired_before_the_last_are_released(cache, granting, held):
-    seen = [held() for _ in cache.epochs(WEIGHTS, 2)]
-    assert seen == [{"code-0", "web-0"}, {"code-1", "web-1"}]
-    assert held() == set()
-    told = [
-        (type(r).__name__, getattr(r, "dataset", getattr(r, "lease", None)))
-        for r in granting.requests
-        if isinstance(r, (Acquire, Held, Released))
-    ]
-    assert told[:8] == [
-        ("Acquire", "code"), ("Held", "code-0"), ("Acquire", "web"), ("Held", "web-0"),
-        ("Acquire", "code"), ("Held", "code-1"), ("Acquire", "web"), ("Held", "web-1"),
-    ]  # fmt: skip
-    assert {lease for kind, lease in told[8:10]} == {"code-0", "web-0"}
 
 
 def test_a_set_that_is_refused_releases_those_of_the_other_datasets(cache, granting, held):
@@ -169,6 +154,20 @@ def test_the_order_is_of_seed_and_sets_alone_and_ranks_share_it(cache):
         shared = set(first + second)
         assert len(shared) == len(first) + len(second) >= len(alone) - 6
         assert shared <= set(alone) or shared >= set(alone)
+
+
+def test_large_sets_share_the_window_and_small_ones_are_whole(cache, sizes):
+    sizes["web"] = lambda k: 12
+    draws = []
+    for sizes["window"] in (None, 10_000):
+        (epoch,) = cache.epochs({"web": 0.9, "code": 0.1}, 1)
+        code, web = (leased.manifest.num_bytes for leased in epoch._sets)
+        assert code < 5_000 < 10_000 < web
+        loader = epoch.numpy(batch_size=7)
+        draws.append([label // 1000 for label in labels(loader)])
+        windows = [of for of, _ in loader.part.selection.mixture[3]]
+        assert windows == ([0, 0] if sizes["window"] is None else [0, 10_000 - code])
+    assert draws[0] == draws[1]
 
 
 def test_a_daemon_that_goes_between_two_sets_leaves_none_of_them_held(cache, granting, held):

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from cachecd_client.errors import CallerError
+from cachecd_client.files.file_set import FileSet
+from tests.client.foreign import put
 
 N = 103
 
@@ -19,6 +21,8 @@ N = 103
         ({"rank": 0}, "rank=0, world=None: expected both, or neither"),
         ({"seed": 2**64}, f"expected at most {2**64 - 1}"),
         ({"shuffle": "no"}, "shuffle='no', expected True or False"),
+        ({"threads": -1}, "threads=-1, expected at least 0"),
+        ({"drop_last": True, "pad_last": True}, "drop_last=True, pad_last=True"),
         ({"on_corrupt": "ignore"}, "expected 'replace' or 'raise'"),
         ({"features": "label"}, "expected a list of names: ['label']"),
         (
@@ -43,3 +47,13 @@ def test_an_unknown_option_is_a_type_error_that_lists_those_there_are(files):
         TypeError, match=r"'drop_remainder'; a loader takes batch_size, .* drop_last"
     ):
         files.numpy(batch_size=1, drop_remainder=True)
+
+
+def test_a_bad_option_of_a_set_and_a_set_of_no_records_are_refused(tmp_path, files):
+    with pytest.raises(CallerError, match="window=-1, expected at least 0"):
+        FileSet(files.files, window=-1)
+    with pytest.raises(CallerError, match=r"schema=.*'label'.*expected a Schema"):
+        FileSet(files.files, schema={"label": "int64"})
+    nothing = FileSet(put(tmp_path / "a", []), schema=files.schema)
+    with pytest.raises(CallerError, match="the set has no records"):
+        nothing.numpy(batch_size=1)

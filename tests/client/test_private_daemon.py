@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from cachecd_client.errors import CallerError, DaemonUnreachableError
+from cachecd_client.session import private_daemon
 from cachecd_client.session.cache import connect
 from tests.core.processes import in_child, until
 
@@ -177,6 +178,15 @@ def test_several_ranks_cannot_each_start_one(config, monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     with pytest.raises(CallerError, match="run the launcher under one daemon: cachecd run"):
         connect(config())
+
+
+def test_a_daemon_that_does_not_drain_is_killed(config, monkeypatch):
+    monkeypatch.setattr(private_daemon, "_DRAIN", 0.2)
+    cache = connect(config())
+    pid = cache.status()["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    cache.close()
+    assert not alive(pid)
 
 
 def test_the_client_alone_says_what_to_install(config, monkeypatch):

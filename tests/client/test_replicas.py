@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -94,6 +95,29 @@ def test_jax_processes_with_the_same_rows_need_their_rank(tmp_path):
             "short True",
             "8",
         ], ends
+
+
+class Overlapping:
+    """A sharding by which two processes hold one block of rows each, and one block together."""
+
+    is_fully_addressable = False
+    device_set = frozenset(range(3))
+
+    def devices_indices_map(self, shape):
+        blocks = {Device(0, 0): 0, Device(1, 0): 1, Device(2, 1): 1, Device(3, 1): 2}
+        return {device: (slice(block, block + 1),) for device, block in blocks.items()}
+
+
+class Device(NamedTuple):
+    number: int
+    process_index: int
+
+
+def test_jax_processes_that_hold_some_of_the_same_rows_are_refused():
+    from cachecd_client.frameworks.jax import _refuse_replicas
+
+    with pytest.raises(CallerError, match="share only some of the rows of each batch"):
+        _refuse_replicas(Overlapping(), schema()["label"], (0, 2))
 
 
 @pytest.fixture

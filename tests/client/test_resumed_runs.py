@@ -11,7 +11,7 @@ from cachecd_client import connect
 from cachecd_client.errors import CallerError
 from cachecd_client.protocol import Acquire
 from cachecd_client.runs.run import Run
-from tests.client.conftest import GENERATION, beside, lending
+from tests.client.conftest import GENERATION, lending
 
 
 def labels(loader, batches=None):
@@ -194,21 +194,6 @@ def test_a_state_of_an_epoch_beyond_the_end_is_refused(cache):
 
 
 # Records that count as read in a resumed run
-
-
-def test_a_run_of_records_goes_on_over_another_number_of_nodes(cache):
-    """Half of 80 records was read by one node: of what is left, two of equal sets read 20 each."""
-    run = {"records": 80, "steps_per_epoch": 5}
-    _, state = left_at(cache, 1, 5, **run)
-    read = [
-        [
-            epoch.progress
-            for epoch in cache.epochs("train", **run, state=state, agree=nodes)
-            for _ in epoch.numpy(4)
-        ]
-        for nodes in (False, beside())
-    ]
-    assert read == [[x / 20 for x in range(11, 21)], [x / 10 for x in range(6, 11)]]
 
 
 @pytest.mark.parametrize(("state_of", "read"), [((1, 1), 21), ((1, 2), 10), ((4, 8), 40)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 
 import pytest
 
@@ -10,6 +11,7 @@ from cachecd_client import connect
 from cachecd_client.errors import CallerError, RequestError
 from cachecd_client.protocol import Acquire, Refused
 from tests.client.conftest import locked
+from tests.frameworks import torch
 
 
 def labels(batches):
@@ -123,7 +125,21 @@ def test_each_framework_delivers_the_same_batches(cache, framework):
     assert [labels(loader) for _ in range(2)] == by_epochs(cache, n=2)
 
 
-def test_mistaken_options_name_what_was_called(cache):
+def test_given_ranks_divide_every_set_of_a_mixture_too(cache):
+    def gather(numbers):
+        return [numbers, (1, *numbers[1:])]
+
+    for dataset in "train", {"train": 1.0}:
+        loader = cache.numpy(dataset, 4, epochs=2, rank=0, world=2, agree=gather)
+        assert [len(labels(loader)) for _ in range(2)] == [2, 3]
+
+
+def test_mistaken_options_and_uses_name_what_was_called(cache):
+    loader = cache.torch("train", 4, epochs=1)
+    with pytest.raises(CallerError, match="cannot be pickled"):
+        pickle.dumps(loader)
+    with pytest.raises(CallerError, match="iterate over the loader itself"):
+        next(iter(torch.utils.data.DataLoader(loader)))
     with pytest.raises(CallerError, match=r"epochs=None, records=None"):
         cache.numpy("train", 4)
     with pytest.raises(CallerError, match=r"epochs=-1"):

@@ -11,6 +11,7 @@ from cachecd_client.errors import (
     CallerError,
     DaemonUnreachableError,
     LeaseLostError,
+    SchemaError,
 )
 from cachecd_client.protocol import (
     Acquire,
@@ -177,6 +178,14 @@ def test_a_daemon_that_dies_after_its_grant_leaves_a_usable_lease(daemon, cache_
         epoch = opened.acquire("train")
         assert locked(path)
         epoch.release()  # never fails, though nobody listens
+        assert not locked(path)
+
+
+def test_a_lease_whose_schema_cannot_be_read_is_not_kept(daemon, cache_dir):
+    path = cache_dir.manifest("lease-0", schema={"features": 7})
+    with connect(daemon(lending(lambda request: path)).endpoint) as opened:
+        with pytest.raises(SchemaError, match="not a schema"):
+            opened.acquire("train")
         assert not locked(path)
 
 

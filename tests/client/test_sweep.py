@@ -119,21 +119,3 @@ def test_another_generation_has_other_records_under_the_same_numbers():
     (stage,), other = sweep.of("h").take(files, records, 300)
     assert stage.tolist() == [[0, 0, 100], [1, 0, 100], [2, 0, 100]]
     assert Sweep.of_state(other.state()).generation == "h"
-
-
-def test_whole_files_come_in_an_order_of_the_runs_seed():
-    files, records = np.arange(1, 41), np.full(40, 10)
-
-    def first(seed, sweep=None):
-        stages, after = (sweep or Sweep()).take(files, records, 100, whole_files=True, seed=seed)
-        return stages[0][:, 0].tolist(), after
-
-    orders = {tuple(first(seed)[0]) for seed in range(5)}
-    assert len(orders) == 5
-    taken, after = first(3)
-    # What goes on, in a process that resumes too, has the seed that the run began with.
-    resumed = Sweep.of_state(after.state())
-    assert resumed.seed == 3
-    rest = first(99, after)[0]
-    assert rest == first(7, resumed)[0]
-    assert not set(rest) & set(taken)

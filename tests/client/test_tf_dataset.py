@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from cachecd_client.errors import CallerError
 from cachecd_client.files.file_set import FileSet
 from cachecd_client.report.summary import line
 from tests.client.conftest import beside
@@ -55,25 +56,6 @@ def test_padded_ranks_deliver_every_record_once_in_full_batches(files, batch_siz
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "world", "shuffle"),
-    [(10, 2, False), (27, 2, False), (13, 4, True)],
-)
-def test_short_last_batches_deliver_every_record_once(files, batch_size, world, shuffle):
-    ranks = []
-    for rank in range(world):
-        options = {"drop_last": False, "shuffle": shuffle, "rank": rank, "world": world}
-        dataset = files.tf_dataset(batch_size, **options)
-        batches = list(dataset)
-        assert "_valid" not in batches[0]
-        ranks.append([batch["label"].numpy().tolist() for batch in batches])
-        assert len(dataset) == len(ranks[-1])
-        loader = files.numpy(batch_size, **options)
-        assert [len(batch) for batch in ranks[-1]] == [len(batch["label"]) for batch in loader]
-    rows = [label for batches in ranks for batch in batches for label in batch]
-    assert sorted(rows) == list(range(N))
-
-
-@pytest.mark.parametrize(
     ("damage", "error"),
     [
         (lambda path: flip(path, 20), "DataLossError"),
@@ -88,6 +70,16 @@ def test_what_is_damaged_or_gone_ends_a_tf_dataset_with_tensorflows_own_error(
     damage(path)
     with pytest.raises(getattr(tf.errors, error)):
         list(dataset)
+
+
+def test_a_short_batch_within_a_strategy_of_several_replicas_is_refused(files, monkeypatch):
+    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
+    monkeypatch.setattr(type(strategy), "num_replicas_in_sync", 2)
+    with strategy.scope():
+        for made in (files.tf_dataset, files.tf):
+            with pytest.raises(CallerError, match="pad_last=True"):
+                made(10, drop_last=False)
+            assert len(made(10, pad_last=True)) == 6
 
 
 # Of an epoch that is not one pass of its set

@@ -6,7 +6,7 @@ from itertools import islice
 
 import pytest
 
-from cachecd_client.errors import SchemaError
+from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.protocol import Acquire, Released
 from cachecd_client.schema import Feature, Schema
 from cachecd_client.session.cache import connect
@@ -93,23 +93,6 @@ def test_another_schema_at_a_boundary_is_an_error_that_says_what_has_changed(
     assert granting.of(Released)[-1].lease == "train-1"
     # What is not read may change.
     assert len(labels(iter(cache.tf_dataset("train", 5, features=["label"])), 12)) == 60
-
-
-def test_an_iterator_after_another_goes_on_with_the_next_set(cache, cache_dir, granting):
-    cache_dir.per_shard = 100
-
-    def read(dataset=None, steps=99, **options) -> tuple[int, int]:
-        before = len(granting.of(Acquire))
-        dataset = dataset or cache.tf_dataset("train", 10, features=["label"], **options)
-        count = len(labels(iter(dataset), steps))
-        return granting.of(Acquire)[before].epoch, count
-
-    dataset = cache.tf_dataset("train", 10, epochs=2, features=["label"])
-    next(iter(dataset))
-    assert read(dataset, 1) == (1, 10)
-    assert read(dataset) == (2, 400 + 500)
-    assert read(epochs=1) == (4, 600)
-    assert read(epochs=1, start=7) == (7, 900)
 
 
 def test_leases_end_with_iterators_and_those_nobody_took_with_the_dataset(
@@ -228,3 +211,18 @@ def test_an_input_fn_is_called_again_and_again_by_graphs_and_sessions_as_an_esti
     assert first[0] == list(range(20)) != first[1]
     begun = [request.epoch for request in granting.of(Acquire)]
     until(lambda: not any(locked(manifest(epoch)) for epoch in begun))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 0}, "epochs=0, expected at least 1"),
+        ({"batch_size": 2000}, "make no batch of 2000"),
+        ({"rank": 0}, "rank=0, world=None: expected both, or neither"),
+        ({"features": []}, "expected at least one feature"),
+        ({"dataset": {"train": 1.0}}, r"epoch\.tf\(\) of each epoch"),
+    ],
+)
+def test_bad_options_are_refused_at_once(cache, options, message):
+    with pytest.raises(CallerError, match=message):
+        cache.tf_dataset(**{"dataset": "train", "batch_size": 5, **options})

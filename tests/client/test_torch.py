@@ -1,19 +1,10 @@
 import numpy as np
+import pytest
 
+from cachecd_client.errors import CallerError
 from cachecd_client.loader.columns import torch_tensor
 from tests.client.records import record
 from tests.frameworks import torch
-
-
-def test_dtypes_and_shapes_are_the_schemas(files):
-    batch = next(iter(files.torch(batch_size=5)))
-    dense = ("bits", "image", "label", "vector")
-    assert {name: (batch[name].dtype, tuple(batch[name].shape)) for name in dense} == {
-        "bits": (torch.bfloat16, (5, 2)),
-        "image": (torch.uint8, (5, 2, 3)),
-        "label": (torch.int64, (5,)),
-        "vector": (torch.float32, (5, 2)),
-    }
 
 
 def test_tensors_share_the_arrays_memory():
@@ -53,3 +44,9 @@ def test_a_loader_goes_into_checkpoints_as_trainers_keep_them(files, tmp_path):
     again.load_state_dict(state)
     assert [b["label"].tolist() for b in again] == [b["label"].tolist() for b in batches]
     assert len(again) == len([*again]) == 4  # the pass that follows is whole
+
+
+def test_a_device_that_is_none_is_refused_before_anything_is_read(files):
+    for made in (files.torch, files.jax):
+        with pytest.raises(CallerError, match="device='gpu'"):
+            made(batch_size=5, device="gpu")

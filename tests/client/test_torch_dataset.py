@@ -10,7 +10,6 @@ import pickle
 import pytest
 
 from cachecd_client.errors import CallerError
-from cachecd_client.loader.columns import Bytes, Ragged, RaggedBytes
 from tests.client.conftest import locked
 from tests.frameworks import torch
 
@@ -207,17 +206,6 @@ def test_an_epochs_worker_holds_the_lease_itself(cache, manifest):
     assert locked(manifest(0))  # by the worker, which reads on
     assert len(list(batches)) == 4
     del batches
-
-
-def test_columns_come_as_they_are_from_a_dataloader_and_from_what_pins_its_batches(files):
-    features = ["many", "key", "names"]
-    loader = loading(files, 1, shuffle=False, features=features, drop_last=True)
-    batch = torch.utils.data._utils.pin_memory.pin_memory(next(iter(loader)))
-    assert [type(batch[name]) for name in features] == [Ragged, Bytes, RaggedBytes]
-    many = [row.tolist() for row in batch["many"].to_torch().unbind()]
-    assert many == [[n] * n for n in range(4)]
-    assert batch["key"].tolist() == [b"", b"key-1", b"key-2key-2", b""]
-    assert batch["names"][3] == [b"3", b"x"]
 
 
 def test_a_dataloader_around_a_dataset_or_a_loader_says_what_to_write(files):

@@ -197,40 +197,6 @@ def test_whatever_answers_it_is_a_reply_that_fits_or_a_clear_error(frames):
         assert reply.id in ("1", "")
 
 
-GREETINGS = {
-    "speaks HTTP": b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n",
-    "speaks another ZeroMQ": b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f\x01\x00",
-}
-
-
-@pytest.mark.parametrize("greeting", GREETINGS)
-def test_a_server_of_something_else_is_named_by_its_process(tmp_path, greeting):
-    with socket.socket(socket.AF_UNIX) as foreign:
-        foreign.bind(str(tmp_path / "foreign.sock"))
-        foreign.listen(64)
-        ended = threading.Event()
-        peers: list[socket.socket] = []
-
-        def serve() -> None:
-            while not ended.is_set():
-                peer, _ = foreign.accept()
-                peer.settimeout(5)
-                peers.append(peer)
-                with contextlib.suppress(OSError):
-                    peer.sendall(GREETINGS[greeting])
-
-        serving = threading.Thread(target=serve, daemon=True)
-        serving.start()
-        said = unreachable(tmp_path / "foreign.sock")
-        ended.set()
-        with socket.socket(socket.AF_UNIX) as last:
-            last.connect(str(tmp_path / "foreign.sock"))
-            serving.join()
-        for peer in peers:
-            peer.close()
-    assert f"a process {os.getpid()} listens there, but does not answer" in said
-
-
 def test_an_endless_answer_is_cut_off(daemon):
     answer = [protocol.VERSION_FRAME, b" " * (protocol.MAX_REPLY_BYTES + 1)]
     scripted = daemon(lambda request: answer)
