@@ -94,6 +94,16 @@ def test_a_set_that_is_refused_releases_those_of_the_other_datasets(cache, grant
     assert held() == set()
 
 
+def test_of_each_dataset_unread_records_come_first_whatever_the_others_do(cache):
+    found = []
+    for epoch in cache.epochs({"web": 0.5, "code": 0.5}, 4, steps_per_epoch=1):
+        found += labels(epoch.numpy(batch_size=20))
+    web, code = ([label for label in found if lo <= label < lo + 1000] for lo in (0, 1000))
+    assert len(set(web)) == len(web), "of 40, 50, 60 and 70"
+    for at in range(0, len(code), 20):
+        assert len(set(code[at : at + 20])) == len(code[at : at + 20])
+
+
 def test_weights_that_the_loop_changes_count_from_the_next_epoch(cache, granting):
     weights = {"web": 3, "code": 1}
     shares, named = [], []
@@ -160,13 +170,13 @@ def test_large_sets_share_the_window_and_small_ones_are_whole(cache, sizes):
     sizes["web"] = lambda k: 12
     draws = []
     for sizes["window"] in (None, 10_000):
-        (epoch,) = cache.epochs({"web": 0.9, "code": 0.1}, 1)
-        code, web = (leased.manifest.num_bytes for leased in epoch._sets)
-        assert code < 5_000 < 10_000 < web
-        loader = epoch.numpy(batch_size=7)
-        draws.append([label // 1000 for label in labels(loader)])
-        windows = [of for of, _ in loader.part.selection.mixture[3]]
-        assert windows == ([0, 0] if sizes["window"] is None else [0, 10_000 - code])
+        for epoch in cache.epochs({"web": 0.9, "code": 0.1}, 1):
+            code, web = (leased.manifest.num_bytes for leased in epoch._sets)
+            assert code < 5_000 < 10_000 < web
+            loader = epoch.numpy(batch_size=7)
+            draws.append([label // 1000 for label in labels(loader)])
+            windows = [of for of, _ in loader.part.selection.mixture[3]]
+            assert windows == ([0, 0] if sizes["window"] is None else [0, 10_000 - code])
     assert draws[0] == draws[1]
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import io
-import json
 import os
 import re
 from pathlib import Path
@@ -12,12 +10,10 @@ from typing import Any
 
 import pytest
 import structlog
-from PIL import Image
 
 from cachecd.cli import run_command
 from cachecd.disk import filesystem
-from cachecd_client.errors import RequestError, SchemaError
-from tests.e2e.daemons import Daemon, file_source, run, wait_until
+from tests.e2e.daemons import Daemon, run
 from tests.e2e.reading import by_numpy, expected
 
 CALLER, WORLD = 2, 1  # exit codes: the call or the configuration is wrong; the world is
@@ -137,60 +133,3 @@ def test_second_daemon_is_refused_and_hears_who_is_first(daemon, train):
     assert f"cache directory {first.cache} {who}" in said
     assert first.endpoint in said
     assert first.status()["daemon"]["pid"] == first.pid
-
-
-def png(mode: str, size: tuple[int, int], color: int = 0) -> bytes:
-    file = io.BytesIO()
-    Image.new(mode, size, color).save(file, "TIFF" if mode in ("CMYK", "I;16") else "PNG")
-    return file.getvalue()
-
-
-def test_unusable_images_are_skipped_or_refused_to_the_trainer(daemon, tmp_path, capsys):
-    """Some cannot be decoded; most have another shape than the first; none can be decoded."""
-    decodable = {f"{n:02d}.png": png("RGB", (8, 8), n) for n in range(20)}
-    broken = {"03.png": decodable["03.png"][:40], "11.png": b"<html>not found</html>"}
-    grey = {
-        f"{n}.img": png(mode, (8, 8)) for n, mode in enumerate(("L", "RGB", "P", "CMYK", "I;16"))
-    }
-    # Whichever is first, two thirds differ from it.
-    shapes = {f"{n:02d}.png": png("RGB", (8, 8 + n % 3)) for n in range(90)}
-    images = {
-        "train": decodable | broken,
-        "grey": grey,
-        "shapes": shapes,
-        "hopeless": dict.fromkeys(("1.png", "2.png"), b"no picture"),
-    }
-    served = daemon(
-        {
-            name: {"source": file_source(tmp_path / name, found), "transform": ["decode_image"]}
-            for name, found in images.items()
-        },
-        shard_size="64KiB",
-    )
-    for _ in range(2):
-        served.start()
-        served.until_whole("train", "grey")
-        reasons = served.skipped()
-        assert reasons.keys() == broken.keys()
-        assert all("decode_image raised" in reason for reason in reasons.values())
-        assert "UnidentifiedImageError" in reasons["11.png"]
-        contradict = r"\d+ of the \d+ units .*contradict the schema of the first"
-        wait_until(
-            lambda: re.search(contradict, served.status()["datasets"]["shapes"]["stopped"]),  # noqa: B023
-            what="it is stopped",
-        )
-        with served.connect() as cache:
-            with cache.acquire("train", timeout=30) as epoch:
-                (batch,) = epoch.numpy(18)
-            assert batch["image"].shape == (18, 8, 8, 3)
-            with cache.acquire("grey", timeout=30) as epoch:
-                assert (epoch.num_records, epoch.schema["image"].shape) == (5, (8, 8, 3))
-            with pytest.raises(SchemaError, match=contradict):
-                cache.acquire("shapes", timeout=30)
-            with pytest.raises(
-                RequestError, match="no record of hopeless could be made: all units"
-            ):
-                cache.acquire("hopeless", timeout=30)
-        assert run_command(["status", served.endpoint, "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["datasets"]["train"]["records"] == 18
-        assert served.terminate() == 0

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from typing import Any
 
-from cachecd.cli import run_command
 from tests.e2e.daemons import Daemon, file_source, run
 
 
@@ -54,10 +53,3 @@ def test_small_cache_is_filled_to_a_share_then_its_limit(daemon, tmp_path):
     assert "about a quarter of that is replaced each epoch" in done.stderr
     served.start("--offline")
     assert 0 < served.train["records"] < 200
-
-
-def test_a_share_that_is_none_is_refused(daemon, tmp_path, capsys):
-    served = daemon({"train": dataset(tmp_path / "source")})
-    served.write_config()
-    assert run_command(["fill", str(served.config), "--until", "2GiB"]) == 2
-    assert "expected a share such as 80%" in capsys.readouterr().err

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from cachecd.daemon.trainer import Stop, run_trainer
 from tests.e2e.daemons import Daemon, wait_until
 from tests.hatchery import Hatched
@@ -26,12 +24,7 @@ def say(word):
     with said.open("a") as file:
         file.write(word + " ")
 
-def hear(word):
-    return lambda *_: say(word)
-
-signal.signal(signal.SIGTERM, hear("SIGTERM"))
-if sys.argv[2] == "stubborn":
-    signal.signal(signal.SIGINT, hear("SIGINT"))
+signal.signal(signal.SIGTERM, lambda *_: say("SIGTERM"))
 try:
     say("begun")
     while True:
@@ -73,23 +66,6 @@ def test_ctrl_c_leaves_the_trainer_time_to_save_and_its_exit_code_is_passed_on(
     assert not served.socket.exists()
 
 
-@pytest.mark.long
-def test_a_second_ctrl_c_ends_a_trainer_that_ignores_everything(daemon, train, tmp_path):
-    served = daemon({"train": train()})
-    said = tmp_path / "said"
-    with run_with(served, said, "stubborn") as process:
-        os.killpg(process.pid, signal.SIGINT)
-        wait_until(lambda: said.read_text() == "begun SIGINT ", what="it has heard it")
-        # Two signals that a process has not handled yet are delivered as one.
-        wait_until(lambda: "Ctrl-C again" in served.log.read_text(), what="so has the daemon")
-        began = time.monotonic()
-        os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(30) == 128 + signal.SIGKILL
-        assert time.monotonic() - began < 10
-    first, *then = said.read_text().split()
-    assert (first, sorted(then)) == ("begun", ["SIGINT", "SIGINT", "SIGTERM"])
-
-
 async def test_after_its_grace_an_interrupted_trainer_gets_sigterm(tmp_path):
     stop, said = Stop(), tmp_path / "said"
     command = [sys.executable, "-c", TRAINER, str(said), "obedient"]
@@ -112,12 +88,3 @@ def test_sigterm_is_passed_on_at_once(daemon, train, tmp_path):
         assert process.wait(30) == 5
         assert time.monotonic() - began < 8, "without the grace of Ctrl-C"
     assert said.read_text() == "begun SIGTERM "
-
-
-@pytest.mark.parametrize(("how", "code"), [("interrupt", 130), ("request", 143)])
-async def test_a_trainer_is_not_begun_once_the_daemon_is_to_end(tmp_path, how, code):
-    stop = Stop()
-    getattr(stop, how)()
-    command = ["touch", str(tmp_path / "begun")]
-    assert await run_trainer(command, "ipc://none", stop, 0o022) == code
-    assert not (tmp_path / "begun").exists()

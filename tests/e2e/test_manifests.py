@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import io
-import json
 
 import pyarrow
 from pyarrow import parquet
 
-from cachecd_client._core import encode_example
-from tests.client.records import write
 from tests.e2e.daemons import Daemon
-from tests.e2e.reading import column, rows
+from tests.e2e.reading import rows
 
 
 def records(served: Daemon, name: str) -> dict[bytes, tuple[str, bytes]]:
@@ -48,24 +45,10 @@ def test_a_manifest_of_parts_and_a_table_of_labels_are_sources(daemon, tmp_path)
     parted = {**place, "manifest": f"file://{tmp_path}/parts.parquet", "label": {"column": True}}
     tagged = {**place, "label": {"manifest": f"file://{tmp_path}/labels.csv"}}
     grow = {"grow": {"first": "64KiB"}}
-    whole = []
-    for part in (0, 10, 20):
-        records_of = [encode_example({"id": part + n}) for n in range(9)]
-        whole.append(write(tmp_path / f"part-{part}", records_of).read_bytes())
-    (tmp_path / "files").mkdir()
-    (tmp_path / "files" / "joined").write_bytes(b"".join(whole))
-    lines = [
-        {"key": "joined", "offset": len(whole[0]), "length": len(whole[1])},
-        {"key": "joined", "offset": len(whole[0] + whole[1])},
-    ]
-    (tmp_path / "joined.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    joined = {"url": f"file://{tmp_path}/files", "format": "tfrecord"}
-    joined["manifest"] = f"file://{tmp_path}/joined.jsonl"
     served = daemon(
         {
             "parts": {"source": parted, **grow},
             "tagged": {"source": tagged, **grow},
-            "joined": {"source": joined, **grow},
         }
     )
     served.start()
@@ -77,10 +60,6 @@ def test_a_manifest_of_parts_and_a_table_of_labels_are_sources(daemon, tmp_path)
         b"packed" + (data / "packed").read_bytes(): ("one", (data / "packed").read_bytes()),
         b"otherother": ("two", b"other"),
     }
-    served.until_whole("joined")
-    with served.connect() as cache, cache.acquire("joined", timeout=30) as epoch:
-        found = [int(i) for i in column(epoch, "id")]
-    assert sorted(found) == [*range(10, 19), *range(20, 29)]
     [(key, reason)] = served.skipped("parts").items()
     assert key == "packed"
     assert "bytes" in reason

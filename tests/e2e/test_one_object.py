@@ -72,10 +72,3 @@ def test_a_record_leads_to_its_object_which_is_taken_out_for_good_and_let_in_aga
         daemon.start()
         daemon.until_whole()
         assert daemon.train["records"] == len(KEYS)
-
-        shard = next(daemon.cache.glob(f"datasets/train/{daemon.train['generation']}/shards/*.idx"))
-        name = f"{shard.parents[1].name}/{int(shard.name[:10])}"
-        where = ["where", "--dir", str(daemon.cache), "train"]
-        assert "there is no record 9999" in said(*where, f"{name}:9999", code=2)
-        assert "there is no such shard" in said(*where, f"{shard.parents[1].name}/99999:1", code=2)
-        assert "expected a dataset and" in said(*where[:3], "train", "../1:1", code=2)

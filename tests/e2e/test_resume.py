@@ -27,30 +27,12 @@ with connect(timeout=20) as cache:
 """
 
 
-# The same by one loader for the run: it reads `loops` epochs before.
-ONE_LOADER = """
-import json, sys
-from cachecd_client import connect
-loops, batches, path, batch_size, run = json.loads(sys.argv[1])
-with connect(timeout=20) as cache:
-    loader = cache.numpy("train", batch_size, timeout=30, features=["key"], **run)
-    for _ in range(loops):
-        for batch in loader:
-            pass
-    for nth, batch in enumerate(loader, 1):
-        if nth == batches:
-            json.dump(loader.state_dict(), open(path, "w"))
-            print("[]", flush=True)
-            sys.stdin.read()
-"""
-
-
 class Read:
-    def __init__(self, epoch: Any, **place: int) -> None:
+    def __init__(self, epoch: Any) -> None:
         self.epoch, self.fingerprint = epoch.epoch, epoch.fingerprint
         self.keys = []
         self.progress = []
-        for batch in epoch.numpy(BATCH, features=["key"], **place):
+        for batch in epoch.numpy(BATCH, features=["key"]):
             self.keys.append([bytes(key).decode() for key in batch["key"]])
             self.progress.append(epoch.progress)
 
@@ -60,13 +42,11 @@ def read(served: Daemon, **run: Any) -> list[Read]:
         return [Read(epoch) for epoch in cache.epochs("train", timeout=30, **run)]
 
 
-def killed(
-    served: Daemon, epoch: int, batches: int, program: str = TRAINER, **run: Any
-) -> dict[str, Any]:
+def killed(served: Daemon, epoch: int, batches: int, **run: Any) -> dict[str, Any]:
     """The state of a run whose trainer was killed after so many batches of an epoch, and its daemon too."""
     path = served.folder / "state.json"
     asked = json.dumps([epoch, batches, str(path), BATCH, run])
-    with trainer(served, program, asked) as process:
+    with trainer(served, TRAINER, asked) as process:
         said_line(process)
         process.kill()
     served.kill()
@@ -89,17 +69,6 @@ def test_after_kill_9_of_trainer_and_daemon_the_same_record_follows(daemon, trai
     assert keys_of(after) == rest
     assert after[0].fingerprint == whole[1].fingerprint
     assert after[0].progress == whole[1].progress[5:]
-
-    state = killed(served, 1, 5, ONE_LOADER, epochs=3)
-    served.start()
-    loops = []
-    with (
-        served.connect(timeout=20) as cache,
-        cache.numpy("train", BATCH, 3, timeout=30, state=state, features=["key"]) as loader,
-    ):
-        for _ in range(3):  # one more than are left
-            loops += [[bytes(key).decode() for key in batch["key"]] for batch in loader]
-    assert loops == rest
 
 
 def test_on_an_empty_disk_the_source_goes_on_from_the_place_of_the_state(daemon, tmp_path):

@@ -95,29 +95,6 @@ def test_epochs_grow_then_rotate_within_the_limit_and_every_record_is_its_object
     assert peak.bytes > 0.85 * LIMIT, "else the limit was never put to the test"
 
 
-def test_the_peak_of_a_directory_is_what_lay_there_at_once(tmp_path):
-    """The measure itself: it sees what is there for a moment, and counts no rename twice."""
-    (tmp_path / "shards").mkdir()
-    with Peak(tmp_path) as peak:
-
-        def rounds(count: int) -> None:
-            target = peak.walks + count
-            wait_until(lambda: peak.walks >= target)
-
-        rounds(3)
-        empty = peak.bytes
-        assert empty == 2 * 4096
-        for number in range(5):
-            written = tmp_path / "shards" / f"{number:010d}.new"
-            written.write_bytes(bytes(MIB))
-            rounds(3)
-            sealed = tmp_path / "shards" / f"{number:010d}.tfrecord"
-            written.rename(sealed)
-            rounds(3)
-            sealed.unlink()
-    assert peak.bytes == empty + MIB
-
-
 def test_a_leased_file_survives_pressure_kill_and_restart_and_no_valid_shard_is_lost(
     daemon, train, objects
 ):

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import random
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cachecd_client.lease.leased_set import ShardFiles
-from cachecd_client.session.cache import Cache
 from tests.e2e.reading import Records, by_numpy, by_tensorflow, by_torch
 from tests.frameworks import tf
 
@@ -87,37 +83,3 @@ def test_what_tensorflow_wrote_is_carried_verbatim_and_a_corrupt_object_costs_it
         assert by_numpy(epoch) == expected
         assert by_torch(epoch) == expected
         assert by_tensorflow(epoch) == expected
-
-
-def test_files_stay_leased_while_tensorflow_reads_a_cache_that_rotates(daemon, files):
-    keys = {"grow": {"first": "512KiB"}, "evict": {"refresh": 0.5}}
-    served = daemon(dataset(files[0], **keys), limit="3MiB", shard_size="64KiB").start()
-    sets, seen = set(), set()
-    with served.connect() as cache:
-        for batch in cache.tf_dataset("train", 4, features=["key"], shuffle=False):
-            before = leased_shards(cache)
-            opened = {int(Path(path).stem) for path in open_shards(served.cache)}
-            assert opened <= before | leased_shards(cache)  # a set may be taken meanwhile
-            seen |= opened
-            assert len(batch["key"]) == 4
-            sets.add(cache.report("train")["epoch"])
-            if seen and len(sets) > 3 and served.train["evicted_shards"] > 0:
-                break
-
-
-def leased_shards(cache: Cache) -> set[int]:
-    manifests = [held.manifest for held in list(cache._leases._held)]
-    return {
-        number
-        for manifest in manifests
-        for number in ShardFiles("", manifest.streams, manifest.intervals).numbers.tolist()
-    }
-
-
-def open_shards(cache: Path) -> list[str]:
-    """The shards that this process has open; a deleted one ends in " (deleted)"."""
-    found = []
-    for number in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):
-            found.append(os.readlink(f"/proc/self/fd/{number}"))
-    return [path for path in found if path.startswith(str(cache)) and "/shards/" in path]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from tests.e2e.daemons import alive, descendants, file_source, wait_until
@@ -24,44 +23,6 @@ class Recordings:
         for second in range(len(store.get("tape-" + unit))):
             yield {"unit": int(unit), "second": second, "wave": np.full(self.rate, second, np.int16)}
 """
-
-
-TWINS = """
-import queue  # the library's, whatever lies beside this file
-import numpy as np
-
-class Counted:
-    def __len__(self):
-        return 3
-    def read(self, unit, store):
-        queue.SimpleQueue().put(unit)
-        yield {"unit": int(unit)}
-
-def add(record):
-    from twins_more import MORE
-    return {**record, "more": MORE}
-"""
-
-
-def test_modules_of_the_configured_path_come_before_all_others_of_their_names(daemon, tmp_path):
-    """In the lister and in the samplers; one named like a module of the library's harms neither."""
-    source = {"format": "python", "reader": "twins:Counted"}
-    dataset = {"source": source, "transform": ["twins:add"], "pin": True}
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    python.chmod(0o755)
-    sampler = {"path": ["project", "second"], "python": str(python), "workers": 1}
-    served = daemon({"train": dataset}, sampler=sampler)
-    for folder, text in (("project", TWINS), ("second", "raise OSError(2)"), (".", "not Python")):
-        (served.folder / folder).mkdir(exist_ok=True)
-        (served.folder / folder / "twins.py").write_text(text)
-    (served.folder / "project" / "queue.py").write_text("raise OSError('no library')")
-    (served.folder / "second" / "twins_more.py").write_text("MORE = 7")
-    served.start()
-    with served.connect() as cache, cache.acquire("train", timeout=30) as epoch:
-        [batch] = epoch.numpy(batch_size=3)
-        assert sorted(batch["unit"].tolist()) == [0, 1, 2]
-        assert batch["more"].tolist() == [7, 7, 7]
 
 
 def test_the_users_class_is_the_source_and_new_units_follow_at_the_next_start(daemon, tmp_path):
