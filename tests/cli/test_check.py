@@ -72,16 +72,6 @@ def test_values_that_count_from_the_next_generation_on_are_named(cachecd, writte
     assert stale["eval"]["from_next_generation"] == []
 
 
-def test_a_share_of_the_disk_is_shown_with_what_it_is_now(cachecd, written):
-    done = cachecd("check", written(limit="50%"))
-    assert ", 50% of its file system\n" in done.stdout
-
-
-def test_a_variable_stands_in_for_a_key(cachecd, written):
-    done = cachecd("check", written(), CACHECD_SAMPLER__WORKERS="7")
-    assert "sampler   7 processes" in done.stdout
-
-
 def test_every_mistake_is_one_line_on_stderr_and_the_exit_code_is_2(cachecd, written):
     path = written(limit="lots", more="sampler: {wokers: 3}\nserver: {http: ':80'}\n")
     done = cachecd("check", path, CACHECD_SAMPLER__CONNECTIONS="0")
@@ -93,14 +83,6 @@ def test_every_mistake_is_one_line_on_stderr_and_the_exit_code_is_2(cachecd, wri
     assert http == f"cachecd: {path}:7:10: server.http: unknown key; known: endpoint"
     assert variable.startswith(
         "cachecd: CACHECD_SAMPLER__CONNECTIONS: sampler.connections: found 0"
-    )
-
-
-def test_a_missing_file_is_one_line_and_exit_2(cachecd, tmp_path):
-    done = cachecd("check", tmp_path / "nowhere.yaml")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        f"cachecd: {tmp_path}/nowhere.yaml: cannot be read: No such file or directory\n"
     )
 
 
@@ -235,12 +217,7 @@ DECODED = "    transform: [{decode_image: %s}, {resize: 64}]\n"
 
 @pytest.mark.parametrize(
     ("form", "transform", "extent"),
-    [
-        ("files", "", "96 x 96"),
-        ("files", DECODED % "payload", "64 x 64"),
-        ("webdataset", "", "96 x 96"),
-        ("webdataset", DECODED % "jpg", "64 x 64"),
-    ],
+    [("files", "", "96 x 96"), ("webdataset", DECODED % "jpg", "64 x 64")],
 )
 def test_check_says_how_many_images_the_limit_holds_either_way(images, form, transform, extent):
     bodies = [picture(number) for number in range(12)] * (30 if form == "files" else 2)
@@ -251,31 +228,6 @@ def test_check_says_how_many_images_the_limit_holds_either_way(images, form, tra
     assert as_files == pytest.approx(min(most, 10.5 * 2**20 / size), rel=0.07)
     assert as_pixels == pytest.approx(min(most, 10.5 * 2**20 / pixels), rel=0.07)
     assert (" of 360 images as JPEG" in line) == (form == "files")
-
-
-def test_images_of_several_sizes_are_counted_by_all_objects_listed(images, monkeypatch):
-    monkeypatch.setattr("cachecd.cli.capacity._PAGES", 1)
-    monkeypatch.setattr("cachecd.stores.local.PAGE", 60)
-    small, large = picture(0, 32), picture(1, 160)
-    line = images([small, large] * 20 + [large] * 40)
-    size, pixels = (len(small) + 2 * len(large)) / 3, 32**2 + 2 * 160**2
-    as_files, as_pixels = figures(line, "of several sizes")
-    assert as_files == pytest.approx(10.5 * 2**20 / size, rel=0.1)
-    assert as_pixels == pytest.approx(10.5 * 2**20 / pixels, rel=0.1)
-
-
-def test_images_that_the_first_pages_lack_are_not_counted(images, monkeypatch):
-    monkeypatch.setattr("cachecd.cli.capacity._PAGES", 0)
-    assert " of " not in images([picture(0)] * 40)
-
-
-def test_records_without_images_have_no_such_line(images):
-    assert images([b"no image"] * 3) == ""
-
-
-def test_checking_makes_nothing_on_disk(cachecd, written, tmp_path):
-    assert cachecd("check", written()).returncode == 0
-    assert [p.name for p in tmp_path.iterdir()] == ["cachecd.yaml"]
 
 
 def split_of(tmp_path, split):

@@ -127,11 +127,6 @@ LAYOUTS = {
         FILES | {"skip": ("*.MD",)},
         PAYLOAD,
     ),
-    "images that loaders do not decode": Layout(
-        {f"{n}.webp": picture("WEBP") for n in range(3)},
-        FILES,
-        {"key": BYTES, "image": ("uint8", [256, 256, 3])},
-    ),
     "pairs in folders": Layout(
         {f"{kind}/berlin/{n}.png": picture() for kind in ("images", "masks") for n in range(3)},
         FILES | {"join": {"image": "images/*.png", "mask": "masks/*.png"}},
@@ -147,22 +142,10 @@ LAYOUTS = {
     "sound": Layout(
         {f"{n}.flac": sound() for n in range(3)}, FILES, PAYLOAD, ("# transform: [{decode_audio: ",)
     ),
-    "sound and text": Layout(
-        {f"audio/ann/{n}.flac": sound() for n in range(3)}
-        | {f"text/ann/{n}.txt": b"hi" for n in range(3)},
-        FILES | {"join": {"audio": "audio/*.flac", "text": "text/*.txt"}},
-        {"key": BYTES, "audio": BYTES, "text": BYTES},
-    ),
     "a table of labels": Layout(
         {f"{n}.jpg": picture("JPEG") for n in range(3)}
         | {"labels.csv": b"key,label\n0.jpg,cat\n1.jpg,dog\n2.jpg,cat\n"},
         FILES | {"label": {"manifest": "URL/labels.csv"}, "skip": ("*.csv",)},
-        PAYLOAD | {"label": NUMBER},
-    ),
-    "a table of labels, one object a line": Layout(
-        {f"images/{n}.jpg": picture("JPEG") for n in range(2)}
-        | {"labels.jsonl": b'{"url": "URL/images/%d.jpg", "label": "cat"}\n' * 2 % (0, 1)},
-        FILES | {"label": {"manifest": "URL/labels.jsonl"}, "skip": ("*.jsonl",)},
         PAYLOAD | {"label": NUMBER},
     ),
     "a table that names its columns otherwise": Layout(
@@ -177,27 +160,10 @@ LAYOUTS = {
         {"__key__": BYTES, "jpg": BYTES, "cls": NUMBER, "json": BYTES},
         ("# members are cls, jpg, json", '"jpg": Image(4'),
     ),
-    "webdataset, compressed, with an index": Layout(
-        {"0.tar.gz": gzip.compress(tar(flac=sound(), txt=b"hi")), "index.json": b"{}"},
-        {"format": "webdataset"},
-        {"__key__": BYTES, "flac": BYTES, "txt": BYTES},
-        ("There are objects with other suffixes too (.json)",),
-        skipped=("index.json",),
-    ),
-    "tfrecord": Layout(
-        lambda tmp_path: {"x.tfrecord-00000-of-00001": tfrecord(tmp_path)},
-        {"format": "tfrecord"},
-        {"number": NUMBER},
-    ),
     "tfrecord, compressed": Layout(
         lambda tmp_path: {"x.tfrecord.gz": gzip.compress(tfrecord(tmp_path))},
         {"format": "tfrecord"},
         {"number": NUMBER},
-    ),
-    "rows of parquet": Layout(
-        {f"part-{n}.parquet": parquet(age=[1, 2], name=["a", "b"]) for n in range(2)} | {"_SUCCESS": b""},
-        {"format": "parquet"},
-        {"age": NUMBER, "name": BYTES},
     ),
     "images in parquet": Layout(
         {"0.parquet": parquet(image=[{"bytes": picture(), "path": "a"}], label=[3])},
@@ -214,11 +180,6 @@ LAYOUTS = {
         {"format": "npy", "array": {"window": 1, "match": "*.npy"}},
         {"key": BYTES, "start": NUMBER, "array": ("uint8", [1, 6, 4, 3])},
     ),
-    "recordings of different lengths": Layout(
-        {f"{n}.npy": npy((300 + 100 * n, 2)) for n in range(3)},
-        {"format": "npy", "array": {"window": 300}},
-        {"key": BYTES, "start": NUMBER, "array": ("float32", [300, 2])},
-    ),
     "arrays that belong together": Layout(
         {f"{n}.audio.npy": npy(3200 + 160 * n) for n in range(3)}
         | {f"{n}.labels.npy": npy(20 + n, "int64") for n in range(3)},
@@ -233,15 +194,10 @@ LAYOUTS = {
         ("dtype: float32  # of the numbers: please correct it",),
         options=["--format", "npy"],
     ),
-    "raw numbers": Layout({"train.bin": bytes(40_000)}, FILES, PAYLOAD, ("# init --format npy",), True),
     "npz": Layout({f"{n}.npz": npz() for n in range(3)}, FILES, PAYLOAD, unknown=True),
     "rows of CSV": Layout(
         {"train.csv": b"age,name\n1,a\n"}, FILES, PAYLOAD, ("convert them to Parquet",), True
     ),
-    "rows of JSON lines": Layout(
-        {"train.jsonl": b'{"age": 1}\n'}, FILES, PAYLOAD, ("convert them to Parquet",), True
-    ),
-    "documents": Layout({f"{n}.txt": b"some text" for n in range(3)}, FILES, PAYLOAD, unknown=True),
     "HDF5": Layout(
         {"a.h5": hdf5(64), "b.h5": hdf5(80)},
         {"format": "python", "reader": "cachecd.readers.hdf5:Windows",

@@ -12,11 +12,10 @@ import pytest
 from PIL import Image
 
 from cachecd import cli
-from cachecd.cli.sample_view import document, printable
+from cachecd.cli.sample_view import printable
 from cachecd.cli.sampler import Sampler
 from cachecd.config import load
 from cachecd.errors import ConfigError, UnitError
-from cachecd_client._core import ShardWriter, encode_example
 
 PIXELS = np.arange(4 * 5 * 3, dtype=np.uint8).reshape(4, 5, 3)
 STEPS = """\
@@ -76,11 +75,6 @@ def config(folder, transform=("decode_image",), label=True, form="files", **more
         )
     )
     return path
-
-
-def taken(path, key, begin=0, most=10):
-    sampler = Sampler(load(path), "train")
-    return sampler.take((sampler.named(key, begin),), most)
 
 
 def test_the_first_unit_that_is_not_refused_is_shown_and_no_cache_is_made(folder, capsys):
@@ -152,29 +146,11 @@ def test_a_key_that_is_not_listed_is_said_so(folder):
         Sampler(load(config(folder)), "eval")
 
 
-def test_what_cannot_be_decoded_is_skipped_with_its_reason_and_exit_1(folder, capsys):
-    (folder / "src" / "cat" / "0.png").write_bytes(png()[:50])
-    assert cli.run_command(["sample", str(config(folder))]) == 1
-    (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("skipped")]
-    assert line.startswith("skipped    cat/0.png: decode_image raised ")
-
-
 def test_a_source_of_refused_objects_alone_says_why(folder, capsys):
     path = config(folder)
     path.write_text(path.read_text().replace("^([^/]+)/", "^(bird)/"))
     assert cli.run_command(["sample", str(path)]) == 1
     assert "skipped    README: label pattern '^(bird)/' finds no class" in capsys.readouterr().out
-
-
-def test_a_record_that_does_not_fit_the_schema_is_told_with_both_shapes(folder, capsys):
-    path = config(folder, transform=["steps:wrong_shape"])
-    assert cli.run_command(["sample", str(path), "--json"]) == 0
-    said = capsys.readouterr()
-    assert said.err == "said by the transform\n"
-    found = json.loads(said.out)
-    assert found["num_records"] == 1
-    (aside,) = found["skipped"]
-    assert "float32[4], the schema says float32[3]" in aside["reason"]
 
 
 def test_with_pdb_the_debugger_stands_at_the_users_line_that_raised(folder, capsys, monkeypatch):
@@ -208,27 +184,3 @@ def test_a_module_of_the_configured_path_comes_first_and_one_without_the_functio
     assert f"has no attribute 'fail' ({folder}/project/steps.py)" in said.err
     assert cli.run_command(["check", str(config(folder, sampler=sampler))]) == 0
     assert f"imports from {folder}/project first" in capsys.readouterr().out
-
-
-def test_values_of_every_kind_come_back_as_they_were_stored(folder):
-    found = taken(config(folder, transform=["steps:odd"]), "cat/0.png")
-    values = found.records[0].values
-    assert np.array_equal(values["nan"], np.array([np.nan, 1], np.float32), equal_nan=True)
-    assert (values["many"].tolist(), values["words"]) == ([1, 2, 3], [b"a", b"b"])
-    assert (values["half"].dtype, values["text"]) == (np.float16, b"x")
-    features = document(found, {})["records"][0]["features"]
-    assert features["nan"]["max"] == "nan"
-    assert (features["many"]["values"], features["words"]["first"]) == (3, b"a".hex())
-
-
-def test_of_many_records_the_first_are_shown_and_the_others_counted(folder, capsys):
-    writer = ShardWriter(str(folder / "src" / "a.tfrecord"))
-    for number in range(5):
-        assert writer.append(encode_example({"n": number}))
-    writer.finish("{}")
-    path = config(folder, (), label=False, form="tfrecord")
-    command = ["sample", str(path), "--key", "a.tfrecord", "--records", "2"]
-    assert cli.run_command(command) == 0
-    told = capsys.readouterr().out
-    assert "record 1   n: int64: 1\n           and 3 more records" in told
-    assert "record 2" not in told

@@ -56,32 +56,6 @@ def test_the_schema_refuses_what_loading_refuses(refused, examples, change):
     assert all(refused({**example, **change}) for example in examples)
 
 
-def transformed(example, transform):
-    """The example, whose dataset has this transform."""
-    train = example["datasets"]["train"] | {"transform": transform}
-    return {**example, "datasets": {"train": train}}
-
-
-@pytest.mark.parametrize(
-    "transform",
-    [
-        "decode_image",
-        "a.b:c",
-        ["decode_image", {"decode_image": "jpg"}, {"resize": 9}, "a:b"],
-        [{"shrink": {"shorter": 9, "quality": 90}}, {"resize": {"shorter": 9, "features": ["a"]}}],
-    ],
-)
-def test_the_schema_accepts_a_transform_in_each_of_its_forms(refused, examples, transform):
-    assert not refused(transformed(examples[0], transform))
-
-
-@pytest.mark.parametrize(
-    "transform", [5, [5], [{"resize": 0}], [{"a:b": 1}], [{}], [{"shrink": {"quality": 9}}]]
-)
-def test_the_schema_refuses_a_transform_of_no_form(refused, examples, transform):
-    assert refused(transformed(examples[0], transform))
-
-
 def test_every_section_and_key_of_the_schema_is_described(schema):
     for definition in [schema, *schema["$defs"].values()]:
         assert definition["description"]

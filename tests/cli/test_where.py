@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pytest
 
@@ -57,13 +56,6 @@ def test_an_object_is_named_by_its_whole_url(tmp_path, words, key, url):
     assert find_origin(layout, 0, None, 0).url == url
 
 
-def test_the_newest_version_is_meant_unless_one_is_named(shards):
-    publish.copy_without(shards, 1, 0, [b"key-1-0"])
-    publish.publish(shards, 1, 1)
-    assert find_origin(shards, 1, None, 0).key == "key-1-1"
-    assert find_origin(shards, 1, 0, 0).key == "key-1-0"
-
-
 @pytest.mark.parametrize("place", [(7, None, 0), (1, 1, 0), (1, None, 6)])
 def test_what_is_not_there_is_a_callers_error(shards, place):
     with pytest.raises(CallerError, match="there is no"):
@@ -89,12 +81,6 @@ def test_a_place_in_another_form_is_exit_2(cachecd, tmp_path, place):
     assert "expected a dataset and [GENERATION/]NUMBER:RECORD" in done.stderr
 
 
-def test_a_dataset_of_which_nothing_is_cached_is_exit_2(cachecd, shards, tmp_path):
-    done = cachecd("where", "eval", "1:1", "--dir", tmp_path)
-    assert done.returncode == 2
-    assert "nothing of this dataset is cached" in done.stderr
-
-
 def test_every_copy_of_an_object_is_found(cachecd, shards, tmp_path):
     done = cachecd("erased", "key-1-0", "--dir", tmp_path)
     assert done.returncode == 1
@@ -109,14 +95,3 @@ def test_every_copy_of_an_object_is_found(cachecd, shards, tmp_path):
     done = cachecd("erased", "key-1-0", "--dir", tmp_path, "--json")
     assert done.returncode == 0
     assert json.loads(done.stdout) == {"key": "key-1-0", "copies": []}
-
-
-def test_a_shard_without_a_sound_sidecar_may_hold_any_record(cachecd, shards, tmp_path):
-    os.truncate(shards.sidecar(0), 20)
-    done = cachecd("erased", "nothing", "--dir", tmp_path)
-    assert done.returncode == 1
-    assert f"{shards.shard(0)}: may hold a record of the object" in done.stdout
-
-
-def test_erased_expects_a_cache_directory(cachecd, tmp_path):
-    assert cachecd("erased", "key", "--dir", tmp_path / "none").returncode == 2

@@ -30,6 +30,8 @@ def test_a_run_that_hardly_waits_is_told_in_one_line():
     expected = "epoch 3 of train: 1,200 steps, waited 3 % on data; the cache grew 1.4x"
     assert line(REPORT) == expected
     assert advice(REPORT, MOST, 2) == ""
+    of_all = "the cache grew 1.4x: 240,000 of about 700,000 records (34 %)"
+    assert line({**REPORT, "source_records": 704_000}).endswith(of_all)
 
 
 @pytest.mark.parametrize(

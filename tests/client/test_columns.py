@@ -55,3 +55,11 @@ def test_lists_of_bytes(words):
     assert list(column[1:]) == [[b"one", b""], [b"two"]]
     assert list(column[1:][1:]) == [[b"two"]]
     assert column[-1] == [b"two"]
+
+
+def test_the_repr_shows_the_first_rows_and_is_short(words):
+    assert repr(words) == "<Bytes column of 3 rows: b'one', b'', b'two'>"
+    many = Ragged(np.arange(10**4), splits(0, 3, *range(1000, 10**4 + 1, 1000)))
+    assert repr(many).startswith("<Ragged column of 11 rows: [0, 1, 2], [3, 4, 5, 6, 7, 8, ...], ")
+    long = Bytes(np.zeros(10**6, np.uint8), splits(0, 10**6))
+    assert len(repr(RaggedBytes(long, splits(0, 1)))) < 100

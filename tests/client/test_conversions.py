@@ -45,6 +45,8 @@ def test_numbers_are_delivered_in_the_dtype_asked_for(files):
         assert batch[name].dtype == np.dtype(dtype)
         np.testing.assert_array_equal(batch[name], plain[name].astype(dtype))
     assert batch["bits"].dtype == np.uint16  # untouched
+    for dtype in (np.float16, torch.float16):
+        assert whole(files, cast={"image": dtype})["image"].dtype == np.float16
 
 
 def test_a_ragged_list_is_padded_and_its_lengths_are_added(files):

@@ -245,6 +245,12 @@ def test_decode_is_refused_where_it_cannot_be(files, options, error, message):
         files.numpy(1, **options)
 
 
+def test_a_core_without_libraries_names_their_packages(files, monkeypatch):
+    monkeypatch.setattr(_core, "image_formats", set)
+    with pytest.raises(CallerError, match="built without libjpeg-turbo and libpng: install lib"):
+        files.numpy(1, decode={"image": RANDOM})
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -102,6 +102,17 @@ def test_a_file_that_changed_is_indexed_anew(tmp_path, index, out, capsys):
     assert labels(FileSet(out / "a").numpy(1, shuffle=False)) == [7, 8, 9, 10]
 
 
+def test_a_file_rewritten_in_its_own_folder_is_indexed_anew(out, index):
+    out.mkdir()
+    path = put(out / "a", numbers(0, 3))
+    assert index(path) == 0
+    put(path, numbers(5, 3))
+    os.utime(path, ns=(0, 0))
+    assert index(path) == 0
+    assert names(out) == ["a", "a.idx"]
+    assert labels(FileSet(path).numpy(1, shuffle=False)) == [5, 6, 7]
+
+
 @pytest.mark.parametrize("damage", ["sidecar", "copy", "no copy"])
 def test_what_is_not_whole_is_made_anew(tmp_path, index, out, capsys, damage):
     path = put(tmp_path / "a.gz", numbers(0, 3), "GZIP")

@@ -10,7 +10,7 @@ from cachecd_client.files.file_set import FileSet
 from cachecd_client.schema import Feature
 from tests.client.foreign import put
 from tests.client.records import write
-from tests.core.shards import frames
+from tests.core.shards import flip, frames
 
 encode = _core.encode_example
 
@@ -60,6 +60,12 @@ def test_records_that_are_no_examples_are_named_and_what_is_read_is_said(tmp_pat
     path = put(tmp_path / "a", [record])
     with pytest.raises(SchemaError, match=r"/a, record at byte 0: .*tf\.train\.Example"):
         _ = FileSet(path).schema
+
+
+def test_corrupt_records_are_passed_over(tmp_path):
+    path = put(tmp_path / "a", [encode({"a": 1})] * 3)
+    flip(path, 14)
+    assert features(path)["a"].shape == ()
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,17 @@ def test_a_run_left_at_an_epochs_end_goes_on_with_the_next(cache, granting):
     assert before + last[1] == whole
 
 
+def test_a_dataset_of_the_first_epoch_goes_on_too(cache):
+    whole, _ = all_of(cache, n=2)
+    before, state = left_at(cache, 1, 3, n=2)
+    epoch = next(epochs := cache.epochs("train", n=2, state=state))
+    with pytest.raises(CallerError):  # which leaves the place to the next
+        epoch.to_dataset(5)
+    after = [[int(label) for label in batch["label"]] for batch in epoch.to_dataset(4)]
+    assert before + after == whole
+    epochs.close()
+
+
 def test_a_run_left_at_its_end_has_nothing_more_and_asks_for_nothing(cache, granting):
     run = {"records": 42, "steps_per_epoch": 4}
     whole, _ = all_of(cache, **run)

@@ -119,6 +119,15 @@ def test_a_loader_takes_a_state_back(cache, manifest):
         loader.load_state_dict({"no": "state"})
 
 
+def test_with_a_seed_each_epoch_has_an_order_of_its_own(cache):
+    once, again, other = (
+        cache.numpy("train", 4, seed=seed, epochs=2, steps_per_epoch=3) for seed in (5, 5, 6)
+    )
+    reads = [[labels(loader) for _ in range(2)] for loader in (once, again, other)]
+    assert reads[0] == reads[1] != reads[2]
+    assert reads[0][0] != reads[0][1]
+
+
 @pytest.mark.parametrize("framework", ["torch", "tf", "jax"])
 def test_each_framework_delivers_the_same_batches(cache, framework):
     loader = getattr(cache, framework)("train", 4, epochs=2, features=["label"])

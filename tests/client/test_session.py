@@ -16,6 +16,8 @@ from cachecd_client.errors import (
 from cachecd_client.protocol import (
     Acquire,
     AskStatus,
+    Done,
+    Exclude,
     Granted,
     Held,
     Released,
@@ -129,6 +131,23 @@ def test_a_container_may_see_the_cache_elsewhere(daemon, cache_dir, monkeypatch)
 
     with connect(daemon(answer).endpoint) as opened, opened.acquire("train") as epoch:
         assert epoch.files[0] == str(cache_dir.shard(1))
+
+
+def test_an_exclusion_that_a_full_disk_puts_off_says_so(daemon, monkeypatch, caplog):
+    monkeypatch.setattr(waiting, "_FIRST_LINE", 0.05)
+
+    def answer(request):
+        if not isinstance(request, Exclude):
+            return None
+        if caplog.records:
+            return Done(request.id)
+        return Waiting(request.id, 0, 0, 0.0, "not done yet: no space left")
+
+    scripted = daemon(answer)
+    with connect(scripted.endpoint) as opened:
+        opened.exclude("train", "a", "b")
+    assert {tuple(request.keys) for request in scripted.of(Exclude)} == {("a", "b")}
+    assert caplog.messages == ["train: not done yet: no space left"]
 
 
 def test_a_long_wait_says_how_far_it_is(daemon, cache_dir, monkeypatch, caplog):

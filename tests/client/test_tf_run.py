@@ -220,6 +220,8 @@ def test_an_input_fn_is_called_again_and_again_by_graphs_and_sessions_as_an_esti
         ({"batch_size": 2000}, "make no batch of 2000"),
         ({"rank": 0}, "rank=0, world=None: expected both, or neither"),
         ({"features": []}, "expected at least one feature"),
+        ({"features": "label"}, r"expected a list of names: \['label'\]"),
+        ({"shuffle": "no"}, "shuffle='no', expected True or False"),
         ({"dataset": {"train": 1.0}}, r"epoch\.tf\(\) of each epoch"),
     ],
 )

@@ -17,6 +17,14 @@ def test_tensors_share_the_arrays_memory():
     assert torch_tensor(halves, bfloat16=True).data_ptr() == halves.ctypes.data
 
 
+def test_a_device_gets_every_dense_feature(files):
+    # The meta device is one that every machine has and that is not the CPU.
+    batch = next(iter(files.torch(batch_size=5, device="meta")))
+    for name in ("bits", "image", "label", "vector"):
+        assert batch[name].device.type == "meta"
+    assert batch["many"].to_torch("meta").values().device.type == "meta"
+
+
 def test_ragged_and_bytes_columns_become_jagged_tensors(files):
     batch = next(iter(files.torch(batch_size=24, shuffle=False)))
     many = batch["many"].to_torch()

@@ -12,7 +12,6 @@ from cachecd.errors import ConfigError
 
 BROKEN = {
     "empty": ("", "1:1: found nothing, expected version: 1"),
-    "only comments": ("# nothing\n", "1:1: found nothing, expected version: 1"),
     "a list": ("- version: 1\n", "1:1: found no mapping of keys, expected version: 1"),
     "unclosed": ("version: [1\n", "2:1: not YAML: while parsing a flow sequence: expected ','"),
     "a tab": ("cache:\n\tdir: /x\n", "2:1: found a tab, expected spaces"),
@@ -20,10 +19,8 @@ BROKEN = {
     "a control character": ("version: 1\ncache: \a\n", "2:8: found the character '\\x07'"),
     "Latin-1": (b"version: 1\n# caf\xe9\n", "2:6: found the byte 0xe9, expected UTF-8"),
     "a tag": ("version: !!python/name:os.system 1", "1:10: version: found the tag"),
-    "a set": ("version: !!set {1}", "1:10: version: found the tag"),
     "a merge": ("version: 1\n<<: {a: 1}", "2:1: found <<, expected the keys themselves"),
     "a list as a key": ("? [a]\n: b\n", "1:3: found a key that is not a name"),
-    "null as a key": ("~: b\n", "1:1: found a key that is not a name"),
     "an alias of itself": ("version: &a [*a]\n", "1:1: found endless or very deep nesting"),
     "aliases that multiply": (
         "a: &a [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n"
@@ -33,7 +30,6 @@ BROKEN = {
         ),
         "1:1: found endless or very deep nesting",
     ),
-    "very deep": ("[" * 500, "1:1: found endless or very deep nesting"),
 }
 
 
@@ -48,22 +44,9 @@ def test_a_key_given_twice_is_an_error_that_names_both_lines(complaints, good):
     assert complaints(text) == ["5:3: cache.limit: found twice, first on line 4"]
 
 
-def test_a_byte_order_mark_is_no_mistake(loaded, good):
-    assert loaded("\ufeff" + good) == loaded(good)
-
-
-def test_an_anchor_may_be_used_again(loaded, good):
-    assert loaded(
-        good.replace("version: 1", "version: &a 1").replace("url: ", "url: &a ")
-    ) == loaded(good)
-
-
-@pytest.mark.parametrize(("make", "why"), [(Path.mkdir, "Is a directory"), (str, "No such file")])
-def test_a_file_that_cannot_be_read_is_named_with_the_reason(tmp_path, make, why):
-    path = tmp_path / "cachecd.yaml"
-    make(path)
-    with pytest.raises(ConfigError, match=f"^{path}: cannot be read: {why}"):
-        load(path, {})
+def test_a_file_that_cannot_be_read_is_named_with_the_reason(tmp_path):
+    with pytest.raises(ConfigError, match=f"^{tmp_path}: cannot be read: Is a directory"):
+        load(tmp_path, {})
 
 
 def test_a_file_of_a_megabyte_is_not_taken_for_a_configuration(tmp_path):
@@ -106,7 +89,7 @@ def test_two_dollars_are_a_dollar_and_one_before_anything_else_is_itself(loaded,
     assert loaded(label).datasets["train"].source.label.pattern == "^(a)$"
 
 
-@pytest.mark.parametrize("written", ["${", "${A", "${}", "${1A}", "${A-b}"])
+@pytest.mark.parametrize("written", ["${A", "${1A}"])
 def test_a_malformed_variable_is_an_error(complaints, good, written):
     (line,) = complaints(good.replace("/var/lib/cachecd", f"'{written}'"), A="x")
     assert line.startswith(f"3:8: cache.dir: found '{written}', expected ${{NAME}}")
@@ -115,8 +98,3 @@ def test_a_malformed_variable_is_an_error(complaints, good, written):
 def test_an_unquoted_variable_inside_braces_says_that_it_wants_quotes(complaints):
     (line,) = complaints("cache: {dir: ${ROOT}}", ROOT="/x")
     assert line == '1:15: found ${...} inside braces or brackets, expected it in quotes: "${...}"'
-
-
-def test_a_quoted_variable_stays_text(complaints, good):
-    (line,) = complaints(good + "sampler: {workers: '${N}'}", N="8")
-    assert line.startswith("10:20: sampler.workers: found '8', expected a whole number")

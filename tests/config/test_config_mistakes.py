@@ -7,28 +7,21 @@ import pytest
 # (what is changed in the good configuration, into what, the complaint)
 MISTAKES = [
     ("version: 1", "version: 2", "1:10: version: found 2, expected 1"),
-    ("version: 1", "version: true", "1:10: version: found true, expected 1"),
-    ("version: 1", "version: '1'", "1:10: version: found '1', expected 1"),
     ("version: 1\n", "", "1:1: version: missing: The version of this"),
     ("  limit: 500GiB\n", "\n", "2:1: cache.limit: missing: Disk the cache may use"),
     ("limit: 500GiB", "limit: 500GiB\n  shard_sice: 1GB",
      "5:3: cache.shard_sice: unknown key; did you mean 'shard_size'?"),
     ("version: 1", "version: 1\nworkers: 3",
      "2:1: workers: unknown key; known: version, cache, datasets, sampler, server"),
-    ("limit: 500GiB", "limit: 500GiB\n  zzz: 1",
-     "5:3: cache.zzz: unknown key; known: dir, limit, shard_size, reserve_free, window"),
     ("limit: 500GiB", "limit: 500GiB\n  scrub: 20MB/s",
      "5:3: cache.scrub: removed; run `cachecd verify DIR --report` from a timer"),
     ("/var", "var", "3:8: cache.dir: found 'var/lib/cachecd', expected an absolute"),
-    ("/var/", "~nobody-of-that-name/", "3:8: cache.dir: found '~nobody"),
     ("/var/lib/cachecd", '"/a\\0b"', "3:8: cache.dir: found '/a\\x00b', expected text"),
     ("500GiB", "500Gib", "4:10: cache.limit: found '500Gib', expected a size such as"),
     ("500GiB", "0", "4:10: cache.limit: found 0, expected more than 0"),
     ("500GiB", "120%", "4:10: cache.limit: found '120%', expected a share"),
-    ("500GiB", "", "4:3: cache.limit: found nothing, expected a size"),
     ("500GiB", "500GiB\n  shard_size: 1KiB",
      "5:15: cache.shard_size: found 1KiB, expected from 64KiB to 4GiB"),
-    ("500GiB", "500GiB\n  shard_size: 5GiB", "5:15: cache.shard_size: found 5GiB"),
     ("train:", "my train:", "6:3: datasets.my train: found 'my train', expected a name"),
     ("s3://bucket/train/", "/data",
      "8:12: datasets.train.source.url: found '/data', expected a URL such as file:///data"),
@@ -42,15 +35,8 @@ MISTAKES = [
     ("files", "zip", "9:15: datasets.train.source.format: found 'zip', expected 'files'"),
     ("format: files", "format: tfrecord\n      label: {pattern: (a)}",
      "10:14: datasets.train.source.label: found a label for format tfrecord"),
-    *(
-        (
-            "format: files",
-            f"format: webdataset\n      {key}: {value}",
-            f"10:{9 + len(key)}: datasets.train.source.{key}: found {key} for format webdataset, expected "
-            "format files",
-        )
-        for key, value in (("match", "'*'"), ("skip", "'*'"), ("join", "{a: '*'}"))
-    ),
+    ("format: files", "format: webdataset\n      join: {a: '*'}",
+     "10:13: datasets.train.source.join: found join for format webdataset, expected format files"),
     ("url: s3://bucket/train/\n      ", "",
      "7:5: datasets.train.source.url: missing: The prefix under which all objects lie"),
     ("format: files", "format: python",
@@ -89,48 +75,25 @@ ADDED = {
         ("label: {pattern: (}", 24,
          "label.pattern: found '(', expected a regular expression: missing )"),
         ("label: {pattern: (a)(b)}", 24, "label.pattern: found '(a)(b)' with 2 groups"),
-        ("label: {pattern: a}", 24, "label.pattern: found 'a' with 0 groups"),
         ("label: {pattern: (a), classes: []}", 38,
          "label.classes: found none, expected at least one"),
-        ("label: {pattern: (a), classes: cat}", 38, "label.classes: found 'cat', expected a list"),
         ("label: {pattern: (a), classes: [cat, dog, cat]}", 49,
          "label.classes.2: found 'cat' again, which is class 0 already, expected each "
          "class once"),
-        ("label: {pattern: (a), classes: [7, '7']}", 42,
-         "label.classes.1: found '7' again, which is class 0 already"),
         ("label: {pattern: (a), classes: [cat, true]}", 44,
          "label.classes.1: found true, expected the name of a class: text or"),
-        ("label: {pattern: (a), classes: [cat, '']}", 44,
-         "label.classes.1: found '', expected the name of a class"),
-        ("label: {pattern: (a), classes: [1.5]}", 39,
-         "label.classes.0: found 1.5, expected the name of a class"),
-        ("label: {pattern: (a), classes: [[cat]]}", 39,
-         "label.classes.0: found ['cat'], expected the name of a class"),
-        ("label: {classes: [cat]}", 14, "label: found neither pattern, manifest nor column"),
         ("match: []", 14, "match: found none, expected a pattern such as '*.jpg', or a list"),
         ("match: ['*.jpg', 7]", 24, "match.1: found 7, expected text"),
-        ("skip: 7", 13, "skip: found 7, expected a list"),
         ("join: images/*", 13, "join: found 'images/*', expected names and patterns: {image:"),
         ("join: {}", 13, "join: found none, expected names and patterns: {image: images/*.png"),
         ("join: {image: i*, mask: m}", 31, "join.mask: found 'm', expected a pattern below"),
-        ("join: {image: 'i*/*'}", 21, "join.image: found 'i*/*', expected a pattern below"),
         ("join: {key: 'i*'}", 19, "join.key: found a feature named 'key', expected letters,"),
-        ("join: {label: 'i*'}", 21, "join.label: found a feature named 'label', expected letters"),
-        ("join: {a b: 'i*'}", 19, "join.a b: found a feature named 'a b', expected letters,"),
         ("join: {a: ../i*}", 17, "join.a: found '../i*', expected a pattern below source.url"),
-        *(
-            (
-                f"join: {{a: b*}}\n      {key}: s3://b/a.csv",
-                13,
-                f"join: found join beside {key}, exp",
-            )
-            for key in ("match", "skip", "manifest")
-        ),
+        ("join: {a: b*}\n      match: s3://b/a.csv", 13, "join: found join beside match, exp"),
     ],
     "datasets.train.": [
         ("partition: {index: 8, count: 8}", 24,
          "partition.index: found 8, expected less than partition.count, which is 8"),
-        ("partition: {index: 0, count: 0}", 34, "partition.count: found 0, expected"),
         ("split: {eval: 1.0}", 19, "split.eval: found 1.0, expected"),
         ("split: {eval: 0.1, side: held_out}", 24,
          "split.side: removed; the pinned dataset NAME-eval has what is held out"),
@@ -138,9 +101,7 @@ ADDED = {
          "split.group: found '(a)|(b)' with 2 groups, expected exactly one"),
         ("transform: [resize]", 17,
          "transform.0: found neither size nor shorter, expected resize: a number"),
-        ("transform: [{resize: big}]", 17, "transform.0: found 'big', expected resize"),
         ("transform: [a:b, {resize: 0}]", 22, "transform.1: found 0, expected resize"),
-        ("transform: [{shrink: 9}]", 17, "transform.0: found 9, expected shrink: {shorter"),
         ("transform: [{decode_image: 3}]", 17,
          "transform.0: found 3, expected decode_image: the name"),
         ("transform: [crop]", 17,
@@ -152,19 +113,14 @@ ADDED = {
         ("sources: []", 5, 'sources: removed; use epochs({"web": 0.7, "code": 0.3})'),
         ("stratify: true", 5, "stratify: removed; use label.classes and a larger grow.first"),
         ("transform: [{a:b: 3}]", 17, "transform.0: found an argument, 3, expected none"),
-        ("transform: [{a:b: , c:d: }]", 17, "transform.0: found a mapping, expected a step"),
         ("transform: 5", 16, "transform: found 5, expected a list"),
         ("evict: {refresh: 0}", 22, "evict.refresh: found 0, expected more than 0"),
-        ("evict: {refresh: 2}", 22, "evict.refresh: found 2, expected at most 1"),
         ("seed: -1", 11, "seed: found -1, expected at least 0"),
-        (f"seed: {2**64}", 11, f"seed: found {2**64}, expected at most {2**64 - 1}"),
-        ("seed: " + 5000 * "9", 11, "seed: found '999"),
         ("pin: yes", 10, "pin: found 'yes', expected true or false"),
         ("generation: true", 17, "generation: found true, expected a whole number"),
         ("grow: {wait: true}", 18, "grow.wait: found true without per_epoch"),
         ("relist: 10m\n    pin: true", 13,
          "relist: found relist for a pinned dataset, expected none"),
-        ("grow: {first: 0}", 19, "grow.first: found 0, expected more than 0"),
         ("grow: {first: 2GiB}\n    limit: 1GiB", 19,
          "grow.first: found 2GiB, expected at most this dataset's limit, 1GiB"),
         ("grow: [1GiB]", 11, "grow: found ['1GiB'], expected a section"),
@@ -173,9 +129,6 @@ ADDED = {
         ("sampler: {workers: 8, connections: 4}", 36,
          "sampler.connections: found 4, expected at least one for each worker "
          "(sampler.workers is 8)"),
-        ("sampler: {workers: 64}", 1,
-         "sampler.connections: found 32, expected at least one for each worker "
-         "(sampler.workers is 64)"),
         ("sampler: {workers: 0}", 20, "sampler.workers: found 0, expected at least 1"),
         ("sampler: {bandwidth: 600Mb/s}", 22,
          "sampler.bandwidth: found '600Mb/s', expected a rate"),
@@ -183,10 +136,6 @@ ADDED = {
          "sampler.python: found 'python3', expected an absolute path"),
         ("server: {endpoint: 'tcp://*:5'}", 20,
          "server.endpoint: found 'tcp://*:5', expected ipc:// and an absolute path"),
-        ("server: {endpoint: ipc://a}", 20,
-         "server.endpoint: found 'ipc://a', expected ipc:// and an absolute path"),
-        ("server: {endpoint: 'ipc://@a'}", 20,
-         "server.endpoint: found 'ipc://@a', expected ipc:// and an absolute path"),
         ("sampler: fast", 10, "sampler: found 'fast', expected a section"),
     ],
 }  # fmt: skip
@@ -203,13 +152,10 @@ def test_an_added_mistake_is_reported_where_it_is(
     assert line.startswith(f"10:{column}: {section}{complaint}")
 
 
-@pytest.mark.parametrize(
-    "step", ["decode_image", "shrink: {shorter: 9}", "class_map: {colors: {a: '#000000'}}"]
-)
-def test_a_step_for_no_joined_feature_is_reported(complaints, good, step):
-    added = f"      join: {{a: 'a*', b: 'b*'}}\n    transform: [{{{step}}}]"
-    (line,) = complaints(f"{good}{added.replace('{decode_image}', 'decode_image')}\n")
-    assert line.startswith("11:17: datasets.train.transform.0: " + step.partition(":")[0])
+def test_a_step_for_no_joined_feature_is_reported(complaints, good):
+    added = "      join: {a: 'a*', b: 'b*'}\n    transform: [decode_image]"
+    (line,) = complaints(f"{good}{added}\n")
+    assert line.startswith("11:17: datasets.train.transform.0: decode_image")
     assert line.endswith("reads the feature payload, expected one of source.join: a, b")
 
 
@@ -252,15 +198,7 @@ def test_removed_key_does_not_stand_for_a_missing_one(complaints):
     ]
 
 
-def test_a_dataset_without_a_source_is_reported_at_its_name(complaints):
-    text = "version: 1\ncache: {dir: /c, limit: 1GiB}\ndatasets:\n  train:\n    seed: 1\n"
-    assert complaints(text) == [
-        "4:3: datasets.train.source: missing: Where the examples come from, {url: ..., format: ...}"
-    ]
-
-
-@pytest.mark.parametrize("written", ["", "{}"])
-def test_no_datasets_at_all_are_reported_at_their_key(complaints, written):
-    (line,) = complaints(f"version: 1\ncache: {{dir: /c, limit: 1GiB}}\ndatasets: {written}\n")
+def test_no_datasets_at_all_are_reported_at_their_key(complaints):
+    (line,) = complaints("version: 1\ncache: {dir: /c, limit: 1GiB}\ndatasets: {}\n")
     assert line.startswith("3:")
     assert "datasets: found no" in line

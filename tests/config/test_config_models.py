@@ -37,10 +37,6 @@ def full():
     return load(EXAMPLES / "full.yaml", {})
 
 
-def test_a_configuration_is_the_same_after_a_trip_through_json(full):
-    assert Config.model_validate(json.loads(full.model_dump_json())) == full
-
-
 def test_a_dataset_is_the_same_after_a_trip_through_json(full):
     """Sampler processes are told their datasets this way."""
     for dataset in full.datasets.values():
@@ -67,13 +63,6 @@ def test_every_key_says_what_it_is_for():
 
 def test_every_key_of_this_edition_is_not_removed():
     assert [path for path in KEYS if removed(path.split("."))] == []
-
-
-def test_a_place_in_the_document_leads_to_its_section():
-    assert section_at(("datasets", "train", "source", "label")).model.__name__ == "LabelConfig"
-    assert section_at(("datasets",)).named
-    assert section_at(("cache", "limit")) is None
-    assert section_at(("nowhere",)) is None
 
 
 # --- the examples -------------------------------------------------------------------------------

@@ -42,12 +42,6 @@ def test_a_datasets_key_is_reached_by_its_name_in_capitals(loaded, good):
     assert train.source.label.classes == ("b", "007")
 
 
-def test_a_dataset_with_two_underscores_in_its_name_is_reached(loaded, good):
-    text = good.replace("train:", "a__b:") + "  a: {source: {url: 's3://b/', format: files}}\n"
-    datasets = loaded(text, CACHECD_DATASETS__A__SEED="1").datasets
-    assert (datasets["a"].seed, datasets["a__b"].seed) == (1, 0)
-
-
 def test_datasets_that_look_alike_in_capitals_are_told_apart_by_their_exact_names(
     loaded, complaints, good
 ):
@@ -64,11 +58,6 @@ def test_an_empty_value_takes_an_optional_key_back_to_its_default(loaded, good):
     text = good + "sampler: {bandwidth: 1MB/s, python: /usr/bin/python3}\n"
     sampler = loaded(text, CACHECD_SAMPLER__BANDWIDTH="", CACHECD_SAMPLER__PYTHON="").sampler
     assert (sampler.bandwidth, sampler.python) == (None, None)
-
-
-def test_text_is_taken_as_it_is_without_expansion(loaded, good):
-    config = loaded(good, CACHECD_DATASETS__TRAIN__SOURCE__REGION="${X}: 5", X="y")
-    assert config.datasets["train"].source.region == "${X}: 5"
 
 
 def test_a_name_without_two_underscores_is_none_of_ours(loaded, good):
@@ -94,12 +83,6 @@ WRONG = {
 def test_a_mistake_is_blamed_on_the_variable(complaints, good, name, value, complaint):
     (line,) = complaints(good, **{f"CACHECD_{name}": value})
     assert line.startswith(f"CACHECD_{name}: {complaint}")
-
-
-def test_a_section_that_is_none_is_the_mistake_and_a_variable_below_it_is_not(complaints, good):
-    text = good + "sampler: fast\n"
-    (line,) = complaints(text, CACHECD_SAMPLER__WORKERS="8")
-    assert line.startswith("10:10: sampler: found 'fast', expected a section")
 
 
 def test_mistakes_of_the_file_come_before_those_of_variables(complaints, good):

@@ -58,48 +58,6 @@ def test_a_second_signal_does_not_disturb_the_cleanup():
     assert cleaned == [True]
 
 
-def test_a_signal_that_comes_in_the_last_cleanup_is_raised_after_it():
-    cleaned = []
-
-    def interrupted():
-        with Interruption() as interruption:
-            with interruption.heeded():
-                pass
-            send(signal.SIGTERM)
-            cleaned.append(True)
-
-    with pytest.raises(SystemExit):
-        interrupted()
-    assert cleaned == [True]
-
-
-def test_a_signal_whose_exception_was_lost_is_found_again(monkeypatch):
-    lost = []
-    monkeypatch.setattr("sys.unraisablehook", lost.append)
-
-    class Careless:
-        def __del__(self):
-            send(signal.SIGINT)
-            for _ in range(1000):  # somewhere here the handler runs, where nothing can be raised
-                pass
-
-    def interrupted():
-        with Interruption() as interruption, interruption.heeded():
-            Careless()
-            assert [one.exc_type for one in lost] == [KeyboardInterrupt]
-            lost.clear()
-            interruption.check()
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-
-
-def test_without_a_signal_everything_is_as_before(handlers):
-    with Interruption() as interruption, interruption.heeded():
-        assert signal.getsignal(signal.SIGTERM) != handlers[signal.SIGTERM]
-    assert {number: signal.getsignal(number) for number in handlers} == handlers
-
-
 def test_under_nohup_a_closed_terminal_is_still_ignored():
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with Interruption() as interruption, interruption.heeded():

@@ -39,17 +39,3 @@ def test_later_passes_go_on_until_the_time_is_up(clock):
         clock.advance(2)
     assert given == ["0.0", "0.1", "0.2", "0.3", "1.0", "1.1"]
     assert passes.batches == 6
-
-
-def test_what_the_loop_stood_still_for_is_the_readers_time_alone(clock):
-    def slow(_):
-        for batch in range(2):
-            clock.advance(0.5)  # the reader
-            yield batch
-
-    passes = Passes(budget=1.0)
-    for _ in passes.over(slow):
-        clock.advance(3)  # the trainer
-    assert passes.batches == 2
-    assert passes.waited == 1.5  # twice, and for the batch that came too late
-    assert passes.seconds == 7.5

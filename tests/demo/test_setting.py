@@ -51,12 +51,6 @@ def test_the_configuration_is_one_wherever_the_directory_is(name, tmp_path):
     limit_of(config)  # the limit suffices
 
 
-def test_the_limit_is_less_than_the_data(objects, tmp_path):
-    path = tmp_path / "demo.yaml"
-    path.write_text(configuration(tmp_path / "store", tmp_path / "cache"))
-    assert limit_of(load(path, {})) < len(objects) * SIDE * SIDE
-
-
 def test_a_directory_is_measured_as_du_measures_it(tmp_path):
     (tmp_path / "some" / "folders").mkdir(parents=True)
     (tmp_path / "some" / "file").write_bytes(b"x" * 10_000)
@@ -65,20 +59,10 @@ def test_a_directory_is_measured_as_du_measures_it(tmp_path):
     with (tmp_path / "sparse").open("wb") as sparse:
         sparse.truncate(1 << 30)
     said = subprocess.check_output(["du", "--block-size=1", "--summarize", tmp_path], text=True)
-    assert DiskWatch(tmp_path).now() == int(said.split()[0])
-
-
-def test_the_watch_keeps_the_largest_measurement(tmp_path):
     with DiskWatch(tmp_path) as watch:
-        (tmp_path / "large").write_bytes(bytes(1 << 20))
-        while watch.most < 1 << 20:  # the runner's timeout is the deadline
+        while not watch.measurements:  # the runner's timeout is the deadline
             pass
-        (tmp_path / "large").unlink()
-        most, before = watch.most, watch.measurements
-        while watch.measurements < before + 2:
-            pass
-    assert watch.most == most
-    assert watch.now() < 1 << 20
+    assert watch.most == watch.now() == int(said.split()[0])
 
 
 def test_demo_without_its_packages_names_the_extra(monkeypatch, capsys):

@@ -94,10 +94,3 @@ def test_without_an_installation_nothing_is_checked(checkout):
     done, calls = run(checkout, fail="pip")
     assert (done.returncode, calls) == (1, ["pip install x"])
     assert list((checkout / "tmp").iterdir()) == []
-
-
-def test_a_readme_without_the_line_is_refused(checkout):
-    (checkout / "tree" / "README.md").write_text("pip install x\npytest\n")
-    done, calls = run(checkout)
-    assert (done.returncode, calls) == (1, [])
-    assert "expected one" in done.stderr

@@ -63,12 +63,6 @@ def test_the_window_is_half_of_the_memory_of_the_trainer_whose_it_is(settings):
     assert settings.cache.window == quantity(TRAINER["resources"]["limits"]["memory"]) // 2
 
 
-def test_half_of_the_daemons_memory_is_enough_for_its_workers(settings):
-    limit = quantity(SIDECAR["resources"]["limits"]["memory"])
-    assert settings.sampler.memory is None
-    assert limit // 2 // settings.sampler.workers >= UNITS["Gi"]
-
-
 def test_everybody_means_the_same_socket(settings):
     endpoints = {
         settings.server.endpoint,
@@ -97,11 +91,6 @@ def test_the_configuration_that_is_mounted_is_the_one_that_is_run():
     )
 
 
-def test_every_mount_has_its_volume():
-    assert mounts(SIDECAR).keys() == volumes(SPEC).keys()
-    assert mounts(TRAINER).keys() <= volumes(SPEC).keys()
-
-
 def test_both_containers_share_one_group_and_no_privileges():
     assert SPEC["securityContext"]["runAsNonRoot"] is True
     assert SPEC["securityContext"]["fsGroup"] == SPEC["securityContext"]["runAsGroup"]
@@ -117,7 +106,3 @@ def test_credentials_come_from_the_service_account():
     assert SPEC["serviceAccountName"] == account["name"]
     assert "eks.amazonaws.com/role-arn" in account["annotations"]
     assert "SECRET" not in FILE.read_text()
-
-
-def test_a_stop_leaves_time_to_drain():
-    assert SPEC["terminationGracePeriodSeconds"] > 10

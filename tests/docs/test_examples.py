@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import subprocess
@@ -37,23 +36,6 @@ def test_every_part_of_a_configuration_shown_is_yaml(page):
 def test_every_program_shown_is_one(page):
     for text in blocks(page, "python"):
         compile(text, page, "exec")
-
-
-def test_the_schedules_shown_follow_progress_between_nothing_and_their_peak():
-    text = (ROOT / "docs/epochs.md").read_text()
-    rows = re.findall(r"^\| ([^|`]+) \| `([^`|]+)` \|$", text, re.M)
-    assert [name.partition(",")[0] for name, _ in rows] == [
-        "constant", "linear", "cosine", "steps at 30", "one cycle",
-    ]  # fmt: skip
-    known = {"peak": 0.1, "cos": math.cos, "pi": math.pi}
-    for name, formula in rows:
-        rates = [eval(formula, {**known, "p": p / 100}) for p in range(101)]
-        assert min(rates) >= -1e-12, name
-        assert max(rates) == pytest.approx(0.1), name
-    scope: dict = {}
-    exec(blocks("docs/epochs.md", "python")[0].partition("for epoch")[0], scope)
-    shown = [scope["warm_cosine"](p) for p in (0, 0.025, 0.05, 1)]
-    assert shown == pytest.approx([0, 0.05, 0.1, 0])
 
 
 def test_what_the_reference_shows_of_torch_and_its_dataloader_reads_every_record_once(tmp_path):
