@@ -132,7 +132,7 @@ class Run:
         kind, python = WAYS[way], Path(sys.executable)
         if kind.environment:
             folder = ENVIRONMENTS / kind.environment
-            python = self.options.python.get(kind.environment, folder / "bin" / "python")
+            python = folder / "bin" / "python"
             if not python.exists():
                 install = f"{folder}/bin/pip install {kind.packages}"
                 self.absent[way] = f"python -m venv {folder} && {install}"
@@ -230,8 +230,6 @@ def parser() -> argparse.ArgumentParser:
     made.formatter_class = argparse.RawDescriptionHelpFormatter
     add = made.add_argument
     add("--data", type=Path, default=ROOT / "build" / "bench", help="where the pictures are kept")
-    add("--python", nargs="+", default=[], metavar="NAME=PATH",
-        help="interpreters of dali and streaming; build/bench/envs/NAME otherwise")  # fmt: skip
     add("--repeats", type=int, default=5, help="of every measurement, by turns (5)")
     add("--seconds", type=float, default=1.5, help="of one measurement of a decoder (1.5)")
     add("--batch", type=int, default=64)
@@ -253,8 +251,6 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     parsing = parser()
     options = parsing.parse_args(arguments)
-    pairs = (pair.partition("=") for pair in options.python)
-    options.python = {name: Path(path) for name, _, path in pairs}
     if options.quick:
         options.count, options.job, options.repeats, options.seconds = 32, 128, 1, 0.05
     if options.page:

@@ -13,6 +13,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from tests.bench import report
@@ -71,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     figures = report.page(plan, results)
     sys.stdout.write(figures)
     if options.json:
-        document = report.document(plan, results)
+        document = {"machine": report.machine(), "repeats": plan.repeats, **asdict(results)}
         options.json.write_text(json.dumps(document, indent=1) + "\n")
     if options.page:
         report.put_into(options.page, figures)

@@ -22,32 +22,6 @@ _PACKAGES = (
 _KEPT = 0.97  # of the pace: below, the consumer was held up
 
 
-def document(plan: Plan, results: Results) -> dict[str, Any]:
-    return {
-        "machine": machine(),
-        "plan": {
-            "megabytes": plan.megabytes,
-            "repeats": plan.repeats,
-            "seconds": plan.seconds,
-            "only": list(plan.only),
-        },
-        "cases": {
-            name: {
-                "records": (
-                    records := RecordSet(plan.data, CASES[name], plan.megabytes)
-                ).num_records,
-                "record_bytes": records.record_bytes,
-                "batch_size": records.batch_size,
-            }
-            for name in results.measured
-        },
-        "measured": results.measured,
-        "verified": results.verified,
-        "absent": results.absent,
-        "failed": results.failed,
-    }
-
-
 def machine() -> dict[str, Any]:
     versions = {}
     for package in _PACKAGES:

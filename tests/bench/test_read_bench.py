@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -145,18 +142,6 @@ def test_a_paced_consumer_sleeps_to_its_schedule_and_times_next_alone(clock, rec
     assert paced.records == 18
     assert paced.next_seconds == pytest.approx(6 * 0.5)
     assert paced.seconds == pytest.approx(12.5)  # six intervals and the last batch's making
-
-
-def test_the_time_of_children_counts_while_they_live_and_after():
-    before = measuring.cpu_seconds()
-    code = "import time\nwhile time.process_time() < 0.2: pass\nprint(flush=True)\ninput()"
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as child:
-        child.stdout.readline()
-        assert measuring.cpu_seconds() - before >= 0.2
-        child.communicate(b"\n")
-    assert measuring.cpu_seconds() - before >= 0.2
 
 
 def test_a_reader_that_fails_says_why_and_leaves_the_worker_to_others(tmp_path):

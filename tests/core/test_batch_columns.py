@@ -160,20 +160,6 @@ def test_a_record_that_is_no_example_is_a_schema_error(tmp_path):
         reader.next()
 
 
-def test_an_error_waits_for_its_batchs_turn_and_stays(tmp_path):
-    values = [*range(10), 1.5, *range(10)]
-    path = write(tmp_path / "a", [_core.encode_example({"x": x}) for x in values])
-    feature = ("x", "int64", "int64", (), False)
-    for threads in (1, 4):
-        reader = reader_of(path, [feature], batch_size=2, shuffle=False, threads=threads)
-        assert [reader.next()["x"].tolist() for _ in range(5)] == [
-            [i, i + 1] for i in range(0, 10, 2)
-        ]
-        for _ in range(2):
-            with pytest.raises(SchemaError, match="float list"):
-                reader.next()
-
-
 @pytest.mark.parametrize(
     ("feature", "message"),
     [

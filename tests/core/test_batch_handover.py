@@ -1,7 +1,5 @@
 """How batches leave the core: wrapped, as DLPack capsules, several at a time."""
 
-import threading
-
 import numpy as np
 import pytest
 
@@ -90,24 +88,3 @@ def test_memory_is_let_go_with_the_array_or_the_capsule_that_nobody_took(tmp_pat
     while (batch := running.next()) is not None:
         take(batch["x"])
     assert anonymous_bytes() - before < 32 << 20
-
-
-def test_threads_let_go_of_arrays_while_others_are_made(dense):
-    def work():
-        for _ in range(5):
-            running = reader(dense, batch_size=1, threads=2, dlpack={"x", "label"})
-            for number, batch in enumerate(batches(running)):
-                assert int(np.from_dlpack(Producer(batch["label"]))[0]) == number
-
-    failed = []
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    before = threading.excepthook
-    threading.excepthook = failed.append
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        threading.excepthook = before
-    assert failed == []

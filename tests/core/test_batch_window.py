@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -14,10 +13,7 @@ from cachecd_client._core import BatchReader
 from cachecd_client.errors import CorruptSidecarError
 from tests.core.shards import (
     FEATURES,
-    batches,
-    example,
     labels,
-    write,
     write_files,
 )
 
@@ -90,31 +86,6 @@ def copied(files, folder):
         shutil.copy(path, folder)
         shutil.copy(f"{path}.idx", folder)
     return [(str(folder / Path(path).name), None) for path, _ in files]
-
-
-def test_a_file_that_was_cut_short_leaves_the_others_where_they_are(tmp_path):
-    """Another rank, or the run that is resumed, may have opened it when it was whole."""
-    payloads = [example(1000 + i) for i in range(10)]  # of one size
-    paths = [write(tmp_path / f"{f:02d}", payloads) for f in range(20)]
-    size = paths[0].stat().st_size
-    window = 12 * size - 3  # four files just do not fit into a block, unless one is shorter
-
-    def places():
-        copies = [(str(path), None) for path in paths]
-        reader = BatchReader(copies, FEATURES, batch_size=10, window=window, seed=3, ids=True)
-        return [
-            place
-            for batch in batches(reader)
-            for place in zip(batch["_shard"].tolist(), batch["_record"].tolist(), strict=True)
-        ]
-
-    whole = places()
-    for path in paths[::4]:
-        content = path.read_bytes()
-        os.truncate(path, size - 1)
-        others = sum(a != b for a, b in zip(whole, places(), strict=True))
-        assert others == 1, "the lost record's place has another"
-        path.write_bytes(content)
 
 
 def test_a_sidecar_that_the_disk_does_not_give_back_costs_no_record(files, window, tmp_path):

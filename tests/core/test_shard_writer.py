@@ -203,14 +203,6 @@ def test_a_sidecar_that_cannot_be_written_leaves_nothing(tmp_path, writer):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_sidecar_that_appeared_meanwhile_is_not_overwritten(tmp_path, writer):
-    (tmp_path / "a.idx").write_bytes(b"somebody else's")
-    with pytest.raises(FileExistsError):
-        writer.finish("{}")
-    assert (tmp_path / "a.idx").read_bytes() == b"somebody else's"
-    assert os.listdir(tmp_path) == ["a.idx"]
-
-
 def test_abort_leaves_nothing_and_may_be_repeated(tmp_path):
     writer = _core.ShardWriter(str(tmp_path / "a"), 1 << 20)
     writer.append(b"x")

@@ -25,7 +25,6 @@ from tests.client.records import write
 _WIDTH = 128 * 128 * 3
 _BATCH = 64
 _BATCHES = 60
-_MiB = 1 << 20
 # On the device, as docs/semantics.md promises; and beside them the one that the loop's variable keeps.
 _PROMISED, _KEPT = 3, 1
 # What was asked of the allocator, which rounds it up.

@@ -1,7 +1,7 @@
 // Runs a fuzz target without libFuzzer: every file of the corpus, then mutations of them.
 //
-//     TARGET [-runs=N] [-max_total_time=SECONDS] [-seed=S] [-max_len=BYTES]
-//            [-artifact_prefix=PATH] FILE_OR_FOLDER...
+//     TARGET [-runs=N] [-max_total_time=SECONDS] [-seed=S] [-artifact_prefix=PATH]
+//            FILE_OR_FOLDER...
 //
 // Flags are those of libFuzzer, the last counts. The same seed gives the same inputs. An input that
 // ends the process, or takes longer than kPatience, is written to PATHcrash-NUMBER first.
@@ -30,6 +30,7 @@ using cachecd::native::Random;
 
 constexpr unsigned kPatience = 30;  // seconds an input may take
 constexpr uint64_t kMostInARow = 4;
+constexpr size_t kMostBytes = 1 << 14;
 
 Random chance(1);
 
@@ -133,20 +134,14 @@ std::vector<Bytes> ReadCorpus(const std::vector<std::string>& paths) {
   return corpus;
 }
 
-Bytes Mutated(const std::vector<Bytes>& corpus, size_t most) {
+Bytes Mutated(const std::vector<Bytes>& corpus) {
   Bytes input = corpus[chance.Below(corpus.size())];
-  if (chance.OneIn(4)) {  // splice
-    const Bytes& other = corpus[chance.Below(corpus.size())];
-    const size_t from = chance.Below(other.size() + 1);
-    input.resize(chance.Below(input.size() + 1));
-    input.insert(input.end(), other.begin() + static_cast<ptrdiff_t>(from), other.end());
-  }
-  size_t size = std::min(input.size(), most);
-  input.resize(most);
+  size_t size = std::min(input.size(), kMostBytes);
+  input.resize(kMostBytes);
   for (uint64_t left = 1 + chance.Below(kMostInARow); left > 0; --left) {
     size =
-        LLVMFuzzerCustomMutator(input.data(), size, most, static_cast<unsigned int>(chance.Next()));
-    EXPECT(size <= most);
+        LLVMFuzzerCustomMutator(input.data(), size, kMostBytes, static_cast<unsigned int>(chance.Next()));
+    EXPECT(size <= kMostBytes);
   }
   input.resize(size);
   return input;
@@ -159,7 +154,7 @@ size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t most) {
 }
 
 int main(int count, char** arguments) {
-  uint64_t runs = UINT64_MAX, seconds = UINT64_MAX, seed = 1, most = 1 << 14;
+  uint64_t runs = UINT64_MAX, seconds = UINT64_MAX, seed = 1;
   std::string prefix;
   std::vector<std::string> paths;
   for (int i = 1; i < count; ++i) {
@@ -177,8 +172,6 @@ int main(int count, char** arguments) {
       seconds = std::stoull(value);
     } else if (name == "-seed") {
       seed = std::stoull(value);
-    } else if (name == "-max_len") {
-      most = std::stoull(value);
     } else {
       std::fprintf(stderr, "unknown flag %s\n", argument.c_str());
       return 2;
@@ -200,7 +193,7 @@ int main(int count, char** arguments) {
   chance = Random(seed);
   uint64_t done = 0;
   for (; done < runs && taken() < static_cast<double>(seconds); ++done) {
-    Run(Mutated(corpus, most), prefix, corpus.size() + done);
+    Run(Mutated(corpus), prefix, corpus.size() + done);
   }
   std::printf("%zu files, %llu mutations, seed %llu, %.1f s\n", corpus.size(),
               static_cast<unsigned long long>(done), static_cast<unsigned long long>(seed),

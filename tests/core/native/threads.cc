@@ -200,48 +200,8 @@ void CorruptRecordsAreReplacedWhileSomebodyAsks() {
   EXPECT(rows == kRecords && reader.findings().size() == kRecords / kSpoil);
 }
 
-// Drops batches on threads of its own, at any time until it is gone.
-class Droppers {
- public:
-  explicit Droppers(int count) {
-    for (int i = 0; i < count; ++i) threads_.emplace_back([this] { Run(); });
-  }
-  ~Droppers() {
-    done_.store(true);
-    for (std::thread& thread : threads_) thread.join();
-  }
-
-  void Take(Batch batch) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    batches_.push_back(std::move(batch));
-  }
-
- private:
-  void Run() {
-    while (true) {
-      const bool last = done_.load();
-      std::optional<Batch> batch;
-      {
-        const std::lock_guard<std::mutex> lock(mutex_);
-        if (!batches_.empty()) {
-          batch = std::move(batches_.back());
-          batches_.pop_back();
-        }
-      }
-      if (batch) continue;
-      if (last) return;
-      std::this_thread::yield();
-    }
-  }
-
-  std::mutex mutex_;
-  std::vector<Batch> batches_;
-  std::atomic<bool> done_{false};
-  std::vector<std::thread> threads_;
-};
-
 // From wherever the pass is, the next one is as a new reader would make it; batches of the pass
-// before may still be anywhere, and go while the new ones are made.
+// before are still held.
 void RestartingBeginsAnew(uint64_t window) {
   constexpr uint64_t kBatchSize = 7;
   ReaderOptions options = Options(kBatchSize, 3);
@@ -249,7 +209,7 @@ void RestartingBeginsAnew(uint64_t window) {
   const std::vector<int64_t> expected = ReadAll(Spoilt(), options);
   const uint64_t batches = kRecords / kBatchSize;
   EXPECT(expected.size() == batches * kBatchSize);
-  Droppers droppers(2);
+  std::vector<Batch> held;
   BatchReader reader(Spoilt(), options);
   for (const uint64_t taken : {batches, uint64_t{0}, uint64_t{1}, batches / 2, batches, batches}) {
     const uint64_t start = taken % 4;
@@ -259,7 +219,7 @@ void RestartingBeginsAnew(uint64_t window) {
       EXPECT(batch);
       const auto from = expected.begin() + static_cast<ptrdiff_t>(number * kBatchSize);
       EXPECT(Labels(*batch) == std::vector<int64_t>(from, from + kBatchSize));
-      droppers.Take(std::move(*batch));
+      held.push_back(std::move(*batch));
     }
     if (taken == batches) EXPECT(!Next(&reader) && reader.AtEnd());
   }
