@@ -4,14 +4,7 @@ import numpy as np
 import pytest
 
 from cachecd_client._core import BatchReader, Permutation
-from tests.core.shards import (
-    FEATURES,
-    batches,
-    example,
-    labels,
-    write,
-    write_files,
-)
+from tests.core.shards import FEATURES, batches, example, labels, write, write_files
 
 N = 97
 SIZES = [40, 0, 1, 56]  # of the files
@@ -101,3 +94,15 @@ def test_a_missing_file_is_named(tmp_path):
 def test_impossible_options_are_value_errors(files, options, message):
     with pytest.raises(ValueError, match=message):
         BatchReader(files, FEATURES, **options)
+
+
+@pytest.mark.parametrize("files", [["a"], [("a",)], [("a", None, None)], [(1, None)]])
+def test_files_of_another_form_are_type_errors(files):
+    with pytest.raises(TypeError):
+        BatchReader(files, FEATURES, batch_size=1)
+
+
+@pytest.mark.parametrize("feature", ["x", ("x",), (1, "int64", "int64", (), False)])
+def test_features_of_another_form_are_type_errors(feature):
+    with pytest.raises(TypeError):
+        BatchReader([], [feature], batch_size=1)

@@ -12,7 +12,7 @@ import pytest
 from cachecd_client import _core
 from cachecd_client._core import BatchReader
 from tests.core.processes import SCRIPT, reader_threads, run_program, thread_state, until
-from tests.core.shards import FEATURES, LONG, example, frames, reader_of, write
+from tests.core.shards import FEATURES, LONG, example, frames, labels, reader_of, write
 
 pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
@@ -75,6 +75,17 @@ def test_waiting_leaves_the_gil_to_others_and_is_accounted_for(endless):
     waiting.join()
     assert len(raised) == 1
     assert reader.seconds_waited > 0
+
+
+def test_several_python_threads_share_one_reader(shard):
+    reader = reader_of(shard, batch_size=1, prefetch_bytes=0)
+    taken = []
+    consumers = [threading.Thread(target=lambda: taken.extend(labels(reader))) for _ in range(4)]
+    for consumer in consumers:
+        consumer.start()
+    for consumer in consumers:
+        consumer.join()
+    assert sorted(taken) == list(range(200))
 
 
 # Memory

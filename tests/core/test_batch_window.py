@@ -8,14 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cachecd_client import _core
+from cachecd_client import FileSet, _core
 from cachecd_client._core import BatchReader
 from cachecd_client.errors import CorruptSidecarError
-from tests.core.shards import (
-    FEATURES,
-    labels,
-    write_files,
-)
+from tests.core.shards import FEATURES, flip, labels, write_files
 
 FILES, RECORDS = 30, 40
 
@@ -101,3 +97,31 @@ def test_a_sidecar_that_the_disk_does_not_give_back_costs_no_record(files, windo
     assert _core.count_records(copies).tolist() == [RECORDS] * FILES
     with pytest.raises(CorruptSidecarError, match="Input/output error"):
         BatchReader(copies, FEATURES, batch_size=10, window=window, on_corrupt="raise")
+
+
+def test_relative_paths_mean_the_folder_in_which_the_loader_was_made(files, window, monkeypatch):
+    folder = Path(files[0][0]).parent
+    monkeypatch.chdir(folder)
+    loader = FileSet([Path(path).name for path, _ in files], window=window).numpy(
+        10, prefetch_bytes=1, threads=1
+    )
+    batch = next(iter(loader))
+    assert len(batch["label"]) == 10
+    monkeypatch.chdir("/")
+    assert sum(len(batch["label"]) for batch in loader) == FILES * RECORDS
+
+
+def test_a_file_that_lost_its_tail_and_its_sidecar_since_it_was_counted_costs_its_records(
+    files, window, tmp_path
+):
+    copies = copied(files, tmp_path)
+    # The header, which counts the records, stays whole; the offsets do not.
+    # From a sidecar's end: indices, ordinals and the CRC of the offsets follow the last offset.
+    flip(tmp_path / "04.idx", -(2 * (4 * RECORDS + 4) + 4 + 8))
+    data = (tmp_path / "04").read_bytes()
+    (tmp_path / "04").write_bytes(data[: len(data) // 2])
+    reader = BatchReader(copies, FEATURES, batch_size=10, window=window)
+    found = Counter(labels(reader))
+    assert found.total() == FILES * RECORDS
+    assert len([label for label in found if label // RECORDS == 4]) in range(18, 21)
+    assert {path for path, _, _ in reader.corrupt} == {str(tmp_path / "04")}
