@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -52,13 +52,12 @@ class FakeDraft:
 class Fakes:
     """Supplies units from memory, and counts how often each record was read."""
 
-    def __init__(self, sources: list[Source], etags: Callable[[int], str] = lambda n: "") -> None:
-        self.sources, self.etags = sources, etags
+    def __init__(self, sources: list[Source]) -> None:
+        self.sources = sources
         self.units: list[Unit] = []
         self.read: list[tuple[int, int]] = []
         self.open: set[int] = set()
         self.most_in_hand = 0
-        self.refused: set[int] = set()
         self.found: tuple[str, int] | None = None
         self.left: list[int] = []
 
@@ -67,7 +66,7 @@ class Fakes:
         return len(self.units) - 1
 
     def refusal(self, unit: Unit) -> str | None:
-        return "refused" if unit.number in self.refused else None
+        return None
 
     def in_hand(self, unit: Unit) -> int:
         return self.sources[unit.number].hand

@@ -61,13 +61,11 @@ def one_shard(
     capacity: int = 1 << 20,
     lanes: int = 1,
     schema: dict[str, Any] | None = None,
-    classes: tuple[str, ...] = (),
-    remade: dict[str, Any] | None = None,
 ) -> tuple[Open, Units, Grant]:
     """Has a stream of its own, which has the number of the shard, make one shard of these units."""
     stream, shape = StreamId("train", "g", number), Shape(1, 8, lanes, capacity, 0)
     return (
-        Open(stream, Cursor(), (), None, shape, schema, classes, remade=remade),
+        Open(stream, Cursor(), (), None, shape, schema, ()),
         Units(stream, 0, 0, tuple(units), "end"),
         Grant(stream, number, str(path)),
     )
@@ -93,7 +91,6 @@ class Player:
     shape: Shape
     until: Cursor | None = None
     page: int = 1000
-    connections: int = 8
     memory: float = float("inf")
     made: list[Made] = field(default_factory=list)
     said: list[Any] = field(default_factory=list)
@@ -112,7 +109,7 @@ class Player:
         return any(made.outcome.end in _ENDS for made in self.made)
 
     def worker(self) -> Worker:
-        setup = Setup({"train": self.dataset}, self.connections, None, memory=self.memory)
+        setup = Setup({"train": self.dataset}, 8, None, memory=self.memory)
         return Worker(setup, self._heard, Noting(self._mark), RETRY)
 
     def _mark(self, unit: int) -> None:

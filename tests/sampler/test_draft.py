@@ -59,20 +59,6 @@ def test_a_value_that_cannot_be_stored_is_the_units_fault(path: str, value: obje
     assert not Path(path).exists()
 
 
-def test_the_first_record_describes_the_dataset_and_only_where_it_is_unknown(path: str):
-    told: list[Schema] = []
-    one = Draft(path, CAPACITY, None, told.append, {})
-    one.add({"x": 1}, unit(0), 0)
-    one.add({"x": 2}, unit(1), 0)
-    one.describe(Schema(()))
-    assert told == [Schema((Feature("x", "int64", "int64", ()),))]
-    one.abort()
-    known = Draft(path, CAPACITY, told[0], told.append, {})
-    known.add({"x": 1}, unit(0), 0)
-    known.abort()
-    assert len(told) == 1
-
-
 def test_a_disk_that_refuses_leaves_nothing(path: str, tmp_path: Path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (CAPACITY // 2, hard))

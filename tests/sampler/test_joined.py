@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,13 +16,12 @@ from cachecd.model import ObjectInfo, Unit
 from cachecd.sampler.joined import Joined
 from cachecd.sampler.units import list_units, sweep_units
 from cachecd.stores.backend import GoneError
-from cachecd.stores.lanes import Ask, Lanes
+from cachecd.stores.lanes import Lanes
 from cachecd_client._core import decode_example, encode_example
 from tests.contracts.source import SourceContract, TwiceContract
 from tests.contracts.store import opened
 from tests.sampler.test_sources import BODIES
 from tests.sampler.test_worker import Bench
-from tests.stores import S3Server
 
 JOIN = {"image": "images/*.png", "mask": "masks/*.json"}
 CONFIG = {"source": {"url": "file:///nowhere", "format": "files", "join": JOIN}}
@@ -50,19 +48,11 @@ class TestJoinedFilesThroughATransform(TwiceContract):
     plain = TestJoinedFiles()
 
 
-@pytest.fixture(params=["file", "s3"])
-def put(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Put:
+@pytest.fixture
+def put(tmp_path: Path) -> Put:
     """Puts objects below a new URL, which it returns."""
-    if request.param == "s3":
-        s3: S3Server = request.getfixturevalue("s3")
-        for name, value in s3.environ.items():
-            monkeypatch.setenv(name, value)
-        bucket = s3.bucket(f"joined-{uuid.uuid4().hex}")
 
     def put_all(objects: dict[str, bytes]) -> str:
-        if request.param == "s3":
-            s3.put(bucket, {f"a/{key}": body for key, body in objects.items()})
-            return f"s3://{bucket}/a/"
         for key, body in objects.items():
             path = tmp_path / "src" / key
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -97,7 +87,6 @@ def keys(url: str, after: str = "", **picks: Any) -> list[str]:
         ({"join": {"a": "*.jpg", "b": "*.png"}}, ["sub/b"]),
     ],
 )
-@pytest.mark.parametrize("put", ["file"], indirect=True)
 def test_patterns_select_and_name_the_units(put: Put, picks: dict[str, Any], picked: list[str]):
     url = put(
         dict.fromkeys(["a.png", "sub/b.jpg", "sub/b.png", "sub/deep/c.png", "x/[1].png"], b"1")
@@ -108,8 +97,6 @@ def test_patterns_select_and_name_the_units(put: Put, picks: dict[str, Any], pic
 def test_only_the_folder_of_the_first_pattern_is_listed(put: Put):
     url = put({f"{folder}/{n}.png": b"1" for folder in ("images", "masks") for n in range(3)})
     backend: Any = opened(url, join={"i": "images/*.png", "m": "masks/*.png"}).backend
-    if url.startswith("s3://"):
-        assert [o.key for o in backend.page(Ask("", 1000)).objects] == ["0.png", "1.png", "2.png"]
     assert [o.key for o in backend.glimpse()] == [f"images/{n}.png" for n in range(3)]
     assert keys(url, match=["images/1*", "images/2*"]) == ["images/1.png", "images/2.png"]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 
@@ -122,26 +121,16 @@ def test_a_store_that_lists_folder_by_folder_is_found_out_before_anything_is_mis
 
 
 class Flaky(Store):
-    """Fails as it is told; `most` is how many requests were under way at a time."""
+    """Fails as it is told."""
 
     def __init__(self, keys: list[str], faults: list[TransientError | None]) -> None:
         super().__init__(keys)
         self.faults = faults
-        self.active = self.most = 0
-        self.lock = threading.Lock()
 
     def page(self, ask: Ask) -> Page:
-        with self.lock:
-            self.active += 1
-            self.most = max(self.most, self.active)
-            fault = self.faults.pop(0) if self.faults else None
-        try:
-            if fault:
-                raise fault
-            return super().page(ask)
-        finally:
-            with self.lock:
-                self.active -= 1
+        if self.faults and (fault := self.faults.pop(0)):
+            raise fault
+        return super().page(ask)
 
 
 QUICK = Retry(tries=3, within=20.0, first=0.001, longest=0.002)
@@ -163,7 +152,6 @@ def test_the_order_is_the_same_however_many_requests_and_whatever_fails(connecti
     faults = [TransientError("reset"), None, TransientError("slow down", throttled=True), None]
     store = Flaky(keys, faults * 8)
     assert swept(store, connections) == list(listed(Store(keys)))
-    assert store.most <= connections
 
 
 def test_what_fails_again_and_again_is_told_and_another_sweep_goes_on():

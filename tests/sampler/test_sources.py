@@ -85,12 +85,6 @@ class TestFilesWithLabels:
             "label", "int64", "int64", (), classes=("cat", "dog")
         )
 
-    def test_a_key_without_a_label_is_set_aside_without_being_fetched(self, bench: Bench):
-        [shard] = bench.pour([b"1", b"2"], ["readme", "cat/2"])
-        assert [unit for unit, _, _ in shard.records] == [1]
-        assert bench.set_aside == {0: "label pattern '^([^/]+)/' finds no class in the key"}
-        assert bench.taken == 1
-
     def test_a_class_that_is_not_listed_yet_is_not_blamed_on_the_unit(self, bench: Bench):
         with pytest.raises(SourceUnreachableError, match="class 'bird' of 'bird/1' has no number"):
             bench.pour([b"1"], ["bird/1"])
@@ -184,16 +178,6 @@ class TestTFRecord(SourceContract):
         shards = bench.pour([b"", self.objects()[0]])
         assert bench.set_aside == {0: "it has no records"}
         assert {unit for s in shards for unit, _, _ in s.records} == {1}
-
-    def test_a_record_larger_than_a_shard_sets_its_unit_aside_with_both_sizes(self, bench: Bench):
-        large = encode_example({"id": 0, "data": bytes(CAPACITY)})
-        small = PAYLOADS[0][0]
-        shards = bench.pour([frames([small, large, small]), frames([small])])
-        assert [r[:2] for s in shards for r in s.records] == [(0, 0), (1, 0)]
-        assert (
-            f"a record of {len(large)} bytes does not fit into a shard of {CAPACITY}"
-            in (bench.set_aside[0])
-        )
 
     @pytest.mark.parametrize("known", [False, True], ids=["schema unknown", "schema known"])
     def test_a_record_that_can_never_fit_is_not_waited_for(self, bench: Bench, known: bool):

@@ -41,12 +41,6 @@ class TestS3(StoreContract):
     def test_a_listing_longer_than_a_page_is_complete(self, filled: Filled):
         super().test_a_listing_longer_than_a_page_is_complete(filled)
 
-    def test_folder_markers_are_left_out_and_other_empty_objects_are_not(self, filled: Filled):
-        assert set(listed(filled({"folder/": b"", "empty": b"", "folder/x": b"1"}))) == {
-            "empty",
-            "folder/x",
-        }
-
     @pytest.mark.parametrize("key", ["new\nline", "tab\there"])
     def test_keys_that_obstore_cannot_name_are_read_all_the_same(self, filled: Filled, key: str):
         store = filled({key: b"0123456789"})

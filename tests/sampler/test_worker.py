@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cachecd.model import Shape, Unit
+from cachecd.model import Unit
 from cachecd.sampler import read_ahead
 from cachecd.sampler.messages import (
     Close,
@@ -30,7 +30,7 @@ from cachecd_client._core import decode_example, encode_example
 from tests import scripted
 from tests.contracts.source import Shard, read_back
 from tests.core.shards import frames
-from tests.sampler.streams import RETRY, Noting, Player, one_shard
+from tests.sampler.streams import RETRY, one_shard
 from tests.scripted import ScriptedServer, scripted_server
 from tests.stores import S3Server
 
@@ -41,14 +41,10 @@ RNG = np.random.default_rng(11)
 class Bench:
     def __init__(self, folder: Path, **dataset: Any) -> None:
         self.folder = folder
-        self.dataset = dataset
         self.said: list[FromStream] = []
-        self.marked: list[int] = []
         self.capacity = CAPACITY
-        self.schema: dict[str, Any] | None = None
-        self.classes: tuple[str, ...] = ()
         setup = Setup({"train": dataset}, connections=8, bandwidth=None)
-        self.worker = Worker(setup, self.said.append, Noting(self.marked.append), RETRY)
+        self.worker = Worker(setup, self.said.append, retry=RETRY)
         self._loop = asyncio.new_event_loop()
         weakref.finalize(self, self._loop.close)
 
@@ -57,8 +53,7 @@ class Bench:
 
     async def _make(self, units: list[Unit], number: int, lanes: int) -> Sealed | Failed:
         path = self.folder / f"{number}.tfrecord"
-        common = self.capacity, lanes, self.schema, self.classes
-        for message in one_shard(units, path, number, *common):
+        for message in one_shard(units, path, number, self.capacity, lanes):
             self.worker.receive(message)
         serving = asyncio.ensure_future(self.worker.serve())
         end = await self._said(Sealed, Failed)
@@ -84,14 +79,6 @@ class Bench:
         assert isinstance(result, Failed), result
         assert list(self.folder.iterdir()) == [], "nothing of it is left on disk"
         return result
-
-    def all_of(self, units: list[Unit]) -> list[tuple[int, int, bytes]]:
-        """Every record, over as many shards as it takes."""
-        shape = Shape(1, 8, 4, self.capacity, 0)
-        player = Player(self.folder, self.dataset, units, shape, said=self.said)
-        asyncio.run(player.play())
-        paths = [self.folder / f"{made.number}.tfrecord" for made in player.made]
-        return [record for path in paths for record in read_back(path).records]
 
 
 @pytest.fixture

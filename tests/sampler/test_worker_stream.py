@@ -57,26 +57,6 @@ async def settle(until: Callable[[], bool] = lambda: False, turns: int = 3000) -
         await asyncio.sleep(0.0001)
 
 
-async def test_reading_ahead_stops_at_the_shards_end_without_a_grant(bench: Bench):
-    """What is fetched and has no room stays far below the source."""
-    of = bench.player(shape=Shape(1, 8, 1, 64 << 10, 0))
-    worker = of.worker()
-    serving = asyncio.ensure_future(worker.serve())
-    of.open(worker)
-    grant, of.grant = of.grant, lambda: None  # type: ignore[method-assign]
-    await settle(lambda: len(of.made) == 1)
-    await settle(turns=300)
-    [carried] = worker._streams.values()
-    fetched = carried.progress.fetched_bytes
-    assert fetched < 3 * len(bench.bodies[0])
-    grant()
-    grant()
-    await settle(lambda: len(of.made) == 3)
-    await settle(turns=300)
-    assert fetched < carried.progress.fetched_bytes < 6 * len(bench.bodies[0])
-    serving.cancel()
-
-
 async def test_closed_stream_leaves_nothing(bench: Bench):
     of = bench.player(shape=Shape(1, 8, 4, 4 << 20, 0), page=2)
     worker = of.worker()
@@ -89,16 +69,6 @@ async def test_closed_stream_leaves_nothing(bench: Bench):
     worker.receive(Close(of.stream))
     await settle(lambda: isinstance(of.said[-1], Closed))
     assert (os.listdir(of.folder), worker.paths) == ([], [])
-    count = len(of.said)
-    worker.receive(Grant(of.stream, 1, str(of.folder / "1.tfrecord")))
-    worker.receive(Units(of.stream, 0, 2, (), "end"))
-    await settle(turns=100)
-    assert os.listdir(of.folder) == [], "messages about a closed stream are ignored"
-    assert not any(isinstance(m, Failed | Sealed) for m in of.said)
-    assert len(of.said) == count, "nothing is said after Closed"
-    worker.receive(Close(of.stream))
-    await settle(lambda: len(of.said) > count)
-    assert of.said[count:] == [Closed(of.stream)], "a stream that is not open is closed, too"
     serving.cancel()
 
 
