@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,7 +14,7 @@ from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.sampler.messages import Close, Closed, Sealed
 from tests.daemon.directories import NAME, Directory, stream
-from tests.disk.shards import cursor, make, tree, write
+from tests.disk.shards import cursor, tree, write
 
 
 class Bench:
@@ -73,30 +72,6 @@ async def test_results_come_in_the_order_of_commands_and_reports(bench):
     assert (events[0].facts.ended, events[0].facts.allocated) == (2, 8192)
     names = [f"{n:010d}.tfrecord{end}" for n in (0, 3) for end in ("", ".idx")]
     assert tree(bench.disk.generation) == sorted(["0000000000.old", *names])
-
-
-async def test_shard_is_refused_that_was_sealed_before_its_record_was_excluded(bench):
-    bench.seal(0)
-    exclusion = do.WriteExclusion("e1", "train", ("key-0-1",))
-    bench.runner.carry_out([exclusion, do.PublishShard(stream(0), 0)])
-    sealed, done, refused = await bench.settle(3)
-    assert isinstance(sealed, ev.Sealed)
-    assert done == ev.Done(exclusion)
-    assert isinstance(refused, ev.PublishRefused)
-
-
-async def test_long_search_delays_no_write(bench, monkeypatch):
-    make(bench.disk.generation, 0)
-    go_on = threading.Event()
-    verify = bench.disk.work._verify
-    monkeypatch.setattr(
-        type(bench.disk.work), "_verify", lambda self, *at: go_on.wait(5) and verify(*at)
-    )
-    mark = do.MarkRetired(NAME, (0,))
-    bench.runner.carry_out([do.VerifyShard(NAME, 0, 0), mark])
-    assert await bench.settle(1) == [ev.Done(mark)]
-    go_on.set()
-    assert (await bench.settle(2))[1] == ev.ShardVerified(NAME, 0, 0, True)
 
 
 async def test_defect_in_a_command_is_a_refusal(bench, monkeypatch):

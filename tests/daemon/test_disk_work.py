@@ -7,16 +7,11 @@ import os
 import pytest
 
 from cachecd.daemon.manifest import decode_manifest, encode_manifest
-from cachecd.disk.durable import read_state
 from cachecd.disk.publish import mark_bad
-from cachecd.model import Cursor, Skipped
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
-from cachecd.policy.values import Head
 from tests.daemon.directories import NAME, Directory, lease, stream
 from tests.disk.shards import contents, cursor, make, tree, write
-
-HEADS = (Head(1, Cursor(0, 0, 7)), Head(0, Cursor()), Head(0, Cursor()))
 
 
 @pytest.fixture
@@ -47,15 +42,6 @@ def test_taken_name_refuses_a_publication_and_stays(disk):
     assert isinstance(refused, ev.DiskRefused)
     disk.work.discard(stream(0), [3])
     assert disk.generation.shard(3).read_bytes() == b"mine"
-
-
-def test_state_keeps_the_counts_of_skipped_units(disk):
-    disk.work._count(NAME, [Skipped(n, f"k{n}", 0, 0, "gone") for n in range(12)])
-    command = do.Unlink(NAME, HEADS, ())
-    assert disk.work.write(command) == [ev.Done(command)]
-    state = read_state(disk.generation.state)
-    assert state.heads == HEADS
-    assert (state.skipped["gone"].count, len(state.skipped["gone"].examples)) == (12, 10)
 
 
 def test_cursor_before_a_shard_is_read_from_any_version(disk):

@@ -13,9 +13,9 @@ class Bench:
         self.now = 100.0
         self.failures = Failures(lambda: self.now)
 
-    def note(self, reason: str, patience: float = 0.0) -> list[str]:
+    def note(self, reason: str) -> list[str]:
         with capture_logs() as logs:
-            self.failures.note("the disk", reason, patience)
+            self.failures.note("the disk", reason, 0.0)
         return [
             f"{line['event']}: {line['why']}" if "why" in line else line["event"] for line in logs
         ]
@@ -45,11 +45,3 @@ def test_subject_that_fails_and_works_in_turns_is_logged_once_a_minute(bench):
         lines += bench.note("full") + bench.note("")
     assert lines.count("the disk fails: full") == 2
     assert lines.count("the disk works again") == 2
-
-
-def test_patience_waits_before_a_failure_is_logged(bench):
-    assert bench.note("held", 60) == []
-    bench.now += 59
-    assert bench.note("held", 60) == []
-    bench.now += 1
-    assert bench.note("held", 60) == ["the disk fails: held"]

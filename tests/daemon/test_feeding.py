@@ -17,12 +17,8 @@ from cachecd.daemon.listings import GenerationListing
 from cachecd.errors import DiskError
 from cachecd.model import Condemned, Cursor, Lane, ObjectInfo, Shape
 from cachecd.policy import commands as do
-from cachecd.sampler.messages import (
-    Asks,
-    Described,
-    Open,
-    Units,
-)
+from cachecd.policy import events as ev
+from cachecd.sampler.messages import Asks, Close, Closed, Described, Open, Units
 from tests.daemon.directories import NAME, Directory, stream
 
 SHAPE = Shape(2, 8, 4, 64 << 10, 7)
@@ -154,6 +150,16 @@ async def test_stream_goes_on_at_its_cursor_with_its_lanes(bench):
     assert (page.block, page.place) == (1, 40)
 
 
+async def test_stream_that_is_closed_while_it_opens_sends_nothing(bench):
+    await bench.list(objects(0, 300), ends=True)
+    bench.open()
+    bench.runner.carry_out([do.GrantShard(stream(0), 3), do.CloseStream(stream(0))])
+    bench.open()
+    await bench.messages(2)
+    await asyncio.sleep(0.02)
+    assert [type(message) for message in bench.sent] == [Close, Open]
+
+
 async def test_excluded_units_are_not_fed(bench):
     await bench.list(objects(0, 300), ends=True)
     bench.disk.exclude("e1", "00017", "00100")
@@ -206,6 +212,24 @@ async def test_page_that_the_disk_refuses_is_read_again(bench, monkeypatch):
     await bench.messages(1)
     bench.ask()
     assert isinstance((await bench.messages(2))[1], Units)
+
+
+async def test_defect_in_the_listing_fails_the_stream(bench, monkeypatch):
+    async def broken(self: Any, *args: Any) -> Any:
+        return 1 // 0
+
+    monkeypatch.setattr(GenerationListing, "page", broken)
+    await bench.list(objects(0, 300), ends=True)
+    bench.open()
+    await bench.messages(1)
+    bench.ask()
+    [failed] = await bench.until(lambda: bench.events)
+    assert (failed.stream, failed.cause) == (stream(0), "worker")
+    assert bench.sent[-1] == Close(stream(0))
+    bench.feeding.heard(Closed(stream(0)))
+    bench.runner.carry_out([do.MarkHeld("x")])
+    await bench.until(lambda: len(bench.events) > 1)
+    assert not any(isinstance(e, ev.StreamClosed) for e in bench.events)
 
 
 async def test_other_streams_open_when_the_first_has_found_the_schema(bench):

@@ -17,6 +17,7 @@ from cachecd.daemon.manifest import encode_manifest
 from cachecd.daemon.rules import rules_of
 from cachecd.daemon.start import Start, start
 from cachecd.disk import leases, publish
+from cachecd.disk.durable import write_figures
 from cachecd.disk.identity import directory_name, read_generation, write_generation
 from cachecd.disk.layout import GenerationLayout, Layout
 from cachecd.errors import DamagedError
@@ -163,6 +164,17 @@ def test_damaged_lease_is_removed(tmp_path):
     leases.write_manifest(layout, "a", b"{}")
     begin(given)
     assert not layout.manifest("a").exists()
+
+
+def test_figures_of_rotation_come_back_damaged_ones_do_not(tmp_path):
+    given = config(tmp_path)
+    path = begin(given).layout.rotation("train")
+    figures = {"last": 5}
+    write_figures(path, figures)
+    for expected in (figures, {}):
+        [found] = [e for e in begin(given).events if isinstance(e, ev.GenerationFound)]
+        assert found.figures == expected
+        path.write_bytes(b"cut")
 
 
 def test_held_damaged_lease_stops_the_start(tmp_path):

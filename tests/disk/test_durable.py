@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cachecd.disk.durable import (
-    Skips,
-    State,
-    read_egress,
-    read_figures,
-    read_state,
-    write_state,
-)
+from cachecd.disk.durable import Skips, State, read_egress, read_figures, read_state, write_state
 from cachecd.disk.excluded import ExcludedFile, Exclusion
 from cachecd.disk.snapshot import read_snapshot, write_snapshot
 from cachecd.errors import DamagedError

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachecd.disk.layout import GenerationLayout, Layout, ShardFile, is_known, parse
+from cachecd.disk.layout import GenerationLayout, Layout, ShardFile, parse
 
 LAYOUT = GenerationLayout(Path("/c/datasets/train/0123456789abcdef"))
 
@@ -36,23 +36,6 @@ def test_names_are_parsed_back(number, version):
 )
 def test_other_names_are_not_ours(name):
     assert parse(name) is None
-
-
-def test_tree_is_that_of_the_documentation():
-    layout = Layout(Path("/c"))
-    assert [
-        str(p) for p in (layout.lock, layout.egress, layout.excluded, layout.manifest("l"))
-    ] == [*("/c/lock", "/c/egress.json", "/c/excluded.jsonl", "/c/leases/l.json")]
-    assert str(layout.rotation("train")) == "/c/datasets/train/rotation.json"
-    assert str(layout.classes("train", "ab")) == "/c/datasets/train/classes-ab.json"
-    generation = layout.generation("train", "0123456789abcdef")
-    of_dataset = layout.rotation("train"), layout.classes("train", "ab")
-    small = layout.lock, layout.egress, layout.excluded, layout.manifest("l"), *of_dataset
-    small += generation.identity, generation.listing, generation.state, generation.snapshot
-    assert all(is_known(str(path.relative_to("/c"))) for path in small), "`verify` knows its name"
-    assert not is_known("datasets/train/notes.json")
-    assert generation == LAYOUT
-    assert str(generation.shard(42, 1)).endswith("/shards/0000000042.1.tfrecord")
 
 
 def test_directories_of_generations_are_found(tmp_path):

@@ -256,32 +256,3 @@ def test_a_container_that_mounts_the_cache_elsewhere_and_read_only_holds_its_lea
 
 
 # A daemon that is not there
-
-BOUNDARY = """
-import json, logging, sys
-from cachecd_client import connect
-logging.basicConfig(stream=sys.stderr)
-with connect(timeout=float(sys.argv[1])) as cache:
-    for epoch in cache.epochs("train", 3, job="boundary", timeout=30):
-        print(json.dumps([epoch.epoch, epoch.lease]), flush=True)
-        sys.stdin.readline()
-"""
-
-
-def test_a_daemon_that_hangs_at_a_boundary_is_repeated_over_and_serves_the_next_epoch(served):
-    with trainer(served, BOUNDARY, "0.5") as process:
-        first = said_line(process)
-        os.kill(served.pid, signal.SIGSTOP)
-        try:
-            print(file=process.stdin, flush=True)
-            assert said_line(process) == [1, first[1]], "the same lease"
-        finally:
-            os.kill(served.pid, signal.SIGCONT)
-        assert served.status()  # it goes on
-        print(file=process.stdin, flush=True)
-        third = said_line(process)
-        assert third[0] == 2
-        assert third[1] != first[1]
-        ends_by_itself(served.cache / "leases" / f"{first[1]}.json")
-        print(file=process.stdin, flush=True)
-        assert process.wait(30) == 0

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cachecd.errors import (
-    NoRoomError,
-    RewrittenError,
-    SourceError,
-    SourceUnreachableError,
-)
+from cachecd.errors import NoRoomError, RewrittenError, SourceError, SourceUnreachableError
 from cachecd.model import ObjectInfo
 from tests.listing.sources import Source, unit, units
 

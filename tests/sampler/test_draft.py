@@ -11,12 +11,7 @@ import pytest
 
 from cachecd.errors import DiskError, UnitError
 from cachecd.model import MOST_LANES, Cursor, Lane, Skipped, Unit
-from cachecd.sampler.draft import (
-    Draft,
-    cursors_text,
-    discard,
-    skipped_bytes,
-)
+from cachecd.sampler.draft import Draft, cursors_text, discard, skipped_bytes
 from cachecd_client._core import Sidecar
 from cachecd_client.schema import Feature, Schema
 

@@ -14,9 +14,8 @@ from cachecd.config import SourceConfig
 from cachecd.errors import UnitError
 from cachecd.model import ObjectInfo, Unit
 from cachecd.sampler.joined import Joined
-from cachecd.sampler.units import list_units, sweep_units
+from cachecd.sampler.units import list_units
 from cachecd.stores.backend import GoneError
-from cachecd.stores.lanes import Lanes
 from cachecd_client._core import decode_example, encode_example
 from tests.contracts.source import SourceContract, TwiceContract
 from tests.contracts.store import opened
@@ -63,15 +62,10 @@ def put(tmp_path: Path) -> Put:
 
 
 def keys(url: str, after: str = "", **picks: Any) -> list[str]:
-    """What the source lists, page by page and by several requests at a time, if the store can."""
+    """What the source lists, sorted."""
     source = SourceConfig.model_validate({"url": url, "format": "files", **picks})
     store = opened(url, **picks)
-    found = [unit.key for page in list_units(source, store, after) for unit in page]
-    if (sweep := sweep_units(source, store, Lanes())) and not after:
-        swept = [unit.key for page in iter(sweep.next, None) for unit in page]
-        sweep.close()
-        assert sorted(swept) == sorted(found)
-    return sorted(found)
+    return sorted(unit.key for page in list_units(source, store, after) for unit in page)
 
 
 @pytest.mark.parametrize(
@@ -176,18 +170,6 @@ class _Store:
 def joined(store: Any, size: int, longer: list[int]) -> Joined:
     unit = Unit(0, "k", size, "first")
     return Joined(unit, {"a": "*1", "b": "*2", "c": "*3"}, store, longer.append)
-
-
-def test_a_joined_unit_is_read_as_one_object():
-    store, longer = _Store(k1=b"abc", k2=b"", k3=b"defgh"), [0]
-    unit = joined(store, 3, longer)
-    assert bytes(asyncio.run(unit.read(0, 2))) == b"ab"
-    assert longer == [0, 5]
-    assert [o.size for o in unit.objects] == [3, 0, 5]
-    assert bytes(asyncio.run(unit.read(2, 6))) == b"cdef"
-    assert store.asked == [
-        "find k2", "find k3", "k1 0-2 of 3, first", "k1 2-3 of 3, first", "k3 0-3 of 5, e",
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

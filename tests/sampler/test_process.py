@@ -13,13 +13,7 @@ import pytest
 
 from cachecd.model import Unit
 from cachecd.sampler import messages
-from cachecd.sampler.messages import (
-    Failed,
-    FromStream,
-    OfStreams,
-    Sealed,
-    Setup,
-)
+from cachecd.sampler.messages import Failed, FromStream, OfStreams, Sealed, Setup
 from cachecd_client._core import ShardWriter, decode_example
 from cachecd_client.schema import Feature, Schema
 from tests.contracts.source import read_back

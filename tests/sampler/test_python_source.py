@@ -183,6 +183,12 @@ def test_a_class_that_names_no_units_reads_the_objects_below_the_url(tmp_path):
         listed(source("Lines"))
 
 
+def test_a_listing_goes_on_behind_a_unit_but_misses_none_that_comes_out_of_order():
+    config = source("Named", names=["a", "b", "d", "c", "a2", "e"])
+    assert [u.key for u in listed(config, "b")] == ["d", "c", "a2", "e"]
+    assert [u.key for u in listed(config, "c")] == ["d", "c", "a2", "e"]
+
+
 @pytest.mark.parametrize(
     ("given", "reason"),
     [

@@ -16,14 +16,7 @@ import pytest
 
 from cachecd.model import Unit
 from cachecd.sampler import read_ahead
-from cachecd.sampler.messages import (
-    Close,
-    Closed,
-    Failed,
-    FromStream,
-    Sealed,
-    Setup,
-)
+from cachecd.sampler.messages import Close, Closed, Failed, FromStream, Sealed, Setup
 from cachecd.sampler.worker import Worker
 from cachecd.stores import fetch
 from cachecd_client._core import decode_example, encode_example
