@@ -1,34 +1,23 @@
 """Google Cloud Storage and Azure Blob Storage, as far as listing and reading go, over a scripted server.
 
-Both ask who is asking as the real ones do: Google's self-signed tokens are verified with the account's
-public key, Azure's signatures are computed again. Neither has an emulator on PyPI that speaks what
-obstore does: it lists Google's buckets by the XML API.
+Neither has an emulator on PyPI that speaks what obstore does: it lists Google's buckets by the XML API.
 """
 
 from __future__ import annotations
 
 import base64
-import hashlib
-import hmac
-import json
-import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qsl, unquote, urlsplit
 from xml.sax.saxutils import escape
-
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from tests import scripted
 from tests.scripted import Answer
 
 ACCOUNT = "cachecdtest"
 ACCOUNT_KEY = base64.b64encode(b"the key of the account").decode()
-SERVICE = "reader@project.iam.gserviceaccount.com"
 _PAGE = 400  # entries of a page, fewer than are asked for
 _MODIFIED = "Wed, 21 Oct 2015 07:28:00 GMT"
-_PRIVATE = rsa.generate_private_key(65537, 2048)
 
 Allowed = Callable[[BaseHTTPRequestHandler], bool]
 
@@ -36,8 +25,7 @@ Allowed = Callable[[BaseHTTPRequestHandler], bool]
 class Cloud:
     """One bucket (Google) or container (Azure) named `bucket`; an Answer to every request.
 
-    `objects` is what it holds, `allowed` who may ask, `trouble[key]` what is answered to one read of
-    an object after another before it is given.
+    `objects` is what it holds, `allowed` who may ask.
     """
 
     def __init__(self, root: str, prefix: str) -> None:
@@ -46,7 +34,6 @@ class Cloud:
         self.prefix = prefix
         self.objects: dict[str, bytes] = {}
         self.versions: dict[str, int] = {}
-        self.trouble: dict[str, list[Answer]] = {}
         self.allowed: Allowed = lambda handler: True
 
     def put(self, objects: dict[str, bytes]) -> None:
@@ -83,8 +70,6 @@ class Cloud:
         return f'"{self.versions[key]}"'
 
     def _read(self, key: str) -> Answer:
-        if self.trouble.get(key):
-            return self.trouble[key].pop(0)
         if key not in self.objects:
             return scripted.refusal(404, "NoSuchKey")
         return self._unless_changed(key)
@@ -138,58 +123,5 @@ class Azure(Cloud):
         return scripted.body(text.encode())
 
 
-# --- who is asking
-
-
 def bearer(token: str) -> Allowed:
     return lambda handler: handler.headers.get("Authorization") == f"Bearer {token}"
-
-
-def service_account() -> str:
-    """The key file of the account SERVICE."""
-    pem = _PRIVATE.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    return json.dumps(
-        {
-            "type": "service_account",
-            "client_email": SERVICE,
-            "private_key": pem.decode(),
-            "private_key_id": "1",
-        }
-    )
-
-
-def signed_by_the_service(handler: BaseHTTPRequestHandler) -> bool:
-    """Whether the request has a token that SERVICE has signed and that has not expired."""
-    kind, _, token = handler.headers.get("Authorization", "").partition(" ")
-    signed, _, signature = token.rpartition(".")
-    _PRIVATE.public_key().verify(
-        _decoded(signature), signed.encode(), padding.PKCS1v15(), hashes.SHA256()
-    )
-    claims = json.loads(_decoded(signed.partition(".")[2]))
-    return kind == "Bearer" and claims["iss"] == SERVICE and claims["exp"] > time.time()
-
-
-def _decoded(text: str) -> bytes:
-    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-
-
-def signed_by_the_account(handler: BaseHTTPRequestHandler) -> bool:
-    """Whether the request is signed with ACCOUNT_KEY (Azure's Shared Key)."""
-    headers = {name.lower(): value for name, value in handler.headers.items()}
-    url = urlsplit(handler.path)
-    length = headers.get("content-length", "")
-    names = ("content-md5", "content-type", "date", "if-modified-since", "if-match")
-    names += ("if-none-match", "if-unmodified-since", "range")
-    lines = [
-        handler.command,
-        *(headers.get(n, "") for n in ("content-encoding", "content-language")),
-    ]
-    lines += ["" if length == "0" else length, *(headers.get(name, "") for name in names)]
-    lines += [f"{name}:{headers[name]}" for name in sorted(headers) if name.startswith("x-ms-")]
-    lines += [f"/{ACCOUNT}{url.path}"]
-    lines += sorted(f"{name.lower()}:{value}" for name, value in parse_qsl(url.query))
-    key = base64.b64decode(ACCOUNT_KEY)
-    made = base64.b64encode(hmac.digest(key, "\n".join(lines).encode(), hashlib.sha256)).decode()
-    return headers.get("authorization") == f"SharedKey {ACCOUNT}:{made}"

@@ -25,7 +25,7 @@ class Hub:
     """One data set; an Answer to every request of `server`, while `elsewhere` has the large files.
 
     `commits` are its versions, `branches` which of them each branch is. `token`: whose bearer alone is
-    let in, if it is set; `gated`: nobody is. `trouble` is what is answered to the next requests for files.
+    let in, if it is set; `gated`: nobody is.
     """
 
     def __init__(self, server: ScriptedServer, elsewhere: ScriptedServer) -> None:
@@ -34,7 +34,6 @@ class Hub:
         self.branches: dict[str, str] = {}
         self.token = ""
         self.gated = False
-        self.trouble: list[Answer] = []
         server.heads = elsewhere.heads = True
         server.down, elsewhere.down = self._answer, self._large
         self.commit({})
@@ -67,8 +66,6 @@ class Hub:
             commit, _, folder = url.path.removeprefix(f"{api}tree/").partition("/")
             return self._tree(commit, unquote(folder), url.path, parse_qs(url.query))
         if url.path.startswith(files):
-            if self.trouble:
-                return self.trouble.pop(0)
             commit, _, name = url.path.removeprefix(files).partition("/")
             return self._file(commit, unquote(name))
         return refused(404, "RepoNotFound")

@@ -6,7 +6,6 @@ import contextlib
 import re
 import socket
 import ssl
-import struct
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -82,21 +81,6 @@ def hang_up(handler: BaseHTTPRequestHandler) -> None:
     handler.close_connection = True
     with contextlib.suppress(OSError):
         handler.connection.shutdown(socket.SHUT_RDWR)
-
-
-def reset(content: bytes, promised: int) -> Answer:
-    """200 that promises more bytes than come before the connection is reset (RST)."""
-
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        _head(handler, 200, promised, '"tag"')
-        handler.wfile.write(content)
-        handler.wfile.flush()
-        linger = struct.pack("ii", 1, 0)
-        handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-        handler.close_connection = True
-        handler.connection.close()
-
-    return answer
 
 
 def chunked(content: bytes, *, whole: bool) -> Answer:

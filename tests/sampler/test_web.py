@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from cachecd.errors import SourceUnreachableError, UnitError
+from cachecd.stores.backend import GoneError
 from cachecd.stores.fetch import Store
 from tests import scripted
 from tests.contracts.store import Filled, StoreContract, get, listed, opened
@@ -68,6 +70,12 @@ class TestWeb(StoreContract):
 
         with web_server(tmp_path) as address:
             yield fill
+
+    def test_an_object_that_is_not_there_is_not_found(self, filled: Filled):
+        """Of a folder's name that is not so: whoever asks for that is sent to its page."""
+        store = filled({"folder/other": b"1"})
+        with pytest.raises(GoneError):
+            asyncio.run(store.find("folder/others"))
 
     def test_a_changed_object_is_the_units_fault(self, filled: Filled):
         store = filled({"object": b"before"})
