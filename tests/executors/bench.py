@@ -12,8 +12,6 @@ from typing import Any
 from cachecd.executors.local import LocalExecutor
 from cachecd.model import StreamId, Unit
 from cachecd.sampler.messages import Close, Failed, FromStream, Sealed, Setup
-from cachecd_client._core import decode_example
-from tests.contracts.source import read_back
 from tests.sampler.streams import one_shard
 
 
@@ -23,9 +21,8 @@ class Bench:
         self.said: list[FromStream] = []
         dataset = {"source": {"url": f"file://{folder}/src", "format": "files"}}
         steps = {"transform": options.pop("transform", [])}
-        bandwidth = options.pop("bandwidth", None)
         self.executor = LocalExecutor(
-            Setup({"train": {**dataset, **steps}}, 4, bandwidth),
+            Setup({"train": {**dataset, **steps}}, 4, None),
             workers,
             options.pop("python", None),
             **options,
@@ -73,10 +70,6 @@ class Bench:
         assert isinstance(answer, Failed), answer
         assert not list(self.folder.glob(f"{number}.tfrecord*")), "nothing of it is left"
         return answer
-
-    def payloads(self, number: int) -> list[bytes]:
-        records = read_back(Path(self.path(number))).records
-        return [decode_example(record)["payload"][1][0] for _, _, record in records]
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -41,3 +42,14 @@ async def test_what_a_killed_executor_left_is_ended_by_the_next_of_its_name(tmp_
     for other in others:
         other.kill()
         other.wait()
+
+
+async def test_process_that_waits_for_work_is_not_silent(tmp_path: Path):
+    async with bench(tmp_path, silence=1.0) as b:
+        b.submit(1, b"x")
+        await b.answer(1)
+        pids = b.executor.pids
+        await asyncio.sleep(2)
+        b.submit(2, b"y")
+        assert isinstance(await b.answer(2), Sealed)
+        assert b.executor.pids == pids

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from structlog.testing import capture_logs
 
 from cachecd.errors import ConfigError
 from cachecd.executors import local
+from cachecd.sampler.messages import Sealed
+from cachecd_client._core import decode_example
+from tests.contracts.source import read_back
 from tests.executors.bench import Bench, bench, is_alive, until
 
 
@@ -85,3 +89,34 @@ async def test_closing_kills_what_does_not_end_by_itself(tmp_path: Path):
     assert len(pids) == 2
     assert not any(is_alive(pid) for pid in pids)
     await b.executor.close(0)
+
+
+async def test_streams_are_spread_over_the_processes(tmp_path: Path):
+    async with bench(tmp_path, workers=2) as b:
+        for number in range(1, 5):
+            b.submit(number, b"x")
+        assert sorted(len(process.streams) for process in b.executor._processes) == [2, 2]
+        for number in range(1, 5):
+            assert isinstance(await b.answer(number), Sealed)
+
+
+async def test_what_users_print_goes_to_stderr_and_stdin_is_empty(tmp_path: Path, capfd):
+    async with bench(tmp_path, transform="tests.sampler.steps:chatty") as b:
+        b.submit(1, b"x", b"y")
+        assert isinstance(await b.answer(1), Sealed)
+    for _, _, record in read_back(Path(b.path(1))).records:
+        assert decode_example(record)["stdin"] == ("bytes", [b""])
+    printed = capfd.readouterr().err.splitlines()
+    for line in ("a print", "a write to descriptor 1", "a child's output"):
+        assert printed.count(line) == 2
+
+
+async def test_signals_for_the_whole_group_are_left_to_the_daemon(tmp_path: Path):
+    async with bench(tmp_path) as b:
+        b.submit(1, b"x")
+        await b.answer(1)
+        [pid] = b.executor.pids
+        os.kill(pid, signal.SIGTERM)
+        b.submit(2, b"y")
+        assert isinstance(await b.answer(2), Sealed)
+        assert b.executor.pids == [pid]

@@ -33,11 +33,6 @@ def server() -> Iterator[ScriptedServer]:
         yield server
 
 
-def let_in(store: Store) -> None:
-    assert listed(store) == {"object": 5}
-    assert get(store, "object", 5) == b"12345"
-
-
 def refused(store: Store, match: str) -> None:
     for ask in (lambda: listed(store), lambda: get(store, "object", 5)):
         with pytest.raises(SourceUnreachableError, match=match) as caught:

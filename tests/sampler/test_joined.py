@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,11 +10,8 @@ from typing import Any
 import pytest
 
 from cachecd.config import SourceConfig
-from cachecd.errors import UnitError
-from cachecd.model import ObjectInfo, Unit
-from cachecd.sampler.joined import Joined
+from cachecd.model import Unit
 from cachecd.sampler.units import list_units
-from cachecd.stores.backend import GoneError
 from cachecd_client._core import decode_example, encode_example
 from tests.contracts.source import SourceContract, TwiceContract
 from tests.contracts.store import opened
@@ -143,50 +139,6 @@ class TestWorker:
         ]
         whole = sum(len(a) + len(b) for text, (a, b) in pairs.items() if text not in lost)
         assert outcome.fetched_bytes == whole
-
-
-class _Store:
-    """Objects, some of which fail; `asked` names all requests."""
-
-    def __init__(self, **bodies: bytes | UnitError) -> None:
-        self.bodies = bodies
-        self.asked: list[str] = []
-
-    def _body(self, key: str) -> bytes:
-        body = self.bodies.get(key, GoneError("gone"))
-        if isinstance(body, UnitError):
-            raise body
-        return body
-
-    async def find(self, key: str) -> ObjectInfo:
-        self.asked.append(f"find {key}")
-        return ObjectInfo(key, len(self._body(key)), "e")
-
-    async def get(self, key: str, size: int | None, etag: str, start: int, stop: int) -> bytes:
-        self.asked.append(f"{key} {start}-{stop} of {size}, {etag}")
-        return self._body(key)[start:stop]
-
-
-def joined(store: Any, size: int, longer: list[int]) -> Joined:
-    unit = Unit(0, "k", size, "first")
-    return Joined(unit, {"a": "*1", "b": "*2", "c": "*3"}, store, longer.append)
-
-
-@pytest.mark.parametrize(
-    ("error", "reason", "passing"),
-    [
-        (GoneError("the object is gone"), "'k3' is missing", False),
-        (UnitError("refused", passing=True), "'k3': refused", True),
-    ],
-)
-def test_a_joined_object_that_cannot_be_found_is_named(
-    error: UnitError, reason: str, passing: bool
-):
-    store = _Store(k1=b"abc", k2=b"1", k3=error)
-    with pytest.raises(UnitError) as raised:
-        asyncio.run(joined(store, 3, []).read(0, 3))
-    assert (str(raised.value), raised.value.passing) == (reason, passing)
-    assert store.asked == ["find k2", "find k3"], "nothing is read in vain"
 
 
 def test_a_folder_that_is_gone_costs_no_unit(tmp_path: Path):
