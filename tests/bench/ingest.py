@@ -15,22 +15,26 @@ import argparse
 import json
 import os
 import random
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cachecd_client._core import encode_example
-from tests.bench import ingesting
+from tests.bench.measuring import cpu_seconds_of, descendants
 from tests.core.shards import frames
+from tests.e2e.daemons import ExecutedDaemon
 from tests.stores import S3Server, s3_server
 
 ROOT = Path(__file__).parents[2]
 BUCKET = "ingest"
+PATIENCE = 300.0  # seconds
 FIGURES = {
     "mb_s": "MB/s",
     "cpu_s_gb": "CPU s/GB",
@@ -110,6 +114,64 @@ def fetch(
     return found
 
 
+def ingest(
+    folder: Path, server: S3Server, source: dict[str, Any], sampler: dict[str, Any]
+) -> dict[str, float]:
+    """Caches all of the source in `folder`, which is to be empty.
+
+    What is measured begins when the source is listed, the samplers are warm and the first shards are
+    sealed: then the daemon is told to take the rest. It ends as the last shard gets its name.
+    """
+    grow: dict[str, Any] = {"first": "1MiB", "per_epoch": "0"}
+    train = {"source": source, "grow": grow}
+    with (
+        ExecutedDaemon(
+            folder,
+            {"train": train},
+            server.environ,
+            limit="40GiB",
+            shard_size="64MiB",
+            sampler=sampler,
+        ) as daemon,
+        daemon.start().connect() as cache,
+    ):
+
+        def status() -> dict[str, Any]:
+            found: dict[str, Any] = cache.status()["datasets"]["train"]
+            return found
+
+        def until(condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+            deadline = time.monotonic() + PATIENCE
+            while not condition(found := status()):
+                assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {found}"
+                time.sleep(0.1)  # a status takes the daemon 2 ms
+            return found
+
+        before = until(lambda s: s["listed"] and s["shards"] and not s["making"])
+        train["grow"] = {"first": "30GiB"}
+        daemon.write_config()
+        cpu, began = _cpu(daemon.pid), time.time()
+        os.kill(daemon.pid, signal.SIGHUP)
+        after = until(lambda s: s["whole"])
+        return {
+            "seconds": max(path.stat().st_mtime for path in folder.rglob("shards")) - began,
+            "cpu_seconds": _cpu(daemon.pid) - cpu,
+            "records": after["records"] - before["records"],
+            "sampler_peak_mb": max(_peak_mb(pid) for pid in descendants(daemon.pid)),
+        }
+
+
+def _cpu(pid: int) -> float:
+    return cpu_seconds_of([pid, *descendants(pid)])
+
+
+def _peak_mb(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1000
+    return 0.0
+
+
 def measure(
     server: S3Server, case: Case, contenders: Sequence[str], options: argparse.Namespace
 ) -> Measured:
@@ -125,7 +187,7 @@ def measure(
                 if name == "ours":
                     source = {"url": f"s3://{BUCKET}/{case.prefix}", "format": case.format}
                     sampler = {"workers": options.workers, "connections": options.connections}
-                    done = ingesting.ingest(Path(folder), server, source, sampler)
+                    done = ingest(Path(folder), server, source, sampler)
                     done["bytes"] = done["records"] * case.record_bytes
                 else:
                     fetcher, _, connections = name.partition("-")

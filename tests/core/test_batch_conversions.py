@@ -105,15 +105,6 @@ def test_padding_is_that_of_a_loop_in_python(tmp_path_factory, rows, length):
 # one_hot
 
 
-@pytest.mark.parametrize("target", [None, "uint8", "bool", "int64", "float16", "float64"])
-def test_a_label_becomes_a_row_of_its_class(tmp_path, target):
-    path = shard(tmp_path / "a", [2, 0, 3])
-    options = {"one_hot": 4} | ({"cast": target} if target else {})
-    rows = read(path, (*INTS, (), False, options), 4, last="pad")
-    assert rows.dtype == np.dtype(target or "float32")
-    assert rows.tolist() == [*np.eye(4)[[2, 0, 3]].tolist(), [0, 0, 0, 0]]
-
-
 @pytest.mark.parametrize("label", [-1, 4, 2**40, -(2**63)])
 def test_a_class_beyond_those_there_are_names_feature_file_and_offset(tmp_path, label):
     path = shard(tmp_path / "a", [0, label])
@@ -127,22 +118,6 @@ def test_a_class_beyond_those_there_are_names_feature_file_and_offset(tmp_path, 
 
 
 # default
-
-
-@pytest.mark.parametrize(
-    ("feature", "value", "default", "expected"),
-    [
-        ((*INTS, ()), 1, 7, [7, 1, 7]),
-        ((*INTS, (2,)), [1, 2], [7, 8], [[7, 8], [1, 2], [7, 8]]),
-        ((*FLOATS, ()), 1.5, 0.25, [0.25, 1.5, 0.25]),
-    ],
-)
-def test_records_without_the_feature_are_given_the_default(
-    tmp_path, feature, value, default, expected
-):
-    path = shard(tmp_path / "a", [None, value, None])
-    options = {"default": _core.encode_example({"x": default})}
-    assert read(path, (*feature, False, options), 3).tolist() == expected
 
 
 def test_a_large_default_stands_in_in_a_large_record(tmp_path):

@@ -7,13 +7,17 @@ CACHECD_FUZZ_SECONDS=600 each target and the threads run for ten minutes. docs/s
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.core.sanitized import build, run
-
-FOLDER = Path(__file__).parent / "fuzz" / "corpus"
+CORE = Path(__file__).parent
+FOLDER = CORE / "fuzz" / "corpus"
+BUILDS = {"address,undefined": "ON", "thread": "OFF"}  # sanitizers -> whether with the fuzz targets
+# CMake and Ninja lie beside the interpreter, where they are not on the path.
+TOOLS = {**os.environ, "PATH": f"{os.environ['PATH']}:{Path(sys.executable).parent}"}
 TARGETS = sorted(path.name for path in FOLDER.iterdir())
 SECONDS = int(os.environ.get("CACHECD_FUZZ_SECONDS", "0"))
 MUTATIONS = 300  # of each target, unless time is given
@@ -22,10 +26,32 @@ ROUNDS = 4  # of threads, unless time is given
 pytestmark = pytest.mark.timeout(600 + 2 * SECONDS)
 
 
+def run(*command: object, folder: Path) -> str:
+    """What a process prints, whose temporary folder is `folder`; AssertionError if it fails."""
+    done = subprocess.run(
+        [str(word) for word in command],
+        env={**TOOLS, "TMPDIR": str(folder)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    assert done.returncode == 0, f"exit status {done.returncode}:\n{done.stdout[-20000:]}"
+    return done.stdout
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """built[sanitizers]: a folder with the programs."""
-    return build(tmp_path_factory.mktemp("sanitized"))
+    folder, folders = tmp_path_factory.mktemp("sanitized"), {}
+    for sanitizers, fuzz in BUILDS.items():
+        into = folders[sanitizers] = folder / sanitizers.partition(",")[0]
+        into.mkdir(parents=True, exist_ok=True)
+        options = [f"-DCACHECD_SANITIZE={sanitizers}", f"-DCACHECD_FUZZ={fuzz}"]
+        run("cmake", "-S", CORE, "-B", into, "-G", "Ninja", *options, folder=into)
+        # Whatever else is done meanwhile goes first.
+        run("nice", "cmake", "--build", into, "--parallel", "2", folder=into)
+    return folders
 
 
 @pytest.mark.long

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -40,19 +39,4 @@ class Memcpy(Contender):
         yield copy
 
 
-class Cat(Contender):
-    """`cat FILES > /dev/null`, a pass at a time: from the page cache into a buffer of its own."""
-
-    name = "cat"
-    family = "baseline"
-
-    @contextmanager
-    def open(self, records: RecordSet) -> Iterator[Passes]:
-        def cat() -> Iterator[Batch]:
-            subprocess.run(["cat", *records.files], stdout=subprocess.DEVNULL, check=True)
-            yield {"label": range(records.num_records)}
-
-        yield cat
-
-
-CONTENDERS: list[Contender] = [Memcpy(), Cat()]
+CONTENDERS: list[Contender] = [Memcpy()]

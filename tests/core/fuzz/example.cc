@@ -12,7 +12,6 @@
 #include "../native/harness.h"
 #include "columns.h"
 #include "columns_check.h"
-#include "defaults.h"
 #include "errors.h"
 #include "fuzzer.h"
 #include "memory.h"
@@ -116,16 +115,9 @@ FeatureOptions Pad(uint64_t length, const std::string& value, const char* dtype 
   return options;
 }
 
-FeatureOptions OneHot(uint64_t classes, const char* dtype, std::string fallback = {}) {
+FeatureOptions OneHot(uint64_t classes, const char* dtype) {
   FeatureOptions options = Cast(dtype);
   options.one_hot = classes;
-  options.fallback = std::move(fallback);
-  return options;
-}
-
-FeatureOptions Or(std::string fallback, const char* dtype = "") {
-  FeatureOptions options = Cast(dtype);
-  options.fallback = std::move(fallback);
   return options;
 }
 
@@ -145,14 +137,8 @@ const std::vector<FeatureSpec>& Specs() {
       FeatureSpec::Make("large", "bytes", "uint8", false, {64, 65}, true, Cast("float16")),
       FeatureSpec::Make("list", "int64", "int64", true, {}, false, Pad(2, "\x07", "int8")),
       FeatureSpec::Make("floats", "float", "float32", true, {}, false, Pad(4, "ab", "float16")),
-      FeatureSpec::Make("label", "int64", "int64", false, {}, false,
-                        OneHot(400, "uint8", DefaultInts("label", {399}))),
+      FeatureSpec::Make("label", "int64", "int64", false, {}, false, OneHot(400, "uint8")),
       FeatureSpec::Make("scalar", "bytes", "int8", false, {}, true, OneHot(7, "int64")),
-      FeatureSpec::Make("list", "int64", "int64", true, {}, false,
-                        Or(DefaultInts("list", {1, 300}), "int32")),
-      FeatureSpec::Make("name", "bytes", "bytes", false, {}, false, Or(DefaultBytes("name", "ab"))),
-      FeatureSpec::Make("image", "bytes", "uint16", false, {2, 2}, true,
-                        Or(DefaultBytes("image", std::string(8, 3)), "float64")),
   };
   return specs;
 }

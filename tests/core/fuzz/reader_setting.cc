@@ -3,13 +3,24 @@
 #include <algorithm>
 #include <string>
 
-#include "defaults.h"
+#include "example.h"
 
 namespace cachecd::native {
 namespace {
 
 constexpr int64_t kImageBytes = 4100;
 static_assert(kImageBytes >= kLargeValue);
+
+// A serialized Example whose one feature is this value, as options hold a default.
+std::string Default(const std::string& name, const std::string& value) {
+  std::vector<FeatureValue> features(1);
+  features[0].name = name;
+  features[0].kind = Kind::kBytes;
+  features[0].bytes = {{reinterpret_cast<const uint8_t*>(value.data()), value.size()}};
+  std::string example(PlanExample(&features), '\0');
+  WriteExample(features, reinterpret_cast<uint8_t*>(example.data()));
+  return example;
+}
 
 const std::vector<FeatureSpec>& PlainSpecs() {
   static const std::vector<FeatureSpec> specs = {
@@ -28,9 +39,9 @@ const std::vector<FeatureSpec>& ConvertedSpecs() {
     padded.cast = "int16";
     padded.pad = 1;
     padded.pad_value = std::string(2, '\xff');
-    named.fallback = DefaultBytes("name", "nameless");
+    named.fallback = Default("name", "nameless");
     cast.cast = "uint16";
-    cast.fallback = DefaultBytes("image", std::string(kImageBytes, '\x01'));
+    cast.fallback = Default("image", std::string(kImageBytes, '\x01'));
     return std::vector<FeatureSpec>{
         FeatureSpec::Make("label", "int64", "int64", false, {}, false, one_hot),
         FeatureSpec::Make("list", "int64", "int64", true, {}, false, padded),
