@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from cachecd.daemon.command_runner import CommandRunner
+from cachecd.errors import DiskError
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.sampler.messages import Close, Closed, Sealed
 from tests.daemon.directories import NAME, Directory, stream
-from tests.disk.shards import cursor, tree, write
+from tests.disk.shards import cursor, make, tree, write
 
 
 class Bench:
@@ -72,6 +73,18 @@ async def test_results_come_in_the_order_of_commands_and_reports(bench):
     assert (events[0].facts.ended, events[0].facts.allocated) == (2, 8192)
     names = [f"{n:010d}.tfrecord{end}" for n in (0, 3) for end in ("", ".idx")]
     assert tree(bench.disk.generation) == sorted(["0000000000.old", *names])
+
+
+async def test_search_that_the_disk_refuses_is_a_refusal(bench, monkeypatch):
+    bench.disk.exclude("e1", "key-0-0")
+
+    def refuse(*_: Any) -> Any:
+        raise DiskError("EIO")
+
+    monkeypatch.setattr("cachecd.daemon.disk_work.find_holders", refuse)
+    make(bench.disk.generation, 0)
+    bench.runner.carry_out([do.FindHolders("e1")])
+    assert await bench.settle(1) == [ev.DiskRefused(do.FindHolders("e1"), "EIO")]
 
 
 async def test_defect_in_a_command_is_a_refusal(bench, monkeypatch):

@@ -7,11 +7,10 @@ import os
 import pytest
 
 from cachecd.daemon.manifest import decode_manifest, encode_manifest
-from cachecd.disk.publish import mark_bad
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from tests.daemon.directories import NAME, Directory, lease, stream
-from tests.disk.shards import contents, cursor, make, tree, write
+from tests.disk.shards import cursor, make, tree, write
 
 
 @pytest.fixture
@@ -66,10 +65,7 @@ def test_generation_with_an_unknown_file_is_not_removed(disk):
     [
         lambda text: text[:-1],
         lambda text: text.replace(b'"version":2', b'"version":1'),
-        lambda text: text.replace(b'"job"', b'"jab"'),
-        lambda text: text.replace(b"[[0,0,3],", b"[[0,0],"),
         lambda text: text.replace(b"[[0,0,3],", b"[[0,-1,3],"),
-        lambda text: b"[]",
     ],
 )
 def test_damaged_manifest_is_refused(change):
@@ -121,19 +117,6 @@ def test_holders_are_found_in_every_generation_of_the_dataset(disk):
     disk.work.write(do.FinishExclusion("e1"))
     disk.start()
     assert disk.work.excluded.unfinished == ()
-
-
-def test_copy_without_excluded_records_becomes_the_next_version(disk):
-    make(disk.generation, 3)
-    disk.exclude("e1", "key-3-0")
-    mark_bad(disk.generation, 3, 0)
-    [remade] = disk.work.search(do.RemakeShard(NAME, 3, 0, local=True, drop=False))
-    assert isinstance(remade, ev.Remade)
-    assert (remade.facts.version, remade.facts.records, remade.facts.ended) == (1, 3, 1)
-    assert {unit for unit, *_ in contents(disk.generation, 3, 1)} == {31}
-    assert remade.facts.allocated == sum(
-        path.stat().st_blocks * 512 for path in disk.generation.shards.glob("0000000003.1.*")
-    )
 
 
 def test_damaged_shard_cannot_be_copied(disk):

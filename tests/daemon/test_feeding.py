@@ -120,21 +120,6 @@ async def _all_pages(bench: Bench, index: int) -> list[Units]:
     return pages()
 
 
-async def test_streams_get_every_unit_once_in_pages(bench):
-    await bench.list(objects(0, 5000), ends=True)
-    every: list[int | None] = []
-    for index in (0, 1):
-        bench.open(index)
-        await bench.until(lambda index=index: bench.sent and bench.sent[-1].stream.index == index)
-        pages = await _all_pages(bench, index)
-        assert max(len(page.units) for page in pages) == 1024 or len(pages) >= 4
-        places = [(page.block, page.place) for page in pages]
-        assert places == sorted(places)
-        assert [page.more for page in pages] == ["listed"] * (len(pages) - 1) + ["end"]
-        every += numbers(pages)
-    assert sorted(n for n in every if n is not None) == list(range(5000))
-
-
 async def test_stream_goes_on_at_its_cursor_with_its_lanes(bench):
     await bench.list(objects(0, 1000), ends=True)
     lanes = (Lane(0, 3, 17, 1, 20, 2, 5), Lane(0, 8, 2000, 1, 20))

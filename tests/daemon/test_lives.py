@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from cachecd.daemon import loop, refetch
 from cachecd.disk.filesystem import allocated
+from cachecd.errors import DiskError
 from cachecd.executors.lister import Lister
 from cachecd.policy import events as ev
 from cachecd_client._core import Sidecar, scan
@@ -103,6 +105,27 @@ async def test_excluded_key_is_in_no_later_set(root):
     assert os.listdir(life.dir / "leases")
 
 
+async def test_work_that_fails_otherwise_than_expected_is_done_again(root, monkeypatch):
+    monkeypatch.setattr(loop, "_PAUSE", 0.01)
+    failures = {"keep": [ZeroDivisionError(), DiskError("EIO")], "_measure": [ZeroDivisionError()]}
+
+    def failing(of: type, name: str) -> None:
+        real = getattr(of, name)
+
+        async def work(self: Any) -> None:
+            if failures[name]:
+                raise failures[name].pop()
+            await real(self)
+
+        monkeypatch.setattr(of, name, work)
+
+    failing(loop.ListingKeeper, "keep")
+    failing(loop.CacheLoop, "_measure")
+    monkeypatch.setattr(loop, "_MEASURE", 0.01)
+    async with Life(config(root, LIMIT, SHARD)) as life:
+        await until(lambda: is_whole(life) and not any(failures.values()))
+
+
 async def test_killed_worker_costs_no_record(root):
     async with Life(config(root, LIMIT, SHARD), workers=2) as life:
         generation = life.loop.policy.datasets["train"].generation
@@ -159,3 +182,21 @@ async def test_units_that_could_not_be_fetched_come_as_a_supplement(root, monkey
         found = names(life.shards(await life.acquire()))
         assert len(found) == TARS * MEMBERS
         assert set(found.values()) == {1}
+
+
+async def test_remake_that_fails_otherwise_than_expected_is_begun_again(root, monkeypatch):
+    failures = [ZeroDivisionError(), DiskError("EIO")]
+    real = refetch.held_records
+
+    def failing(*args: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return real(*args)
+
+    monkeypatch.setattr(refetch, "held_records", failing)
+    async with Life(config(root, LIMIT, SHARD)) as life:
+        generation = life.loop.policy.datasets["train"].generation
+        supplements = generation.supplements
+        await until(lambda: is_whole(life) and supplements.tried and not supplements.searching)
+        assert not failures
+        assert not generation.supplements.pieces

@@ -23,7 +23,6 @@ from cachecd.disk.layout import GenerationLayout, Layout
 from cachecd.errors import DamagedError
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
-from cachecd.policy.policy import Policy
 from cachecd.policy.values import Lease
 from tests.daemon.directories import lease
 from tests.disk.shards import SHAPE, make, tree
@@ -78,20 +77,6 @@ def lease_of(found: Start, **fields: Any) -> Lease:
     return lease()._replace(
         generation=name, **{"intervals": ((0, 0, 0),), "versions": (), **fields}
     )
-
-
-def test_first_start_makes_the_directory(tmp_path):
-    given = config(tmp_path)
-    found = begin(given)
-    assert kinds(found) == ["Configured", "GenerationFound", "Listed", "Measured", "Started"]
-    known = read_generation(directory(found).identity)
-    assert known is not None
-    assert known.identity == {"url": f"file://{tmp_path}/src", "format": "files"}
-    assert begin(given).configured == found.configured
-    policy = Policy()
-    for event in found.events:
-        policy.handle(event, 0.0)
-    assert policy.datasets["train"].generation.id == found.configured["train"]
 
 
 def test_mistaken_configuration_is_another_directory_and_back(tmp_path):

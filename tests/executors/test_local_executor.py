@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from cachecd.errors import ConfigError
 from cachecd.executors import local
-from cachecd.sampler.messages import Sealed
+from cachecd.sampler.messages import FromStream, Sealed
 from cachecd_client._core import decode_example
 from tests.contracts.source import read_back
 from tests.executors.bench import Bench, bench, is_alive, until
@@ -89,6 +89,24 @@ async def test_closing_kills_what_does_not_end_by_itself(tmp_path: Path):
     assert len(pids) == 2
     assert not any(is_alive(pid) for pid in pids)
     await b.executor.close(0)
+
+
+async def test_a_defect_in_who_listens_is_logged_and_wedges_nothing(tmp_path: Path):
+    with capture_logs() as said:
+        async with bench(tmp_path) as b:
+            report = b.executor._streams.report
+
+            def defective(message: FromStream) -> None:
+                b.executor._streams.report = report
+                raise RuntimeError("a defect")
+
+            b.executor._streams.report = defective
+            b.submit(1, b"x")
+            failed = await b.failed(1)
+            assert "was killed" in failed.reason
+            b.submit(2, b"y")
+            assert isinstance(await b.answer(2), Sealed)
+    assert "a defect" in repr([line.get("exc_info") for line in said])
 
 
 async def test_streams_are_spread_over_the_processes(tmp_path: Path):
