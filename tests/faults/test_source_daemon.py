@@ -1,4 +1,4 @@
-"""A real daemon whose store goes away and comes back, and one that starts while it is away."""
+"""A real daemon whose store goes away, also over a restart, and comes back."""
 
 from __future__ import annotations
 

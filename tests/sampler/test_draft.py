@@ -1,4 +1,4 @@
-"""The shard being written: its bounds, its schema, its end."""
+"""The shard being written: its bounds, and what it refuses."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from cachecd.errors import UnitError
-from cachecd.sampler.read_ahead import ReadAhead, Span
+from cachecd.sampler.read_ahead import PIECE, ReadAhead, Span, in_pieces
 
 Asked = tuple[int, int, int]
 
@@ -125,3 +125,12 @@ async def test_closing_cancels_what_runs_and_starts_nothing():
     assert waiting.cancelled()
     assert not fetcher.open
     assert len(fetcher.asked) == 3
+
+
+async def test_a_large_read_is_several_requests_whose_bytes_come_in_order():
+    async def fetch(start: int, stop: int) -> bytes:
+        await asyncio.sleep(0 if start else 0.01)
+        return bytes([start // PIECE]) * (stop - start)
+
+    found = await in_pieces(fetch, 0, 2 * PIECE + 5)
+    assert found == bytes(PIECE) + bytes([1]) * PIECE + bytes([2]) * 5

@@ -1,4 +1,4 @@
-"""Streams in a worker: the same shards from any cursor under any kill, each byte fetched once, turns."""
+"""Streams in a worker: the same shards from any cursor under any kill, each byte fetched once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker that carries several streams: turns, grants, what it reads ahead, and how streams end."""
+"""A worker that carries several streams: their memory, their messages, and how they end."""
 
 from __future__ import annotations
 
