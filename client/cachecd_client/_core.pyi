@@ -286,7 +286,8 @@ class BatchReader:
       that does not begin with a record it raises CorruptRecordError in both cases.
     ids: adds "_shard" (int64, index into files) and "_record" (int64, index within the file).
     window: bytes of files that are read at random at once, by whole files beyond that
-      (client/core/order.h); 0: all files. Files of a larger set are opened late, and their errors come from next().
+      (client/core/order.h); 0: all files. Files of a larger set are opened late; their errors come from
+      next().
     wrap: column name -> function of the arrays of the column, whose result the batch has instead. It must
       not refer to the reader. An exception is raised at the turn of its batch; the batch is lost, and every
       later call raises RuntimeError until restart(). KeyboardInterrupt and similar exceptions leave next()
