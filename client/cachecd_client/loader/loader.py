@@ -67,7 +67,8 @@ class Loader:
     on_corrupt: "replace" a corrupt record by another record of this rank, or "raise" CorruptRecordError.
     features: the features to deliver, all by default. ids: add `_shard` and `_record`, int64, and in a
         mixture `_dataset`.
-    cast: {feature: dtype}, the dtype of numbers in batches, by name or as a framework's object.
+    cast: {feature: dtype}, the dtype of numbers in batches, by name or as a framework's object. As NumPy's
+        astype; where that is undefined, the nearest limit of the integer, and 0 for NaN.
     pad: {feature: length} or {feature: (length, value)}: a ragged list of numbers becomes a dense row. A
         longer list is cut off, a shorter list is filled up with 0 or the value. `_FEATURE_length`, int64
         [batch_size], is added: the number of values that the record has, at most `length`.
