@@ -230,3 +230,10 @@ def test_offsets_between_records_are_corrupt_records(shard):
 
 
 # Names that are not UTF-8
+
+
+def test_ids_are_those_of_the_replacement(shard):
+    spoil(shard, [4])
+    reader = read(shard, batch_size=N, ids=True)
+    (batch,) = batches(reader)
+    assert batch["_record"].tolist() == batch["label"].tolist()

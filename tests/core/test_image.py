@@ -316,3 +316,17 @@ def test_tables_of_one_jpeg_do_not_serve_the_next():
     _core.decode_image(JPEG, ALL)
     with pytest.raises(ValueError, match=r"Quantization table"):
         _core.decode_image(without, ALL)
+
+
+def test_jpeg_of_hundreds_of_scans_is_refused():
+    data = encoded(Image.new("L", (64, 64), 128), progressive=True)
+    scan = data.index(b"\xff\xda")
+    # The first scan, again and again.
+    end = (
+        data.index(b"\xff\xc4", scan)
+        if b"\xff\xc4" in data[scan:]
+        else data.index(b"\xff\xda", scan + 2)
+    )
+    repeated = data[:scan] + data[scan:end] * 200 + data[end:]
+    with pytest.raises(ValueError, match="JPEG is damaged"):
+        _core.decode_image(repeated, {**ALL, "height": 64, "width": 64})
