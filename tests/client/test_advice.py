@@ -82,9 +82,7 @@ def test_a_run_that_waits_for_its_sets_is_told_that_the_source_is_the_limit():
     "changed",
     [
         {"seconds_waited": 0.9, "seconds_elsewhere": 0.1, "wait_share": 0.9},  # nobody misses them
-        {"seconds_leasing": 9, "seconds_waited": 0, "seconds_elsewhere": 1, "wait_share": 0.0},
         {"seconds_waited": 9.0, "seconds_elsewhere": 91.0, "wait_share": 0.09},  # a small share
-        {"seconds_leasing": 11.0},
     ],
 )
 def test_waiting_that_is_short_or_a_small_part_asks_for_no_advice(changed):

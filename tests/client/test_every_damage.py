@@ -127,9 +127,7 @@ def test_a_leased_shard_that_vanishes_costs_its_records_and_is_reported(
         elif becomes == "unindexed":
             shard.with_name(shard.name + ".idx").unlink()
         batches = list(loader)
-        assert [len(batch["label"]) for batch in batches] == [4, 4, 2]
-        places = [place for batch in batches for place in batch["_shard"].tolist()]
-        assert places == [1] * 2 * N
+        assert [place for batch in batches for place in batch["_shard"]] == [1] * 2 * N
         found = [int(label) for batch in batches for label in batch["label"]]
         assert sum(a == b for a, b in zip(found, expected, strict=True)) >= N, "no other moved"
         assert {report.shard for report in reports.made} == {0}

@@ -3,7 +3,6 @@
 import gzip
 import os
 import signal
-import threading
 
 import pytest
 
@@ -226,19 +225,6 @@ def test_killed_in_the_middle_the_next_run_goes_on(tmp_path, index, out, environ
     assert index(*paths) == 0
     assert [name for name in names(out) if name.startswith(".")] == []
     assert FileSet([out / path.name for path in paths]).num_records == 6
-
-
-def test_two_runs_at_once_index_the_same_files(tmp_path, index, out):
-    paths = [put(tmp_path / f"{i}.gz", numbers(i, 1), "GZIP") for i in range(20)]
-    found = []
-    runs = [threading.Thread(target=lambda: found.append(index(*paths))) for _ in range(2)]
-    for run in runs:
-        run.start()
-    for run in runs:
-        run.join()
-    assert found == [0, 0]
-    assert FileSet([out / f"{i}" for i in range(20)]).num_records == 20
-    assert len(names(out)) == 40
 
 
 def test_compressed_files_in_a_set_name_the_command(tmp_path, out, monkeypatch):

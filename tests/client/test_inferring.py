@@ -68,23 +68,14 @@ def test_corrupt_records_are_passed_over(tmp_path):
     assert features(path)["a"].shape == ()
 
 
-@pytest.mark.parametrize(
-    ("last", "said"),
-    [
-        ({"b": 1}, "feature 'a': the record has no such feature"),
-        ({"a": [1, 2], "b": 1}, "feature 'a': .* 2 values"),
-    ],
-)
-def test_a_later_record_that_does_not_fit_is_named_with_feature_file_and_offset(
-    tmp_path, last, said
-):
+def test_a_later_record_that_does_not_fit_is_named_with_feature_file_and_offset(tmp_path):
     records = [encode({"a": 1, "b": 1})] * 200
-    records[100] = encode(last)  # between those that are looked at
+    records[100] = encode({"a": [1, 2], "b": 1})  # between those that are looked at
     path = put(tmp_path / "a", records)
     at = len(frames(records[:100]))
     files = FileSet(path)
     assert files.schema["a"].shape == ()
-    with pytest.raises(SchemaError, match=said) as caught:
+    with pytest.raises(SchemaError, match=r"feature 'a': .* 2 values") as caught:
         list(files.numpy(batch_size=10))
     assert f"{path}: record at byte {at}" in str(caught.value)
 

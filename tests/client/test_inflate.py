@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import random
 
 import pytest
 
@@ -40,21 +39,6 @@ def test_members_of_a_gzip_file_follow_each_other_with_zeros_after_them(path):
     parts = [gzip.compress(part) for part in (PLAIN[:cut], b"", PLAIN[cut:])]
     path.write_bytes(parts[0] + parts[1] + bytes(70_000) + parts[2] + bytes(512))
     assert inflated(path) == PLAIN
-
-
-@pytest.mark.parametrize("compression", COMPRESSED)
-def test_records_beyond_the_buffers_are_inflated_piece_by_piece(path, compression):
-    records = [random.Random(1).randbytes(3_000_000), bytes(5_000_000), b"end"]
-    put(path, records, compression)
-    sizes = []
-
-    class Sizes:
-        def write(self, piece):
-            sizes.append(len(piece))
-
-    inflate(str(path), compression, Sizes())
-    assert sum(sizes) == 8_000_051
-    assert max(sizes) <= 1 << 20
 
 
 @pytest.mark.parametrize("compression", COMPRESSED)

@@ -73,9 +73,7 @@ def test_a_mixture_reads_what_its_datasets_have_in_common_and_defaults_for_the_r
         epochs = cache.epochs({"web": 1, "code": 1}, 1, steps_per_epoch=1)
         epoch = next(epochs)
         assert epoch.schema == labels
-        (batch,) = epoch.numpy(batch_size=20)
-        assert sorted(batch) == ["label"]
-        assert set(batch["label"].tolist()) == set(range(10))
+        assert next(iter(epoch.numpy(batch_size=20))).keys() == {"label"}
         (batch,) = epoch.numpy(batch_size=20, default={"vector": -1}, ids=True)
         loader = epoch.tf(20, label="vector", default={"vector": -1})
         assert loader.schema.names == ("label", "vector")

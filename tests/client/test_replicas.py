@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from cachecd_client.errors import CallerError
 from cachecd_client.files.file_set import FileSet
+from tests.client.foreign import python
 from tests.client.records import examples, schema, write
-
-ROOT = Path(__file__).parents[2]
 
 _PROCESS = """
 import sys
@@ -61,24 +56,14 @@ print(batch["label"].shape[0])
 """
 
 
-def test_jax_processes_with_the_same_rows_need_their_rank(tmp_path):
+def test_jax_processes_with_the_same_rows_need_their_rank(tmp_path, environment):
     path = write(tmp_path / "a.tfrecord", examples(range(20)))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    env = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
-    }
+    devices = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", _PROCESS, str(path), str(port), str(number)],
-            cwd=ROOT,
-            env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        python(_PROCESS, path, port, number, environment=environment | devices)
         for number in range(2)
     ]
     try:

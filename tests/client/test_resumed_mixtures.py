@@ -9,7 +9,7 @@ import pytest
 
 from cachecd_client import connect
 from cachecd_client.errors import CallerError, RequestError
-from cachecd_client.protocol import Acquire, Refused
+from cachecd_client.protocol import Refused
 from tests.client.conftest import CacheDir, lending, locked
 
 FIRST = {"web": 0, "code": 1000, "talk": 2000}  # the label of each dataset's first record
@@ -100,22 +100,6 @@ def test_the_epoch_that_was_left_has_its_weights_and_the_next_those_of_now(lende
                 assert before + found == whole
             shares.append(dict(epoch.weights))
     assert shares == [{"web": 0.5, "code": 0.5}, {"talk": 0.75, "web": 0.25}]
-
-
-def test_where_one_set_is_gone_the_epoch_begins_anew_and_what_was_read_counts(lender, caplog):
-    before, _, state = read(lender, left=(1, 3), records=200)
-    lender.gone.add("code")
-    with lender.connect() as cache:
-        epochs = cache.epochs(WEIGHTS, records=200, state=state)
-        epoch = next(epochs)
-        loader = epoch.numpy(4)
-        assert (epoch.epoch, loader.position) == (1, 0)
-        assert epoch.progress == pytest.approx(4 * len(before) / 200)
-        epochs.close()
-    asked = {request.dataset: request for request in lender.scripted.of(Acquire)[-2:]}
-    assert (asked["code"].fingerprint, asked["code"].place) == ("code 2", 70)
-    assert asked["web"].fingerprint == "web 5"
-    assert [r.message for r in caplog.records if "begins anew" in r.message]
 
 
 def test_a_mixture_that_resumes_leases_all_sets_or_none(lender):

@@ -38,17 +38,6 @@ def test_a_loop_behind_the_end_gets_no_batches_and_a_warning(cache, granting, ca
     assert len(loader) == 5  # a mean over the last epoch divides by it
 
 
-def test_the_next_set_is_leased_before_the_last_is_released(cache, manifest):
-    loader = cache.numpy("train", 4, epochs=3)
-    held = []
-    for _ in range(3):
-        for _ in loader:
-            number = loader.epoch.epoch
-        held.append([locked(manifest(k)) for k in range(number + 1)])
-    # The last lease ends with the last batch.
-    assert held == [[True], [False, True], [False, False, False]]
-
-
 def test_a_loop_left_early_is_followed_by_the_next_epoch(cache):
     loader = cache.numpy("train", 4, epochs=2)
     next(iter(loader))
@@ -175,22 +164,18 @@ def test_an_error_at_a_boundary_is_no_silent_end(cache, granting):
     assert len(labels(loader)) == 7
 
 
-def test_close_ends_the_lease_and_the_loader(cache, manifest):
-    with cache.numpy("train", 4, epochs=3) as loader:
-        next(iter(loader))
-        assert locked(manifest(0))
-    assert not locked(manifest(0))
-    with pytest.raises(CallerError, match="this loader is closed"):
-        list(loader)
-
-
-def test_a_session_that_ends_ends_the_loader(granting, manifest):
+def test_a_loader_and_a_session_that_are_closed_end_the_lease(granting, manifest):
     with connect(granting.endpoint) as cache:
-        loader = cache.numpy("train", 4, epochs=3)
-        next(iter(loader))
+        with cache.numpy("train", 4, epochs=3) as closed:
+            next(iter(closed))
+            assert locked(manifest(0))
+        assert not locked(manifest(0))
+        left = cache.numpy("train", 4, epochs=3)
+        next(iter(left))
     assert not locked(manifest(0))
-    with pytest.raises(CallerError, match="session is closed"):
-        list(loader)
+    for loader, why in (closed, "this loader is closed"), (left, "session is closed"):
+        with pytest.raises(CallerError, match=why):
+            list(loader)
 
 
 def test_the_repr_shows_the_epoch_without_leasing_it(cache, granting):

@@ -31,20 +31,13 @@ from tests.client.conftest import lending, locked
 # Connecting
 
 
-@pytest.mark.parametrize("named_by", ["address", "path", "pathlib", "CACHECD_ENDPOINT"])
-def test_a_socket_is_found_however_it_is_named(daemon, monkeypatch, named_by):
+def test_a_socket_is_found_however_it_is_named(daemon, monkeypatch):
     scripted = daemon()
-    target = {
-        "address": scripted.endpoint,
-        "path": str(scripted.path),
-        "pathlib": scripted.path,
-        "CACHECD_ENDPOINT": None,
-    }[named_by]
-    if target is None:
-        monkeypatch.setenv("CACHECD_ENDPOINT", scripted.endpoint)
-    with connect(target) as opened:
-        assert opened.endpoint == scripted.endpoint
-    assert [type(request) for request in scripted.requests] == [AskStatus]
+    monkeypatch.setenv("CACHECD_ENDPOINT", scripted.endpoint)
+    for target in (scripted.endpoint, str(scripted.path), scripted.path, None):
+        with connect(target) as opened:
+            assert opened.endpoint == scripted.endpoint
+    assert [type(request) for request in scripted.requests] == [AskStatus] * 4
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,6 @@ def test_a_socket_of_another_group_is_told_from_none(tmp_path):
     ("code", "error"),
     [
         ("unknown-dataset", UnknownDatasetError),
-        ("version", ProtocolVersionError),
         ("lease-lost", LeaseLostError),
         ("a code of a later release", RequestError),
     ],
