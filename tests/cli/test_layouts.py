@@ -127,6 +127,11 @@ LAYOUTS = {
         FILES | {"skip": ("*.MD",)},
         PAYLOAD,
     ),
+    "images that loaders do not decode": Layout(
+        {f"{n}.webp": picture("WEBP") for n in range(3)},
+        FILES,
+        {"key": BYTES, "image": ("uint8", [256, 256, 3])},
+    ),
     "pairs in folders": Layout(
         {f"{kind}/berlin/{n}.png": picture() for kind in ("images", "masks") for n in range(3)},
         FILES | {"join": {"image": "images/*.png", "mask": "masks/*.png"}},

@@ -297,6 +297,17 @@ def test_nodes_resume_an_epoch_together_or_begin_it_anew_together(two_nodes, run
         assert before + sum(here) == run["records"] // 2 // BATCH * BATCH
 
 
+def test_processes_that_begin_with_different_epochs_are_told(two_nodes):
+    def refused(node, gather, place):
+        with pytest.raises(
+            CallerError, match=r"this process begins with epoch \d, all proces"
+        ) as why:
+            node.read(gather, n=3, start=place)
+        return str(why.value)
+
+    assert "all processes with [0, 1]" in together(two_nodes, refused)[0]
+
+
 def test_a_state_that_is_damaged_on_one_node_is_an_error_on_all(two_nodes):
     _, state = two_nodes[0].read(False, (0, 2), n=2)
 

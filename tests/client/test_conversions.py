@@ -158,6 +158,7 @@ def test_a_dtype_that_the_features_kind_has_not_is_refused(files):
         ({"default": {"label": 1.5}}, r"is int64\[\], expected numbers that int64 can hold"),
         ({"default": {"image": [1, 2]}}, r"one number, or an array of shape \(2, 3\)"),
         ({"default": {"many": 1}}, "expected a list, because the feature is ragged in the schema"),
+        ({"default": {"names": b"a"}}, "expected a list of bytes"),
         ({"default": {"key": 1}}, r"the feature is bytes\[\], expected bytes"),
         ({"default": {"label": 9}, "one_hot": {"label": 9}}, "one_hot has the classes 0 to 8"),
     ],

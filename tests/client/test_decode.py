@@ -237,6 +237,8 @@ def test_damaged_pictures_are_replaced_and_noted(tmp_path, numbers, labels):
         ({"decode": {"picture": RANDOM}}, SchemaError, "decode names feature 'picture'"),
         ({"decode": {"label": RANDOM}}, SchemaError, r"is int64\[\], expected an encoded picture"),
         ({"decode": {"image": RANDOM}, "cast": {"image": "float32"}}, CallerError, "on the device"),
+        ({"decode": {"image": RANDOM}, "default": {"image": b""}}, CallerError, "and default"),
+        ({"decode": {"image": Image(8), "mask": Image(8, resize=9)}}, CallerError, "image, mask"),
         ({"decode": {"image": RANDOM, "mask": Image(32)}}, CallerError, "different parts"),
     ],
 )
@@ -257,6 +259,8 @@ def test_a_core_without_libraries_names_their_packages(files, monkeypatch):
         ({"size": 0}, "size=0, expected at least 1"),
         ({"crop": "centre"}, "crop='centre', expected 'center' or 'random' or None"),
         ({"scale": (0.1, 1)}, "scale and ratio are for crop='random'"),
+        ({"crop": "random", "scale": (0.5, 0.1)}, r"scale=\(0.5, 0.1\), expected \(a, b\)"),
+        ({"crop": None, "resize": 256}, "resize is for crop='center'"),
         ({"flip": 2}, "flip=2, expected a probability"),
         ({"resize": 200}, "resize=200, expected at least 224"),
         ({"mode": "BGR"}, "mode='BGR', expected 'RGB' or 'L'"),

@@ -100,6 +100,8 @@ def test_a_sidecar_that_no_longer_fits_its_file_is_an_error_and_hides_nothing(tm
     ("name", "hint"),
     [
         ("data-*.tfrecord", r"patterns are not expanded, give sorted\(glob\.glob\('.*/data-\*"),
+        (".", "a directory: give the files in it"),
+        ("/dev/null", "which is no regular file"),
         ("s3://bucket/a.tfrecord", "reads local files"),
         ("missing", r"missing$"),
     ],

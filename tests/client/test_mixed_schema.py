@@ -45,6 +45,9 @@ def test_a_label_that_means_other_classes_is_an_error_and_one_that_does_not_say_
     two = schemas(web=[named(LABEL, "cat", "dog")], code=[named(LABEL, "cat", "cow")])
     with pytest.raises(SchemaError, match="in 'web' and 'code': class 1 is 'dog' and 'cow'"):
         mixed(two)
+    others = schemas(web=[LABEL], code=[named(LABEL, "cat")], talk=[named(LABEL, "dog")])
+    with pytest.raises(SchemaError, match="in 'code' and 'talk': class 0 is 'cat' and 'dog'"):
+        mixed(others)
     assert mixed(schemas(web=[named(LABEL, "cat")], code=[LABEL])) == Schema((LABEL,))
     same = schemas(web=[named(LABEL, "cat")], code=[named(LABEL, "cat")])
     assert mixed(same) == Schema((named(LABEL, "cat"),))

@@ -249,6 +249,8 @@ def test_what_a_mixture_cannot_be_read_as_is_refused_with_what_can(cache, sizes)
     ("weights", "why"),
     [
         (["web"], "expected a name, or a dict of dataset -> weight"),
+        ({7: 1}, "7 is not the name of a dataset"),
+        ({"web": "much"}, "weight 'much' of dataset 'web'"),
         ({"web": -1}, "weight -1 of dataset 'web', expected a number of 0 or more"),
         ({"web": float("nan")}, "weight nan of dataset 'web'"),
         ({"web": 0, "code": 0.0}, "the weights of web, code are all 0"),

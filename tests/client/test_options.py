@@ -21,6 +21,8 @@ N = 103
         ({"rank": 0}, "rank=0, world=None: expected both, or neither"),
         ({"seed": 2**64}, f"expected at most {2**64 - 1}"),
         ({"shuffle": "no"}, "shuffle='no', expected True or False"),
+        ({"ids": "yes"}, "ids='yes', expected True or False"),
+        ({"seed": -1}, "seed=-1, expected at least 0"),
         ({"threads": -1}, "threads=-1, expected at least 0"),
         ({"drop_last": True, "pad_last": True}, "drop_last=True, pad_last=True"),
         ({"on_corrupt": "ignore"}, "expected 'replace' or 'raise'"),

@@ -137,3 +137,11 @@ def test_what_is_no_column_is_refused(files, returns, message):
     loader = files.torch(4, prepare=lambda batch, random: returns, label="label", **OPTIONS)
     with pytest.raises(SchemaError, match=message):
         next(iter(loader))
+
+
+def test_a_label_that_is_stored_reaches_the_function_by_itself(files):
+    made = {"y": lambda batch, random: {"y": batch["label"]}, "vector": lambda batch, random: batch}
+    for label, prepare in made.items():
+        options = {"features": ["label"], "label": label, "prepare": prepare, "shuffle": False}
+        _, values = next(iter(files.numpy(4, **options)))
+        assert values.reshape(4, -1)[:, 0].tolist() == [0, 1, 2, 3]

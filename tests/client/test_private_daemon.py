@@ -189,6 +189,11 @@ def test_a_daemon_that_does_not_drain_is_killed(config, monkeypatch):
     assert not alive(pid)
 
 
+def test_a_configuration_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(CallerError, match="this configuration file does not exist"):
+        connect(tmp_path / "typo.yaml")
+
+
 def test_the_client_alone_says_what_to_install(config, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(CallerError, match="pip install cachecd"):

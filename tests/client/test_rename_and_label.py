@@ -56,6 +56,7 @@ def test_a_label_comes_beside_the_inputs(files, framework):
             CallerError,
             "'key' and 'label' would both be delivered as 'key'",
         ),
+        ({"label": 1}, CallerError, "label=1, expected the name of a feature"),
         ({"rename": {"label": ""}}, CallerError, "rename={'label': ''}: expected a name"),
         ({"rename": {"label": "_valid"}}, SchemaError, r"the loader adds \['_valid'\]"),
         ({"rename": {"label": "y"}, "label": "label"}, SchemaError, "no feature 'label'"),

@@ -133,6 +133,8 @@ def garbled(path, value):
             r"it is of 'eval', and .* dataset 'train'",
         ),
         (garbled(["run", "sets", 0, "intervals"], [[1, 2]]), "damaged"),
+        (garbled(["run", "sets"], []), "damaged"),
+        (garbled(["run", "sets", 0, "fingerprint"], 7), "damaged"),
         (garbled(["run", "epoch"], -1), "damaged"),
         (garbled(["run", "sweeps"], {"train": {"number": 0, "read": "?"}}), "damaged"),
     ],

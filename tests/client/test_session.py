@@ -237,6 +237,8 @@ MIB = 1 << 20
             0, 10 * MIB, 0.0, "no such bucket",
             "0 B of 10 MiB (0 %), nothing is arriving (no such bucket)",
         ),
+        (0, 1536 * MIB, 1e6, "", "0 B of 1.5 GiB (0 %), 1 MB/s, ready in about 27 min"),
+        (0, 3 << 40, 123456789.0, "", "0 B of 3 TiB (0 %), 123 MB/s, ready in about 7.4 h"),
         (0, 0, 0.0, "cannot write a manifest", "cannot write a manifest"),
         (0, 0, 0.0, "", "not ready yet"),
     ],

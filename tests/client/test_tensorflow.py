@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from cachecd_client import _core
+from cachecd_client.errors import SchemaError
 from cachecd_client.files.file_set import FileSet
 from cachecd_client.loader.columns import tf_tensor
 from cachecd_client.schema import Feature, Schema
@@ -45,6 +46,14 @@ def test_every_dtype_and_the_padded_tail_come_as_through_numpy(every_dtype, batc
         for name, array in arrays.items():
             assert tensors[name].dtype == tf.as_dtype(array.dtype), name
             assert np.array_equal(tensors[name].numpy(), array), name
+
+
+def test_a_bytes_feature_that_never_holds_any_is_refused_at_once(every_dtype):
+    described = Schema((Feature("none", "bytes", "bytes", (2, 0)),))
+    files = FileSet(every_dtype.files, schema=described)
+    for read in (files.tf, files.numpy):
+        with pytest.raises(SchemaError, match=r"'none': no strings in shape \(2, 0\)"):
+            read(batch_size=1)
 
 
 # Memory

@@ -70,6 +70,16 @@ def test_workers_that_are_not_forked_but_given_it_pickled_share_the_batches(cach
         assert rows(loader) == rows(epoch.torch(**OPTIONS))
 
 
+def test_a_pickled_dataset_keeps_the_launchers_rank(files, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    dataset = files.to_dataset(**OPTIONS)
+    monkeypatch.delenv("LOCAL_RANK")
+    monkeypatch.delenv("LOCAL_WORLD_SIZE")
+    copied = pickle.loads(pickle.dumps(dataset))
+    assert rows(dataset) == rows(copied) == rows(files.torch(**OPTIONS, rank=1, world=2))
+
+
 def test_ranks_times_workers_deliver_every_record_once(files):
     options = {"world": 2, "features": ["label"]}
     found = []

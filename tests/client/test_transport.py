@@ -98,6 +98,11 @@ def test_a_socket_without_an_owner_is_noticed_at_once(tmp_path):
             Transport(f"ipc://{tmp_path / name}").await_owner(0.0)
 
 
+def test_a_file_in_the_place_of_the_socket_is_told_from_a_dead_daemon(tmp_path):
+    (tmp_path / "file").touch()
+    assert "the path is no socket" in unreachable(tmp_path / "file")
+
+
 def test_a_daemon_that_starts_again_is_awaited(daemon):
     scripted = daemon()
     scripted.kill()

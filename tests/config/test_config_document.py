@@ -19,6 +19,7 @@ BROKEN = {
     "a control character": ("version: 1\ncache: \a\n", "2:8: found the character '\\x07'"),
     "Latin-1": (b"version: 1\n# caf\xe9\n", "2:6: found the byte 0xe9, expected UTF-8"),
     "a tag": ("version: !!python/name:os.system 1", "1:10: version: found the tag"),
+    "a set": ("version: !!set {1}", "1:10: version: found the tag"),
     "a merge": ("version: 1\n<<: {a: 1}", "2:1: found <<, expected the keys themselves"),
     "a list as a key": ("? [a]\n: b\n", "1:3: found a key that is not a name"),
     "an alias of itself": ("version: &a [*a]\n", "1:1: found endless or very deep nesting"),
