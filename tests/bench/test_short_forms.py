@@ -93,6 +93,15 @@ def test_all_ways_to_feed_a_loop_are_measured(tmp_path):
     assert "| from_generator |" in printed
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["recordings", "segmentation"])
+def test_a_situation_is_measured(folder, name):
+    command = [sys.executable, "-m", "tests.bench.situations", name, "--short", "--folder", folder]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert "| cachecd | " in done.stdout
+
+
 @pytest.mark.parametrize(
     "name", ["torch: a thread that parses in Python, a queue", "torch: torch()"]
 )
