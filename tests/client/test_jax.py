@@ -86,6 +86,11 @@ def test_a_donated_array_harms_no_other_batch(files):
 # Devices
 
 
+def test_what_is_no_device_is_refused_before_anything_is_read(files):
+    with pytest.raises(CallerError, match="device='gpu'"):
+        files.jax(batch_size=5, device="gpu")
+
+
 SHARDED = """
 import sys
 import jax

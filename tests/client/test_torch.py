@@ -55,6 +55,5 @@ def test_a_loader_goes_into_checkpoints_as_trainers_keep_them(files, tmp_path):
 
 
 def test_a_device_that_is_none_is_refused_before_anything_is_read(files):
-    for made in (files.torch, files.jax):
-        with pytest.raises(CallerError, match="device='gpu'"):
-            made(batch_size=5, device="gpu")
+    with pytest.raises(CallerError, match=r"device='gpu': .*device type at start of device str"):
+        files.torch(batch_size=5, device="gpu")
