@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
 
+import boto3
 import pytest
+from moto.server import ThreadedMotoServer
 
 from cachecd.config import SourceConfig
 from cachecd.errors import SourceError, SourceUnreachableError
@@ -104,6 +109,59 @@ def test_no_message_carries_a_secret(s3: S3Server, environ: pytest.MonkeyPatch):
                 assert SECRET_KEY not in str(error)
                 assert "the-session-token" not in str(error)
                 error = error.__cause__
+
+
+def test_renewed_credentials_are_found_without_a_restart(
+    s3: S3Server, environ: pytest.MonkeyPatch, tmp_path: Path
+):
+    keys = tmp_path / "credentials"
+    environ.setenv("AWS_SHARED_CREDENTIALS_FILE", str(keys))
+    environ.setattr("cachecd.stores.credentials.LIFE", 0.0)
+    bucket = s3.bucket(f"renewed-{uuid.uuid4().hex}")
+    s3.put(bucket, {"key": b"12345"})
+    store = opened(f"s3://{bucket}/", s3.endpoint)
+    assert "no credentials found" in str(failure(store, "get"))
+    keys.write_text(
+        f"[default]\naws_access_key_id = {s3.environ['AWS_ACCESS_KEY_ID']}\n"
+        f"aws_secret_access_key = {s3.environ['AWS_SECRET_ACCESS_KEY']}\n"
+    )
+    assert get(store, "key", 5) == b"12345"
+
+
+class TestOddKeys:
+    """S3 allows keys that are no paths; SeaweedFS does not have them, so moto does."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def endpoint(cls) -> Iterator[str]:
+        server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+        server.start()
+        host, port = server.get_host_and_port()
+        yield f"http://{host}:{port}"
+        server.stop()
+
+    def test_are_listed_and_read(self, endpoint: str, environ: pytest.MonkeyPatch):
+        environ.setenv("AWS_ACCESS_KEY_ID", "x")
+        environ.setenv("AWS_SECRET_ACCESS_KEY", "y")
+        client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
+        client.create_bucket(Bucket="odd")
+        keys = ["/lead", "a//b", "a/../b", "./c", "d/.", "e/", "plain"]
+        for key in keys:
+            client.put_object(Bucket="odd", Key=f"p/{key}", Body=key.encode())
+        store = opened("s3://odd/p", endpoint)
+        assert set(listed(store)) == set(keys)
+        for key in keys:
+            assert get(store, key, len(key)) == key.encode()
+
+
+def test_the_body_of_a_refusal_is_not_quoted(environ: pytest.MonkeyPatch):
+    environ.setenv("AWS_ACCESS_KEY_ID", "x")
+    environ.setenv("AWS_SECRET_ACCESS_KEY", "y")
+    with scripted_server() as server:
+        server.script["/b/key"] = [scripted.refusal(403, "AccessDenied", "StringToSign: secret")]
+        error = failure(opened("s3://b/", server.endpoint), "get")
+    assert "AccessDenied" in str(error)
+    assert "StringToSign" not in f"{error} {error.__cause__}"
 
 
 def test_a_bucket_in_another_region_names_the_remedy(environ: pytest.MonkeyPatch):
