@@ -120,15 +120,6 @@ def test_where_all_have_to_be_read_smaller_sets_are_padded_or_have_rows_for_each
         assert sorted(labels(batches)) == list(range(20))
 
 
-def test_a_set_too_small_for_the_steps_of_another_node_is_refused_on_both(cache):
-    for epoch in cache.epochs("train", 1, agree=Beside(90)):
-        with pytest.raises(
-            CallerError, match=r"20 records over 1 ranks, 23 batches.*pad_last=True"
-        ):
-            epoch.numpy(BATCH, drop_last=False)
-        assert len(epoch.numpy(BATCH, pad_last=True)) == 23
-
-
 def test_pinned_parts_of_different_sizes_take_as_many_steps_and_lose_no_record(node):
     with connect(node(2, pinned=True).endpoint) as cache:
         for epoch in cache.epochs("train", 1, agree=Beside(33)):
@@ -196,13 +187,6 @@ def test_what_is_no_all_gather_is_refused(cache):
         cache.epochs("train", 1, agree=3)
     with pytest.raises(CallerError, match="gathered 0 rows, but this node alone has 1"):
         next(cache.epochs("train", 1, agree=lambda numbers: []))
-
-
-def test_a_mixture_is_as_long_as_the_nodes_agree_on(cache):
-    """Of 20 records of each here, half and half, 40 may be read; of what the other node has, 17."""
-    for epoch in cache.epochs({"train": 0.5, "other": 0.5}, 1, agree=Beside(17)):
-        loader = epoch.numpy(BATCH)
-        assert len(loader) == len(list(loader)) == 4
 
 
 # Runs that resume

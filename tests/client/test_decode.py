@@ -2,7 +2,6 @@
 
 import importlib
 import io
-import itertools
 
 import numpy as np
 import PIL.Image
@@ -119,19 +118,6 @@ def test_ranks_see_the_crops_that_one_rank_sees(files, last):
             of_ranks |= by_label([{name: column[rows] for name, column in batch.items()}])
     assert len(of_ranks) == (N if last else 20)
     assert same(of_ranks, {label: alone[label] for label in of_ranks})
-
-
-def test_a_resumed_pass_goes_on_with_the_same_pixels(files):
-    whole, first = files.numpy(4, **OPTIONS), files.numpy(4, **OPTIONS)
-    for loader in (whole, first):
-        for _ in loader:
-            pass
-    expected = list(whole)
-    taken = list(itertools.islice(first, 2))
-    resumed = files.numpy(4, **(OPTIONS | {"seed": 99}))
-    resumed.load_state_dict(first.state_dict())
-    assert same(by_label([*taken, *resumed]), by_label(expected))
-    assert not same(by_label(expected), by_label(files.numpy(4, **OPTIONS)))
 
 
 def test_an_order_that_stays_is_cropped_anew(files):

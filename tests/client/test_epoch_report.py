@@ -5,9 +5,8 @@ import logging
 import pytest
 
 from cachecd_client.errors import CallerError
-from cachecd_client.report.summary import Waited, advice, line
+from cachecd_client.report.summary import line
 from cachecd_client.session.cache import Cache
-from tests.client.test_epoch import corrupt
 
 
 class Clock:
@@ -98,30 +97,6 @@ def test_growth_is_against_the_jobs_set_before(cache):
         None, pytest.approx(3 / 2, rel=0.01), pytest.approx(4 / 3, rel=0.01),
     ]  # fmt: skip
     assert cache.acquire("train", job="another").report()["growth"] is None
-
-
-def test_a_repeated_set_is_blamed_on_the_daemon_and_nothing_else(hasty_cache, granting, caplog):
-    caplog.set_level(logging.INFO, "cachecd")
-    run = hasty_cache.epochs("train", 2)
-    assert not next(run).report()["repeated"]
-    granting.kill()
-    repeated = next(run)
-    report = repeated.report()
-    assert (report["epoch"], report["growth"], report["repeated"]) == (1, 1.0, True)
-    assert advice(report | {"seconds_leasing": 100.0}, Waited(), 2) == ""
-    run.close()
-    line = "no daemon answered, so it repeats the set before: start the daemon again"
-    assert caplog.messages[-1].endswith(line)
-
-
-def test_each_corrupt_record_counts_once(leased):
-    corrupt(leased.files[0], 3)
-    corrupt(leased.files[1], 4)
-    loader = leased.numpy(batch_size=5)
-    for _ in range(2):
-        list(loader)
-    assert leased.report()["corrupt_records"] == 2
-    assert "2 records corrupt" in line(leased.report())
 
 
 def test_the_last_report_is_logged_once_when_the_epoch_is_released(cache, caplog):

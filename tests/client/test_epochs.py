@@ -5,7 +5,6 @@ import time
 import pytest
 
 from cachecd_client.protocol import (
-    VERSION_FRAME,
     Acquire,
     AskStatus,
     Held,
@@ -126,14 +125,3 @@ def test_however_a_trainer_ends_while_it_reads_nothing_stays_locked(granting, ma
     done = run_program(program, granting.endpoint)
     assert "train-0" in {held.lease for held in granting.of(Held)}, done.stderr
     assert not any(locked(manifest(held.epoch)) for held in granting.of(Acquire))
-
-
-def test_a_daemon_of_another_version_at_a_boundary_is_said_and_the_set_repeated(
-    cache, granting, manifest, caplog
-):
-    granting.instead(lambda request: [b"cachecd/2.0", b"{}"], epoch=1)
-    leases = [epoch.lease for epoch in cache.epochs("train", 3)]
-    assert leases == ["train-0", "train-0", "train-2"]
-    assert "epoch 1 repeats the 2 files of the epoch before: the daemon on" in caplog.text
-    mine = VERSION_FRAME.decode()
-    assert f"speaks 'cachecd/2.0', this client '{mine}'" in caplog.text

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachecd_client.errors import CachecdError, CallerError, ReplicasDifferError
+from cachecd_client.errors import CachecdError, ReplicasDifferError
 from cachecd_client.runs.agreement import Row, ranks_of_one_set
 from cachecd_client.session.cache import connect
 from tests.client.conftest import CacheDir, ScriptedDaemon, lending
@@ -170,20 +170,6 @@ def test_one_local_rank_twice_in_a_lease_is_refused_on_all(node, four):
         assert found.startswith(
             "ReplicasDifferError: epoch 0 of 'train': processes that share a lease have the same LOCAL_RANK"
         )
-
-
-def test_without_agreement_ranks_divide_the_set_as_given(node):
-    found = []
-    for rank in range(3):
-        with connect(node(f"node {rank}", 3).endpoint) as cache:
-            (read,) = [
-                labels(epoch.numpy(BATCH))
-                for epoch in cache.epochs("train", 1, rank=rank, world=3, agree=False)
-            ]
-            found += read
-    assert sorted(found) == list(range(30))
-    with connect(node("refused", 2).endpoint) as cache, pytest.raises(CallerError, match="world=2"):
-        cache.epochs("train", 1, rank=2, world=2)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12))

@@ -28,16 +28,6 @@ def path(cache_dir):
     return cache_dir.manifest()
 
 
-def test_a_held_lease_shows_in_the_daemons_probe_until_it_is_closed(path):
-    assert not locked(path)
-    held = HeldLease(path)
-    assert locked(path)
-    assert held.manifest.intervals == [[0, 0, 1], [1, 0, 1]]
-    held.close()
-    assert not locked(path)
-    held.close()
-
-
 def test_a_stopped_trainer_keeps_its_lease_and_a_killed_one_ends_it(path):
     holder = start_holder(path)
     holder.send_signal(signal.SIGSTOP)

@@ -54,20 +54,6 @@ def test_the_first_bad_file_is_named_with_its_offset(tmp_path):
         assert (caught.value.path, caught.value.offset) == (str(paths[7]), second)
 
 
-def test_zero_length_records_and_empty_files_count(tmp_path):
-    paths = [
-        put(tmp_path / "a", [b"", *numbers(0, 1), b""]),
-        put(tmp_path / "b", []),
-        put(tmp_path / "c", numbers(1, 1)),
-    ]
-    files = FileSet(paths)
-    assert files.num_records == 4
-    assert files.schema["label"].shape is None  # two records have none
-    with files.numpy(batch_size=4, shuffle=False) as loader:
-        [batch] = loader
-    assert [row.tolist() for row in batch["label"]] == [[], [0], [], [1]]
-
-
 @pytest.mark.parametrize(
     ("described", "why"),
     [

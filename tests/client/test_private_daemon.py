@@ -7,8 +7,6 @@ that each way to start and to end can be had at will; it is started as the real 
 import importlib.util
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -18,7 +16,7 @@ import pytest
 from cachecd_client.errors import CallerError, DaemonUnreachableError
 from cachecd_client.session import private_daemon
 from cachecd_client.session.cache import connect
-from tests.core.processes import in_child, until
+from tests.core.processes import in_child
 
 DAEMON = """
 import json, os, signal, sys, threading
@@ -131,40 +129,6 @@ def test_a_daemon_that_never_answers_is_ended(config, runtime):
         connect(path, timeout=2)
     assert not alive(child_of(path))
     assert not list(runtime.iterdir())
-
-
-TRAINER = """
-import os, sys, time
-from cachecd_client import connect
-cache = connect(sys.argv[1])
-if sys.argv[2] == "fork" and os.fork() == 0:
-    sys.stdout.close()
-    os.close(1)
-    time.sleep(60)
-print(os.getpid(), flush=True)
-time.sleep(60)
-"""
-
-
-@pytest.mark.parametrize("children", ["none", "fork"])
-def test_the_daemon_of_a_killed_trainer_ends(config, children):
-    """Even if a child of the trainer, such as a data-loading worker, lives on."""
-    path = config()
-    trainer = subprocess.Popen(
-        [sys.executable, "-c", TRAINER, str(path), children],
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        trainer.stdout.readline()
-        pid = child_of(path)
-        assert alive(pid)
-        trainer.kill()
-        trainer.wait()
-        until(lambda: not alive(pid))
-    finally:
-        os.killpg(trainer.pid, signal.SIGKILL) if children == "fork" else None
-        trainer.stdout.close()
 
 
 def test_a_forked_child_that_exits_leaves_the_daemon_alone(config):

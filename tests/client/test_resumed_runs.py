@@ -10,7 +10,6 @@ import pytest
 from cachecd_client import connect
 from cachecd_client.errors import CallerError
 from cachecd_client.protocol import Acquire
-from cachecd_client.runs.run import Run
 from tests.client.conftest import GENERATION, lending
 
 
@@ -207,13 +206,3 @@ def test_a_state_of_an_epoch_beyond_the_end_is_refused(cache):
 
 
 # Records that count as read in a resumed run
-
-
-@pytest.mark.parametrize(("state_of", "read"), [((1, 1), 21), ((1, 2), 10), ((4, 8), 40)])
-def test_nodes_of_different_sizes_are_through_with_a_budget_at_the_same_step(state_of, read):
-    left = []
-    for own, ranks in [(1, 4), (3, 4)]:
-        run = Run(records=47)
-        run.set_ranks(own, ranks)
-        left.append((run.records - run.of_node(read, state_of)) / own)
-    assert left[0] == left[1]

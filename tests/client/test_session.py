@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from cachecd_client import protocol
 from cachecd_client.errors import (
     CallerError,
     DaemonUnreachableError,
@@ -176,21 +175,6 @@ def test_leases_that_always_vanish_are_an_error_in_the_end(daemon, cache_dir):
     with connect(scripted.endpoint) as opened, pytest.raises(LeaseLostError, match=r"gone\.json"):
         opened.acquire("train")
     assert len(scripted.of(Acquire)) == 5
-
-
-def test_a_daemon_that_dies_after_its_grant_leaves_a_usable_lease(daemon, cache_dir):
-    path = cache_dir.manifest("lease-0")
-
-    def answer(request):
-        if isinstance(request, AskStatus):
-            return protocol.StatusReply(request.id, {})
-        return lending(lambda _: path)(request)
-
-    with connect(daemon(answer, polite=False).endpoint, timeout=0.2) as opened:
-        epoch = opened.acquire("train")
-        assert locked(path)
-        epoch.release()  # never fails, though nobody listens
-        assert not locked(path)
 
 
 def test_a_lease_whose_schema_cannot_be_read_is_not_kept(daemon, cache_dir):

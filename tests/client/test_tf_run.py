@@ -64,21 +64,6 @@ def test_lease_ends_when_the_set_after_the_next_is_taken(cache, granting, cache_
     assert [locked(manifest(number)) for number in range(3)] == [False, True, True]
 
 
-def test_without_a_daemon_at_a_boundary_the_set_comes_again_in_another_order(
-    hasty_cache, granting, manifest, caplog
-):
-    dataset = hasty_cache.tf_dataset("train", 10, features=["label"])
-    granting.kill()
-    batches = iter(dataset)
-    first, second = labels(batches, 2), labels(batches, 2)
-    assert sorted(first) == sorted(second) == list(range(20))
-    assert first != second
-    assert "train: epoch 1 repeats the 2 files of the epoch before: no daemon" in caplog.text
-    assert locked(manifest(0))
-    granting.start()
-    until(lambda: max(labels(batches, 1)) >= 20)  # what was made ahead comes first
-
-
 def test_another_schema_at_a_boundary_is_an_error_that_says_what_has_changed(
     cache, granting, cache_dir
 ):

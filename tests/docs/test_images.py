@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 from PIL import Image
 
 from tests.docs.shown import ROOT, runner
-from tests.frameworks import torch
+from tests.frameworks import jnp, tf, torch
 
 PAGE = "docs/images.md"
 SMALLER = {"Image(224": "Image(28", "resize=256": "resize=32", "torch(256": "torch(4"}
@@ -72,28 +71,19 @@ LINES = dict(
 
 
 @pytest.mark.parametrize(
-    "name", ["PyTorch", "JAX", *(["TensorFlow"] if "CACHECD_LONG" in os.environ else [])]
+    "name", ["PyTorch", "JAX", pytest.param("TensorFlow", marks=pytest.mark.long)]
 )
 def test_the_line_that_normalises_is_right_in_each_framework(name):
     pixels = np.random.default_rng(0).integers(0, 256, (2, 5, 6, 3), np.uint8)
     mean, std = np.float32([123.675, 116.28, 103.53]), np.float32([58.395, 57.12, 57.375])
-    scope: dict = {}
-    if name == "PyTorch":
-        make = torch.tensor
-        image = make(pixels).permute(0, 3, 1, 2)
-    elif name == "JAX":
-        import jax
-
-        image, make = jax.numpy.asarray(pixels), jax.numpy.asarray
-    else:
-        import tensorflow as tf
-
-        image, make, scope["tf"] = tf.constant(pixels), tf.constant, tf
-    result = eval(
-        LINES[name], {**scope, "batch": {"image": image}, "MEAN": make(mean), "STD": make(std)}
+    framework, make = {"PyTorch": (torch, "tensor"), "JAX": (jnp, "asarray")}.get(
+        name, (tf, "constant")
     )
-    result = np.asarray(result)
-    if name == "PyTorch":
-        result = result.transpose(0, 2, 3, 1)
+    make = getattr(framework, make)
+    channels_first = name == "PyTorch"
+    image = make(pixels.transpose(0, 3, 1, 2) if channels_first else pixels)
+    scope = {"tf": tf, "batch": {"image": image}, "MEAN": make(mean), "STD": make(std)}
+    result = np.asarray(eval(LINES[name], scope))
+    result = result.transpose(0, 2, 3, 1) if channels_first else result
     assert result.dtype == np.float32
     assert np.allclose(result, (pixels - mean) / std, atol=1e-5)
