@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -93,6 +94,20 @@ def test_the_same_process_cannot_own_it_twice_and_leaves_nothing_behind(tmp_path
     with claim_directory(lock, "b"):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_file_that_its_last_owner_removes_meanwhile_is_made_anew(tmp_path, monkeypatch):
+    lock, opened, first = Layout(tmp_path).lock, os.open, contextlib.ExitStack()
+    first.enter_context(claim_directory(lock, "first"))
+
+    def open_then_lose(path, *arguments):
+        fd = opened(path, *arguments)
+        first.close()
+        return fd
+
+    monkeypatch.setattr(os, "open", open_then_lose)
+    with claim_directory(lock, "second"):
+        assert json.loads(lock.read_text())["socket"] == "second"
 
 
 @pytest.fixture

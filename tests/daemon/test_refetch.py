@@ -156,6 +156,14 @@ async def test_next_version_with_a_record_that_was_excluded_meanwhile_is_not_pub
     assert remade.facts.records == len(records) - 1
 
 
+async def test_next_version_without_a_record_is_tried_again(bench, source):
+    await shard(bench)
+    for path in source.iterdir():
+        path.write_bytes(b"another")
+    failed = await event(bench, ev.RemakeFailed, REMAKE)
+    assert failed.reason == "none of its records can be fetched now"
+
+
 async def test_damaged_shard_whose_source_is_gone_is_tried_again(bench, source):
     await shard(bench)
     source.rename(source.with_name("away"))

@@ -30,6 +30,20 @@ def test_damaged_shard_is_made_again_while_a_lease_names_it():
     assert (2, 0) not in cache.disk.directories[A].shards
 
 
+def test_shard_that_cannot_be_made_again_is_tried_later():
+    cache = a_whole_cache()
+    cache.disk.directories[A].shards[2, 0].intact = False
+    cache.send(ev.DamageReported("r", A, 2, 0))
+    cache.run(but=(do.RemakeShard,))
+    cache.pending.clear()
+    cache.send(ev.RemakeFailed(A, 2, "the store refuses"))
+    assert not cache.under_way(do.RemakeShard), "after a pause"
+    cache.now += 3600
+    cache.send(ev.Tick())
+    cache.run()
+    assert cache.disk.manifests[cache.acquire(0).lease].versions == ((2, 1),)
+
+
 def test_excluded_record_is_copied_away_before_the_reply():
     cache = a_whole_cache()
     cache.send(ev.ExcludeAsked("x", "a", ("003",)))

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.rotation import Boundary, Rotation
 from cachecd.policy.values import Rules
@@ -112,3 +113,18 @@ def test_after_a_clean_stop_what_was_delivered_still_counts():
     cache.end(old)
     cache.acquire(1)
     assert cache.live()[0] > before[0], "the oldest went"
+
+
+def test_refused_figures_are_written_later_as_they_are_then():
+    cache = a_full_cache(refresh=0.5, first=1)
+    lease = cache.epoch(0)
+    cache.send(ev.AcquireAsked("r", "a", "job", 1))
+    [refused] = cache.under_way(do.KeepFigures)
+    cache.pending.remove(refused)
+    cache.send(ev.DiskRefused(refused, "no space left"))
+    assert not cache.under_way(do.KeepFigures), "after a pause"
+    cache.send(ev.Delivered(lease, 1.0))
+    cache.now += 5
+    cache.send(ev.Tick())
+    [again] = cache.under_way(do.KeepFigures)
+    assert refused.figures["delivered"] == 0 < again.figures["delivered"]

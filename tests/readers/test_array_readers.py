@@ -11,7 +11,7 @@ import pytest
 import zarr
 
 from cachecd.config import DatasetConfig
-from cachecd.readers import windows
+from cachecd.readers import hdf5, windows
 from cachecd.sampler.origin import Reader
 from tests.sampler.arrays import Place
 
@@ -186,3 +186,15 @@ def test_a_zarr_array_that_would_be_unpickled_is_set_aside(tmp_path):
     (path / ".zarray").write_text(about.replace('"filters": null', '"filters": [{"id": "pickle"}]'))
     assert source.records() == []
     assert "the codec pickle" in source.set_aside["a.zarr"]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"window": 0, "path": "data"}, "expected whole numbers above 0"),
+        ({"window": 3}, "found no path, expected the path of a dataset"),
+    ],
+)
+def test_options_that_make_no_windows_are_refused(options, why):
+    with pytest.raises(ValueError, match=why):
+        hdf5.Windows(**options)

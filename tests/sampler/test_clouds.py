@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cachecd.errors import SourceUnreachableError, UnitError
+from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.stores.fetch import Store
 from cachecd.stores.lanes import Lanes
-from tests import clouds
+from tests import clouds, scripted
 from tests.clouds import ACCOUNT, ACCOUNT_KEY, Azure, Cloud, Google
 from tests.contracts.store import Filled, StoreContract, get, listed, opened
 from tests.scripted import ScriptedServer, scripted_server
@@ -74,6 +74,15 @@ class OfACloud(StoreContract):
             with pytest.raises(UnitError, match="changed since it was listed"):
                 get(store, "object", 6, found.etag, **bounds)
 
+    @pytest.mark.parametrize("trouble", [scripted.refusal(503, "Busy"), scripted.hang_up])
+    def test_trouble_that_passes_is_not_noticed(
+        self, filled: Filled, cloud: Cloud, server: ScriptedServer, trouble: scripted.Answer
+    ):
+        store, first = filled({"object": b"1"}), [trouble]
+        server.down = lambda handler: (first.pop() if first else cloud)(handler)
+        assert get(store, "object", 1) == b"1"
+        assert not first
+
     def test_a_bucket_that_does_not_exist_is_unreachable(self, filled: Filled, cloud: Cloud):
         store = filled({"object": b"12345"})
         cloud.root += "-renamed"
@@ -122,6 +131,14 @@ class TestGoogle(OfACloud):
             environ.setenv(name, "127.0.0.1:1")
         reason = "no credentials: looked in GOOGLE_APPLICATION_CREDENTIALS.*refused"
         refused(filled({"object": b"12345"}), reason)
+
+    def test_a_key_file_that_is_none_is_a_configuration_error(
+        self, cloud: Cloud, environ: pytest.MonkeyPatch, tmp_path: Path
+    ):
+        (tmp_path / "key.json").write_text("{}")
+        environ.setenv("GOOGLE_SERVICE_ACCOUNT", str(tmp_path / "key.json"))
+        with pytest.raises(ConfigError, match=r"gs://bucket: .*account file: missing field"):
+            opened(self.url)
 
 
 class TestAzure(OfACloud):

@@ -115,6 +115,8 @@ def test_a_pickle_is_refused_and_not_read(name):
         (b"", "no .npy file"),
         (npy(ARRAYS[0])[:-1], "47 bytes of data, expected 48 for int64"),
         (npy_with(described(shape="(1000000000000000000,)")), "0 bytes of data, expected 4000000"),
+        (npy_with(described(shape="(0, 9223372036854775808)")), "its shape is (0, 92233720368"),
+        (npy_with(described(), version=b"\3\0"), "version (3, 0)"),
         (npy_with(described("'|O'"), pickle.dumps(Exploding())), "Python objects"),
         (npy(np.array([Exploding()], object)), "Python objects"),
     ],
@@ -139,8 +141,11 @@ def altered(data: bytes, at: int, to: bytes) -> bytes:
         (npz({"a": ARRAYS[0]})[:-30], "no .npz file"),
         (altered(npz({"a": ARRAYS[0]}), 16, b"\0\0\0\0"), "Bad CRC-32"),
         (npz({"a": np.array([Exploding()], object)}), "Python objects"),
+        (npz({"a": ARRAYS[0]}, compression=zipfile.ZIP_BZIP2), "compressed by another method"),
+        (altered(npz({"a": ARRAYS[0]}), 8, b"\1\0"), "'a' is encrypted"),
+        (npz({str(n): ARRAYS[3] for n in range(1001)}), "more than 1000 arrays"),
     ],
-    ids=range(4),  # not the bytes, which have the time in them
+    ids=range(7),  # not the bytes, which have the time in them
 )
 def test_a_hostile_npz_file_is_an_error(data, why):
     with pytest.raises(ValueError) as caught:

@@ -114,6 +114,10 @@ BAD = {
     "size": ({"key": "a", "size": "large"}, "size is 'large', expected a whole number"),
     "beyond": ({"key": "a", "length": "6", "size": "5"}, "bytes 0 to 6 of an object of 5 bytes"),
     "gone": ({"key": "gone"}, "No such file"),
+    "a URL as key": ({"key": "s3://bucket/a", "size": "3"}, "a URL: call the column url"),
+    "NUL": ({"key": "a\0b", "size": "3"}, "the name 'a\\x00b' contains NUL"),
+    "empty": ({"key": "a", "length": "0"}, "length is 0, expected at least 1"),
+    "behind": ({"key": "a", "offset": "5", "size": "5"}, "from byte 5 on, of an object of 5 bytes"),
 }
 
 
@@ -139,11 +143,19 @@ def test_what_is_no_row_is_passed_over_too(place, caplog):
         "line 5: row ignored: ',' expected after '\"'",
         "line 6: row ignored: it is not UTF-8",
     ]
+    caplog.clear()
+    lines = b'{"key": "a", "size": 1}\n[1]\n{"key"\n\xff\n' + b"1\n" * 9
+    assert [u.key for u in place.list(lines, "t.jsonl")] == ["a"]
+    assert len(caplog.records) == 5 + 1, "the first five, and how many"
+    assert caplog.records[-1].getMessage().endswith("t.jsonl: ignored 12 of 13 rows")
 
 
 HOPELESS: dict[str, tuple[str, bytes, type[Exception], str]] = {
     "no header": ("t.csv", b"a,1\nb,2\n", ConfigError,
         "its first line is 'a', '1', expected the names"),
+    "no text": ("t.jsonl", b"x" * (3 << 20), ConfigError, "line 1 has more than 1048576 bytes"),
+    "no inventory": ("manifest.json", b'{"files": 1}', ConfigError,
+        "not a manifest of an S3 Inventory"),
     "no row of use": ("t.csv", b"key,size\na,x\nb,y\n", ConfigError,
         "none of its 2 rows can be used; line 2"),
     "cut off": ("t.csv.gz",
@@ -252,3 +264,7 @@ def test_an_inventory_lists_the_current_objects_below_the_url(s3: S3Server, monk
         ObjectInfo("with space+ü", 6, '"abd"'),
     ]
     assert not caplog.records
+    with pytest.raises(
+        ConfigError, match="inventory of the bucket of, expected one of s3://another/"
+    ):
+        listed(source.model_copy(update={"url": "s3://another/"}))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +19,7 @@ from cachecd.listing.first_look import check_sources
 from cachecd.model import Unit
 from cachecd.sampler.opening import open_store
 from cachecd.sampler.sources import open_source
+from cachecd.sampler.sources.parquet.footer import Footer
 from cachecd.sampler.units import list_units
 from cachecd_client._core import decode_example
 from tests.contracts.source import Bench
@@ -174,6 +177,19 @@ def test_a_flipped_bit_in_a_page_with_a_checksum_is_found(tmp_path: Path):
     assert bench.pour([bytes(body)]) == []
     assert "cannot be decoded" in bench.set_aside[0]
     assert "CRC" in bench.set_aside[0]
+
+
+def test_rows_that_are_not_there_are_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A footer that claims more rows than the pages have."""
+    groups = Footer._groups
+
+    def lying(footer: Footer, end: int) -> Any:
+        return tuple(dataclasses.replace(g, rows=g.rows + 5) for g in groups(footer, end))
+
+    monkeypatch.setattr(Footer, "_groups", lying)
+    bench = bench_of(tmp_path)
+    bench.pour([parquet({"a": [1, 2]})])
+    assert bench.set_aside == {0: "its Parquet footer claims 7 rows, it has 2: it is damaged"}
 
 
 def test_whatever_bits_are_flipped_it_is_the_units_fault_or_none(tmp_path: Path):

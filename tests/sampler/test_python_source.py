@@ -194,6 +194,9 @@ def test_a_listing_goes_on_behind_a_unit_but_misses_none_that_comes_out_of_order
     [
         ("x" * 70_000, "name of 70000 bytes"),
         ("a\0b", "contains NUL"),
+        ("", "its name is empty"),
+        (True, "gave True, expected"),
+        ({"size": 1}, "gave {'size': 1}, expected"),
         ({"name": "a", "size": -1}, "-1 bytes"),
     ],
 )

@@ -93,9 +93,15 @@ def sign_in(environ: pytest.MonkeyPatch, s3: S3Server) -> None:
         environ.setenv(name, s3.environ[name])
 
 
-def test_an_environment_that_makes_no_sense_is_refused_at_once(environ: pytest.MonkeyPatch):
-    environ.setenv("AWS_ACCESS_KEY_ID", "alone")
-    with pytest.raises(SourceUnreachableError, match=r"s3://bucket/.*AWS_SECRET_ACCESS_KEY"):
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [("AWS_PROFILE", "typo", "typo"), ("AWS_ACCESS_KEY_ID", "alone", "AWS_SECRET_ACCESS_KEY")],
+)
+def test_an_environment_that_makes_no_sense_is_refused_at_once(
+    environ: pytest.MonkeyPatch, name: str, value: str, said: str
+):
+    environ.setenv(name, value)
+    with pytest.raises(SourceUnreachableError, match=f"s3://bucket/.*{said}"):
         opened("s3://bucket/", "http://127.0.0.1:1")
 
 

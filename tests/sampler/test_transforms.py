@@ -137,6 +137,12 @@ class TestDecodeImage:
         with pytest.raises(UnitError, match=f"decode_image raised .*({reason})"):
             run({"payload": body}, "decode_image")
 
+    def test_a_missing_feature_is_named_with_those_there(self):
+        with pytest.raises(
+            UnitError, match="no feature 'payload' to decode; the record has jpg, key"
+        ):
+            run({"jpg": b"", "key": b""}, "decode_image")
+
 
 class TestResize:
     @pytest.mark.parametrize("size", [(4, 5), (12, 18), (6, 9)])

@@ -76,6 +76,7 @@ def test_rows_name_urls_of_several_hosts_and_each_is_asked_as_it_is_written(here
 REFUSED = {
     "another scheme": ("file:///etc/passwd", "expected http:// or https://"),
     "a password": ("http://user:secret@host/", "it contains a user or a password"),
+    "a port that is none": ("http://host:99999/", "is no URL"),
     "a new line": ("http://host/a\r\nHost: other", "is no URL"),
 }
 

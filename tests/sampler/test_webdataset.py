@@ -94,6 +94,10 @@ HOSTILE = {
     "endless": (header(b"a.jpg", 0, size=b"7" * 11), "'a' at byte 0 has 8589934591 bytes or more"),
     "no number": (header(b"a.jpg", 0, size=b"12x"), "no tar header at byte 0: its size is '12x"),
     "sparse": (header(b"a.jpg", 0, kind=b"S"), "the member 'a.jpg' at byte 0 is sparse"),
+    "sparse by pax": (pax({"GNU.sparse.major": "1"}) + header(b"a.jpg", 0), "is sparse"),
+    "pax size": (pax({"size": "-1"}) + header(b"a.jpg", 0), "gives '-1' as a size"),
+    "pax of no length": (member(b"x", b"0 a=b\n", kind=b"x"),
+        "the pax header at byte 0 is damaged"),
     "unknown": (header(b"a.jpg", 0, kind=b"?"), "is of the unknown type '?'"),
     "long name": (header(b"x", 1 << 32, kind=b"L"), "attributes of 4294967296 bytes"),
     "one name for all": (pax({"path": "a.jpg"}, b"g"), "gives all members one name or size"),
@@ -150,6 +154,7 @@ class TestWebDataset(SourceContract):
         [
             (["k.jpg", "k.JPG"], "the sample 'k' at byte 512 has 'jpg' twice, again at byte 1024"),
             ([f"k.{n:04d}.jpg" for n in range(1001)], "a key ends at the first dot of the name"),
+            (["k." + "x" * 256], "has a member whose extension is 'xxxxx"),
         ],
     )
     def test_members_that_make_no_sample_set_their_unit_aside(
