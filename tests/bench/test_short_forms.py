@@ -12,11 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from tests.bench import ingest, state
-from tests.bench.data import CASES, RecordSet, image, write_shards
 from tests.bench.feeding import WAYS
 
 ROOT = Path(__file__).parents[2]
@@ -100,19 +98,6 @@ def test_a_situation_is_measured(folder, name):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
     assert "| cachecd | " in done.stdout
-
-
-@pytest.mark.parametrize(
-    "name", ["torch: a thread that parses in Python, a queue", "torch: torch()"]
-)
-def test_a_way_to_feed_a_loop_delivers_every_image(tmp_path, name):
-    records = RecordSet(tmp_path, CASES["64kB"], 3.0)
-    records.make("tfrecord", write_shards)
-    rows = [row for batch in WAYS[name](records)() for row in np.asarray(batch["image"])]
-    numbers = sorted(int(row.ravel()[:8].copy().view(np.int64)[0]) for row in rows)
-    assert len(set(numbers)) == len(numbers) >= records.num_records - 4 * records.batch_size
-    first = next(row for row in rows if row.ravel()[:8].copy().view(np.int64)[0] == numbers[0])
-    assert np.array_equal(first, image(records.case, numbers[0]))
 
 
 def test_an_accuracy_is_reached_when_it_stays_for_three_snapshots():

@@ -51,25 +51,3 @@ def test_every_truncation_is_found_with_its_byte(path, compression):
         ) as caught:
             inflated(path)
         assert (caught.value.path, caught.value.offset) == (str(path), size)
-
-
-@pytest.mark.parametrize("compression", COMPRESSED)
-def test_every_flipped_bit_is_found_or_harmless(path, compression):
-    good = PACK[compression](PLAIN)
-    harmless = set()
-    for at in range(len(good)):
-        for bit in range(8):
-            bad = bytearray(good)
-            bad[at] ^= 1 << bit
-            path.write_bytes(bad)
-            if compression_of(path) is None:
-                assert at < 2
-                continue
-            try:
-                content = inflated(path)
-            except CorruptRecordError:
-                continue
-            assert content == PLAIN
-            harmless.add(at)
-    # What no checksum covers: GZIP's text flag, time, level and operating system.
-    assert harmless <= ({3, 4, 5, 6, 7, 8, 9} if compression == "GZIP" else set())

@@ -10,7 +10,7 @@ from cachecd_client.errors import CallerError
 from cachecd_client.files.file_set import FileSet
 from tests.client.records import examples, labels, write, write_set
 from tests.client.test_epoch import corrupt
-from tests.core.processes import in_child, run_program, until
+from tests.core.processes import in_child, until
 
 N, EACH = 103, 20
 
@@ -132,26 +132,8 @@ def test_a_corrupt_record_is_replaced_by_another_and_said_once(corrupt_file, cap
     assert "count the others twice (on_corrupt='raise'" in line.message
 
 
-def test_a_warning_of_a_replaced_record_reaches_stderr_without_any_logging_set_up(corrupt_file):
-    path, _ = corrupt_file
-    code = (
-        "import sys; from cachecd_client import FileSet; "
-        "list(FileSet(sys.argv[1]).numpy(6, drop_last=False))"
-    )
-    assert "this pass replaced 1 corrupt records" in run_program(code, path).stderr
-
-
 def native_threads() -> int:
     return len(os.listdir("/proc/self/task"))
-
-
-def test_the_repr_shows_batches_features_and_position(files):
-    loader = files.numpy(8, features=["image", "label"], rank=1, world=2)
-    next(iter(loader))
-    assert repr(loader) == (
-        f"<Loader: {len(loader)} batches of 8 rows, image uint8[2, 3], label int64[]; "
-        "rank 1 of 2, at batch 1 of pass 0>"
-    )
 
 
 # Pass after pass

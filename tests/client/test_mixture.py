@@ -242,9 +242,6 @@ def test_what_a_mixture_cannot_be_read_as_is_refused_with_what_can(cache, sizes)
         next(cache.epochs(WEIGHTS, 1, job="another")).numpy(batch_size=4)
 
 
-# Weights
-
-
 @pytest.mark.parametrize(
     ("weights", "why"),
     [
@@ -261,8 +258,3 @@ def test_weights_that_cannot_be_are_refused(weights, why):
         Weights(weights)
     with pytest.raises(CallerError, match=why):
         Weights(lambda progress: weights).at(0.5)
-
-
-def test_weights_count_against_each_other():
-    found = Weights({"web": 6e-9, "code": 2e-9, "talk": 0}).at(0.0)
-    assert found == pytest.approx({"web": 0.75, "code": 0.25, "talk": 0})

@@ -87,16 +87,6 @@ def test_a_dataset_of_the_first_epoch_goes_on_too(cache):
     epochs.close()
 
 
-def test_a_run_left_at_its_end_has_nothing_more_and_asks_for_nothing(cache, granting):
-    run = {"records": 42, "steps_per_epoch": 4}
-    whole, _ = all_of(cache, **run)
-    before, state = left_at(cache, 2, 2, **run)
-    assert before == whole
-    asked = len(granting.of(Acquire))
-    assert all_of(cache, **run, state=state) == ([], [])
-    assert len(granting.of(Acquire)) == asked
-
-
 def test_the_shuffle_window_is_that_of_the_state_to_the_end_of_its_epoch(cache, cache_dir, daemon):
     """By default it follows from the machine's memory."""
     windows = [2000, 3000, 3000]
@@ -176,15 +166,6 @@ def test_where_the_set_is_gone_the_epoch_begins_anew_and_what_was_read_counts(mo
     assert [r.message for r in caplog.records if "begins anew" in r.message]
 
 
-def test_a_run_that_read_its_epoch_names_its_place_and_no_set(moved):
-    with connect(moved.endpoint) as cache:
-        _, state = left_at(cache, 1, 7, n=3)
-        next(cache.epochs("train", n=3, state=state)).release()
-    asked = moved.of(Acquire)[-1]
-    assert (asked.epoch, asked.generation, asked.fingerprint) == (2, GENERATION, "")
-    assert (asked.shards, asked.streams, asked.place) == ([], 2, 70)
-
-
 @pytest.mark.parametrize(("place", "anew"), [(80, False), (60, True)])
 def test_what_was_read_of_which_shard_counts_in_the_same_cache_alone(moved, place, anew):
     """A cache that is behind the run's has other records under the same numbers."""
@@ -197,12 +178,3 @@ def test_what_was_read_of_which_shard_counts_in_the_same_cache_alone(moved, plac
     assert (after == fresh) == anew
     read = {label for batch in before for label in batch}
     assert anew or not read & {label for batch in after for label in batch}
-
-
-def test_a_state_of_an_epoch_beyond_the_end_is_refused(cache):
-    _, state = left_at(cache, 2, 1, n=3)
-    with pytest.raises(CallerError, match=r"start=2, n=1: .* the start of a state is its epoch"):
-        cache.epochs("train", 1, state=state)
-
-
-# Records that count as read in a resumed run

@@ -3,7 +3,6 @@
 import faulthandler
 import gc
 import itertools
-import logging
 import multiprocessing
 import pickle
 
@@ -153,46 +152,6 @@ def test_workers_repeat_the_pass_until_set_epoch(files):
     for epoch, expected in ((3, fourth), (0, first), (0, first)):
         dataset.set_epoch(epoch)
         assert rows(loader) == expected
-
-
-@pytest.fixture
-def log(tmp_path, monkeypatch):
-    """The log, of workers too."""
-    path = tmp_path / "log"
-    handler = logging.FileHandler(path)
-    monkeypatch.setattr(logging.getLogger("cachecd"), "handlers", [handler])
-    yield path
-    handler.close()
-
-
-def test_second_pass_through_workers_warns_once(files, log):
-    dataset = files.to_dataset(batch_size=4)
-    loader = through(dataset, 2, persistent_workers=True)
-    list(loader)
-    for _ in range(2):
-        dataset.set_epoch(0)
-        list(loader)
-    assert not log.read_text()
-    for _ in range(3):
-        list(loader)
-    (said,) = log.read_text().splitlines()
-    assert said.startswith(
-        "pass 0 of rank 0 of 1 repeats the order of the pass before: call set_epoch"
-    )
-
-
-def test_state_continued_by_workers_is_refused_a_second_time(files):
-    expected = passes_of(files, 1)[0]
-    begun = files.torch(**OPTIONS)
-    assert rows(itertools.islice(begun, 5)) == expected[:5]
-    dataset = files.to_dataset(**OPTIONS)
-    dataset.load_state_dict(begun.state_dict())
-    loader = through(dataset, 2, persistent_workers=True)
-    assert rows(loader) == expected[5:]
-    with pytest.raises(
-        CallerError, match=r"state of pass 0, batch 5, was continued before: call set"
-    ):
-        rows(loader)
 
 
 def test_what_workers_read_counts_for_the_run_whatever_is_looked_at(cache):

@@ -103,15 +103,6 @@ def test_a_file_in_the_place_of_the_socket_is_told_from_a_dead_daemon(tmp_path):
     assert "the path is no socket" in unreachable(tmp_path / "file")
 
 
-def test_a_daemon_that_starts_again_is_awaited(daemon):
-    scripted = daemon()
-    scripted.kill()
-    starts = threading.Timer(0.2, scripted.start)
-    starts.start()
-    Transport(scripted.endpoint).await_owner(10.0)
-    starts.join()
-
-
 def test_a_socket_of_another_group_is_told_from_none(tmp_path):
     """As nobody, for whom the folder is closed."""
     (tmp_path / "closed").mkdir(mode=0)
@@ -152,16 +143,6 @@ def test_an_answer_that_does_not_fit_is_an_error_at_once(daemon, body):
     scripted = daemon(lambda request: [protocol.VERSION_FRAME, body])
     with pytest.raises(ProtocolVersionError, match="this client cannot read the answer"):
         Transport(scripted.endpoint).ask(AskStatus("1"), 10)
-
-
-def test_figures_that_are_no_numbers_never_reach_the_trainer(daemon):
-    figures = ["1e400", "NaN", "true", '"1"', "1" + "0" * 400]
-    for figure in figures:
-        body = b'{"type": "Waiting", "id": "1", "have_bytes": 1, "want_bytes": 2, '
-        body += f'"bytes_per_second": {figure}}}'.encode()
-        scripted = daemon(lambda request, body=body: [protocol.VERSION_FRAME, body])
-        with pytest.raises(ProtocolVersionError, match="bytes_per_second is"):
-            Transport(scripted.endpoint).ask(Acquire("1", "train", "job", 0), 10)
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from cachecd.config.array import ArrayConfig, ArrayFile
-
 NPY = "format: npy\n      array: "
 
 
@@ -41,16 +39,3 @@ def test_windows_are_for_npy_alone(complaints, good):
     assert "datasets.train.source: found no array, expected array: {window: ...}" in line
     [line] = complaints(good.replace("format: files", "format: files\n      array: {window: 3}"))
     assert "array: found array for format files" in line
-
-
-def test_a_pattern_may_stand_alone(loaded, good):
-    array = "{window: 4, arrays: {a: '*.a.npy', b: {match: '*.b', dtype: '>i2', shape: [2]}}}"
-    config = loaded(good.replace("format: files", NPY + array))
-    [source] = [dataset.source for dataset in config.datasets.values()]
-    assert source.array == ArrayConfig(
-        window=4,
-        arrays={
-            "a": ArrayFile(match="*.a.npy"),
-            "b": ArrayFile(match="*.b", dtype=">i2", shape=(2,)),
-        },
-    )

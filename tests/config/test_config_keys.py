@@ -78,12 +78,6 @@ def test_class_names_are_what_is_written_numbers_too(loaded, good):
     assert Config.model_validate(json.loads(config.model_dump_json())) == config
 
 
-def test_aliases_stand_for_what_they_name(loaded, good):
-    text = good.replace("source:\n", "source: &store\n") + "  eval: {source: *store, pin: true}\n"
-    datasets = loaded(text).datasets
-    assert datasets["eval"].source == datasets["train"].source
-
-
 BOUNDS = {
     "as many connections as workers": ("version: 1",
         "version: 1\nsampler: {workers: 4, connections: 4}"),
@@ -126,10 +120,3 @@ def test_a_limit_below_the_first_sets_is_too_small_and_says_what_would_do(loaded
     ):
         loaded(text + "grow: {first: 200GiB}}\n")
     assert loaded(text + "grow: {first: 100GiB}}\n").cache.limit == 500 << 30
-
-
-def test_a_limit_below_one_shard_is_too_small(loaded, good):
-    with pytest.raises(
-        LimitTooSmallError, match=r"cache\.limit: found 1MiB, expected at least one shard"
-    ):
-        loaded(good.replace("500GiB", "1MiB"))

@@ -159,17 +159,6 @@ def test_a_step_for_no_joined_feature_is_reported(complaints, good):
     assert line.endswith("reads the feature payload, expected one of source.join: a, b")
 
 
-def test_a_socket_path_of_107_bytes_is_taken_and_one_of_108_is_refused_with_its_length(
-    loaded, complaints, good
-):
-    path = "/" + "é" * 53
-    assert len(path.encode()) == 107
-    assert loaded(f"{good}server: {{endpoint: 'ipc://{path}'}}").server.endpoint == f"ipc://{path}"
-    (line,) = complaints(f"{good}server: {{endpoint: 'ipc://{path}x'}}")
-    assert line.startswith("10:20: server.endpoint: found a socket path of 108 bytes")
-    assert "expected at most 107" in line
-
-
 def test_all_mistakes_are_reported_at_once_in_the_order_of_the_file(complaints, good):
     text = good.replace("500GiB", "lots").replace("files", "folders").replace("dir:", "dri:")
     lines = complaints(text + "sampler: {workers: 0, connections: -1}\n")
@@ -179,22 +168,6 @@ def test_all_mistakes_are_reported_at_once_in_the_order_of_the_file(complaints, 
         "datasets.train.source.format:",
         "sampler.workers:",
         "sampler.connections:",
-    ]
-
-
-def test_misspelled_key_hides_no_other_mistake(complaints, good):
-    lines = complaints(good.replace("limit: 500GiB", "limit: lots\n  limt: 1GiB"))
-    assert [line.split(" ")[1] for line in lines] == ["cache.limit:", "cache.limt:"]
-
-
-def test_removed_key_does_not_stand_for_a_missing_one(complaints):
-    text = "version: 1\ncache: {dir: /c, limit: 1GiB}\ndatasets:\n  train:\n    sources: []\n"
-    assert [line.split(" ", 2)[1:] for line in complaints(text)] == [
-        [
-            "datasets.train.source:",
-            "missing: Where the examples come from, {url: ..., format: ...}",
-        ],
-        ["datasets.train.sources:", 'removed; use epochs({"web": 0.7, "code": 0.3})'],
     ]
 
 

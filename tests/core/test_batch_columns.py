@@ -153,13 +153,6 @@ def test_a_record_that_does_not_fit_names_feature_file_and_offset(
         assert str(caught.value).startswith(f"{path}: record at byte 0: feature '{feature[0]}'")
 
 
-def test_a_record_that_is_no_example_is_a_schema_error(tmp_path):
-    path = write(tmp_path / "a", [b"\x0a\xffnot an example"])
-    reader = reader_of(path, [("x", "int64", "int64", (), False)], batch_size=1)
-    with pytest.raises(SchemaError, match=r"record at byte 0: not a tf.train.Example: .* at byte"):
-        reader.next()
-
-
 @pytest.mark.parametrize(
     ("feature", "message"),
     [

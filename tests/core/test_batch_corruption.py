@@ -229,9 +229,6 @@ def test_offsets_between_records_are_corrupt_records(shard):
         reader.next()
 
 
-# Names that are not UTF-8
-
-
 def test_ids_are_those_of_the_replacement(shard):
     spoil(shard, [4])
     reader = read(shard, batch_size=N, ids=True)

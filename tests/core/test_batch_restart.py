@@ -74,24 +74,9 @@ def test_a_start_beyond_the_last_batch_is_refused_and_the_reader_stays_of_use(pa
     assert len(labels(several)) == N
 
 
-# Readers that take turns
-
-
-# How much was made ahead, as each batch was delivered
-
-
 def test_a_queue_that_has_all_the_rest_is_full_whatever_its_size(path):
     several = reader(path, prefetch_bytes=1 << 30)
     until(lambda: not reader_threads())  # they end when all is made
     for taken in range(1, 16):
         several.next()
         assert several.queue_filled == taken
-
-
-def test_a_queue_of_one_batch_is_empty_whenever_that_is_taken_but_the_last(path):
-    several = reader(path, prefetch_bytes=0)
-    for _ in range(14):
-        several.next()
-        assert several.queue_filled == 0
-    several.next()
-    assert several.queue_filled == 1

@@ -109,20 +109,6 @@ def test_records_are_counted_by_sidecar_offsets_or_a_walk(files, tmp_path: Path)
         count_records([(str(tmp_path / "none"), None)])
 
 
-def test_a_column_says_of_which_dataset_the_file_is(files):
-    of = np.array([7, 7, -5, 2**40, 7, 9])
-    options = {"batch_size": 16, "last": "short", "ids": True, "datasets": of}
-    seen = 0
-    for batch in BatchReader(
-        files, FEATURES, stages=[table([(0, 3, 9), (3, 0, 20), (5, 0, 5)])], **options
-    ):
-        there = batch["_shard"] >= 0
-        assert batch["_dataset"].tolist() == np.where(there, of[batch["_shard"]], -1).tolist()
-        seen += int(there.sum())
-    assert seen == 34
-    assert "_dataset" not in next(iter(BatchReader(files, FEATURES, batch_size=16, ids=True)))
-
-
 def test_records_of_a_file_that_is_gone_are_counted_by_the_total(tmp_path):
     """Those of one file exactly; those of several in equal parts."""
     files = []

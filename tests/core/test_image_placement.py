@@ -110,16 +110,6 @@ def test_center_crops_are_torchvisions(height, width, shorter, size):
     assert (box, part, flip) == ((0, 0, height, width), (*expected, *size), False)
 
 
-@pytest.mark.parametrize(("height", "width"), PICTURES[:5])
-def test_whole_pictures_are_scaled_to_side_or_extent(height, width):
-    box = 0, 0, height, width
-    scaled = resize(height, width, 100)
-    found = _core.place_image({"crop": "none", "shorter": 100}, height, width, 0)
-    assert found == (box, scaled, (0, 0, *scaled), False)
-    found = _core.place_image({"crop": "none", "height": 5, "width": 9}, height, width, 0)
-    assert found == (box, (5, 9), (0, 0, 5, 9), False)
-
-
 @pytest.mark.parametrize(
     ("options", "height", "width", "why"),
     [

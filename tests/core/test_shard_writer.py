@@ -168,14 +168,6 @@ def test_a_corrupt_frame_is_named_and_those_before_it_stay(tmp_path):
 # Failure
 
 
-def test_an_existing_file_is_not_touched(tmp_path):
-    (tmp_path / "a").write_bytes(b"mine")
-    with pytest.raises(FileExistsError) as caught:
-        _core.ShardWriter(str(tmp_path / "a"))
-    assert caught.value.filename == str(tmp_path / "a")
-    assert (tmp_path / "a").read_bytes() == b"mine"
-
-
 def test_a_disk_too_small_for_the_capacity_shows_at_once_and_leaves_nothing():
     # A tmpfs compares the request with its size before it allocates; a disk would be filled first.
     path = f"/dev/shm/cachecd-test-{os.getpid()}"

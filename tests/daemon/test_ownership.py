@@ -87,15 +87,6 @@ def test_a_daemon_that_is_killed_owns_nothing_even_if_its_samplers_live(owner, t
         }
 
 
-def test_the_same_process_cannot_own_it_twice_and_leaves_nothing_behind(tmp_path):
-    lock = Layout(tmp_path).lock
-    with claim_directory(lock, "a"), pytest.raises(InUseError, match=f"pid {os.getpid()}"):
-        refused(claim_directory(lock, "b"))
-    with claim_directory(lock, "b"):
-        pass
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_lock_file_that_its_last_owner_removes_meanwhile_is_made_anew(tmp_path, monkeypatch):
     lock, opened, first = Layout(tmp_path).lock, os.open, contextlib.ExitStack()
     first.enter_context(claim_directory(lock, "first"))

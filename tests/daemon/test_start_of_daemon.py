@@ -14,7 +14,6 @@ import pytest
 from cachecd.config import Config
 from cachecd.daemon.identities import classes_rule, identity_of
 from cachecd.daemon.manifest import encode_manifest
-from cachecd.daemon.rules import rules_of
 from cachecd.daemon.start import Start, start
 from cachecd.disk import leases, publish
 from cachecd.disk.durable import write_figures
@@ -234,15 +233,6 @@ def test_source_id_keeps_the_directory_of_a_bucket_that_moves(tmp_path):
         assert directory_name(identity_of(new)) == directory_name(identity_of(old))
         assert classes_rule(new) == classes_rule(old)
         assert new.source.identity == old.source.identity
-
-
-def test_sides_of_a_split_are_generations_of_their_own(tmp_path):
-    given = config(tmp_path, split={"eval": 0.1})
-    names = {name: directory_name(identity_of(d)) for name, d in given.datasets.items()}
-    assert len(set(names.values())) == 2
-    rules = {each.name: each for each in rules_of(given, LIMIT, names)}
-    assert (rules["train"].pin, rules["train-eval"].pin) == (False, True)
-    assert rules["train"].split != rules["train-eval"].split != ""
 
 
 def test_class_numbers_depend_on_url_and_label_rule_alone(tmp_path):

@@ -103,15 +103,6 @@ def test_damaged_newest_sidecar_gives_no_cursor_and_uses_its_number(layout):
     assert found.heads[0] == (2, cursor(3))
 
 
-def test_sidecar_alone_of_a_shard_without_records_is_a_shard(layout):
-    write(layout, 0, records=0)
-    publish.publish(layout, 0)
-    found = start(layout)
-    assert statuses(found) == {(0, 0): "live"}
-    assert found.shards[0].facts.records == 0
-    assert found.heads[0] == (1, cursor(3))
-
-
 def test_quarantined_shard_is_to_be_made_again(layout):
     make(layout, 0, 3)
     publish.mark_bad(layout, 0, 0)
@@ -166,15 +157,6 @@ def test_newer_shard_is_believed_over_the_state(layout):
 def test_number_of_a_lease_is_never_used_again(layout):
     make(layout, 0)
     assert start(layout, leased={(6, 0)}).heads[0] == (3, cursor(3))
-
-
-def test_mark_without_a_file_is_a_leftover_and_uses_its_number(layout):
-    make(layout, 0)
-    publish.mark_retired(layout, [9])
-    found = start(layout)
-    assert found.heads[0] == (4, cursor(3))
-    remove_leftovers(layout, found, State())
-    assert not layout.old(9).exists()
 
 
 def test_unknown_files_are_never_touched(layout):

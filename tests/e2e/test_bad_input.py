@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import structlog
 from cachecd.cli import run_command
 from cachecd.disk import filesystem
 from tests.e2e.daemons import Daemon, run
-from tests.e2e.reading import by_numpy, expected
 
 CALLER, WORLD = 2, 1  # exit codes: the call or the configuration is wrong; the world is
 
@@ -40,29 +38,6 @@ def refused(daemon: Daemon, code: int, **how: Any) -> str:
     assert done.returncode == code, line
     assert line.startswith("cachecd: ")
     return line.removeprefix("cachecd: ")
-
-
-def test_a_limit_below_the_minimum_is_refused_with_a_figure_that_would_do(daemon, train, objects):
-    served: Daemon = daemon({"train": train()}, limit="1MiB")
-    said = refused(served, CALLER)
-    found = re.search(r"^\S+:\d+:\d+: cache\.limit: .* expected at least (\d+)MiB", said)
-    assert found, said
-
-    # One MiB less will not do, and that figure will: it reaches `first`, and rotates.
-    served.document["cache"]["limit"] = f"{int(found[1]) - 1}MiB"
-    assert f"at least {found[1]}MiB" in refused(served, CALLER)
-    served.document["cache"]["limit"] = f"{found[1]}MiB"
-    served.start()
-    sets = []
-    with served.connect() as cache:
-        for epoch in cache.epochs("train", 5, timeout=30):
-            sets.append(set(epoch.files))
-            records = by_numpy(epoch)
-            assert records == expected(objects, records)
-            epoch.release()
-            served.settle()
-    assert sets[-1] - sets[0], "it rotates"
-    assert sets[0] - sets[-1]
 
 
 @pytest.mark.parametrize("at_fault", [CALLER, WORLD])

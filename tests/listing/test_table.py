@@ -27,52 +27,6 @@ def add(table, page, defer=False):
     return found
 
 
-def test_blocks_double_and_end_with_the_listing(table):
-    for start in range(0, 4000, 1000):
-        add(table, units(start, start + 1000))
-    assert table.ends == (256, 768, 1792, 3840)
-    table.close_block()
-    assert table.ends == (256, 768, 1792, 3840, 4000)
-    table.close_block()
-    assert table.ends[-2:] == (3840, 4000)
-    add(table, units(4000, 5000))
-    table.finish()
-    assert table.ends[-2:] == (4000, 5000)
-
-
-def test_listed_again_only_changes_are_written(table):
-    add(table, units(0, 1000))
-    found = table.compare(units(0, 1000))
-    assert (found.new, found.rewritten, found.cost) == ((), (), 0)
-    assert found.numbers == tuple(range(1000))
-    page = [*units(0, 10), unit(10, "other"), unit(11, size=7), *units(1000, 1001)]
-    found = add(table, page)
-    assert found.numbers == (*range(12), 1000)
-    assert [row[-1] for row in found.rewritten] == [10, 11]
-    assert [(u.etag, u.size) for u in table.units([9, 10, 11])] == [
-        ("e", 100),
-        ("other", 100),
-        ("e", 7),
-    ]
-    assert table.num_bytes == 100 * 1001 - 93
-
-
-def test_deferred_changes_are_written_at_the_end(table):
-    add(table, units(0, 1000))
-    add(table, units(1000, 2000))
-    for start in (0, 1000):
-        add(table, [unit(n, "new", 50) for n in range(start, start + 1000)], defer=True)
-    assert {u.etag for u in table.units(range(1000))} == {"e"}
-    assert table.num_bytes == 200_000
-    table.finish()
-    assert {u.etag for u in table.units(range(1000, 2000))} == {"new"}
-    assert table.num_bytes == 100_000
-    add(table, units(0, 10), defer=True)
-    table.forget_deferred()
-    table.finish()
-    assert {u.etag for u in table.units(range(10))} == {"new"}
-
-
 def test_parts_of_an_object_are_units_of_their_own(table):
     parts = [ObjectInfo("a.npy", 4, "e", begin) for begin in (8, 0, 4)]
     add(table, [*parts, ObjectInfo("a", 1)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from cachecd.errors import NoRoomError, RewrittenError, SourceError, SourceUnreachableError
-from cachecd.model import ObjectInfo
 from tests.listing.sources import Source, unit, units
 
 
@@ -81,11 +80,6 @@ def test_rewritten_source_is_refused_at_a_start(source):
     assert source.units([1399]) == [unit(1399, "other")]
 
 
-def test_later_listings_are_not_judged(source):
-    source.list(units(0, 1000))
-    assert source.list(units(0, 1000, "other")).rewritten == 1000
-
-
 def test_source_that_is_empty_now_is_not_believed(source):
     source.list(units(0, 10))
     with pytest.raises(
@@ -104,9 +98,3 @@ def test_listing_that_repeats_itself_ends(source):
     with pytest.raises(SourceUnreachableError, match="repeats itself"):
         source.list(units(0, 1000) * 50)
     source.list(units(0, 1000) * 5)
-
-
-def test_impossible_unit_fails_the_listing(source):
-    with pytest.raises(SourceError, match="bad"):
-        source.list([*units(0, 300), ObjectInfo("bad", -5)])
-    assert len(source.table) == 0

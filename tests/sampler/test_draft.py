@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import resource
 from pathlib import Path
 
 import pytest
 
-from cachecd.errors import DiskError, UnitError
+from cachecd.errors import UnitError
 from cachecd.model import MOST_LANES, Cursor, Lane, Skipped, Unit
 from cachecd.sampler.draft import Draft, cursors_text, discard, skipped_bytes
 from cachecd_client._core import Sidecar
@@ -52,19 +50,6 @@ def test_a_value_that_cannot_be_stored_is_the_units_fault(path: str, value: obje
     with pytest.raises(UnitError):
         draft(path, Schema((Feature("x", "int64", "int64", ()),))).add({"x": value}, unit(0), 0)
     assert not Path(path).exists()
-
-
-def test_a_disk_that_refuses_leaves_nothing(path: str, tmp_path: Path):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (CAPACITY // 2, hard))
-    try:
-        with pytest.raises(DiskError) as caught:
-            draft(path).add({"x": 1}, unit(0), 0)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert isinstance(caught.value.__cause__, OSError)
-    assert caught.value.__cause__.errno == errno.EFBIG
-    assert list(tmp_path.iterdir()) == []
 
 
 def some_cursor(wide: bool) -> Cursor:
