@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from bisect import bisect_right
 from collections.abc import Generator
 
@@ -11,6 +12,7 @@ import pytest
 from cachecd.config import SourceConfig
 from cachecd.errors import SourceUnreachableError
 from cachecd.listing.source_pages import SourcePages
+from cachecd.listing.table_update import UnusableListingError
 from cachecd.model import ObjectInfo
 from cachecd.stores.lanes import Ask, Lanes, Page
 from cachecd.stores.sweep import Sweep
@@ -93,3 +95,10 @@ def test_store_whose_order_is_another_is_listed_by_one_request_at_a_time():
         read(pages)
     assert not pages.goes_on
     assert read(pages.anew()) == OBJECTS
+
+
+def test_store_that_lists_a_page_again_and_again_is_found_out(monkeypatch):
+    store = Store(1 << 30, lanes=False)
+    monkeypatch.setattr(store, "units", lambda *_: itertools.repeat(OBJECTS[:500]))
+    with pytest.raises(UnusableListingError, match="the same page twice in a row"):
+        read(SourcePages(store, SOURCE))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,13 +11,17 @@ from typing import Any
 import pytest
 
 from cachecd.config import SourceConfig
+from cachecd.errors import UnitError
 from cachecd.model import Unit
-from cachecd.sampler.units import list_units
+from cachecd.sampler.joined import Joined
+from cachecd.sampler.units import list_units, sweep_units
+from cachecd.stores.lanes import Lanes
 from cachecd_client._core import decode_example, encode_example
 from tests.contracts.source import SourceContract, TwiceContract
 from tests.contracts.store import opened
 from tests.sampler.test_sources import BODIES
 from tests.sampler.test_worker import Bench
+from tests.stores import S3Server
 
 JOIN = {"image": "images/*.png", "mask": "masks/*.json"}
 CONFIG = {"source": {"url": "file:///nowhere", "format": "files", "join": JOIN}}
@@ -84,6 +89,20 @@ def test_patterns_select_and_name_the_units(put: Put, picks: dict[str, Any], pic
     assert keys(url, **picks) == picked
 
 
+@pytest.mark.parametrize("picks", [{"join": JOIN}, {"match": "images/*", "skip": "*7.png"}])
+def test_several_requests_at_a_time_list_the_same_units(s3: S3Server, monkeypatch, picks):
+    for name, value in s3.environ.items():
+        monkeypatch.setenv(name, value)
+    bucket, url = s3.bucket(f"joined-{next(iter(picks))}"), f"s3://joined-{next(iter(picks))}/a"
+    s3.put(bucket, {f"a/{kind}/{n}.png": b"1" for kind in ("images", "masks") for n in range(30)})
+    source = SourceConfig.model_validate({"url": url, "format": "files", **picks})
+    sweep = sweep_units(source, opened(url, **picks), Lanes())
+    assert sweep is not None
+    swept = [unit.key for page in iter(sweep.next, None) for unit in page]
+    sweep.close()
+    assert sorted(swept) == keys(url, **picks) != []
+
+
 def test_only_the_folder_of_the_first_pattern_is_listed(put: Put):
     url = put({f"{folder}/{n}.png": b"1" for folder in ("images", "masks") for n in range(3)})
     backend: Any = opened(url, join={"i": "images/*.png", "m": "masks/*.png"}).backend
@@ -147,3 +166,15 @@ def test_a_folder_that_is_gone_costs_no_unit(tmp_path: Path):
     source = {"url": f"file://{tmp_path}/gone", "format": "files", "join": JOIN}
     failed = Bench(tmp_path / "tmp", source=source).failed([Unit(0, "1", 10)])
     assert (failed.cause, "not mounted?" in failed.reason) == ("source", True)
+
+
+def test_a_joined_object_that_cannot_be_read_now_is_named_and_tried_again():
+    class Refusing:
+        async def find(self, key: str) -> None:
+            raise UnitError("refused", passing=True)
+
+    reader: Any = Refusing()
+    unit = Joined(Unit(0, "k", 3, "e"), {"a": "*1", "b": "*2"}, reader, lambda size: None)
+    with pytest.raises(UnitError, match="'k2': refused") as caught:
+        asyncio.run(unit.read(0, 3))
+    assert caught.value.passing

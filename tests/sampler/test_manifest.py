@@ -153,6 +153,7 @@ def test_what_is_no_row_is_passed_over_too(place, caplog):
 HOPELESS: dict[str, tuple[str, bytes, type[Exception], str]] = {
     "no header": ("t.csv", b"a,1\nb,2\n", ConfigError,
         "its first line is 'a', '1', expected the names"),
+    "no CSV": ("t.csv", b'"key,size\na,1\n', ConfigError, "its first line is not CSV"),
     "no text": ("t.jsonl", b"x" * (3 << 20), ConfigError, "line 1 has more than 1048576 bytes"),
     "no inventory": ("manifest.json", b'{"files": 1}', ConfigError,
         "not a manifest of an S3 Inventory"),
