@@ -159,6 +159,15 @@ def test_number_of_a_lease_is_never_used_again(layout):
     assert start(layout, leased={(6, 0)}).heads[0] == (3, cursor(3))
 
 
+def test_mark_without_a_file_is_a_leftover_and_uses_its_number(layout):
+    make(layout, 0)
+    publish.mark_retired(layout, [9])
+    found = start(layout)
+    assert found.heads[0] == (4, cursor(3))
+    remove_leftovers(layout, found, State())
+    assert not layout.old(9).exists()
+
+
 def test_unknown_files_are_never_touched(layout):
     make(layout, 0)
     (layout.shards / "notes.txt").write_bytes(b"mine")
