@@ -158,7 +158,13 @@ def test_every_bad_file_is_one_line_and_the_exit_code_is_1(cachecd, cache):
 
 
 def test_unknown_files_are_listed_and_are_no_fault(cachecd, cache):
-    shards = cache.of("train").shards
+    """What the daemon keeps beside the shards is not unknown."""
+    train, layout = cache.of("train"), cache.layout
+    for path in (layout.excluded, layout.egress, train.state, train.snapshot, train.bad(1)):
+        path.write_bytes(b"")
+    for path in (train.old(2), layout.rotation("train"), layout.classes("train", "ab12")):
+        path.write_bytes(b"")
+    shards = train.shards
     stray = [
         cache.root / "notes.txt",
         shards / "1.tfrecord",

@@ -94,16 +94,6 @@ def test_a_set_that_is_refused_releases_those_of_the_other_datasets(cache, grant
     assert held() == set()
 
 
-def test_of_each_dataset_unread_records_come_first_whatever_the_others_do(cache):
-    found = []
-    for epoch in cache.epochs({"web": 0.5, "code": 0.5}, 4, steps_per_epoch=1):
-        found += labels(epoch.numpy(batch_size=20))
-    web, code = ([label for label in found if lo <= label < lo + 1000] for lo in (0, 1000))
-    assert len(set(web)) == len(web), "of 40, 50, 60 and 70"
-    for at in range(0, len(code), 20):
-        assert len(set(code[at : at + 20])) == len(code[at : at + 20])
-
-
 def test_weights_that_the_loop_changes_count_from_the_next_epoch(cache, granting):
     weights = {"web": 3, "code": 1}
     shares, named = [], []

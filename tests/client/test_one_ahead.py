@@ -4,6 +4,7 @@ Tests have no such device: a lane that keeps a log stands for it, and at the end
 """
 
 import contextlib
+import itertools
 
 import numpy as np
 import pytest
@@ -118,32 +119,34 @@ def test_an_interrupt_while_one_is_sent_leaves_at_once_and_loses_none(loader, la
     assert firsts(again) == [4, 8, 12, 16]
 
 
+class Recorded:
+    """A stream or an event of torch, which notes in `log` what is asked of it."""
+
+    def __init__(self, log, name):
+        self.log, self.name = log, name
+
+    def wait_stream(self, other):
+        self.log.append((self.name, "waits for", other.name))
+
+    wait_event = wait_stream
+
+    def record(self, stream):
+        self.log.append((stream.name, "records", self.name))
+
+    def synchronize(self):
+        self.log.append(("the loop", "waits for", self.name))
+
+
 class Recorder:
     """What SideStream asks of torch's streams and events, in the order in which it asks."""
 
     def __init__(self):
         self.log = []
         self.current = self.stream("the trainer's")
-        self.made = self.copies = 0
+        self.copies = itertools.count(1)
 
     def stream(self, name):
-        recorder = self
-
-        class Stream:
-            def wait_stream(self, other):
-                recorder.log.append((name, "waits for", str(other)))
-
-            def wait_event(self, event):
-                recorder.log.append((name, "waits for", str(event)))
-
-            def __str__(self):
-                return name
-
-        return Stream()
-
-    def side(self, device):
-        self.made += 1
-        return self.stream("side" if self.made == 1 else f"side {self.made}")
+        return Recorded(self.log, name)
 
     @contextlib.contextmanager
     def entered(self, stream):
@@ -153,24 +156,10 @@ class Recorder:
 
     def event(self, blocking):
         assert blocking  # the processor is for the reading threads meanwhile
-        recorder = self
-
-        class Event:
-            def record(self, stream):
-                recorder.copies += 1
-                self.name = f"copy {recorder.copies}"
-                recorder.log.append((str(stream), "records", self.name))
-
-            def synchronize(self):
-                recorder.log.append(("the loop", "waits for", self.name))
-
-            def __str__(self):
-                return self.name
-
-        return Event()
+        return Recorded(self.log, f"copy {next(self.copies)}")
 
     def note(self, what):
-        self.log.append((str(self.current), what))
+        self.log.append((self.current.name, what))
 
 
 @pytest.fixture
@@ -188,7 +177,7 @@ def recorder(monkeypatch):
             return super().copy_(other)
 
         def record_stream(self, stream):
-            recorder.log.append((str(stream), "keeps"))
+            recorder.log.append((stream.name, "keeps"))
 
     empty_like = torch.empty_like
 
@@ -196,7 +185,7 @@ def recorder(monkeypatch):
         recorder.note(f"takes memory of {device}")
         return empty_like(like).as_subclass(Logged)
 
-    monkeypatch.setattr(torch.cuda, "Stream", recorder.side)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: recorder.stream("side"))
     monkeypatch.setattr(torch.cuda, "stream", recorder.entered)
     monkeypatch.setattr(torch.cuda, "Event", recorder.event)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: recorder.current)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -96,20 +96,6 @@ class Sweeps(RuleBasedStateMachine):
 
 TestSweeps = Sweeps.TestCase
 TestSweeps.settings = settings(max_examples=40 if LONG else 20, stateful_step_count=20)
-
-
-@given(
-    sizes=st.lists(st.integers(0, 10**6), min_size=1, max_size=50).filter(any),
-    share=st.floats(0.001, 0.999),
-)
-@settings(max_examples=60 if LONG else 25)
-def test_of_each_file_comes_as_much_as_of_all(sizes, share):
-    files, records = np.arange(len(sizes)), np.array(sizes, np.int64)
-    wanted = max(1, int(records.sum() * share))
-    (stage,), _ = Sweep().take(files, records, wanted)
-    taken = np.zeros(len(sizes))
-    taken[stage[:, 0].astype(int)] = stage[:, 2]
-    assert np.abs(taken - records * (wanted / records.sum())).max() <= 1
 
 
 def test_another_generation_has_other_records_under_the_same_numbers():

@@ -10,7 +10,7 @@ from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.protocol import Acquire, Released
 from cachecd_client.schema import Feature, Schema
 from cachecd_client.session.cache import connect
-from tests.client.conftest import lending, locked, politely
+from tests.client.conftest import lending, locked
 from tests.client.records import schema
 from tests.core.processes import until
 from tests.frameworks import tf
@@ -130,16 +130,6 @@ def test_a_global_seed_of_zero_is_one_like_any_other(cache):
     finally:
         tf.random.set_seed(None)
     assert sorted(found) == list(range(20)) != found
-
-
-def test_a_pinned_set_is_whole_and_in_order_each_time(cache, granting, cache_dir):
-    def make(request):
-        return cache_dir.manifest(f"train-{request.epoch}", 2, epoch=request.epoch, pinned=True)
-
-    granting.answer = politely(lending(make))
-    evaluate = cache.input_fn("train", 8, epochs=1, features=["label"])
-    for _ in range(3):
-        assert labels(iter(evaluate()), 99) == list(range(20))
 
 
 def test_one_fit_of_keras_sees_the_cache_grow_is_traced_once_and_ends_its_lease(

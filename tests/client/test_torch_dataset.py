@@ -79,17 +79,6 @@ def test_a_pickled_dataset_keeps_the_launchers_rank(files, monkeypatch):
     assert rows(dataset) == rows(copied) == rows(files.torch(**OPTIONS, rank=1, world=2))
 
 
-def test_ranks_times_workers_deliver_every_record_once(files):
-    options = {"world": 2, "features": ["label"]}
-    found = []
-    for rank in range(2):
-        loader = loading(files, 2, rank=rank, **options)
-        batches = list(loader)
-        assert len(batches) == len(loader) == 8
-        found += [int(n) for b in batches for n in b["label"]]
-    assert sorted(found) == list(range(N))
-
-
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata calls it
 @pytest.mark.parametrize(("workers", "taken"), [(0, 3), (2, 3), (2, 16)])
 def test_a_stateful_dataloader_resumes_behind_the_last_batch(files, workers, taken):
@@ -107,18 +96,6 @@ def test_a_stateful_dataloader_resumes_behind_the_last_batch(files, workers, tak
     if not workers:
         # The pass that follows is a whole one.
         assert labels_of(rows(resumed)) == labels_of(expected)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_the_state_of_a_loader_or_of_no_workers_is_continued_by_any_number(files, workers):
-    expected = rows(files.torch(**OPTIONS))
-    for begun in (files.torch(**OPTIONS), files.to_dataset(**OPTIONS)):
-        assert rows(itertools.islice(begun, 5)) == expected[:5]
-        state = begun.state_dict()
-        loader = loading(files, workers)
-        loader.dataset.load_state_dict(state)
-        assert loader.dataset.state_dict() == state
-        assert rows(loader) == expected[5:]
 
 
 def test_the_state_of_one_worker_is_no_other_ones(files):
