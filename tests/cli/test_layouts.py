@@ -199,7 +199,6 @@ LAYOUTS = {
         ("dtype: float32  # of the numbers: please correct it",),
         options=["--format", "npy"],
     ),
-    "npz": Layout({f"{n}.npz": npz() for n in range(3)}, FILES, PAYLOAD, unknown=True),
     "rows of CSV": Layout(
         {"train.csv": b"age,name\n1,a\n"}, FILES, PAYLOAD, ("convert them to Parquet",), True
     ),
@@ -215,10 +214,6 @@ LAYOUTS = {
         {"format": "python", "reader": "cachecd.readers.zarr:Windows",
          "options": {"window": 1, "path": {"pixels": "pixels", "labels": "labels"}}},
         {"key": BYTES, "start": NUMBER, "pixels": ("uint8", [1, 3]), "labels": ("uint8", [1, 3])},
-    ),
-    "recordings for a class of yours": Layout(
-        {f"2026-01-07/{n}.raw": bytes(100) for n in range(3)}, FILES, PAYLOAD,
-        ("format python with a class of yours",), True,
     ),
 }  # fmt: skip
 

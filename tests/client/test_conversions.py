@@ -166,11 +166,3 @@ def test_a_dtype_that_the_features_kind_has_not_is_refused(files):
 def test_an_impossible_option_is_refused_when_the_loader_is_made(files, options, message):
     with pytest.raises(CallerError, match=message):
         files.numpy(batch_size=1, **options)
-
-
-def test_an_added_features_name_must_not_be_one_of_the_schemas(tmp_path):
-    schema = described(many=Feature("many", "int64", "int64", None), _many_length=1)
-    path = write(tmp_path / "a", [encode(schema, {"many": [1], "_many_length": 1})], schema)
-    assert first(FileSet(path).numpy(batch_size=1))["_many_length"].tolist() == [1]
-    with pytest.raises(SchemaError, match=r"the loader adds \['_many_length'\]"):
-        FileSet(path).numpy(batch_size=1, pad={"many": 1})

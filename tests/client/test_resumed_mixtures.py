@@ -8,40 +8,26 @@ import json
 import pytest
 
 from cachecd_client import connect
-from cachecd_client.errors import CallerError, RequestError
-from cachecd_client.protocol import Refused
-from tests.client.conftest import CacheDir, lending, locked
+from cachecd_client.errors import CallerError
+from tests.client.conftest import CacheDir, lending
 
 FIRST = {"web": 0, "code": 1000, "talk": 2000}  # the label of each dataset's first record
 WEIGHTS = {"web": 0.75, "code": 0.25}
 
 
-class Lender:
-    """A daemon of three datasets, of which epoch k has 4 + k, 2 and 2 shards of 10 records."""
-
-    def __init__(self, daemon, root) -> None:
-        root.mkdir()
-        self.folders = {n: CacheDir(root, dataset=n, first=first) for n, first in FIRST.items()}
-        self.gone: set[str] = set()  # datasets whose set it has lost
-        self.refuses: set[str] = set()  # those of which it grants nothing
-        self.shards_of = 0  # "web", whatever the epoch
-        self.scripted = daemon(lending(self._make))
-
-    def _make(self, request):
-        name, epoch = request.dataset, request.epoch
-        if name in self.refuses:
-            return Refused(request.id, "impossible", "no room")
-        shards = (self.shards_of or 4 + epoch if name == "web" else 2) + (name in self.gone)
-        is_of = {"place": 70, "fingerprint": f"{name} {shards}"}
-        return self.folders[name].manifest(f"{name}-{epoch}-{shards}", shards, epoch=epoch, **is_of)
-
-    def connect(self):
-        return connect(self.scripted.endpoint)
-
-
 @pytest.fixture
-def lender(daemon, tmp_path) -> Lender:
-    return Lender(daemon, tmp_path / "cache")
+def endpoint(daemon, tmp_path) -> str:
+    """That of a daemon of three datasets, of which epoch k has 4 + k, 2 and 2 shards of 10 records."""
+    root = tmp_path / "cache"
+    root.mkdir()
+    folders = {name: CacheDir(root, dataset=name, first=first) for name, first in FIRST.items()}
+
+    def make(request):
+        name, epoch = request.dataset, request.epoch
+        shards = 4 + epoch if name == "web" else 2
+        return folders[name].manifest(f"{name}-{epoch}", shards, epoch=epoch)
+
+    return daemon(lending(make)).endpoint
 
 
 def batches_of(loader, most=None):
@@ -53,11 +39,11 @@ def batches_of(loader, most=None):
     return found
 
 
-def read(lender, weights=WEIGHTS, left=None, **run):
+def read(endpoint, weights=WEIGHTS, left=None, **run):
     """What is read, batch by batch, the progress after each epoch; and, `left` = (epoch, batches), the
     state of there, after which nothing more is read."""
     found, progress = [], []
-    with lender.connect() as cache:
+    with connect(endpoint) as cache:
         for epoch in cache.epochs(weights, **run):
             loader = epoch.numpy(4, ids=True)
             last = left is not None and epoch.epoch == left[0]
@@ -80,19 +66,19 @@ def from_web_to_code(progress):
     ],
 )
 def test_a_mixture_that_is_left_and_resumed_reads_what_an_uninterrupted_one_does(
-    lender, weights, run, left
+    endpoint, weights, run, left
 ):
-    whole, progress, _ = read(lender, weights, **run)
-    before, _, state = read(lender, weights, left, **run)
-    after, since, _ = read(lender, weights, state=state, **run)
+    whole, progress, _ = read(endpoint, weights, **run)
+    before, _, state = read(endpoint, weights, left, **run)
+    after, since, _ = read(endpoint, weights, state=state, **run)
     assert before + after == whole
     assert since == progress[-len(since) :]
 
 
-def test_the_epoch_that_was_left_has_its_weights_and_the_next_those_of_now(lender):
-    before, _, state = read(lender, {"web": 0.5, "code": 0.5}, (0, 3), n=2)
-    whole, _, _ = read(lender, {"web": 0.5, "code": 0.5}, n=1)
-    with lender.connect() as cache:
+def test_the_epoch_that_was_left_has_its_weights_and_the_next_those_of_now(endpoint):
+    before, _, state = read(endpoint, {"web": 0.5, "code": 0.5}, (0, 3), n=2)
+    whole, _, _ = read(endpoint, {"web": 0.5, "code": 0.5}, n=1)
+    with connect(endpoint) as cache:
         shares = []
         for epoch in cache.epochs({"talk": 3.0, "web": 1.0}, 2, state=state):
             found = batches_of(epoch.numpy(4))
@@ -100,16 +86,6 @@ def test_the_epoch_that_was_left_has_its_weights_and_the_next_those_of_now(lende
                 assert before + found == whole
             shares.append(dict(epoch.weights))
     assert shares == [{"web": 0.5, "code": 0.5}, {"talk": 0.75, "web": 0.25}]
-
-
-def test_a_mixture_that_resumes_leases_all_sets_or_none(lender):
-    _, _, state = read(lender, left=(1, 3), n=2)
-    lender.refuses.add("web")
-    with lender.connect() as cache:
-        with pytest.raises(RequestError, match="no room"):
-            next(cache.epochs(WEIGHTS, 2, state=state))
-        leases = lender.folders["code"].root.glob("leases/*.json")
-        assert not [path for path in leases if locked(path)]
 
 
 def garbled(key, value):
@@ -129,7 +105,7 @@ def garbled(key, value):
         (WEIGHTS, garbled("sweeps", {"web": {}}), "damaged"),
     ],
 )
-def test_what_is_no_state_of_a_mixture_is_refused_with_the_reason(lender, asked, change, why):
-    _, _, state = read(lender, left=(0, 1), n=1)
-    with lender.connect() as cache, pytest.raises(CallerError, match=why):
+def test_what_is_no_state_of_a_mixture_is_refused_with_the_reason(endpoint, asked, change, why):
+    _, _, state = read(endpoint, left=(0, 1), n=1)
+    with connect(endpoint) as cache, pytest.raises(CallerError, match=why):
         cache.epochs(asked, 1, state=change(copy.deepcopy(state)))

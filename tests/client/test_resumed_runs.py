@@ -67,15 +67,6 @@ def test_ranks_have_the_same_state_and_go_on_together(cache):
         assert before + all_of(cache, place=place, n=3, state=state)[0] == expected
 
 
-def test_a_run_left_at_an_epochs_end_goes_on_with_the_next(cache, granting):
-    whole, _ = all_of(cache, n=3, steps_per_epoch=3)
-    before, state = left_at(cache, 1, 3, n=3, steps_per_epoch=3)
-    epochs = cache.epochs("train", n=3, steps_per_epoch=3, state=state)
-    (last,) = [(epoch.epoch, labels(epoch.numpy(4))) for epoch in epochs]
-    assert last[0] == 2
-    assert before + last[1] == whole
-
-
 def test_a_dataset_of_the_first_epoch_goes_on_too(cache):
     whole, _ = all_of(cache, n=2)
     before, state = left_at(cache, 1, 3, n=2)

@@ -82,13 +82,3 @@ def test_a_key_with_any_kind_of_value_loads_or_says_what_is_wrong(path, at, plac
         text = json.dumps(document)  # JSON is YAML, but for these
         path.write_text(text.replace("NaN", ".nan").replace("Infinity", ".inf"))
         check(path)
-
-
-@settings(max_examples=100 if LONG else 10)
-@given(
-    st.sampled_from(PLACES),
-    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12),
-)
-def test_a_variable_with_any_value_loads_or_says_what_is_wrong(path, place, value):
-    path.write_text(TEXT)
-    check(path, {"CACHECD_" + "__".join(place).upper(): value})

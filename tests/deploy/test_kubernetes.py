@@ -41,11 +41,6 @@ def environment(container):
     return {variable["name"]: variable["value"] for variable in container["env"]}
 
 
-def test_the_daemon_is_a_native_sidecar_that_the_trainer_waits_for():
-    assert SIDECAR["restartPolicy"] == "Always"
-    assert SIDECAR["startupProbe"]["exec"]["command"] == ["cachecd", "status"]
-
-
 def test_the_limit_leaves_a_tenth_below_the_size_at_which_the_pod_is_evicted(settings):
     size = quantity(volumes(SPEC)["cache"]["emptyDir"]["sizeLimit"])
     assert settings.cache.limit * 1.1 <= size
@@ -57,10 +52,6 @@ def test_the_pod_is_placed_where_its_volumes_fit():
         assert quantity(SIDECAR["resources"][figure]["ephemeral-storage"]) >= sum(
             map(quantity, sizes)
         )
-
-
-def test_the_window_is_half_of_the_memory_of_the_trainer_whose_it_is(settings):
-    assert settings.cache.window == quantity(TRAINER["resources"]["limits"]["memory"]) // 2
 
 
 def test_everybody_means_the_same_socket(settings):
