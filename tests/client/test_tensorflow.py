@@ -72,9 +72,6 @@ def test_tensors_share_an_aligned_arrays_memory_and_copy_what_is_not(files):
     assert np.array_equal(tf_tensor(array).numpy(), array)
 
 
-# Training
-
-
 # Columns
 
 
