@@ -111,6 +111,15 @@ def test_the_first_corrupt_record_of_a_shard_is_reported_and_training_goes_on(le
     assert all("CRC" in report.why for report in reports)
 
 
+def test_a_report_that_nobody_takes_holds_up_training_once(leased, granting, monkeypatch):
+    monkeypatch.setattr("cachecd_client.lease.leased_set._REPORT_TIMEOUT", 0.05)
+    for index in range(5):
+        corrupt(leased.files[0], index)
+    granting.answer = lambda request: None
+    assert len(labels(leased.numpy(batch_size=5))) == 20
+    assert len(granting.of(ReportCorrupt)) == 1
+
+
 def test_a_pickled_epoch_reads_under_its_own_lock(leased, cache_dir):
     manifest = cache_dir.root / "leases/train-0.json"
     copy = pickle.loads(pickle.dumps(leased))

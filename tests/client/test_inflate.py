@@ -51,3 +51,17 @@ def test_every_truncation_is_found_with_its_byte(path, compression):
         ) as caught:
             inflated(path)
         assert (caught.value.path, caught.value.offset) == (str(path), size)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (PACK["GZIP"](PLAIN) + b"garbage", "incorrect header check"),
+        (PACK["ZLIB"](PLAIN) + b"garbage", "bytes follow its end"),
+        (gzip.compress(b"a text, for instance"), "does not inflate to a TFRecord file"),
+    ],
+)
+def test_what_is_no_compressed_tfrecord_file_is_found(path, content, why):
+    path.write_bytes(content)
+    with pytest.raises(CorruptRecordError, match=why):
+        inflated(path)

@@ -139,6 +139,13 @@ def test_what_is_no_column_is_refused(files, returns, message):
         next(iter(loader))
 
 
+def test_channels_last_names_columns_of_the_function(files):
+    images = {"prepare": lambda batch, random: {"x": np.zeros((4, 5, 6, 3), np.uint8)}, **OPTIONS}
+    assert next(iter(files.torch(4, channels_last=["x"], **images)))["x"].shape == (4, 3, 5, 6)
+    with pytest.raises(SchemaError, match="no feature 'y'"):
+        next(iter(files.torch(4, channels_last=["y"], **images)))
+
+
 def test_a_label_that_is_stored_reaches_the_function_by_itself(files):
     made = {"y": lambda batch, random: {"y": batch["label"]}, "vector": lambda batch, random: batch}
     for label, prepare in made.items():

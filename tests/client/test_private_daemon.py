@@ -137,6 +137,14 @@ def test_a_forked_child_that_exits_leaves_the_daemon_alone(config):
         assert alive(cache.status()["pid"])
 
 
+def test_a_runtime_folder_too_deep_for_a_socket_is_passed_over(config, runtime, monkeypatch):
+    deep = runtime / ("x" * 60)
+    deep.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
+    with connect(config()) as cache:
+        assert Path(cache.endpoint.removeprefix("ipc://")).parent.parent == Path("/tmp")
+
+
 def test_several_ranks_cannot_each_start_one(config, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
