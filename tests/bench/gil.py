@@ -28,6 +28,8 @@ from tests.bench.feeding import WAYS
 from tests.bench.runs import warm
 from tests.bench.worker import ROOT, Worker
 
+CASE = CASES["64kB"]
+RATE = 300e6  # bytes a second that the paced loop takes
 FIGURES = ("mb_s", "cpu_s_gb", "kept", "paced_mb_s")
 
 
@@ -36,13 +38,10 @@ def parser() -> argparse.ArgumentParser:
     made.formatter_class = argparse.RawDescriptionHelpFormatter
     add = made.add_argument
     add("--data", type=Path, default=ROOT / "build" / "bench", help="where the records are kept")
-    add("--case", default="64kB", choices=sorted(CASES), help="of which records (64kB)")
     add("--megabytes", type=float, default=500.0, help="of records, which are a pass (500)")
-    add("--rate", type=float, default=300.0, help="MB/s that the paced loop takes (300)")
     add("--repeats", type=int, default=5, help="of every measurement, by turns (5)")
     # At 300 MB/s two passes and a half: what is ready when the clock starts is a twentieth of that.
     add("--seconds", type=float, default=4.0, help="about how long one measurement takes (4)")
-    add("--only", nargs="+", default=list(WAYS), choices=list(WAYS), metavar="WAY")
     add("--json", type=Path, metavar="FILE", help="everything measured")
     add(
         "--page", type=Path, metavar="FILE", help="puts the table into this page, between its marks"
@@ -54,19 +53,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     if options.page:
         report.put_into(options.page, None)
-    records = RecordSet(options.data.resolve(), CASES[options.case], options.megabytes)
+    records = RecordSet(options.data.resolve(), CASE, options.megabytes)
     records.make("tfrecord", write_shards)
-    packages = sorted({name.partition(":")[0] for name in options.only})
+    packages = sorted({name.partition(":")[0] for name in WAYS})
     task = {"call": "tests.bench.gil:in_worker", "data": str(options.data.resolve())}
-    task |= {"case": options.case, "megabytes": options.megabytes}
-    task |= {"seconds": options.seconds, "rate": options.rate * 1e6}
+    task |= {"megabytes": options.megabytes, "seconds": options.seconds}
     measured: dict[str, dict[str, list[float]]] = {
-        name: {figure: [] for figure in FIGURES} for name in options.only
+        name: {figure: [] for figure in FIGURES} for name in WAYS
     }
     with Worker(packages) as worker:
         for repeat in range(options.repeats):
             warm([records.folder("tfrecord")])
-            turns = list(options.only)
+            turns = list(WAYS)
             random.Random(repeat).shuffle(turns)
             for name in turns:
                 answer = worker.do(**task, name=name)
@@ -85,22 +83,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def in_worker(
-    name: str, data: str, case: str, megabytes: float, seconds: float, rate: float
-) -> dict[str, float]:
-    records = RecordSet(Path(data), CASES[case], megabytes)
-    return measure(WAYS[name](records), records, seconds, rate)
-
-
-def measure(passes: Passes, records: RecordSet, seconds: float, rate: float) -> dict[str, float]:
-    """MB/s alone, and seconds of processor time a GB; at `rate` bytes a second, what a thread beside it
-    keeps and the MB/s that come."""
+def in_worker(name: str, data: str, megabytes: float, seconds: float) -> dict[str, float]:
+    """MB/s alone, and seconds of processor time a GB; at RATE, what a thread beside it keeps and the MB/s
+    that come."""
+    records = RecordSet(Path(data), CASE, megabytes)
+    passes = WAYS[name](records)
     alone = measuring.drain(passes, records, seconds)
     batch = next(iter(passes()))
     # Before and after, as the machine may be another meanwhile.
-    idle, _ = _beside(lambda: itertools.repeat(batch), records, seconds / 2, rate)
-    busy, came = _beside(passes, records, seconds, rate)
-    again, _ = _beside(lambda: itertools.repeat(batch), records, seconds / 2, rate)
+    idle, _ = _beside(lambda: itertools.repeat(batch), records, seconds / 2)
+    busy, came = _beside(passes, records, seconds)
+    again, _ = _beside(lambda: itertools.repeat(batch), records, seconds / 2)
     size = alone.records * records.record_bytes
     return {
         "mb_s": size / alone.seconds / 1e6,
@@ -110,10 +103,10 @@ def measure(passes: Passes, records: RecordSet, seconds: float, rate: float) -> 
     }
 
 
-def _beside(passes: Passes, records: RecordSet, seconds: float, rate: float) -> tuple[float, float]:
+def _beside(passes: Passes, records: RecordSet, seconds: float) -> tuple[float, float]:
     """Rounds a second of a thread that computes beside a loop of this pace, and MB/s that the loop got."""
     source = itertools.chain.from_iterable(passes() for _ in itertools.count())
-    interval = records.batch_size * records.record_bytes / rate
+    interval = records.batch_size * records.record_bytes / RATE
     held = next(source)
     count = 0
     with measuring.computing() as rounds:
@@ -141,7 +134,7 @@ def page(
     ]
     for package, title in (("tensorflow", "TensorFlow"), ("torch", "PyTorch")):
         lines = [
-            f"| {title} | MB/s alone | CPU s/GB | MB/s of {options.rate:.0f} beside a Python thread "
+            f"| {title} | MB/s alone | CPU s/GB | MB/s of {RATE / 1e6:.0f} beside a Python thread "
             "| which keeps of its speed |",
             "|---|--:|--:|--:|--:|",
         ]

@@ -34,6 +34,7 @@ from tests.stores import S3Server, s3_server
 
 ROOT = Path(__file__).parents[2]
 BUCKET = "ingest"
+CONNECTIONS = 32
 PATIENCE = 300.0  # seconds
 FIGURES = {
     "mb_s": "MB/s",
@@ -172,13 +173,11 @@ def _peak_mb(pid: int) -> float:
     return 0.0
 
 
-def measure(
-    server: S3Server, case: Case, contenders: Sequence[str], options: argparse.Namespace
-) -> Measured:
+def measure(server: S3Server, case: Case, options: argparse.Namespace) -> Measured:
     found: Measured = {}
     size = sum(len(body) for _, body in case.bodies())
     for repeat in range(options.repeats):
-        turns = list(contenders)
+        turns = list(CONTENDERS[case.name])
         random.Random(repeat).shuffle(turns)
         for name in turns:
             with tempfile.TemporaryDirectory(
@@ -186,12 +185,12 @@ def measure(
             ) as folder:
                 if name == "ours":
                     source = {"url": f"s3://{BUCKET}/{case.prefix}", "format": case.format}
-                    sampler = {"workers": options.workers, "connections": options.connections}
+                    sampler = {"workers": 2, "connections": CONNECTIONS}
                     done = ingest(Path(folder), server, source, sampler)
                     done["bytes"] = done["records"] * case.record_bytes
                 else:
                     fetcher, _, connections = name.partition("-")
-                    count = int(connections or options.connections)
+                    count = int(connections or CONNECTIONS)
                     done = fetch(server, fetcher, case, count, Path(folder))
                     assert (done["objects"], done["bytes"]) == (case.objects, size), done
             values = found.setdefault(name, {})
@@ -226,12 +225,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.ingest")
     parser.add_argument("--folder", type=Path, help="where shards and files go; /tmp by default")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--large", type=int, default=32, help="objects of 64 MiB")
     parser.add_argument("--small", type=int, default=10_000, help="objects of 100 kB")
     parser.add_argument("--tiny", type=int, default=20_000, help="objects of 10 kB")
-    parser.add_argument("--only", nargs="*", default=[], metavar="CONTENDER")
     parser.add_argument("--json", type=Path, help="also write all figures there")
     options = parser.parse_args(arguments)
     cases = [
@@ -247,8 +243,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             server.bucket(BUCKET)
             say(f"{case.name}: filling the store")
             fill(server, case)
-            contenders = [c for c in CONTENDERS[case.name] if c in (options.only or [c])]
-            found = measure(server, case, contenders, options)
+            found = measure(server, case, options)
         document["cases"][case.name] = found
         sys.stdout.write("\n".join([*table(case, found), "", ""]))
     if options.json:

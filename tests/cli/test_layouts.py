@@ -22,8 +22,6 @@ from PIL import Image
 from cachecd import cli
 from cachecd.config import load
 from cachecd_client._core import ShardWriter, encode_example
-from tests.hub import Hub
-from tests.scripted import scripted_server
 
 BYTES, NUMBER = ("bytes", []), ("int64", [])
 
@@ -262,16 +260,3 @@ def test_a_layout_is_proposed_accepted_and_shown(name, tmp_path, capsys):
     skipped = told["resolved"]["datasets"]["train"]["sample"]["skipped"]
     assert tuple(each["key"] for each in skipped) == layout.skipped
     assert not cache.exists()
-
-
-@pytest.mark.long
-def test_a_data_set_of_the_hub_is_proposed_accepted_and_shown(tmp_path, capsys, monkeypatch):
-    with scripted_server() as server, scripted_server() as elsewhere:
-        hub = Hub(server, elsewhere)
-        hub.commit({f"data/train-{n}.parquet": parquet(age=[1, 2]) for n in range(2)})
-        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
-        file, url = tmp_path / "c.yaml", "hf://datasets/owner/name/data/"
-        run(capsys, "init", url, "--cache", tmp_path / "cache", "-o", file)
-        assert load(file, {}).datasets["train"].source.format == "parquet"
-        run(capsys, "check", file, "--sources")
-        assert "age: int64: 1" in run(capsys, "sample", file)[0]

@@ -59,13 +59,3 @@ def python(script: str, *arguments: object, environment: dict[str, str]) -> subp
         stderr=subprocess.PIPE,
         text=True,
     )
-
-
-# What a script begins with to be killed by the kernel at the first write beyond argv[1] bytes: in
-# the middle of it, and always at the same place.
-KILLED_BEYOND = """
-import resource, signal, sys
-signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
-"""

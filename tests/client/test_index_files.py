@@ -10,20 +10,13 @@ from cachecd_client import _core
 from cachecd_client.errors import CallerError
 from cachecd_client.files.file_set import FileSet
 from cachecd_client.index import main
-from tests.client.foreign import KILLED_BEYOND, numbers, of_tensorflow, put, python
+from tests.client.foreign import numbers, of_tensorflow, put
 from tests.client.records import labels
 from tests.core.processes import files_limited_to
 from tests.core.shards import flip, frames
 from tests.frameworks import tf
 
 COMPRESSIONS = [None, "GZIP", "ZLIB"]
-KILLED = (
-    KILLED_BEYOND
-    + """
-from cachecd_client.index import main
-main([*sys.argv[2:]])
-"""
-)
 
 
 @pytest.fixture
@@ -90,15 +83,6 @@ def test_what_tensorflow_wrote_is_read_record_for_record(tmp_path, index, out, c
     [batch] = FileSet(out / "a").numpy(batch_size=5, shuffle=False)
     assert list(batch["text"]) == texts
     assert batch["sizes"].tolist() == [len(text) for text in texts]
-
-
-def test_a_file_that_changed_is_indexed_anew(tmp_path, index, out, capsys):
-    path = put(tmp_path / "a", numbers(0, 3), "GZIP")
-    assert index(path) == 0
-    put(path, numbers(7, 4), "GZIP")
-    assert index(path) == 0
-    assert capsys.readouterr().out.count("0 were there") == 2
-    assert labels(FileSet(out / "a").numpy(1, shuffle=False)) == [7, 8, 9, 10]
 
 
 def test_a_file_rewritten_in_its_own_folder_is_indexed_anew(out, index):
@@ -210,21 +194,6 @@ def test_a_full_disk_leaves_nothing_of_the_file(tmp_path, index, out, capsys):
         signal.signal(signal.SIGXFSZ, before)
     assert "File too large" in capsys.readouterr().err
     assert names(out) == []
-
-
-@pytest.mark.parametrize("limit", [3000, 500_000])
-def test_killed_in_the_middle_the_next_run_goes_on(tmp_path, index, out, environment, limit):
-    paths = [
-        put(tmp_path / f"{i}", [os.urandom(900_000), *numbers(i, 1)], "GZIP") for i in range(3)
-    ]
-    killed = python(KILLED, limit, *paths, "--out", out, environment=environment)
-    killed.communicate(timeout=60)
-    assert killed.returncode == -signal.SIGXFSZ
-    for left in names(out):
-        assert left.startswith(".") or not left.endswith(".idx") or (out / left[:-4]).exists()
-    assert index(*paths) == 0
-    assert [name for name in names(out) if name.startswith(".")] == []
-    assert FileSet([out / path.name for path in paths]).num_records == 6
 
 
 def test_compressed_files_in_a_set_name_the_command(tmp_path, out, monkeypatch):

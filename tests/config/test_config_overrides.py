@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from cachecd.errors import LimitTooSmallError
+
 
 def test_a_variable_stands_in_for_a_key_of_the_file_or_adds_one(loaded, good):
     config = loaded(
@@ -86,3 +88,10 @@ def test_a_mistake_is_blamed_on_the_variable(complaints, good, name, value, comp
 def test_a_runtime_directory_too_long_for_a_socket_is_blamed_by_name(complaints, good):
     (line,) = complaints(good, XDG_RUNTIME_DIR="/" + "r" * 100)
     assert line.startswith("XDG_RUNTIME_DIR: server.endpoint: found a socket path of 122 bytes")
+
+
+def test_a_limit_made_too_small_by_a_variable_is_blamed_on_it(loaded, good):
+    with pytest.raises(
+        LimitTooSmallError, match=r"^CACHECD_CACHE__LIMIT: cache\.limit: found 1MiB"
+    ):
+        loaded(good, CACHECD_CACHE__LIMIT="1MiB")

@@ -40,6 +40,11 @@ def test_the_bytes_are_those_of_the_message_in_sorted_order():
     )
 
 
+def test_equal_dicts_give_equal_bytes_whatever_their_order():
+    record = {f"feature {i}": i for i in range(50)}
+    assert _core.encode_example(record) == _core.encode_example(dict(reversed(record.items())))
+
+
 @pytest.mark.parametrize(
     ("value", "decoded"),
     [

@@ -20,17 +20,6 @@ def clock(monkeypatch):
     return found
 
 
-def test_the_first_pass_is_whole_however_long_it_takes(clock):
-    passes = Passes(budget=1.0)
-    given = []
-    for batch in passes.over(lambda number: [f"{number}.{i}" for i in range(3)]):
-        given.append(batch)
-        clock.advance(10)
-    assert given == ["0.0", "0.1", "0.2"]
-    assert passes.batches == 3
-    assert passes.seconds == 30
-
-
 def test_later_passes_go_on_until_the_time_is_up(clock):
     passes = Passes(budget=10.0)
     given = []

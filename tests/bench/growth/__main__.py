@@ -45,12 +45,8 @@ Runs = dict[str, dict[str, list[Run]]]  # schedule -> way -> a run a seed
 
 
 def measure(options: argparse.Namespace) -> str:
-    """Every way once a seed, each seed in another order. Returns the tables.
-
-    500 objects and 10,000 samples a second for four minutes, or as much in a shorter time.
-    """
-    pace = Pace(10_000 * options.speed, 240.0 / options.speed)
-    objects = 500 * options.speed
+    """Every way once a seed, each seed in another order. Returns the tables."""
+    pace, objects = Pace(samples=10_000, horizon=240.0), 500
     with _place(options) as folder:
         pictures = fashion_mnist(located(options.fashion_mnist, Path(folder)))
     ways = _ways(pictures)
@@ -75,8 +71,6 @@ def measure(options: argparse.Namespace) -> str:
                 found = _once(options.runs, name, partial(run, seed, schedule, way))
                 runs[schedule][way].append(found)
                 _say(f"{name}: {found['final']:.1f} %, {found['trained']:,} samples")
-    if options.json:
-        options.json.write_text(json.dumps(runs, indent=2))
     if options.plot:
         curves.draw(
             {s: {way: [run["curve"] for run in of[way]] for way in of} for s, of in runs.items()},
@@ -187,11 +181,8 @@ def main() -> int:
     add("--repeats", type=int, default=5, help="seeds of each way (5)")
     add("--folder", type=Path, help="where caches and stores go (the temporary directory)")
     add("--fashion-mnist", type=Path, metavar="DIR", help="with its four files; else it is fetched")
-    add("--speed", type=float, default=1.0,
-        help="2 halves the three and a half hours, and needs more than two processors (1)")  # fmt: skip
     add("--runs", type=Path, metavar="DIR", help="keeps each run there, does none twice")
     add("--plot", type=Path, metavar="FILE", help="a picture, .svg or .png; needs matplotlib")
-    add("--json", type=Path, metavar="FILE", help="every figure of every run")
     options = parser.parse_args()
     if options.plot and importlib.util.find_spec("matplotlib") is None:
         parser.error("--plot needs matplotlib: pip install matplotlib")
