@@ -20,6 +20,7 @@ MISTAKES = [
     ("500GiB", "500Gib", "4:10: cache.limit: found '500Gib', expected a size such as"),
     ("500GiB", "0", "4:10: cache.limit: found 0, expected more than 0"),
     ("500GiB", "120%", "4:10: cache.limit: found '120%', expected a share"),
+    ("500GiB", "1MiB", "4:10: cache.limit: found 1MiB, expected at least one shard"),
     ("500GiB", "500GiB\n  shard_size: 1KiB",
      "5:15: cache.shard_size: found 1KiB, expected from 64KiB to 4GiB"),
     ("train:", "my train:", "6:3: datasets.my train: found 'my train', expected a name"),
