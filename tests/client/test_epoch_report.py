@@ -54,15 +54,6 @@ def test_all_passes_of_all_loaders_are_summed(leased):
     assert report["bytes"] == whole.bytes_read + closed.bytes_read + left.bytes_read > 0
 
 
-def test_an_epoch_that_nobody_reads_reports_nothing_read(leased):
-    report = leased.report()
-    assert (report["steps"], report["records"], report["bytes"], report["queue"]) == (0, 0, 0, None)
-    assert (report["set_records"], report["set_bytes"]) == (leased.num_records, leased.num_bytes)
-    assert line(report) == (
-        "epoch 0 of train: nothing read by its loaders in this process; the set has 20 records"
-    )
-
-
 def test_time_between_batches_is_spent_elsewhere_and_time_outside_passes_nowhere(leased, clock):
     for _ in leased.numpy(batch_size=5):
         clock.now += 2.0

@@ -5,11 +5,9 @@ from contextlib import nullcontext
 import pytest
 
 from cachecd_client.errors import CallerError
-from cachecd_client.files.file_set import FileSet
 from cachecd_client.report.summary import line
 from tests.client.conftest import beside
-from tests.client.records import examples, labels, schema, write
-from tests.core.shards import flip
+from tests.client.records import labels
 from tests.frameworks import tf
 
 N, EACH = 53, 10
@@ -52,18 +50,6 @@ def test_padded_ranks_deliver_every_record_once_in_full_batches(files, batch_siz
             assert not batch["image"].numpy()[~mask].any()
             assert all(row == [] for row in tf.ragged.boolean_mask(batch["many"], ~mask).to_list())
     assert sorted(valid) == list(range(N))
-
-
-@pytest.mark.parametrize("error", ["DataLossError", "NotFoundError"])
-def test_what_is_damaged_or_gone_ends_a_tf_dataset_with_tensorflows_own_error(tmp_path, error):
-    path = write(tmp_path / "a", examples(range(4)))
-    dataset = FileSet(path, schema=schema()).tf_dataset(batch_size=4)
-    if error == "DataLossError":
-        flip(path, 20)
-    else:
-        path.unlink()
-    with pytest.raises(getattr(tf.errors, error)):
-        list(dataset)
 
 
 def test_a_short_batch_within_a_strategy_of_several_replicas_is_refused(files, monkeypatch):

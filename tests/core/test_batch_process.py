@@ -133,18 +133,6 @@ def test_what_is_made_ahead_is_bounded_by_bytes(tmp_path):
 # The end
 
 
-def test_closing_is_idempotent_and_next_then_says_so(shard):
-    reader = reader_of(shard, batch_size=1)
-    kept = reader.next()["label"]
-    value = kept.item()
-    reader.close()
-    reader.close()
-    assert reader_threads() == []
-    assert kept.item() == value
-    with pytest.raises(RuntimeError, match="the reader is closed"):
-        reader.next()
-
-
 def test_closing_interrupts_a_search_for_a_replacement(endless):
     reader = BatchReader([endless], FEATURES, batch_size=1, threads=1)
     until(lambda: len(reader.corrupt) > 100)

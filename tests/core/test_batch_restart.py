@@ -4,7 +4,7 @@ import pytest
 
 from cachecd_client.errors import CorruptRecordError
 from tests.core.processes import reader_threads, until
-from tests.core.shards import batches, example, flip, labels, reader_of, write
+from tests.core.shards import example, flip, labels, reader_of, write
 
 N = 60
 
@@ -26,31 +26,6 @@ def test_a_pass_begins_anew_from_wherever_it_was(path, taken):
         several.next()
     several.restart(2)
     assert labels(several) == whole[8:]
-
-
-def test_a_closed_reader_can_begin_anew(path):
-    several = reader(path)
-    first = labels(several)
-    several.close()
-    with pytest.raises(RuntimeError, match="closed"):
-        several.next()
-    several.restart()
-    assert labels(several) == first
-
-
-def test_what_a_pass_counts_begins_at_nothing(path):
-    several = reader(path)
-    assert several.position == 0
-    several.next()
-    assert several.position == 1
-    batches(several)
-    read = several.bytes_read
-    assert several.position == several.num_batches == 15
-    several.restart(3)
-    assert (several.position, several.bytes_read, several.seconds_waited) == (3, 0, 0)
-    several.restart()
-    batches(several)
-    assert several.bytes_read == read
 
 
 def test_a_pass_may_follow_one_that_failed(path):

@@ -60,18 +60,6 @@ def test_units_with_records_are_described_in_the_sidecar(tmp_path, writer):
     assert sidecar.indices.tolist() == [0, 1, 2, 1]
 
 
-def test_unit_counts_against_the_capacity_with_its_first_record(tmp_path):
-    """A unit without a record takes nothing; the longer its name, the less room for records."""
-    writer = _core.ShardWriter(str(tmp_path / "a"), 64 << 10)
-    writer.describe(1, b"k" * 3000, 0, b"")
-    writer.describe(2, b"k" * 5000, 0, b"")
-    most = (56 << 10) - 16  # with two blocks for the sidecar
-    assert not writer.append(bytes(most), unit=2)
-    assert writer.append(bytes(most), unit=1)
-    data_bytes, sidecar_bytes = writer.finish("x" * 4096)
-    assert (data_bytes, sidecar_bytes) == (56 << 10, 72 + 24 + 3000 + 16 + 4096)
-
-
 # Capacity
 
 
