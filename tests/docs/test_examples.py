@@ -13,7 +13,6 @@ from ruamel.yaml import YAML
 
 from cachecd.cli import COMMANDS
 from cachecd.config import load
-from tests.client.records import examples, write
 from tests.docs.shown import PAGES, ROOT, blocks, configurations
 
 
@@ -29,26 +28,13 @@ def test_every_configuration_shown_is_one(page, tmp_path):
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "yaml")])
 def test_every_part_of_a_configuration_shown_is_yaml(page):
     for text in blocks(page, "yaml"):
-        assert isinstance(YAML(typ="safe").load(text), dict)
+        assert isinstance(YAML(typ="safe", pure=True).load(text), dict)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")])
 def test_every_program_shown_is_one(page):
     for text in blocks(page, "python"):
         compile(text, page, "exec")
-
-
-def test_what_the_reference_shows_of_torch_and_its_dataloader_reads_every_record_once(tmp_path):
-    write(tmp_path / "train-0.tfrecord", examples(range(16)))
-    _, first, workers, prepared = blocks("docs/reference.md", "python")
-    done = subprocess.run(
-        [sys.executable, "-c", first + workers + prepared],
-        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
-    lines = [line.rpartition("[")[2].strip("]").split(", ") for line in done.stdout.splitlines()]
-    labels = [int(label) for line in lines for label in line]
-    for loader in range(3):
-        assert sorted(labels[16 * loader :][:16]) == list(range(16))
 
 
 if "CACHECD_LONG" in os.environ:  # it takes 6 s of CPU time

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.client.records import examples, write
+from tests.docs.shown import blocks
 from tests.e2e.daemons import clean_environ
 from tests.frameworks import torch
 
@@ -269,3 +271,16 @@ if LONG:
         resumed, metrics = fit(checkpoint=tmp_path / "epoch=0-step=5.ckpt")
         assert resumed[:4] == killed[5:]
         assert 0 < metrics["accuracy"] <= 1
+
+
+def test_what_the_reference_shows_of_torch_and_its_dataloader_reads_every_record_once(tmp_path):
+    write(tmp_path / "train-0.tfrecord", examples(range(16)))
+    _, first, workers, prepared = blocks("docs/reference.md", "python")
+    done = subprocess.run(
+        [sys.executable, "-c", first + workers + prepared],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    lines = [line.rpartition("[")[2].strip("]").split(", ") for line in done.stdout.splitlines()]
+    labels = [int(label) for line in lines for label in line]
+    for loader in range(3):
+        assert sorted(labels[16 * loader :][:16]) == list(range(16))
