@@ -60,6 +60,7 @@ def test_every_truncation_is_found_with_its_byte(path, compression):
         (PACK["ZLIB"](PLAIN) + b"garbage", "bytes follow its end"),
         (gzip.compress(b"a text, for instance"), "does not inflate to a TFRecord file"),
     ],
+    ids=["GZIP and more", "ZLIB and more", "a text"],  # GZIP's bytes name the time
 )
 def test_what_is_no_compressed_tfrecord_file_is_found(path, content, why):
     path.write_bytes(content)
