@@ -1,5 +1,4 @@
-"""The native core, built from client/core, whose headers are the contracts of its classes; here is what
-Python sees of them. A `Buffer` is anything with the buffer protocol.
+"""The native core, built from client/core. A `Buffer` is anything with the buffer protocol.
 
 Every function that does I/O or works on more than a few kB releases the GIL. Names with an underscore are
 for tests.
@@ -27,11 +26,13 @@ def _copy_with_crc32c_by(
     """A copy `start` bytes after 64-byte alignment, and its CRC, with `coming` bytes loaded ahead."""
 
 def convert(data: Buffer, source: str, target: str, _portable: bool = False) -> NDArray[Any]:
-    """The numbers of `data`, which are of dtype `source`, as `target`; one dimension; bfloat16 is uint16.
+    """The numbers of `data`, which are of dtype `source`, as `target`; one dimension.
 
-    As NumPy's astype where that defines a result, and the same on every processor: floats go to integers
-    toward zero, NaN as 0 and numbers beyond the limits as the nearest limit. ValueError for an unknown
-    dtype; bytes beyond the last whole number are left out.
+    As NumPy's astype where that defines a result, and the same on every processor: integers to integers
+    modulo 2**bits; floats to integers toward zero, NaN as 0 and numbers beyond the limits as the nearest
+    limit; numbers to bool as "not zero"; numbers to floats rounded to nearest, ties to even. bfloat16, here
+    uint16, is rounded from float32. ValueError for an unknown dtype; bytes beyond the last whole number are
+    left out.
     """
 
 def _decode_some_varints(data: Buffer, limit: int, portable: bool) -> tuple[NDArray[np.int64], int]:
@@ -95,11 +96,13 @@ class Permutation:
 
 @final
 class ShardWriter:
-    """Writes one TFRecord file and its sidecar `path + ".idx"`: client/core/writer.h.
+    """Writes one TFRecord file and its sidecar `path + ".idx"`; both CRCs of every record are made here.
 
-    FileExistsError if `path` exists; OSError(ENOSPC) before anything is written if there is no room for
-    `capacity`; ValueError for one that cannot hold an empty shard. An unfinished writer aborts when it is
-    collected, but not in a forked child.
+    Creates `path` (FileExistsError if it exists) and reserves `capacity` bytes with fallocate before
+    anything is written: OSError(ENOSPC). The shard and its sidecar, each rounded up to blocks of 4096
+    bytes, never use more: a record that would exceed it is refused. 0: unlimited and unreserved; ValueError
+    for a capacity that cannot hold an empty shard. `meta_bytes` of it are for the text of finish. Not
+    thread-safe. An unfinished writer aborts when it is collected, but not in a forked child.
     """
 
     def __init__(self, path: str, capacity: int = 0, meta_bytes: int = 4096) -> None: ...
@@ -121,12 +124,17 @@ class ShardWriter:
     def append_frames(
         self, frames: Buffer, unit: int = 0, ordinal: int = 0, name: str = "", base: int = 0
     ) -> tuple[int, int, bool]:
-        """Appends whole TFRecord frames verbatim. Returns (records, consumed, full): the number of appended
-        records, their bytes in `frames`, and whether the next whole record did not fit.
-        CorruptRecordError(name, base + offset, why) if a CRC is wrong."""
+        """Appends whole TFRecord frames verbatim; `ordinal` is that of the first frame, and counts up.
+
+        Returns (records, consumed, full): the number of appended records, their bytes in `frames`, and
+        whether the next whole record did not fit. An incomplete last frame is left for the next call.
+        CorruptRecordError(name, base + offset, why) if a CRC is wrong;
+        the records before stay appended and count in num_records.
+        """
     def finish(self, meta: str) -> tuple[int, int]:
-        """Returns (data_bytes, sidecar_bytes). ValueError if `meta`, JSON, is longer than `meta_bytes` and
-        the records left no room. An OSError leaves the writer aborted."""
+        """Truncates to the length written, fsyncs, writes and fsyncs the sidecar; closes. `meta` is the
+        sidecar's JSON text; ValueError if it is longer than `meta_bytes` and the records left no room.
+        Returns (data_bytes, sidecar_bytes). An OSError leaves the writer aborted."""
     def abort(self) -> None:
         """Closes and removes both files. Idempotent; does nothing after finish."""
 
@@ -172,8 +180,12 @@ def scan(path: str, verify: bool = False) -> NDArray[np.uint64]:
     data CRCs too. CorruptRecordError(path, offset, why) for a bad CRC or a truncated tail."""
 
 def drawn(bounds: Sequence[int], key: int, positions: int) -> list[int]:
-    """The number of draws of each dataset in the first `positions` of a mixture: client/core/draws.h.
-    bounds: cumulative weights, ascending to 2**62; ValueError for others."""
+    """The number of draws of each dataset in the first `positions` of a mixture.
+
+    bounds: cumulative weights of the datasets, ascending to 2**62. Position i is drawn from the first
+    dataset whose bound is above Mix(Mix(key + GOLDEN) + GOLDEN * i) >> 2, with
+    the finalizer and the increment of SplitMix64. ValueError for other bounds.
+    """
 
 def draws_until(bounds: Sequence[int], key: int, records: Sequence[int]) -> int:
     """The number of positions until one dataset was drawn as often as it has `records`."""
@@ -237,12 +249,16 @@ ReaderFeature = tuple[str, str, str, tuple[int, ...] | None, bool, FeatureOption
 
 @final
 class Division:
-    """How records are divided into steps, and each step's records among the ranks: client/core/division.h.
+    """How records are divided into steps, and each step's records among the ranks.
 
-    last: of the records that do not fill a batch on every rank, "drop" them; make the last batch "short",
-      and a rank without a record for it takes the last one of the batch before; or "pad" it. ValueError if
-      "short" leaves a batch empty on any rank.
-    nodes: records of the nodes with the fewest and the most.
+    Rank r of `world` has of `records` the positions r, r + world, r + 2 * world, ...; every rank takes as
+    many `steps`.
+    last: "drop": whole batches only. "short": every record comes once, the last batch is short, and a rank
+      that has no record left for it takes the last one of the batch before; ValueError if that leaves a
+      batch empty on any rank. "pad": every record comes once, and rows without a record fill up the last
+      batches.
+    nodes: records of the nodes with the fewest and the most, if nodes with sets of their own take the
+      same number of steps.
     """
 
     def __init__(
@@ -266,43 +282,55 @@ class BatchReader:
     """Reads records in a fixed order into batches of columns; native threads run ahead.
 
     files: (path, offsets or None): None reads `path + ".idx"`, or scans the file if it has no sidecar.
-      Offsets must ascend (ValueError). Files may be opened again later, so relative paths need an unchanged
-      working directory.
+      Offsets must ascend (ValueError); a record beyond the end of its file is corrupt. Files may be opened
+      again later, so relative paths need an unchanged working directory.
     features: (name, kind, dtype, shape, raw), optionally with FeatureOptions. kind: the list of the Example
       ("bytes", "float", "int64"); dtype: a NumPy name ("uint8", ..., "bfloat16" as uint16) or "bytes";
       shape: a tuple, or None for ragged; raw: one bytes value with a little-endian array. Lists that are
-      not raw have the dtype of their kind. A missing ragged feature is empty; any other missing feature is
-      a SchemaError, unless it has a default. SchemaError also for options that do not fit the feature, and
-      for two columns with one name.
-    last: "pad" adds the column "_valid", bool [rows]. A row without a record is zero or empty.
-    start: the first batch to deliver (resume). every: deliver only each n-th batch from there.
-      prefetch_bytes: the limit of the batches that are ready. threads: 0 lets the reader choose, at most
-      `processors`, by default those of the affinity of this process.
+      not raw have the dtype of their kind: "bytes", "float32", "int64". A missing ragged feature is empty;
+      any other missing feature is a SchemaError, unless it has a default. SchemaError also for an option
+      or a default that does not fit the feature, and for two columns with one name.
+    Record positions: i -> Permutation(N, seed)[i] if shuffle else i, unless `window` is exceeded. Rank r of
+      `world` takes the positions r, r + world, r + 2 * world, ... below N, in the batches of
+      Division(N, batch_size, world, last, nodes), whose errors it raises.
+    last: "pad" adds the column "_valid", bool [rows]. A row without a record is zero or empty (padded:
+      filled up), whatever the default is.
+    start: the first batch to deliver (resume). every: deliver only each n-th batch from there, for readers
+      that take turns. prefetch_bytes: the limit of the batches that are ready. threads: 0 lets the reader
+      choose, at most `processors`, by default those of the affinity of this process.
     memory: bytes that this process may use. A set that is read at random, and does not fit into half of
       them, is not read ahead.
-    on_corrupt: "raise": next() raises CorruptRecordError. "replace": by the next good record of the same
-      rank, cyclically; CorruptRecordError if no record is good. A damaged sidecar is noted too, and the
-      file is scanned; with "raise" the constructor raises CorruptSidecarError. For a file without a sidecar
-      that does not begin with a record it raises CorruptRecordError in both cases.
-    ids: adds "_shard" (int64, index into files) and "_record" (int64, index within the file).
-    window: bytes of files that are read at random at once, by whole files beyond that
-      (client/core/order.h); 0: all files. Files of a larger set are opened late; their errors come from
-      next().
+    on_corrupt: "raise": next() raises CorruptRecordError. "replace": the record is replaced by the next
+      good record of the same rank, cyclically, and added to `corrupt`; CorruptRecordError if no record is
+      good. A damaged sidecar is added too, and the file is scanned; with "raise" the constructor raises
+      CorruptSidecarError. In both cases the constructor raises CorruptRecordError for a file without a
+      sidecar that does not begin with a record. Bytes that the disk cannot read are corrupt.
+    ids: adds "_shard" (int64, index into files) and "_record" (int64, index within the file), of the
+      replacement if the record was replaced, -1 in rows without a record.
+    window: bytes of files that are read at random at once; 0: all files. If the files have more bytes,
+      whole files are shuffled, and records within a sliding window (client/core/order.h). Files are then
+      opened late, and closed behind the window; their errors come from next().
     wrap: column name -> function of the arrays of the column, whose result the batch has instead. It must
       not refer to the reader. An exception is raised at the turn of its batch; the batch is lost, and every
       later call raises RuntimeError until restart(). KeyboardInterrupt and similar exceptions leave next()
       at once; results that exist are kept for the next call.
     dlpack: names of columns whose arrays are passed as DLPack capsules, for one consumer each. Their memory
       is released without the GIL, on any thread.
-    one_by_one: wraps each batch when it is delivered, not several that are ready together (faster).
+    one_by_one: wraps each batch when it is delivered. Otherwise several ready batches are wrapped together,
+      which is faster.
     report: called by next() with the new entries of `corrupt`, before it returns the batch.
     stages: the records to read, instead of all: stages in order, each an array uint64 [slices, 3] of
-      (index into files, first record, records). ValueError for a slice that does not exist.
-    mixture: instead of `stages`: each position takes the next record of the dataset that `drawn` chooses.
-      ValueError if a dataset is drawn more often than its stages have records.
-    datasets: int64 [files]: adds the column "_dataset", int64, the value of the record's file.
+      (index into files, first record, records). Each stage is shuffled by itself: the first with `seed`,
+      the others with seeds that follow from it. ValueError for a slice that does not exist.
+    mixture: (bounds, key, positions, parts), instead of `stages`: each position takes the next record of
+      the dataset that `drawn` chooses. parts: for each dataset the window of its files (0: all) and its
+      stages. ValueError if a dataset is drawn more often than its stages have records.
+    datasets: int64 [files]: adds the column "_dataset", int64, the value of the file of the record or of
+      its replacement, -1 in rows without a record.
     totals: (records, bytes) of all files, if known. Then a file that is missing or cannot be read is
       damaged like any other, and only its records are lost; CorruptRecordError if no file is left.
+    augment: with the place of a record in the pass over all ranks, it decides crop and flip of its
+      pictures.
     The order depends on files, seed, shuffle, window, stages, mixture, rank and world alone.
     A reader may be used from any thread, but its batches come in order only to one thread at a time.
     """
@@ -363,9 +391,12 @@ class BatchReader:
         forked child, which must make a reader of its own.
         """
     def restart(self, start: int = 0, seed: int | None = None, augment: int | None = None) -> None:
-        """Begins a pass at batch `start` with these seeds, also after close(). All figures start at 0.
-        ValueError beyond the last batch; RuntimeError in a forked child. Not while another thread uses the
-        reader."""
+        """Begins anew at batch `start`, also after close(): as a new reader with the same arguments and
+        these seeds, but with the files, page tables and memory of this reader. All figures start at 0.
+
+        ValueError beyond the last batch; RuntimeError in a forked child. Not while another thread
+        uses the reader.
+        """
     def close(self) -> None:
         """Stops the threads, at once. Idempotent. Arrays already handed out stay valid. Files stay open,
         and the memory of a few batches is kept, until the reader itself is gone."""
