@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import random
 import sys
 import time
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from tests.bench import measuring, report
 from tests.bench.data import CASES, RecordSet, write_shards
 from tests.bench.delivery import Passes
 from tests.bench.feeding import WAYS
+from tests.bench.measuring import turns
 from tests.bench.runs import warm
 from tests.bench.worker import ROOT, Worker
 
@@ -64,9 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with Worker(packages) as worker:
         for repeat in range(options.repeats):
             warm([records.folder("tfrecord")])
-            turns = list(WAYS)
-            random.Random(repeat).shuffle(turns)
-            for name in turns:
+            for name in turns(WAYS, repeat):
                 answer = worker.do(**task, name=name)
                 if "failed" in answer:
                     raise SystemExit(f"{name}: {answer['failed']}")

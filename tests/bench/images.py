@@ -13,7 +13,6 @@ import argparse
 import fnmatch
 import json
 import os
-import random
 import sys
 import tempfile
 import time
@@ -26,6 +25,7 @@ from typing import Any
 from tests.bench import image_decoders, image_jobs, report
 from tests.bench.image_decoders import Way
 from tests.bench.image_pictures import Pictures
+from tests.bench.measuring import turns
 from tests.bench.runs import warm
 from tests.bench.worker import ROOT, Worker
 from tests.stores import S3Server, s3_server
@@ -150,9 +150,7 @@ class Run:
     def _by_turns(self, name: str, ways: list[str], task: Mapping[str, Any]) -> None:
         measured = self.measured[name] = {}
         for repeat in range(self.options.repeats):
-            turns = list(ways)
-            random.Random(repeat).shuffle(turns)
-            for way in turns:
+            for way in turns(ways, repeat):
                 done, why = self._one(way, task)
                 if why:
                     self._say(f"{name}/{way} failed, and is tried again: {why}")

@@ -16,7 +16,6 @@ import json
 import os
 import random
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -27,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from cachecd_client._core import encode_example
-from tests.bench.measuring import cpu_seconds_of, descendants
+from tests.bench.measuring import cpu_seconds_of, descendants, spread, turns
 from tests.core.shards import frames
 from tests.e2e.daemons import ExecutedDaemon
 from tests.stores import S3Server, s3_server
@@ -177,9 +176,7 @@ def measure(server: S3Server, case: Case, options: argparse.Namespace) -> Measur
     found: Measured = {}
     size = sum(len(body) for _, body in case.bodies())
     for repeat in range(options.repeats):
-        turns = list(CONTENDERS[case.name])
-        random.Random(repeat).shuffle(turns)
-        for name in turns:
+        for name in turns(CONTENDERS[case.name], repeat):
             with tempfile.TemporaryDirectory(
                 prefix="cachecd-ingest-", dir=options.folder
             ) as folder:
@@ -201,11 +198,6 @@ def measure(server: S3Server, case: Case, options: argparse.Namespace) -> Measur
             mb_s = values["mb_s"][-1]
             say(f"{case.name}: {repeat + 1} of {options.repeats}, {name}: {mb_s:.0f} MB/s")
     return found
-
-
-def spread(values: Sequence[float], digits: int) -> str:
-    middle = statistics.median(values)
-    return f"{middle:,.{digits}f} ({min(values):,.{digits}f}-{max(values):,.{digits}f})"
 
 
 def table(case: Case, found: Measured) -> Iterator[str]:

@@ -1,16 +1,21 @@
-"""How fast batches come: alone, beside a thread that computes, and to a consumer that keeps a pace."""
+"""How fast batches come: alone, beside a thread that computes, and to a consumer that keeps a pace.
+
+What all benchmarks share: the order of a repeat, and how a figure is shown.
+"""
 
 from __future__ import annotations
 
 import os
+import random
 import resource
+import statistics
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from tests.bench.data import RecordSet
@@ -19,6 +24,21 @@ if TYPE_CHECKING:
 PACE = 600e6  # bytes a second, what a paced consumer takes
 _MOST_OF_A_PASS = 0.7
 _PATIENCE = 8  # times the seconds asked for, before a window ends wherever it is
+
+Some = TypeVar("Some")
+
+
+def turns(contenders: Iterable[Some], repeat: int) -> list[Some]:
+    """The contenders in the order of this repeat, which is another in each."""
+    order = list(contenders)
+    random.Random(repeat).shuffle(order)
+    return order
+
+
+def spread(values: Sequence[float], digits: int) -> str:
+    """The median, and in brackets the least and the greatest."""
+    middle = statistics.median(values)
+    return f"{middle:,.{digits}f} ({min(values):,.{digits}f}-{max(values):,.{digits}f})"
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import os
-import random
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import Any
 from tests.bench.contenders import CONTENDERS
 from tests.bench.contenders.contract import Contender
 from tests.bench.data import CASES, Case, RecordSet, write_shards
+from tests.bench.measuring import turns
 from tests.bench.worker import Worker
 
 FIGURES = ("mb_s", "cpu_s_gb", "busy_mb_s", "next_ms_gb", "paced_mb_s")
@@ -109,11 +109,10 @@ def _measure(
                 failed(contender, answer["failed"])
     for repeat in range(plan.repeats):
         warm(records.folder(form) for form in sorted({c.form for c in contenders}))
-        turns = list(contenders)
-        random.Random(repeat).shuffle(turns)
-        for number, contender in enumerate(turns, 1):
+        order = turns(contenders, repeat)
+        for number, contender in enumerate(order, 1):
             say(
-                f"{case}: repeat {repeat + 1} of {plan.repeats}, {number} of {len(turns)}, "
+                f"{case}: repeat {repeat + 1} of {plan.repeats}, {number} of {len(order)}, "
                 f"{contender.name}"
             )
             answer = task(contender, "measure", seconds=plan.seconds, verify=repeat == 0)

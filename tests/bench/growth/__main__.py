@@ -18,7 +18,6 @@ import importlib.util
 import itertools
 import json
 import math
-import random
 import statistics
 import sys
 import tempfile
@@ -34,6 +33,7 @@ from tests.bench.growth import curves
 from tests.bench.growth.fashion import Pictures, fashion_mnist, located
 from tests.bench.growth.learner import Learner, Pace, Schedule, final, reached
 from tests.bench.growth.ways import BUCKET, Cached, Link, download_first, stream
+from tests.bench.measuring import turns
 from tests.stores import S3Server, s3_server
 
 _DOWNLOAD = "download first"
@@ -64,9 +64,7 @@ def measure(options: argparse.Namespace) -> str:
             return found | {"trained": learner.trained, "final": final(curve), "curve": curve}
 
         for seed in range(options.repeats):
-            turns = list(itertools.product(get_args(Schedule), ways))
-            random.Random(seed).shuffle(turns)
-            for schedule, way in turns:
+            for schedule, way in turns(itertools.product(get_args(Schedule), ways), seed):
                 name = f"{pace.samples:g} {seed} {schedule} {way}"
                 found = _once(options.runs, name, partial(run, seed, schedule, way))
                 runs[schedule][way].append(found)

@@ -1,21 +1,19 @@
-"""What both situations share: options, an example's module, a daemon's folder, turns, a table."""
+"""What both situations share: options, an example's module, a daemon's folder, a table."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import random
-import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
+
+from tests.bench.measuring import spread
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
-
-Some = TypeVar("Some")
 
 
 @dataclass(frozen=True)
@@ -42,18 +40,9 @@ def place(options: Options) -> Iterator[Path]:
         yield Path(folder)
 
 
-def by_turns(contenders: Sequence[Some], repeats: int) -> Iterator[Some]:
-    """Each contender once a repeat, every repeat in another order."""
-    for repeat in range(repeats):
-        turns = list(contenders)
-        random.Random(repeat).shuffle(turns)
-        yield from turns
-
-
 def table(heads: Sequence[str], rows: Mapping[str, Sequence[Sequence[float]]]) -> str:
     """Markdown; each cell is the median of its values, with the least and the greatest."""
     lines = [f"| | {' | '.join(heads)} |", f"|---|{'--:|' * len(heads)}"]
     for name, cells in rows.items():
-        shown = [f"{statistics.median(c):.2f} ({min(c):.2f}-{max(c):.2f})" for c in cells]
-        lines.append(f"| {name} | {' | '.join(shown)} |")
+        lines.append(f"| {name} | {' | '.join(spread(cell, 2) for cell in cells)} |")
     return "\n".join(lines) + "\n"

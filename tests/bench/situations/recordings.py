@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from tests.bench.measuring import turns
 from tests.bench.situations import places
-from tests.bench.situations.places import EXAMPLES, Options, by_turns, place, table
+from tests.bench.situations.places import EXAMPLES, Options, place, table
 from tests.e2e.daemons import ExecutedDaemon
 
 RATE, SECONDS = 16_000, 4
@@ -71,20 +72,23 @@ def measure(options: Options) -> str:
         prepare = partial(_preparing, source, example, scale)
         preparing = _seconds_of_a_batch(prepare)
         step = preparing / 2
-        for way in by_turns(_WAYS, options.repeats):
-            with place(options) as folder, ExitStack() as owned:
-                input_fn = prepare
-                if way == _PARALLEL:
-                    input_fn = partial(prepare, at_a_time=tf.data.AUTOTUNE)
-                elif way == _KEPT:
-                    input_fn = partial(prepare, at_a_time=tf.data.AUTOTUNE, kept=folder / "kept")
-                elif way == _OURS:
-                    daemon = owned.enter_context(_daemon(folder, source, scale)).start()
-                    cache = owned.enter_context(daemon.connect(60.0))
-                    input_fn = cache.input_fn("train", scale.batch, label="label")
-                count, steps = scale.of(way)
-                calls = [_call(input_fn, steps, step) for _ in range(count)]
-            found[way].append(calls)
+        for repeat in range(options.repeats):
+            for way in turns(_WAYS, repeat):
+                with place(options) as folder, ExitStack() as owned:
+                    input_fn = prepare
+                    if way == _PARALLEL:
+                        input_fn = partial(prepare, at_a_time=tf.data.AUTOTUNE)
+                    elif way == _KEPT:
+                        input_fn = partial(
+                            prepare, at_a_time=tf.data.AUTOTUNE, kept=folder / "kept"
+                        )
+                    elif way == _OURS:
+                        daemon = owned.enter_context(_daemon(folder, source, scale)).start()
+                        cache = owned.enter_context(daemon.connect(60.0))
+                        input_fn = cache.input_fn("train", scale.batch, label="label")
+                    count, steps = scale.of(way)
+                    calls = [_call(input_fn, steps, step) for _ in range(count)]
+                found[way].append(calls)
     return _report(found, scale, preparing)
 
 

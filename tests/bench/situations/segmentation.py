@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from cachecd_client.session.cache import Cache
+from tests.bench.measuring import turns
 from tests.bench.situations import places
-from tests.bench.situations.places import EXAMPLES, Options, by_turns, place, table
+from tests.bench.situations.places import EXAMPLES, Options, place, table
 from tests.e2e.daemons import ExecutedDaemon, wait_until
 
 BATCH = 3
@@ -61,9 +62,10 @@ def measure(options: Options) -> str:
             _OURS: lambda: _ours(cache, example),
         }
         found = {way: {model: list[float]() for model in scale.models} for way in ways}
-        for model, way in by_turns(list(itertools.product(scale.models, ways)), options.repeats):
-            seconds = _seconds_of_fit(example.model_of(MODELS[model]), ways[way], scale)
-            found[way][model].append(seconds)
+        for repeat in range(options.repeats):
+            for model, way in turns(itertools.product(scale.models, ways), repeat):
+                seconds = _seconds_of_fit(example.model_of(MODELS[model]), ways[way], scale)
+                found[way][model].append(seconds)
     rows = {way: list(seconds.values()) for way, seconds in found.items()}
     return (
         f"{scale.steps} steps, {BATCH} a batch, {scale.images} pictures; to make the cache took "
