@@ -45,6 +45,7 @@ TOOLS = "cryptography hypothesis jsonschema moto pytest pytest-timeout pytest-xd
 FRAMEWORKS = (
     r"(tests\.(frameworks|bench\.growth)|torch|tensorflow|jax|keras|lightning|pytorch_lightning)\b"
 )
+# How a test makes a loader that needs a framework.
 LOADERS = r"""\.(torch|tf|jax|tf_dataset|to_dataset|input_fn)\(|"(tf|to)_dataset\""""
 
 
@@ -96,8 +97,8 @@ def lowest(session: nox.Session) -> None:
 
 
 def _needs_framework(test: Path) -> bool:
-    """Whether a test imports a framework or makes a framework's loader, or a module of tests that it
-    imports imports one at its top."""
+    """Whether a test imports a framework, makes a loader of one, or uses a module of tests that imports
+    one at its top."""
     text = test.read_text()
     modules = [
         Path(f"{m.replace('.', '/')}.py") for m in re.findall(r"^from (tests\S+)", text, re.M)

@@ -12,8 +12,8 @@ from cachecd.quantities import Percent
 
 MOUNT_TABLE = Path("/proc/self/mountinfo")
 
-# On these a lock may be granted by, or lost on, another machine, and a rename or fsync may mean
-# less than whole shards after a kill need.
+# On these another machine may hold or break a lock, and a rename or an fsync may not be durable when it
+# returns: shards would not stay whole.
 _NETWORK = frozenset(
     [
         *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "glusterfs", "gpfs", "lustre", "ncpfs"),

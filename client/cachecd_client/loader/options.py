@@ -62,8 +62,8 @@ class TfOptions(TypedDict, total=False):
 
 
 def refuse_unknown(options: Mapping[str, object], kind: type, takes: str) -> None:
-    """TypeError for an option that the TypedDict `kind` lacks. `takes`: how the list of
-    known options begins."""
+    """TypeError for an option that the TypedDict `kind` lacks. `takes`: how the list of known options
+    begins."""
     if unknown := options.keys() - kind.__annotations__.keys():
         raise TypeError(
             f"unknown option {sorted(unknown)[0]!r}; {takes}, {', '.join(kind.__annotations__)}"
