@@ -8,11 +8,11 @@ cachecd_client.errors.CachecdError
     ├── SourceError          a source cannot be listed or read
     │   ├── SourceUnreachableError   the whole store: network, credentials, bucket
     │   └── UnitError        one object: missing, truncated, undecodable
-    ├── NoRoomError          the limit has no room now; eviction makes room
     ├── InUseError           another daemon holds the directory or the socket
     └── DiskError            the cache's file system refuses to work
         ├── NameTakenError   another file has the name of a new shard
         └── DamagedError     a file under `cache.dir` is damaged
+            └── LostError    a shard's sidecar is damaged or missing
 """
 
 from __future__ import annotations
@@ -51,10 +51,6 @@ class UnitError(SourceError):
         self.passing = passing
 
 
-class NoRoomError(WorldError):
-    """There is no room under `cache.limit` now; eviction makes room."""
-
-
 class InUseError(WorldError):
     """Another daemon owns the cache directory or the socket; the message names the daemon."""
 
@@ -69,3 +65,7 @@ class NameTakenError(DiskError):
 
 class DamagedError(DiskError):
     """A file under `cache.dir` does not have the content that was written; the message names the file."""
+
+
+class LostError(DamagedError):
+    """The sidecar of a shard is damaged or missing, so the shard is lost; the message names the sidecar."""

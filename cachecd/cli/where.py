@@ -15,7 +15,7 @@ from cachecd.cli.options import AsJson, CacheDirectory, Endpoint
 if TYPE_CHECKING:
     from cachecd.disk.layout import GenerationLayout, Layout
 
-_RECORD = re.compile(r"(?:([0-9a-f]{16}(?:-\d{1,4})?)/)?(\d{1,18})(?:\.(\d{1,2}))?:(\d{1,18})")
+_RECORD = re.compile(r"(?:([0-9a-f]{16}(?:-\d+)?)/)?(\d{1,18})(?:\.(\d+))?:(\d{1,18})")
 
 
 def command(
@@ -100,26 +100,19 @@ def find_origin(layout: GenerationLayout, number: int, version: int | None, reco
 
     CallerError if there is no such shard or record. DiskError if the sidecar cannot be read.
     """
-    from cachecd.disk.filesystem import refusing
     from cachecd.disk.identity import read_generation
-    from cachecd.disk.layout import MOST_VERSIONS
-    from cachecd.errors import DamagedError
-    from cachecd_client._core import Sidecar
-    from cachecd_client.errors import CallerError, CorruptError
+    from cachecd.disk.sidecar import read_sidecar
+    from cachecd.disk.start import shard_files
+    from cachecd_client.errors import CallerError
 
-    versions = reversed(range(MOST_VERSIONS)) if version is None else [version]
-    paths = [path for v in versions if (path := layout.sidecar(number, v)).exists()]
-    if not paths:
-        raise CallerError(
-            f"{layout.sidecar(number, version or 0)}: there is no such shard. Was it evicted?"
-        )
-    try:
-        with refusing(f"cannot read {paths[0]}"):
-            sidecar = Sidecar.read(str(paths[0]))
-    except CorruptError as error:
-        raise DamagedError(str(error)) from error
+    files = [file for file, _ in shard_files(layout) if file is not None and file.number == number]
+    versions = [file.version for file in files if file.kind == ".tfrecord.idx"]
+    path = layout.sidecar(number, max(versions, default=0) if version is None else version)
+    if not path.exists():
+        raise CallerError(f"{path}: there is no such shard. Was it evicted?")
+    _, sidecar = read_sidecar(path)
     if record >= len(sidecar):
-        raise CallerError(f"{paths[0]} has {len(sidecar)} records: there is no record {record}")
+        raise CallerError(f"{path} has {len(sidecar)} records: there is no record {record}")
     _, key, begin, etag = sidecar.table[int(sidecar.indices[record])]
     known = read_generation(layout.identity)
     words = dict(known.identity) if known else {}

@@ -84,8 +84,9 @@ class CommandRunner:
         self._begin(self._searches, job)
 
     async def finish(self) -> None:
-        """Ends every write that was begun. Nothing is delivered afterwards."""
+        """Ends every write that was begun, and stops long work. Nothing is delivered afterwards."""
         self._closing = True
+        self._work.stops.set()
         await self._refetch.finish()
         await self.feeding.finish()
         for pool in (self._writes, self._searches):
@@ -95,6 +96,8 @@ class CommandRunner:
         def work() -> None:
             try:
                 events = job()
+            except InterruptedError:
+                return
             except Exception:
                 _log.exception("a job of the daemon failed unexpectedly")
                 return
@@ -122,6 +125,8 @@ class CommandRunner:
     def _do(self, work: Callable[[Any], list[ev.Event]], command: Any) -> list[ev.Event]:
         try:
             return work(command)
+        except InterruptedError:
+            raise
         except Exception as error:
             _log.exception("a command failed unexpectedly")
             reason = f"{type(error).__name__}: {error}"

@@ -9,6 +9,7 @@ import contextlib
 import errno
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from threading import Event
 from typing import Any
 
 import structlog
@@ -18,16 +19,16 @@ from cachecd.disk import filesystem, leases, publish
 from cachecd.disk.durable import Skips, State, write_figures, write_state
 from cachecd.disk.excluded import ExcludedFile, Exclusion
 from cachecd.disk.identity import read_generation, write_generation
-from cachecd.disk.layout import MOST_VERSIONS, GenerationLayout, Layout
-from cachecd.disk.sidecar import Head, holds, read_head
+from cachecd.disk.layout import GenerationLayout, Layout
+from cachecd.disk.sidecar import Head, holds, is_lost, read_head, read_sidecar
 from cachecd.disk.start import find_holders
-from cachecd.errors import DamagedError, DiskError, NameTakenError
-from cachecd.model import ShardFacts, Skipped, StreamId
+from cachecd.errors import DamagedError, DiskError, LostError, NameTakenError
+from cachecd.model import Cursor, ShardFacts, Skipped, StreamId
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
-from cachecd.policy.values import GenerationId
+from cachecd.policy.values import GenerationId, Lease
 from cachecd_client import resources
-from cachecd_client._core import Sidecar, scan
+from cachecd_client._core import scan
 from cachecd_client.errors import CorruptError
 
 Write = (
@@ -44,7 +45,8 @@ Search = do.VerifyShard | do.FindHolders | do.RemakeShard
 @dataclass(slots=True)
 class DiskWork:
     """`states`: the present or next content of each generation's state.json. `schemas`: the known schemas.
-    `window`: the shuffle window in bytes. `check` raises DiskError if nothing may be written."""
+    `window`: the shuffle window in bytes. `check` raises DiskError if nothing may be written. `stops` is
+    set when the daemon ends: long work ends with InterruptedError then, and a start takes it up."""
 
     layout: Layout
     excluded: ExcludedFile
@@ -52,6 +54,7 @@ class DiskWork:
     states: dict[GenerationId, State] = field(default_factory=dict)
     window: int = 0
     check: Callable[[], None] = lambda: None
+    stops: Event = field(default_factory=Event)
     _skipped: dict[tuple[StreamId, int], tuple[Skipped, ...]] = field(default_factory=dict)
     _halves: set[tuple[StreamId, int]] = field(default_factory=set)
     _counted: set[GenerationId] = field(default_factory=set)  # state.json lacks their newest counts
@@ -60,6 +63,11 @@ class DiskWork:
         """Sets the shuffle window. `window`: cache.window; None: half of the memory. Reading the size of
         the memory takes a millisecond, so it is not repeated for each manifest."""
         self.window = resources.window() if window is None else window
+
+    def proceed(self) -> None:
+        """Raises InterruptedError once the daemon ends. Long work calls it before each shard."""
+        if self.stops.is_set():
+            raise InterruptedError("the daemon ends")
 
     def excluded_keys(self, dataset: str) -> frozenset[str]:
         """Returns the excluded keys of a dataset; any thread may ask."""
@@ -84,8 +92,12 @@ class DiskWork:
         match command:
             case do.PublishShard(stream, number):
                 return [self._publish(stream, number)]
-            case do.ReadCursor(generation, number):
-                return [ev.CursorRead(generation, number, self._cursor(generation, number))]
+            case do.ReadCursor(generation, number, version):
+                try:
+                    head = read_head(self.of(generation).sidecar(number, version))
+                except LostError:
+                    return [ev.ShardLost(*command)]
+                return [ev.CursorRead(generation, number, head.before or Cursor())]
             case do.EndLease(name):
                 if not leases.end_lease(self.layout, name):
                     return []
@@ -96,13 +108,13 @@ class DiskWork:
                 write_generation(path, replace(known, shape=shape, seed=shape.seed))
             case do.KeepFigures(dataset, figures):
                 write_figures(self.layout.rotation(dataset), figures)
-            case do.MarkRetired(generation, numbers):
-                publish.mark_retired(self.of(generation), numbers)
+            case do.MarkRetired(generation, names):
+                publish.mark_retired(self.of(generation), names)
             case do.Unlink(generation, heads, names):
                 known_state = self.states.get(generation, State())
-                if known_state.heads != heads:
+                if heads and known_state.heads != heads:
                     self._write_state(generation, replace(known_state, heads=heads))
-                publish.unlink(self.of(generation), names)
+                publish.unlink(self.of(generation), names, self.proceed)
             case do.RemoveGeneration(generation):
                 publish.remove_generation(self.of(generation))
             case do.MarkBad(generation, number, version):
@@ -112,14 +124,17 @@ class DiskWork:
             case do.FinishExclusion(name):
                 self.excluded.finish(name)
             case do.WriteManifest(lease):
-                schema = self.schemas.get(GenerationId(lease.dataset, lease.generation))
-                shards = sum(last - first + 1 for _, first, last in lease.intervals)
-                window = resources.window_of(lease.num_bytes, shards, self.window)
-                text = encode_manifest(lease, schema, window)
-                leases.write_manifest(self.layout, lease.id, text)
-            case do.MarkHeld(lease):
-                leases.mark_held(self.layout, lease)
+                leases.write_manifest(self.layout, lease.id, self.manifest(lease))
+            case do.MarkHeld(lease, rank):
+                leases.mark_held(self.layout, lease, rank)
         return [ev.Done(command)]
+
+    def manifest(self, lease: Lease) -> bytes:
+        """Returns the text of a lease's manifest."""
+        schema = self.schemas.get(GenerationId(lease.dataset, lease.generation))
+        shards = sum(last - first + 1 for _, first, last in lease.intervals)
+        window = resources.window_of(lease.num_bytes, shards, self.window)
+        return encode_manifest(lease, schema, window)
 
     def write_counts(self) -> None:
         """Writes the counts of skipped units where they changed. DiskError."""
@@ -217,20 +232,6 @@ class DiskWork:
             self.states[generation] = replace(state, skipped=counts)
             self._counted.add(generation)
 
-    def _cursor(self, generation: GenerationId, number: int) -> Any:
-        """Returns the cursor before a shard, from the first of its sidecars that can be read."""
-        layout = self.of(generation)
-        error: DiskError = DamagedError(f"shard {number} of {layout.root} has no sidecar")
-        for version in range(MOST_VERSIONS):
-            path = layout.sidecar(number, version)
-            if path.exists():
-                try:
-                    if (before := read_head(path).before) is not None:
-                        return before
-                except DiskError as refused:
-                    error = refused
-        raise error
-
     # --- searches
 
     def search(self, command: Search) -> list[ev.Event]:
@@ -238,36 +239,32 @@ class DiskWork:
         try:
             match command:
                 case do.VerifyShard(generation, number, version):
-                    layout = self.of(generation)
-                    return [ev.ShardVerified(*command, *self._verify(layout, number, version))]
+                    is_sound = self._is_sound(self.of(generation), number, version)
+                    return [ev.ShardVerified(*command, is_sound)]
                 case do.FindHolders(exclusion):
                     return [self.find_holders(exclusion)]
                 case do.RemakeShard():
                     return [self._copy(command)]
         except DiskError as error:
-            if isinstance(command, do.RemakeShard) and isinstance(error, DamagedError):
-                return [ev.RemakeFailed(command.generation, command.number, str(error))]
-            return [ev.DiskRefused(command, str(error))]
+            return _failures(command, error)
 
-    def _verify(self, layout: GenerationLayout, number: int, version: int) -> tuple[bool, bool]:
-        """Returns whether every record is sound, and whether the sidecar can be read. DiskError."""
-        has_sidecar = False
-        with filesystem.refusing(f"cannot verify shard {number} of {layout.root}"):
+    def _is_sound(self, layout: GenerationLayout, number: int, version: int) -> bool:
+        """Whether every record is sound. DiskError; LostError."""
+        _, sidecar = read_sidecar(layout.sidecar(number, version))
+        shard = layout.shard(number, version)
+        if not len(sidecar):
+            return True
+        with filesystem.refusing(f"cannot verify {shard}"):
             try:
-                sidecar = Sidecar.read(str(layout.sidecar(number, version)))
-                has_sidecar = True
-                if not len(sidecar):
-                    return True, True
-                shard = layout.shard(number, version)
                 offsets = scan(str(shard), verify=True)
-                whole = shard.stat().st_size == sidecar.data_bytes
-                return whole and offsets.tolist() == sidecar.offsets.tolist(), True
+                is_whole = shard.stat().st_size == sidecar.data_bytes
+                return is_whole and offsets.tolist() == sidecar.offsets.tolist()
             except CorruptError:
-                return False, has_sidecar
+                return False
             except OSError as error:
                 if error.errno not in _DAMAGE:
                     raise
-                return False, has_sidecar
+                return False
 
     def find_holders(self, name: str) -> ev.HoldersFound:
         """Returns all shards that hold a record of an exclusion. DiskError."""
@@ -278,7 +275,7 @@ class DiskWork:
         for dataset, generation in self.layout.generations():
             layout = self.layout.generation(dataset, generation)
             if dataset == exclusion.dataset and layout.shards.exists():
-                for number, version in find_holders(layout, exclusion.keys):
+                for number, version in find_holders(layout, exclusion.keys, self.proceed):
                     yield GenerationId(dataset, generation), number, version
 
     def _copy(self, command: do.RemakeShard) -> ev.Event:
@@ -292,6 +289,17 @@ class DiskWork:
     def of(self, generation: GenerationId) -> GenerationLayout:
         """The paths of a generation."""
         return self.layout.generation(generation.dataset, generation.name)
+
+
+def _failures(command: Search, error: DiskError) -> list[ev.Event]:
+    """Returns the result of a search that failed. Damage costs the shard alone."""
+    if isinstance(command, do.FindHolders):
+        return [ev.DiskRefused(command, str(error))]
+    name, number, version = command[:3]
+    lost: list[ev.Event] = [ev.ShardLost(name, number, version)] if is_lost(error) else []
+    if isinstance(command, do.RemakeShard) and (lost or isinstance(error, DamagedError)):
+        return [*lost, ev.RemakeFailed(name, number, str(error))]
+    return lost or [ev.DiskRefused(command, str(error))]
 
 
 def generation_of(stream: StreamId) -> GenerationId:

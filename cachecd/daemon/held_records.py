@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,18 +11,19 @@ from numpy.typing import NDArray
 
 from cachecd.disk.filesystem import refusing
 from cachecd.disk.layout import GenerationLayout, parse
-from cachecd.model import Cursor, Unit, etag_hash
+from cachecd.disk.sidecar import Head, is_lost, read_sidecar
+from cachecd.errors import DiskError
+from cachecd.model import Unit, etag_hash
 from cachecd.policy.values import Name, Piece
 from cachecd_client._core import Sidecar
-from cachecd_client.errors import CorruptError
 
 
 @dataclass(slots=True)
 class HeldRecords:
     """The records of all shards without a mark `.old`, for each unit: their number (`count`), the number
     after the last record (`top`), whether a shard has the unit's last record (`ended`), the hash of the
-    ETag, and whether two versions of the unit are held (`mixed`). `damaged`: sidecars that cannot be read,
-    so the missing records are unknown."""
+    ETag, and whether two versions of the unit are held (`mixed`). `lost`: shards whose sidecars are lost,
+    so the missing records are unknown. `proceed` is called before each sidecar is read."""
 
     layout: GenerationLayout
     count: NDArray[np.int64]
@@ -31,8 +31,9 @@ class HeldRecords:
     ended: NDArray[np.bool_]
     etag: NDArray[np.uint64]
     mixed: NDArray[np.bool_]
+    proceed: Callable[[], None]
     sidecars: list[Name] = field(default_factory=list)
-    damaged: list[Name] = field(default_factory=list)
+    lost: list[Name] = field(default_factory=list)
 
     def pieces(self, units: Sequence[Unit], excluded: frozenset[str]) -> list[Piece]:
         """Returns the missing records of these units. A unit with another version in the shards lacks
@@ -58,9 +59,8 @@ class HeldRecords:
             return
         held: dict[int, list[int]] = {number: [] for number in numbers}
         for name in self.sidecars:
-            sidecar = _read(self.layout, name)
-            if sidecar is None:
-                continue
+            self.proceed()
+            _, sidecar = read_sidecar(self.layout.sidecar(*name))
             wanted = np.isin(sidecar.units, np.array(numbers, np.uint64))
             for unit, ordinal in zip(
                 sidecar.units[wanted].tolist(), sidecar.ordinals[wanted].tolist(), strict=True
@@ -74,27 +74,35 @@ class HeldRecords:
                 following = ordinal + 1
 
 
-def held_records(layout: GenerationLayout, units: int) -> HeldRecords:
-    """Reads every sidecar. `units`: the number of listed units. DiskError."""
+def held_records(
+    layout: GenerationLayout, units: int, proceed: Callable[[], None] = lambda: None
+) -> HeldRecords:
+    """Reads every sidecar. `units`: the number of listed units. An error that `proceed` raises ends the
+    work. DiskError."""
     counts = (np.zeros(units, np.int64), np.zeros(units, np.int64), np.zeros(units, np.bool_))
-    held = HeldRecords(layout, *counts, np.zeros(units, np.uint64), np.zeros(units, np.bool_))
+    etags, mixed = np.zeros(units, np.uint64), np.zeros(units, np.bool_)
+    held = HeldRecords(layout, *counts, etags, mixed, proceed)
     held.sidecars = _current(layout)
     for name in held.sidecars:
+        proceed()
         try:
-            if (sidecar := _read(layout, name)) is not None and len(sidecar):
-                _add(held, sidecar)
-        except CorruptError:
-            held.damaged.append(name)
+            head, sidecar = read_sidecar(layout.sidecar(*name))
+        except DiskError as error:
+            if not is_lost(error):
+                raise
+            held.lost.append(name)
+        else:
+            if len(sidecar):
+                _add(held, head, sidecar)
     return held
 
 
-def _add(held: HeldRecords, sidecar: Sidecar) -> None:
+def _add(held: HeldRecords, head: Head, sidecar: Sidecar) -> None:
     units = sidecar.units.astype(np.int64)
     np.add.at(held.count, units, 1)
     np.maximum.at(held.top, units, sidecar.ordinals.astype(np.int64) + 1)
-    meta = json.loads(sidecar.meta)
-    open_ = {row[0] for row in meta["skipped"]}
-    open_ |= {lane.unit for lane in Cursor.unpack(meta["after"]).lanes}
+    open_ = {skip.unit for skip in head.skipped}
+    open_ |= {lane.unit for lane in head.after.lanes} if head.after else set()
     for unit, _, _, etag in sidecar.table:
         digest = etag_hash(etag.decode("utf-8", "surrogatepass"))
         held.mixed[unit] |= bool(held.etag[unit]) and held.etag[unit] != digest
@@ -115,11 +123,3 @@ def _current(layout: GenerationLayout) -> list[Name]:
             elif file.kind == ".tfrecord.idx":
                 highest[file.number] = max(highest.get(file.number, 0), file.version)
     return [name for name in sorted(highest.items()) if name[0] not in old]
-
-
-def _read(layout: GenerationLayout, name: Name) -> Sidecar | None:
-    """None for a sidecar that was unlinked meanwhile. CorruptError."""
-    try:
-        return Sidecar.read(str(layout.sidecar(*name)))
-    except FileNotFoundError:
-        return None

@@ -18,7 +18,6 @@ from cachecd.disk.durable import read, replace
 from cachecd.errors import (
     ConfigError,
     DiskError,
-    NoRoomError,
     RewrittenError,
     SourceError,
     SourceUnreachableError,
@@ -37,6 +36,7 @@ from cachecd.sampler.sources.files import label_of
 _LONGEST_PAUSE = 60.0  # a source that is back is found within a minute
 # After so many failures in a row, some ten seconds, streams no longer wait for the first listing.
 _PATIENCE = 5
+_ROOM_POLL, _ROOM_PATIENCE = 0.1, 5.0  # seconds: until the log says that a page waits for room
 
 _log = structlog.get_logger("cachecd.listing")
 
@@ -105,17 +105,19 @@ class ListingKeeper:
     listed units are fed meanwhile.
 
     Every change of the listing is delivered as Listed, and then `changed` is called. `classes`: the path of
-    the file of class numbers. `reserve`: as of Listing. `reason`: why the last attempt failed, or "".
-    `rewritten`: units with a new ETag, size or label since the start. `objects`: how many objects this
-    attempt has listed. `ended`: when the last listing ended, by the monotonic clock; 0 if none has.
-    """
+    the file of class numbers. `reserve` reserves room for a page, if there is any, given the bytes of this
+    page and those that the page before took; a page takes at most `page_bytes`. `reason`: why the last
+    attempt failed, or what it waits for, or "". `rewritten`: units with a new ETag, size or label since the
+    start. `objects`: how many objects this attempt has listed. `ended`: when the last listing ended, by the
+    monotonic clock; 0 if none has."""
 
     name: GenerationId
     config: DatasetConfig
     listing: GenerationListing
     lister: Lister
     classes: Path
-    reserve: Callable[[int], None]
+    reserve: Callable[[int, int], bool]
+    page_bytes: Callable[[], int]
     deliver: Callable[[ev.Event], None]
     changed: Callable[[], None]
     reason: str = ""
@@ -196,11 +198,29 @@ class ListingKeeper:
     def _begin(self, judges: bool) -> Listing:
         self._labels.clear()
         self.objects = 0
-        return Listing(self.listing.table, self.listing.thread, self.reserve, judges, self.report)
+        table, thread = self.listing.table, self.listing.thread
+        return Listing(table, thread, self._await_room, self.page_bytes, judges, self.report)
+
+    async def _await_room(self, size: int, grown: int) -> None:
+        """Returns once room for a page is reserved."""
+        began, is_waiting = time.monotonic(), False
+        while not self.reserve(size, grown):
+            if not is_waiting and time.monotonic() - began > _ROOM_PATIENCE:
+                is_waiting = True
+                self.reason = (
+                    f"the listing waits for {size} bytes under cache.limit: the next epochs make room, or "
+                    "raise the limit"
+                )
+                _log.warning("listing waits for room", dataset=self.name.dataset, why=self.reason)
+                self.report()
+            await asyncio.sleep(_ROOM_POLL)
+        if is_waiting:
+            self.reason = ""
+            self.report()
 
     def _failed(self, error: Exception, failures: int, longest: float) -> float:
         """Reports a failure. Returns the seconds until the next attempt."""
-        expected = (SourceError, DiskError, NoRoomError, ConfigError)
+        expected = (SourceError, DiskError, ConfigError)
         if not isinstance(error, expected):
             # Whatever a store's library raises is that store's trouble, and may pass.
             _log.exception("listing failed unexpectedly", dataset=self.name.dataset)

@@ -7,6 +7,8 @@ import contextlib
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import structlog
@@ -23,18 +25,22 @@ from cachecd.daemon.start import Start, known_sizes, measure, start
 from cachecd.daemon.status import document, epoch_of, rotation_waits, stale_values
 from cachecd.disk import leases
 from cachecd.disk.durable import write_egress
-from cachecd.disk.layout import Layout
+from cachecd.disk.layout import MARKS, Layout, ShardFile
 from cachecd.disk.snapshot import write_snapshot
-from cachecd.errors import DiskError, LimitTooSmallError, NoRoomError
+from cachecd.disk.start import shard_files
+from cachecd.errors import DiskError, LimitTooSmallError
 from cachecd.executors import Executor
 from cachecd.listing.source_pages import Lister
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.policy import Policy
+from cachecd.policy.values import GenerationId
 
 _TICK, _PROBE, _MEASURE = 0.5, 0.5, 1.0  # seconds; a lease ends within one
 _RATED = 10  # measurements: the rate of fetching is over the last ten seconds
 _MINUTE, _SNAPSHOT = 60.0, 600.0
+_PIECE = 4096  # files that are looked at without a pause
+_LEAST_PAGE = 256 << 10  # bytes: below a limit of 25 MiB, 1 % would be a transaction for each unit
 _PAUSE = 1.0  # after a failure
 _PATIENCE = 60.0  # until the log says why nothing rotates
 
@@ -59,7 +65,7 @@ class CacheLoop:
         offline: bool = False,
         progress: Callable[[str], None] = lambda text: None,
     ) -> None:
-        self.policy = Policy()
+        self.policy = Policy(lambda lease: len(self._started.work.manifest(lease)))
         self.layout = Layout(config.cache.dir)
         self._config, self._offline = config, offline
         self._limit = limit
@@ -111,6 +117,7 @@ class CacheLoop:
             self._every(_MEASURE, self._measure),
             self._every(_MINUTE, self._write_counts),
             self._every(_SNAPSHOT, self._write_snapshots),
+            self._every(_SNAPSHOT, self._weigh_foreign),
         ]
         self._tasks = [asyncio.ensure_future(each) for each in work]
 
@@ -251,7 +258,8 @@ class CacheLoop:
         dataset = self._config.datasets[name]
         return ListingKeeper(
             *(generation, dataset, listing, self._lister),
-            *(started.layout.classes(name, classes_rule(dataset)), self._reserve, self.feed),
+            started.layout.classes(name, classes_rule(dataset)),
+            *(partial(self._reserve, generation), self._page_bytes, self.feed),
             lambda: self.feeding.wake(generation),
         )
 
@@ -261,12 +269,15 @@ class CacheLoop:
         else:
             self._answer(reply)
 
-    def _reserve(self, size: int) -> None:
-        """Reserves room under the limit for a page of a listing. NoRoomError."""
+    def _reserve(self, generation: GenerationId, size: int, grown: int) -> bool:
+        """Reserves room under the limit for a page of a listing."""
         self._granted = False
-        self.feed(ev.RoomAsked(size))  # the reply comes at once
-        if not self._granted:
-            raise NoRoomError(f"there is no room under cache.limit for {size} bytes of the listing")
+        self.feed(ev.RoomAsked(generation, size, grown))  # the reply comes at once
+        return self._granted
+
+    def _page_bytes(self) -> int:
+        """The most that a page of a listing reserves at a time, unless a single unit needs more."""
+        return max(self.policy.room.limit // 100, _LEAST_PAGE)
 
     def _count(self, dataset: str, fetched: int) -> None:
         self._fetched += fetched
@@ -330,7 +341,8 @@ class CacheLoop:
 
         def look() -> ev.Measured:
             self._directory_check.check()
-            return measure(self.layout, self._fetched, self._config.cache.reserve_free)
+            foreign = sum(self._started.foreign.values())
+            return measure(self.layout, self._fetched, self._config.cache.reserve_free, foreign)
 
         try:
             measured = await asyncio.to_thread(look)
@@ -343,6 +355,26 @@ class CacheLoop:
             if name not in self._described and (description := epoch_of(self.policy, dataset)):
                 self._described.add(name)
                 _log.info("an epoch", dataset=name, what=description)
+
+    async def _weigh_foreign(self) -> None:
+        """Adds up the bytes in `shards/` that the policy does not count. In pieces: a stop need not
+        wait."""
+        weighed = dict[GenerationId, int]()
+        for dataset, name in await asyncio.to_thread(lambda: list(self.layout.generations())):
+            generation, layout = GenerationId(dataset, name), self.layout.generation(dataset, name)
+            weighed[generation] = 0
+            files = shard_files(layout) if layout.shards.exists() else iter(())
+            while piece := await asyncio.to_thread(list, islice(files, _PIECE)):
+                weighed[generation] += sum(
+                    size for file, size in piece if not self._is_counted(generation, file)
+                )
+        self._started.foreign = weighed
+
+    def _is_counted(self, generation: GenerationId, file: ShardFile | None) -> bool:
+        known = self.policy.room.by_id.get(generation)
+        if known is None or file is None or file.kind in MARKS:
+            return False
+        return known.knows(file.number, file.version)
 
     def _counts(self) -> list[ev.Event]:
         self._write("egress.json", lambda: write_egress(self.layout.egress, self._fetched))

@@ -16,6 +16,7 @@ from cachecd.daemon.disk_work import DiskWork, generation_of
 from cachecd.daemon.feeding import FedGeneration, Feeding, OneShard, UnitsOrNone
 from cachecd.daemon.held_records import HeldRecords, held_records
 from cachecd.disk import publish
+from cachecd.disk.sidecar import is_lost, read_sidecar
 from cachecd.errors import DiskError
 from cachecd.listing.table import MOST_AT_ONCE
 from cachecd.model import StreamId, Unit
@@ -24,7 +25,6 @@ from cachecd.policy import events as ev
 from cachecd.policy.values import Piece
 from cachecd.sampler.messages import Failed, Grant, Sealed
 from cachecd_client._core import Sidecar
-from cachecd_client.errors import CorruptError
 
 _log = structlog.get_logger("cachecd.daemon")
 _MOST_PIECES = 4096  # of one search
@@ -64,9 +64,10 @@ class Refetch:
         fed = self._feeding.generations[command.generation]
         listing = fed.listing
         units = await listing.run(lambda: len(listing.table))
-        held = await asyncio.to_thread(held_records, fed.layout, units)
-        if held.damaged:  # their records would seem to be missing, and be made a second time
-            reports = [ev.DamageReported("", command.generation, *name) for name in held.damaged]
+        proceed = self._work.proceed
+        held = await asyncio.to_thread(held_records, fed.layout, units, proceed)
+        if held.lost:  # their records would seem to be missing, and be made a second time
+            reports = [ev.ShardLost(command.generation, *name) for name in held.lost]
             nothing = ev.MissingFound(command.generation, (), False)
             self._record(lambda: [*reports, nothing])
             return
@@ -101,11 +102,13 @@ class Refetch:
         fed = self._feeding.generations[generation]
         assert fed.shape is not None, "the generation has shards"
         try:
-            path = str(fed.layout.sidecar(number, version))
-            sidecar = await asyncio.to_thread(Sidecar.read, path)
-        except (FileNotFoundError, CorruptError) as error:
+            path = fed.layout.sidecar(number, version)
+            _, sidecar = await asyncio.to_thread(read_sidecar, path)
+        except DiskError as error:
+            if not is_lost(error):
+                raise
             failed = ev.RemakeFailed(generation, number, str(error))
-            self._record(lambda: [failed])
+            self._record(lambda: [ev.ShardLost(generation, number, version), failed])
             return
         if command.drop:
             await asyncio.to_thread(publish.drop_data, fed.layout, number, version)
@@ -153,7 +156,9 @@ class Refetch:
 
         def end(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
-            if not task.cancelled() and (error := task.exception()) is not None:
+            if task.cancelled() or isinstance(error := task.exception(), InterruptedError):
+                return
+            if error is not None:
                 _log.error("records not made again", exc_info=error)
                 refused = ev.DiskRefused(command, f"{type(error).__name__}: {error}")
                 self._record(lambda: [refused])

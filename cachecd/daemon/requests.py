@@ -77,10 +77,12 @@ class Requests:
 
     def _message(self, command: ToClient, due: _Due) -> protocol.Reply:
         match command:
-            case do.ReplyGranted(_, lease, coverage):
+            case do.ReplyGranted(_, lease, coverage, note):
                 layout = self._cache.layout
                 manifest = layout.manifest(lease).relative_to(layout.root)
-                return protocol.Granted(due.id, lease, str(layout.root), str(manifest), coverage)
+                return protocol.Granted(
+                    due.id, lease, str(layout.root), str(manifest), coverage, note
+                )
             case do.ReplyWaiting(_, have, want, reason):
                 rate = self._cache.rate(due.dataset)
                 return protocol.Waiting(due.id, have, want, rate, reason)

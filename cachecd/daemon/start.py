@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import re
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -24,10 +26,10 @@ from cachecd.disk import filesystem, leases
 from cachecd.disk.durable import State, read_egress, read_figures, read_state
 from cachecd.disk.excluded import ExcludedFile
 from cachecd.disk.identity import Generation, directory_name, read_generation, write_generation
-from cachecd.disk.layout import Layout
-from cachecd.disk.start import remove_leftovers, take_inventory
+from cachecd.disk.layout import GenerationLayout, Layout
+from cachecd.disk.start import remove_leftovers, shard_files, take_inventory
 from cachecd.errors import DamagedError
-from cachecd.model import MISFIT
+from cachecd.model import MISFIT, Shape
 from cachecd.policy import events as ev
 from cachecd.policy.fit import set_size
 from cachecd.policy.rotation import Rotation
@@ -44,7 +46,8 @@ _INODES_KEPT = 256
 @dataclass(slots=True)
 class Start:
     """The result of a start. `events`: for the policy, in their order, up to Started. `boot` makes the
-    names of leases unique over restarts."""
+    names of leases unique over restarts. `damaged`: why a generation cannot be read. `foreign`: the bytes
+    of files in `shards/` that the daemon did not write, by generation."""
 
     layout: Layout
     work: DiskWork
@@ -53,6 +56,8 @@ class Start:
     listings: dict[str, GenerationListing] = field(default_factory=dict)
     configured: dict[str, GenerationId] = field(default_factory=dict)
     generations: dict[GenerationId, Generation] = field(default_factory=dict)
+    damaged: dict[GenerationId, str] = field(default_factory=dict)
+    foreign: dict[GenerationId, int] = field(default_factory=dict)
     events: list[ev.Event] = field(default_factory=list)
 
     @property
@@ -119,7 +124,8 @@ async def start(
 
 
 async def _open(started: Start, config: Config, name: str, dataset: DatasetConfig) -> None:
-    """Opens or makes the directory of a configured generation. A damaged listing gets a new directory."""
+    """Opens or makes the directory of a configured generation. If generation.json or the listing is
+    damaged, the generation gets another directory."""
     identity = identity_of(dataset)
     copies = [
         int(match[1]) if (match := _COPY.search(directory)) else 1
@@ -132,20 +138,31 @@ async def _open(started: Start, config: Config, name: str, dataset: DatasetConfi
         layout = started.layout.generation(*generation)
         with filesystem.refusing(f"cannot make {layout.root}"):
             layout.shards.mkdir(parents=True, exist_ok=True)
-        known = read_generation(layout.identity)
-        if known is None:
-            size = config.cache.shard_size
-            known = Generation(identity, time.time(), dataset.seed, size)
-            write_generation(layout.identity, known)
         try:
+            known = _known(layout)
+            if known is None:
+                size = config.cache.shard_size
+                known = Generation(identity, time.time(), dataset.seed, size)
+                write_generation(layout.identity, known)
             blocks = 0 if known.shape is None else 1
             started.listings[name] = await GenerationListing.open(layout.listing, blocks)
         except DamagedError as error:
             copy += 1
-            _log.error("listing damaged: the source is listed anew", dataset=name, why=str(error))
+            _log.error(
+                "generation damaged: the source is listed again", dataset=name, why=str(error)
+            )
             continue
         started.configured[name] = generation
         return
+
+
+def _known(layout: GenerationLayout) -> Generation | None:
+    """Reads generation.json. Returns None if the directory has neither that file nor a shard. DamagedError:
+    the shards of the directory cannot be used. DiskError."""
+    known = read_generation(layout.identity)
+    if known is None and layout.shards.exists() and any(file for file, _ in shard_files(layout)):
+        raise DamagedError(f"{layout.identity} is missing")
+    return known
 
 
 def _take_stock(
@@ -157,10 +174,13 @@ def _take_stock(
     for dataset, name in started.layout.generations():
         generation = GenerationId(dataset, name)
         try:
-            known = read_generation(started.layout.generation(*generation).identity)
+            known = _known(started.layout.generation(*generation))
         except DamagedError as error:
-            _log.error("generation left alone", generation=name, why=str(error))
-            known = None
+            if not started.layout.generation(*generation).shards.exists():
+                continue
+            why = started.damaged[generation] = str(error)
+            _log.error("generation cannot be read: its shards make room", dataset=dataset, why=why)
+            known = _in_place_of(started, generation, held)
         if known is not None:
             started.generations[generation] = known
             if known.schema is not None:
@@ -172,10 +192,23 @@ def _take_stock(
         if started.configured.get(generation.dataset) == generation:
             started.events.append(started.listings[generation.dataset].listed(generation))
     started.events += held
-    started.events.append(measure(started.layout, started.fetched, reserve_free))
+    foreign = sum(started.foreign.values())
+    started.events.append(measure(started.layout, started.fetched, reserve_free, foreign))
     for exclusion in started.work.excluded.unfinished:
         started.events.append(started.work.find_holders(exclusion.name))
     started.events.append(ev.Started())
+
+
+def _in_place_of(started: Start, generation: GenerationId, held: list[ev.LeaseFound]) -> Generation:
+    """Returns what stands for a generation.json that cannot be read. The shards need a place in the table;
+    S counts only for the leases that name them."""
+    configured = started.configured.get(generation.dataset)
+    identity: Mapping[str, Any] = {}
+    if configured and configured.name.partition("-")[0] == generation.name.partition("-")[0]:
+        known = read_generation(started.layout.generation(*configured).identity)
+        identity = known.identity if known is not None else {}
+    streams = (one.lease.streams for one in held if _is_of(one.lease, generation))
+    return Generation(identity, -math.inf, 0, 0, Shape(next(streams, 1), 1, 1, 1, 0))
 
 
 def _inspect(
@@ -186,6 +219,7 @@ def _inspect(
     progress: Callable[[str], None],
 ) -> ev.GenerationFound:
     layout, split = started.layout.generation(*generation), split_of(known.identity)
+    damaged = started.damaged.get(generation, "")
     try:
         state = read_state(layout.state)
     except DamagedError as error:
@@ -195,6 +229,7 @@ def _inspect(
     is_configured = started.configured.get(generation.dataset) == generation
     figures = _figures(started.layout, generation.dataset) if is_configured else {}
     if known.shape is None:
+        started.foreign[generation] = sum(size for _, size in shard_files(layout))
         return ev.GenerationFound(generation, split, figures=figures)
     leased = {name for lease in held for name in _names(lease, generation)}
     excluded = started.work.excluded_keys(generation.dataset)
@@ -204,7 +239,10 @@ def _inspect(
         progress(f"{name}: {count} sidecars read, which the snapshot does not have")
 
     inventory = take_inventory(layout, known.shape, state, leased, excluded, read)
-    started.work.states[generation] = remove_leftovers(layout, inventory, state)
+    started.foreign[generation] = inventory.foreign
+    # The heads of a generation that cannot be read stay as they are, for a person who restores the file.
+    kept = replace(inventory, heads=state.heads) if damaged else inventory
+    started.work.states[generation] = remove_leftovers(layout, kept, state)
     return ev.GenerationFound(
         generation,
         split,
@@ -213,6 +251,7 @@ def _inspect(
         inventory.shards,
         _misfits(state),
         figures,
+        damaged,
     )
 
 
@@ -234,9 +273,13 @@ def _misfits(state: State) -> tuple[int, str]:
     return sum(skips.count for _, skips in misfits), next(reasons, "")
 
 
+def _is_of(lease: Lease, generation: GenerationId) -> bool:
+    return (lease.dataset, lease.generation) == generation
+
+
 def _names(lease: Lease, generation: GenerationId) -> list[tuple[int, int]]:
     """Returns the versions of a generation's shards that a lease names."""
-    if (lease.dataset, lease.generation) != generation:
+    if not _is_of(lease, generation):
         return []
     versions = dict(lease.versions)
     return [
@@ -264,15 +307,15 @@ def _find_leases(layout: Layout) -> list[ev.LeaseFound]:
                 ) from error
             _log.error("damaged lease removed", path=str(path), why=str(error))
             continue
-        events.append(ev.LeaseFound(lease, each.was_held))
+        events.append(ev.LeaseFound(lease, each.held_by, each.is_held))
     return events
 
 
-def measure(layout: Layout, fetched: int, reserve_free: int = 0) -> ev.Measured:
+def measure(layout: Layout, fetched: int, reserve_free: int = 0, foreign: int = 0) -> ev.Measured:
     """Measures everything under cache.dir but shards, and the room of the file system, without
-    `reserve_free`. DiskError."""
+    `reserve_free`. `foreign`: the bytes in `shards/` that are no shards. DiskError."""
     with filesystem.refusing(f"cannot measure {layout.root}"):
-        other = _but(layout.root, layout.datasets) + _own(layout.datasets)
+        other = foreign + _but(layout.root, layout.datasets) + _own(layout.datasets)
         generations = [layout.generation(*each) for each in layout.generations()]
         for dataset in layout.datasets.iterdir():
             layouts = {each.root: each for each in generations if each.root.parent == dataset}

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-SIDECAR = ".idx"
+DATA, SIDECAR = ".tfrecord", ".idx"
+MARKS = (".bad", ".old")
 NEW = ".new"  # at the end of a temporary file's name
-MOST_VERSIONS = 100  # of one number
 
-_DATA = ".tfrecord"
-_NAME, _HASH = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", r"[0-9a-f]{16}(-[1-9][0-9]{0,3})?"
+_NAME, _HASH = r"[A-Za-z0-9][A-Za-z0-9_-]*", r"[0-9a-f]{16}(-[1-9][0-9]*)?"
 _DATASET, _GENERATION = re.compile(_NAME), re.compile(_HASH)
 _SMALL_FILE = re.compile(
     r"(lock|egress\.json|excluded\.jsonl|leases/[^/]+\.(json|held)"
@@ -22,7 +21,7 @@ _SMALL_FILE = re.compile(
 )
 _SHARDS = re.compile(rf"datasets/{_NAME}/{_HASH}/shards")
 _SHARD_FILE = re.compile(
-    r"(?P<number>[0-9]{10,18})(\.(?P<version>[1-9][0-9]?))?"
+    r"(?P<number>[0-9]{10,})(\.(?P<version>[1-9][0-9]*))?"
     r"(?P<kind>\.tfrecord|\.tfrecord\.idx|\.bad|\.old|\.new|\.new\.idx)"
 )
 
@@ -132,10 +131,10 @@ class GenerationLayout:
         return self.root / "shards"
 
     def shard(self, number: int, version: int = 0) -> Path:
-        return self.shards / (_name(number, version) + _DATA)
+        return self.shards / (_name(number, version) + DATA)
 
     def sidecar(self, number: int, version: int = 0) -> Path:
-        return self.shards / (_name(number, version) + _DATA + SIDECAR)
+        return self.shards / (_name(number, version) + DATA + SIDECAR)
 
     def temporary(self, number: int, version: int = 0) -> Path:
         """The path at which a worker writes a shard. SIDECAR is appended for its sidecar."""

@@ -24,13 +24,12 @@ _CAREFULLY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 @dataclass(frozen=True, slots=True)
 class FoundManifest:
-    """A manifest on disk. `is_held`: a process holds a lock on it. `was_held`: it is held, or `mark_held`
-    was called."""
+    """A manifest on disk. `is_held`: a process holds a lock on it. `held_by`: the ranks of `mark_held`."""
 
     lease: str
     text: bytes
     is_held: bool
-    was_held: bool
+    held_by: frozenset[int]
 
 
 def write_manifest(layout: Layout, lease: str, text: bytes) -> None:
@@ -50,10 +49,25 @@ def write_manifest(layout: Layout, lease: str, text: bytes) -> None:
             raise
 
 
-def mark_held(layout: Layout, lease: str) -> None:
+def mark_held(layout: Layout, lease: str, rank: int) -> None:
     """Notes that a rank held the lease. DiskError."""
     with refusing(f"cannot mark the lease {lease}"):
-        os.close(os.open(_mark(layout, lease), os.O_CREAT | os.O_WRONLY | _CAREFULLY, 0o640))
+        flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | _CAREFULLY
+        fd = os.open(_mark(layout, lease), flags, 0o640)
+        try:
+            os.write(fd, f"{rank}\n".encode())
+        finally:
+            os.close(fd)
+
+
+def _held_by(mark: Path) -> frozenset[int]:
+    """The ranks in a mark. Damage costs a rank: the start waits for it."""
+    lines = b""
+    with contextlib.suppress(OSError), open(mark, "rb", opener=_unfollowed) as file:
+        lines = file.read()
+    return frozenset(
+        int(line) for line in lines.split(b"\n")[:-1] if line.isdigit() and line[18:] == b""
+    )
 
 
 def find_manifests(layout: Layout) -> list[FoundManifest]:
@@ -71,9 +85,7 @@ def find_manifests(layout: Layout) -> list[FoundManifest]:
                 with open(path, "rb", opener=_unfollowed) as file:
                     held = is_locked(file.fileno())
                     text = file.read()
-                manifests.append(
-                    FoundManifest(lease, text, held, held or f"{lease}{_HELD}" in names)
-                )
+                manifests.append(FoundManifest(lease, text, held, _held_by(_mark(layout, lease))))
     return manifests
 
 

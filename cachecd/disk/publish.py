@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from cachecd.disk.filesystem import refusing, sync_directory
-from cachecd.disk.layout import MOST_VERSIONS, GenerationLayout
-from cachecd.disk.sidecar import read_head
+from cachecd.disk.layout import DATA, NEW, SIDECAR, GenerationLayout, parse
+from cachecd.disk.sidecar import read_head, read_sidecar
 from cachecd.errors import DamagedError, NameTakenError
 from cachecd_client._core import ShardWriter, Sidecar
 from cachecd_client.errors import CorruptError
@@ -81,28 +81,27 @@ def allocated(layout: GenerationLayout, number: int, version: int) -> int:
 
 def mark_bad(layout: GenerationLayout, number: int, version: int) -> None:
     """Marks a version as quarantined. The daemon replies after that."""
-    _mark(layout.bad(number, version), [layout.sidecar(number, version)])
+    _mark(layout.bad(number, version), layout.sidecar(number, version))
     _sync(layout)
 
 
-def mark_retired(layout: GenerationLayout, numbers: Iterable[int]) -> None:
-    """Marks numbers as retired. `unlink` removes a mark with the last file of its number."""
-    for number in numbers:
-        sidecars = (layout.sidecar(number, version) for version in range(MOST_VERSIONS))
-        _mark(layout.old(number), sidecars)
+def mark_retired(layout: GenerationLayout, names: Iterable[Name]) -> None:
+    """Marks numbers as retired, given with their newest versions. `unlink` removes a mark with the last
+    file of its number."""
+    for name in names:
+        _mark(layout.old(name[0]), layout.sidecar(*name))
     _sync(layout)
 
 
-def _mark(mark: Path, sidecars: Iterable[Path]) -> None:
-    """Makes the mark a hard link to the first sidecar that exists: a full disk has room for a link. Without
-    a sidecar the mark is an empty file."""
+def _mark(mark: Path, sidecar: Path) -> None:
+    """Makes the mark a hard link to the sidecar: a full disk has room for a link. Without a sidecar the
+    mark is an empty file."""
     with refusing(f"cannot write {mark}"):
         if os.path.lexists(mark):
             return
-        for sidecar in sidecars:
-            with contextlib.suppress(FileNotFoundError):
-                os.link(sidecar, mark, follow_symlinks=False)
-                return
+        with contextlib.suppress(FileNotFoundError):
+            os.link(sidecar, mark, follow_symlinks=False)
+            return
         os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640))
 
 
@@ -123,13 +122,13 @@ def copy_without(
     """Writes the next version of a shard, without the records of these keys, under its temporary name.
 
     Nothing is fetched. The copy is never larger than the shard, and its room is allocated first.
-    DamagedError: a record or the sidecar is corrupt.
+    DamagedError: a record is corrupt. LostError: the sidecar is.
     """
     shard, new = layout.shard(number, version), layout.temporary(number, version + 1)
     discard(layout, number, version + 1)
+    _, sidecar = read_sidecar(layout.sidecar(number, version))
     try:
         with refusing(f"cannot copy {shard}"):
-            sidecar = Sidecar.read(str(layout.sidecar(number, version)))
             # The writer counts both files in whole blocks.
             sizes = (shard.stat().st_size, layout.sidecar(number, version).stat().st_size)
             capacity = sum(-(-size // _BLOCK) * _BLOCK for size in sizes)
@@ -164,39 +163,50 @@ def _copy(shard: Path, sidecar: Sidecar, keys: Collection[bytes], writer: ShardW
 # --- the end of a shard
 
 
-def unlink(layout: GenerationLayout, names: Iterable[Name]) -> None:
-    """Removes all files of these versions, and the marks of numbers without files.
+def unlink(
+    layout: GenerationLayout, names: Iterable[Name], proceed: Callable[[], None] = lambda: None
+) -> None:
+    """Removes all files of these versions, and the marks of numbers without files. `proceed` is called
+    before each version; an error that it raises ends the work.
 
     The shard is removed before its sidecar, because a start ignores a sidecar alone. A number's mark is
     removed after its files are gone durably: otherwise a power failure might bring a retired shard back.
     """
     names = list(names)
     for name in names:
+        proceed()
         for path in (layout.shard(*name), layout.sidecar(*name), layout.bad(*name)):
             with refusing(f"cannot remove {path}"):
                 path.unlink(missing_ok=True)
     _sync(layout)
-    for number in {number for number, _ in names}:
-        mark = layout.old(number)
-        files = (
-            path
-            for version in range(MOST_VERSIONS)
-            for path in (layout.shard(number, version), layout.sidecar(number, version))
-        )
-        with refusing(f"cannot remove {mark}"):
-            if os.path.lexists(mark) and not any(map(os.path.lexists, files)):
-                mark.unlink()
+    numbers = {number for number, _ in names}
+    with refusing(f"cannot remove marks in {layout.shards}"):
+        if marked := {number for number in numbers if os.path.lexists(layout.old(number))}:
+            files = filter(None, map(parse, os.listdir(layout.shards)))
+            marked -= {file.number for file in files if file.kind in (DATA, DATA + SIDECAR)}
+        for number in marked:
+            layout.old(number).unlink()
 
 
 def remove_generation(layout: GenerationLayout) -> None:
-    """Removes a directory without shards. DiskError if the directory has an unknown file."""
+    """Removes a directory without shards. A directory with an unknown file stays, with all of its files.
+    DiskError."""
+    journal = layout.listing.with_name(layout.listing.name + "-journal")
+    small = (layout.snapshot, layout.state, layout.listing, journal, layout.identity)
+    paths = [each for path in small for each in (path, path.with_name(path.name + NEW))]
     with refusing(f"cannot remove {layout.root}"):
+        if not layout.root.exists():
+            return
+        found = {
+            *layout.root.iterdir(),
+            *(layout.shards.iterdir() if layout.shards.exists() else ()),
+        }
+        if found.difference(paths, [layout.shards]):
+            return
         if layout.shards.exists():
             layout.shards.rmdir()
-        journal = layout.listing.with_name(layout.listing.name + "-journal")
-        for path in (layout.snapshot, layout.state, layout.listing, journal, layout.identity):
+        for path in paths:
             path.unlink(missing_ok=True)
-            path.with_name(path.name + ".new").unlink(missing_ok=True)
         layout.root.rmdir()
         sync_directory(layout.root.parent)
 

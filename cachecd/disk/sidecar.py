@@ -1,7 +1,11 @@
-"""Reads sidecars: a shard's place in its stream, its figures, its units."""
+"""The one reader of sidecars: a shard's place in its stream, its figures, its units.
+
+Damage of any part of a sidecar is a LostError: the shard is lost, and its stream fetches the records again.
+"""
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -9,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cachecd.disk.filesystem import refusing
-from cachecd.errors import DamagedError, DiskError
+from cachecd.errors import DiskError, LostError
 from cachecd.model import Cursor, Skipped
 from cachecd_client import _core
 from cachecd_client.errors import CorruptError
@@ -33,21 +37,40 @@ class Head:
 
 
 def read_head(path: Path) -> Head:
-    """Reads only the header and the meta text of a sidecar. DamagedError: the sidecar is damaged or
-    missing. DiskError: the disk refuses to read it."""
-    with _damaged(path):
-        text, records, data_bytes, digest, units = _core.read_sidecar_head(str(path))
-        meta = json.loads(text)
-        before, after = (_cursor(meta.get(name)) for name in ("before", "after"))
-        skipped = tuple(Skipped(*row) for row in meta.get("skipped", ()))
-        ended = max(0, units - _open(before, after))
-        return Head(records, data_bytes, digest, before, after, ended, skipped)
+    """Reads only the header and the meta text of a sidecar. LostError: the sidecar is damaged or missing.
+    DiskError: the disk refuses to read it."""
+    with _lost(path):
+        return _head(*_core.read_sidecar_head(str(path)))
+
+
+def read_sidecar(path: Path) -> tuple[Head, _core.Sidecar]:
+    """Reads a whole sidecar, with all of its CRCs. Raises the errors of `read_head`."""
+    with _lost(path):
+        sidecar = _core.Sidecar.read(str(path))
+        units = int(sidecar.indices.max()) + 1 if len(sidecar) else 0
+        figures = len(sidecar), sidecar.data_bytes, sidecar.digest, units
+        return _head(sidecar.meta, *figures), sidecar
 
 
 def holds(path: Path, keys: Collection[bytes]) -> bool:
     """Returns whether a shard has a record of one of these keys. Raises the errors of `read_head`."""
-    with _damaged(path):
-        return any(key in keys for _, key, *_ in _core.Sidecar.read(str(path)).table)
+    return any(key in keys for _, key, *_ in read_sidecar(path)[1].table)
+
+
+def is_lost(error: DiskError) -> bool:
+    """Whether an error of this reader is of this sidecar alone: damage, or a page that the disk does not
+    return."""
+    cause = error.__cause__
+    is_unread = isinstance(cause, OSError) and cause.errno == errno.EIO
+    return isinstance(error, LostError) or is_unread
+
+
+def _head(text: str, records: int, data_bytes: int, digest: int, units: int) -> Head:
+    meta = json.loads(text)
+    before, after = (_cursor(meta.get(name)) for name in ("before", "after"))
+    skipped = tuple(Skipped(*row) for row in meta.get("skipped", ()))
+    ended = max(0, units - _open(before, after))
+    return Head(records, data_bytes, digest, before, after, ended, skipped)
 
 
 def _open(before: Cursor | None, after: Cursor | None) -> int:
@@ -63,15 +86,15 @@ def _cursor(packed: str | None) -> Cursor | None:
 
 
 @contextmanager
-def _damaged(path: Path) -> Iterator[None]:
-    """Raises DamagedError for damage, and DiskError for a disk that fails."""
+def _lost(path: Path) -> Iterator[None]:
+    """Raises LostError for damage, and DiskError for a disk that fails."""
     try:
         yield
     except FileNotFoundError as error:
-        raise DamagedError(f"{path} is missing") from error
+        raise LostError(f"{path} is missing") from error
     except OSError as error:
         raise DiskError(f"cannot read {path}: {error.strerror or error}") from error
     except (CorruptError, ValueError, TypeError, AttributeError) as error:
         with refusing(f"cannot read {path}"):  # the core reports EIO as damage
             path.read_bytes()
-        raise DamagedError(f"{path}: {error}") from error
+        raise LostError(f"{path}: {error}") from error

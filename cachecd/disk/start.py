@@ -6,25 +6,26 @@ Only `remove_leftovers` changes the directory.
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import os
 import stat
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
 from cachecd.disk import publish
 from cachecd.disk.durable import State, write_state
-from cachecd.disk.filesystem import refusing
-from cachecd.disk.layout import GenerationLayout, parse
+from cachecd.disk.filesystem import allocated, refusing
+from cachecd.disk.layout import DATA, MARKS, SIDECAR, GenerationLayout, ShardFile, parse
 from cachecd.disk.publish import Name
 from cachecd.disk.sidecar import Head, holds, read_head
 from cachecd.disk.snapshot import read_snapshot
-from cachecd.errors import DamagedError
+from cachecd.errors import LostError
 from cachecd.model import Cursor, Shape, ShardFacts, ShardFound
 
-_DATA, _SIDECAR = ".tfrecord", ".tfrecord.idx"
+_DATA, _SIDECAR = DATA, DATA + SIDECAR
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,13 @@ class Leftovers:
 class Inventory:
     """The contents of a generation's directory. `heads`: for each stream the j of the next shard, and the
     cursor at which that shard begins; the last entry is for supplements. `read`: the number of sidecars
-    that were read."""
+    that were read. `foreign`: the bytes of unknown files in `shards/`."""
 
     shards: tuple[ShardFound, ...]
     heads: tuple[tuple[int, Cursor], ...]
     leftovers: Leftovers
     read: int
+    foreign: int
 
 
 def take_inventory(
@@ -79,20 +81,41 @@ def remove_leftovers(layout: GenerationLayout, inventory: Inventory, state: Stat
     return state
 
 
-def find_holders(layout: GenerationLayout, keys: Collection[str]) -> list[Name]:
-    """Returns all versions of shards that have a record of one of these keys. A shard with a damaged
-    sidecar is returned too, because it may have such a record. DiskError."""
+def find_holders(
+    layout: GenerationLayout, keys: Collection[str], proceed: Callable[[], None] = lambda: None
+) -> list[Name]:
+    """Returns all versions of shards that have a record of one of these keys. A shard whose sidecar is lost
+    is returned too, because it may have such a record. `proceed` is called before each shard; an error that
+    it raises ends the search. DiskError."""
     encoded = frozenset(key.encode("utf-8", "surrogatepass") for key in keys)
     files, holders = _Files(), []
     files.read(layout)
-    for name in sorted({*files.sidecars, *((number, 0) for number in files.plain_sidecars)}):
+    for name in sorted({*files.allocated, *((number, 0) for number in files.plain_sidecars)}):
+        proceed()
         try:
             holder = holds(layout.sidecar(*name), encoded)
-        except DamagedError:
+        except LostError:
             holder = True
         if holder:
             holders.append(name)
     return holders
+
+
+def shard_files(layout: GenerationLayout) -> Iterator[tuple[ShardFile | None, int]]:
+    """Yields every entry of `shards/` as (its name, None if it is no file of the daemon; allocated bytes).
+    A mark that is a link to a sidecar takes no bytes of its own. DiskError."""
+    with refusing(f"cannot look at {layout.shards}"), os.scandir(layout.shards) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                file = parse(entry.name) if entry.is_file(follow_symlinks=False) else None
+                yield file, _own_bytes(entry, file is not None and file.kind in MARKS)
+
+
+def _own_bytes(entry: os.DirEntry[str], is_mark: bool = False) -> int:
+    status = entry.stat(follow_symlinks=False)
+    if stat.S_ISDIR(status.st_mode):
+        return allocated(Path(entry.path))
+    return 0 if is_mark and status.st_nlink > 1 else status.st_blocks * 512
 
 
 @dataclass(slots=True)
@@ -111,10 +134,10 @@ class _Files:
     bad: set[Name] = field(default_factory=set)
     old: set[int] = field(default_factory=set)
     temporary: list[tuple[Name, str]] = field(default_factory=list)
+    foreign: int = 0  # bytes
 
     def read(self, layout: GenerationLayout) -> None:
-        """Inspects every file, and ignores unknown ones. A start with very many shards spends its time in
-        this loop."""
+        """Inspects every file. A start with very many shards spends its time in this loop."""
         sizes, blocks, sidecars = self.plain_sizes, self.plain_blocks, self.plain_sidecars
         with refusing(f"cannot look at {layout.shards}"), os.scandir(layout.shards) as entries:
             for entry in entries:
@@ -123,6 +146,7 @@ class _Files:
                 if kind in (_DATA, _SIDECAR) and text.isascii() and text[:10].isdigit():
                     status = entry.stat(follow_symlinks=False)
                     if not stat.S_ISREG(status.st_mode):
+                        self.foreign += _own_bytes(entry)
                         continue
                     number = int(text[:10])
                     if kind == _DATA:
@@ -130,10 +154,11 @@ class _Files:
                         blocks[number] = status.st_blocks
                     else:
                         sidecars[number] = status.st_blocks
-                elif (file := parse(text)) is not None:
+                elif (file := parse(text)) is None or not entry.is_file(follow_symlinks=False):
+                    self.foreign += _own_bytes(entry)
+                else:
                     status = entry.stat(follow_symlinks=False)
-                    if stat.S_ISREG(status.st_mode):
-                        self._add((file.number, file.version), file.kind, status)
+                    self._add((file.number, file.version), file.kind, status)
         odd = sizes.keys() ^ sidecars.keys() | self.old | self.versions.keys()
         for number in odd | {number for number, _ in self.bad}:
             self.move(number)
@@ -151,10 +176,10 @@ class _Files:
             self.versions.setdefault(number, set()).add(0)
 
     def _add(self, name: Name, kind: str, status: os.stat_result) -> None:
-        if kind == ".bad":
-            self.bad.add(name)
-        elif kind == ".old":
-            self.old.add(name[0])
+        if kind in MARKS:
+            self.bad |= {name} if kind == ".bad" else set()
+            self.old |= {name[0]} if kind == ".old" else set()
+            self.foreign += status.st_blocks * 512 if status.st_nlink < 2 else 0
         elif kind.startswith(".new"):
             self.temporary.append((name, kind))
         else:
@@ -220,6 +245,7 @@ class _Inspection:
             self._heads(state),
             Leftovers(tuple(self._dropped), tuple(self._stray)),
             self._read,
+            files.foreign,
         )
 
     def _look_at(self, number: int) -> None:
@@ -275,11 +301,17 @@ class _Inspection:
         elif files.sizes.get(name, 0) != head.data_bytes:
             status = "damaged"
         elif name in files.bad:
-            excluded = self._excluded and holds(self._layout.sidecar(*name), self._excluded)
-            status = "excluded" if excluded else "damaged"
+            status = self._why_bad(name)
         else:
             status = "live"
-        self._add(name, head, status, elders)
+        self._add(name, None if status == "lost" else head, status, elders)
+
+    def _why_bad(self, name: Name) -> str:
+        try:
+            excluded = self._excluded and holds(self._layout.sidecar(*name), self._excluded)
+        except LostError:
+            return "lost"
+        return "excluded" if excluded else "damaged"
 
     def _add(
         self, name: Name, head: Head | None, status: str, elders: list[tuple[int, int]]
@@ -294,7 +326,7 @@ class _Inspection:
             return None
         try:
             head = read_head(self._layout.sidecar(*name))
-        except DamagedError:
+        except LostError:
             return None
         finally:
             self._read += 1

@@ -241,9 +241,10 @@ class Table:
         text += sum(4 * (len(row[1]) + len(row[2])) for row in rewritten)
         changed = len(new) + len(rewritten)
         # In the worst case each unit changes one page of the table and one page of the index. The journal
-        # holds both pages.
-        journaled = min(pages, 3 * changed + 64)
-        return text + 128 * changed + 64 * _PAGE + journaled * (_PAGE + 8)
+        # holds both pages. A few pages more are the way to them, and the totals.
+        journaled = min(pages, 3 * changed + 16)
+        grown = min(64, 2 * changed + 8)
+        return text + 128 * changed + grown * _PAGE + journaled * (_PAGE + 8)
 
     def _rows_of(
         self, page: Sequence[ObjectInfo]

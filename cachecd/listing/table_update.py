@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TypeVar
@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from cachecd.errors import DiskError, NoRoomError, RewrittenError, SourceUnreachableError
+from cachecd.errors import DiskError, RewrittenError, SourceUnreachableError
 from cachecd.listing.table import MOST_AT_ONCE, Table
 from cachecd.model import ObjectInfo
 
@@ -47,18 +47,21 @@ class Listing:
         self,
         table: Table,
         thread: Executor,
-        reserve: Callable[[int], None],
+        reserve: Callable[[int, int], Awaitable[None]],
+        page_bytes: Callable[[], int],
         judges: bool = False,
         block_ended: Callable[[], None] = lambda: None,
     ) -> None:
-        """`thread`: an executor with one thread, which made the table. `reserve` is called before the table
-        writes, with bytes; it may raise NoRoomError. `judges`: this is the first listing since
-        a start. If it shows that more than half of the known units were rewritten, it is refused, and no
-        ETag is replaced. `block_ended` is called when more units can be fed."""
+        """`thread`: an executor with one thread, which made the table. `reserve` is awaited before the
+        table writes, with bytes (`page_bytes` at most, unless a single unit takes more), and with the bytes
+        that the write before took. `judges`: this is the first listing since a start. If it shows that more
+        than half of the known units were rewritten, it is refused, and no ETag is replaced. `block_ended`
+        is called when more units can be fed."""
         self.listed = 0  # units
         self._table = table
         self._thread = thread
-        self._reserve = reserve
+        self._reserve, self._page_bytes = reserve, page_bytes
+        self._grown = 0  # bytes that the last write took of those that were reserved for it
         self._num_before = len(table)
         self._defers = judges and table.completed > 0
         self._block_ended = block_ended
@@ -70,8 +73,8 @@ class Listing:
         that was read.
 
         If the attempt fails, the open block ends, so that its units can be fed, and the error is raised:
-        SourceError, NoRoomError, DiskError. After RewrittenError (the listing is
-        refused) and UnusableListingError the caller makes another Listing.
+        SourceError, DiskError. After RewrittenError (the listing is refused) and UnusableListingError the
+        caller makes another Listing.
         """
         try:
             if not self._begun:
@@ -91,7 +94,7 @@ class Listing:
                 await self._run(self._table.forget_deferred)
             raise
         except Exception:
-            with contextlib.suppress(DiskError, NoRoomError):
+            with contextlib.suppress(DiskError):
                 await self._close(self._table.close_block)
             raise
         return Changes(
@@ -102,6 +105,10 @@ class Listing:
 
     async def _add(self, page: Sequence[ObjectInfo]) -> None:
         changes = await self._run(lambda: self._table.compare(page))
+        if changes.cost > self._page_bytes() and len(page) > 1:
+            await self._add(page[: len(page) // 2])
+            await self._add(page[len(page) // 2 :])
+            return
         listed = self.listed + len(page)
         if listed > len(self._table) + len(changes.new) + _MOST_REPEATED:
             raise UnusableListingError(
@@ -123,10 +130,15 @@ class Listing:
         await self._write(close, await self._run(self._table.closing_cost))
 
     async def _write(self, write: Callable[[], None], cost: int) -> None:
+        def measured() -> int:
+            before = self._table.allocated
+            write()
+            return self._table.allocated - before
+
         if cost:
-            self._reserve(cost)
+            await self._reserve(cost, self._grown)
         ends = len(self._table.ends)
-        await self._run(write)
+        self._grown = await self._run(measured)
         if len(self._table.ends) > ends:
             self._block_ended()
 

@@ -9,7 +9,7 @@ from cachecd.policy import commands as do
 from cachecd.policy.dataset import Dataset
 from cachecd.policy.events import AcquireAsked
 from cachecd.policy.generation import Generation
-from cachecd.policy.leases import GRACE, LeaseState, manifest_size, new_lease
+from cachecd.policy.leases import GRACE, LeaseState, allocated_bytes, new_lease
 from cachecd.policy.pause import Pause, Restraint
 from cachecd.policy.room import Room
 from cachecd.policy.rotation import Boundary
@@ -21,14 +21,19 @@ Reply = do.ReplyWaiting | do.ReplyRefused
 
 class Leases:
     """All leases, by name and by (dataset, job, epoch). `new_name` returns a name that is unique over
-    restarts. Commands are appended to `out`."""
+    restarts; `manifest_length` the bytes of a lease's manifest. Commands are appended to `out`.
+
+    If the manifest of a new epoch cannot be written, the job's last lease is the lease of that epoch too:
+    all ranks repeat their set. Training never waits for a full disk.
+    """
 
     def __init__(
         self, room: Room, disk: Pause, restraint: Restraint, new_name: Callable[[], str],
-        out: list[do.Command],
+        manifest_length: Callable[[Lease], int], out: list[do.Command],
     ) -> None:  # fmt: skip
         self.by_id: dict[str, LeaseState] = {}
         self.block = 4096
+        self._manifest_length = manifest_length
         self._room, self._disk, self._restraint = room, disk, restraint
         self._new_name, self._out = new_name, out
         self._by_epoch: dict[tuple[str, str, int], str] = {}
@@ -49,11 +54,15 @@ class Leases:
         state.renew(event.local_rank, now)
         state.requests.append(event.request)
         if state.written:
-            self._reply_granted(state)
+            self._reply_granted(state, is_repeated=event.epoch != state.lease.epoch)
 
-    def _reply_granted(self, state: LeaseState) -> None:
-        coverage = self._room.datasets[state.lease.dataset].generation.coverage
-        self._out += [do.ReplyGranted(each, state.lease.id, coverage) for each in state.requests]
+    def _reply_granted(self, state: LeaseState, is_repeated: bool = False) -> None:
+        name, coverage = (
+            state.lease.id,
+            self._room.datasets[state.lease.dataset].generation.coverage,
+        )
+        note = state.repeats if is_repeated else state.note
+        self._out += [do.ReplyGranted(each, name, coverage, note) for each in state.requests]
         state.requests.clear()
 
     def _refusal(self, event: AcquireAsked) -> tuple[str, str] | None:
@@ -82,13 +91,45 @@ class Leases:
         if isinstance(chosen, Reply):
             return chosen
         lease = new_lease(dataset.rules, event, *chosen, self._new_name())
-        if not self._room.write(manifest_size(lease, self.block), in_slack=True):
-            message = "there is no room under cache.limit for the manifest of a lease"
-            return do.ReplyWaiting(event.request, 0, 0, message)
         state = LeaseState(lease, chosen[1].allocated, now + GRACE)
+        if dataset.rules.pin and (repairs := chosen[0].repairs):
+            state.note = (
+                f"{len(repairs)} shards of {dataset.rules.name} are missing from the set: they are damaged "
+                "or hold excluded records, and their next versions need the room that the job's last set "
+                "keeps"
+            )
+        size = allocated_bytes(self._manifest_length(lease), self.block)
+        if not self._room.write_manifest(size):
+            why = f"there is no room under cache.limit for the manifest of a lease ({size} bytes)"
+            return self._repeated(lease, why, now) or do.ReplyWaiting(event.request, 0, 0, why)
         self.add(state)
         self._out.append(do.WriteManifest(lease))
         return state
+
+    def _repeated(self, lease: Lease, why: str, now: float) -> LeaseState | None:
+        """Makes the last lease of a job the lease of a further epoch too, for all ranks. None if the job
+        has none, or one with an excluded record."""
+        job = lease.dataset, lease.job
+        known = [
+            each for each in self.by_id.values() if (each.lease.dataset, each.lease.job) == job
+        ]
+        last = max(known, key=lambda each: each.lease.epoch, default=None)
+        if last is None or not last.written or self._has_excluded(last.lease):
+            return None
+        self._by_epoch[*job, lease.epoch] = last.lease.id
+        last.held_by.clear()
+        last.grace_until = now + GRACE
+        last.repeats = f"the set of epoch {last.lease.epoch} is repeated: {why}"
+        return last
+
+    def _has_excluded(self, lease: Lease) -> bool:
+        """Whether a shard of a lease holds an excluded record, or may: it has another version by now."""
+        if (gen := self.generation_of(lease)) is None:
+            return True
+        excluded = (number for number, repair in gen.repairs.items() if repair.excluded)
+        known = dict(lease.versions)
+        newer = (known.get(n, 0) != v for n, v in gen.table.set_of(lease.intervals).versions)
+        return any(newer) or any(gen.table.names(lease.id, n, known.get(n, 0)) for n in excluded)
 
     def _choose(
         self, dataset: Dataset, event: AcquireAsked, now: float
@@ -106,7 +147,7 @@ class Leases:
         older = [
             each
             for each in dataset.older
-            if each.split == rules.split and each.table.num_live and not rules.pin
+            if each.may_lease(rules.split) and each.table.num_live and not rules.pin
         ]
         if rules.wait and dataset.waits(event.epoch, self._room.uncapped_share(dataset)):
             upto = dataset.target(event.epoch)
@@ -115,7 +156,7 @@ class Leases:
             if lacks:
                 dataset.epoch = max(dataset.epoch, event.epoch - 1)
         else:
-            is_ready = self._is_ready(dataset, bool(older))
+            is_ready = self._is_ready(dataset, event.job, bool(older))
         is_ready = is_ready and not gen.contradicted
         identity = gen.id.name.partition("-")[0]  # HASH-2 replaces HASH, whose listing is damaged
         twins = [each for each in older if each.id.name.partition("-")[0] == identity]
@@ -131,17 +172,26 @@ class Leases:
         want = whole if rules.pin else min(rules.first, listed or rules.first)
         return self._not_ready(dataset, event.request, want if upto is None else 0)
 
-    def _is_ready(self, dataset: Dataset, has_older: bool) -> bool:
+    def _is_ready(self, dataset: Dataset, job: str, has_older: bool) -> bool:
         """Whether the configured generation may be leased, without `grow.wait`."""
         gen = dataset.generation
         if dataset.rules.pin:
-            return gen.is_whole and not gen.repairs
+            # A job that waited for shards whose room its own lease keeps would wait for ever.
+            holders = (each.lease.job for each in self._leases_of(gen))
+            return gen.is_whole and (not gen.repairs or (job in holders and self._lack_room(gen)))
         return (
             gen.table.live_bytes >= self._room.first(dataset)
             or gen.is_whole
             or bool(self._restraint.spent)
             or (not has_older and self._room.is_full(dataset))
         )
+
+    def _leases_of(self, gen: Generation) -> list[LeaseState]:
+        return [each for each in self.by_id.values() if self.generation_of(each.lease) is gen]
+
+    def _lack_room(self, gen: Generation) -> bool:
+        """Whether no quarantined shard can be made again, because there is no room."""
+        return not gen.remaking and not any(self._room.next_version(gen, n) for n in gen.repairs)
 
     def _note_resume(self, dataset: Dataset, resume: Resume) -> None:
         """A generation that never sealed a shard takes sampling seed, S and place of a run that resumes."""
@@ -153,7 +203,9 @@ class Leases:
     def _set_again(self, dataset: Dataset, resume: Resume) -> tuple[Generation, ShardSet] | None:
         """The set of a resumed run, if all of its shards are live."""
         gen = self._room.by_id.get(GenerationId(dataset.rules.name, resume.generation))
-        if gen is None or gen.split != dataset.rules.split or len(gen.streams) != resume.streams:
+        if gen is None or not gen.may_lease(dataset.rules.split):
+            return None
+        if len(gen.streams) != resume.streams:
             return None
         shards = gen.table.find(resume.intervals) if resume.intervals else None
         same = shards is not None and f"{shards.digest:016x}" == resume.fingerprint
@@ -202,10 +254,24 @@ class Leases:
         if not reason and gen.blocks.waits:
             reason = dataset.waits_for or "the source is being listed"
         elif not reason and gen.repairs:
-            reason = f"{len(gen.repairs)} damaged shards are being made again"
+            reason = self._repairing(gen)
         elif not reason and filling and not dataset.rules.pin:
             reason = f"{filling[0]} is pinned and is filled first"
         return do.ReplyWaiting(request, have, want, reason)
+
+    def _repairing(self, gen: Generation) -> str:
+        """Returns why the quarantined shards of a generation are not made again yet."""
+        reason = (
+            f"{len(gen.repairs)} shards that are damaged or hold excluded records are made again"
+        )
+        if self._lack_room(gen):
+            holders = [
+                f"lease {each.lease.id} of job {each.lease.job}" for each in self._leases_of(gen)
+            ]
+            held = f", or for the end of {', '.join(holders[:3])}" if holders else ""
+            return f"{reason}: they wait for {gen.footprint} bytes under cache.limit{held}"
+        failed = next((each.pause.why for each in gen.repairs.values() if each.pause.why), "")
+        return f"{reason}: {failed}" if failed else reason
 
     # --- an epoch begins
 
@@ -236,6 +302,7 @@ class Leases:
             full=room.is_full(dataset),
             feeds=not self._restraint.spent
             and (not gen.is_whole or gen.supplements.lacks_room or room.owes_room(dataset)),
+            page=room.page_lacks(dataset),
         )
 
     # --- the life of a lease
@@ -269,11 +336,18 @@ class Leases:
             self._reply_waiting(state, "a shard of the set was quarantined")
             self._out.append(do.EndLease(lease))
 
-    def refused(self, lease: str, reason: str) -> None:
-        """The disk refused a manifest: its ranks request it again."""
-        if state := self.by_id.get(lease):
-            self._reply_waiting(state, reason)
-            self.ended(lease)
+    def refused(self, lease: str, reason: str, now: float) -> None:
+        """The disk refused a manifest: the ranks of a job that has a set repeat the set."""
+        if (state := self.by_id.get(lease)) is None:
+            return
+        requests = state.requests.copy()
+        state.requests.clear()
+        self.ended(lease)
+        if (last := self._repeated(state.lease, reason, now)) is not None:
+            last.requests += requests
+            self._reply_granted(last, is_repeated=True)
+        else:
+            self._out += [do.ReplyWaiting(each, 0, 0, reason) for each in requests]
 
     def _reply_waiting(self, state: LeaseState, reason: str) -> None:
         self._out += [do.ReplyWaiting(each, 0, 0, reason) for each in state.requests]
@@ -291,9 +365,9 @@ class Leases:
             state.held_by.add(rank)
             if dataset := self._room.datasets.get(state.lease.dataset):
                 dataset.was_held = True
-            if not state.marked_held:
-                state.marked_held = True
-                self._out.append(do.MarkHeld(lease))
+            if rank not in state.marked:
+                state.marked.add(rank)
+                self._out.append(do.MarkHeld(lease, rank))
             self._out.append(do.ReplyDone(request))
 
     def delivered(self, lease: str, fraction: float) -> None:
@@ -321,9 +395,8 @@ class Leases:
         """The manifest is deleted: files that no lease names any more are unlinked."""
         if (state := self.by_id.pop(lease, None)) is None:
             return
-        named = state.lease.dataset, state.lease.job, state.lease.epoch
-        if self._by_epoch.get(named) == lease:
-            del self._by_epoch[named]
+        for epoch in [epoch for epoch, name in self._by_epoch.items() if name == lease]:
+            del self._by_epoch[epoch]
         if dataset := self._room.datasets.get(state.lease.dataset):
             dataset.leases -= 1
         if gen := self.generation_of(state.lease):

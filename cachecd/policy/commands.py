@@ -21,10 +21,11 @@ class WriteShape(NamedTuple):
 
 
 class ReadCursor(NamedTuple):
-    """Read the cursor before a shard. -> CursorRead"""
+    """Read the cursor before a shard. -> CursorRead or ShardLost"""
 
     generation: GenerationId
     number: int
+    version: int
 
 
 class OpenStream(NamedTuple):
@@ -66,7 +67,8 @@ class PublishShard(NamedTuple):
 
 
 class FindMissing(NamedTuple):
-    """Find the records that the live shards lack, from unit `begin` on. -> MissingFound"""
+    """Find the records that the live shards lack, from unit `begin` on. -> MissingFound, after a ShardLost
+    for each sidecar that is lost"""
 
     generation: GenerationId
     begin: int
@@ -88,15 +90,16 @@ class KeepFigures(NamedTuple):
 
 
 class MarkRetired(NamedTuple):
-    """Mark numbers as retired (`.old`), durably."""
+    """Mark numbers as retired (`.old`), durably. `names` has each number with its newest version."""
 
     generation: GenerationId
-    numbers: tuple[int, ...]
+    names: tuple[Name, ...]
 
 
 class Unlink(NamedTuple):
-    """Write state.json: the heads of all streams, then the head of the supplements. Then remove these
-    versions with their marks, durably. The mark of a number is removed with the number's last file."""
+    """Write state.json: the heads of all streams, then the head of the supplements (none: state.json
+    stays). Then remove these versions with their marks, durably. The mark of a number is removed with the
+    number's last file."""
 
     generation: GenerationId
     heads: tuple[Head, ...]
@@ -110,7 +113,7 @@ class RemoveGeneration(NamedTuple):
 
 
 class VerifyShard(NamedTuple):
-    """Read a shard. -> ShardVerified"""
+    """Read a shard. -> ShardVerified or ShardLost"""
 
     generation: GenerationId
     number: int
@@ -128,7 +131,8 @@ class MarkBad(NamedTuple):
 class RemakeShard(NamedTuple):
     """Make the next version of a quarantined shard, without records that are excluded by the time it is
     published: `local`, as a copy; else from the source. Its room is reserved. `drop`: first remove the
-    damaged file, and its sidecar at the end. -> Remade or RemakeFailed"""
+    damaged file, and its sidecar at the end. -> Remade, or RemakeFailed, after a ShardLost if the sidecar
+    is lost"""
 
     generation: GenerationId
     number: int
@@ -164,9 +168,10 @@ class WriteManifest(NamedTuple):
 
 
 class MarkHeld(NamedTuple):
-    """Note at the manifest that a rank held it: after a restart only its locks count."""
+    """Note at the manifest that a rank held it: after a restart the lease does not wait for this rank."""
 
     lease: str
+    rank: int
 
 
 class EndLease(NamedTuple):
@@ -176,11 +181,13 @@ class EndLease(NamedTuple):
 
 
 class ReplyGranted(NamedTuple):
-    """The rank may lock this manifest. `coverage`: the share of the units that were ever cached."""
+    """The rank may lock this manifest. `coverage`: the share of the units that were ever cached. `note`:
+    why the set is the set of an earlier epoch, or lacks shards; or ""."""
 
     request: str
     lease: str
     coverage: float
+    note: str = ""
 
 
 class ReplyDone(NamedTuple):

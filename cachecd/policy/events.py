@@ -41,7 +41,8 @@ class GenerationFound(NamedTuple):
     """A directory that a start found or made; `heads` has one entry for each stream, then the supplements'
     (whose cursor means nothing). `misfits`: how many units were skipped because their schema is another,
     and why one of them was. `figures`: what KeepFigures wrote last, if the generation is configured.
-    Generations of a dataset come newest first."""
+    `damaged`: why generation.json cannot be read: the shards are never leased, and the first to make room.
+    Generations of a dataset come newest first, damaged ones last."""
 
     generation: GenerationId
     split: str = ""
@@ -50,14 +51,16 @@ class GenerationFound(NamedTuple):
     shards: tuple[ShardFound, ...] = ()
     misfits: tuple[int, str] = (0, "")
     figures: Figures = NO_FIGURES
+    damaged: str = ""
 
 
 class LeaseFound(NamedTuple):
-    """A manifest that a start found, after the generations. `was_held`: a process locks it, or MarkHeld was
-    carried out; only a lease that was never held gets a new grace."""
+    """A manifest that a start found, after the generations. `held_by`: the ranks of MarkHeld. `is_held`: a
+    process locks it."""
 
     lease: Lease
-    was_held: bool
+    held_by: frozenset[int] = frozenset()
+    is_held: bool = False
 
 
 class Started(NamedTuple):
@@ -193,13 +196,20 @@ class DamageReported(NamedTuple):
 
 
 class ShardVerified(NamedTuple):
-    """A shard was read: it is `sound`, or damaged; and whether its sidecar can be read."""
+    """A shard was read: it is `sound`, or damaged."""
 
     generation: GenerationId
     number: int
     version: int
     sound: bool
-    has_sidecar: bool = True
+
+
+class ShardLost(NamedTuple):
+    """The sidecar of a version is damaged or missing."""
+
+    generation: GenerationId
+    number: int
+    version: int
 
 
 class Remade(NamedTuple):
@@ -267,14 +277,17 @@ class LeaseUnheld(NamedTuple):
 
 
 class RoomAsked(NamedTuple):
-    """A file that is not a shard (a page of the listing) will be written: `size` bytes at most."""
+    """A page of a generation's listing will be written: `size` bytes at most. Until it is granted, no shard
+    gets this room, so the daemon asks until then. `grown`: what the page before took of its room."""
 
+    generation: GenerationId
     size: int
+    grown: int = 0
 
 
 Event = (
     Configured | GenerationFound | LeaseFound | Started | Measured | Done | DiskRefused
     | RoomAsked | Tick | Draining | Listed | CursorRead | HalfFull | Sealed | Failed | StreamClosed
-    | Published | PublishRefused | MissingFound | DamageReported | ShardVerified | Remade | RemakeFailed
-    | ExcludeAsked | HoldersFound | AcquireAsked | RankHolds | Delivered | LeaseUnheld
+    | Published | PublishRefused | MissingFound | DamageReported | ShardVerified | ShardLost | Remade
+    | RemakeFailed | ExcludeAsked | HoldersFound | AcquireAsked | RankHolds | Delivered | LeaseUnheld
 )  # fmt: skip

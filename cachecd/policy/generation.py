@@ -28,13 +28,20 @@ _STATUS |= {"damaged": Status.QUARANTINED, "excluded": Status.QUARANTINED}
 
 @dataclass(slots=True)
 class Repair:
-    """A quarantined number that needs a next version. `local`: a local copy suffices. `marked`: its mark is
-    durable. `retire`: the number is retired after the next version was made."""
+    """A quarantined number that needs a next version, because it is `damaged`, or holds an `excluded`
+    record. `marked`: its mark is durable. `retire`: the number is retired after the next version was made.
+    """
 
-    local: bool
+    excluded: bool = False
+    damaged: bool = False
     marked: bool = False
     retire: bool = False
     pause: Pause = field(default_factory=Pause)
+
+    @property
+    def local(self) -> bool:
+        """Whether a local copy suffices: a damaged shard cannot be copied."""
+        return not self.damaged
 
 
 class Generation:
@@ -45,6 +52,7 @@ class Generation:
         self, start: GenerationFound, is_configured: bool, footprint: int, out: list[do.Command]
     ) -> None:
         self.id, self.split, self.is_configured = start.generation, start.split, is_configured
+        self.damaged = start.damaged  # why it is never leased, and makes room first
         self.footprint = footprint
         self.shape: Shape | None = None
         self.blocks = Blocks(Shape(1, 1, 1, 1, 0))
@@ -81,8 +89,10 @@ class Generation:
                 self.table.keep(number, facts.version, facts.allocated)
             elif status == "lost":
                 self._lost.append(number)
-            elif status in ("damaged", "excluded"):
-                self.repairs[number] = Repair(status == "excluded", marked=True)
+            elif status == "excluded":
+                self.repairs[number] = Repair(excluded=True, marked=True)
+            elif status == "damaged":
+                self.repairs[number] = Repair(damaged=True, marked=True)
 
     def note_schema(self, sealed: Sealed) -> None:
         """Counts the units of a sealed shard whose schema equals that of the first record, and those with
@@ -134,6 +144,10 @@ class Generation:
     @property
     def held(self) -> int:
         return self.table.total + self.reserved
+
+    def may_lease(self, split: str) -> bool:
+        """Whether a set of a dataset with this split may have shards of this generation."""
+        return self.split == split and not self.damaged
 
     @property
     def is_whole(self) -> bool:
@@ -200,7 +214,7 @@ class Generation:
     def retire(self, numbers: Iterable[int]) -> None:
         """Retires shards: no later lease names them. A shard that is being made again is retired after
         that."""
-        marks: list[int] = []
+        marks: list[Name] = []
         free: list[Name] = []
         for number in numbers:
             if number in self.remaking:
@@ -209,10 +223,8 @@ class Generation:
             self.repairs.pop(number, None)
             self.table.set_status(number, Status.RETIRING)
             self.num_retired += 1
-            if self.table.needs_mark(number):
-                marks.append(number)
-            else:
-                free.append((number, self.table.facts(number).version))
+            name = number, self.table.facts(number).version
+            (marks if self.table.needs_mark(number) else free).append(name)
         if marks:
             self._out.append(do.MarkRetired(self.id, tuple(marks)))
         if free:
@@ -239,6 +251,15 @@ class Generation:
             shards = [each for each in shards if each == number]
         self.retire(shards)
 
+    def knows(self, number: int, version: int) -> bool:
+        """Whether the bytes of a version are counted: it is in the table, or room is reserved for it."""
+        index, j = self.blocks.shape.split(number)
+        if index == self.table.streams:
+            is_made = bool(self.supplements.reserved) and j == self.supplements.next
+        else:
+            is_made = j in self.streams[index].made
+        return is_made or number in self.remaking or self.table.has(number, version)
+
     def retire_supplements(self) -> bool:
         """Retires supplements before a stream publishes its next shard. Returns True once no supplement is
         left."""
@@ -246,8 +267,8 @@ class Generation:
         self.retire([number for number, _ in self.table.live_of(index)])
         return self.table.oldest_current(index) is None and not self.supplements.reserved
 
-    def marked(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
+    def marked(self, names: Iterable[Name]) -> None:
+        for number, _ in names:
             self.table.marked(number)
         self.unlink_unheld()
 
@@ -260,7 +281,8 @@ class Generation:
         """Writes the heads after all published shards, and then removes files."""
         heads = [Head(stream.next, stream.cursor) for stream in self.streams]
         heads.append(Head(self.supplements.next, Cursor()))
-        self._out.append(do.Unlink(self.id, tuple(heads), tuple(names)))
+        known = () if self.damaged else tuple(heads)
+        self._out.append(do.Unlink(self.id, known, tuple(names)))
 
     def unlinked(self, names: Iterable[Name]) -> None:
         for name in names:
@@ -277,11 +299,14 @@ class Generation:
             if oldest is not None and stays and oldest not in (known, stream.reading_tail):
                 stream.reading_tail = oldest
                 number = self.blocks.shape.number(stream.index, oldest)
-                self._out.append(do.ReadCursor(self.id, number))
+                version = self.table.facts(number).version
+                self._out.append(do.ReadCursor(self.id, number, version))
 
     def cursor_read(self, number: int, before: Cursor | None) -> None:
-        """The cursor before a shard was read from its sidecar; None: it could not be read."""
+        """The cursor before a shard was read from its sidecar; None: the disk refused."""
         index, j = self.blocks.shape.split(number)
+        if index == len(self.streams):
+            return  # nothing depends on the cursor of a supplement
         stream = self.streams[index]
         if stream.reading_tail == j:
             stream.reading_tail = None

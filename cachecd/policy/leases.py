@@ -18,22 +18,24 @@ from cachecd.policy.values import Lease, Rules
 # A rank that was granted a lease locks its manifest at once; half a minute covers one that is stopped in
 # between by a full machine.
 GRACE = 30.0
-# Bytes of a manifest, and of each of its intervals and versions.
-_MANIFEST, _INTERVAL = 1024, 32
 
 
 @dataclass(slots=True)
 class LeaseState:
-    """A lease that is granted or held. `held_by`: ranks that reported that they hold it. `requests` wait
-    for the manifest, until it is `written`. `allocated`: bytes on disk of its shards."""
+    """A lease that is granted or held. `held_by`: ranks that reported that they hold it. `marked`: ranks
+    that held it, as a start will know them. `requests` wait for the manifest, until it is `written`.
+    `allocated`: bytes on disk of its shards. `note`: what the set lacks, and why. `repeats`: why this is
+    the lease of a later epoch too."""
 
     lease: Lease
     allocated: int
     grace_until: float
     written: bool = False
-    marked_held: bool = False
     requests: list[str] = field(default_factory=list)
     held_by: set[int] = field(default_factory=set)
+    marked: set[int] = field(default_factory=set)
+    note: str = ""
+    repeats: str = ""
 
     @property
     def by_all(self) -> bool:
@@ -77,9 +79,8 @@ def new_lease(
     )
 
 
-def manifest_size(lease: Lease, block: int) -> int:
-    """The most that a manifest occupies; the directory may grow too."""
-    length = _MANIFEST + _INTERVAL * (len(lease.intervals) + len(lease.versions))
+def allocated_bytes(length: int, block: int) -> int:
+    """The most that a manifest of this length occupies; the directory may grow too."""
     return (-(-length // block) + 1) * block
 
 

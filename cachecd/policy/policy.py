@@ -7,6 +7,7 @@ used and reserved bytes never exceed the limit.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
 
 from cachecd.policy import commands as do
@@ -19,25 +20,27 @@ from cachecd.policy.leases import GRACE, LeaseState
 from cachecd.policy.pause import Pause, Restraint
 from cachecd.policy.repair import Repairs
 from cachecd.policy.room import Room, footprint
-from cachecd.policy.shard_table import LIVE
-from cachecd.policy.values import Rules
+from cachecd.policy.values import Lease, Rules
 
 # Events that may name a generation that is unknown or was removed.
 _UNKNOWN_TOO = (
-    ev.GenerationFound, ev.DamageReported, ev.ShardVerified, do.VerifyShard, do.MarkBad,
+    ev.GenerationFound, ev.DamageReported, ev.ShardVerified, ev.ShardLost, do.VerifyShard, do.MarkBad,
 )  # fmt: skip
 
 
 class Policy:
     """The whole state of the daemon's decisions. The attributes are for reading."""
 
-    def __init__(self) -> None:
+    def __init__(self, manifest_length: Callable[[Lease], int]) -> None:
+        """`manifest_length` returns the bytes of a lease's manifest."""
         self._out: list[do.Command] = []
         self.room = Room()
         self.datasets = self.room.datasets
         self.disk = Pause()
         self.restraint = Restraint()
-        self.leases = Leases(self.room, self.disk, self.restraint, self._new_name, self._out)
+        self.leases = Leases(
+            *(self.room, self.disk, self.restraint, self._new_name, manifest_length, self._out)
+        )
         self._feeding = Feeding(self.room, self.disk, self._out)
         self._repair = Repairs(self.room, self._new_name, self._out)
         self._rules: dict[str, Rules] = {}
@@ -129,6 +132,8 @@ class Policy:
                 self._repair.reported(event)
             case ev.ShardVerified():
                 self._repair.verified(event)
+            case ev.ShardLost():
+                self._repair.lost(event)
             case ev.Remade(name):
                 self._repair.remade(self.room.by_id[name], event)
             case ev.RemakeFailed(name, number, reason):
@@ -146,8 +151,9 @@ class Policy:
             case ev.Measured():
                 self.room.measure(event)
                 self.restraint.fetched, self.disk.refused = event.fetched, event.refused
-            case ev.RoomAsked(size):
-                self._out.append(do.ReplyRoom(self.room.write(size, in_slack=False)))
+            case ev.RoomAsked(name, size, grown):
+                granted = self.room.write_page(self.datasets[name.dataset], size, grown)
+                self._out.append(do.ReplyRoom(granted))
             case ev.Draining():
                 self._draining = True
                 self._out += [dataset.keep_figures() for dataset in self.datasets.values()]
@@ -164,12 +170,13 @@ class Policy:
                 self._configure(event)
             case ev.GenerationFound():
                 self._add_generation(event)
-            case ev.LeaseFound(lease, was_held):
+            case ev.LeaseFound(lease, held_by, is_held):
                 gen = self.leases.generation_of(lease)
                 allocated = gen.table.set_of(lease.intervals).allocated if gen else 0
-                grace = now if was_held else now + GRACE
-                self.leases.add(LeaseState(lease, allocated, grace, True, was_held))
-                if was_held and lease.dataset in self.datasets:
+                state = LeaseState(lease, allocated, now + GRACE, written=True)
+                state.held_by, state.marked = set(held_by), set(held_by)
+                self.leases.add(state)
+                if (held_by or is_held) and lease.dataset in self.datasets:
                     self.datasets[lease.dataset].was_held = True
             case ev.Started():
                 self._started = True
@@ -212,8 +219,8 @@ class Policy:
                 gen.has_resumed = resume is not None
                 if resume:  # a start, too, begins there
                     gen.unlink()
-            case do.MarkRetired(name, numbers):
-                self.room.by_id[name].marked(numbers)
+            case do.MarkRetired(name, names):
+                self.room.by_id[name].marked(names)
             case do.Unlink(name, _, names):
                 self.room.by_id[name].unlinked(names)
                 self._remove_if_empty(self.room.by_id[name])
@@ -238,18 +245,15 @@ class Policy:
     def _disk_refused(self, command: do.Command, reason: str, now: float) -> None:
         match command:
             case do.WriteManifest(lease):
-                self.leases.refused(lease.id, reason)
-            case do.ReadCursor(name, number):
-                # Verifying the shard shows whether its sidecar is damaged.
-                gen = self.room.by_id[name]
-                gen.cursor_read(number, None)
-                if gen.table.status(number) in LIVE:
-                    version = gen.table.facts(number).version
-                    self._repair.reported(ev.DamageReported("", name, number, version))
+                self.leases.refused(lease.id, reason, now)
+            case do.ReadCursor(name, number, version):
+                self.room.by_id[name].cursor_read(number, None)
+                # Verifying the shard shows whether the disk does not return this sidecar alone.
+                self._repair.reported(ev.DamageReported("", name, number, version))
             case do.PublishShard(stream):
                 self._feeding.refused(self.datasets[stream.dataset].generation, stream)
-            case do.EndLease():
-                pass  # the next probe finds the lease again
+            case do.EndLease() | do.MarkHeld():
+                pass  # the next probe finds the lease again; without the mark, a start waits for the rank
             case do.RemakeShard(name, number):
                 gen = self.room.by_id[name]
                 self._repair.failed(gen, number, reason, now, refused=True)

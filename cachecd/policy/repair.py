@@ -16,6 +16,7 @@ from cachecd.policy.events import (
     ExcludeAsked,
     HoldersFound,
     Remade,
+    ShardLost,
     ShardVerified,
 )
 from cachecd.policy.generation import Generation, Repair
@@ -51,18 +52,27 @@ class Repairs:
             self._out.append(verify)
 
     def verified(self, event: ShardVerified) -> None:
-        name, number, version, sound, has_sidecar = event
+        name, number, version, sound = event
         requests = self._verifying.pop(do.VerifyShard(name, number, version), [])
         gen = self._room.by_id.get(name)
         marks: list[do.MarkBad] = []
         if gen is not None and _is_newest(gen, number, version):
-            if not has_sidecar:
-                gen.lose(number)
-            elif not sound:
+            if not sound:
                 marks = _quarantine(gen, number, version, excluded=False)
             elif number not in gen.repairs:
                 gen.table.set_status(number, Status.LIVE)
         self._mark(marks, _replies(requests))
+
+    def lost(self, event: ShardLost) -> None:
+        """The sidecar of a version is damaged: the shard is retired, with the older ones of its stream."""
+        name, number, version = event
+        self._out += _replies(self._verifying.pop(do.VerifyShard(name, number, version), []))
+        if (gen := self._room.by_id.get(name)) is None:
+            return
+        gen.cursor_read(number, None)
+        gen.supplements.try_again()
+        if _is_newest(gen, number, version):
+            gen.lose(number)
 
     def _mark(self, marks: Sequence[do.MarkBad], then: Sequence[do.Command]) -> None:
         """Has marks written; other commands follow once all of them are durable."""
@@ -109,9 +119,9 @@ class Repairs:
     def make(self, gen: Generation, fetches: bool, now: float) -> None:
         """Begins next versions, oldest reports first, at most _AT_ONCE, as long as there is room.
         `fetches`: fetching is allowed."""
-        hopeless = []
+        hopeless, refused = [], 0
         for number, repair in gen.repairs.items():
-            if len(gen.remaking) >= _AT_ONCE:
+            if len(gen.remaking) + refused >= _AT_ONCE:
                 break
             if number in gen.remaking or not repair.marked or repair.pause.stops(now):
                 continue
@@ -119,13 +129,12 @@ class Repairs:
             if not repair.local and (is_supplement or not gen.is_configured):
                 hopeless.append(number)
             elif repair.local or fetches:
-                facts = gen.table.facts(number)
-                drop = not (repair.local or gen.table.is_held(number, facts.version))
-                freed = facts.data_bytes if drop and facts.allocated >= facts.data_bytes else 0
-                size = max(0, gen.footprint - freed)
-                if not self._room.fits(size):
-                    break
-                make = do.RemakeShard(gen.id, number, facts.version, repair.local, drop)
+                if (room := self._room.next_version(gen, number)) is None:
+                    refused += 1
+                    continue
+                size, drop = room
+                version = gen.table.facts(number).version
+                make = do.RemakeShard(gen.id, number, version, repair.local, drop)
                 gen.remaking[number] = make, size
                 self._out.append(make)
         if hopeless:
@@ -146,7 +155,7 @@ class Repairs:
         cannot be copied is damaged."""
         gen.remaking.pop(number, None)
         if repair := gen.repairs.get(number):
-            repair.local = repair.local and refused
+            repair.damaged = repair.damaged or not refused
             repair.pause.begin(now, reason)
             if repair.retire:
                 gen.retire([number])
@@ -161,8 +170,8 @@ def _quarantine(gen: Generation, number: int, version: int, excluded: bool) -> l
     """Takes a shard out of later leases because it is damaged, or `excluded`: it holds an excluded record.
     Returns the mark, if it is not durable yet."""
     gen.table.set_status(number, Status.QUARANTINED)
-    repair = gen.repairs.setdefault(number, Repair(excluded))
-    repair.local = repair.local and excluded  # a damaged shard cannot be copied
+    repair = gen.repairs.setdefault(number, Repair())
+    repair.excluded, repair.damaged = repair.excluded or excluded, repair.damaged or not excluded
     return [] if repair.marked else [do.MarkBad(gen.id, number, version)]
 
 

@@ -30,6 +30,10 @@ class Room:
         self.datasets: dict[str, Dataset] = {}
         self.by_id: dict[GenerationId, Generation] = {}
         self.measured = Measured(0)
+        self.pages: dict[GenerationId, int] = {}  # bytes that wait for room, by listing
+        self._page: dict[
+            GenerationId, tuple[Measured, int]
+        ] = {}  # the last that got room, and when
         self._written = 0  # bytes of other files than shards since the last measurement
         self._held_then = 0
 
@@ -39,7 +43,8 @@ class Room:
 
     @property
     def others(self) -> list[Generation]:
-        """The generations that are not configured, oldest first."""
+        """The generations that are not configured, in the order in which they make room: those that cannot
+        be read, then the oldest."""
         return [each for each in reversed(self.by_id.values()) if not each.is_configured]
 
     # --- under the limit
@@ -64,19 +69,69 @@ class Room:
 
     def fits(self, size: int) -> bool:
         """Whether `size` bytes more may be reserved."""
-        files = self.measured.spare_files >= 2
-        return files and self.used + size <= self.limit and size <= self.spare
+        return self.measured.spare_files >= 2 and self._short(size) <= 0
 
-    def write(self, size: int, in_slack: bool) -> bool:
-        """Reserves room for another file than a shard. `in_slack`: room in the slack will do, which is
-        reserved under any limit."""
+    def _short(self, size: int) -> float:
+        """The bytes that are missing for `size` bytes more."""
+        return max(self.used + size - self.limit, size - self.spare)
+
+    def next_version(self, gen: Generation, number: int) -> tuple[int, bool] | None:
+        """Returns the bytes that the next version of a quarantined shard needs, and whether the damaged
+        file is removed before; None if there is no room.
+
+        Local copies remove data, so they need no free room: they take turns within the room that is kept
+        back, also above a limit that was lowered, where each copy makes room.
+        """
+        facts, is_local = gen.table.facts(number), gen.repairs[number].local
+        is_held = gen.table.is_held(number, facts.version)
+        drop = not (is_local or is_held)
+        freed = facts.data_bytes if drop and facts.allocated >= facts.data_bytes else 0
+        size = max(0, gen.footprint - freed)
+        if not self.fits(size):
+            under_way = (each.remaking or each.table.unlinks for each in self.generations)
+            may = is_local and not is_held and self.used > self.limit and size <= self.spare
+            if not may or any(under_way):
+                return None
+        return size, drop
+
+    def write_manifest(self, size: int) -> bool:
+        """Reserves room for a manifest: in the slack, which is reserved under any limit, or where nothing
+        else is reserved."""
         taken = self.used - max(self.measured.slack, self._written) + self._written
         # Under a limit that was lowered a job takes its next set before it gives up the last.
         may = taken + size <= self.limit or taken > self.limit
-        in_slack = in_slack and may and self._written + size <= self.measured.slack
-        granted = in_slack or self.fits(size + self._kept)
+        granted = (may and self._written + size <= self.measured.slack) or self.fits(size)
         self._written += size if granted else 0
         return granted
+
+    def write_page(self, dataset: Dataset, size: int, grown: int) -> bool:
+        """Reserves room for a page of a dataset's listing. While there is none, no shard gets room, others
+        retire shards as in `make_room`, and so does the dataset itself: at once if no lease of it is held,
+        else at the next boundary. `grown`: the bytes that the page before took of its room."""
+        name = dataset.generation.id
+        self.pages.pop(name, None)
+        then, reserved = self._page.pop(name, (None, 0))
+        if then is self.measured:  # no measurement has counted that page yet
+            self._written -= max(0, reserved - grown)
+        granted = self.fits(size + self._kept)
+        if granted:
+            self._written += size
+            self._page[name] = self.measured, size
+        else:
+            self._retire_others(dataset, size)
+            self.pages[name] = size
+            if not (dataset.leases or dataset.rules.pin):
+                dataset.generation.retire_oldest(self.page_lacks(dataset))
+        return granted
+
+    def page_lacks(self, dataset: Dataset) -> float:
+        """The bytes that must be retired for the page of a dataset's listing that waits; 0 if there is
+        none, or if enough is retired already."""
+        size = self.pages.get(dataset.generation.id)
+        if size is None:
+            return 0
+        retired = sum(gen.table.total - gen.table.live_bytes for gen in self.generations)
+        return max(0, self._short(size + self._kept) - retired)
 
     @property
     def _kept(self) -> int:
@@ -116,7 +171,8 @@ class Room:
     def is_full(self, dataset: Dataset) -> bool:
         """Whether a dataset has no room for one more shard: in its share, under the limit, or on the
         file system."""
-        fits = self.fits(dataset.generation.footprint + self._kept)
+        pages = sum(self.pages.values())
+        fits = self.fits(dataset.generation.footprint + self._kept + pages)
         return not fits or self._fills_share(dataset)
 
     def owes_room(self, dataset: Dataset) -> bool:
@@ -133,10 +189,13 @@ class Room:
         lease, down to their share less one footprint."""
         if not self.is_full(dataset):
             return True
-        if self._fills_share(dataset):
-            return False
-        size = dataset.generation.footprint + self._kept
-        short = max(self.used + size - self.limit, size - self.spare)
+        if not self._fills_share(dataset):
+            self._retire_others(dataset, dataset.generation.footprint)
+        return False
+
+    def _retire_others(self, dataset: Dataset, size: int) -> None:
+        """Retires shards of others until `size` bytes fit beside the room that is kept back."""
+        short = self._short(size + self._kept + sum(self.pages.values()))
         givers = [
             each
             for each in self.datasets.values()
@@ -152,4 +211,3 @@ class Room:
             gen = each.generation
             excess = gen.table.live_bytes + gen.reserved + gen.footprint - shares[each.rules.name]
             short -= gen.retire_oldest(min(short, excess))
-        return False

@@ -20,6 +20,7 @@ class Boundary:
     `now`: seconds since 1970. `live`: bytes of live shards, of which `shards` have records. `held`: live
     and reserved bytes. `first`: the part of `grow.first` that counts. `full`: there is no room for one more
     shard. `feeds`: a stream or a supplement needs room, or the dataset owes room to another dataset.
+    `page`: bytes that a page of the dataset's listing lacks.
     """
 
     now: float
@@ -32,6 +33,7 @@ class Boundary:
     footprint: int
     full: bool
     feeds: bool
+    page: float = 0
 
 
 @dataclass(slots=True)
@@ -68,10 +70,11 @@ class Rotation:
     def boundary(self, at: Boundary, oldest: Iterable[tuple[int, int]]) -> list[int]:
         """The numbers of the shards to retire. `oldest` yields (number, allocated bytes), oldest first."""
         chosen: list[int] = []
-        retired, most, excess = 0, self._most(at), at.held > at.share
+        most, retired = max(self._most(at), min(at.page, _above_floor(at))), 0
+        # Above the share, or for a page, the last shard may go beyond the amount: at least one goes.
+        beyond = at.held > at.share or at.page > 0
         for number, allocated in oldest if most > 0 else ():
-            # Above the share, the last shard may go beyond the amount: at least one goes.
-            if retired >= most or (retired + allocated > most and not excess):
+            if retired >= most or (retired + allocated > most and not beyond):
                 break
             if len(chosen) + 1 >= at.shards:
                 break  # the next set needs one: its job holds the last set until then
@@ -95,13 +98,16 @@ class Rotation:
     def _most(self, at: Boundary) -> float:
         """Returns how many bytes may be retired: nothing while there is room, or while nothing would
         replace them."""
-        refresh = at.rules.refresh
         if at.held > at.share:  # read or not
-            return min(at.held - at.share, max(at.footprint, refresh * at.live))
+            return min(at.held - at.share, max(at.footprint, at.rules.refresh * at.live))
         if not (at.full and at.feeds):
             return 0
-        floor = max(at.first, int((1 - refresh) * at.share))
-        by_floor = max(at.live - floor, at.footprint)  # rule (a)
         again = 2 * self.last if self.refilled >= self.last else 0
         by_link = max(self.sealed, again, at.footprint)  # rule (b)
-        return min(by_floor, by_link, self.delivered, at.live)  # rule (c)
+        return min(_above_floor(at), by_link, self.delivered, at.live)  # rule (c)
+
+
+def _above_floor(at: Boundary) -> int:
+    """Returns how many bytes may be retired above the floor: rule (a)."""
+    floor = max(at.first, int((1 - at.rules.refresh) * at.share))
+    return max(at.live - floor, at.footprint)

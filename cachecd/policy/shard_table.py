@@ -1,7 +1,7 @@
 """The shard table of one generation: which shards are live, quarantined or retired, and which files are
 left only because a lease names them.
 
-Compact (36 bytes a shard), because a generation may have 100,000 shards. A stream's shards are an
+Compact (37 bytes a shard), because a generation may have 100,000 shards. A stream's shards are an
 interval of its numbers: each stream has one array, indexed by j minus the first j. Pure.
 """
 
@@ -21,7 +21,7 @@ from cachecd.policy.values import Intervals, Lease, Name
 _ROW = np.dtype(  # the fields of ShardFacts, then the status
     [
         ("allocated", "<i8"), ("records", "<u4"), ("data_bytes", "<i8"), ("ended", "<u4"),
-        ("digest", "<u8"), ("version", "<u2"), ("status", "u1"),
+        ("digest", "<u8"), ("version", "<u4"), ("status", "u1"),
     ]
 )  # fmt: skip
 _NO_FACTS = ShardFacts(0, 0, 0)
@@ -149,9 +149,14 @@ class ShardTable:
         """How many retired shards and older versions exist only because leases name them."""
         return len(self._old)
 
+    @property
+    def unlinks(self) -> bool:
+        """Whether files that no lease names any more are being unlinked."""
+        return any(old.unlinking for old in self._old.values())
+
     def kept_bytes(self, lease: str) -> int:
         """The bytes of retired shards and older versions that a lease names."""
-        return sum(old.allocated for name, old in self._old.items() if self._names(lease, *name))
+        return sum(old.allocated for name, old in self._old.items() if self.names(lease, *name))
 
     def oldest_current(self, stream: int) -> int | None:
         """The first j of a stream that a start might take for live."""
@@ -177,6 +182,11 @@ class ShardTable:
     def live(self) -> Iterator[tuple[int, int]]:
         """Live shards of all streams, in number order. The cost grows with the shards taken."""
         return heapq.merge(*(self.live_of(stream) for stream in range(self.streams + 1)))
+
+    def has(self, number: int, version: int) -> bool:
+        """Whether the bytes of a version are in `total`."""
+        is_current = self.status(number) in CURRENT and self.facts(number).version == version
+        return is_current or (number, version) in self._old
 
     # --- the life of a shard
 
@@ -307,9 +317,10 @@ class ShardTable:
 
     def is_held(self, number: int, version: int) -> bool:
         """Whether a lease names this version."""
-        return any(self._names(lease, number, version) for lease in self._leases)
+        return any(self.names(lease, number, version) for lease in self._leases)
 
-    def _names(self, lease: str, number: int, version: int) -> bool:
+    def names(self, lease: str, number: int, version: int) -> bool:
+        """Whether this lease names this version."""
         j, stream = divmod(number, self.streams + 1)
         intervals, versions = self._leases[lease]
         is_named = versions.get(number, 0) == version

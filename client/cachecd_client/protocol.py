@@ -112,7 +112,8 @@ class Exclude:
 class Granted:
     """Answer to Acquire: lock `manifest`, then send Held. `cache_dir` is the daemon's path to it.
 
-    `coverage`: the share of the source's units that were in a shard at least once, 0..1.
+    `coverage`: the share of the source's units that were in a shard at least once, 0..1. `note`: why the
+    lease is the lease of an earlier epoch, or why the set lacks shards.
     """
 
     id: str
@@ -120,6 +121,7 @@ class Granted:
     cache_dir: str
     manifest: str  # relative to cache_dir, so that a container may mount the cache elsewhere
     coverage: float | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ async def test_results_come_in_the_order_of_commands_and_reports(bench):
     bench.seal(0)
     bench.seal(3)
     carry([do.PublishShard(stream(0), 0), do.PublishShard(stream(0), 3)])
-    carry([do.MarkRetired(NAME, (0,)), do.CloseStream(stream(0))])
+    carry([do.MarkRetired(NAME, ((0, 0),)), do.CloseStream(stream(0))])
     assert bench.sent == [Close(stream(0))]
     bench.seal(6)  # before the worker gets Close
     bench.runner.feeding.heard(Closed(stream(0)))
@@ -91,7 +91,7 @@ async def test_defect_in_a_command_is_a_refusal(bench, monkeypatch):
     monkeypatch.setattr("cachecd.disk.leases.mark_held", lambda *_: 1 // 0)
     monkeypatch.setattr("cachecd.disk.publish.publish", lambda *_: 1 // 0)
     write(bench.disk.generation, 0)
-    bench.runner.carry_out([do.MarkHeld("x"), do.PublishShard(stream(0), 0)])
+    bench.runner.carry_out([do.MarkHeld("x", 0), do.PublishShard(stream(0), 0)])
     for refused in await bench.settle(2):
         assert isinstance(refused, ev.DiskRefused)
         assert "ZeroDivisionError" in refused.reason

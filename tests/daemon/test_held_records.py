@@ -44,7 +44,7 @@ def test_unit_of_another_version_lacks_nothing(layout):
 
 def test_retired_shards_do_not_count(layout):
     make(layout, 0, 3)  # units 0, 1 and 30, 31
-    mark_retired(layout, [0])
+    mark_retired(layout, [(0, 0)])
     assert pieces(layout, [0, 1, 30, 31]) == [Piece(0), Piece(1)]
 
 

@@ -12,7 +12,7 @@ import pytest
 from cachecd.config import DatasetConfig, SourceConfig
 from cachecd.daemon import listings
 from cachecd.daemon.listings import GenerationListing, ListingKeeper
-from cachecd.errors import NoRoomError, SourceUnreachableError
+from cachecd.errors import SourceUnreachableError
 from cachecd.model import ObjectInfo
 from cachecd.stores.lanes import Lanes
 from tests.daemon.directories import NAME
@@ -34,12 +34,12 @@ class Bench:
         self.ordered = True
         self.keeper = ListingKeeper(
             *(NAME, DatasetConfig.model_validate({"source": source, **config}), listing),
-            *(self, folder / "classes.json", self._reserve, self._deliver, self._changed),
+            *(self, folder / "classes.json", self._reserve, lambda: 1 << 30),
+            *(self._deliver, self._changed),
         )
 
-    def _reserve(self, size: int) -> None:
-        if self.refuses:
-            raise NoRoomError(f"no room for {size} bytes")
+    def _reserve(self, size: int, grown: int) -> bool:
+        return not self.refuses
 
     def _deliver(self, event: Any) -> None:
         self.events.append(event)
@@ -133,21 +133,23 @@ async def test_library_error_is_a_source_error(bench):
     bench.script = [ZeroDivisionError("odd"), units(0, 300)]
     await bench.keeper.keep()
     assert "ZeroDivisionError: odd" in next(e.reason for e in bench.events if e.reason)
-    assert bench.events[-1].units == 300
+    assert (bench.events[-1].units, bench.events[-1].reason) == (300, "")
 
 
-async def test_page_without_room_waits_for_it(bench):
+async def test_page_without_room_waits_for_it(bench, monkeypatch):
+    monkeypatch.setattr(listings, "_ROOM_PATIENCE", 0.0)
     bench.script = [units(0, 300)]
     bench.refuses = True
     keeping = asyncio.ensure_future(bench.keeper.keep())
     async with asyncio.timeout(10):
         while not any(event.reason for event in bench.events):
             await asyncio.sleep(0.001)
-    assert "no room" in bench.events[-1].reason
+    assert "waits for" in bench.events[-1].reason
     assert len(bench.listing.table) == 0
     bench.refuses = False
     await keeping
-    assert bench.events[-1].units == 300
+    assert (bench.events[-1].units, bench.events[-1].reason) == (300, "")
+    assert len(bench.asked) == 1, "the listing waits where it is"
 
 
 async def test_rewritten_source_is_doubted_until_it_is_itself_again(bench, monkeypatch):

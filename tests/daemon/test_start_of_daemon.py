@@ -95,11 +95,11 @@ def test_shards_streams_and_leases_are_found(tmp_path):
     fix_shape(layout)
     make(layout, 0, 1, 3)
     make(layout, 0, version=1)
-    publish.mark_retired(layout, [3])
+    publish.mark_retired(layout, [(3, 0)])
     (layout.shards / "0000000006.new").write_bytes(b"half")
     held = lease_of(found)
     leases.write_manifest(found.layout, held.id, encode_manifest(held, None))
-    leases.mark_held(found.layout, held.id)
+    leases.mark_held(found.layout, held.id, 0)
     again = begin(given)
     assert kinds(again) == [
         *("Configured", "GenerationFound", "Listed", "LeaseFound", "Measured", "Started")
@@ -112,7 +112,7 @@ def test_shards_streams_and_leases_are_found(tmp_path):
     ]
     assert [version for version, _ in generation.shards[0].elders] == [0], "the lease names it"
     assert [head.next for head in generation.heads] == [2, 1, 0]
-    assert again.events[3] == ev.LeaseFound(held, was_held=True)
+    assert again.events[3] == ev.LeaseFound(held, frozenset({0}))
     listed = again.events[2]
     assert isinstance(listed, ev.Listed)
     assert (listed.ends, listed.units, listed.completed) == ((256, 300), 300, 1)

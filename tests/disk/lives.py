@@ -34,7 +34,7 @@ def live(layout: GenerationLayout, kept: Callable[[str], None] = lambda promise:
     publish.publish(layout, 4, 1)
     kept("4 is made again")
     publish.unlink(layout, [(4, 0)])
-    publish.mark_retired(layout, [0])
+    publish.mark_retired(layout, [(0, 0)])
     kept("0 is not live")
     write_state(layout.state, STATE)
     kept("the state is written")

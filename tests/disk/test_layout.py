@@ -8,19 +8,36 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachecd.disk.layout import GenerationLayout, Layout, ShardFile, parse
+from cachecd.disk.identity import directory_name
+from cachecd.disk.layout import GenerationLayout, Layout, ShardFile, is_known, parse, shard_file
 
+DATASET = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"  # as in the configuration
 LAYOUT = GenerationLayout(Path("/c/datasets/train/0123456789abcdef"))
 
 
-@given(st.integers(0, 10**12), st.integers(0, 99))
-def test_names_are_parsed_back(number, version):
+@given(st.integers(0), st.integers(0))
+def test_every_name_that_is_written_is_read(number, version):
     assert parse(LAYOUT.shard(number, version).name) == ShardFile(number, version, ".tfrecord")
     assert parse(LAYOUT.sidecar(number, version).name) == (number, version, ".tfrecord.idx")
     assert parse(LAYOUT.temporary(number, version).name) == (number, version, ".new")
     assert parse(LAYOUT.temporary_sidecar(number, version).name) == (number, version, ".new.idx")
     assert parse(LAYOUT.bad(number, version).name) == (number, version, ".bad")
     assert parse(LAYOUT.old(number).name) == (number, 0, ".old")
+
+
+@given(st.from_regex(DATASET, fullmatch=True), st.integers(1))
+def test_every_directory_and_small_file_that_is_written_is_known(dataset, copy):
+    layout, generation = Layout(Path("/c")), directory_name({"url": "file:///src/"}, copy)
+    of_split = layout.generation(f"{dataset}-eval", generation)
+    assert shard_file(str(of_split.shard(1).relative_to("/c"))) == (1, 0, ".tfrecord")
+    files = [of_split.identity, of_split.listing, of_split.state, of_split.snapshot]
+    files += [
+        layout.classes(dataset, "0f"),
+        layout.rotation(dataset),
+        layout.manifest(f"{dataset}.1.a.b"),
+    ]
+    files += [layout.lock, layout.egress, layout.excluded]
+    assert all(is_known(str(path.relative_to("/c"))) for path in files)
 
 
 @pytest.mark.parametrize(

@@ -53,15 +53,16 @@ def test_held_lease_does_not_end(layout, hold):
 def test_start_finds_who_held(layout, hold):
     for name in "abc":
         leases.write_manifest(layout, name, name.encode())
-    leases.mark_held(layout, "b")
-    leases.mark_held(layout, "gone")
+    for rank in (0, 11, 3):
+        leases.mark_held(layout, "b", rank)
+    leases.mark_held(layout, "gone", 0)
     hold("c")
     (layout.leases / "d.json.new").write_text("half")
     found = leases.find_manifests(layout)
-    assert [(one.lease, one.text, one.is_held, one.was_held) for one in found] == [
-        ("a", b"a", False, False),
-        ("b", b"b", False, True),
-        ("c", b"c", True, True),
+    assert [(one.lease, one.text, one.is_held, one.held_by) for one in found] == [
+        ("a", b"a", False, set()),
+        ("b", b"b", False, {0, 3, 11}),
+        ("c", b"c", True, set()),
     ]
     assert sorted(os.listdir(layout.leases)) == ["a.json", "b.held", "b.json", "c.json"]
     assert leases.end_lease(layout, "b")

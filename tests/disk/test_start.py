@@ -130,7 +130,7 @@ def test_next_version_takes_the_place_of_the_first(layout):
 
 def test_retired_shard_stays_while_it_is_leased(layout):
     make(layout, 0, 3)
-    publish.mark_retired(layout, [0, 3])
+    publish.mark_retired(layout, [(0, 0), (3, 0)])
     found = start(layout, leased={(0, 0)})
     assert statuses(found) == {(0, 0): "old"}
     assert found.leftovers.names == ((3, 0),)
@@ -161,7 +161,7 @@ def test_number_of_a_lease_is_never_used_again(layout):
 
 def test_mark_without_a_file_is_a_leftover_and_uses_its_number(layout):
     make(layout, 0)
-    publish.mark_retired(layout, [9])
+    publish.mark_retired(layout, [(9, 0)])
     found = start(layout)
     assert found.heads[0] == (4, cursor(3))
     remove_leftovers(layout, found, State())
@@ -177,6 +177,7 @@ def test_unknown_files_are_never_touched(layout):
     remove_leftovers(layout, found, State())
     assert statuses(found) == {(0, 0): "live"}
     assert len(tree(layout)) == 5
+    assert found.foreign >= (layout.shards / "notes.txt").stat().st_blocks * 512 > 0
 
 
 def test_holders_of_keys_are_found(layout):
@@ -187,13 +188,25 @@ def test_holders_of_keys_are_found(layout):
     make(layout, 6)
     make(layout, 9)
     layout.sidecar(9).write_bytes(b"damaged")
-    assert find_holders(layout, {"b"}) == [(0, 0), (9, 0)]
-    assert find_holders(layout, {"\udcff", "a"}) == [(0, 0), (3, 0), (9, 0)]
+    make(layout, 12)
+    layout.sidecar(12).unlink()
+    assert find_holders(layout, {"b"}) == [(0, 0), (9, 0), (12, 0)]
+    assert find_holders(layout, {"\udcff", "a"}) == [(0, 0), (3, 0), (9, 0), (12, 0)]
+
+
+def test_mark_on_a_shard_with_a_rotten_unit_table_loses_the_shard(layout):
+    make(layout, 0, 3)
+    publish.mark_bad(layout, 0, 0)
+    sidecar = bytearray(layout.sidecar(0).read_bytes())
+    at = sidecar.index(b"key-0-1")
+    sidecar[at] ^= 4
+    layout.sidecar(0).write_bytes(sidecar)
+    assert statuses(start(layout, excluded={"key"})) == {(0, 0): "lost", (3, 0): "live"}
 
 
 def test_cursor_of_a_stream_outlives_its_last_shard(layout):
     make(layout, 0, 3)
-    publish.mark_retired(layout, [0, 3])
+    publish.mark_retired(layout, [(0, 0), (3, 0)])
     remove_leftovers(layout, start(layout), State((), {"gone": Skips(1, ("k",))}))
     assert tree(layout) == []
     state = read_state(layout.state)

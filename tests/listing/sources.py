@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 
-from cachecd.errors import NoRoomError
+from cachecd.errors import DiskError
 from cachecd.listing.table import Table
 from cachecd.listing.table_update import Changes, Listing
 from cachecd.model import ObjectInfo
@@ -54,7 +54,10 @@ class Source:
         self.thread.shutdown()
 
     def listing(self, judges: bool = False) -> Listing:
-        return Listing(self.table, self.thread, self.room.reserve, judges, self._block_ended)
+        return Listing(
+            *(self.table, self.thread, self.room.reserve, lambda: self.room.page, judges),
+            self._block_ended,
+        )
 
     def list(
         self,
@@ -80,9 +83,10 @@ class Ledger:
 
     def __init__(self, left: int = 1 << 40) -> None:
         self.left = left
+        self.page = 1 << 40
         self.most = 0
 
-    def reserve(self, size: int) -> None:
+    async def reserve(self, size: int, grown: int) -> None:
         if size > self.left:
-            raise NoRoomError(f"{size} bytes of {self.left}")
+            raise DiskError(f"{size} bytes of {self.left}")
         self.most = max(self.most, size)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cachecd.errors import NoRoomError, RewrittenError, SourceError, SourceUnreachableError
+from cachecd.errors import DiskError, RewrittenError, SourceError, SourceUnreachableError
 from tests.listing.sources import Source, unit, units
 
 
@@ -53,7 +53,7 @@ def test_unchanged_source_is_listed_without_room(source):
     source.list(units(0, 3000))
     source.room.left = 0
     assert source.list(units(0, 3000)).new == 0
-    with pytest.raises(NoRoomError):
+    with pytest.raises(DiskError):
         source.list(units(0, 3001))
 
 
@@ -61,11 +61,20 @@ def test_page_without_room_changes_nothing(source):
     source.list(units(0, 1000))
     before = source.table.allocated
     source.room.left = 1000
-    with pytest.raises(NoRoomError):
+    with pytest.raises(DiskError):
         source.list(units(0, 3000))
     assert (len(source.table), source.table.allocated) == (1000, before)
     source.room.left = 1 << 30
     assert source.list(units(0, 3000)).new == 2000
+
+
+def test_page_that_is_too_large_is_written_in_parts(source):
+    source.room.page = 300_000
+    assert source.list(units(0, 3000)).new == 3000
+    assert source.room.most <= 300_000
+    source.room.page = 1
+    assert source.list(units(0, 3010)).new == 10, "one unit at least"
+    assert source.units(range(2000, 3010)) == units(2000, 3010)
 
 
 def test_rewritten_source_is_refused_at_a_start(source):

@@ -6,7 +6,7 @@ from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.policy import Policy
 from cachecd.policy.values import GenerationId, Rules
-from tests.policy.simulated import Simulated
+from tests.policy.simulated import Simulated, manifest_length
 from tests.policy.workers import Directory, Object
 
 A = GenerationId("a", "one")
@@ -28,7 +28,7 @@ class Cache(Simulated):
         self.start()
 
     def start(self, **bounds: object) -> None:
-        self.policy = Policy()
+        self.policy = Policy(manifest_length)
         self.configure(**bounds)
         for event in list(self.found()):
             self.send(event)
@@ -65,7 +65,8 @@ class Cache(Simulated):
                     self.send(event)
                     moved = True
             for command in list(self.remaking):
-                self.send(self.remake(command))
+                for event in self.remake(command):
+                    self.send(event)
                 moved = True
 
     def list_all(self, name: GenerationId = A) -> None:

@@ -10,7 +10,7 @@ from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.policy import Policy
 from cachecd.policy.values import GenerationId, Lease, Rules
-from tests.policy.simulated import Simulated
+from tests.policy.simulated import Simulated, manifest_length
 from tests.policy.workers import Directory, Object
 
 DAY = 86400.0
@@ -19,7 +19,7 @@ SLACK = 100_000  # for manifests, which take nothing here
 WILD = {
     "work": 160, "command": 160, "list": 25, "job": 90, "kill": 14, "leave": 8, "change": 18,
     "fault": 14, "damage": 14, "exclude": 8, "limit": 5, "configure": 5, "fail": 2, "death": 6,
-    "refuse": 8, "time": 20,
+    "refuse": 8, "time": 20, "page": 12,
 }  # fmt: skip
 
 
@@ -55,6 +55,7 @@ class Scenario(Simulated):
         self.before_cut = 0  # what there was, and what was granted, when the limit was lowered
         self.generations = -1
         self.boots, self.excluded = 0, set()  # keys that the policy said are excluded
+        self.pages: dict[str, int] = {}  # what each dataset's listing waits to write
         self.faulty = rng.choice([0, 0, 0.1]) if not wait else 0
         self.rules: dict[str, Rules] = {}
         for name in self.names:
@@ -132,7 +133,7 @@ class Scenario(Simulated):
         if any(isinstance(command, do.KeepFigures) for command in self.pending):
             self.delivered.update(self.counted[0])  # the last boundary left no trace
             self.sealed_bytes.update(self.counted[1])
-        self.policy = Policy()
+        self.policy = Policy(manifest_length)
         self.failed.clear()
         rules = tuple(self.rules.values())
         self.boots += 1
@@ -154,7 +155,9 @@ class Scenario(Simulated):
         for command in commands:
             if isinstance(command, do.MakeSupplement):
                 self.check_supplement(command)
-            if isinstance(
+            if isinstance(command, do.ReplyRoom):
+                self.is_granted = command.granted
+            elif isinstance(
                 command, do.ReplyGranted | do.ReplyWaiting | do.ReplyRefused | do.ReplyDone
             ):
                 assert command.request not in self.replies, "a request has one reply"
@@ -165,6 +168,15 @@ class Scenario(Simulated):
             self.check_rotation(event, commands)
         self.check_files()
         return commands
+
+    def write_page(self, name: str) -> bool:
+        """The listing of a dataset asks for the room of its next page, and writes the page."""
+        self.send(ev.RoomAsked(GenerationId(name, self.rules[name].generation), self.pages[name]))
+        if self.is_granted:
+            self.other += self.pages.pop(name)
+            assert self.used() <= self.limit, "the limit is kept"
+            self.send(ev.Measured(self.other, SLACK))
+        return self.is_granted
 
     def run_command(self, refuse: bool = False) -> bool:
         """Carries out one of the commands; those of one stream are in order."""
@@ -202,7 +214,8 @@ class Scenario(Simulated):
             return False
         chosen, before = self.rng.choice(sorted(todo, key=repr)), self.used()
         if isinstance(chosen, do.RemakeShard):
-            self.send(self.remake(chosen))
+            for event in self.remake(chosen):
+                self.send(event)
             return True
         worker = self.workers.get(chosen)
         events = list(worker.work(steps)) if worker else [self.supplement(chosen)]
@@ -253,7 +266,7 @@ class Scenario(Simulated):
     def pass_time(self, seconds: float) -> None:
         """Time passes: the daemon measures, probes leases, and ticks."""
         self.now += seconds
-        self.send(ev.Measured(0, SLACK))
+        self.send(ev.Measured(self.other, SLACK))
         for lease in set(self.disk.manifests) - set(self.jobs.values()):
             self.send(ev.LeaseUnheld(lease))
         self.send(ev.Tick())
@@ -315,7 +328,8 @@ class Scenario(Simulated):
                 least = 5 * (self.capacity + 3) * len(self.names)
                 cut = max(int(self.limit * 0.6), least)
                 self.limit = cut if self.limit == self.whole_limit else self.whole_limit
-                self.before_cut = self.used() + self.promised()
+                # A copy without excluded records takes what was kept back for it, above the limit too.
+                self.before_cut = self.used() + self.promised() + self.capacity + 3
                 self.send(ev.Configured(self.limit + SLACK, tuple(self.rules.values()), block=1))
             case "configure":
                 generations = [g.name for g in self.disk.directories if g.dataset == name]
@@ -337,6 +351,9 @@ class Scenario(Simulated):
                 self.send(ev.Failed(stream, cause, "it died", unit, rng.random() < 0.5))
             case "refuse":
                 self.run_command(refuse=True)
+            case "page" if self.other < self.capacity:
+                self.pages.setdefault(name, rng.randint(1, self.capacity // 4))
+                self.write_page(name)
             case "time":
                 self.pass_time(rng.choice([0.1, 1, 60, DAY]))
 

@@ -14,13 +14,17 @@ from cachecd.policy.values import Figures, GenerationId, Head, Lease, Piece
 from tests.policy.workers import OVERHEAD, Directory, Object, Shard, Worker
 
 
+def manifest_length(lease: Lease) -> int:
+    return 32 * (1 + len(lease.intervals) + len(lease.versions))
+
+
 class Disk:
     """What is durable."""
 
     def __init__(self) -> None:
         self.directories: dict[GenerationId, Directory] = {}
         self.manifests: dict[str, Lease] = {}
-        self.was_held: set[str] = set()
+        self.held_by: dict[str, set[int]] = {}
         self.figures: dict[str, Figures] = {}
         self.excluded: set[str] = set()
         self.open_exclusions: dict[str, tuple[str, ...]] = {}
@@ -32,6 +36,7 @@ class Simulated:
     def __init__(self) -> None:
         self.disk = Disk()
         self.sources: dict[str, dict[str, Object]] = {}
+        self.other = 0  # bytes that are no shards
         self.pending: list[do.Command] = []
         self.workers: dict[StreamId, Worker] = {}
         self.sealed: dict[StreamId, list[tuple[int, Shard]]] = {}
@@ -63,7 +68,7 @@ class Simulated:
                 shards -= (
                     self.directory(command.generation).shards[command.number, command.version].size
                 )
-        return shards + drafts
+        return shards + drafts + self.other
 
     def promised(self) -> int:
         """The room of grants that are under way."""
@@ -170,14 +175,10 @@ class Simulated:
             case do.WriteShape(name, shape):
                 self.disk.directories[name].shape = shape
                 self.disk.directories[name].orders.clear()
-            case do.ReadCursor(name, number):
-                directory = self.disk.directories[name]
-                version = directory.newest().get(number)
-                if version is None:
-                    return []
-                shard = directory.shards[number, version]
-                if not shard.sidecar:
-                    return [ev.DiskRefused(command, "the sidecar is damaged")]
+            case do.ReadCursor(name, number, version):
+                shard = self.disk.directories[name].shards.get((number, version))
+                if shard is None or not shard.sidecar:
+                    return [ev.ShardLost(*command)]
                 return [ev.CursorRead(name, number, shard.before)]
             case do.OpenStream(stream, cursor, until, condemned):
                 worker = self.workers[stream] = Worker(self, stream, cursor, until)
@@ -204,8 +205,8 @@ class Simulated:
                 return [self.missing(name, begin)]
             case do.KeepFigures(dataset, figures):
                 self.disk.figures[dataset] = figures
-            case do.MarkRetired(name, numbers):
-                self.disk.directories[name].old |= set(numbers)
+            case do.MarkRetired(name, names):
+                self.disk.directories[name].old |= {number for number, _ in names}
             case do.Unlink(name, heads, names):
                 self.disk.directories[name].heads = heads
                 self.unlink(self.disk.directories[name], names)
@@ -213,8 +214,9 @@ class Simulated:
                 del self.disk.directories[name]
             case do.VerifyShard(name, number, version):
                 shard = self.disk.directories[name].shards.get((number, version))
-                sound, sidecar = bool(shard and shard.intact), bool(shard and shard.sidecar)
-                return [ev.ShardVerified(name, number, version, sound, sidecar)]
+                if shard is None or not shard.sidecar:
+                    return [ev.ShardLost(*command)]
+                return [ev.ShardVerified(name, number, version, shard.intact)]
             case do.MarkBad(name, number, version):
                 directory = self.disk.directories.get(name)
                 if directory and (shard := directory.shards.get((number, version))):
@@ -236,8 +238,8 @@ class Simulated:
                 del self.disk.open_exclusions[exclusion]
             case do.WriteManifest(lease):
                 self.disk.manifests[lease.id] = lease
-            case do.MarkHeld(lease):
-                self.disk.was_held.add(lease)
+            case do.MarkHeld(lease, rank):
+                self.disk.held_by.setdefault(lease, set()).add(rank)
             case do.EndLease(lease):
                 return self.end_lease(lease)
             case _:
@@ -268,11 +270,19 @@ class Simulated:
         keys = self.disk.open_exclusions[exclusion]
         for name, directory in self.disk.directories.items():
             for (number, version), shard in directory.shards.items():
-                if any(directory.keys[record[0]] in keys for record in shard.records):
+                if not shard.sidecar or any(directory.keys[r[0]] in keys for r in shard.records):
                     yield name, number, version
 
-    def remake(self, command: do.RemakeShard) -> ev.Event:
+    def remake(self, command: do.RemakeShard) -> list[ev.Event]:
         """The next version of a number is made, or cannot be made now."""
+        shard = self.directory(command.generation).shards[command.number, command.version]
+        if shard.sidecar:
+            return [self._remake(command)]
+        self.remaking.discard(command)
+        failed = ev.RemakeFailed(command.generation, command.number, "the sidecar is lost")
+        return [ev.ShardLost(command.generation, command.number, command.version), failed]
+
+    def _remake(self, command: do.RemakeShard) -> ev.Event:
         self.remaking.discard(command)
         name, number, version = command.generation, command.number, command.version
         directory = self.directory(name)
@@ -310,7 +320,7 @@ class Simulated:
             yield self._directory_found(name, directory)
             yield self.listed(name)
         for lease in self.disk.manifests.values():
-            yield ev.LeaseFound(lease, lease.id in self.disk.was_held)
+            yield ev.LeaseFound(lease, frozenset(self.disk.held_by.get(lease.id, ())))
         for exclusion in self.disk.open_exclusions:
             yield ev.HoldersFound(exclusion, tuple(self.holders(exclusion)))
 

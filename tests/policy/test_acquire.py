@@ -41,6 +41,17 @@ def test_restart_gives_grace_only_to_leases_never_held():
     assert not cache.disk.manifests
 
 
+@pytest.mark.parametrize("seconds", [29, 31])
+def test_restart_waits_for_the_ranks_that_have_not_held_the_lease(seconds):
+    cache = a_whole_cache()
+    lease = cache.acquire(0, rank=0, ranks=2).lease
+    cache.hold(lease, 0)
+    cache.start()
+    cache.now += seconds
+    cache.end(lease)
+    assert (lease in cache.disk.manifests) == (seconds < 30)
+
+
 def test_shard_quarantined_before_the_grant_is_not_granted():
     cache = a_whole_cache()
     cache.send(ev.AcquireAsked("q", "a", "job", 0))

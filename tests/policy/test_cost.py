@@ -12,6 +12,7 @@ from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.policy import Policy
 from cachecd.policy.values import GenerationId, Head, Rules
+from tests.policy.simulated import manifest_length
 
 NAME = GenerationId("train", "g")
 SIZE, STREAMS = 64, 8
@@ -20,7 +21,7 @@ MS = 1e-3
 
 def a_policy(shards: int, room: int = 1) -> tuple[Policy, list[do.Command]]:
     """A cache of so many shards, with room for some more, and its last commands."""
-    policy, shape = Policy(), Shape(STREAMS, 32, 16, SIZE, 0)
+    policy, shape = Policy(manifest_length), Shape(STREAMS, 32, 16, SIZE, 0)
     footprint = SIZE + 3
     limit = (shards + room) * footprint + 1_000_000
     rules = Rules("train", "g", 1, SIZE, refresh=0.25)

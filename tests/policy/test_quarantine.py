@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
-from tests.policy.cache import A, a_whole_cache
+from tests.policy.cache import FOOTPRINT, A, Cache, a_whole_cache
 
 
 def test_false_report_costs_nothing():
@@ -68,7 +68,91 @@ def test_excluded_record_in_a_shard_being_retired_does_not_come_back_with_a_kill
     assert (0, 0) in cache.disk.directories[A].bad
 
 
-def test_disk_that_refuses_a_manifest_makes_the_rank_wait():
+def test_damaged_sidecar_costs_its_shard_and_the_older_ones_of_its_stream():
+    cache = a_whole_cache()
+    cache.disk.directories[A].shards[2, 0].sidecar = False
+    cache.send(ev.ExcludeAsked("x", "a", ("007",)))  # a key of another shard
+    cache.run()
+    assert isinstance(cache.replies["x"], do.ReplyDone)
+    cache.now += 5
+    cache.send(ev.Tick())
+    cache.run()
+    numbers = cache.live()
+    assert not {0, 2} & set(numbers), "the stream fetches them again"
+    assert cache.disk.manifests[cache.acquire(0).lease].num_records == 7
+
+
+def exclude(cache: Cache, *keys: str) -> None:
+    cache.send(ev.ExcludeAsked("x", "a", keys))
+    cache.run()
+
+
+def test_excluded_records_go_below_a_limit_that_was_lowered():
+    cache = a_whole_cache(pin=True)
+    cache.limit, used = -90_000, cache.used()
+    cache.configure()
+    exclude(cache, "000", "002", "004", "006")
+    cache.pass_time(1)
+    names = set(cache.disk.directories[A].shards)
+    assert all((number, 0) not in names for number, version in names if version), "in turns"
+    assert cache.used() < used
+    assert cache.disk.manifests[cache.acquire(0).lease].num_records == 4
+
+
+def test_pinned_set_is_granted_without_shards_whose_room_its_own_job_keeps():
+    cache = a_whole_cache(pin=True)
+    first = cache.acquire(0).lease
+    cache.hold(first)
+    cache.limit = cache.used() + FOOTPRINT  # one footprint is kept back, nothing else
+    cache.configure()
+    exclude(cache, *sorted(cache.sources["a"])[:4])
+    waiting = cache.acquire(0, "other")
+    assert isinstance(waiting, do.ReplyWaiting)
+    assert first in waiting.reason, "the true reason"
+    granted = cache.acquire(1)
+    assert "missing from the set" in granted.note
+    cache.hold(granted.lease)
+    cache.end(first)
+    cache.pass_time(1)
+    cache.end(granted.lease)
+    cache.pass_time(1)
+    after = cache.acquire(2)
+    assert (after.note, cache.disk.manifests[after.lease].num_records) == ("", 4)
+
+
+def refuse_manifest(cache: Cache) -> None:
+    write = cache.under_way(do.WriteManifest)[0]
+    cache.pending.remove(write)
+    cache.send(ev.DiskRefused(write, "no space left"))
+
+
+def test_job_repeats_its_set_on_all_ranks_if_no_manifest_can_be_written():
+    cache = a_whole_cache()
+    for rank in (0, 1):
+        lease = cache.acquire(0, rank=rank, ranks=2).lease
+        cache.hold(lease, rank)
+    cache.send(ev.AcquireAsked("q", "a", "job", 1, 0, 2))
+    refuse_manifest(cache)
+    assert (cache.replies["q"].lease, "no space left" in cache.replies["q"].note) == (lease, True)
+    cache.now += 20
+    late = cache.acquire(1, rank=1, ranks=2)  # the disk has room again
+    assert (late.lease, "no space left" in late.note) == (lease, True)
+    cache.hold(lease, 0)
+    cache.end(lease)
+    assert lease in cache.disk.manifests, "rank 1 may still come"
+    assert cache.acquire(2, ranks=2).lease != lease
+
+
+def test_set_with_an_excluded_record_is_not_repeated():
+    cache = a_whole_cache()
+    cache.hold(cache.acquire(0).lease)
+    exclude(cache, "003")
+    cache.send(ev.AcquireAsked("q", "a", "job", 1))
+    refuse_manifest(cache)
+    assert isinstance(cache.replies["q"], do.ReplyWaiting)
+
+
+def test_disk_that_refuses_a_manifest_makes_a_job_without_a_set_wait():
     cache = a_whole_cache()
     cache.send(ev.AcquireAsked("q", "a", "job", 0))
     write = cache.under_way(do.WriteManifest)[0]

@@ -6,7 +6,7 @@ from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.rotation import Boundary, Rotation
 from cachecd.policy.values import Rules
-from tests.policy.cache import a_full_cache
+from tests.policy.cache import FOOTPRINT, A, Cache, a_full_cache
 
 FULL = Boundary(
     now=0,
@@ -29,6 +29,39 @@ def refreshing(refresh):
 
 def retired(rotation, boundary=FULL, oldest=OLDEST):
     return rotation.boundary(boundary, oldest)
+
+
+def test_page_of_the_listing_retires_the_oldest_shards_before_what_was_delivered():
+    cache = a_full_cache()
+    lease = cache.acquire(0).lease
+    cache.hold(lease)
+    oldest, page = cache.live()[0], 8 * FOOTPRINT // 2
+    assert not granted(cache, page)
+    assert cache.live()[0] == oldest, "a lease is held"
+    second = cache.acquire(1).lease  # nothing was delivered
+    assert oldest not in cache.live()
+    cache.hold(second)
+    cache.end(second)
+    for epoch in range(2, 8):
+        cache.end(lease)
+        lease = cache.acquire(epoch).lease
+        cache.hold(lease)
+    cache.end(lease)
+    assert granted(cache, page)
+
+
+def test_page_of_the_listing_gets_room_at_once_if_no_lease_is_held():
+    cache = a_full_cache()
+    assert not granted(cache, FOOTPRINT)
+    cache.run()
+    assert granted(cache, FOOTPRINT), "no shard took the room"
+
+
+def granted(cache: Cache, size: int) -> bool:
+    [reply] = [c for c in cache.send(ev.RoomAsked(A, size)) if isinstance(c, do.ReplyRoom)]
+    cache.pending.remove(reply)
+    cache.run()
+    return reply.granted
 
 
 def test_floor_keeps_three_quarters_of_the_share():

@@ -67,7 +67,7 @@ class LeasedSet:
 
     @property
     def is_repeated(self) -> bool:
-        """Whether it is the set of an earlier epoch, because no daemon answered."""
+        """Whether it is the set of an earlier epoch, because no daemon answered, or its disk is full."""
         return self.number != self.manifest.epoch
 
     @property

@@ -112,6 +112,8 @@ class Leases:
                 while isinstance(reply := self.request(wanted, dataset, saved, daemon), Waiting):
                     wait.pause(reply)
                 assert isinstance(reply, Granted)
+                if reply.note:
+                    log.warning("%s: epoch %d: %s", dataset, wanted.epoch, reply.note)
                 try:
                     held = HeldLease(manifest_path(reply, os.environ))
                 except LeaseLostError as error:

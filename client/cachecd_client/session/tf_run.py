@@ -148,8 +148,8 @@ class _Sets:
             return self._take(number)
         take = partial(self._take, number, before=held[-1])
         epoch = self._session.following(held[-1], number, take)
-        if epoch.lease == held[-1].lease:
-            held.pop()  # which it repeats
+        if epoch.leases == held[-1].leases:
+            held.pop()  # without a daemon: the lease is the same
         return epoch
 
     def _begin(self, epoch: Epoch) -> Pass:
