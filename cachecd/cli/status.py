@@ -94,7 +94,9 @@ def _lease(lease: dict[str, Any], size: Any) -> str:
 
 
 def _older(older: dict[str, Any], size: Any) -> str:
-    return f"generation {older['generation']}: {older['shards']} shards, {size(older['bytes'])}"
+    damaged = f" ({older['damaged']})" if older["damaged"] else ""
+    shards = f"{older['shards']} shards, {size(older['bytes'])}"
+    return f"generation {older['generation']}: {shards}{damaged}"
 
 
 def _listing(dataset: dict[str, Any]) -> str:

@@ -86,7 +86,7 @@ class DiskWork:
             is_half = begun and not isinstance(error, NameTakenError)
             if is_half and isinstance(command, do.PublishShard):
                 self._halves.add((command.stream, command.number))
-            return [ev.DiskRefused(command, str(error))]
+            return [ev.DiskRefused(command, str(error), gone=not begun)]
 
     def _write(self, command: Write) -> list[ev.Event]:
         match command:

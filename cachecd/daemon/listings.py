@@ -116,7 +116,7 @@ class ListingKeeper:
     listing: GenerationListing
     lister: Lister
     classes: Path
-    reserve: Callable[[int, int], bool]
+    reserve: Callable[[int, int, bool], bool]
     page_bytes: Callable[[], int]
     deliver: Callable[[ev.Event], None]
     changed: Callable[[], None]
@@ -199,12 +199,14 @@ class ListingKeeper:
         self._labels.clear()
         self.objects = 0
         table, thread = self.listing.table, self.listing.thread
-        return Listing(table, thread, self._await_room, self.page_bytes, judges, self.report)
+        return Listing(table, thread, self._reserve, self.page_bytes, judges, self.report)
 
-    async def _await_room(self, size: int, grown: int) -> None:
-        """Returns once room for a page is reserved."""
+    async def _reserve(self, size: int, grown: int, waits: bool) -> bool:
+        """Reserves room for a page, as of Listing."""
         began, is_waiting = time.monotonic(), False
-        while not self.reserve(size, grown):
+        while not self.reserve(size, grown, waits):
+            if not waits:
+                return False
             if not is_waiting and time.monotonic() - began > _ROOM_PATIENCE:
                 is_waiting = True
                 self.reason = (
@@ -217,6 +219,7 @@ class ListingKeeper:
         if is_waiting:
             self.reason = ""
             self.report()
+        return True
 
     def _failed(self, error: Exception, failures: int, longest: float) -> float:
         """Reports a failure. Returns the seconds until the next attempt."""

@@ -269,14 +269,14 @@ class CacheLoop:
         else:
             self._answer(reply)
 
-    def _reserve(self, generation: GenerationId, size: int, grown: int) -> bool:
+    def _reserve(self, generation: GenerationId, size: int, grown: int, waits: bool) -> bool:
         """Reserves room under the limit for a page of a listing."""
         self._granted = False
-        self.feed(ev.RoomAsked(generation, size, grown))  # the reply comes at once
+        self.feed(ev.RoomAsked(generation, size, grown, waits))  # the reply comes at once
         return self._granted
 
     def _page_bytes(self) -> int:
-        """The most that a page of a listing reserves at a time, unless a single unit needs more."""
+        """The most that a page of a listing waits for, unless a single unit needs more."""
         return max(self.policy.room.limit // 100, _LEAST_PAGE)
 
     def _count(self, dataset: str, fetched: int) -> None:

@@ -119,7 +119,12 @@ def epoch_of(policy: Policy, dataset: Dataset) -> str:
 
 def _older(gen: Generation) -> dict[str, Any]:
     shards = gen.table.count(*CURRENT) + gen.table.num_kept
-    return {"generation": gen.id.name, "shards": shards, "bytes": gen.table.total}
+    return {
+        "generation": gen.id.name,
+        "shards": shards,
+        "bytes": gen.table.total,
+        "damaged": gen.damaged,
+    }
 
 
 def stale_values(dataset: DatasetConfig, shard_size: int, known: Known) -> list[str]:
@@ -177,7 +182,8 @@ def _retired_bytes(gen: Generation, state: LeaseState) -> int:
 
 def _held_back(dataset: Dataset) -> str:
     """Why older shards are not leased, or ""."""
-    other = [each for each in dataset.older if each.split != dataset.rules.split]
+    split = dataset.rules.split
+    other = [each for each in dataset.older if each.split != split and not each.damaged]
     size = sum(each.table.total for each in other)
     if not size:
         return ""

@@ -47,16 +47,17 @@ class Listing:
         self,
         table: Table,
         thread: Executor,
-        reserve: Callable[[int, int], Awaitable[None]],
+        reserve: Callable[[int, int, bool], Awaitable[bool]],
         page_bytes: Callable[[], int],
         judges: bool = False,
         block_ended: Callable[[], None] = lambda: None,
     ) -> None:
-        """`thread`: an executor with one thread, which made the table. `reserve` is awaited before the
-        table writes, with bytes (`page_bytes` at most, unless a single unit takes more), and with the bytes
-        that the write before took. `judges`: this is the first listing since a start. If it shows that more
-        than half of the known units were rewritten, it is refused, and no ETag is replaced. `block_ended`
-        is called when more units can be fed."""
+        """`thread`: an executor with one thread, which made the table. `reserve` reserves the bytes of the
+        next write, and is told what the write before took of its bytes. It returns whether there is room,
+        or waits for it: if there is none for a page, it waits for the room of parts of at most
+        `page_bytes`, or of single units. `judges`: this is the first listing since a start. If it shows
+        that more than half of the known units were rewritten, it is refused, and no ETag is replaced.
+        `block_ended` is called when more units can be fed."""
         self.listed = 0  # units
         self._table = table
         self._thread = thread
@@ -105,7 +106,8 @@ class Listing:
 
     async def _add(self, page: Sequence[ObjectInfo]) -> None:
         changes = await self._run(lambda: self._table.compare(page))
-        if changes.cost > self._page_bytes() and len(page) > 1:
+        waits = len(page) == 1 or changes.cost <= self._page_bytes()
+        if changes.cost and not await self._reserve(changes.cost, self._grown, waits):
             await self._add(page[: len(page) // 2])
             await self._add(page[len(page) // 2 :])
             return
@@ -122,21 +124,23 @@ class Listing:
                 "ETag, size or label now"
             )
         if changes.cost:
-            await self._write(lambda: self._table.add(changes, defer=self._defers), changes.cost)
+            await self._write(lambda: self._table.add(changes, defer=self._defers))
         self._seen.add(changes.numbers)
         self.listed = listed
 
     async def _close(self, close: Callable[[], None]) -> None:
-        await self._write(close, await self._run(self._table.closing_cost))
+        if cost := await self._run(self._table.closing_cost):
+            await self._reserve(cost, self._grown, True)
+        await self._write(close)
 
-    async def _write(self, write: Callable[[], None], cost: int) -> None:
+    async def _write(self, write: Callable[[], None]) -> None:
+        """Writes to the table; the room is reserved."""
+
         def measured() -> int:
             before = self._table.allocated
             write()
             return self._table.allocated - before
 
-        if cost:
-            await self._reserve(cost, self._grown)
         ends = len(self._table.ends)
         self._grown = await self._run(measured)
         if len(self._table.ends) > ends:

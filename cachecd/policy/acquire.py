@@ -336,14 +336,16 @@ class Leases:
             self._reply_waiting(state, "a shard of the set was quarantined")
             self._out.append(do.EndLease(lease))
 
-    def refused(self, lease: str, reason: str, now: float) -> None:
-        """The disk refused a manifest: the ranks of a job that has a set repeat the set."""
+    def refused(self, lease: str, reason: str, now: float, may_repeat: bool) -> None:
+        """The disk refused a manifest: the ranks of a job that has a set repeat the set, unless its files
+        cannot be found."""
         if (state := self.by_id.get(lease)) is None:
             return
         requests = state.requests.copy()
         state.requests.clear()
         self.ended(lease)
-        if (last := self._repeated(state.lease, reason, now)) is not None:
+        last = self._repeated(state.lease, reason, now) if may_repeat else None
+        if last is not None:
             last.requests += requests
             self._reply_granted(last, is_repeated=True)
         else:

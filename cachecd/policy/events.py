@@ -87,10 +87,12 @@ class Done(NamedTuple):
 
 
 class DiskRefused(NamedTuple):
-    """The disk refused a command; nothing of it is left. The policy repeats it."""
+    """The disk refused a command; nothing of it is left. The policy repeats it. `gone`: because cache.dir
+    was moved or replaced."""
 
     command: Command
     reason: str
+    gone: bool = False
 
 
 class Tick(NamedTuple):
@@ -277,12 +279,14 @@ class LeaseUnheld(NamedTuple):
 
 
 class RoomAsked(NamedTuple):
-    """A page of a generation's listing will be written: `size` bytes at most. Until it is granted, no shard
-    gets this room, so the daemon asks until then. `grown`: what the page before took of its room."""
+    """A page of a generation's listing will be written: `size` bytes at most. `grown`: what the page before
+    took of its room. `waits`: until the page is granted, no shard gets this room, so the daemon asks until
+    then."""
 
     generation: GenerationId
     size: int
     grown: int = 0
+    waits: bool = True
 
 
 Event = (

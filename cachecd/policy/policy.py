@@ -147,12 +147,12 @@ class Policy:
                 self._done(command, now)
             case ev.DiskRefused(command, reason):
                 self.disk.begin(now, reason)
-                self._disk_refused(command, reason, now)
+                self._disk_refused(event, now)
             case ev.Measured():
                 self.room.measure(event)
                 self.restraint.fetched, self.disk.refused = event.fetched, event.refused
-            case ev.RoomAsked(name, size, grown):
-                granted = self.room.write_page(self.datasets[name.dataset], size, grown)
+            case ev.RoomAsked(name):
+                granted = self.room.write_page(self.datasets[name.dataset], event)
                 self._out.append(do.ReplyRoom(granted))
             case ev.Draining():
                 self._draining = True
@@ -242,10 +242,11 @@ class Policy:
         if not gen.is_configured and gen.table.is_empty:
             self._out.append(do.RemoveGeneration(gen.id))
 
-    def _disk_refused(self, command: do.Command, reason: str, now: float) -> None:
+    def _disk_refused(self, event: ev.DiskRefused, now: float) -> None:
+        command, reason, gone = event
         match command:
             case do.WriteManifest(lease):
-                self.leases.refused(lease.id, reason, now)
+                self.leases.refused(lease.id, reason, now, may_repeat=not gone)
             case do.ReadCursor(name, number, version):
                 self.room.by_id[name].cursor_read(number, None)
                 # Verifying the shard shows whether the disk does not return this sidecar alone.

@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection
 
 from cachecd.policy.dataset import Dataset
-from cachecd.policy.events import Measured
+from cachecd.policy.events import Measured, RoomAsked
 from cachecd.policy.generation import Generation
 from cachecd.policy.shares import Claim, first_bytes, need, shares
 from cachecd.policy.values import GenerationId
@@ -104,11 +104,11 @@ class Room:
         self._written += size if granted else 0
         return granted
 
-    def write_page(self, dataset: Dataset, size: int, grown: int) -> bool:
-        """Reserves room for a page of a dataset's listing. While there is none, no shard gets room, others
+    def write_page(self, dataset: Dataset, event: RoomAsked) -> bool:
+        """Reserves room for a page of a dataset's listing. While a page waits, no shard gets room, others
         retire shards as in `make_room`, and so does the dataset itself: at once if no lease of it is held,
-        else at the next boundary. `grown`: the bytes that the page before took of its room."""
-        name = dataset.generation.id
+        else at the next boundary."""
+        name, size, grown, waits = event
         self.pages.pop(name, None)
         then, reserved = self._page.pop(name, (None, 0))
         if then is self.measured:  # no measurement has counted that page yet
@@ -117,7 +117,7 @@ class Room:
         if granted:
             self._written += size
             self._page[name] = self.measured, size
-        else:
+        elif waits:
             self._retire_others(dataset, size)
             self.pages[name] = size
             if not (dataset.leases or dataset.rules.pin):

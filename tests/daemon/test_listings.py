@@ -38,7 +38,7 @@ class Bench:
             *(self._deliver, self._changed),
         )
 
-    def _reserve(self, size: int, grown: int) -> bool:
+    def _reserve(self, size: int, grown: int, waits: bool) -> bool:
         return not self.refuses
 
     def _deliver(self, event: Any) -> None:

@@ -35,7 +35,7 @@ PHASES = ("start", "fill", "grant", "next grant", "release", "stop")
 # Warnings that a daemon may have reason for after a kill or a power failure.
 _OF_A_KILL = (
     "damaged lease removed",
-    "listing damaged: the source is listed anew",
+    "generation damaged: the source is listed again",
     "rotation.json ignored",
     "shard lost",
     "state.json ignored",

@@ -94,6 +94,12 @@ class Rotating:
             return str(error)
         return ""
 
+    def repeats(self) -> bool:
+        """Whether the next epoch has the lease of the last."""
+        lease = self.held.lease
+        self.turn()
+        return self.held.lease == lease
+
     def rotates(self, what: str) -> None:
         """Epochs go on until new shards have come in the place of old ones, and all is quiet."""
         youngest = max(self.numbers())

@@ -139,7 +139,7 @@ def full_at_the_start(folder: Path, plain: bool) -> None:
         assert rotating.status()["datasets"]["train"]["shards"]
         assert sum(len(b["key"]) for b in rotating.held.numpy(8, drop_last=False))
         wait_until(lambda: rotating.stopped, what="it says why nothing is fetched")
-        rotating.waits()
+        rotating.turn()
         ballast.unlink()
         wait_until(lambda: rotating.turn() or max(rotating.numbers()) > youngest, 60)
         wait_until(lambda: not rotating.stopped)

@@ -86,7 +86,10 @@ class Ledger:
         self.page = 1 << 40
         self.most = 0
 
-    async def reserve(self, size: int, grown: int) -> None:
+    async def reserve(self, size: int, grown: int, waits: bool) -> bool:
+        if not waits and size > self.page:
+            return False
         if size > self.left:
             raise DiskError(f"{size} bytes of {self.left}")
         self.most = max(self.most, size)
+        return True
