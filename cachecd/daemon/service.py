@@ -36,7 +36,7 @@ from cachecd.daemon.requests import Requests
 from cachecd.daemon.rules import limit_of
 from cachecd.daemon.server import Server
 from cachecd.daemon.trainer import Stop, run_trainer
-from cachecd.daemon.workers import executor_of, lister_of, worker_setup
+from cachecd.daemon.workers import executor_of, lister_bounds, lister_of, worker_setup
 from cachecd.disk.filesystem import refuse_network_filesystem
 from cachecd.disk.identity import directory_name
 from cachecd.disk.layout import Layout
@@ -226,6 +226,7 @@ class _Daemon:
                 changed = [key for key in _OF_WORKERS if getattr(before, key) != getattr(now, key)]
                 if changed and not self._options.offline:
                     self._executor.reload(worker_setup(config), now.workers)
+                    self._lister.reload(now.connections, lister_bounds(config))
                 self._config = config
                 self._cache.configure(config, limit)
                 _log.info("configuration reloaded", limit=limit)

@@ -17,7 +17,6 @@ def executor_of(config: Config, offline: bool) -> LocalExecutor:
         worker_setup(config),
         0 if offline else sampler.workers,
         sampler.python,
-        memory=worker_memory(config),
         silence=sampler.unit_timeout,
         name=_name(config),
     )
@@ -28,8 +27,13 @@ def lister_of(config: Config, *, is_owner: bool = True) -> Lister:
     owner left are ended."""
     sampler = config.sampler
     name = _name(config) if is_owner else ""
-    bounds = Bounds(worker_memory(config), sampler.unit_timeout)
+    bounds = lister_bounds(config)
     return Lister(sampler.connections, sampler.python, name, bounds, path=sampler.path)
+
+
+def lister_bounds(config: Config) -> Bounds:
+    """Returns the limits of each lister process, which are the limits of a worker."""
+    return Bounds(_memory(config), config.sampler.unit_timeout)
 
 
 def worker_setup(config: Config) -> Setup:
@@ -39,11 +43,11 @@ def worker_setup(config: Config) -> Setup:
         connections=max(1, config.sampler.connections // config.sampler.workers),
         bandwidth=config.sampler.bandwidth,
         path=[str(folder) for folder in config.sampler.path],
-        memory=worker_memory(config),
+        memory=_memory(config),
     )
 
 
-def worker_memory(config: Config) -> int:
+def _memory(config: Config) -> int:
     """Bytes of memory that each worker may take."""
     return config.sampler.memory or resources.memory() // 2 // config.sampler.workers
 

@@ -90,6 +90,10 @@ class Lister:
     def _store(self, source: SourceConfig) -> Store:
         return open_store(source, self._connections)
 
+    def reload(self, connections: int, bounds: Bounds) -> None:
+        """Changes the connections and the bounds of listings that begin from now on."""
+        self._connections, self._bounds = connections, bounds
+
     def close(self) -> None:
         """Ends all processes. Waiting callers get SourceUnreachableError."""
         with self._changing:

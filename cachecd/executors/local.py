@@ -8,15 +8,14 @@ import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import structlog
 
 from cachecd.errors import ConfigError
 from cachecd.executors.descendants import MARK, end_marked, mark_of
-from cachecd.executors.process import Bounds, SamplerProcess, memory_of
+from cachecd.executors.process import SamplerProcess, memory_of
 from cachecd.executors.streams import Streams
-from cachecd.sampler import messages
 from cachecd.sampler.messages import (
     Failed,
     FromStream,
@@ -42,10 +41,10 @@ class LocalExecutor:
     and delivers their reports.
 
     If a process dies, a new one replaces it and its streams fail; one failure names the unit in work. A
-    process is killed if it exceeds `memory` bytes, or is silent for `silence` seconds while it has a
-    stream. (A process gives a sign of life every quarter of a second, unless a transform hangs.) Everything
-    that a process started dies with it. At the start, processes that a killed executor of the same `name`
-    left are killed.
+    process is killed if it exceeds the memory in its setup, or is silent for `silence` seconds while it has
+    a stream. (A process gives a sign of life every quarter of a second, unless a transform hangs.)
+    Everything that a process started dies with it. At the start, processes that a killed executor of the
+    same `name` left are killed.
 
     A process that is close to its memory limit is replaced after a shard; its streams fail without blame.
     If a process died before it finished a unit, the next one starts after a pause. The pause doubles with
@@ -60,20 +59,19 @@ class LocalExecutor:
         workers: int,
         python: Path | None,
         environ: Mapping[str, str] | None = None,
-        memory: float = float("inf"),
         silence: float = 600.0,
         name: str = "",
     ) -> None:
-        self._setup = messages.pack(setup)
+        self._setup = setup
         self._command = (str(python or sys.executable), "-m", "cachecd.sampler")
         self._environ = environ
-        self._bounds = Bounds(memory, silence)
+        self._silence = silence
         self._name = name or f"{id(self):x}"
         self._workers = workers
         self._launched: list[SamplerProcess] = []  # not yet listened to
         self._processes: set[SamplerProcess] = set()
         self._streams = Streams(self._processes)
-        self._keepers: set[asyncio.Task[None]] = set()
+        self._keepers: set[asyncio.Task[None]] = set()  # one for each process, also while it starts
         self._closing = asyncio.Event()
         self._link = -1  # by which the processes share the bandwidth
         self._started = 0
@@ -132,15 +130,17 @@ class LocalExecutor:
             self._link = -1
 
     def reload(self, setup: Setup, workers: int) -> None:
-        """Changes the setup and the number of processes. Each process is replaced; its streams fail without
-        blame."""
-        self._setup = messages.pack(setup)
-        more, self._workers = workers - self._workers, workers
+        """Changes the setup and the number of processes. Each process is replaced, or ends if there are too
+        many; its streams fail without blame."""
+        self._setup, self._workers = setup, workers
         for process in tuple(self._processes):
-            if not process.retired:
-                process.retire("sampler process replaced: the configuration was reloaded")
-        for _ in range(more):
+            self._retire_outdated(process)
+        for _ in range(workers - len(self._keepers)):
             self._keep(self._look_after(None))
+
+    def _retire_outdated(self, process: SamplerProcess) -> None:
+        if process.setup is not self._setup and not process.retired:
+            process.retire("sampler process replaced: the configuration was reloaded")
 
     def send(self, message: OfStreams) -> None:
         if not self._closing.is_set():
@@ -177,8 +177,9 @@ class LocalExecutor:
     async def _connect(self, process: SamplerProcess) -> None:
         await process.connect()
         self._processes.add(process)
+        self._retire_outdated(process)  # a reload came while it connected
         if self._closing.is_set():
-            process.hang_up()
+            process.kill()
         self._streams.place()
 
     async def _look_after(self, process: SamplerProcess | None) -> None:
@@ -197,7 +198,8 @@ class LocalExecutor:
             pause = 0.0 if useful else _longer(pause)
             while True:
                 await self._sleep(pause)
-                if self._closing.is_set() or len(self._processes) >= self._workers:
+                if self._closing.is_set() or len(self._keepers) > self._workers:
+                    self._keepers.discard(cast("asyncio.Task[None]", asyncio.current_task()))
                     return
                 try:
                     process = self._launch_one()
@@ -225,7 +227,7 @@ class LocalExecutor:
                     done = done or unit != first
                 case Sealed():
                     done = True
-                    if memory_of(process.pid) > _TIRED * self._bounds.memory:
+                    if memory_of(process.pid) > _TIRED * process.setup.memory:
                         self._retire(
                             process, "sampler process replaced: its memory was nearly used up"
                         )
@@ -235,7 +237,7 @@ class LocalExecutor:
                         self._retire(process, reason)
             self._streams.heard(message)
 
-        reason = await process.attend(heard, self._bounds)
+        reason = await process.attend(heard, self._silence)
         self._processes.discard(process)
         process.close()
         if not self._closing.is_set():

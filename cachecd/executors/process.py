@@ -17,7 +17,7 @@ import structlog
 from cachecd.model import StreamId
 from cachecd.sampler import messages
 from cachecd.sampler.heartbeat import SIZE, Heartbeat
-from cachecd.sampler.messages import FromStream, OfStreams
+from cachecd.sampler.messages import FromStream, OfStreams, Setup
 
 _log = structlog.get_logger("cachecd.executor")
 
@@ -52,7 +52,7 @@ class SamplerProcess:
         environ: Mapping[str, str],
         number: int,
         link: int,
-        setup: bytes,
+        setup: Setup,
     ) -> None:
         self.streams: set[StreamId] = set()
         """Those that it carries, or that it has not answered a Close of."""
@@ -82,7 +82,9 @@ class SamplerProcess:
             os.close(progress)
         self.pid = self._popen.pid
         self.number = number
-        self._unsaid = setup[self._say(setup) :]
+        self.setup = setup
+        frame = messages.pack(setup)
+        self._unsaid = frame[self._say(frame) :]
         self._silent_for = 0.0
         self._marked = b""
 
@@ -132,9 +134,10 @@ class SamplerProcess:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
-    async def attend(self, heard: Callable[[FromStream], None], bounds: Bounds) -> str:
+    async def attend(self, heard: Callable[[FromStream], None], silence: float) -> str:
         """Waits until the process has died. Returns how it died; all of its messages were handled by
         then."""
+        bounds = Bounds(self.setup.memory, silence)
         exited = _exit_of(self.pid)
         listening = asyncio.create_task(self._listen(heard))
         why = ""

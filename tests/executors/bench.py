@@ -21,8 +21,10 @@ class Bench:
         self.said: list[FromStream] = []
         dataset = {"source": {"url": f"file://{folder}/src", "format": "files"}}
         steps = {"transform": options.pop("transform", [])}
+        memory = options.pop("memory", float("inf"))
+        self.setup = Setup({"train": {**dataset, **steps}}, 4, None, memory=memory)
         self.executor = LocalExecutor(
-            Setup({"train": {**dataset, **steps}}, 4, None),
+            self.setup,
             workers,
             options.pop("python", None),
             **options,
