@@ -107,7 +107,7 @@ class Lister:
         process = self._start(number)
         try:
             named = source.model_dump(mode="json")
-            answers = _Answers(process, self._bounds)
+            answers = _Answers(process, self._bounds, source.reader)
             answers.ask(Question(named, self._connections, after, self._path).pack())
             while (reply := answers.next()) is not None:
                 if isinstance(reply, Refused):
@@ -150,10 +150,13 @@ class Lister:
 class _Answers:
     """The messages of a lister process, in order."""
 
-    def __init__(self, process: subprocess.Popen[bytes], bounds: Bounds) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], bounds: Bounds, reader: str | None
+    ) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         self._process, self._bounds = process, bounds
+        self._name = f"the process that lists its units{(reader and f' by {reader}') or ''}"
         self._in, self._out = process.stdin, process.stdout.fileno()
         self._buffer = bytearray()
         self._started = False
@@ -216,7 +219,7 @@ class _Answers:
                 self._process.wait(_LAST_WORDS)
         _kill(self._process)
         end = ending(self._process.wait(), by_us=bool(why))
-        raise SourceUnreachableError(f"the process that lists its units {why}{end}")
+        raise SourceUnreachableError(f"{self._name} {why}{end}")
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

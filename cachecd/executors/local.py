@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -47,8 +48,9 @@ class LocalExecutor:
     same `name` left are killed.
 
     A process that is close to its memory limit is replaced after a shard; its streams fail without blame.
-    If a process died before it finished a unit, the next one starts after a pause. The pause doubles with
-    each such death in a row, up to 30 s.
+    A process is replaced before its streams fail, so that they continue in the new process: others may be
+    short of the same resource. If a process died before it finished a unit, the next one starts after a
+    pause. The pause doubles with each such death in a row, up to 30 s.
 
     Belongs to one event loop, on the main thread, because processes die with the thread that starts them.
     """
@@ -184,10 +186,12 @@ class LocalExecutor:
 
     async def _look_after(self, process: SamplerProcess | None) -> None:
         """Supervises one process (None: starts the first one) and its successors."""
-        pause = 0.0
+        pause, useful, lose = 0.0, True, _nothing
         while True:
             try:
-                useful = process is None or await self._attend(process)
+                lose()  # the streams of its predecessor
+                if process is not None:
+                    useful, lose = await self._attend(process)
             except Exception as error:
                 assert process is not None
                 _log.exception("supervision of a sampler process failed", pid=process.pid)
@@ -200,6 +204,7 @@ class LocalExecutor:
                 await self._sleep(pause)
                 if self._closing.is_set() or len(self._keepers) > self._workers:
                     self._keepers.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+                    lose()
                     return
                 try:
                     process = self._launch_one()
@@ -209,11 +214,13 @@ class LocalExecutor:
                     if not isinstance(error, OSError):
                         _log.exception("sampler process not started")
                     self._last_end = f"cannot start {self._command[0]}: {error}"
+                    lose()
                     self._stuck(self._last_end)
                     pause = _longer(pause)
 
-    async def _attend(self, process: SamplerProcess) -> bool:
-        """Delivers the reports of a process until it has died. Returns whether it did any work."""
+    async def _attend(self, process: SamplerProcess) -> tuple[bool, Callable[[], None]]:
+        """Delivers the reports of a process until it has died. Returns whether it did any work, and a
+        function that fails its streams."""
         done = False
         first: int | None = None  # the unit of a stream that it had in hand first
 
@@ -231,10 +238,10 @@ class LocalExecutor:
                         self._retire(
                             process, "sampler process replaced: its memory was nearly used up"
                         )
-                case Failed(cause=cause, reason=reason):
+                case Failed(cause=cause, reason=reason, key=key):
                     done = True
                     if cause == "worker":  # it met a defect, and its own memory may be damaged
-                        self._retire(process, reason)
+                        self._retire(process, reason, key)
             self._streams.heard(message)
 
         reason = await process.attend(heard, self._silence)
@@ -244,32 +251,35 @@ class LocalExecutor:
             # Before its files are given up: a child that it forked may write to them.
             end_marked(self._name, process.number)
         why, passing = process.why_retired or reason, process.killed or process.retired
-        self._streams.lose(process, why, blame=not process.retired, passing=passing)
+        blame = not process.retired
+        lose = partial(self._streams.lose, process, why, blame=blame, passing=passing)
         if self._closing.is_set() or process.retired:
-            return True
-        self._died(process, reason)
-        if not done:
+            return True, lose
+        self._died(process, reason, process.key)
+        if not done:  # its successor starts after a pause
+            lose()
             self._stuck(reason)
-        return done
+        return done, lose
 
     async def _give_up(self, process: SamplerProcess, why: str) -> None:
         """Kills the process, and fails its streams, because no other report would do so."""
         self._processes.discard(process)
         await process.end()
         self._streams.lose(process, why, blame=False, passing=False)
-        self._died(process, why)
+        self._died(process, why, process.key)
         self._stuck(why)
 
-    def _retire(self, process: SamplerProcess, why: str) -> None:
+    def _retire(self, process: SamplerProcess, why: str, key: str = "") -> None:
         """Replaces a process."""
         if not process.retired:
             process.retire(why)
-            self._died(process, why)
+            self._died(process, why, key)
 
-    def _died(self, process: SamplerProcess, reason: str) -> None:
-        _log.warning("sampler process replaced", pid=process.pid, why=reason)
+    def _died(self, process: SamplerProcess, reason: str, key: str) -> None:
+        """`key`: the key of the unit in work, or ""."""
+        _log.warning("sampler process replaced", pid=process.pid, why=reason, unit=key)
         self._restarts += 1
-        self._last_end = reason
+        self._last_end = f"{reason} (unit {key})" if key else reason
 
     async def _sleep(self, seconds: float) -> None:
         """Sleeps; ends early if the executor closes."""
@@ -280,6 +290,9 @@ class LocalExecutor:
         """Fails the streams that wait, if no process is left."""
         if not self._processes:
             self._streams.give_up(f"no sampler process stays alive: {reason}")
+
+
+def _nothing() -> None: ...
 
 
 def _longer(pause: float) -> float:

@@ -111,6 +111,11 @@ class SamplerProcess:
         """Returns the unit in work, if it belongs to this stream. Also for a closed process."""
         return self._mark.unit_of(stream)
 
+    @property
+    def key(self) -> str:
+        """The key of the unit in work, "" if there is none. Also for a closed process."""
+        return self._mark.key
+
     def tell(self, message: OfStreams) -> None:
         """Sends a message about a stream."""
         if not self.streams:
@@ -168,7 +173,7 @@ class SamplerProcess:
         status = self._popen.wait()
         self.killed = status == -signal.SIGKILL and not why
         # Without numbers of processes equal ends have equal reasons, and `status` can count them.
-        return f"sampler process {why}{ending(status, by_us=bool(why))}"
+        return f"sampler process {why}{ending(status, by_us=bool(why))}{self._mark.step}"
 
     def _offence(self, bounds: Bounds) -> str:
         """Returns why the process must be killed, or ""."""

@@ -25,13 +25,15 @@ from cachecd.sampler.messages import (
 class _Stream:
     """A stream from its Open until it failed or is closed. `open`: it was opened after the last Close.
     `waiting`: messages to send once there is a process. `paths`: shards that are granted and not sealed, by
-    number. `closes`: the same for each Close without a reply."""
+    number. `closes`: the same for each Close without a reply. `failure`: the failure that the process
+    reported, which ends the process too."""
 
     process: SamplerProcess | None = None
     open: bool = False
     waiting: list[OfStreams] = field(default_factory=list)
     paths: dict[int, str] = field(default_factory=dict)
     closes: deque[dict[int, str]] = field(default_factory=deque)
+    failure: Failed | None = None
 
     def discard(self) -> None:
         """Removes every file that was granted and is not known to be sealed."""
@@ -96,6 +98,9 @@ class Streams:
                     self._forget(message.stream)
             case Failed() if stream.closes:
                 return  # Closed follows
+            case Failed(cause="worker"):
+                stream.failure = message  # `lose` reports it, when the process has a successor
+                return
             case Failed():
                 self._forget(message.stream)
             case Sealed(number=number):
@@ -104,8 +109,9 @@ class Streams:
         self.report(message)
 
     def lose(self, process: SamplerProcess, reason: str, *, blame: bool, passing: bool) -> None:
-        """Fails all streams of a dead process. `blame`: the unit in work may have killed the process; then
-        the failures of all other streams are `passing`, because those streams did not cause the death."""
+        """Fails all streams of a dead process. Idempotent. `blame`: the unit in work may have killed the
+        process; then the failures of all other streams are `passing`, because those streams did not cause
+        the death."""
         lost = {name: self._streams[name] for name in sorted(process.streams)}
         units = {name: process.unit_of(name) if blame else None for name in lost}
         at_work = any(unit is not None for unit in units.values())
@@ -118,7 +124,8 @@ class Streams:
             if stream.open:
                 unit = units[name]
                 innocent = passing or (at_work and unit is None)
-                self.report(Failed(name, "worker", reason, unit=unit, passing=innocent))
+                lost_by_us = Failed(name, "worker", reason, unit=unit, passing=innocent)
+                self.report(stream.failure or lost_by_us)
 
     def give_up(self, reason: str) -> None:
         """Fails all streams that wait for a process."""

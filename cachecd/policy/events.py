@@ -149,7 +149,7 @@ class Failed(NamedTuple):
     """A worker lost a stream, with all of its shards that are not sealed: nothing of them is left. Commands
     to the worker about the stream are void. `cause`: "source" (the store as a whole), "disk", or "worker"
     (a lost process or a defect, with `unit` in hand). `passing`: nothing says that it was the unit's fault;
-    without a unit, nor the stream's, which is opened again at once."""
+    without a unit, nor the stream's. Such a stream is opened again at once, until its unit is skipped."""
 
     stream: StreamId
     cause: str

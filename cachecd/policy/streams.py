@@ -16,8 +16,9 @@ from cachecd.model import Condemned, Cursor, Place, Shape
 from cachecd.policy.events import Failed, Sealed
 from cachecd.policy.pause import Pause
 
-# A unit that was in hand at this many deaths of its worker is skipped.
-_DEATHS = 2
+# A unit that was in hand at this many deaths of its worker is skipped. A death that need not be the unit's
+# fault costs no pause, as long as the unit is not skipped.
+_DEATHS, _PASSING_DEATHS = 2, 3
 
 
 @dataclass(slots=True)
@@ -222,12 +223,14 @@ class Stream:
 
     def failed(self, event: Failed, now: float) -> None:
         """The worker lost the stream. If the stream may have caused that, it is opened again after a pause.
-        A unit that was in work at two deaths is skipped."""
-        if event.cause == "worker" and (event.unit is not None or not event.passing):
-            self.pause.begin(now, event.reason)
+        A unit that was in work at two deaths is skipped, or at three if these need not be its fault."""
+        is_skipped = False
         if event.cause == "worker" and event.unit is not None:
-            self.deaths[event.unit] = self.deaths.get(event.unit, 0) + 1
-            if self.deaths[event.unit] >= _DEATHS:
+            deaths = self.deaths[event.unit] = self.deaths.get(event.unit, 0) + 1
+            is_skipped = deaths >= (_PASSING_DEATHS if event.passing else _DEATHS)
+            if is_skipped:
                 del self.deaths[event.unit]
                 self.condemned += (Condemned(event.unit, event.reason, event.passing),)
+        if event.cause == "worker" and (is_skipped or not event.passing):
+            self.pause.begin(now, event.reason)
         self._lost()

@@ -25,7 +25,7 @@ from cachecd.sampler.descriptors import mapped
 from cachecd.sampler.draft import discard
 from cachecd.sampler.heartbeat import SIZE, Heartbeat
 from cachecd.sampler.messages import FromStream, OfStreams, Setup
-from cachecd.sampler.usercode import search_first
+from cachecd.sampler.usercode import Guest, search_first
 from cachecd.sampler.worker import Worker
 
 
@@ -57,6 +57,7 @@ def main(arguments: list[str]) -> None:
     progress, link = map(int, arguments) if arguments else (None, None)
     mark = None if progress is None else Heartbeat(mapped(progress, SIZE))
     worker = Worker(setup, send, mark, link=link)
+    Guest.mark = mark or Guest.mark
     # The user's code comes next.
     for shared in (progress, link):
         if shared is not None:

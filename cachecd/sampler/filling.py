@@ -20,6 +20,7 @@ from cachecd.model import Cursor, Lane, More, Place, Skipped, Unit, etag_hash
 from cachecd.sampler.draft import Draft, skipped_bytes
 from cachecd.sampler.sources import Position
 from cachecd.sampler.supply import Supply
+from cachecd.stores.backend import is_shortage
 
 IN_HAND = 64 << 20  # bytes of units in hand that cannot be begun in their middle, together
 # Seconds after which heartbeats and fetches may run; small records would pay more for that than for being
@@ -177,7 +178,7 @@ class Filling:
 
     async def fill(self, draft: Draft) -> End:
         """Adds records to the draft until the shard ends, or "waits": then the next call continues. Errors
-        of the supply, except UnitError, end the stream."""
+        of the supply end the stream, except a UnitError that is no shortage."""
         if self._ended or self.part is None:
             self.part, self._ended = Part(self.cursor()), False
             for lane in self._lanes:
@@ -320,6 +321,8 @@ class Filling:
             self._supply.leave(lane.handle)
             return
         except UnitError as error:
+            if is_shortage(error):
+                raise
             self._end(lane)
             self._skip(lane, part, draft.records - records, error)
             return

@@ -1,16 +1,18 @@
-"""The unit and the stream that a sampler works on, and a sign of life, in a file that outlives the
-sampler."""
+"""The unit, the stream and the step of user code that a sampler works on, and a sign of life, in a file
+that outlives the sampler."""
 
 from __future__ import annotations
 
 import mmap
 import struct
 
-from cachecd.model import StreamId, etag_hash
+from cachecd.model import StreamId, Unit, encoded, etag_hash
 
 _UNIT, _STREAM, _BEATS = struct.Struct("<q"), struct.Struct("<Q"), struct.Struct("<Q")
 _STREAM_AT, _BEATS_AT = _UNIT.size, _UNIT.size + _STREAM.size
-SIZE = _BEATS_AT + _BEATS.size
+_STATE_AT = _BEATS_AT + _BEATS.size
+_STEP_AT, _KEY_AT, SIZE = _STATE_AT + 1, _STATE_AT + 128, _STATE_AT + 512
+_IDLE, _RUNS, _RAN = 0, 1, 2  # states of the step
 _NO_UNIT = _UNIT.pack(-1)
 
 
@@ -23,10 +25,22 @@ class Heartbeat:
     def clear(self) -> None:
         """No unit is in work."""
         self._shared[: _UNIT.size] = _NO_UNIT
+        self._shared[_STATE_AT] = _IDLE
 
-    def work(self, unit: int) -> None:
+    def work(self, unit: Unit) -> None:
         """The sampler processes this unit next."""
-        _UNIT.pack_into(self._shared, 0, unit)
+        _UNIT.pack_into(self._shared, 0, unit.number)
+        self._shared[_STATE_AT] = _IDLE
+        self._write(_KEY_AT, SIZE, encoded(unit.key))
+
+    def enter(self, step: str) -> None:
+        """The sampler runs this step of user code next."""
+        self._write(_STEP_AT, _KEY_AT, step.encode())
+        self._shared[_STATE_AT] = _RUNS
+
+    def leave(self) -> None:
+        """The step has ended. The sampler may suffer from it later."""
+        self._shared[_STATE_AT] = _RAN
 
     def turn(self, stream: StreamId | None) -> None:
         """The next units belong to this stream; None: to no stream."""
@@ -44,6 +58,20 @@ class Heartbeat:
         (unit,) = _UNIT.unpack_from(self._shared)
         return None if unit < 0 else unit
 
+    @property
+    def key(self) -> str:
+        """The key of the unit in work, cut if it is long; "" if no unit is in work."""
+        return "" if self.unit is None else self._read(_KEY_AT, SIZE)
+
+    @property
+    def step(self) -> str:
+        """The end of a message about this sampler: the step of user code that runs, or that has run for the
+        unit in work. "" if there is none."""
+        state, step = self._shared[_STATE_AT], self._read(_STEP_AT, _KEY_AT)
+        if state == _RUNS:
+            return f" while {step} was running"
+        return f" after {step} had run" if state == _RAN and self.unit is not None else ""
+
     def unit_of(self, stream: StreamId) -> int | None:
         """The unit in work, if it belongs to this stream."""
         (name,) = _STREAM.unpack_from(self._shared, _STREAM_AT)
@@ -52,6 +80,12 @@ class Heartbeat:
     def read(self) -> bytes:
         """The whole content. It changes while the sampler is not stuck."""
         return bytes(self._shared[:SIZE])
+
+    def _write(self, begin: int, end: int, text: bytes) -> None:
+        self._shared[begin:end] = text[: end - begin].ljust(end - begin, b"\0")
+
+    def _read(self, begin: int, end: int) -> str:
+        return bytes(self._shared[begin:end]).rstrip(b"\0").decode(errors="replace")
 
 
 def _name(stream: StreamId) -> int:

@@ -161,8 +161,8 @@ class Failed:
     """The stream is closed, and its current shard is removed.
 
     `cause` is "source" (the whole store), "disk" (errno in `code`), or "worker" (a defect or a lost
-    process; `unit` is the unit in work). `passing`: the failure need not be the unit's fault, as when the
-    machine had no memory left.
+    process; `unit` is the unit in work, with its `key`). `passing`: the failure need not be the unit's
+    fault, as when the machine had no memory left.
     """
 
     stream: StreamId
@@ -171,6 +171,7 @@ class Failed:
     code: int = 0
     unit: int | None = None
     passing: bool = False
+    key: str = ""
 
 
 OfStreams = Open | Units | Until | Grant | Close

@@ -48,7 +48,7 @@ class Origin:
 class Progress:
     """The progress of one stream."""
 
-    unit: int | None = None
+    unit: Unit | None = None
     fetched_bytes: int = 0
 
 

@@ -51,7 +51,7 @@ class Unit(str):
 
 class Reader:
     """One object of the user's class. Errors of its code are raised as BlamedError, except errors of a
-    store and MemoryError."""
+    store."""
 
     def __init__(self, source: SourceConfig) -> None:
         """ConfigError if the class does not exist. SourceUnreachableError if its constructor fails."""

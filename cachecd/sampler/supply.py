@@ -39,7 +39,7 @@ class Supply:
         connections: int,
         room: Callable[[], int],
         written: Callable[[], int],
-        working: Callable[[int], None],
+        working: Callable[[Unit], None],
         failed: Callable[[Exception], None],
         breathe: Callable[[], None] = lambda: None,
     ) -> None:
@@ -95,7 +95,7 @@ class Supply:
 
     def work(self, unit: Unit) -> None:
         """Notes that the unit gives the next record."""
-        self._working(unit.number)
+        self._working(unit)
 
     def reached(self, handle: int, position: Position) -> None:
         """Notes the unit's position."""

@@ -13,9 +13,10 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, ClassVar, NoReturn, TypeVar
 
 from cachecd.errors import ConfigError, SourceError, UnitError
+from cachecd.sampler.heartbeat import SIZE, Heartbeat
 
 T = TypeVar("T")
 
@@ -43,6 +44,7 @@ def imported(name: str, option: str, kind: str) -> Callable[..., Any]:
     this process count. ConfigError names the key (`what`) and the expected `kind`."""
     module, _, path = name.partition(":")
     part_of: Any = None
+    Guest.mark.enter(f"the import of {name}")
     try:
         part_of = importlib.import_module(module)
         for part in path.split("."):
@@ -55,6 +57,8 @@ def imported(name: str, option: str, kind: str) -> Callable[..., Any]:
         raise ConfigError(
             f"{option} {name}: cannot be imported in {os.getcwd()}: {message}"
         ) from error
+    finally:
+        Guest.mark.leave()
     if not callable(part_of):
         raise ConfigError(f"{option} {name}: found {type(part_of).__name__}, expected a {kind}")
     code: Callable[..., Any] = part_of
@@ -90,8 +94,10 @@ class Guest:
 
     If the code forks, a child that returns from the call ends there: otherwise it would continue this
     process's work on this process's files. After the call the umask, which decides who may read the shards,
-    and the standard streams are restored.
+    and the standard streams are restored. `mark` of the class notes which code this process runs.
     """
+
+    mark: ClassVar = Heartbeat(bytearray(SIZE))
 
     def __init__(self) -> None:
         self._home = os.getpid()
@@ -102,13 +108,16 @@ class Guest:
 
     def call(self, name: str, code: Callable[[], T]) -> T:
         """Returns the result of the code. BlamedError with its `name` if it raises: exit() skips the unit,
-        and does not end the process. Errors of a store and MemoryError are raised unchanged."""
+        and does not end the process. Errors of a store are raised unchanged."""
+        self.mark.enter(name)
         try:
             return self._restored(code)
-        except (SourceError, MemoryError):
+        except SourceError:
             raise
         except BaseException as error:
             raise BlamedError(f"{name} raised {blame(error)}") from error
+        finally:
+            self.mark.leave()
 
     def _restored(self, code: Callable[[], T]) -> T:
         try:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import resource
 import traceback
 from collections import deque
 from collections.abc import Callable
 
 from cachecd.config import DatasetConfig
 from cachecd.errors import ConfigError, DiskError, SourceUnreachableError
-from cachecd.model import StreamId
+from cachecd.model import StreamId, Unit
 from cachecd.sampler.heartbeat import SIZE, Heartbeat
 from cachecd.sampler.messages import (
     Close,
@@ -27,6 +29,7 @@ from cachecd.sampler.messages import (
 from cachecd.sampler.origin import Origin
 from cachecd.sampler.throttle import Throttle
 from cachecd.sampler.worker_stream import WorkerStream
+from cachecd.stores.backend import is_shortage
 from cachecd.stores.retry import Retry
 
 _HEARTBEAT = 0.25  # seconds between two signs of life
@@ -187,13 +190,32 @@ class Worker:
             self._mark.work,
         )
 
-    async def _fail(self, stream: StreamId, error: BaseException, unit: int | None) -> None:
+    async def _fail(self, stream: StreamId, error: BaseException, unit: Unit | None) -> None:
         """Closes a stream and reports why."""
         if not isinstance(error, Exception):
             raise error
-        cause, reason, code = self._blame(error)
+        if passing := is_shortage(error):
+            cause, reason, code = "worker", self._shortage(stream, error), 0
+        else:
+            cause, reason, code = self._blame(error)
+        blamed = (unit.number, passing, unit.key) if unit is not None and cause == "worker" else ()
         await self._close(stream)
-        self._send(Failed(stream, cause, reason, code, unit if cause == "worker" else None))
+        self._send(Failed(stream, cause, reason, code, *blamed))
+
+    def _shortage(self, stream: StreamId, error: Exception) -> str:
+        """Describes an error of a process that lacks descriptors, memory or processes."""
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        try:
+            count = len(os.listdir("/proc/self/fd")) - 1
+        except OSError:  # not one is free for the listing
+            count = limit
+        config = DatasetConfig.model_validate(self._setup.datasets[stream.dataset])
+        steps = (config.source.reader, *(step.name for step in config.transform))
+        user_code = ", ".join(step for step in steps if step and ":" in step)
+        return (
+            f"the sampler process lacks descriptors, memory or processes ({count} of {limit} descriptors "
+            f"are open{user_code and f'; does {user_code} leak?'}): {error}"
+        )
 
     async def _close(self, stream: StreamId) -> None:
         """Closes a stream, if it is open."""
@@ -214,7 +236,8 @@ class Worker:
                 return "disk", str(error), code or 0
             case _:
                 traceback.print_exception(error)
-                return "worker", traceback.format_exception_only(error)[-1].strip(), 0
+                reason = traceback.format_exception_only(error)[-1].strip()
+                return "worker", f"{reason}{self._mark.step}", 0
 
     async def _report_streams(self) -> None:
         """Reports progress now and then: silence would mean that the worker hangs."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cachecd.errors import UnitError
-from cachecd.model import Cursor
+from cachecd.model import Cursor, Unit
 from cachecd.sampler.draft import Draft, cursors_text, discard
 from cachecd.sampler.draft import Sealed as SealedFiles
 from cachecd.sampler.filling import Filling
@@ -46,7 +46,7 @@ class WorkerStream:
         throttle: Throttle,
         connections: int,
         send: Callable[[FromStream], None],
-        working: Callable[[int], None],
+        working: Callable[[Unit], None],
         failed: Callable[[Exception], None] = lambda error: None,
     ) -> None:
         self.id = opened.stream
@@ -212,8 +212,8 @@ class WorkerStream:
             self._has_asked = True
             self._send(Asks(self.id))
 
-    def _works(self, unit: int) -> None:
-        if self.progress.unit != unit:
+    def _works(self, unit: Unit) -> None:
+        if self.progress.unit is not unit:
             self.progress.unit = unit
             self._working(unit)
             self._ask()
@@ -225,5 +225,5 @@ class WorkerStream:
 
     def _working_on(self) -> Working:
         assert self.writing is not None, "a shard is in hand"
-        unit = -1 if self.progress.unit is None else self.progress.unit
+        unit = -1 if self.progress.unit is None else self.progress.unit.number
         return Working(self.id, self.writing.number, self.progress.fetched_bytes, unit, self._half)

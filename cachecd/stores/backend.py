@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -11,6 +13,7 @@ from cachecd.errors import SourceError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
 
 PAGE = 1000  # entries of a listing handed over at a time
+_SHORTAGES: tuple[int, ...] = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 class TransientError(SourceError):
@@ -43,6 +46,27 @@ class NoSizeError(TransientError):
 
 class GoneError(UnitError):
     """The store does not have the object. If it has no object at all, the URL is wrong."""
+
+
+def is_shortage(error: BaseException | None) -> bool:
+    """Whether an error has its cause in this process: it lacks descriptors, memory or processes. Then no
+    retry in this process helps, and neither the store nor the unit is at fault."""
+    try:
+        # Not every library reports the errno: a name that cannot be resolved, a certificate that is not
+        # found, obstore's texts.
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as own:
+        error = own
+    shortages = (*_SHORTAGES, errno.EAGAIN)  # EAGAIN: fork found no room
+    while error is not None:
+        if isinstance(error, TransientError):
+            shortages = _SHORTAGES  # no store forks: it only asks to try again
+        if isinstance(error, OSError) and error.errno in shortages:
+            return True
+        if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def resized(actual: int, listed: int) -> UnitError:

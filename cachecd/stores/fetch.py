@@ -26,6 +26,7 @@ from cachecd.stores.backend import (
     Nowhere,
     SlowError,
     TransientError,
+    is_shortage,
     resized,
 )
 from cachecd.stores.gate import Gate
@@ -98,8 +99,9 @@ class Store:
 
         Returns exactly this many bytes, of the version `etag`. UnitError if that is impossible,
         SourceUnreachableError if nothing can be read from the store. Failures that may pass (timeouts, 5xx,
-        throttling, cut connections) are retried first. If an object keeps failing while another object can
-        be read before each try, the object is at fault: UnitError with `passing` set.
+        throttling, cut connections) are retried first, but not a shortage: TransientError. If an object
+        keeps failing while another object can be read before each try, the object is at fault: UnitError
+        with `passing` set.
         """
         stop = size if stop is None else stop
         assert stop is not None, "neither a size nor an end was given"
@@ -151,6 +153,8 @@ class Store:
                 error = TransientError(f"{missing}, and no other object can be read")
                 error.__cause__ = missing
             except TransientError as transient:
+                if is_shortage(transient):
+                    raise
                 error = transient
             else:
                 return result

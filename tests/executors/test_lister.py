@@ -66,7 +66,7 @@ def test_what_a_store_lists_takes_no_process(lister, tmp_path):
 def test_a_process_that_fails_says_why_after_what_it_has_listed(lister, capfd):
     for how, reason in (
         ("exit", r"units raised SystemExit: 3 \(/.*readers\.py:\d+\)"),
-        ("die", r"the process that lists its units was killed by SIGABRT"),
+        ("die", r"the process that lists its units by .*readers:Broken was killed by SIGABRT"),
     ):
         with pytest.raises(SourceUnreachableError, match=reason):
             list(lister().units(source("Broken", how=how)))

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from cachecd.errors import ConfigError
 from cachecd.executors import local
-from cachecd.sampler.messages import FromStream, Sealed
+from cachecd.sampler.messages import Failed, FromStream, Sealed
 from cachecd_client._core import decode_example
 from tests.contracts.source import read_back
 from tests.executors.bench import Bench, bench, is_alive, until
@@ -116,6 +116,29 @@ async def test_streams_are_spread_over_the_processes(tmp_path: Path):
         assert sorted(len(process.streams) for process in b.executor._processes) == [2, 2]
         for number in range(1, 5):
             assert isinstance(await b.answer(number), Sealed)
+
+
+async def test_process_has_a_successor_before_its_streams_fail(tmp_path: Path):
+    """The others may be short of the same resource."""
+    async with bench(tmp_path, workers=2, transform="tests.faults.deeds:do") as b:
+        report, alive = b.executor._streams.report, []
+
+        def reported(message: FromStream) -> None:
+            if isinstance(message, Failed):
+                alive.append(len(b.executor.pids))
+            report(message)
+
+        b.executor._streams.report = reported
+        b.submit(1, b"fine", b"raise emfile")
+        b.submit(2, b"spin")
+        b.submit(3, b"fine")
+        assert "no good" in (await b.failed(1)).reason
+        assert (await b.failed(3)).passing
+        assert alive == [2, 2]
+        [fresh] = [p for p in b.executor._processes if not p.streams]
+        b.submit(4, b"fine")
+        assert len(fresh.streams) == 1
+        assert isinstance(await b.answer(4), Sealed)
 
 
 async def test_what_users_print_goes_to_stderr_and_stdin_is_empty(tmp_path: Path, capfd):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any, NoReturn
 Record = dict[str, Any]
 
 _hoard: list[bytearray] = []
+_descriptors: list[int] = []
 _tries: dict[bytes, int] = {}
 
 
@@ -44,7 +46,12 @@ def raise_(what: str) -> NoReturn:
         "cancelled": asyncio.CancelledError(),
         "generator": GeneratorExit(),
         "exit": SystemExit(3),
-        "memory": MemoryError(),
+        "memory": MemoryError("no good"),
+        "emfile": OSError(errno.EMFILE, "no good"),
+        "enfile": OSError(errno.ENFILE, "no good"),
+        "enomem": OSError(errno.ENOMEM, "no good"),
+        "eagain": BlockingIOError(errno.EAGAIN, "no good"),
+        "thread": RuntimeError("can't start new thread"),
     }[what]
 
 
@@ -82,6 +89,16 @@ def leak_for_ever(_: str) -> None:
     while True:
         leak("16")
         time.sleep(0.01)
+
+
+def leak_descriptors(how: str) -> None:
+    """Opens as many as the limit allows."""
+    try:
+        while True:
+            _descriptors.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        if how != "silently":
+            raise
 
 
 def segfault(_: str) -> None:
@@ -159,6 +176,8 @@ DEEDS: dict[str, Any] = {
     "wait-for-a-child": wait_for_a_child,
     "leak": leak,
     "leak-for-ever": leak_for_ever,
+    "leak-descriptors": leak_descriptors,
+    "close-descriptors": lambda _: os.closerange(3, 200),
     "segfault": segfault,
     "abort": lambda _: os.abort(),
     "exit": really_exit,

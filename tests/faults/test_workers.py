@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tests.executors.bench import Bench, is_alive, until
 from tests.faults.deeds import DEEDS
 
 SILENCE = 3.0
+STEP = " while tests.faults.deeds:do was running"
 MEMORY = 240 << 20
 
 
@@ -92,7 +94,7 @@ class Workers:
             "workers": 2,
             "alive": 2,
             "restarts": before["restarts"] + 1,
-            "last_end": answer.reason,
+            "last_end": f"{answer.reason} (unit {answer.unit})",
         }
         return answer.reason
 
@@ -149,6 +151,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
         ("interrupt", "KeyboardInterrupt"),
         ("cancelled", "asyncio.exceptions.CancelledError"),
         ("generator", "GeneratorExit"),
+        ("memory", "MemoryError: no good"),
     ],
 )
 def test_whatever_it_raises_costs_the_unit_alone_and_names_the_users_line(
@@ -179,12 +182,38 @@ def test_what_fails_once_is_tried_again_at_once(workers: Workers):
     ],
 )
 def test_a_death_costs_the_stream_and_names_the_unit(workers: Workers, deed: str, end: str):
-    assert workers.failed(deed) == f"sampler process {end}"
+    assert workers.failed(deed) == f"sampler process {end}{STEP}"
+
+
+def test_closed_descriptors_name_the_step_that_had_run(workers: Workers):
+    assert workers.failed("close-descriptors") == (
+        "sampler process exited with status 1 after tests.faults.deeds:do had run"
+    )
+
+
+@pytest.mark.parametrize("shortage", ["emfile", "enfile", "enomem", "eagain", "thread"])
+def test_shortage_of_its_process_replaces_it_without_blame(workers: Workers, shortage: str):
+    before = workers.executor.status()["restarts"]
+    number, answer = workers.make("fine", f"raise {shortage}", "fine")
+    assert isinstance(answer, Failed), answer
+    assert (answer.cause, answer.unit, answer.passing) == ("worker", 1000 * number + 1, True)
+    assert "does tests.faults.deeds:do leak?" in answer.reason
+    assert workers.executor.status()["restarts"] == before + 1
+
+
+@pytest.mark.parametrize("how", ["loudly", "silently"])
+def test_leak_of_all_descriptors_names_user_code_and_their_count(workers: Workers, how: str):
+    """If the step ignores its own error, the shard, the store or the next step fails."""
+    _, answer = workers.make("fine", f"leak-descriptors {how}", "leak-descriptors loudly", "fine")
+    assert isinstance(answer, Failed), answer
+    assert (answer.cause, answer.passing) == ("worker", True)
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert f"({limit} of {limit} descriptors are open; does tests.faults.deeds:do" in answer.reason
 
 
 HUNG = (
     f"sampler process was silent for {SILENCE:g} s (does a transform hang? sampler.unit_timeout) and "
-    "was killed by SIGKILL"
+    f"was killed by SIGKILL{STEP}"
 )
 
 
@@ -196,6 +225,7 @@ def test_a_hang_is_found_by_its_silence(workers: Workers):
 def test_what_takes_too_much_memory_is_ended(workers: Workers):
     assert workers.failed("leak-for-ever") == (
         "sampler process took more than 240 MiB of memory (sampler.memory) and was killed by SIGKILL"
+        + STEP
     )
 
 
@@ -231,7 +261,7 @@ def test_a_child_that_comes_back_from_the_fork_ends_there(workers: Workers):
 def test_what_it_writes_to_our_pipe_is_not_taken_for_a_message(workers: Workers):
     assert workers.failed("write-to-pipes") == (
         "sampler process wrote something that is not a message (does a transform write to its pipe?) and "
-        "was killed by SIGKILL"
+        f"was killed by SIGKILL{STEP}"
     )
 
 
@@ -245,7 +275,7 @@ def test_a_kill_from_outside_is_no_units_fault_for_ever(workers: Workers):
     _, answer = workers.make("fine", "killed", "fine")
     assert isinstance(answer, Failed)
     assert (answer.unit is not None, answer.passing) == (True, True)
-    assert answer.reason == "sampler process was killed by SIGKILL (out of memory?)"
+    assert answer.reason == "sampler process was killed by SIGKILL (out of memory?)" + STEP
     _, answer = workers.make("fine", "segfault", "fine")
     assert isinstance(answer, Failed)
     assert not answer.passing

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
+
 from cachecd.model import MISFIT, Cursor, ShardFacts, Skipped, StreamId
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
@@ -56,11 +58,12 @@ def test_what_always_fails_is_tried_more_and_more_rarely():
     assert gaps == [2, 3, 4, 5, 6, 7, 7, 7], "days; the first try was at the start"
 
 
-def test_unit_in_hand_at_two_deaths_is_condemned():
+@pytest.mark.parametrize(("passing", "deaths"), [(False, 2), (True, 3)])
+def test_unit_in_hand_at_several_deaths_is_condemned(passing: bool, deaths: int):
     cache = Cache(limit=1000)
     cache.directory(A).list(sorted(cache.sources["a"]), 1 << 30)
     cache.send(cache.listed(A))
-    for _ in range(2):
+    for death in range(1, deaths + 1):
         while not cache.under_way(do.GrantShard):
             cache.pending[:] = [
                 c for c in cache.pending if not [cache.send(e) for e in cache.carry_out(c)]
@@ -69,7 +72,11 @@ def test_unit_in_hand_at_two_deaths_is_condemned():
             cache.send(ev.Tick())
         stream = cache.under_way(do.GrantShard)[0].stream
         cache.pending.clear()
-        cache.send(ev.Failed(stream, "worker", "killed", 5))
+        sent = cache.send(ev.Failed(stream, "worker", "killed", 5, passing))
+        is_open = any(isinstance(c, do.OpenStream) and not c.condemned for c in sent)
+        assert is_open == (passing and death < deaths), (
+            "at once, if it need not be the unit's fault"
+        )
     cache.now += 100
     opened = [c for c in cache.send(ev.Tick()) if isinstance(c, do.OpenStream)]
     assert [condemned.unit for condemned in opened[0].condemned] == [5]

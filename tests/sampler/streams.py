@@ -49,9 +49,9 @@ class Noting(Heartbeat):
         super().__init__(bytearray(SIZE))
         self._note = note
 
-    def work(self, unit: int) -> None:
+    def work(self, unit: Unit) -> None:
         super().work(unit)
-        self._note(unit)
+        self._note(unit.number)
 
 
 def one_shard(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import re
+import resource
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +19,7 @@ from cachecd.errors import SourceError, SourceUnreachableError
 from cachecd.model import Unit
 from cachecd.sampler.draft import Draft
 from cachecd.sampler.opening import open_store
+from cachecd.stores.backend import TransientError, is_shortage
 from cachecd.stores.fetch import Store
 from cachecd.stores.local import LocalBackend
 from cachecd.stores.retry import Retry
@@ -241,3 +245,35 @@ def test_what_a_worker_itself_fails_by_names_the_unit_that_it_worked_on(odd, mon
     failed = bench.failed(UNITS)
     assert (failed.cause, failed.unit) == ("worker", 1)
     assert "nobody thought of this" in failed.reason
+
+
+async def test_process_without_descriptors_is_not_retried(tmp_path: Path):
+    (tmp_path / "key").write_bytes(b"12345")
+    never = Retry(first=1000.0, longest=1000.0)
+    store = Store(LocalBackend(str(tmp_path), 1), never, 1)
+    assert await store.get("key", 5) == b"12345"  # its thread has started
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        async with asyncio.timeout(30):
+            with pytest.raises(TransientError, match="Too many open files"):
+                await store.get("key", 5)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert await store.get("key", 5) == b"12345"
+
+
+@pytest.mark.parametrize(
+    ("code", "from_store", "shortage"),
+    [
+        (errno.EMFILE, True, True),
+        (errno.ENOMEM, True, True),
+        (errno.EAGAIN, False, True),
+        (errno.EAGAIN, True, False),  # it asks to try again
+        (errno.EIO, False, False),
+    ],
+)
+def test_shortage_is_found_wherever_it_hides(code: int, from_store: bool, shortage: bool):
+    error = TransientError("above") if from_store else ValueError("above")
+    error.__cause__ = OSError(code, "below")
+    assert is_shortage(error) == shortage

@@ -27,8 +27,7 @@ def build(steps: Sequence[TransformStep]) -> Callable[[Record], Iterator[Record]
 
     Results come in order, and each is made when it is requested. If a step raises, the same record is tried
     once more; results of the first try are not repeated. A second failure raises UnitError with the step
-    and the user's line. MemoryError is raised unchanged, because the process has no memory. ConfigError if
-    a function cannot be imported.
+    and the user's line. ConfigError if a function cannot be imported.
     """
     if not steps:
         return None
