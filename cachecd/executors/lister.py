@@ -119,7 +119,7 @@ class Lister:
             with self._changing:
                 self._running.discard(process)
                 _kill(process)
-                process.wait()
+            process.wait()  # without the lock, because `close` must not wait for it
             for pipe in (process.stdin, process.stdout):
                 assert pipe is not None
                 pipe.close()

@@ -30,6 +30,7 @@ from cachecd.sampler.throttle import SIZE
 _log = structlog.get_logger("cachecd.executor")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 30.0
+_LONGEST_DEATH = 3.0  # seconds; a process frees its memory first
 _TIRED = 0.75  # the share of its memory with which a process is replaced once a shard is made
 
 
@@ -149,8 +150,10 @@ class LocalExecutor:
             self._streams.send(message)
 
     async def close(self, grace: float) -> None:
-        """Ends all processes. A process that has not ended after `grace` seconds is killed. Afterwards no
-        process and none of their temporary files is left, and no report is delivered."""
+        """Ends all processes, within `grace` and 3 seconds. A process that has not ended after `grace`
+        seconds is killed. Afterwards no process and none of their temporary files is left, and no report is
+        delivered. Only a process that the kernel cannot kill yet is left, because it waits for a dead disk
+        or file server."""
         self._closing.set()
         self._streams.report = lambda message: None
         for process in self._processes:
@@ -159,7 +162,8 @@ class LocalExecutor:
             await asyncio.wait(self._keepers, timeout=grace)
         for process in self._processes:
             process.kill()
-        await asyncio.gather(*self._keepers)
+        if self._keepers:
+            await asyncio.wait(self._keepers, timeout=_LONGEST_DEATH)
         if self._started:
             end_marked(self._name)
         self.abandon()

@@ -221,7 +221,8 @@ class SamplerProcess:
     async def end(self) -> None:
         """Kills the process, and frees its resources."""
         self.kill()
-        await asyncio.to_thread(self._popen.wait)
+        await _exit_of(self.pid)
+        self._popen.wait()
         self.close()
 
     def close(self) -> None:

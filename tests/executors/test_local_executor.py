@@ -91,6 +91,25 @@ async def test_closing_kills_what_does_not_end_by_itself(tmp_path: Path):
     await b.executor.close(0)
 
 
+async def test_closing_ends_stopped_and_hanging_processes_in_time(tmp_path: Path):
+    """One hangs in C, one waits for a child in a session of its own that has its pipes, one is stopped."""
+    environ = {**os.environ, "NOTES": str(tmp_path)}
+    b = Bench(tmp_path, 3, transform="tests.faults.deeds:do", environ=environ)
+    await b.start()
+    b.submit(1, b"stuck-in-c")
+    b.submit(2, b"wait-for-a-child child")
+    b.submit(3, b"spin")
+    await until(lambda: all(b.unit_of(number) is not None for number in (1, 2, 3)))
+    await until((tmp_path / "child").exists)
+    pids = [*b.executor.pids, int((tmp_path / "child").read_text())]
+    os.kill(pids[0], signal.SIGSTOP)
+    began = time.monotonic()
+    await b.executor.close(0.2)
+    assert time.monotonic() - began < 0.2 + 3
+    await until(lambda: not any(map(is_alive, pids)))
+    assert not list(tmp_path.glob("*.tfrecord*"))
+
+
 async def test_a_defect_in_who_listens_is_logged_and_wedges_nothing(tmp_path: Path):
     with capture_logs() as said:
         async with bench(tmp_path) as b:
