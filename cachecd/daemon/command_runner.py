@@ -25,6 +25,7 @@ from cachecd.policy import events as ev
 from cachecd.policy.values import GenerationId
 
 _log = structlog.get_logger("cachecd.daemon")
+_LAST_WRITES = 2.0  # seconds for the writes that wait when the daemon ends
 _RETRY = 5.0  # seconds until a schema that the disk refused is written again
 _WRITES, _SEARCHES = get_args(Write), get_args(Search)
 
@@ -84,13 +85,18 @@ class CommandRunner:
         self._begin(self._searches, job)
 
     async def finish(self) -> None:
-        """Ends every write that was begun, and stops long work. Nothing is delivered afterwards."""
+        """Ends the writes that were begun, and stops long work. Nothing is delivered afterwards."""
         self._closing = True
         self._work.stops.set()
         await self._refetch.finish()
         await self.feeding.finish()
-        for pool in (self._writes, self._searches):
-            await asyncio.to_thread(pool.shutdown)
+        self._searches.shutdown(wait=False, cancel_futures=True)
+        ending = asyncio.ensure_future(asyncio.to_thread(self._writes.shutdown))
+        _, late = await asyncio.wait({ending}, timeout=_LAST_WRITES)
+        if late:  # as many writes as an exclusion of 10,000 keys has: a start takes them up
+            self._writes.shutdown(wait=False, cancel_futures=True)
+        await ending
+        await asyncio.to_thread(self._searches.shutdown)
 
     def _begin(self, pool: ThreadPoolExecutor, job: Callable[[], list[ev.Event]]) -> None:
         def work() -> None:

@@ -242,7 +242,7 @@ class DiskWork:
                     is_sound = self._is_sound(self.of(generation), number, version)
                     return [ev.ShardVerified(*command, is_sound)]
                 case do.FindHolders(exclusion):
-                    return [self.find_holders(exclusion)]
+                    return [self.find_holders(exclusion, self.proceed)]
                 case do.RemakeShard():
                     return [self._copy(command)]
         except DiskError as error:
@@ -266,24 +266,26 @@ class DiskWork:
                     raise
                 return False
 
-    def find_holders(self, name: str) -> ev.HoldersFound:
-        """Returns all shards that hold a record of an exclusion. DiskError."""
-        return ev.HoldersFound(name, tuple(self._holders(name)))
+    def find_holders(self, name: str, proceed: Callable[[], None]) -> ev.HoldersFound:
+        """Returns all shards that hold a record of an exclusion. `proceed` may end the search by an error.
+        DiskError."""
+        return ev.HoldersFound(name, tuple(self._holders(name, proceed)))
 
-    def _holders(self, name: str) -> Iterable[tuple[GenerationId, int, int]]:
+    def _holders(
+        self, name: str, proceed: Callable[[], None]
+    ) -> Iterable[tuple[GenerationId, int, int]]:
         [exclusion] = (each for each in self.excluded.unfinished if each.name == name)
         for dataset, generation in self.layout.generations():
             layout = self.layout.generation(dataset, generation)
             if dataset == exclusion.dataset and layout.shards.exists():
-                for number, version in find_holders(layout, exclusion.keys, self.proceed):
+                for number, version in find_holders(layout, exclusion.keys, proceed):
                     yield GenerationId(dataset, generation), number, version
 
     def _copy(self, command: do.RemakeShard) -> ev.Event:
         generation, number, version = command.generation, command.number, command.version
         layout = self.of(generation)
-        publish.copy_without(
-            layout, number, version, _encoded(self.excluded_keys(generation.dataset))
-        )
+        keys = _encoded(self.excluded_keys(generation.dataset))
+        publish.copy_without(layout, number, version, keys, self.proceed)
         return self._publish_version(generation, number, version + 1)
 
     def of(self, generation: GenerationId) -> GenerationLayout:

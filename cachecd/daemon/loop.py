@@ -27,7 +27,7 @@ from cachecd.disk import leases
 from cachecd.disk.durable import write_egress
 from cachecd.disk.layout import MARKS, Layout, ShardFile
 from cachecd.disk.snapshot import write_snapshot
-from cachecd.disk.start import shard_files
+from cachecd.disk.start import foreign_directories, shard_files
 from cachecd.errors import DiskError, LimitTooSmallError
 from cachecd.executors import Executor
 from cachecd.listing.source_pages import Lister
@@ -341,8 +341,8 @@ class CacheLoop:
 
         def look() -> ev.Measured:
             self._directory_check.check()
-            foreign = sum(self._started.foreign.values())
-            return measure(self.layout, self._fetched, self._config.cache.reserve_free, foreign)
+            reserve_free, foreign = self._config.cache.reserve_free, self._started.foreign
+            return measure(self.layout, self._fetched, reserve_free, foreign)
 
         try:
             measured = await asyncio.to_thread(look)
@@ -357,15 +357,16 @@ class CacheLoop:
                 _log.info("an epoch", dataset=name, what=description)
 
     async def _weigh_foreign(self) -> None:
-        """Adds up the bytes in `shards/` that the policy does not count. In pieces: a stop need not
-        wait."""
-        weighed = dict[GenerationId, int]()
-        for dataset, name in await asyncio.to_thread(lambda: list(self.layout.generations())):
-            generation, layout = GenerationId(dataset, name), self.layout.generation(dataset, name)
-            weighed[generation] = 0
+        """Adds up the bytes that the policy does not count. In pieces: a stop need not wait."""
+        weighed = 0
+        pieces = foreign_directories(self.layout)
+        while sizes := await asyncio.to_thread(list, islice(pieces, _PIECE)):
+            weighed += sum(sizes)
+        for name in await asyncio.to_thread(lambda: list(self.layout.generations())):
+            generation, layout = GenerationId(*name), self.layout.generation(*name)
             files = shard_files(layout) if layout.shards.exists() else iter(())
             while piece := await asyncio.to_thread(list, islice(files, _PIECE)):
-                weighed[generation] += sum(
+                weighed += sum(
                     size for file, size in piece if not self._is_counted(generation, file)
                 )
         self._started.foreign = weighed

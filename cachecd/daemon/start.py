@@ -4,6 +4,7 @@ events."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import math
 import os
@@ -27,7 +28,12 @@ from cachecd.disk.durable import State, read_egress, read_figures, read_state
 from cachecd.disk.excluded import ExcludedFile
 from cachecd.disk.identity import Generation, directory_name, read_generation, write_generation
 from cachecd.disk.layout import GenerationLayout, Layout
-from cachecd.disk.start import remove_leftovers, shard_files, take_inventory
+from cachecd.disk.start import (
+    foreign_directories,
+    remove_leftovers,
+    shard_files,
+    take_inventory,
+)
 from cachecd.errors import DamagedError
 from cachecd.model import MISFIT, Shape
 from cachecd.policy import events as ev
@@ -47,7 +53,7 @@ _INODES_KEPT = 256
 class Start:
     """The result of a start. `events`: for the policy, in their order, up to Started. `boot` makes the
     names of leases unique over restarts. `damaged`: why a generation cannot be read. `foreign`: the bytes
-    of files in `shards/` that the daemon did not write, by generation."""
+    that the daemon did not write, in `shards/` and in directories of others."""
 
     layout: Layout
     work: DiskWork
@@ -57,7 +63,7 @@ class Start:
     configured: dict[str, GenerationId] = field(default_factory=dict)
     generations: dict[GenerationId, Generation] = field(default_factory=dict)
     damaged: dict[GenerationId, str] = field(default_factory=dict)
-    foreign: dict[GenerationId, int] = field(default_factory=dict)
+    foreign: int = 0
     events: list[ev.Event] = field(default_factory=list)
 
     @property
@@ -192,10 +198,13 @@ def _take_stock(
         if started.configured.get(generation.dataset) == generation:
             started.events.append(started.listings[generation.dataset].listed(generation))
     started.events += held
-    foreign = sum(started.foreign.values())
-    started.events.append(measure(started.layout, started.fetched, reserve_free, foreign))
+    started.foreign += sum(foreign_directories(started.layout))
+    measured = measure(started.layout, started.fetched, reserve_free, started.foreign)
+    started.events.append(measured)
     for exclusion in started.work.excluded.unfinished:
-        started.events.append(started.work.find_holders(exclusion.name))
+        text = f"{exclusion.dataset}: shards are searched for excluded keys"
+        holders = started.work.find_holders(exclusion.name, lambda text=text: progress(text))  # type: ignore[misc]
+        started.events.append(holders)
     started.events.append(ev.Started())
 
 
@@ -229,7 +238,7 @@ def _inspect(
     is_configured = started.configured.get(generation.dataset) == generation
     figures = _figures(started.layout, generation.dataset) if is_configured else {}
     if known.shape is None:
-        started.foreign[generation] = sum(size for _, size in shard_files(layout))
+        started.foreign += sum(size for _, size in shard_files(layout))
         return ev.GenerationFound(generation, split, figures=figures)
     leased = {name for lease in held for name in _names(lease, generation)}
     excluded = started.work.excluded_keys(generation.dataset)
@@ -239,7 +248,7 @@ def _inspect(
         progress(f"{name}: {count} sidecars read, which the snapshot does not have")
 
     inventory = take_inventory(layout, known.shape, state, leased, excluded, read)
-    started.foreign[generation] = inventory.foreign
+    started.foreign += inventory.foreign
     # The heads of a generation that cannot be read stay as they are, for a person who restores the file.
     kept = replace(inventory, heads=state.heads) if damaged else inventory
     started.work.states[generation] = remove_leftovers(layout, kept, state)
@@ -311,18 +320,13 @@ def _find_leases(layout: Layout) -> list[ev.LeaseFound]:
     return events
 
 
-def measure(layout: Layout, fetched: int, reserve_free: int = 0, foreign: int = 0) -> ev.Measured:
+def measure(layout: Layout, fetched: int, reserve_free: int, foreign: int) -> ev.Measured:
     """Measures everything under cache.dir but shards, and the room of the file system, without
-    `reserve_free`. `foreign`: the bytes in `shards/` that are no shards. DiskError."""
+    `reserve_free`. `foreign`: the bytes in directories that are not the daemon's, and in `shards/` of what
+    are no shards. DiskError."""
     with filesystem.refusing(f"cannot measure {layout.root}"):
-        other = foreign + _but(layout.root, layout.datasets) + _own(layout.datasets)
-        generations = [layout.generation(*each) for each in layout.generations()]
-        for dataset in layout.datasets.iterdir():
-            layouts = {each.root: each for each in generations if each.root.parent == dataset}
-            other += _but(dataset, *layouts)
-            other += sum(
-                _but(root, each.shards) + _own(each.shards) for root, each in layouts.items()
-            )
+        other = foreign + sum(map(_flat, layout.directories()))
+        other += sum(_own(layout.generation(*name).shards) for name in layout.generations())
     total, free = filesystem.inodes(layout.root)
     spare_files = float(free - min(_INODES_KEPT, total // 16)) if total else float("inf")
     spare = filesystem.free_bytes(layout.root) - reserve_free
@@ -336,9 +340,9 @@ def _own(path: Path) -> int:
         return 0
 
 
-def _but(folder: Path, *left_out: Path) -> int:
-    """Returns the bytes of a folder with its contents, without the excluded paths."""
-    if not folder.is_dir():
-        return _own(folder)
-    contents = (path for path in folder.iterdir() if path not in left_out)
-    return _own(folder) + sum(map(filesystem.allocated, contents))
+def _flat(folder: Path) -> int:
+    """Returns the bytes of a directory and of the files in it."""
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        files = [entry for entry in entries if not entry.is_dir(follow_symlinks=False)]
+        return _own(folder) + sum(map(filesystem.block_bytes, files))
+    return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,30 +67,27 @@ def _mount_of(path: str, table: str) -> tuple[str, str]:
     return innermost
 
 
-def allocated(path: Path) -> int:
-    """Returns the allocated bytes of everything at and under `path`, directories included.
+def walk(path: Path) -> Iterator[int]:
+    """Yields the allocated bytes of everything at and under `path`, directories included.
 
     Links are not followed. Files that vanish meanwhile, or do not exist, count nothing.
     """
-    total, todo = 0, [os.fspath(path)]
+    todo = [os.fspath(path)]
     while todo:
         here = todo.pop()
-        try:
-            total += os.lstat(here).st_blocks * 512
-            with os.scandir(here) as entries:
+        with contextlib.suppress(FileNotFoundError):
+            yield os.lstat(here).st_blocks * 512
+            # `path` itself may be a file.
+            with contextlib.suppress(NotADirectoryError), os.scandir(here) as entries:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
                         todo.append(entry.path)
                     else:
-                        total += _blocks(entry)
-        except FileNotFoundError:
-            continue
-        except NotADirectoryError:
-            continue  # `path` itself is a file, and is counted
-    return total
+                        yield block_bytes(entry)
 
 
-def _blocks(entry: os.DirEntry[str]) -> int:
+def block_bytes(entry: os.DirEntry[str]) -> int:
+    """The allocated bytes of a file itself; 0 if it has vanished."""
     try:
         return entry.stat(follow_symlinks=False).st_blocks * 512
     except FileNotFoundError:

@@ -84,6 +84,12 @@ class Layout:
     def generation(self, dataset: str, name: str) -> GenerationLayout:
         return GenerationLayout(self.dataset(dataset) / name)
 
+    def directories(self) -> list[Path]:
+        """Returns every directory that the daemon makes, but those of shards. OSError."""
+        generations = [self.generation(*name).root for name in self.generations()]
+        datasets = sorted({generation.parent for generation in generations})
+        return [self.root, self.leases, self.datasets, *datasets, *generations]
+
     def generations(self) -> Iterator[tuple[str, str]]:
         """Yields (dataset, generation) of every generation directory, configured or not, in name order.
         OSError."""

@@ -117,9 +117,14 @@ def drop_data(layout: GenerationLayout, number: int, version: int) -> None:
 
 
 def copy_without(
-    layout: GenerationLayout, number: int, version: int, keys: Collection[bytes]
+    layout: GenerationLayout,
+    number: int,
+    version: int,
+    keys: Collection[bytes],
+    proceed: Callable[[], None] = lambda: None,
 ) -> None:
     """Writes the next version of a shard, without the records of these keys, under its temporary name.
+    `proceed` is called before each record; an error that it raises ends the work.
 
     Nothing is fetched. The copy is never larger than the shard, and its room is allocated first.
     DamagedError: a record is corrupt. LostError: the sidecar is.
@@ -134,7 +139,7 @@ def copy_without(
             capacity = sum(-(-size // _BLOCK) * _BLOCK for size in sizes)
             writer = ShardWriter(str(new), capacity, len(sidecar.meta.encode()))
             try:
-                _copy(shard, sidecar, keys, writer)
+                _copy(shard, sidecar, keys, writer, proceed)
                 writer.finish(sidecar.meta)
             finally:
                 writer.abort()  # without effect after finish
@@ -142,7 +147,13 @@ def copy_without(
         raise DamagedError(str(error)) from error
 
 
-def _copy(shard: Path, sidecar: Sidecar, keys: Collection[bytes], writer: ShardWriter) -> None:
+def _copy(
+    shard: Path,
+    sidecar: Sidecar,
+    keys: Collection[bytes],
+    writer: ShardWriter,
+    proceed: Callable[[], None],
+) -> None:
     kept = set()
     for index, (unit, key, begin, etag) in enumerate(sidecar.table):
         if key not in keys:
@@ -153,6 +164,7 @@ def _copy(shard: Path, sidecar: Sidecar, keys: Collection[bytes], writer: ShardW
     units = (sidecar.indices.tolist(), sidecar.units.tolist(), sidecar.ordinals.tolist())
     with open(shard, "rb") as file:
         for start, stop, index, unit, ordinal in zip(starts, stops, *units, strict=True):
+            proceed()
             frame = file.read(stop - start)
             if index in kept:
                 copied, consumed, _ = writer.append_frames(frame, unit, ordinal, str(shard), start)

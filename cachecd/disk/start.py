@@ -17,8 +17,8 @@ from pathlib import Path
 
 from cachecd.disk import publish
 from cachecd.disk.durable import State, write_state
-from cachecd.disk.filesystem import allocated, refusing
-from cachecd.disk.layout import DATA, MARKS, SIDECAR, GenerationLayout, ShardFile, parse
+from cachecd.disk.filesystem import refusing, walk
+from cachecd.disk.layout import DATA, MARKS, SIDECAR, GenerationLayout, Layout, ShardFile, parse
 from cachecd.disk.publish import Name
 from cachecd.disk.sidecar import Head, holds, read_head
 from cachecd.disk.snapshot import read_snapshot
@@ -111,10 +111,23 @@ def shard_files(layout: GenerationLayout) -> Iterator[tuple[ShardFile | None, in
                 yield file, _own_bytes(entry, file is not None and file.kind in MARKS)
 
 
+def foreign_directories(layout: Layout) -> Iterator[int]:
+    """Yields the allocated bytes of everything in directories that the daemon did not make, outside
+    `shards/`. DiskError."""
+    with refusing(f"cannot look at {layout.root}"):
+        folders = layout.directories()
+        known = {*folders, *(folder / "shards" for folder in folders)}
+        for folder in folders:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False) and Path(entry.path) not in known:
+                        yield from walk(Path(entry.path))
+
+
 def _own_bytes(entry: os.DirEntry[str], is_mark: bool = False) -> int:
     status = entry.stat(follow_symlinks=False)
     if stat.S_ISDIR(status.st_mode):
-        return allocated(Path(entry.path))
+        return sum(walk(Path(entry.path)))
     return 0 if is_mark and status.st_nlink > 1 else status.st_blocks * 512
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cachecd.disk.filesystem import allocated
+from cachecd.disk.filesystem import walk
 from cachecd.model import Cursor
 from cachecd_client import Epoch
 from cachecd_client._core import Sidecar
@@ -103,7 +103,7 @@ def check_records(left: Remains) -> None:
 
 def check_limit(cache: Path, limit: int) -> None:
     """All blocks under the directory, its own included, are below the limit."""
-    taken = allocated(cache)
+    taken = sum(walk(cache))
     assert taken <= limit, f"the cache occupies {taken}, its limit is {limit}"
 
 
@@ -118,7 +118,7 @@ def check_bytes(cache: Path, status: dict[str, Any]) -> str:
         return f"{gone.filename} went meanwhile"
     if shards != train["allocated"]:
         return f"shards occupy {shards}, status says {train['allocated']}"
-    real = allocated(cache)
+    real = sum(walk(cache))
     if real != status["cache"]["used"]:
         return f"the cache occupies {real}, status says {status['cache']['used']}"
     return ""

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from cachecd.disk.filesystem import allocated
+from cachecd.disk.filesystem import walk
 from cachecd_client.errors import AcquireTimeoutError
 from cachecd_client.runs.epoch import Epoch
 from cachecd_client.session.cache import Cache
@@ -175,7 +175,7 @@ class _Look:
         shards = generation(cache) / "shards"
         self.names = sorted(os.listdir(shards))
         self.leases = {name for name in os.listdir(cache / "leases") if name.endswith(".json")}
-        self.total = allocated(cache)
+        self.total = sum(walk(cache))
         self.blocks = {p.name: p.stat().st_blocks * 512 for p in shards.iterdir()}
 
     def check(self, what: str) -> None:
