@@ -20,9 +20,9 @@ from cachecd.daemon.identities import classes_rule
 from cachecd.daemon.listings import ListingKeeper
 from cachecd.daemon.rules import configured, resolve
 from cachecd.daemon.start import Start, known_sizes, measure, start
-from cachecd.daemon.status import document, epoch_of, rotation_waits, stale_values
+from cachecd.daemon.status import describe_skips, document, epoch_of, rotation_waits, stale_values
 from cachecd.disk import leases
-from cachecd.disk.durable import write_egress
+from cachecd.disk.durable import State, write_egress
 from cachecd.disk.layout import Layout
 from cachecd.disk.snapshot import write_snapshot
 from cachecd.errors import DiskError, LimitTooSmallError, NoRoomError
@@ -204,6 +204,11 @@ class CacheLoop:
         """Returns the present rate of fetching for a dataset, in bytes per second."""
         then, arrived = self._earlier[0]
         return (self._arrived[dataset] - arrived[dataset]) / (time.monotonic() - then)
+
+    def skip_reasons(self, dataset: str) -> str:
+        """Returns the most frequent reasons for which units of a dataset were skipped."""
+        generation = self._started.configured[dataset]
+        return describe_skips(self._started.work.states.get(generation, State()))
 
     def status(self) -> dict[str, Any]:
         """The status document of the cache."""

@@ -84,6 +84,10 @@ class Requests:
             case do.ReplyWaiting(_, have, want, reason):
                 rate = self._cache.rate(due.dataset)
                 return protocol.Waiting(due.id, have, want, rate, reason)
+            case do.ReplyRefused(_, "skipped", message):
+                # Here, because nobody can ask a daemon that ends with its trainer.
+                reasons = self._cache.skip_reasons(due.dataset)
+                return protocol.Refused(due.id, "impossible", f"{message}: {reasons}")
             case do.ReplyRefused(_, code, message):
                 return protocol.Refused(due.id, code, message)
             case do.ReplyDone():

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cachecd.config import Config, DatasetConfig
-from cachecd.disk.durable import State
+from cachecd.disk.durable import Skips, State
 from cachecd.disk.identity import Generation as Known
 from cachecd.policy.dataset import Dataset
 from cachecd.policy.fit import describe_epoch
@@ -61,7 +61,7 @@ def _dataset(policy: Policy, dataset: Dataset, state: State, now: float) -> dict
     table, opened = gen.table, [s for s in gen.streams if s.open]
     shards = table.select()
     passes = min((s.cursor.pass_ for s in gen.streams), default=0)
-    skipped = sorted(state.skipped.items(), key=lambda each: -each[1].count)[:_MOST_REASONS]
+    skipped = _by_count(state)[:_MOST_REASONS]
     return {
         "generation": gen.id.name,
         "pinned": dataset.rules.pin,
@@ -101,6 +101,19 @@ def _dataset(policy: Policy, dataset: Dataset, state: State, now: float) -> dict
         },
         "older": [_older(each) for each in dataset.older],
     }
+
+
+def describe_skips(state: State) -> str:
+    """Returns the most frequent reasons for skipped units, with counts and examples."""
+    return "; ".join(
+        f"{skips.count} x {reason} (for example {skips.examples[0]!r})"
+        for reason, skips in _by_count(state)[:3]
+        if skips.examples
+    )
+
+
+def _by_count(state: State) -> list[tuple[str, Skips]]:
+    return sorted(state.skipped.items(), key=lambda each: -each[1].count)
 
 
 def epoch_of(policy: Policy, dataset: Dataset) -> str:

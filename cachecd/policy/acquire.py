@@ -175,10 +175,8 @@ class Leases:
         elif spent and not gen.reserved:
             message = f"{have} bytes of {name} are cached and no more will be fetched: {spent}"
         elif gen.is_whole and not (gen.table.num_live or gen.supplements.reserved):
-            message = (
-                f"no record of {name} could be made: all units are skipped; `cachecd status` names the "
-                "reasons"
-            )
+            message = f"no record of {name} could be made: all units are skipped"
+            return do.ReplyRefused(request, "skipped", message)
         elif (
             dataset.rules.pin
             and not (gen.is_whole or gen.reserved or retiring)
