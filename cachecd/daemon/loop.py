@@ -20,7 +20,16 @@ from cachecd.daemon.identities import classes_rule
 from cachecd.daemon.listings import ListingKeeper
 from cachecd.daemon.rules import configured, resolve
 from cachecd.daemon.start import Start, known_sizes, measure, start
-from cachecd.daemon.status import describe_skips, document, epoch_of, rotation_waits, stale_values
+from cachecd.daemon.status import (
+    describe_skips,
+    disk_refuses,
+    disk_stops,
+    document,
+    epoch_of,
+    ingest_stops,
+    rotation_waits,
+    stale_values,
+)
 from cachecd.disk import leases
 from cachecd.disk.durable import State, write_egress
 from cachecd.disk.layout import Layout
@@ -31,6 +40,7 @@ from cachecd.listing.source_pages import Lister
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.policy import Policy
+from cachecd.quantities import approximate_size
 
 _TICK, _PROBE, _MEASURE = 0.5, 0.5, 1.0  # seconds; a lease ends within one
 _RATED = 10  # measurements: the rate of fetching is over the last ten seconds
@@ -104,7 +114,9 @@ class CacheLoop:
         for name, values in self._stale_values().items():
             for value in values:
                 _log.warning("from the next generation on", dataset=name, value=value)
-        work = [] if self._offline else [self._repeat(k.keep) for k in self._keepers.values()]
+        self._compare_limit()
+        keepers = {} if self._offline else self._keepers
+        work = [self._repeat(k.keep, f"the listing of {name}") for name, k in keepers.items()]
         work += [
             self._every(_TICK, self._tick),
             self._every(_PROBE, self._probe_all),
@@ -121,6 +133,7 @@ class CacheLoop:
         self._started.work.configure(config.cache.window)
         started = self._started
         self.feed(configured(config, limit, started.names, started.boot, self._offline))
+        self._compare_limit()
 
     def feed(self, event: ev.Event) -> None:
         """Reports an event to the policy, and begins to carry out the resulting commands."""
@@ -205,6 +218,10 @@ class CacheLoop:
         then, arrived = self._earlier[0]
         return (self._arrived[dataset] - arrived[dataset]) / (time.monotonic() - then)
 
+    def disk_stops(self) -> str:
+        """Returns why the disk stops ingest, with the remedy, or ""."""
+        return disk_stops(self.policy)
+
     def skip_reasons(self, dataset: str) -> str:
         """Returns the most frequent reasons for which units of a dataset were skipped."""
         generation = self._started.configured[dataset]
@@ -277,9 +294,22 @@ class CacheLoop:
         self._fetched += fetched
         self._arrived[dataset] += fetched
 
+    def _compare_limit(self) -> None:
+        """Warns if the file system has no room for the whole limit. The daemon runs all the same, because
+        it keeps within the file system, and training goes on with the shards that fit."""
+        room = self.policy.room
+        reachable = room.used + max(0, room.measured.spare)
+        if reachable < room.limit:
+            _log.warning(
+                "cache.limit exceeds the file system",
+                limit=approximate_size(room.limit),
+                used_and_free=approximate_size(reachable),
+                remedy="free space there, or lower cache.limit or cache.reserve_free",
+            )
+
     def _complain(self) -> None:
-        """Logs a failure of the disk or a source, once."""
-        self._stopped.note("the disk of cache.dir", self.policy.disk.why)
+        """Logs a failure of the disk or a source."""
+        self._stopped.note("the disk of cache.dir", disk_refuses(self.policy))
         for name, dataset in self.policy.datasets.items():
             why = dataset.source.why or dataset.generation.contradicted
             self._stopped.note(_source(name), why)
@@ -292,11 +322,10 @@ class CacheLoop:
     async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(seconds)
-            await self._repeat(work)
+            await self._repeat(work, work.__name__.strip("_"))
 
-    async def _repeat(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _repeat(self, work: Callable[[], Awaitable[None]], name: str) -> None:
         """Runs work, and repeats it after a failure."""
-        name = work.__name__.strip("_")
         while True:
             try:
                 await work()
@@ -342,9 +371,11 @@ class CacheLoop:
         except DiskError as error:
             measured = self.policy.room.measured._replace(refused=str(error))
         self.feed(measured)
+        reason = "" if self._offline else ingest_stops(self.policy)
+        self._stopped.note("ingest", reason, verb="stops")
         for name, dataset in self.policy.datasets.items():
             reason = rotation_waits(self.policy, dataset, self._now())
-            self._stopped.note(f"rotation of {name}", reason, _PATIENCE)
+            self._stopped.note(f"rotation of {name}", reason, _PATIENCE, "waits")
             if name not in self._described and (description := epoch_of(self.policy, dataset)):
                 self._described.add(name)
                 _log.info("an epoch", dataset=name, what=description)
@@ -366,7 +397,7 @@ class CacheLoop:
             path = self.layout.generation(*generation.id).snapshot
 
             def write(path: Any = path, shards: Any = shards) -> list[ev.Event]:
-                self._write("snapshot", lambda: write_snapshot(path, shards))
+                self._write(str(path), lambda: write_snapshot(path, shards))
                 return []
 
             self.runner.record(write)

@@ -83,7 +83,9 @@ class Requests:
                 return protocol.Granted(due.id, lease, str(layout.root), str(manifest), coverage)
             case do.ReplyWaiting(_, have, want, reason):
                 rate = self._cache.rate(due.dataset)
-                return protocol.Waiting(due.id, have, want, rate, reason)
+                return protocol.Waiting(
+                    due.id, have, want, rate, self._cache.disk_stops() or reason
+                )
             case do.ReplyRefused(_, "skipped", message):
                 # Here, because nobody can ask a daemon that ends with its trainer.
                 reasons = self._cache.skip_reasons(due.dataset)
@@ -154,8 +156,7 @@ class Requests:
         for each in late:
             each.cancel()
         if late:
-            reason = "shards are searched for the excluded keys"
-            reason = self._cache.policy.disk.why or reason
+            reason = self._cache.policy.disk.why or "shards are searched for the excluded keys"
             answer(protocol.Waiting(request.id, 0, 0, 0.0, reason))
         else:
             answer(protocol.Done(request.id))

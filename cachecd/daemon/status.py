@@ -33,7 +33,7 @@ def document(
             "used": sum(each.table.total for each in room.generations) + room.measured.other,
             "reserved": sum(each.reserved for each in room.generations),
             "room": max(0, room.limit - room.used),
-            "stopped": policy.disk.why or _crowded(policy),
+            "stopped": disk_stops(policy),
             "resting": policy.pauses(now),
         },
         "datasets": {
@@ -200,16 +200,38 @@ def _held_back(dataset: Dataset) -> str:
     )
 
 
+def disk_refuses(policy: Policy) -> str:
+    """Returns what the disk refused last, with the remedy, or ""."""
+    why = policy.disk.why
+    return why and f"{why}. Check the disk (df, df -i, dmesg); ingest resumes by itself"
+
+
+def disk_stops(policy: Policy) -> str:
+    """Returns why the disk stops ingest, with the remedy, or ""."""
+    return disk_refuses(policy) or _crowded(policy)
+
+
+def ingest_stops(policy: Policy) -> str:
+    """Returns why records that could be fetched are not, though no try failed: the file system has no room,
+    or the egress limit is reached. Otherwise returns ""."""
+    is_whole = all(each.generation.is_whole for each in policy.datasets.values())
+    return "" if is_whole else _crowded(policy) or policy.restraint.spent
+
+
 def _crowded(policy: Policy) -> str:
-    """Returns a message if a dataset has records to fetch, and other programs have filled the file
-    system."""
+    """Returns a message if a dataset has records to fetch and room under the limit, but other programs have
+    filled the file system."""
+    room = policy.room
     kept = sum(dataset.generation.footprint for dataset in policy.datasets.values())
     for dataset in policy.datasets.values():
-        gen, room = dataset.generation, policy.room
-        lacks = gen.footprint + kept > room.spare or room.measured.spare_files < 2
-        if lacks and gen.shape is not None and not gen.is_whole:
+        gen, needed = dataset.generation, dataset.generation.footprint + kept
+        lacks = needed > room.spare or room.measured.spare_files < 2
+        fits = room.used + needed <= room.limit
+        if lacks and fits and gen.shape is not None and not gen.is_whole:
             return (
-                f"the file system of cache.dir has no room for another shard ({gen.footprint} bytes, two "
-                "inodes) beyond cache.reserve_free: see df and df -i"
+                "the file system of cache.dir has no room for another shard: "
+                f"{approximate_size(max(0, room.spare))} are free beyond cache.reserve_free, and "
+                f"{approximate_size(needed)} and two inodes are needed. Free space there (see df and "
+                "df -i), or lower cache.reserve_free"
             )
     return ""
