@@ -143,7 +143,8 @@ class CacheLoop:
                 name = f"{generation.dataset}/{generation.name}/{number}"
                 _log.error("shard is damaged: quarantined", shard=name)
             case ev.Failed(stream, "worker", reason, None, False):
-                self._stopped.note(_workers(stream.dataset), reason)
+                why = f"{reason}. Check sampler.python, and run `cachecd sample CONFIG`"
+                self._stopped.note(_workers(stream.dataset), why)
             case ev.Sealed(stream):
                 self._stopped.note(_workers(stream.dataset), "")
         self.runner.carry_out(self.policy.handle(event, self._now()))
@@ -218,9 +219,9 @@ class CacheLoop:
         then, arrived = self._earlier[0]
         return (self._arrived[dataset] - arrived[dataset]) / (time.monotonic() - then)
 
-    def disk_stops(self) -> str:
-        """Returns why the disk stops ingest, with the remedy, or ""."""
-        return disk_stops(self.policy)
+    def why_stopped(self, dataset: str) -> str:
+        """Returns why the disk or dying workers stop ingest, with the remedy, or ""."""
+        return disk_stops(self.policy) or self._stopped.reasons.get(_workers(dataset), "")
 
     def skip_reasons(self, dataset: str) -> str:
         """Returns the most frequent reasons for which units of a dataset were skipped."""

@@ -83,9 +83,8 @@ class Requests:
                 return protocol.Granted(due.id, lease, str(layout.root), str(manifest), coverage)
             case do.ReplyWaiting(_, have, want, reason):
                 rate = self._cache.rate(due.dataset)
-                return protocol.Waiting(
-                    due.id, have, want, rate, self._cache.disk_stops() or reason
-                )
+                reason = self._cache.why_stopped(due.dataset) or reason
+                return protocol.Waiting(due.id, have, want, rate, reason)
             case do.ReplyRefused(_, "skipped", message):
                 # Here, because nobody can ask a daemon that ends with its trainer.
                 reasons = self._cache.skip_reasons(due.dataset)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
+from cachecd_client.errors import AcquireTimeoutError
 from tests.e2e.daemons import Daemon, file_source, wait_until
 
 FINE = 60
@@ -85,3 +88,14 @@ def test_a_crash_loop_backs_off_shows_in_status_and_ends_when_its_reason_does(tm
         train = served.train
         assert (train["records"], train["stopped"]) == (10, "")
         assert served.status()["sampler"]["restarts"] <= restarts + 4
+
+
+def test_workers_that_never_start_are_named_in_the_log_and_to_the_trainer(tmp_path: Path):
+    file_source(tmp_path / "source", {"000": b"fine"})
+    with daemon(tmp_path, "tests.faults.deeds:do") as served:
+        served.document["sampler"]["python"] = "/bin/false"
+        served.start()
+        wait_until(lambda: "the work on train fails" in served.log.read_text(), 10)
+        with served.connect() as cache, pytest.raises(AcquireTimeoutError) as raised:
+            cache.acquire("train", timeout=1)
+    assert "Check sampler.python" in str(raised.value)
