@@ -174,7 +174,7 @@ class Leases:
             )
         elif spent and not gen.reserved:
             message = f"{have} bytes of {name} are cached and no more will be fetched: {spent}"
-        elif gen.is_whole and not (gen.table.num_live or gen.supplements.reserved):
+        elif gen.is_whole and not (gen.table.num_live or gen.reserved):
             message = f"no record of {name} could be made: all units are skipped"
             return do.ReplyRefused(request, "skipped", message)
         elif (
