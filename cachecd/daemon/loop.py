@@ -31,7 +31,7 @@ from cachecd.daemon.status import (
     stale_values,
 )
 from cachecd.disk import leases
-from cachecd.disk.durable import State, write_egress
+from cachecd.disk.durable import State, read_egress, write_egress
 from cachecd.disk.layout import Layout
 from cachecd.disk.snapshot import write_snapshot
 from cachecd.errors import DiskError, LimitTooSmallError, NoRoomError
@@ -99,7 +99,7 @@ class CacheLoop:
             raise
         self._directory_check = DirectoryCheck(started.directories)
         started.work.check = self._directory_check.check
-        self._fetched = started.fetched
+        self._fetched = started.fetched or 0
         self.runner = CommandRunner(
             started.work, self._executor, self.feed, self._reply, self._count
         )
@@ -128,10 +128,13 @@ class CacheLoop:
 
     def configure(self, config: Config, limit: int) -> None:
         """Applies the values that may change while the daemon runs: limits, growth, rotation, the
-        window."""
-        self._config = config
-        self._started.work.configure(config.cache.window)
+        window. DamagedError, and nothing is applied: `egress_limit` needs egress.json."""
         started = self._started
+        if started.fetched is None and config.sampler.egress_limit is not None:
+            started.fetched = read_egress(self.layout.egress)
+            self._fetched += started.fetched
+        self._config = config
+        started.work.configure(config.cache.window)
         self.feed(configured(config, limit, started.names, started.boot, self._offline))
         self._compare_limit()
 
@@ -382,7 +385,8 @@ class CacheLoop:
                 _log.info("an epoch", dataset=name, what=description)
 
     def _counts(self) -> list[ev.Event]:
-        self._write("egress.json", lambda: write_egress(self.layout.egress, self._fetched))
+        if self._started.fetched is not None:  # a damaged file stays until somebody mends it
+            self._write("egress.json", lambda: write_egress(self.layout.egress, self._fetched))
         self._write("state.json", self._started.work.write_counts)
         return []
 

@@ -43,12 +43,13 @@ _INODES_KEPT = 256
 
 @dataclass(slots=True)
 class Start:
-    """The result of a start. `events`: for the policy, in their order, up to Started. `boot` makes the
-    names of leases unique over restarts."""
+    """The result of a start. `fetched`: bytes of egress.json; None if the file is damaged and limits
+    nothing. `events`: for the policy, in their order, up to Started. `boot` makes the names of leases
+    unique over restarts."""
 
     layout: Layout
     work: DiskWork
-    fetched: int
+    fetched: int | None
     boot: str = field(default_factory=lambda: f"{time.time_ns():x}.")
     listings: dict[str, GenerationListing] = field(default_factory=dict)
     configured: dict[str, GenerationId] = field(default_factory=dict)
@@ -109,7 +110,14 @@ async def start(
         with filesystem.refusing(f"cannot make {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
     excluded = ExcludedFile(layout.excluded)
-    started = Start(layout, DiskWork(layout, excluded), read_egress(layout.egress))
+    try:
+        fetched = read_egress(layout.egress)
+    except DamagedError as error:
+        if config.sampler.egress_limit is not None:
+            raise
+        _log.error("egress.json ignored, because no egress_limit is set", why=str(error))
+        fetched = None
+    started = Start(layout, DiskWork(layout, excluded), fetched)
     for name, dataset in config.datasets.items():
         await _open(started, config, name, dataset)
     started.work.configure(config.cache.window)
@@ -172,7 +180,7 @@ def _take_stock(
         if started.configured.get(generation.dataset) == generation:
             started.events.append(started.listings[generation.dataset].listed(generation))
     started.events += held
-    started.events.append(measure(started.layout, started.fetched, reserve_free))
+    started.events.append(measure(started.layout, started.fetched or 0, reserve_free))
     for exclusion in started.work.excluded.unfinished:
         started.events.append(started.work.find_holders(exclusion.name))
     started.events.append(ev.Started())

@@ -13,6 +13,8 @@ from structlog.testing import capture_logs
 
 from cachecd.cli.status import _print
 from cachecd.daemon import loop
+from cachecd.disk.durable import read_egress
+from cachecd.errors import DamagedError
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from tests.daemon.life import Life, config
@@ -105,6 +107,25 @@ async def test_egress_limit_that_is_reached_is_logged_unless_the_dataset_is_whol
     [stopped] = [line for line in logs if line["event"] == "ingest stops"]
     assert stopped["log_level"] == "warning"
     assert "sampler.egress_limit (1.0 MiB): raise it" in stopped["why"]
+
+
+async def test_egress_limit_is_not_reloaded_while_egress_json_is_damaged(root):
+    given = config(root, LIMIT, SHARD)
+    async with Life(given) as life:
+        await full(life)
+    (life.dir / "egress.json").write_text("{")
+    sampler = given.sampler.model_copy(update={"egress_limit": 1 << 40})
+    limited = given.model_copy(update={"sampler": sampler})
+    async with Life(given) as life:
+        with pytest.raises(DamagedError, match="remove the file to count from 0"):
+            life.loop.configure(limited, LIMIT)
+        assert life.loop.policy.restraint.egress_limit is None
+        await life.loop._write_counts()
+        (life.dir / "egress.json").write_text('{"version": 1, "fetched": 123456789}')
+        life.loop.configure(limited, LIMIT)
+        assert life.loop.policy.restraint.egress_limit == 1 << 40
+        assert life.loop.status()["cache"]["fetched_bytes"] >= 123456789
+    assert read_egress(life.dir / "egress.json") >= 123456789
 
 
 class Unlistable:
