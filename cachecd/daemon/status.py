@@ -14,7 +14,7 @@ from cachecd.policy.generation import Generation
 from cachecd.policy.leases import LeaseState
 from cachecd.policy.policy import Policy
 from cachecd.policy.shard_table import CURRENT, Status
-from cachecd.policy.values import GenerationId
+from cachecd.policy.values import GenerationId, split_change
 from cachecd.quantities import approximate_size
 
 _MOST_REASONS = 100  # each may name a class, and there may be as many as objects
@@ -194,9 +194,10 @@ def _held_back(dataset: Dataset) -> str:
     size = sum(each.table.total for each in other)
     if not size:
         return ""
+    change = split_change(other[0].split, dataset.rules.split)
     return (
-        f"datasets.{dataset.rules.name}: split was changed. Shards cached before are not leased, because "
-        f"they may contain records that are now held out. {approximate_size(size)} will be replaced."
+        f"datasets.{dataset.rules.name}: {change}. Shards cached before are not leased, because they may "
+        f"contain records that are now held out. {approximate_size(size)} will be replaced."
     )
 
 

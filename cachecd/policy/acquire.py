@@ -14,7 +14,7 @@ from cachecd.policy.pause import Pause, Restraint
 from cachecd.policy.room import Room
 from cachecd.policy.rotation import Boundary
 from cachecd.policy.shard_table import ShardSet
-from cachecd.policy.values import GenerationId, Lease, Resume
+from cachecd.policy.values import GenerationId, Lease, Resume, split_change
 
 Reply = do.ReplyWaiting | do.ReplyRefused
 
@@ -67,9 +67,12 @@ class Leases:
                 continue
             gen = self._room.by_id.get(GenerationId(lease.dataset, lease.generation))
             if gen is None or gen.split != dataset.rules.split:
+                change = (
+                    split_change(gen.split, dataset.rules.split) if gen else "split was changed"
+                )
                 message = (
-                    f"datasets.{event.dataset}: split was changed. Job {event.job} holds a set from "
-                    "before, which may contain records that are now held out. Start the job again."
+                    f"datasets.{event.dataset}: {change}. Job {event.job} holds a set from before, which "
+                    "may contain records that are now held out. Start the job again."
                 )
                 return "split-changed", message
         return None
