@@ -67,16 +67,11 @@ def unpaused(config: Config) -> Config:
 def watch(share: float) -> int:
     """Runs beside the daemon: reports progress until the cache is filled. Returns the exit code."""
     from cachecd_client import connect
-    from cachecd_client.errors import WorldError
 
     reported, idle_since = 0.0, time.monotonic()
     with connect(timeout=30.0) as cache:
         while True:
-            try:
-                status = cache.status()
-            except WorldError as error:
-                print(f"cachecd: {error}", file=sys.stderr)
-                return 1
+            status = cache.status()
             now = time.monotonic()
             if any(dataset["making"] for dataset in status["datasets"].values()):
                 idle_since = now

@@ -20,18 +20,9 @@ from cachecd.daemon.identities import classes_rule
 from cachecd.daemon.listings import ListingKeeper
 from cachecd.daemon.rules import configured, resolve
 from cachecd.daemon.start import Start, known_sizes, measure, start
-from cachecd.daemon.status import (
-    describe_skips,
-    disk_refuses,
-    disk_stops,
-    document,
-    epoch_of,
-    ingest_stops,
-    rotation_waits,
-    stale_values,
-)
+from cachecd.daemon.status import document, epoch_of, ingest_stops, rotation_waits, stale_values
 from cachecd.disk import leases
-from cachecd.disk.durable import State, read_egress, write_egress
+from cachecd.disk.durable import read_egress, write_egress
 from cachecd.disk.layout import Layout
 from cachecd.disk.snapshot import write_snapshot
 from cachecd.errors import DiskError, LimitTooSmallError, NoRoomError
@@ -222,15 +213,6 @@ class CacheLoop:
         then, arrived = self._earlier[0]
         return (self._arrived[dataset] - arrived[dataset]) / (time.monotonic() - then)
 
-    def why_stopped(self, dataset: str) -> str:
-        """Returns why the disk or dying workers stop ingest, with the remedy, or ""."""
-        return disk_stops(self.policy) or self._stopped.reasons.get(_workers(dataset), "")
-
-    def skip_reasons(self, dataset: str) -> str:
-        """Returns the most frequent reasons for which units of a dataset were skipped."""
-        generation = self._started.configured[dataset]
-        return describe_skips(self._started.work.states.get(generation, State()))
-
     def status(self) -> dict[str, Any]:
         """The status document of the cache."""
         text = document(self.policy, self._started.work.states, self._config, self._now())
@@ -304,16 +286,16 @@ class CacheLoop:
         room = self.policy.room
         reachable = room.used + max(0, room.measured.spare)
         if reachable < room.limit:
+            figures = {"limit": room.limit, "used_and_free": reachable}
             _log.warning(
-                "cache.limit exceeds the file system",
-                limit=approximate_size(room.limit),
-                used_and_free=approximate_size(reachable),
-                remedy="free space there, or lower cache.limit or cache.reserve_free",
+                "cache.limit exceeds the file system: free space there, or lower the limit",
+                **{name: approximate_size(size) for name, size in figures.items()},
             )
 
     def _complain(self) -> None:
         """Logs a failure of the disk or a source."""
-        self._stopped.note("the disk of cache.dir", disk_refuses(self.policy))
+        why = self.policy.disk.why
+        self._stopped.note("the disk of cache.dir", why and f"{why}. Check df, df -i and dmesg")
         for name, dataset in self.policy.datasets.items():
             why = dataset.source.why or dataset.generation.contradicted
             self._stopped.note(_source(name), why)

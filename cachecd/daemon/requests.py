@@ -83,12 +83,17 @@ class Requests:
                 return protocol.Granted(due.id, lease, str(layout.root), str(manifest), coverage)
             case do.ReplyWaiting(_, have, want, reason):
                 rate = self._cache.rate(due.dataset)
-                reason = self._cache.why_stopped(due.dataset) or reason
-                return protocol.Waiting(due.id, have, want, rate, reason)
+                status = self._cache.status()
+                stopped = status["cache"]["stopped"] or status["datasets"][due.dataset]["stopped"]
+                return protocol.Waiting(due.id, have, want, rate, stopped or reason)
             case do.ReplyRefused(_, "skipped", message):
                 # Here, because nobody can ask a daemon that ends with its trainer.
-                reasons = self._cache.skip_reasons(due.dataset)
-                return protocol.Refused(due.id, "impossible", f"{message}: {reasons}")
+                skipped = self._cache.status()["datasets"][due.dataset]["skipped"]["reasons"]
+                reasons = [
+                    f"{about['units']} x {reason} (for example {', '.join(about['examples'][:2])})"
+                    for reason, about in list(skipped.items())[:3]
+                ]
+                return protocol.Refused(due.id, "impossible", f"{message}: {'; '.join(reasons)}")
             case do.ReplyRefused(_, code, message):
                 return protocol.Refused(due.id, code, message)
             case do.ReplyDone():

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cachecd.config import Config, DatasetConfig
-from cachecd.disk.durable import Skips, State
+from cachecd.disk.durable import State
 from cachecd.disk.identity import Generation as Known
 from cachecd.policy.dataset import Dataset
 from cachecd.policy.fit import describe_epoch
@@ -33,7 +33,7 @@ def document(
             "used": sum(each.table.total for each in room.generations) + room.measured.other,
             "reserved": sum(each.reserved for each in room.generations),
             "room": max(0, room.limit - room.used),
-            "stopped": disk_stops(policy),
+            "stopped": policy.disk.why or _crowded(policy),
             "resting": policy.pauses(now),
         },
         "datasets": {
@@ -61,7 +61,7 @@ def _dataset(policy: Policy, dataset: Dataset, state: State, now: float) -> dict
     table, opened = gen.table, [s for s in gen.streams if s.open]
     shards = table.select()
     passes = min((s.cursor.pass_ for s in gen.streams), default=0)
-    skipped = _by_count(state)[:_MOST_REASONS]
+    skipped = sorted(state.skipped.items(), key=lambda each: -each[1].count)[:_MOST_REASONS]
     return {
         "generation": gen.id.name,
         "pinned": dataset.rules.pin,
@@ -101,19 +101,6 @@ def _dataset(policy: Policy, dataset: Dataset, state: State, now: float) -> dict
         },
         "older": [_older(each) for each in dataset.older],
     }
-
-
-def describe_skips(state: State) -> str:
-    """Returns the most frequent reasons for skipped units, with counts and examples."""
-    return "; ".join(
-        f"{skips.count} x {reason} (for example {skips.examples[0]!r})"
-        for reason, skips in _by_count(state)[:3]
-        if skips.examples
-    )
-
-
-def _by_count(state: State) -> list[tuple[str, Skips]]:
-    return sorted(state.skipped.items(), key=lambda each: -each[1].count)
 
 
 def epoch_of(policy: Policy, dataset: Dataset) -> str:
@@ -199,17 +186,6 @@ def _held_back(dataset: Dataset) -> str:
         f"datasets.{dataset.rules.name}: {change}. Shards cached before are not leased, because they may "
         f"contain records that are now held out. {approximate_size(size)} will be replaced."
     )
-
-
-def disk_refuses(policy: Policy) -> str:
-    """Returns what the disk refused last, with the remedy, or ""."""
-    why = policy.disk.why
-    return why and f"{why}. Check the disk (df, df -i, dmesg); ingest resumes by itself"
-
-
-def disk_stops(policy: Policy) -> str:
-    """Returns why the disk stops ingest, with the remedy, or ""."""
-    return disk_refuses(policy) or _crowded(policy)
 
 
 def ingest_stops(policy: Policy) -> str:

@@ -176,4 +176,4 @@ async def test_refusal_of_a_set_without_records_has_the_reasons(opened, root):
         assert refused.code == "impossible"
         assert "all units are skipped: 39 x decode_image raised" in refused.message
         assert "; 1 x " in refused.message
-        assert "(for example '007.tar')" in refused.message
+        assert "(for example 007.tar)" in refused.message
