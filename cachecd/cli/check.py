@@ -39,11 +39,12 @@ def command(
     from cachecd.config import load, placed
 
     loaded = load(config)
-    from cachecd.daemon.rules import resolve  # after the cheap part
+    from cachecd.daemon.rules import refuse_large_limit, resolve  # after the cheap part
     from cachecd.disk.filesystem import refuse_network_filesystem
 
     with placed(config):
         resolved = _Resolved(loaded, *resolve(loaded))
+        refuse_large_limit(loaded, resolved.limit)
     refuse_network_filesystem(loaded.cache.dir)
     _find_stale(resolved)
     if sources:

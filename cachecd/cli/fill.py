@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 _POLL = 0.5  # seconds
 _FULL_AFTER = 5.0  # seconds in which no shard is made, though nothing keeps the workers from it
 _REPORT_EVERY = 5.0  # seconds
+# Ctrl-C reaches the daemon and this process: the daemon reports the end, and this process ends silently.
+_WATCH = (
+    "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+    "from cachecd.cli.fill import watch; raise SystemExit(watch(float(sys.argv[1])))"
+)
 
 
 def command(
@@ -42,9 +47,9 @@ def command(
         raise CallerError(f"--until: found {until!r}, expected a share such as 80%")
     loaded = unpaused(load(config))
     log_to_stderr()
-    watch = (sys.executable, "-m", "cachecd.cli.fill", str(share.percent / 100))
+    watcher = (sys.executable, "-c", _WATCH, str(share.percent / 100))
     with placed(config):
-        return run(loaded, Options(trainer=watch), lambda: unpaused(load(config)))
+        return run(loaded, Options(trainer=watcher), lambda: unpaused(load(config)))
 
 
 def unpaused(config: Config) -> Config:
@@ -109,7 +114,3 @@ def _progress(status: dict[str, Any]) -> str:
     if cache["stopped"]:
         parts.append(f"stopped by the disk: {cache['stopped']}")
     return printable("; ".join(parts))
-
-
-if __name__ == "__main__":
-    raise SystemExit(watch(float(sys.argv[1])))

@@ -1,4 +1,4 @@
-"""Failures of disks and sources: each is logged once, and once more when it ends."""
+"""What fails, stops or waits: each is logged at once, again while it lasts, and once more when it ends."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import structlog
 
 _QUIET = 60.0  # seconds between two complaints about a subject that fails and works in turns
+_AGAIN = 600.0  # seconds between two complaints about a failure that lasts
 
 _log = structlog.get_logger("cachecd.daemon")
 
@@ -37,9 +38,10 @@ class Failures:
         """The reason of each present failure, by subject."""
         return {name: each.reason for name, each in self._subjects.items() if each.reason}
 
-    def note(self, subject: str, reason: str, patience: float = 0.0) -> bool:
+    def note(self, subject: str, reason: str, patience: float = 0.0, verb: str = "fails") -> bool:
         """`reason`: why the subject fails now, "" if it works. A failure is logged after `patience`
-        seconds. Returns whether it was logged."""
+        seconds, and every ten minutes. Returns whether it was logged. `verb`: "fails", or "stops" for what
+        the configuration or other programs cause, or "waits" for a pause, which is no warning."""
         known = self._subjects.get(subject)
         if known is None:
             if not reason:
@@ -49,14 +51,15 @@ class Failures:
         if not known.reason:
             known.since = now
         known.reason = reason
-        due = now >= max(known.since + patience, known.logged + _QUIET)
-        if reason and not known.is_logged and due:
+        quiet = _AGAIN if known.is_logged else _QUIET
+        if reason and now >= max(known.since + patience, known.logged + quiet):
             known.is_logged, known.logged = True, now
-            _log.warning(f"{subject} fails", why=reason)
+            log = _log.info if verb == "waits" else _log.warning
+            log(f"{subject} {verb}", why=reason)
             return True
         if not reason and known.is_logged:
             known.is_logged = False
-            _log.info(f"{subject} works again")
+            _log.info(f"{subject} {'works again' if verb == 'fails' else 'goes on'}")
         return False
 
     def seconds(self, subject: str) -> float:

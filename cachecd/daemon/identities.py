@@ -48,15 +48,20 @@ def _in_order(patterns: dict[str, Any]) -> Any:
 
 
 def split_of(words: Mapping[str, Any]) -> str:
-    """Returns the split of a generation, from its identity; "" for none. The result includes the URL: a
-    unit is held out by its name, and below another URL the same object has another name."""
+    """Returns the split of a generation, from its identity: a line "NAME: VALUE" for each value that
+    decides which units are held out; "" for no split. The URL decides too: a unit is held out by its name,
+    and below another URL the same object has another name."""
     if words.get("split") is None:
         return ""
-    names = {name: words[name] for name in _NAMES if name in words}
-    names["url"] = words.get("id", words.get("url"))
+    values = {f"split.{name}": value for name, value in words["split"].items()}
+    values |= {name: words[name] for name in _NAMES if name in words}
+    values["url"] = words.get("id", words.get("url"))
+    values["held_out"] = words.get("held_out", False)
     if "join" in words:
-        names["join"] = next(iter(dict(words["join"]).values()))
-    return json.dumps([words["split"], words.get("held_out", False), names], sort_keys=True)
+        values["join"] = next(iter(dict(words["join"]).values()))
+    return "\n".join(
+        f"{name}: {json.dumps(values[name], sort_keys=True)}" for name in sorted(values)
+    )
 
 
 def classes_rule(dataset: DatasetConfig) -> str:

@@ -22,9 +22,9 @@ from cachecd.daemon.identities import classes_rule
 from cachecd.daemon.listings import ListingKeeper
 from cachecd.daemon.rules import configured, resolve
 from cachecd.daemon.start import Start, known_sizes, measure, start
-from cachecd.daemon.status import document, epoch_of, rotation_waits, stale_values
+from cachecd.daemon.status import document, epoch_of, ingest_stops, rotation_waits, stale_values
 from cachecd.disk import leases
-from cachecd.disk.durable import write_egress
+from cachecd.disk.durable import read_egress, write_egress
 from cachecd.disk.layout import MARKS, Layout, ShardFile
 from cachecd.disk.snapshot import write_snapshot
 from cachecd.disk.start import foreign_directories, shard_files
@@ -35,6 +35,7 @@ from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.policy import Policy
 from cachecd.policy.values import GenerationId
+from cachecd.quantities import approximate_size
 
 _TICK, _PROBE, _MEASURE = 0.5, 0.5, 1.0  # seconds; a lease ends within one
 _RATED = 10  # measurements: the rate of fetching is over the last ten seconds
@@ -95,7 +96,7 @@ class CacheLoop:
             raise
         self._directory_check = DirectoryCheck(started.directories)
         started.work.check = self._directory_check.check
-        self._fetched = started.fetched
+        self._fetched = started.fetched or 0
         self.runner = CommandRunner(
             started.work, self._executor, self.feed, self._reply, self._count
         )
@@ -110,7 +111,9 @@ class CacheLoop:
         for name, values in self._stale_values().items():
             for value in values:
                 _log.warning("from the next generation on", dataset=name, value=value)
-        work = [] if self._offline else [self._repeat(k.keep) for k in self._keepers.values()]
+        self._compare_limit()
+        keepers = {} if self._offline else self._keepers
+        work = [self._repeat(k.keep, f"the listing of {name}") for name, k in keepers.items()]
         work += [
             self._every(_TICK, self._tick),
             self._every(_PROBE, self._probe_all),
@@ -123,11 +126,15 @@ class CacheLoop:
 
     def configure(self, config: Config, limit: int) -> None:
         """Applies the values that may change while the daemon runs: limits, growth, rotation, the
-        window."""
-        self._config = config
-        self._started.work.configure(config.cache.window)
+        window. DamagedError, and nothing is applied: `egress_limit` needs egress.json."""
         started = self._started
+        if started.fetched is None and config.sampler.egress_limit is not None:
+            started.fetched = read_egress(self.layout.egress)
+            self._fetched += started.fetched
+        self._config = config
+        started.work.configure(config.cache.window)
         self.feed(configured(config, limit, started.names, started.boot, self._offline))
+        self._compare_limit()
 
     def feed(self, event: ev.Event) -> None:
         """Reports an event to the policy, and begins to carry out the resulting commands."""
@@ -137,7 +144,8 @@ class CacheLoop:
                 name = f"{generation.dataset}/{generation.name}/{number}"
                 _log.error("shard is damaged: quarantined", shard=name)
             case ev.Failed(stream, "worker", reason, None, False):
-                self._stopped.note(_workers(stream.dataset), reason)
+                why = f"{reason}. Check sampler.python, and run `cachecd sample CONFIG`"
+                self._stopped.note(_workers(stream.dataset), why)
             case ev.Sealed(stream):
                 self._stopped.note(_workers(stream.dataset), "")
         self.runner.carry_out(self.policy.handle(event, self._now()))
@@ -283,9 +291,22 @@ class CacheLoop:
         self._fetched += fetched
         self._arrived[dataset] += fetched
 
+    def _compare_limit(self) -> None:
+        """Warns if the file system has no room for the whole limit. The daemon runs all the same, because
+        it keeps within the file system, and training goes on with the shards that fit."""
+        room = self.policy.room
+        reachable = room.used + max(0, room.measured.spare)
+        if reachable < room.limit:
+            figures = {"limit": room.limit, "used_and_free": reachable}
+            _log.warning(
+                "cache.limit exceeds the file system: free space there, or lower the limit",
+                **{name: approximate_size(size) for name, size in figures.items()},
+            )
+
     def _complain(self) -> None:
-        """Logs a failure of the disk or a source, once."""
-        self._stopped.note("the disk of cache.dir", self.policy.disk.why)
+        """Logs a failure of the disk or a source."""
+        why = self.policy.disk.why
+        self._stopped.note("the disk of cache.dir", why and f"{why}. Check df, df -i and dmesg")
         for name, dataset in self.policy.datasets.items():
             why = dataset.source.why or dataset.generation.contradicted
             self._stopped.note(_source(name), why)
@@ -298,11 +319,10 @@ class CacheLoop:
     async def _every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(seconds)
-            await self._repeat(work)
+            await self._repeat(work, work.__name__.strip("_"))
 
-    async def _repeat(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _repeat(self, work: Callable[[], Awaitable[None]], name: str) -> None:
         """Runs work, and repeats it after a failure."""
-        name = work.__name__.strip("_")
         while True:
             try:
                 await work()
@@ -349,9 +369,11 @@ class CacheLoop:
         except DiskError as error:
             measured = self.policy.room.measured._replace(refused=str(error))
         self.feed(measured)
+        reason = "" if self._offline else ingest_stops(self.policy)
+        self._stopped.note("ingest", reason, verb="stops")
         for name, dataset in self.policy.datasets.items():
             reason = rotation_waits(self.policy, dataset, self._now())
-            self._stopped.note(f"rotation of {name}", reason, _PATIENCE)
+            self._stopped.note(f"rotation of {name}", reason, _PATIENCE, "waits")
             if name not in self._described and (description := epoch_of(self.policy, dataset)):
                 self._described.add(name)
                 _log.info("an epoch", dataset=name, what=description)
@@ -378,7 +400,8 @@ class CacheLoop:
         return known.knows(file.number, file.version)
 
     def _counts(self) -> list[ev.Event]:
-        self._write("egress.json", lambda: write_egress(self.layout.egress, self._fetched))
+        if self._started.fetched is not None:  # a damaged file stays until somebody mends it
+            self._write("egress.json", lambda: write_egress(self.layout.egress, self._fetched))
         self._write("state.json", self._started.work.write_counts)
         return []
 
@@ -394,7 +417,7 @@ class CacheLoop:
             path = self.layout.generation(*generation.id).snapshot
 
             def write(path: Any = path, shards: Any = shards) -> list[ev.Event]:
-                self._write("snapshot", lambda: write_snapshot(path, shards))
+                self._write(str(path), lambda: write_snapshot(path, shards))
                 return []
 
             self.runner.record(write)

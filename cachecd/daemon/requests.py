@@ -85,7 +85,17 @@ class Requests:
                 )
             case do.ReplyWaiting(_, have, want, reason):
                 rate = self._cache.rate(due.dataset)
-                return protocol.Waiting(due.id, have, want, rate, reason)
+                status = self._cache.status()
+                stopped = status["cache"]["stopped"] or status["datasets"][due.dataset]["stopped"]
+                return protocol.Waiting(due.id, have, want, rate, stopped or reason)
+            case do.ReplyRefused(_, "skipped", message):
+                # Here, because nobody can ask a daemon that ends with its trainer.
+                skipped = self._cache.status()["datasets"][due.dataset]["skipped"]["reasons"]
+                reasons = [
+                    f"{about['units']} x {reason} (for example {', '.join(about['examples'][:2])})"
+                    for reason, about in list(skipped.items())[:3]
+                ]
+                return protocol.Refused(due.id, "impossible", f"{message}: {'; '.join(reasons)}")
             case do.ReplyRefused(_, code, message):
                 return protocol.Refused(due.id, code, message)
             case do.ReplyDone():
@@ -152,8 +162,7 @@ class Requests:
         for each in late:
             each.cancel()
         if late:
-            reason = "shards are searched for the excluded keys"
-            reason = self._cache.policy.disk.why or reason
+            reason = self._cache.policy.disk.why or "shards are searched for the excluded keys"
             answer(protocol.Waiting(request.id, 0, 0, 0.0, reason))
         else:
             answer(protocol.Done(request.id))

@@ -9,11 +9,13 @@ from collections.abc import Mapping
 
 from cachecd.config import Config
 from cachecd.daemon.identities import identity_of, split_of
-from cachecd.disk.filesystem import limit_bytes
+from cachecd.disk.filesystem import limit_bytes, total_bytes
 from cachecd.disk.identity import directory_name
+from cachecd.errors import ConfigError
 from cachecd.policy import events as ev
 from cachecd.policy.fit import refuse_small_limit
 from cachecd.policy.values import Rules
+from cachecd.quantities import approximate_size
 
 _BLOCK = 4096
 
@@ -62,6 +64,17 @@ def configured(
 def limit_of(config: Config) -> int:
     """Returns `cache.limit` in bytes. LimitTooSmallError: the datasets need more. DiskError."""
     return resolve(config)[0]
+
+
+def refuse_large_limit(config: Config, limit: int) -> None:
+    """ConfigError: the file system of cache.dir is too small for `cache.limit`. DiskError. A start only
+    warns (`CacheLoop`), so that a cache on a smaller disk still serves what it has."""
+    most = max(0, total_bytes(config.cache.dir) - config.cache.reserve_free)
+    if limit > most:
+        raise ConfigError(
+            f"cache.limit: found {limit} bytes ({approximate_size(limit)}), expected at most {most} bytes "
+            f"({approximate_size(most)}): the file system of {config.cache.dir} less cache.reserve_free"
+        )
 
 
 def resolve(

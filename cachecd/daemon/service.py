@@ -222,15 +222,15 @@ class _Daemon:
             if changed := _needs_restart(self._config, config):
                 _log.error("configuration not reloaded: restart to change it", changed=changed)
             else:
+                self._cache.configure(config, limit)
                 before, now = self._config.sampler, config.sampler
                 changed = [key for key in _OF_WORKERS if getattr(before, key) != getattr(now, key)]
                 if changed and not self._options.offline:
                     self._executor.reload(worker_setup(config), now.workers)
                     self._lister.reload(now.connections, lister_bounds(config))
                 self._config = config
-                self._cache.configure(config, limit)
                 _log.info("configuration reloaded", limit=limit)
-        except CallerError as error:
+        except (CallerError, DiskError) as error:
             _log.error("configuration not reloaded", why=str(error))
         except Exception:
             _log.exception("configuration not reloaded")

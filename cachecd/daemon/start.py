@@ -51,13 +51,14 @@ _INODES_KEPT = 256
 
 @dataclass(slots=True)
 class Start:
-    """The result of a start. `events`: for the policy, in their order, up to Started. `boot` makes the
-    names of leases unique over restarts. `damaged`: why a generation cannot be read. `foreign`: the bytes
-    that the daemon did not write, in `shards/` and in directories of others."""
+    """The result of a start. `fetched`: bytes of egress.json; None if the file is damaged and limits
+    nothing. `events`: for the policy, in their order, up to Started. `boot` makes the names of leases
+    unique over restarts. `damaged`: why a generation cannot be read. `foreign`: the bytes that the daemon
+    did not write, in `shards/` and in directories of others."""
 
     layout: Layout
     work: DiskWork
-    fetched: int
+    fetched: int | None
     boot: str = field(default_factory=lambda: f"{time.time_ns():x}.")
     listings: dict[str, GenerationListing] = field(default_factory=dict)
     configured: dict[str, GenerationId] = field(default_factory=dict)
@@ -120,7 +121,14 @@ async def start(
         with filesystem.refusing(f"cannot make {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
     excluded = ExcludedFile(layout.excluded)
-    started = Start(layout, DiskWork(layout, excluded), read_egress(layout.egress))
+    try:
+        fetched = read_egress(layout.egress)
+    except DamagedError as error:
+        if config.sampler.egress_limit is not None:
+            raise
+        _log.error("egress.json ignored, because no egress_limit is set", why=str(error))
+        fetched = None
+    started = Start(layout, DiskWork(layout, excluded), fetched)
     for name, dataset in config.datasets.items():
         await _open(started, config, name, dataset)
     started.work.configure(config.cache.window)
@@ -199,7 +207,7 @@ def _take_stock(
             started.events.append(started.listings[generation.dataset].listed(generation))
     started.events += held
     started.foreign += sum(foreign_directories(started.layout))
-    measured = measure(started.layout, started.fetched, reserve_free, started.foreign)
+    measured = measure(started.layout, started.fetched or 0, reserve_free, started.foreign)
     started.events.append(measured)
     for exclusion in started.work.excluded.unfinished:
         text = f"{exclusion.dataset}: shards are searched for excluded keys"

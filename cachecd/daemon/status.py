@@ -14,7 +14,7 @@ from cachecd.policy.generation import Generation
 from cachecd.policy.leases import LeaseState
 from cachecd.policy.policy import Policy
 from cachecd.policy.shard_table import CURRENT, Status
-from cachecd.policy.values import GenerationId
+from cachecd.policy.values import GenerationId, split_change
 from cachecd.quantities import approximate_size
 
 _MOST_REASONS = 100  # each may name a class, and there may be as many as objects
@@ -187,22 +187,34 @@ def _held_back(dataset: Dataset) -> str:
     size = sum(each.table.total for each in other)
     if not size:
         return ""
+    change = split_change(other[0].split, dataset.rules.split)
     return (
-        f"datasets.{dataset.rules.name}: split was changed. Shards cached before are not leased, because "
-        f"they may contain records that are now held out. {approximate_size(size)} will be replaced."
+        f"datasets.{dataset.rules.name}: {change}. Shards cached before are not leased, because they may "
+        f"contain records that are now held out. {approximate_size(size)} will be replaced."
     )
 
 
+def ingest_stops(policy: Policy) -> str:
+    """Returns why records that could be fetched are not, though no try failed: the file system has no room,
+    or the egress limit is reached. Otherwise returns ""."""
+    is_whole = all(each.generation.is_whole for each in policy.datasets.values())
+    return "" if is_whole else _crowded(policy) or policy.restraint.spent
+
+
 def _crowded(policy: Policy) -> str:
-    """Returns a message if a dataset has records to fetch, and other programs have filled the file
-    system."""
+    """Returns a message if a dataset has records to fetch and room under the limit, but other programs have
+    filled the file system."""
+    room = policy.room
     kept = sum(dataset.generation.footprint for dataset in policy.datasets.values())
     for dataset in policy.datasets.values():
-        gen, room = dataset.generation, policy.room
-        lacks = gen.footprint + kept > room.spare or room.measured.spare_files < 2
-        if lacks and gen.shape is not None and not gen.is_whole:
+        gen, needed = dataset.generation, dataset.generation.footprint + kept
+        lacks = needed > room.spare or room.measured.spare_files < 2
+        fits = room.used + needed <= room.limit
+        if lacks and fits and gen.shape is not None and not gen.is_whole:
             return (
-                f"the file system of cache.dir has no room for another shard ({gen.footprint} bytes, two "
-                "inodes) beyond cache.reserve_free: see df and df -i"
+                "the file system of cache.dir has no room for another shard: "
+                f"{approximate_size(max(0, room.spare))} are free beyond cache.reserve_free, and "
+                f"{approximate_size(needed)} and two inodes are needed. Free space there (see df and "
+                "df -i), or lower cache.reserve_free"
             )
     return ""

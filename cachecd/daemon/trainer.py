@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 GRACE = 10.0  # seconds after Ctrl-C for a trainer to save what it has and end
+_MOMENT = 0.5  # seconds after Ctrl-C in which most trainers end: the log does not say that it waits
 _KILLED_AFTER = 3.0  # seconds after SIGTERM, once a second signal has come
 
 _log = structlog.get_logger("cachecd.daemon")
@@ -54,6 +55,8 @@ async def run_trainer(
         return 127 if isinstance(error, FileNotFoundError) else 126
     ended = asyncio.ensure_future(trainer.wait())
     await _until(ended, stop.requested)
+    if stop.interrupted:
+        await _until(ended, stop.repeated, min(grace, _MOMENT))
     if not ended.done() and stop.interrupted:
         _log.info(
             "waiting for the trainer to end; press Ctrl-C again to end it now", within_s=grace

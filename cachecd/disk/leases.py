@@ -12,11 +12,14 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
+
 from cachecd.disk.filesystem import refusing
 from cachecd.disk.layout import NEW, Layout
 from cachecd.disk.locks import is_locked, try_write_lock
 from cachecd.errors import DiskError
 
+_log = structlog.get_logger("cachecd.disk")
 _SUFFIX, _HELD = ".json", ".held"
 # A link or a pipe under a manifest's name is never followed, and never waited for.
 _CAREFULLY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -71,15 +74,19 @@ def _held_by(mark: Path) -> frozenset[int]:
 
 
 def find_manifests(layout: Layout) -> list[FoundManifest]:
-    """Returns the manifests on disk, by name. Removes what killed writes and ends left. DiskError."""
+    """Returns the manifests on disk, by name. Removes what killed writes and ends left. Only regular files
+    can be ours: anything else is logged and left alone. DiskError names the file."""
     manifests = []
-    with refusing(f"cannot read the leases in {layout.leases}"):
-        names = sorted(os.listdir(layout.leases))
-        for name in names:
-            path = layout.leases / name
-            lease = name.removesuffix(_HELD).removesuffix(_SUFFIX)
-            lone_mark = name.endswith(_HELD) and lease + _SUFFIX not in names
-            if name.endswith(_SUFFIX + NEW) or lone_mark:
+    with refusing(f"cannot read the leases in {layout.leases}"), os.scandir(layout.leases) as found:
+        regular = {entry.name: entry.is_file(follow_symlinks=False) for entry in found}
+    for name, is_regular in sorted(regular.items()):
+        path = layout.leases / name
+        lease = name.removesuffix(_HELD).removesuffix(_SUFFIX)
+        lone_mark = name.endswith(_HELD) and lease + _SUFFIX not in regular
+        with refusing(f"cannot read the lease {path}"):
+            if not is_regular:
+                _log.warning("no regular file, left alone", path=str(path))
+            elif name.endswith(_SUFFIX + NEW) or lone_mark:
                 path.unlink(missing_ok=True)
             elif name.endswith(_SUFFIX):
                 with open(path, "rb", opener=_unfollowed) as file:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
 from cachecd.config import SourceConfig
@@ -31,7 +31,7 @@ class Lister(Protocol):
     def units(
         self, source: SourceConfig, after: str = ""
     ) -> Generator[list[ObjectInfo], None, None]:
-        """All units in the order of the store, or only the units behind the key `after`. Blocks."""
+        """All units in the order of the store, or only units of objects behind the key `after`. Blocks."""
 
     def sweep(self, source: SourceConfig, lanes: Lanes) -> Sweep | None:
         """All units, by several requests at a time; None if the store cannot be listed so."""
@@ -45,7 +45,10 @@ class SourcePages:
         self.goes_on = True
         self._lister, self._source = lister, source
         self._lanes: Lanes | None = Lanes()
-        self._after = ""  # in a store of one lane: the last key
+        # In a store of one lane: the last complete object, the object of the last unit, the place of the
+        # last unit over all attempts and of this attempt. A place is (key, begin).
+        self._after = self._key = ""
+        self._last = self._place = (b"", -1.0)
         self._ordered = True
         self._reader: Sweep | _ReadAhead | None = None
         self._page: list[ObjectInfo] = []  # not taken yet
@@ -88,19 +91,31 @@ class SourcePages:
                     ) from error
                 raise
             self._ended = page is None
-            self._page = page or []
-            if self._lanes is None and page:
-                keys = [encoded(unit.key) for unit in page]
-                keys = [encoded(self._after), *keys] if self._after else keys
-                self._ordered = self._ordered and all(a < b for a, b in pairwise(keys))
-                self._after = page[-1].key
+            self._page = (page or []) if self._lanes is not None else self._unlisted(page or [])
         return bool(self._page)
+
+    def _unlisted(self, page: list[ObjectInfo]) -> list[ObjectInfo]:
+        """Returns the page without units that an earlier attempt listed. An attempt repeats the units of
+        the object at which the one before ended, because a page may end in the middle of an object."""
+        units = []
+        for unit in page:
+            place = encoded(unit.key), unit.begin
+            self._ordered = self._ordered and place >= self._place
+            self._place = place
+            if self._ordered and place <= self._last:
+                continue
+            if unit.key != self._key:
+                self._after, self._key = self._key, unit.key
+            self._last = place
+            units.append(unit)
+        return units
 
     def _open(self) -> Sweep | _ReadAhead:
         if self._lanes is not None and (sweep := self._lister.sweep(self._source, self._lanes)):
             return sweep
         self._lanes = None
         after = self._after
+        self._place = (encoded(after), math.inf)
         return _ReadAhead(lambda: self._lister.units(self._source, after))
 
 

@@ -14,7 +14,7 @@ from cachecd.policy.pause import Pause, Restraint
 from cachecd.policy.room import Room
 from cachecd.policy.rotation import Boundary
 from cachecd.policy.shard_table import ShardSet
-from cachecd.policy.values import GenerationId, Lease, Resume
+from cachecd.policy.values import GenerationId, Lease, Resume, split_change
 
 Reply = do.ReplyWaiting | do.ReplyRefused
 
@@ -76,9 +76,12 @@ class Leases:
                 continue
             gen = self._room.by_id.get(GenerationId(lease.dataset, lease.generation))
             if gen is None or gen.split != dataset.rules.split:
+                change = (
+                    split_change(gen.split, dataset.rules.split) if gen else "split was changed"
+                )
                 message = (
-                    f"datasets.{event.dataset}: split was changed. Job {event.job} holds a set from "
-                    "before, which may contain records that are now held out. Start the job again."
+                    f"datasets.{event.dataset}: {change}. Job {event.job} holds a set from before, which "
+                    "may contain records that are now held out. Start the job again."
                 )
                 return "split-changed", message
         return None
@@ -226,11 +229,9 @@ class Leases:
             )
         elif spent and not gen.reserved:
             message = f"{have} bytes of {name} are cached and no more will be fetched: {spent}"
-        elif gen.is_whole and not (gen.table.num_live or gen.supplements.reserved):
-            message = (
-                f"no record of {name} could be made: all units are skipped; `cachecd status` names the "
-                "reasons"
-            )
+        elif gen.is_whole and not (gen.table.num_live or gen.reserved):
+            message = f"no record of {name} could be made: all units are skipped"
+            return do.ReplyRefused(request, "skipped", message)
         elif (
             dataset.rules.pin
             and not (gen.is_whole or gen.reserved or retiring)

@@ -40,6 +40,18 @@ class Rules(NamedTuple):
     awaits_classes: bool = False
 
 
+def split_change(before: str, now: str) -> str:
+    """Returns what differs between two splits (`Rules.split`, a line "NAME: VALUE" for each value)."""
+    if not (before and now):
+        return f"split was {'set' if now else 'removed'}"
+    old, new = (dict(line.split(": ", 1) for line in text.splitlines()) for text in (before, now))
+    return ", ".join(
+        f"{name} changed from {old.get(name, 'none')} to {new.get(name, 'none')}"
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+    )
+
+
 class Piece(NamedTuple):
     """Records of a unit that a whole dataset lacks: from `record` up to `stop` (None: to its end)."""
 

@@ -27,7 +27,7 @@ datasets:
 
 @pytest.fixture
 def written(tmp_path):
-    def write(limit="100GiB", more=""):
+    def write(limit="10GiB", more=""):
         path = tmp_path / "cachecd.yaml"
         path.write_text(MINIMAL.format(cache=tmp_path / "cache", limit=limit) + more)
         return path
@@ -38,7 +38,7 @@ def written(tmp_path):
 def test_a_good_configuration_is_summed_up_on_stdout(cachecd, written, tmp_path):
     done = cachecd("check", written(more="sampler: {bandwidth: 600MB/s}\n"))
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"cache     {tmp_path}/cache\n          at most 100.0 GiB\n" in done.stdout
+    assert f"cache     {tmp_path}/cache\n          at most 10.0 GiB\n" in done.stdout
     assert "dataset   train\n          files of s3://bucket/train/\n" in done.stdout
     assert "begins with 1.0 GiB, then grows as fast as the link allows\n" in done.stdout
     assert "pinned: fetched first, leased when whole, never evicted\n" in done.stdout
@@ -225,3 +225,15 @@ def test_a_split_that_leaves_a_side_nothing_is_refused_at_once(cachecd, tmp_path
     assert "of the 1 units of the source" in done.stderr
     assert "split.by: unit" in done.stderr
     assert not (tmp_path / "cache").exists()
+
+
+def test_limit_beyond_the_file_system_is_refused_with_its_size(cachecd, written, tmp_path):
+    disk = os.statvfs(tmp_path)
+    size = disk.f_blocks * disk.f_frsize
+    done = cachecd("check", written(limit=size + 1))
+    assert done.returncode == 2
+    assert f"cache.limit: found {size + 1} bytes" in done.stderr
+    assert f"expected at most {size} bytes" in done.stderr
+    done = cachecd("check", written(limit="100%"), CACHECD_CACHE__RESERVE_FREE="1GiB")
+    assert done.returncode == 2
+    assert f"expected at most {size - (1 << 30)} bytes" in done.stderr

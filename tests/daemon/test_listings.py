@@ -106,7 +106,10 @@ async def test_failure_is_reported_and_retried(bench):
     failed = next(event for event in bench.events if event.reason)
     assert (failed.reason, failed.first, failed.ends[-1]) == ("down", True, 1000)
     assert (bench.events[-1].units, bench.events[-1].reason) == (1500, "")
-    assert bench.asked == ["", units(999, 1000)[0].key], "it continued where it was"
+    last_complete = units(998, 999)[
+        0
+    ].key  # a page may end between two units of the object behind it
+    assert bench.asked == ["", last_complete], "it continued where it was"
 
 
 async def test_store_without_an_order_is_listed_from_the_beginning(bench):

@@ -163,3 +163,17 @@ async def test_report_of_a_sound_shard_and_of_an_unknown_one_are_answered(bench)
     refused = await bench.ask(protocol.ReportCorrupt, "train", name, -1, 0, 12, "bad CRC")
     assert refused.code == "bad-request"
     assert not bench.life.loop.policy.datasets["train"].generation.repairs
+
+
+async def test_refusal_of_a_set_without_records_has_the_reasons(opened, root):
+    (root / "src" / "007.tar").write_bytes(b"no tar")
+    async with opened(transform=[{"decode_image": "bin"}]) as bench:
+        async with asyncio.timeout(20):
+            while isinstance(
+                refused := await bench.ask(protocol.Acquire, "train", "job", 0), protocol.Waiting
+            ):
+                await asyncio.sleep(0.01)  # a supplement is being made
+        assert refused.code == "impossible"
+        assert "all units are skipped: 39 x decode_image raised" in refused.message
+        assert "; 1 x " in refused.message
+        assert "(for example 007.tar)" in refused.message

@@ -161,6 +161,20 @@ def test_figures_of_rotation_come_back_damaged_ones_do_not(tmp_path):
         path.write_bytes(b"cut")
 
 
+def test_damaged_egress_stops_the_start_only_where_it_limits_something(tmp_path):
+    layout = begin(config(tmp_path)).layout
+    layout.egress.write_text("{")
+    assert begin(config(tmp_path)).fetched is None
+    limited = Config.model_validate(
+        {**config(tmp_path).model_dump(), "sampler": {"egress_limit": "1GiB"}}
+    )
+    with pytest.raises(DamagedError, match=r"egress\.json is damaged: .* or remove the file"):
+        begin(limited)
+    assert layout.egress.read_text() == "{"
+    layout.egress.unlink()
+    assert begin(limited).fetched == 0
+
+
 def test_held_damaged_lease_stops_the_start(tmp_path):
     given = config(tmp_path)
     layout = begin(given).layout

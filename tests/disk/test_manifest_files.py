@@ -7,6 +7,7 @@ import os
 import struct
 
 import pytest
+from structlog.testing import capture_logs
 
 from cachecd.disk import leases
 from cachecd.disk.layout import Layout
@@ -67,6 +68,21 @@ def test_start_finds_who_held(layout, hold):
     assert sorted(os.listdir(layout.leases)) == ["a.json", "b.held", "b.json", "c.json"]
     assert leases.end_lease(layout, "b")
     assert sorted(os.listdir(layout.leases)) == ["a.json", "c.json"], "the mark goes too"
+
+
+def test_what_is_no_regular_file_is_named_and_left_alone(layout, tmp_path):
+    leases.write_manifest(layout, "a", b"{}")
+    (tmp_path / "elsewhere").write_text("a manifest of somebody")
+    for suffix in (".json", ".json.new", ".held"):
+        os.mkfifo(layout.leases / f"fifo{suffix}")
+        (layout.leases / f"folder{suffix}").mkdir()
+        (layout.leases / f"link{suffix}").symlink_to(tmp_path / "elsewhere")
+    before = sorted(os.listdir(layout.leases))
+    with capture_logs() as logs:
+        assert [one.lease for one in leases.find_manifests(layout)] == ["a"]
+    assert sorted(os.listdir(layout.leases)) == before
+    named = [str(layout.leases / name) for name in before if name != "a.json"]
+    assert [line["path"] for line in logs] == named
 
 
 def test_group_may_read_whatever_the_umask(layout):

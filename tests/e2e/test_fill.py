@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from typing import Any
 
-from tests.e2e.daemons import Daemon, file_source, run
+from tests.e2e.daemons import Daemon, file_source, run, wait_until
 
 
 def fill(served: Daemon, *options: str) -> subprocess.CompletedProcess[str]:
@@ -53,3 +55,25 @@ def test_small_cache_is_filled_to_a_share_then_its_limit(daemon, tmp_path):
     assert "about a quarter of that is replaced each epoch" in done.stderr
     served.start("--offline")
     assert 0 < served.train["records"] < 200
+
+
+def test_ctrl_c_ends_a_fill_with_one_line(daemon, tmp_path):
+    sampler = {"bandwidth": "20KB/s"}
+    served = daemon({"train": dataset(tmp_path / "source")}, shard_size="64KiB", sampler=sampler)
+    served.write_config()
+    log = tmp_path / "stderr"
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cachecd", "fill", str(served.config)],
+            **{"stderr": file, "env": served.environ, "start_new_session": True},
+        )
+        try:
+            wait_until(lambda: "0 records" in log.read_text(), what="it reports its progress")
+            before = log.read_text()
+            os.killpg(process.pid, signal.SIGINT)
+            assert process.wait(30) == 130
+        finally:
+            process.kill()
+            process.wait()
+    [line] = log.read_text().removeprefix(before).splitlines()
+    assert "stopping" in line

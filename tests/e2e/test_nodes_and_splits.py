@@ -55,11 +55,12 @@ def test_after_a_split_is_added_or_raised_no_record_that_is_held_out_is_trained_
     document = {"source": file_source(tmp_path / "source", objects)}
     served = daemon({"train": document}).start()
     served.until_whole()
-    for part in (0.1, 0.3):
+    changes = {0.1: "split was set", 0.3: "split.eval changed from 0.1 to 0.3"}
+    for part, change in changes.items():
         served.kill()
         document["split"] = {"eval": part}
         served.start()
-        assert "split was changed" in served.train["held_back"]
+        assert f"datasets.train: {change}. " in served.train["held_back"]
         sides = []
         with served.connect() as cache:
             for name in ("train", "train-eval"):

@@ -16,9 +16,9 @@ import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from cachecd_client.protocol import Acquire, Granted
+from cachecd_client.protocol import Acquire, Granted, Waiting
 from cachecd_client.transport import Transport
-from tests.e2e.daemons import wait_until
+from tests.e2e.daemons import Daemon, wait_until
 from tests.e2e.inventory import Peak, Watch
 from tests.faults.rotating import Rotating
 
@@ -95,6 +95,7 @@ def reserve_free(folder: Path, plain: bool) -> None:
         with Rotating.starting(folder, {}, settings=settings) as daemon:
             wait_until(lambda: "cache.reserve_free" in daemon.status()["cache"]["stopped"])
             assert not daemon.train["shards"]
+            says_why(daemon)
         return
     with disk.watched() as gauge, Rotating.started(folder, {}, full, settings) as rotating:
         rotating.turn()
@@ -109,6 +110,15 @@ def reserve_free(folder: Path, plain: bool) -> None:
         youngest = max(rotating.numbers())
         wait_until(lambda: rotating.turn() or max(rotating.numbers()) > youngest)
         assert gauge.least_free > 0
+
+
+def says_why(daemon: Daemon) -> None:
+    """The log says at once why nothing is fetched, and what to do; a trainer that waits hears it too."""
+    wait_until(lambda: "ingest stops" in daemon.log.read_text(), 10)
+    assert "Free space there (see df and df -i)" in daemon.log.read_text()
+    reply = Transport(daemon.endpoint).ask(Acquire("1", "train", "waits", 0, 0, 1), 10.0)
+    assert isinstance(reply, Waiting)
+    assert "Free space there" in reply.reason
 
 
 def filled(disk: Disk) -> Path:
@@ -139,6 +149,9 @@ def full_at_the_start(folder: Path, plain: bool) -> None:
         assert rotating.status()["datasets"]["train"]["shards"]
         assert sum(len(b["key"]) for b in rotating.held.numpy(8, drop_last=False))
         wait_until(lambda: rotating.stopped, what="it says why nothing is fetched")
+        log = rotating.daemon.log.read_text
+        wait_until(lambda: "ingest stops" in log() or "the disk of cache.dir fails" in log(), 10)
+        assert "cache.limit exceeds the file system" in log()
         rotating.turn()
         ballast.unlink()
         wait_until(lambda: rotating.turn() or max(rotating.numbers()) > youngest, 60)

@@ -7,6 +7,9 @@ import os
 import tarfile
 from pathlib import Path
 
+import pytest
+
+from cachecd_client.errors import AcquireTimeoutError
 from tests.e2e.daemons import Daemon, file_source, wait_until
 
 FINE = 60
@@ -135,3 +138,14 @@ def test_unit_that_takes_all_descriptors_is_skipped_the_third_time(tmp_path: Pat
         assert "256 of 256 descriptors are open; does leaky:step leak?" in reason
         assert 900 <= served.train["records"] < 900 + 256
         assert served.said().count("unit=leaky.tar") >= 3
+
+
+def test_workers_that_never_start_are_named_in_the_log_and_to_the_trainer(tmp_path: Path):
+    file_source(tmp_path / "source", {"000": b"fine"})
+    with daemon(tmp_path, "tests.faults.deeds:do") as served:
+        served.document["sampler"]["python"] = "/bin/false"
+        served.start()
+        wait_until(lambda: "the work on train fails" in served.log.read_text(), 10)
+        with served.connect() as cache, pytest.raises(AcquireTimeoutError) as raised:
+            cache.acquire("train", timeout=1)
+    assert "Check sampler.python" in str(raised.value)

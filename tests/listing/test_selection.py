@@ -15,6 +15,7 @@ from cachecd.config import DatasetConfig
 from cachecd.daemon.identities import identity_of, split_of
 from cachecd.listing.selection import selection_of
 from cachecd.model import ObjectInfo
+from cachecd.policy.values import split_change
 
 UNITS = [
     ObjectInfo(f"patient-{n % 97}/{n:05d}\nא/../{n}", n, begin=(n % 3) * 1000) for n in range(9000)
@@ -128,6 +129,12 @@ def test_a_split_under_another_url_or_of_other_windows_is_another_split():
         return of(url="s3://b/tokens.npy", format="npy", array={"window": length})
 
     assert of() != of(url="s3://b/data/")
+    assert split_change(of(), of(url="s3://b/data/")) == (
+        'url changed from "s3://b/" to "s3://b/data/"'
+    )
+    assert split_change(of(), windows(128)).startswith(
+        'array changed from none to {"window": 128},'
+    )
     assert windows(128) != windows(256)
     assert of() == of(endpoint="http://elsewhere:9000")
     joined = [of(join={"a": first, "b": "b/*"}) for first in ("a/*", "c/*")]

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import signal
 from bisect import bisect_right
 from collections.abc import Generator
+from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cachecd.config import SourceConfig
 from cachecd.errors import SourceUnreachableError
+from cachecd.executors.lister import Lister
 from cachecd.listing.source_pages import SourcePages
 from cachecd.listing.table_update import UnusableListingError
-from cachecd.model import ObjectInfo
+from cachecd.model import ObjectInfo, encoded
 from cachecd.stores.lanes import Ask, Lanes, Page
 from cachecd.stores.sweep import Sweep
 from tests.listing.sources import units
@@ -102,3 +111,147 @@ def test_store_that_lists_a_page_again_and_again_is_found_out(monkeypatch):
     monkeypatch.setattr(store, "units", lambda *_: itertools.repeat(OBJECTS[:500]))
     with pytest.raises(UnusableListingError, match="the same page twice in a row"):
         read(SourcePages(store, SOURCE))
+
+
+class Broken:
+    """Lists units in pages of the given sizes. `fails`: after how many pages each attempt fails; the next
+    attempt succeeds."""
+
+    def __init__(self, listed: list[ObjectInfo], sizes: list[int], fails: list[int]) -> None:
+        self.listed, self.sizes, self.fails = listed, itertools.cycle(sizes), fails
+
+    def sweep(self, source: SourceConfig, lanes: Lanes) -> None:
+        """The store has one lane."""
+
+    def units(
+        self, source: SourceConfig, after: str = ""
+    ) -> Generator[list[ObjectInfo], None, None]:
+        left = [one for one in self.listed if encoded(one.key) > encoded(after)]
+        pages = self.fails.pop(0) if self.fails else len(left)
+        for _ in range(pages):
+            size = next(self.sizes)
+            if left:
+                yield left[:size]
+            left = left[size:]
+        if left:
+            raise SourceUnreachableError("the store is down")
+
+
+def read_all(pages: SourcePages) -> tuple[list[ObjectInfo], int]:
+    """The units of a whole listing, which begins anew where it cannot continue, and the number of its
+    attempts."""
+    listed: list[ObjectInfo] = []
+
+    async def attempt() -> None:
+        async for page in pages.read():
+            listed.extend(page)
+
+    for attempts in itertools.count(1):
+        try:
+            asyncio.run(attempt())
+        except UnusableListingError:
+            raise
+        except SourceUnreachableError:
+            if not pages.goes_on:
+                listed.clear()
+                pages = pages.anew()
+        else:
+            return listed, attempts
+    raise AssertionError
+
+
+OF_OBJECTS = st.lists(st.sets(st.integers(0, 9), min_size=1, max_size=6), max_size=8).map(
+    lambda objects: [
+        ObjectInfo(f"{number}.parquet", 10, "e", begin)
+        for number, begins in enumerate(objects)
+        for begin in begins
+    ]
+)
+FAILURES = st.lists(st.integers(0, 5), max_size=12)
+
+
+def by_place(units: list[ObjectInfo]) -> list[ObjectInfo]:
+    return sorted(units, key=lambda unit: (unit.key, unit.begin))
+
+
+@given(OF_OBJECTS.map(by_place), st.lists(st.integers(1, 4), min_size=1, max_size=5), FAILURES)
+def test_listing_of_parts_of_objects_goes_on_wherever_it_fails(listed, sizes, fails):
+    pages = SourcePages(Broken(listed, sizes, fails.copy()), SOURCE)
+    found, attempts = read_all(pages)
+    assert pages.goes_on, "it never began anew"
+    assert found == listed, "none is lost, and none comes twice"
+    assert attempts <= len(fails) + 1
+
+
+@given(
+    OF_OBJECTS.flatmap(st.permutations),
+    st.lists(st.integers(1, 4), min_size=1, max_size=5),
+    FAILURES,
+)
+def test_listing_without_an_order_loses_no_unit(listed, sizes, fails):
+    found, _ = read_all(SourcePages(Enumerated(listed, sizes, fails.copy()), SOURCE))
+    assert set(found) == set(listed)
+
+
+class Enumerated(Broken):
+    """As a table of rows: leaves out only the rows at its beginning that are not behind a key."""
+
+    def units(
+        self, source: SourceConfig, after: str = ""
+    ) -> Generator[list[ObjectInfo], None, None]:
+        all_of_them = self.listed
+        behind = (i for i, one in enumerate(all_of_them) if encoded(one.key) > encoded(after))
+        self.listed = all_of_them[next(behind, len(all_of_them)) :]
+        try:
+            yield from super().units(source)
+        finally:
+            self.listed = all_of_them
+
+
+class Killing(Lister):
+    """Kills the lister process of each of the first attempts after its second page of units."""
+
+    def __init__(self, attempts: int) -> None:
+        super().__init__(4)
+        self.attempts = attempts
+        self.behind: list[str] = []
+
+    def units(
+        self, source: SourceConfig, after: str = ""
+    ) -> Generator[list[ObjectInfo], None, None]:
+        self.behind.append(after)
+        for count, page in enumerate(super().units(source, after), 1):
+            yield page
+            if count == 2 and len(self.behind) <= self.attempts:
+                [process] = self._running
+                os.kill(process.pid, signal.SIGKILL)
+
+
+def parquet_files(folder: Path) -> dict[str, object]:
+    pq.write_table(pa.table({"a": np.arange(900)}), folder / "00.parquet", row_group_size=3)
+    for number in range(1, 40):
+        os.link(folder / "00.parquet", folder / f"{number:02d}.parquet")
+    return {"format": "parquet"}
+
+
+def npy_files(folder: Path) -> dict[str, object]:
+    with open(folder / "00.npy", "wb") as file:
+        layout = {"descr": "<f4", "fortran_order": False, "shape": (300 << 20,)}
+        np.lib.format.write_array_header_1_0(file, layout)
+        file.truncate(file.tell() + (300 << 22))  # sparse
+    for number in range(1, 40):
+        os.link(folder / "00.npy", folder / f"{number:02d}.npy")
+    return {"format": "npy", "array": {"window": 1024}}
+
+
+@pytest.mark.parametrize("files", [parquet_files, npy_files])
+def test_listing_goes_on_when_its_process_is_killed_between_units_of_objects(files, tmp_path):
+    source = SourceConfig.model_validate({"url": f"file://{tmp_path}/", **files(tmp_path)})
+    whole = [unit for page in Lister(4).units(source) for unit in page]
+    lister = Killing(3)
+    found, attempts = read_all(SourcePages(lister, source))
+    lister.close()
+    assert len(whole) == 40 * 300
+    assert found == whole
+    assert attempts == 4
+    assert lister.behind == sorted(set(lister.behind)), "each attempt began behind the one before"

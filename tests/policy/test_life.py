@@ -223,7 +223,9 @@ def test_changed_split_refuses_a_job_that_holds_a_set():
     cache.rules["a"] = cache.rules["a"]._replace(generation="two", split="eval 0.1")
     cache.disk.directories[two] = Directory("eval 0.1", 1000, cache.rules["a"])
     cache.start()
-    assert cache.acquire(1).code == "split-changed"
+    refused = cache.acquire(1)
+    assert refused.code == "split-changed"
+    assert "datasets.a: split was set. Job job holds a set from before" in refused.message
     assert isinstance(cache.acquire(0, "other"), do.ReplyWaiting), "no lease crosses it"
 
 
