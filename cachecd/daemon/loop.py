@@ -220,6 +220,16 @@ class CacheLoop:
         then, arrived = self._earlier[0]
         return (self._arrived[dataset] - arrived[dataset]) / (time.monotonic() - then)
 
+    def why_stopped(self, name: str) -> str:
+        """Returns why nothing is fetched for a dataset, or ""."""
+        dataset = self.policy.datasets[name]
+        why = dataset.source.why or dataset.generation.contradicted or dataset.generation.reason
+        return why or self._stopped.reasons.get(_workers(name), "")
+
+    def why_ingest_stops(self) -> str:
+        """Returns why nothing is fetched for any dataset, or ""."""
+        return self.policy.disk.why or ingest_stops(self.policy)
+
     def status(self) -> dict[str, Any]:
         """The status document of the cache."""
         text = document(self.policy, self._started.work.states, self._config, self._now())
@@ -230,7 +240,7 @@ class CacheLoop:
         for name, dataset in text["datasets"].items():
             dataset["bytes_per_second"] = round(self.rate(name))
             workers, source = _workers(name), _source(name)
-            dataset["stopped"] = dataset["stopped"] or self._stopped.reasons.get(workers, "")
+            dataset["stopped"] = self.why_stopped(name)
             since = max(self._stopped.seconds(workers), self._stopped.seconds(source))
             dataset["stopped_for_s"] = round(since, 1)
             dataset["rewritten_units"] = self._keepers[name].rewritten

@@ -80,14 +80,11 @@ class Requests:
             case do.ReplyGranted(_, lease, coverage, note):
                 layout = self._cache.layout
                 manifest = layout.manifest(lease).relative_to(layout.root)
-                return protocol.Granted(
-                    due.id, lease, str(layout.root), str(manifest), coverage, note
-                )
+                about = (str(layout.root), str(manifest), coverage, note, self._stopped(due))
+                return protocol.Granted(due.id, lease, *about)
             case do.ReplyWaiting(_, have, want, reason):
                 rate = self._cache.rate(due.dataset)
-                status = self._cache.status()
-                stopped = status["cache"]["stopped"] or status["datasets"][due.dataset]["stopped"]
-                return protocol.Waiting(due.id, have, want, rate, stopped or reason)
+                return protocol.Waiting(due.id, have, want, rate, self._stopped(due) or reason)
             case do.ReplyRefused(_, "skipped", message):
                 # Here, because nobody can ask a daemon that ends with its trainer.
                 skipped = self._cache.status()["datasets"][due.dataset]["skipped"]["reasons"]
@@ -100,6 +97,9 @@ class Requests:
                 return protocol.Refused(due.id, code, message)
             case do.ReplyDone():
                 return protocol.Done(due.id)
+
+    def _stopped(self, due: _Due) -> str:
+        return self._cache.why_ingest_stops() or self._cache.why_stopped(due.dataset)
 
     def _name(self, id: str, dataset: str, answer: Answer) -> str:
         """Names a request for the policy."""

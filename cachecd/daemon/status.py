@@ -90,7 +90,7 @@ def _dataset(policy: Policy, dataset: Dataset, state: State, now: float) -> dict
         "waits_for": dataset.waits_for,
         "rotation_waits": rotation_waits(policy, dataset, now),
         "held_back": _held_back(dataset),
-        "stopped": dataset.source.why or gen.contradicted or gen.reason,
+        "stopped": "",  # until the workers were looked at
         "contradicted": bool(gen.contradicted),
         "skipped": {
             "units": sum(each.count for each in state.skipped.values()),

@@ -113,7 +113,8 @@ class Granted:
     """Answer to Acquire: lock `manifest`, then send Held. `cache_dir` is the daemon's path to it.
 
     `coverage`: the share of the source's units that were in a shard at least once, 0..1. `note`: why the
-    lease is the lease of an earlier epoch, or why the set lacks shards.
+    lease is the lease of an earlier epoch, or why the set lacks shards. `stopped`: why nothing is fetched
+    now.
     """
 
     id: str
@@ -122,6 +123,7 @@ class Granted:
     manifest: str  # relative to cache_dir, so that a container may mount the cache elsewhere
     coverage: float | None = None
     note: str = ""
+    stopped: str = ""
 
 
 @dataclass(frozen=True, slots=True)

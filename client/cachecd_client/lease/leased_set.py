@@ -36,10 +36,11 @@ class LeasedSet:
 
     def __init__(
         self, held: HeldLease, transport: Transport, release: Callable[[HeldLease], None], *, number: int,
-        reads: Reads | None = None, coverage: float | None = None,
+        reads: Reads | None = None, coverage: float | None = None, note: str = "",
     ) -> None:  # fmt: skip
         """`release` ends the lease. `number`: of the epoch, which is the manifest's epoch unless the set is
-        repeated. `reads`: of the job; `coverage`: from the grant. SchemaError for a damaged schema."""
+        repeated. `reads`: of the job; `coverage` and `note`: from the grant. SchemaError for a damaged
+        schema."""
         manifest = held.manifest
         self.held = held
         self.manifest = manifest
@@ -55,6 +56,8 @@ class LeasedSet:
         self.seed = _seed(manifest.seed, number) if self.is_repeated else manifest.seed
         self.reads = reads or Reads(manifest.dataset)
         self.coverage = coverage
+        #: Why the set is repeated, lacks shards, or does not grow; "" if nothing is known.
+        self.note = note
         self.transport = transport
         self._release: Callable[[HeldLease], None] | None = release
         self._reported: set[str] = set()

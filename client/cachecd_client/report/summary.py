@@ -38,7 +38,10 @@ def line(report: Report) -> str:
 
 def _size(report: Report) -> str:
     if report["repeated"]:
-        return "no daemon answered, so it repeats the set before: start the daemon again"
+        return (
+            report["note"]
+            or "no daemon answered, so it repeats the set before: start the daemon again"
+        )
     growth = report["growth"]
     part = _part(report)
     if growth is None:
@@ -46,7 +49,8 @@ def _size(report: Report) -> str:
     times = f"{growth:.2g}x" if growth < 10 else f"{growth:.0f}x"
     part = part and f": {part}"
     if times == "1x":
-        return f"the cache is as large as before{part}"
+        why = f" ({report['note']})" if report["note"] else ""
+        return f"the cache is as large as before{part}{why}"
     return f"the cache {'grew' if growth > 1 else 'shrank to'} {times}{part}"
 
 

@@ -210,6 +210,7 @@ class Passes:
             "source_records": sum(sources) if all(sources) else 0,
             "growth": _growth(sets),
             "repeated": self._sets[0].is_repeated,
+            "note": next((one.note for one in self._sets if one.note), ""),
             "coverage": _mean(sets, "coverage"),
             "reads_per_record": _mean(sets, "reads_per_record") or 0.0,
             "corrupt_records": len(self._corrupt),

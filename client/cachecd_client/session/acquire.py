@@ -125,7 +125,7 @@ class Leases:
                     daemon.notify(Held(new_id(), held.manifest.lease, self.rank))
                     return LeasedSet(
                         held, self.transport, self.release, number=wanted.epoch, reads=reads,
-                        coverage=reply.coverage,
+                        coverage=reply.coverage, note=reply.note or reply.stopped,
                     )  # fmt: skip
                 except BaseException:
                     self.release(held)
