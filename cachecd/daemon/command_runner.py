@@ -1,8 +1,8 @@
 """Carries out the commands of the policy, each in its thread, and delivers the results as events.
 
-Writes go through one thread in the order of the commands. So shards of a stream are published in order, an
-exclusion is written before shards are searched, and the reports of a stream stay in order. Searches go
-through another thread, because they take long.
+One thread writes, in the order of the commands. So shards of a stream are published in order, an exclusion
+is written before shards are searched, and the reports of a stream stay in order. Searches, and local copies
+of whole shards, take long: another thread does them. It also publishes the copies.
 """
 
 from __future__ import annotations

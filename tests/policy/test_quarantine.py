@@ -44,7 +44,7 @@ def test_shard_that_cannot_be_made_again_is_tried_later():
     assert cache.disk.manifests[cache.acquire(0).lease].versions == ((2, 1),)
 
 
-def test_excluded_record_is_copied_away_before_the_reply():
+def test_exclusion_is_durable_before_the_reply():
     cache = a_whole_cache()
     cache.send(ev.ExcludeAsked("x", "a", ("003",)))
     cache.run(but=(do.MarkBad,))
