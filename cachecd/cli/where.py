@@ -105,7 +105,9 @@ def find_origin(layout: GenerationLayout, number: int, version: int | None, reco
     from cachecd.disk.start import shard_files
     from cachecd_client.errors import CallerError
 
-    files = [file for file, _ in shard_files(layout) if file is not None and file.number == number]
+    files = [
+        file for _, file, _ in shard_files(layout) if file is not None and file.number == number
+    ]
     versions = [file.version for file in files if file.kind == ".tfrecord.idx"]
     path = layout.sidecar(number, max(versions, default=0) if version is None else version)
     if not path.exists():

@@ -30,7 +30,6 @@ _RETRY = 5.0  # seconds until a schema that the disk refused is written again
 _WRITES, _SEARCHES = get_args(Write), get_args(Search)
 
 ToClient = do.ReplyGranted | do.ReplyDone | do.ReplyWaiting | do.ReplyRefused
-Reply = ToClient | do.ReplyRoom
 
 
 class CommandRunner:
@@ -42,7 +41,7 @@ class CommandRunner:
         work: DiskWork,
         executor: Executor,
         deliver: Callable[[ev.Event], None],
-        reply: Callable[[Reply], None],
+        reply: Callable[[ToClient], None],
         fetched: Callable[[str, int], None] = lambda dataset, count: None,
     ) -> None:
         self._work = work

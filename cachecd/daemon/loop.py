@@ -8,39 +8,36 @@ import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from itertools import islice
 from typing import Any
 
 import structlog
 
 from cachecd.config import Config
-from cachecd.daemon.command_runner import CommandRunner, Reply, ToClient
+from cachecd.daemon.command_runner import CommandRunner, ToClient
 from cachecd.daemon.directory_check import DirectoryCheck
 from cachecd.daemon.failures import Failures
 from cachecd.daemon.feeding import FedGeneration
 from cachecd.daemon.identities import classes_rule
 from cachecd.daemon.listings import ListingKeeper
 from cachecd.daemon.rules import configured, resolve
-from cachecd.daemon.start import Start, known_sizes, measure, start
+from cachecd.daemon.start import Start, known_sizes, measure, start, weigh_foreign
 from cachecd.daemon.status import document, epoch_of, ingest_stops, rotation_waits, stale_values
 from cachecd.disk import leases
 from cachecd.disk.durable import read_egress, write_egress
-from cachecd.disk.layout import MARKS, Layout, ShardFile
+from cachecd.disk.layout import Layout
 from cachecd.disk.snapshot import write_snapshot
-from cachecd.disk.start import foreign_directories, shard_files
 from cachecd.errors import DiskError, LimitTooSmallError
 from cachecd.executors import Executor
 from cachecd.listing.source_pages import Lister
-from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.policy import Policy
+from cachecd.policy.shard_table import LIVE
 from cachecd.policy.values import GenerationId
 from cachecd.quantities import approximate_size
 
 _TICK, _PROBE, _MEASURE = 0.5, 0.5, 1.0  # seconds; a lease ends within one
 _RATED = 10  # measurements: the rate of fetching is over the last ten seconds
 _MINUTE, _SNAPSHOT = 60.0, 600.0
-_PIECE = 4096  # files that are looked at without a pause
 _LEAST_PAGE = 256 << 10  # bytes: below a limit of 25 MiB, 1 % would be a transaction for each unit
 _PAUSE = 1.0  # after a failure
 _PATIENCE = 60.0  # until the log says why nothing rotates
@@ -98,7 +95,7 @@ class CacheLoop:
         started.work.check = self._directory_check.check
         self._fetched = started.fetched or 0
         self.runner = CommandRunner(
-            started.work, self._executor, self.feed, self._reply, self._count
+            started.work, self._executor, self.feed, self._answer, self._count
         )
         self.feeding = self.runner.feeding
         self._keepers = {name: self._configured(name) for name in started.configured}
@@ -139,10 +136,12 @@ class CacheLoop:
     def feed(self, event: ev.Event) -> None:
         """Reports an event to the policy, and begins to carry out the resulting commands."""
         match event:
-            case ev.ShardVerified(generation, number, sound=False) if not self._is_known(event):
+            case ev.ShardVerified(name) | ev.ShardLost(name) if self._is_damage(event):
                 self._corrupt += 1
-                name = f"{generation.dataset}/{generation.name}/{number}"
-                _log.error("shard is damaged: quarantined", shard=name)
+                lost = isinstance(event, ev.ShardLost)
+                what = "its sidecar is damaged: retired" if lost else "quarantined"
+                shard = f"{name.dataset}/{name.name}/{event.number}"
+                _log.error(f"shard is damaged: {what}", shard=shard)
             case ev.Failed(stream, "worker", reason, None, False):
                 why = f"{reason}. Check sampler.python, and run `cachecd sample CONFIG`"
                 self._stopped.note(_workers(stream.dataset), why)
@@ -192,10 +191,12 @@ class CacheLoop:
         self.feed(ev.LeaseUnheld(lease))
         return False
 
-    def _is_known(self, event: ev.ShardVerified) -> bool:
-        """Whether the shard is quarantined already: several readers report the same shard."""
+    def _is_damage(self, event: ev.ShardVerified | ev.ShardLost) -> bool:
+        """Whether an event shows damage for the first time: several readers report the same shard."""
         known = self.policy.room.by_id.get(event.generation)
-        return known is not None and event.number in known.repairs
+        if known is None or known.table.status(event.number) not in LIVE:
+            return False
+        return isinstance(event, ev.ShardLost) or not (event.sound or event.number in known.repairs)
 
     def after_writes(self, event: ev.Event) -> None:
         """Reports an event after the results of all writes that were begun."""
@@ -281,17 +282,12 @@ class CacheLoop:
             lambda: self.feeding.wake(generation),
         )
 
-    def _reply(self, reply: Reply) -> None:
-        if isinstance(reply, do.ReplyRoom):
-            self._granted = reply.granted
-        else:
-            self._answer(reply)
-
     def _reserve(self, generation: GenerationId, size: int, grown: int, waits: bool) -> bool:
         """Reserves room under the limit for a page of a listing."""
-        self._granted = False
-        self.feed(ev.RoomAsked(generation, size, grown, waits))  # the reply comes at once
-        return self._granted
+        is_reserved = self.policy.reserve(generation, size, grown, waits)
+        if not is_reserved and waits:
+            self.feed(ev.Tick())  # shards make room
+        return is_reserved
 
     def _page_bytes(self) -> int:
         """The most that a page of a listing waits for, unless a single unit needs more."""
@@ -389,25 +385,7 @@ class CacheLoop:
                 _log.info("an epoch", dataset=name, what=description)
 
     async def _weigh_foreign(self) -> None:
-        """Adds up the bytes that the policy does not count. In pieces: a stop need not wait."""
-        weighed = 0
-        pieces = foreign_directories(self.layout)
-        while sizes := await asyncio.to_thread(list, islice(pieces, _PIECE)):
-            weighed += sum(sizes)
-        for name in await asyncio.to_thread(lambda: list(self.layout.generations())):
-            generation, layout = GenerationId(*name), self.layout.generation(*name)
-            files = shard_files(layout) if layout.shards.exists() else iter(())
-            while piece := await asyncio.to_thread(list, islice(files, _PIECE)):
-                weighed += sum(
-                    size for file, size in piece if not self._is_counted(generation, file)
-                )
-        self._started.foreign = weighed
-
-    def _is_counted(self, generation: GenerationId, file: ShardFile | None) -> bool:
-        known = self.policy.room.by_id.get(generation)
-        if known is None or file is None or file.kind in MARKS:
-            return False
-        return known.knows(file.number, file.version)
+        self._started.foreign = await weigh_foreign(self.layout, self.policy.room.by_id)
 
     def _counts(self) -> list[ev.Event]:
         if self._started.fetched is not None:  # a damaged file stays until somebody mends it

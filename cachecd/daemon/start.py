@@ -12,6 +12,8 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from cachecd.disk import filesystem, leases
 from cachecd.disk.durable import State, read_egress, read_figures, read_state
 from cachecd.disk.excluded import ExcludedFile
 from cachecd.disk.identity import Generation, directory_name, read_generation, write_generation
-from cachecd.disk.layout import GenerationLayout, Layout
+from cachecd.disk.layout import MARKS, GenerationLayout, Layout
 from cachecd.disk.start import (
     foreign_directories,
     remove_leftovers,
@@ -38,6 +40,7 @@ from cachecd.errors import DamagedError
 from cachecd.model import MISFIT, Shape
 from cachecd.policy import events as ev
 from cachecd.policy.fit import set_size
+from cachecd.policy.generation import Generation as Counted
 from cachecd.policy.rotation import Rotation
 from cachecd.policy.values import Figures, GenerationId, Head, Lease
 
@@ -45,6 +48,7 @@ _log = structlog.get_logger("cachecd.daemon")
 _COPY = re.compile(r"-([0-9]+)$")
 # Files that are no shards and no listings may grow by this much between two measurements.
 SLACK = 256 << 10
+_PIECE = 4096  # files that are looked at without a pause
 # Left for leases and small files, on a file system that has enough of them.
 _INODES_KEPT = 256
 
@@ -174,7 +178,7 @@ def _known(layout: GenerationLayout) -> Generation | None:
     """Reads generation.json. Returns None if the directory has neither that file nor a shard. DamagedError:
     the shards of the directory cannot be used. DiskError."""
     known = read_generation(layout.identity)
-    if known is None and layout.shards.exists() and any(file for file, _ in shard_files(layout)):
+    if known is None and layout.shards.exists() and any(file for _, file, _ in shard_files(layout)):
         raise DamagedError(f"{layout.identity} is missing")
     return known
 
@@ -210,9 +214,8 @@ def _take_stock(
     measured = measure(started.layout, started.fetched or 0, reserve_free, started.foreign)
     started.events.append(measured)
     for exclusion in started.work.excluded.unfinished:
-        text = f"{exclusion.dataset}: shards are searched for excluded keys"
-        holders = started.work.find_holders(exclusion.name, lambda text=text: progress(text))  # type: ignore[misc]
-        started.events.append(holders)
+        searching = partial(progress, f"{exclusion.dataset}: shards are searched for excluded keys")
+        started.events.append(started.work.find_holders(exclusion.name, searching))
     started.events.append(ev.Started())
 
 
@@ -224,8 +227,9 @@ def _in_place_of(started: Start, generation: GenerationId, held: list[ev.LeaseFo
     if configured and configured.name.partition("-")[0] == generation.name.partition("-")[0]:
         known = read_generation(started.layout.generation(*configured).identity)
         identity = known.identity if known is not None else {}
-    streams = (one.lease.streams for one in held if _is_of(one.lease, generation))
-    return Generation(identity, -math.inf, 0, 0, Shape(next(streams, 1), 1, 1, 1, 0))
+    leases = {(one.lease.dataset, one.lease.generation): one.lease for one in held}
+    streams = leases[generation].streams if generation in leases else 1
+    return Generation(identity, -math.inf, 0, 0, Shape(streams, 1, 1, 1, 0))
 
 
 def _inspect(
@@ -246,7 +250,7 @@ def _inspect(
     is_configured = started.configured.get(generation.dataset) == generation
     figures = _figures(started.layout, generation.dataset) if is_configured else {}
     if known.shape is None:
-        started.foreign += sum(size for _, size in shard_files(layout))
+        started.foreign += sum(size for *_, size in shard_files(layout))
         return ev.GenerationFound(generation, split, figures=figures)
     leased = {name for lease in held for name in _names(lease, generation)}
     excluded = started.work.excluded_keys(generation.dataset)
@@ -290,13 +294,9 @@ def _misfits(state: State) -> tuple[int, str]:
     return sum(skips.count for _, skips in misfits), next(reasons, "")
 
 
-def _is_of(lease: Lease, generation: GenerationId) -> bool:
-    return (lease.dataset, lease.generation) == generation
-
-
 def _names(lease: Lease, generation: GenerationId) -> list[tuple[int, int]]:
     """Returns the versions of a generation's shards that a lease names."""
-    if not _is_of(lease, generation):
+    if (lease.dataset, lease.generation) != generation:
         return []
     versions = dict(lease.versions)
     return [
@@ -354,3 +354,20 @@ def _flat(folder: Path) -> int:
         files = [entry for entry in entries if not entry.is_dir(follow_symlinks=False)]
         return _own(folder) + sum(map(filesystem.block_bytes, files))
     return 0
+
+
+async def weigh_foreign(layout: Layout, known: Mapping[GenerationId, Counted]) -> int:
+    """Returns the bytes below cache.dir that neither `measure` nor the policy counts. In pieces, so that a
+    stop need not wait. `known`: the generations of the policy. DiskError."""
+    weighed = 0
+    pieces = foreign_directories(layout)
+    while sizes := await asyncio.to_thread(list, islice(pieces, _PIECE)):
+        weighed += sum(sizes)
+    for name in await asyncio.to_thread(lambda: list(layout.generations())):
+        counts, generation = known.get(GenerationId(*name)), layout.generation(*name)
+        files = shard_files(generation) if generation.shards.exists() else iter(())
+        while piece := await asyncio.to_thread(list, islice(files, _PIECE)):
+            for path, file, size in piece:
+                counted = counts and file and file.kind not in MARKS and counts.knows(*file[:2])
+                weighed += size if not counted and os.path.lexists(path) else 0
+    return weighed

@@ -101,14 +101,15 @@ def find_holders(
     return holders
 
 
-def shard_files(layout: GenerationLayout) -> Iterator[tuple[ShardFile | None, int]]:
-    """Yields every entry of `shards/` as (its name, None if it is no file of the daemon; allocated bytes).
-    A mark that is a link to a sidecar takes no bytes of its own. DiskError."""
+def shard_files(layout: GenerationLayout) -> Iterator[tuple[str, ShardFile | None, int]]:
+    """Yields every entry of `shards/`: its path, the parts of its name (None: it is no file of the daemon),
+    its allocated bytes. A mark that is a link to a sidecar takes none of its own. DiskError."""
     with refusing(f"cannot look at {layout.shards}"), os.scandir(layout.shards) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):
                 file = parse(entry.name) if entry.is_file(follow_symlinks=False) else None
-                yield file, _own_bytes(entry, file is not None and file.kind in MARKS)
+                is_mark = file is not None and file.kind in MARKS
+                yield entry.path, file, _own_bytes(entry, is_mark)
 
 
 def foreign_directories(layout: Layout) -> Iterator[int]:
@@ -189,10 +190,10 @@ class _Files:
             self.versions.setdefault(number, set()).add(0)
 
     def _add(self, name: Name, kind: str, status: os.stat_result) -> None:
-        if kind in MARKS:
-            self.bad |= {name} if kind == ".bad" else set()
-            self.old |= {name[0]} if kind == ".old" else set()
-            self.foreign += status.st_blocks * 512 if status.st_nlink < 2 else 0
+        if kind == ".bad":
+            self.bad.add(name)
+        elif kind == ".old":
+            self.old.add(name[0])
         elif kind.startswith(".new"):
             self.temporary.append((name, kind))
         else:

@@ -213,16 +213,9 @@ class ReplyRefused(NamedTuple):
     message: str
 
 
-class ReplyRoom(NamedTuple):
-    """Whether a file that is not a shard may be written: the reply to the event that is being handled."""
-
-    granted: bool
-
-
 Command = (
     WriteShape | ReadCursor | OpenStream | SetUntil | GrantShard | CloseStream | PublishShard
     | FindMissing | MakeSupplement | KeepFigures | MarkRetired | Unlink | RemoveGeneration | VerifyShard
     | MarkBad | RemakeShard | WriteExclusion | FindHolders | FinishExclusion
     | WriteManifest | MarkHeld | EndLease | ReplyGranted | ReplyDone | ReplyWaiting | ReplyRefused
-    | ReplyRoom
 )  # fmt: skip

@@ -278,20 +278,9 @@ class LeaseUnheld(NamedTuple):
     lease: str
 
 
-class RoomAsked(NamedTuple):
-    """A page of a generation's listing will be written: `size` bytes at most. `grown`: what the page before
-    took of its room. `waits`: until the page is granted, no shard gets this room, so the daemon asks until
-    then."""
-
-    generation: GenerationId
-    size: int
-    grown: int = 0
-    waits: bool = True
-
-
 Event = (
     Configured | GenerationFound | LeaseFound | Started | Measured | Done | DiskRefused
-    | RoomAsked | Tick | Draining | Listed | CursorRead | HalfFull | Sealed | Failed | StreamClosed
+    | Tick | Draining | Listed | CursorRead | HalfFull | Sealed | Failed | StreamClosed
     | Published | PublishRefused | MissingFound | DamageReported | ShardVerified | ShardLost | Remade
     | RemakeFailed | ExcludeAsked | HoldersFound | AcquireAsked | RankHolds | Delivered | LeaseUnheld
 )  # fmt: skip

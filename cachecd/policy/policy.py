@@ -20,7 +20,7 @@ from cachecd.policy.leases import GRACE, LeaseState
 from cachecd.policy.pause import Pause, Restraint
 from cachecd.policy.repair import Repairs
 from cachecd.policy.room import Room, footprint
-from cachecd.policy.values import Lease, Rules
+from cachecd.policy.values import GenerationId, Lease, Rules
 
 # Events that may name a generation that is unknown or was removed.
 _UNKNOWN_TOO = (
@@ -57,6 +57,11 @@ class Policy:
         out = self._out.copy()
         self._out.clear()
         return out
+
+    def reserve(self, generation: GenerationId, size: int, grown: int, waits: bool) -> bool:
+        """Reserves room for a page of a listing, as of `Room.write_page`. The next `handle` returns the
+        commands that make room."""
+        return self.room.write_page(self.datasets[generation.dataset], size, grown, waits)
 
     def pauses(self, now: float) -> str:
         """Returns why nothing is fetched although there may be room, or ""."""
@@ -151,9 +156,6 @@ class Policy:
             case ev.Measured():
                 self.room.measure(event)
                 self.restraint.fetched, self.disk.refused = event.fetched, event.refused
-            case ev.RoomAsked(name):
-                granted = self.room.write_page(self.datasets[name.dataset], event)
-                self._out.append(do.ReplyRoom(granted))
             case ev.Draining():
                 self._draining = True
                 self._out += [dataset.keep_figures() for dataset in self.datasets.values()]

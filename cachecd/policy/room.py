@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection
 
 from cachecd.policy.dataset import Dataset
-from cachecd.policy.events import Measured, RoomAsked
+from cachecd.policy.events import Measured
 from cachecd.policy.generation import Generation
 from cachecd.policy.shares import Claim, first_bytes, need, shares
 from cachecd.policy.values import GenerationId
@@ -104,11 +104,12 @@ class Room:
         self._written += size if granted else 0
         return granted
 
-    def write_page(self, dataset: Dataset, event: RoomAsked) -> bool:
-        """Reserves room for a page of a dataset's listing. While a page waits, no shard gets room, others
-        retire shards as in `make_room`, and so does the dataset itself: at once if no lease of it is held,
-        else at the next boundary."""
-        name, size, grown, waits = event
+    def write_page(self, dataset: Dataset, size: int, grown: int, waits: bool) -> bool:
+        """Reserves room for a page of a dataset's listing: `size` bytes at most. `grown`: what the page
+        before took of its room. While a page waits, no shard gets room, so the daemon asks until the page
+        has it. Others retire shards as in `make_room`, and so does the dataset itself: at once if no lease
+        of it is held, else at the next boundary."""
+        name = dataset.generation.id
         self.pages.pop(name, None)
         then, reserved = self._page.pop(name, (None, 0))
         if then is self.measured:  # no measurement has counted that page yet

@@ -14,19 +14,22 @@ import pytest
 from cachecd.config import Config
 from cachecd.daemon.identities import classes_rule, identity_of
 from cachecd.daemon.manifest import encode_manifest
-from cachecd.daemon.start import Start, start
+from cachecd.daemon.start import Start, start, weigh_foreign
 from cachecd.disk import leases, publish
 from cachecd.disk.durable import write_figures
+from cachecd.disk.filesystem import walk
 from cachecd.disk.identity import directory_name, read_generation, write_generation
 from cachecd.disk.layout import GenerationLayout, Layout
 from cachecd.errors import DamagedError
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
+from cachecd.policy.policy import Policy
 from cachecd.policy.values import Lease
 from tests.daemon.directories import lease
 from tests.disk.shards import SHAPE, make, tree
 from tests.disk.test_manifest_files import READ_LOCK
 from tests.listing.sources import units as objects
+from tests.policy.simulated import manifest_length
 
 LIMIT = 16 << 20
 
@@ -256,6 +259,30 @@ def test_class_numbers_depend_on_url_and_label_rule_alone(tmp_path):
     assert classes_rule(other.datasets["train"]) == plain
     other = config(tmp_path, source={"label": {"pattern": "/([^/]+)/"}})
     assert classes_rule(other.datasets["train"]) != plain
+
+
+def test_files_of_others_are_weighed_and_no_shards(tmp_path):
+    given = config(tmp_path)
+    layout = directory(begin(given))
+    fix_shape(layout)
+    make(layout, 0, 1, 3)
+    make(layout, 0, version=1)
+    publish.mark_bad(layout, 1, 0)
+    policy, again = Policy(manifest_length), begin(given)
+    for event in again.events:
+        policy.handle(event, 0.0)
+
+    def weigh() -> int:
+        return asyncio.run(weigh_foreign(again.layout, policy.room.by_id))
+
+    assert weigh() == again.foreign == 0
+    (layout.shards / "notes").write_bytes(bytes(10_000))
+    (again.layout.root / "others" / "deep").mkdir(parents=True)
+    (again.layout.root / "others" / "deep" / "file").write_bytes(bytes(10_000))
+    others = sum(walk(again.layout.root / "others")) + sum(walk(layout.shards / "notes"))
+    make(layout, 6)  # somebody put it there
+    assert weigh() == others + publish.allocated(layout, 6, 0)
+    assert begin(given).foreign == others, "the start takes it for a shard"
 
 
 def test_unknown_directories_are_left_alone(tmp_path):

@@ -134,6 +134,7 @@ def test_a_leased_file_survives_pressure_kill_and_restart_and_no_valid_shard_is_
         assert kept["retired_bytes"] >= sum(s.path.stat().st_size for s in held.values())
         assert_untouched(held, inventory(served.cache))
 
+        wait_until(lambda: leases_of(served, "second") == 0)
         served.kill()
         before = inventory(served.cache)
         assert not repeated(before)

@@ -179,7 +179,7 @@ def test_a_holder_that_stays_is_named_with_its_age_while_the_others_rotate_withi
         assert lease["epoch"] == 0
         text = run([sys.executable, "-m", "cachecd", "status", served.endpoint], served).stdout
         assert "epoch 0 of stays: " in text
-        assert "held for 3.0 d, keeps " in text
+        assert "held (1 of 1 ranks: 0) for 3.0 d, keeps " in text
         assert {path: Path(path).read_bytes() for path in kept} == kept
 
 

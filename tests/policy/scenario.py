@@ -118,7 +118,7 @@ class Scenario(Simulated):
 
     def new_generation(self, name: str) -> None:
         count = self.generations = self.generations + 1
-        split = self.rules[name].split if self.rng.random() < 0.8 else f"split {count}"
+        split = self.rules[name].split if self.rng.random() < 0.8 else f"split: {count}"
         self.rules[name] = rules = self.rules[name]._replace(generation=f"{count:03d}", split=split)
         block = self.rng.choice([2, 8, 16, 32, 64])
         self.disk.directories[GenerationId(name, rules.generation)] = Directory(split, block, rules)
@@ -155,9 +155,7 @@ class Scenario(Simulated):
         for command in commands:
             if isinstance(command, do.MakeSupplement):
                 self.check_supplement(command)
-            if isinstance(command, do.ReplyRoom):
-                self.is_granted = command.granted
-            elif isinstance(
+            if isinstance(
                 command, do.ReplyGranted | do.ReplyWaiting | do.ReplyRefused | do.ReplyDone
             ):
                 assert command.request not in self.replies, "a request has one reply"
@@ -171,12 +169,15 @@ class Scenario(Simulated):
 
     def write_page(self, name: str) -> bool:
         """The listing of a dataset asks for the room of its next page, and writes the page."""
-        self.send(ev.RoomAsked(GenerationId(name, self.rules[name].generation), self.pages[name]))
-        if self.is_granted:
+        generation = GenerationId(name, self.rules[name].generation)
+        is_reserved = self.policy.reserve(generation, self.pages[name], 0, waits=True)
+        if is_reserved:
             self.other += self.pages.pop(name)
             assert self.used() <= self.limit, "the limit is kept"
             self.send(ev.Measured(self.other, SLACK))
-        return self.is_granted
+        else:
+            self.send(ev.Tick())
+        return is_reserved
 
     def run_command(self, refuse: bool = False) -> bool:
         """Carries out one of the commands; those of one stream are in order."""
