@@ -22,6 +22,7 @@ from typing import Any
 from cachecd.listing.table import Table
 from cachecd.listing.table_update import Listing
 from cachecd.model import ObjectInfo
+from tests.bench.cachedir import any_room
 
 _PAGE = 1000
 _SIZE = 110_000  # bytes of an object
@@ -69,7 +70,8 @@ def measure(folder: Path, units: int) -> dict[str, Any]:
         table = thread.submit(Table, folder / "listing.sqlite").result()
         for name in ("first listing", "later listing"):
             with measured(report, name):
-                asyncio.run(Listing(table, thread, lambda size: None).read(synthetic(units)))
+                listing = Listing(table, thread, any_room, lambda: 0)
+                asyncio.run(listing.read(synthetic(units)))
         report["file_mb"] = table.allocated // 1_000_000
         thread.submit(table.close).result()
     return report
