@@ -112,7 +112,7 @@ def find_origin(layout: GenerationLayout, number: int, version: int | None, reco
     path = layout.sidecar(number, max(versions, default=0) if version is None else version)
     if not path.exists():
         raise CallerError(f"{path}: there is no such shard. Was it evicted?")
-    _, sidecar = read_sidecar(path)
+    sidecar = read_sidecar(path)
     if record >= len(sidecar):
         raise CallerError(f"{path} has {len(sidecar)} records: there is no record {record}")
     _, key, begin, etag = sidecar.table[int(sidecar.indices[record])]

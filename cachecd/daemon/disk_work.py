@@ -250,7 +250,7 @@ class DiskWork:
 
     def _is_sound(self, layout: GenerationLayout, number: int, version: int) -> bool:
         """Whether every record is sound. DiskError; LostError."""
-        _, sidecar = read_sidecar(layout.sidecar(number, version))
+        sidecar = read_sidecar(layout.sidecar(number, version))
         shard = layout.shard(number, version)
         if not len(sidecar):
             return True

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from cachecd.disk.filesystem import refusing
 from cachecd.disk.layout import GenerationLayout, parse
-from cachecd.disk.sidecar import Head, is_lost, read_sidecar
+from cachecd.disk.sidecar import Head, is_lost, read_head, read_sidecar
 from cachecd.errors import DiskError
 from cachecd.model import Unit, etag_hash
 from cachecd.policy.values import Name, Piece
@@ -60,7 +60,7 @@ class HeldRecords:
         held: dict[int, list[int]] = {number: [] for number in numbers}
         for name in self.sidecars:
             self.proceed()
-            _, sidecar = read_sidecar(self.layout.sidecar(*name))
+            sidecar = read_sidecar(self.layout.sidecar(*name))
             wanted = np.isin(sidecar.units, np.array(numbers, np.uint64))
             for unit, ordinal in zip(
                 sidecar.units[wanted].tolist(), sidecar.ordinals[wanted].tolist(), strict=True
@@ -86,7 +86,7 @@ def held_records(
     for name in held.sidecars:
         proceed()
         try:
-            head, sidecar = read_sidecar(layout.sidecar(*name))
+            head, sidecar = read_head(layout.sidecar(*name)), read_sidecar(layout.sidecar(*name))
         except DiskError as error:
             if not is_lost(error):
                 raise

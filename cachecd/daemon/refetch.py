@@ -103,7 +103,7 @@ class Refetch:
         assert fed.shape is not None, "the generation has shards"
         try:
             path = fed.layout.sidecar(number, version)
-            _, sidecar = await asyncio.to_thread(read_sidecar, path)
+            sidecar = await asyncio.to_thread(read_sidecar, path)
         except DiskError as error:
             if not is_lost(error):
                 raise

@@ -131,7 +131,7 @@ def copy_without(
     """
     shard, new = layout.shard(number, version), layout.temporary(number, version + 1)
     discard(layout, number, version + 1)
-    _, sidecar = read_sidecar(layout.sidecar(number, version))
+    sidecar = read_sidecar(layout.sidecar(number, version))
     try:
         with refusing(f"cannot copy {shard}"):
             # The writer counts both files in whole blocks.

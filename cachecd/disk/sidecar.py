@@ -40,21 +40,23 @@ def read_head(path: Path) -> Head:
     """Reads only the header and the meta text of a sidecar. LostError: the sidecar is damaged or missing.
     DiskError: the disk refuses to read it."""
     with _lost(path):
-        return _head(*_core.read_sidecar_head(str(path)))
+        text, records, data_bytes, digest, units = _core.read_sidecar_head(str(path))
+        meta = json.loads(text)
+        before, after = (_cursor(meta.get(name)) for name in ("before", "after"))
+        skipped = tuple(Skipped(*row) for row in meta.get("skipped", ()))
+        ended = max(0, units - _open(before, after))
+        return Head(records, data_bytes, digest, before, after, ended, skipped)
 
 
-def read_sidecar(path: Path) -> tuple[Head, _core.Sidecar]:
-    """Reads a whole sidecar, with all of its CRCs. Raises the errors of `read_head`."""
+def read_sidecar(path: Path) -> _core.Sidecar:
+    """Reads a whole sidecar, and verifies all of its CRCs. Raises the errors of `read_head`."""
     with _lost(path):
-        sidecar = _core.Sidecar.read(str(path))
-        units = int(sidecar.indices.max()) + 1 if len(sidecar) else 0
-        figures = len(sidecar), sidecar.data_bytes, sidecar.digest, units
-        return _head(sidecar.meta, *figures), sidecar
+        return _core.Sidecar.read(str(path))
 
 
 def holds(path: Path, keys: Collection[bytes]) -> bool:
     """Returns whether a shard has a record of one of these keys. Raises the errors of `read_head`."""
-    return any(key in keys for _, key, *_ in read_sidecar(path)[1].table)
+    return any(key in keys for _, key, *_ in read_sidecar(path).table)
 
 
 def is_lost(error: DiskError) -> bool:
@@ -63,14 +65,6 @@ def is_lost(error: DiskError) -> bool:
     cause = error.__cause__
     is_unread = isinstance(cause, OSError) and cause.errno == errno.EIO
     return isinstance(error, LostError) or is_unread
-
-
-def _head(text: str, records: int, data_bytes: int, digest: int, units: int) -> Head:
-    meta = json.loads(text)
-    before, after = (_cursor(meta.get(name)) for name in ("before", "after"))
-    skipped = tuple(Skipped(*row) for row in meta.get("skipped", ()))
-    ended = max(0, units - _open(before, after))
-    return Head(records, data_bytes, digest, before, after, ended, skipped)
 
 
 def _open(before: Cursor | None, after: Cursor | None) -> int:
