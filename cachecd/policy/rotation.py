@@ -70,11 +70,12 @@ class Rotation:
     def boundary(self, at: Boundary, oldest: Iterable[tuple[int, int]]) -> list[int]:
         """The numbers of the shards to retire. `oldest` yields (number, allocated bytes), oldest first."""
         chosen: list[int] = []
-        most, retired = max(self._most(at), min(at.page, _above_floor(at))), 0
-        # Above the share, or for a page, the last shard may go beyond the amount: at least one goes.
-        beyond = at.held > at.share or at.page > 0
-        for number, allocated in oldest if most > 0 else ():
-            if retired >= most or (retired + allocated > most and not beyond):
+        retired, by_rules, excess = 0, self._most(at), at.held > at.share
+        wanted = max(by_rules, at.page)
+        most = max(by_rules, _above_floor(at)) if at.page else by_rules
+        for number, allocated in oldest if wanted > 0 else ():
+            # Above the share, the last shard may go beyond the amount: at least one goes.
+            if retired >= wanted or (retired + allocated > most and not excess):
                 break
             if len(chosen) + 1 >= at.shards:
                 break  # the next set needs one: its job holds the last set until then
