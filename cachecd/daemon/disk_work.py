@@ -34,7 +34,7 @@ from cachecd_client.errors import CorruptError
 Write = (
     do.WriteShape | do.ReadCursor | do.PublishShard | do.KeepFigures | do.MarkRetired | do.Unlink
     | do.RemoveGeneration | do.MarkBad | do.WriteExclusion | do.FinishExclusion
-    | do.WriteManifest | do.MarkHeld | do.EndLease
+    | do.WriteManifest | do.MarkLease | do.EndLease
 )  # fmt: skip
 _log = structlog.get_logger("cachecd.daemon")
 _NONE = Skips()
@@ -125,8 +125,8 @@ class DiskWork:
                 self.excluded.finish(name)
             case do.WriteManifest(lease):
                 leases.write_manifest(self.layout, lease.id, self.manifest(lease))
-            case do.MarkHeld(lease, rank):
-                leases.mark_held(self.layout, lease, rank)
+            case do.MarkLease():
+                leases.mark(self.layout, *command)
         return [ev.Done(command)]
 
     def manifest(self, lease: Lease) -> bytes:

@@ -210,8 +210,8 @@ class ListingKeeper:
             if not is_waiting and time.monotonic() - began > _ROOM_PATIENCE:
                 is_waiting = True
                 self.reason = (
-                    f"the listing waits for {size} bytes under cache.limit: the next epochs make room, or "
-                    "raise the limit"
+                    f"the listing waits for {size} bytes under cache.limit: shards make room when the next "
+                    "epoch begins and leases end. If listings take half of the limit, raise it"
                 )
                 _log.warning("listing waits for room", dataset=self.name.dataset, why=self.reason)
                 self.report()

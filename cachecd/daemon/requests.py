@@ -92,7 +92,8 @@ class Requests:
                     f"{about['units']} x {reason} (for example {', '.join(about['examples'][:2])})"
                     for reason, about in list(skipped.items())[:3]
                 ]
-                return protocol.Refused(due.id, "impossible", f"{message}: {'; '.join(reasons)}")
+                message = f"{message}: {'; '.join(reasons) or 'their keys are excluded'}"
+                return protocol.Refused(due.id, "impossible", message)
             case do.ReplyRefused(_, code, message):
                 return protocol.Refused(due.id, code, message)
             case do.ReplyDone():

@@ -324,7 +324,7 @@ def _find_leases(layout: Layout) -> list[ev.LeaseFound]:
                 ) from error
             _log.error("damaged lease removed", path=str(path), why=str(error))
             continue
-        events.append(ev.LeaseFound(lease, each.held_by, each.is_held))
+        events.append(ev.LeaseFound(lease, each.held_by, each.epochs, each.is_held))
     return events
 
 

@@ -27,12 +27,13 @@ _CAREFULLY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 @dataclass(frozen=True, slots=True)
 class FoundManifest:
-    """A manifest on disk. `is_held`: a process holds a lock on it. `held_by`: the ranks of `mark_held`."""
+    """A manifest on disk. `is_held`: a process holds a lock on it. `held_by`, `epochs`: those of `mark`."""
 
     lease: str
     text: bytes
     is_held: bool
     held_by: frozenset[int]
+    epochs: frozenset[int]
 
 
 def write_manifest(layout: Layout, lease: str, text: bytes) -> None:
@@ -52,25 +53,31 @@ def write_manifest(layout: Layout, lease: str, text: bytes) -> None:
             raise
 
 
-def mark_held(layout: Layout, lease: str, rank: int) -> None:
-    """Notes that a rank held the lease. DiskError."""
+def mark(layout: Layout, lease: str, rank: int | None = None, epoch: int | None = None) -> None:
+    """Notes that a rank held the lease, or that it is the lease of a further epoch; without both, that no
+    rank has held it yet. DiskError."""
+    line = f"rank {rank}" if rank is not None else "again" if epoch is None else f"epoch {epoch}"
     with refusing(f"cannot mark the lease {lease}"):
         flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | _CAREFULLY
         fd = os.open(_mark(layout, lease), flags, 0o640)
         try:
-            os.write(fd, f"{rank}\n".encode())
+            os.write(fd, f"{line}\n".encode())
         finally:
             os.close(fd)
 
 
-def _held_by(mark: Path) -> frozenset[int]:
-    """The ranks in a mark. Damage costs a rank: the start waits for it."""
-    lines = b""
+def _marked(mark: Path) -> tuple[frozenset[int], frozenset[int]]:
+    """The ranks and epochs of a mark. Damage costs a line: the start waits for the rank."""
+    ranks, epochs, text = set[int](), set[int](), b""
     with contextlib.suppress(OSError), open(mark, "rb", opener=_unfollowed) as file:
-        lines = file.read()
-    return frozenset(
-        int(line) for line in lines.split(b"\n")[:-1] if line.isdigit() and line[18:] == b""
-    )
+        text = file.read()
+    for line in text.split(b"\n")[:-1]:
+        word, _, number = line.partition(b" ")
+        if word == b"again":
+            ranks.clear()
+        elif number.isdigit() and len(number) < 20:
+            (ranks if word == b"rank" else epochs).add(int(number))
+    return frozenset(ranks), frozenset(epochs)
 
 
 def find_manifests(layout: Layout) -> list[FoundManifest]:
@@ -92,7 +99,7 @@ def find_manifests(layout: Layout) -> list[FoundManifest]:
                 with open(path, "rb", opener=_unfollowed) as file:
                     held = is_locked(file.fileno())
                     text = file.read()
-                manifests.append(FoundManifest(lease, text, held, _held_by(_mark(layout, lease))))
+                manifests.append(FoundManifest(lease, text, held, *_marked(_mark(layout, lease))))
     return manifests
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from cachecd.policy import commands as do
 from cachecd.policy.dataset import Dataset
@@ -46,14 +46,18 @@ class Leases:
             self._out.append(do.ReplyRefused(event.request, *refusal))
             return
         dataset = self._room.datasets[event.dataset]
-        known = self._by_epoch.get((event.dataset, event.job, event.epoch))
-        state = self._make(dataset, event, now) if known is None else self.by_id[known]
+        name = self._by_epoch.get((event.dataset, event.job, event.epoch), "")
+        known = self.by_id.get(name)
+        # A job that was launched again with another number of ranks gets a set for all of them.
+        is_same = known is not None and known.lease.ranks == event.local_world_size
+        state = known if known and is_same else self._make(dataset, event, now)
         if not isinstance(state, LeaseState):
             self._out.append(state)
             return
-        state.renew(event.local_rank, now)
+        if state.renew(event.local_rank, now):
+            self._out.append(do.MarkLease(state.lease.id))
         state.requests.append(event.request)
-        if state.written:
+        if state.written and event.epoch not in state.marking:
             self._reply_granted(state, is_repeated=event.epoch != state.lease.epoch)
 
     def _reply_granted(self, state: LeaseState, is_repeated: bool = False) -> None:
@@ -98,8 +102,7 @@ class Leases:
         if dataset.rules.pin and (repairs := chosen[0].repairs):
             state.note = (
                 f"{len(repairs)} shards of {dataset.rules.name} are missing from the set: they are damaged "
-                "or hold excluded records, and their next versions need the room that the job's last set "
-                "keeps"
+                "or hold excluded records, and their next versions need room that the job's last set keeps"
             )
         size = allocated_bytes(self._manifest_length(lease), self.block)
         if not self._room.write_manifest(size):
@@ -117,13 +120,23 @@ class Leases:
             each for each in self.by_id.values() if (each.lease.dataset, each.lease.job) == job
         ]
         last = max(known, key=lambda each: each.lease.epoch, default=None)
-        if last is None or not last.written or self._has_excluded(last.lease):
+        if last is None or not last.written or last.lease.ranks != lease.ranks:
+            return None
+        if self._has_excluded(last.lease):
             return None
         self._by_epoch[*job, lease.epoch] = last.lease.id
         last.held_by.clear()
         last.grace_until = now + GRACE
         last.repeats = f"the set of epoch {last.lease.epoch} is repeated: {why}"
+        last.marking.add(lease.epoch)
+        self._out += [do.MarkLease(last.lease.id), do.MarkLease(last.lease.id, epoch=lease.epoch)]
         return last
+
+    def marked(self, lease: str, epoch: int | None) -> None:
+        """A mark is durable, or the disk refused it. The ranks that repeat a set may lock the manifest."""
+        if epoch is not None and (state := self.by_id.get(lease)) is not None:
+            state.marking.discard(epoch)
+            self._reply_granted(state, is_repeated=True)
 
     def _has_excluded(self, lease: Lease) -> bool:
         """Whether a shard of a lease holds an excluded record, or may: it has another version by now."""
@@ -180,8 +193,8 @@ class Leases:
         gen = dataset.generation
         if dataset.rules.pin:
             # A job that waited for shards whose room its own lease keeps would wait for ever.
-            holders = (each.lease.job for each in self._leases_of(gen))
-            return gen.is_whole and (not gen.repairs or (job in holders and self._lack_room(gen)))
+            keepers = (each.job for each in self._keepers_of(gen))
+            return gen.is_whole and (not gen.repairs or (job in keepers and self._lack_room(gen)))
         return (
             gen.table.live_bytes >= self._room.first(dataset)
             or gen.is_whole
@@ -189,8 +202,19 @@ class Leases:
             or (not has_older and self._room.is_full(dataset))
         )
 
-    def _leases_of(self, gen: Generation) -> list[LeaseState]:
-        return [each for each in self.by_id.values() if self.generation_of(each.lease) is gen]
+    def _keepers_of(self, gen: Generation) -> list[Lease]:
+        """Returns the leases that name a quarantined shard, or a version of a shard that was replaced."""
+        names = [(number, gen.table.facts(number).version) for number in gen.repairs]
+        leases = [each.lease for each in self.by_id.values()]
+        return [
+            lease
+            for lease in leases
+            if self.generation_of(lease) is gen
+            and (
+                gen.table.kept_bytes(lease.id)
+                or any(gen.table.names(lease.id, *name) for name in names)
+            )
+        ]
 
     def _lack_room(self, gen: Generation) -> bool:
         """Whether no quarantined shard can be made again, because there is no room."""
@@ -266,10 +290,8 @@ class Leases:
             f"{len(gen.repairs)} shards that are damaged or hold excluded records are made again"
         )
         if self._lack_room(gen):
-            holders = [
-                f"lease {each.lease.id} of job {each.lease.job}" for each in self._leases_of(gen)
-            ]
-            held = f", or for the end of {', '.join(holders[:3])}" if holders else ""
+            keepers = [f"lease {each.id} of job {each.job}" for each in self._keepers_of(gen)[:3]]
+            held = f", or for the end of {', '.join(keepers)}" if keepers else ""
             return f"{reason}: they wait for {gen.footprint} bytes under cache.limit{held}"
         failed = next((each.pause.why for each in gen.repairs.values() if each.pause.why), "")
         return f"{reason}: {failed}" if failed else reason
@@ -308,11 +330,12 @@ class Leases:
 
     # --- the life of a lease
 
-    def add(self, state: LeaseState) -> None:
-        """A lease is made, or a start found it."""
+    def add(self, state: LeaseState, epochs: Iterable[int] = ()) -> None:
+        """A lease is made, or a start found it. `epochs`: further epochs whose lease it is."""
         lease = state.lease
         self.by_id[lease.id] = state
-        self._by_epoch[lease.dataset, lease.job, lease.epoch] = lease.id
+        for epoch in (lease.epoch, *epochs):
+            self._by_epoch[lease.dataset, lease.job, epoch] = lease.id
         if dataset := self._room.datasets.get(lease.dataset):
             dataset.leases += 1
             dataset.epoch = max(dataset.epoch, lease.epoch)
@@ -348,7 +371,6 @@ class Leases:
         last = self._repeated(state.lease, reason, now) if may_repeat else None
         if last is not None:
             last.requests += requests
-            self._reply_granted(last, is_repeated=True)
         else:
             self._out += [do.ReplyWaiting(each, 0, 0, reason) for each in requests]
 
@@ -365,12 +387,11 @@ class Leases:
             message = f"rank {rank}: expected 0 to {state.lease.ranks - 1}"
             self._out.append(do.ReplyRefused(request, "bad-request", message))
         else:
-            state.held_by.add(rank)
+            if rank not in state.held_by:
+                state.held_by.add(rank)
+                self._out.append(do.MarkLease(lease, rank))
             if dataset := self._room.datasets.get(state.lease.dataset):
                 dataset.was_held = True
-            if rank not in state.marked:
-                state.marked.add(rank)
-                self._out.append(do.MarkHeld(lease, rank))
             self._out.append(do.ReplyDone(request))
 
     def delivered(self, lease: str, fraction: float) -> None:
@@ -392,7 +413,7 @@ class Leases:
         dataset, gen = self._room.datasets.get(lease.dataset), self.generation_of(lease)
         if dataset is None or gen is None or gen.split != dataset.rules.split:
             return True
-        return gen.table.has_quarantined(lease.intervals)
+        return gen.table.has_quarantined(lease.intervals) or self._has_excluded(lease)
 
     def ended(self, lease: str) -> None:
         """The manifest is deleted: files that no lease names any more are unlinked."""

@@ -167,11 +167,13 @@ class WriteManifest(NamedTuple):
     lease: Lease
 
 
-class MarkHeld(NamedTuple):
-    """Note at the manifest that a rank held it: after a restart the lease does not wait for this rank."""
+class MarkLease(NamedTuple):
+    """Note at the manifest, for a start: the lease is also the lease of `epoch`; or a `rank` held it.
+    Without both: no rank has held it yet, because one requested it again."""
 
     lease: str
-    rank: int
+    rank: int | None = None
+    epoch: int | None = None
 
 
 class EndLease(NamedTuple):
@@ -217,5 +219,5 @@ Command = (
     WriteShape | ReadCursor | OpenStream | SetUntil | GrantShard | CloseStream | PublishShard
     | FindMissing | MakeSupplement | KeepFigures | MarkRetired | Unlink | RemoveGeneration | VerifyShard
     | MarkBad | RemakeShard | WriteExclusion | FindHolders | FinishExclusion
-    | WriteManifest | MarkHeld | EndLease | ReplyGranted | ReplyDone | ReplyWaiting | ReplyRefused
+    | WriteManifest | MarkLease | EndLease | ReplyGranted | ReplyDone | ReplyWaiting | ReplyRefused
 )  # fmt: skip

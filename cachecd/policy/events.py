@@ -55,11 +55,12 @@ class GenerationFound(NamedTuple):
 
 
 class LeaseFound(NamedTuple):
-    """A manifest that a start found, after the generations. `held_by`: the ranks of MarkHeld. `is_held`: a
-    process locks it."""
+    """A manifest that a start found, after the generations. `held_by` and `epochs`: the ranks and epochs of
+    MarkLease. `is_held`: a process locks it."""
 
     lease: Lease
     held_by: frozenset[int] = frozenset()
+    epochs: frozenset[int] = frozenset()
     is_held: bool = False
 
 

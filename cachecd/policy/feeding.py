@@ -144,6 +144,13 @@ class Feeding:
             if idle and stream.begin is None:
                 self._close(gen, stream)
 
+    def give_back(self, gen: Generation) -> None:
+        """Closes the streams of a generation that has no shard: they may wait for units, and a page of the
+        listing waits for their room."""
+        for stream in gen.streams:
+            if stream.granted and not stream.closing:
+                self._close(gen, stream)
+
     def _close(self, gen: Generation, stream: Stream) -> None:
         stream.closing += 1
         self._out.append(do.CloseStream(gen.stream_id(stream.index)))

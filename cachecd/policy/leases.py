@@ -22,10 +22,10 @@ GRACE = 30.0
 
 @dataclass(slots=True)
 class LeaseState:
-    """A lease that is granted or held. `held_by`: ranks that reported that they hold it. `marked`: ranks
-    that held it, as a start will know them. `requests` wait for the manifest, until it is `written`.
+    """A lease that is granted or held. `held_by`: ranks that held it, as a start will know them. `requests`
+    wait for the manifest, until it is `written`, or for the mark of a further epoch (`marking`).
     `allocated`: bytes on disk of its shards. `note`: what the set lacks, and why. `repeats`: why this is
-    the lease of a later epoch too."""
+    the lease of a further epoch too."""
 
     lease: Lease
     allocated: int
@@ -33,7 +33,7 @@ class LeaseState:
     written: bool = False
     requests: list[str] = field(default_factory=list)
     held_by: set[int] = field(default_factory=set)
-    marked: set[int] = field(default_factory=set)
+    marking: set[int] = field(default_factory=set)
     note: str = ""
     repeats: str = ""
 
@@ -41,10 +41,14 @@ class LeaseState:
     def by_all(self) -> bool:
         return len(self.held_by) >= self.lease.ranks
 
-    def renew(self, rank: int, now: float) -> None:
-        """A rank requests the lease, for the first time or again: the 30 s begin again."""
-        self.held_by.discard(rank)
+    def renew(self, rank: int, now: float) -> bool:
+        """A rank requests the lease: the 30 s begin again. Returns whether the rank has held it: then all
+        ranks may come again."""
         self.grace_until = now + GRACE
+        is_again = rank in self.held_by
+        if is_again:
+            self.held_by.clear()
+        return is_again
 
     def stands(self, now: float) -> bool:
         """Whether the lease is valid although no process locks its manifest."""

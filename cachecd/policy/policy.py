@@ -95,6 +95,8 @@ class Policy:
             fetches = may and not (dataset.source.stops(now) or gen.contradicted)
             gen.note_oldest()
             self._repair.make(gen, fetches, now)
+            if not gen.table.num_live and self.room.page_lacks(dataset):
+                self._feeding.give_back(gen)
             if fetches:
                 self._feeding.fix_shape(dataset)
             if fetches and gen.shape and not (gen.writes_shape or dataset.resume):
@@ -119,6 +121,7 @@ class Policy:
             case ev.LeaseUnheld(lease):
                 self.leases.unheld(lease, now)
             case ev.Listed(name):
+                self.room.page_written(name)
                 dataset = self.datasets.get(name.dataset)
                 if dataset and dataset.generation.id == name:
                     dataset.generation.listed(event, dataset.rules.awaits_classes)
@@ -172,12 +175,12 @@ class Policy:
                 self._configure(event)
             case ev.GenerationFound():
                 self._add_generation(event)
-            case ev.LeaseFound(lease, held_by, is_held):
+            case ev.LeaseFound(lease, held_by, epochs, is_held):
                 gen = self.leases.generation_of(lease)
                 allocated = gen.table.set_of(lease.intervals).allocated if gen else 0
                 state = LeaseState(lease, allocated, now + GRACE, written=True)
-                state.held_by, state.marked = set(held_by), set(held_by)
-                self.leases.add(state)
+                state.held_by = set(held_by)
+                self.leases.add(state, epochs)
                 if (held_by or is_held) and lease.dataset in self.datasets:
                     self.datasets[lease.dataset].was_held = True
             case ev.Started():
@@ -236,6 +239,8 @@ class Policy:
                 self._repair.excluded(exclusion)
             case do.WriteManifest(lease):
                 self.leases.written(lease.id)
+            case do.MarkLease(lease, _, epoch):
+                self.leases.marked(lease, epoch)
             case do.EndLease(name):
                 self.restraint.wanted_at = now
                 self.leases.ended(name)
@@ -255,8 +260,10 @@ class Policy:
                 self._repair.reported(ev.DamageReported("", name, number, version))
             case do.PublishShard(stream):
                 self._feeding.refused(self.datasets[stream.dataset].generation, stream)
-            case do.EndLease() | do.MarkHeld():
-                pass  # the next probe finds the lease again; without the mark, a start waits for the rank
+            case do.MarkLease(lease, _, epoch):
+                self.leases.marked(lease, epoch)
+            case do.EndLease():
+                pass  # the next probe finds the lease again
             case do.RemakeShard(name, number):
                 gen = self.room.by_id[name]
                 self._repair.failed(gen, number, reason, now, refused=True)

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from cachecd.policy.dataset import Dataset
 from cachecd.policy.events import Measured
 from cachecd.policy.generation import Generation
+from cachecd.policy.rotation import floor_bytes
 from cachecd.policy.shares import Claim, first_bytes, need, shares
 from cachecd.policy.values import GenerationId
 
@@ -31,10 +32,13 @@ class Room:
         self.by_id: dict[GenerationId, Generation] = {}
         self.measured = Measured(0)
         self.pages: dict[GenerationId, int] = {}  # bytes that wait for room, by listing
-        self._page: dict[
-            GenerationId, tuple[Measured, int]
-        ] = {}  # the last that got room, and when
-        self._written = 0  # bytes of other files than shards since the last measurement
+        self._writing: dict[
+            GenerationId, int
+        ] = {}  # bytes of the page that is being written, by listing
+        # Bytes of pages that were written since the last measurement began, and in the period before: a
+        # measurement that runs meanwhile may lack them.
+        self._paged = self._paged_before = 0
+        self._manifests = 0  # bytes of manifests since the last measurement
         self._held_then = 0
 
     @property
@@ -57,8 +61,15 @@ class Room:
     def used(self) -> int:
         return self._held + self.measured.other + max(self.measured.slack, self._written)
 
+    @property
+    def _written(self) -> int:
+        """Bytes of other files than shards that the measurement may lack."""
+        pages = self._paged + self._paged_before + sum(self._writing.values())
+        return self._manifests + pages
+
     def measure(self, event: Measured) -> None:
-        self.measured, self._written = event, 0
+        self.measured, self._manifests = event, 0
+        self._paged_before, self._paged = self._paged, 0
         self._held_then = sum(each.table.total for each in self.generations)
 
     @property
@@ -89,8 +100,10 @@ class Room:
         size = max(0, gen.footprint - freed)
         if not self.fits(size):
             under_way = (each.remaking or each.table.unlinks for each in self.generations)
-            may = is_local and not is_held and self.used > self.limit and size <= self.spare
-            if not may or any(under_way):
+            may = is_local and self.used > self.limit and size <= self.spare
+            # A set needs one shard, else a job that holds its last set would wait for its own lease.
+            is_first = not gen.table.select().records
+            if not (may and (is_first or not is_held)) or any(under_way):
                 return None
         return size, drop
 
@@ -101,35 +114,39 @@ class Room:
         # Under a limit that was lowered a job takes its next set before it gives up the last.
         may = taken + size <= self.limit or taken > self.limit
         granted = (may and self._written + size <= self.measured.slack) or self.fits(size)
-        self._written += size if granted else 0
+        self._manifests += size if granted else 0
         return granted
 
     def write_page(self, dataset: Dataset, size: int, grown: int, waits: bool) -> bool:
         """Reserves room for a page of a dataset's listing: `size` bytes at most. `grown`: what the page
         before took of its room. While a page waits, no shard gets room, so the daemon asks until the page
         has it. Others retire shards as in `make_room`, and so does the dataset itself: at once if no lease
-        of it is held, else at the next boundary."""
+        of it is held, else at the next boundary; down to the floor of rotation."""
         name = dataset.generation.id
         self.pages.pop(name, None)
-        then, reserved = self._page.pop(name, (None, 0))
-        if then is self.measured:  # no measurement has counted that page yet
-            self._written -= max(0, reserved - grown)
+        if self._writing.pop(name, 0):
+            self._paged += grown
         granted = self.fits(size + self._kept)
         if granted:
-            self._written += size
-            self._page[name] = self.measured, size
+            self._writing[name] = size
         elif waits:
             self._retire_others(dataset, size)
             self.pages[name] = size
             if not (dataset.leases or dataset.rules.pin):
-                dataset.generation.retire_oldest(self.page_lacks(dataset))
+                rules, live = dataset.rules, dataset.generation.table.live_bytes
+                floor = floor_bytes(self.first(dataset), rules.refresh, self.share(dataset))
+                dataset.generation.retire_oldest(min(self.page_lacks(dataset), live - floor))
         return granted
+
+    def page_written(self, name: GenerationId) -> None:
+        """The last page of a listing that got room is written."""
+        self._paged += self._writing.pop(name, 0)
 
     def page_lacks(self, dataset: Dataset) -> float:
         """The bytes that must be retired for the page of a dataset's listing that waits; 0 if there is
-        none, or if enough is retired already."""
+        none, if enough is retired already, or if listings take half of the limit: then it is too small."""
         size = self.pages.get(dataset.generation.id)
-        if size is None:
+        if size is None or 2 * self.measured.other > self.limit:
             return 0
         retired = sum(gen.table.total - gen.table.live_bytes for gen in self.generations)
         return max(0, self._short(size + self._kept) - retired)

@@ -110,5 +110,9 @@ class Rotation:
 
 def _above_floor(at: Boundary) -> int:
     """Returns how many bytes may be retired above the floor: rule (a)."""
-    floor = max(at.first, int((1 - at.rules.refresh) * at.share))
-    return max(at.live - floor, at.footprint)
+    return max(at.live - floor_bytes(at.first, at.rules.refresh, at.share), at.footprint)
+
+
+def floor_bytes(first: int, refresh: float, share: int) -> int:
+    """Returns how many bytes of a dataset rotation keeps live."""
+    return max(first, int((1 - refresh) * share))

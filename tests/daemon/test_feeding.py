@@ -212,7 +212,7 @@ async def test_defect_in_the_listing_fails_the_stream(bench, monkeypatch):
     assert (failed.stream, failed.cause) == (stream(0), "worker")
     assert bench.sent[-1] == Close(stream(0))
     bench.feeding.heard(Closed(stream(0)))
-    bench.runner.carry_out([do.MarkHeld("x", 0)])
+    bench.runner.carry_out([do.MarkLease("x", 0)])
     await bench.until(lambda: len(bench.events) > 1)
     assert not any(isinstance(e, ev.StreamClosed) for e in bench.events)
 

@@ -102,7 +102,7 @@ def test_shards_streams_and_leases_are_found(tmp_path):
     (layout.shards / "0000000006.new").write_bytes(b"half")
     held = lease_of(found)
     leases.write_manifest(found.layout, held.id, encode_manifest(held, None))
-    leases.mark_held(found.layout, held.id, 0)
+    leases.mark(found.layout, held.id, 0)
     again = begin(given)
     assert kinds(again) == [
         *("Configured", "GenerationFound", "Listed", "LeaseFound", "Measured", "Started")

@@ -54,9 +54,12 @@ def test_held_lease_does_not_end(layout, hold):
 def test_start_finds_who_held(layout, hold):
     for name in "abc":
         leases.write_manifest(layout, name, name.encode())
+    leases.mark(layout, "b", 7)
+    leases.mark(layout, "b", epoch=5)
+    leases.mark(layout, "b")
     for rank in (0, 11, 3):
-        leases.mark_held(layout, "b", rank)
-    leases.mark_held(layout, "gone", 0)
+        leases.mark(layout, "b", rank)
+    leases.mark(layout, "gone", 0)
     hold("c")
     (layout.leases / "d.json.new").write_text("half")
     found = leases.find_manifests(layout)
@@ -65,6 +68,7 @@ def test_start_finds_who_held(layout, hold):
         ("b", b"b", False, {0, 3, 11}),
         ("c", b"c", True, set()),
     ]
+    assert [one.epochs for one in found] == [set(), {5}, set()]
     assert sorted(os.listdir(layout.leases)) == ["a.json", "b.held", "b.json", "c.json"]
     assert leases.end_lease(layout, "b")
     assert sorted(os.listdir(layout.leases)) == ["a.json", "c.json"], "the mark goes too"

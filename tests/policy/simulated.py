@@ -24,7 +24,7 @@ class Disk:
     def __init__(self) -> None:
         self.directories: dict[GenerationId, Directory] = {}
         self.manifests: dict[str, Lease] = {}
-        self.held_by: dict[str, set[int]] = {}
+        self.marks: dict[str, list[tuple[int | None, int | None]]] = {}
         self.figures: dict[str, Figures] = {}
         self.excluded: set[str] = set()
         self.open_exclusions: dict[str, tuple[str, ...]] = {}
@@ -238,8 +238,8 @@ class Simulated:
                 del self.disk.open_exclusions[exclusion]
             case do.WriteManifest(lease):
                 self.disk.manifests[lease.id] = lease
-            case do.MarkHeld(lease, rank):
-                self.disk.held_by.setdefault(lease, set()).add(rank)
+            case do.MarkLease(lease, rank, epoch):
+                self.disk.marks.setdefault(lease, []).append((rank, epoch))
             case do.EndLease(lease):
                 return self.end_lease(lease)
             case _:
@@ -320,7 +320,11 @@ class Simulated:
             yield self._directory_found(name, directory)
             yield self.listed(name)
         for lease in self.disk.manifests.values():
-            yield ev.LeaseFound(lease, frozenset(self.disk.held_by.get(lease.id, ())))
+            marks = self.disk.marks.get(lease.id, [])
+            begin = max((n for n, mark in enumerate(marks) if mark == (None, None)), default=0)
+            ranks = frozenset(rank for rank, _ in marks[begin:] if rank is not None)
+            epochs = frozenset(epoch for _, epoch in marks if epoch is not None)
+            yield ev.LeaseFound(lease, ranks, epochs)
         for exclusion in self.disk.open_exclusions:
             yield ev.HoldersFound(exclusion, tuple(self.holders(exclusion)))
 

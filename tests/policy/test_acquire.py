@@ -52,6 +52,26 @@ def test_restart_waits_for_the_ranks_that_have_not_held_the_lease(seconds):
     assert (lease in cache.disk.manifests) == (seconds < 30)
 
 
+def test_ranks_that_come_again_get_the_set_of_those_that_came_before():
+    cache = a_whole_cache()
+    lease = cache.acquire(0, rank=0, ranks=2).lease
+    for rank in (0, 1):
+        cache.hold(lease, rank)
+    assert cache.acquire(0, rank=0, ranks=2).lease == lease
+    cache.hold(lease, 0)
+    cache.start()
+    cache.end(lease)
+    assert cache.acquire(0, rank=1, ranks=2).lease == lease, "its second life"
+
+
+def test_job_that_is_launched_with_other_ranks_gets_one_set_for_all():
+    cache = a_whole_cache()
+    cache.hold(cache.acquire(0, rank=0, ranks=2).lease, 0)
+    leases = {cache.acquire(0, rank=rank, ranks=4).lease for rank in range(4)}
+    assert len(leases) == 1
+    assert cache.disk.manifests[leases.pop()].ranks == 4
+
+
 def test_shard_quarantined_before_the_grant_is_not_granted():
     cache = a_whole_cache()
     cache.send(ev.AcquireAsked("q", "a", "job", 0))

@@ -57,6 +57,19 @@ def test_page_of_the_listing_gets_room_at_once_if_no_lease_is_held():
     assert granted(cache, FOOTPRINT), "no shard took the room"
 
 
+def test_page_that_is_being_written_counts_until_a_later_measurement_has_it():
+    cache = Cache(units=0, limit=1000)
+    assert cache.policy.reserve(A, 900, 0, waits=True)
+    for _ in range(3):
+        cache.send(ev.Measured(0, 100_000))  # it began while the page was being written
+        assert not cache.policy.room.fits(101_000)
+    cache.policy.reserve(A, 1, 900, waits=True)  # the page is written
+    cache.send(ev.Measured(0, 100_000))
+    assert cache.policy.room._written >= 900
+    cache.send(ev.Measured(900, 100_000))
+    assert cache.policy.room._written == 1
+
+
 def granted(cache: Cache, size: int) -> bool:
     is_reserved = cache.policy.reserve(A, size, 0, waits=True)
     cache.send(ev.Tick())
