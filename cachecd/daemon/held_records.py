@@ -111,15 +111,26 @@ def _add(held: HeldRecords, head: Head, sidecar: Sidecar) -> None:
 
 
 def _current(layout: GenerationLayout) -> list[Name]:
-    """The highest version of each number without a mark `.old` that has a sidecar."""
+    """The highest version of each number without a mark `.old` that has a sidecar. A number that lost its
+    data and is not made again (`.bad`) has nothing."""
     highest: dict[int, int] = {}
-    old = set()
+    old, data, bad = set[int](), set[Name](), set[Name]()
     with refusing(f"cannot look at {layout.shards}"):
         for name in os.listdir(layout.shards):
             if (file := parse(name)) is None:
                 continue
             if file.kind == ".old":
                 old.add(file.number)
+            elif file.kind in (".tfrecord", ".bad"):
+                (data if file.kind == ".tfrecord" else bad).add((file.number, file.version))
             elif file.kind == ".tfrecord.idx":
                 highest[file.number] = max(highest.get(file.number, 0), file.version)
-    return [name for name in sorted(highest.items()) if name[0] not in old]
+    names = [name for name in sorted(highest.items()) if name[0] not in old]
+    return [name for name in names if name in data or name in bad or not _has_records(layout, name)]
+
+
+def _has_records(layout: GenerationLayout, name: Name) -> bool:
+    try:
+        return read_head(layout.sidecar(*name)).records > 0
+    except DiskError:
+        return False  # `held_records` finds that it is lost

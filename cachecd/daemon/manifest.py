@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from cachecd.disk.durable import check_of, is_sound
 from cachecd.policy.values import Lease
 from cachecd_client import protocol
 from cachecd_client.errors import ProtocolVersionError
@@ -24,6 +25,7 @@ def encode_manifest(
         "window": window,
         "schema": schema or {},
     }
+    body["check"] = check_of(body)
     return json.dumps(body, separators=(",", ":")).encode("ascii")
 
 
@@ -31,6 +33,8 @@ def decode_manifest(text: bytes) -> Lease:
     """The lease of a manifest. ValueError for any other text, also of another version."""
     try:
         manifest = protocol.decode_manifest(text)
+        if not is_sound(json.loads(text)):
+            raise ValueError("its check is wrong")
     except ProtocolVersionError as error:
         raise ValueError(str(error)) from error
     fields = {name: getattr(manifest, name) for name in Lease._fields if name != "id"}

@@ -178,7 +178,7 @@ def _known(layout: GenerationLayout) -> Generation | None:
     """Reads generation.json. Returns None if the directory has neither that file nor a shard. DamagedError:
     the shards of the directory cannot be used. DiskError."""
     known = read_generation(layout.identity)
-    if known is None and layout.shards.exists() and any(file for _, file, _ in shard_files(layout)):
+    if known is None and layout.shards.is_dir() and any(file for _, file, _ in shard_files(layout)):
         raise DamagedError(f"{layout.identity} is missing")
     return known
 
@@ -190,16 +190,19 @@ def _take_stock(
     held = _find_leases(started.layout)
     started.events.append(event)
     for dataset, name in started.layout.generations():
-        generation = GenerationId(dataset, name)
+        generation, layout = GenerationId(dataset, name), started.layout.generation(dataset, name)
+        exists = layout.shards.is_dir()
         try:
-            known = _known(started.layout.generation(*generation))
+            known = _known(layout)
         except DamagedError as error:
-            if not started.layout.generation(*generation).shards.exists():
+            if not exists:
                 continue
             why = started.damaged[generation] = str(error)
             _log.error("generation cannot be read: its shards make room", dataset=dataset, why=why)
             known = _in_place_of(started, generation, held)
-        if known is not None:
+        if known is None:
+            started.foreign += sum(size for *_, size in shard_files(layout)) if exists else 0
+        else:
             started.generations[generation] = known
             if known.schema is not None:
                 started.work.schemas[generation] = json.loads(known.schema)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
+import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,12 +23,20 @@ _EXAMPLES = 10  # of skipped units, for each reason
 
 
 def read(path: Path) -> bytes | None:
-    """Returns the content of a file, or None if the file does not exist. DiskError."""
+    """Returns the content of a file, or None if the file does not exist. DamagedError for anything but a
+    regular file: a link is not followed, and a pipe not waited for. DiskError."""
     with refusing(f"cannot read {path}"):
         try:
-            return path.read_bytes()
+            if not stat.S_ISREG(path.lstat().st_mode):
+                raise DamagedError(f"{path} is not a regular file: remove it")
+            with open(path, "rb", opener=_carefully) as file:
+                return file.read()
         except FileNotFoundError:
             return None
+
+
+def _carefully(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def replace(path: Path, content: bytes) -> None:
@@ -53,11 +63,17 @@ def replace(path: Path, content: bytes) -> None:
 def append(path: Path, content: bytes, end: int) -> int:
     """Cuts a file to its first `end` bytes, and appends content, durably. Returns the new end.
 
-    The cut removes a line that was not written whole. On DiskError the caller may repeat the call.
+    The cut removes a line that was not written whole. DamagedError: the file has become shorter. On
+    DiskError the caller may repeat the call.
     """
     with refusing(f"cannot append to {path}"):
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
         try:
+            if (size := os.fstat(fd).st_size) < end:
+                raise DamagedError(
+                    f"{path} has {size} bytes, expected at least {end}: restore the file, which somebody "
+                    "has changed"
+                )
             os.ftruncate(fd, end)
             os.lseek(fd, end, os.SEEK_SET)
             _write(fd, content)
@@ -77,8 +93,21 @@ def _write(fd: int, content: bytes) -> None:
 
 
 def write_json(path: Path, content: Mapping[str, Any], indent: int | None = None) -> None:
-    """Replaces a JSON file of version 1, durably. DiskError."""
-    replace(path, json.dumps({"version": 1, **content}, indent=indent).encode("ascii") + b"\n")
+    """Replaces a JSON file of version 1, durably. Its `check` is a digest of the rest. DiskError."""
+    whole = {"version": 1, **content}
+    text = json.dumps({**whole, "check": check_of(whole)}, indent=indent)
+    replace(path, text.encode("ascii") + b"\n")
+
+
+def check_of(content: Mapping[str, Any]) -> str:
+    """Returns a digest of a JSON object, in the order of its keys."""
+    return hashlib.blake2b(json.dumps(content).encode("ascii"), digest_size=8).hexdigest()
+
+
+def is_sound(content: dict[str, Any]) -> bool:
+    """Takes `check` out of a JSON object. Returns whether it is right; a person may have removed it."""
+    check = content.pop("check", None)
+    return check is None or check == check_of(content)
 
 
 def read_json(path: Path, decode: Callable[[Any], Content], remedy: str) -> Content | None:
@@ -89,7 +118,7 @@ def read_json(path: Path, decode: Callable[[Any], Content], remedy: str) -> Cont
         return None
     try:
         content = json.loads(text)
-        if content["version"] == 1:
+        if content["version"] == 1 and is_sound(content):
             return decode(content)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         pass

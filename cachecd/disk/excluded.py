@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from cachecd.disk.durable import append, read
+from cachecd.disk.durable import append, check_of, is_sound, read
 from cachecd.errors import DamagedError
 
 
@@ -78,12 +78,16 @@ class ExcludedFile:
             self._append({"exclusion": name, "done": True})
 
     def _append(self, fields: dict[str, object]) -> None:
+        fields = {**fields, "check": check_of(fields)}
         line = json.dumps(fields).encode("ascii") + b"\n"
         self._end = append(self._path, line, self._end)
         self._take(line)
 
     def _take(self, line: bytes) -> None:
-        match json.loads(line):
+        content = json.loads(line)
+        if not (isinstance(content, dict) and is_sound(content)):
+            raise ValueError("the check is wrong")
+        match content:
             case {"exclusion": str(name), "done": True}:
                 self._open.pop(name, None)
             case {"exclusion": str(name), "dataset": str(dataset), "keys": [*keys]}:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 DATA, SIDECAR = ".tfrecord", ".idx"
 MARKS = (".bad", ".old")
+MOST_NUMBER, MOST_VERSION = (1 << 62) - 1, (1 << 32) - 1
 NEW = ".new"  # at the end of a temporary file's name
 
 _NAME, _HASH = r"[A-Za-z0-9][A-Za-z0-9_-]*", r"[0-9a-f]{16}(-[1-9][0-9]*)?"
@@ -96,9 +97,9 @@ class Layout:
         if not self.datasets.exists():
             return
         for dataset in sorted(self.datasets.iterdir()):
-            if _DATASET.fullmatch(dataset.name) and dataset.is_dir():
+            if _DATASET.fullmatch(dataset.name) and _is_directory(dataset):
                 for directory in sorted(dataset.iterdir()):
-                    if _GENERATION.fullmatch(directory.name) and directory.is_dir():
+                    if _GENERATION.fullmatch(directory.name) and _is_directory(directory):
                         yield dataset.name, directory.name
 
 
@@ -156,6 +157,11 @@ class GenerationLayout:
         return self.shards / (_name(number, 0) + ".old")
 
 
+def _is_directory(path: Path) -> bool:
+    """A link is not one: its files belong to somebody else, or would be removed twice."""
+    return path.is_dir() and not path.is_symlink()
+
+
 def is_known(path: str) -> bool:
     """Whether the daemon writes a file with this path below cache.dir, besides shards."""
     return bool(_SMALL_FILE.fullmatch(path))
@@ -168,11 +174,16 @@ def shard_file(path: str) -> ShardFile | None:
 
 
 def parse(name: str) -> ShardFile | None:
-    """Parses a file name in `shards/`. Returns None for an unknown file."""
+    """Parses a file name in `shards/`. Returns None for an unknown file, also for a number above
+    MOST_NUMBER and a version above MOST_VERSION, which the daemon never writes."""
     match = _SHARD_FILE.fullmatch(name)
     if match is None:
         return None
+    if len(match["number"]) > 19 or len(match["version"] or "") > 10:
+        return None
     number, version = int(match["number"]), int(match["version"] or 0)
+    if number > MOST_NUMBER or version > MOST_VERSION:
+        return None
     if _name(number, version) + match["kind"] != name or (version and match["kind"] == ".old"):
         return None
     return ShardFile(number, version, match["kind"])

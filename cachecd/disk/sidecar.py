@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import errno
 import json
+import re
+import stat
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from cachecd.disk.filesystem import refusing
+from cachecd.disk.layout import parse
 from cachecd.errors import DiskError, LostError
 from cachecd.model import Cursor, Skipped
 from cachecd_client import _core
 from cachecd_client.errors import CorruptError
+
+_GENERATION = re.compile(r'"generation": ?"([^"]*)"')
+_NUMBER = re.compile(r'"number": ?(\d+)')
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +43,11 @@ class Head:
 
 
 def read_head(path: Path) -> Head:
-    """Reads only the header and the meta text of a sidecar. LostError: the sidecar is damaged or missing.
-    DiskError: the disk refuses to read it."""
+    """Reads only the header and the meta text of a sidecar. LostError: the sidecar is damaged or missing,
+    or it is the sidecar of another shard. DiskError: the disk refuses to read it."""
     with _lost(path):
         text, records, data_bytes, digest, units = _core.read_sidecar_head(str(path))
+        _refuse_other(path, text)
         meta = json.loads(text)
         before, after = (_cursor(meta.get(name)) for name in ("before", "after"))
         skipped = tuple(Skipped(*row) for row in meta.get("skipped", ()))
@@ -51,7 +58,22 @@ def read_head(path: Path) -> Head:
 def read_sidecar(path: Path) -> _core.Sidecar:
     """Reads a whole sidecar, and verifies all of its CRCs. Raises the errors of `read_head`."""
     with _lost(path):
-        return _core.Sidecar.read(str(path))
+        sidecar = _core.Sidecar.read(str(path))
+        _refuse_other(path, sidecar.meta)
+        return sidecar
+
+
+def _refuse_other(path: Path, meta: str) -> None:
+    """ValueError if the meta text names another generation or number than the path. Without parsing it: a
+    search reads 100,000 sidecars."""
+    file = parse(path.name)
+    for pattern, expected in (
+        (_GENERATION, path.parents[1].name),
+        (_NUMBER, str(file and file.number)),
+    ):
+        named = pattern.search(meta)
+        if named is not None and named[1] != expected:
+            raise ValueError(f"it is the sidecar of shard {named[1]}, expected {expected}")
 
 
 def holds(path: Path, keys: Collection[bytes]) -> bool:
@@ -83,6 +105,8 @@ def _cursor(packed: str | None) -> Cursor | None:
 def _lost(path: Path) -> Iterator[None]:
     """Raises LostError for damage, and DiskError for a disk that fails."""
     try:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise LostError(f"{path} is not a regular file")
         yield
     except FileNotFoundError as error:
         raise LostError(f"{path} is missing") from error

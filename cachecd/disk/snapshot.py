@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from cachecd.disk.durable import read, replace
+from cachecd.errors import DamagedError
 from cachecd.model import ShardFacts
 
 _HEADER = struct.Struct("<8sIQ16s")  # magic, version, rows, digest of the rows
@@ -33,7 +34,10 @@ def write_snapshot(path: Path, shards: Iterable[tuple[int, ShardFacts]]) -> None
 def read_snapshot(path: Path) -> dict[int, ShardFacts]:
     """Returns the shards by number. A snapshot that is missing, damaged or of another version has none: all
     sidecars are read then. DiskError."""
-    content = read(path) or b""
+    try:
+        content = read(path) or b""
+    except DamagedError:
+        return {}
     if len(content) < _HEADER.size:
         return {}
     magic, version, count, digest = _HEADER.unpack_from(content)

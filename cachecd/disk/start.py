@@ -13,6 +13,7 @@ import stat
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 
 from cachecd.disk import publish
@@ -26,6 +27,8 @@ from cachecd.errors import LostError
 from cachecd.model import Cursor, Shape, ShardFacts, ShardFound
 
 _DATA, _SIDECAR = DATA, DATA + SIDECAR
+# Shards of a stream that are retired while older ones are leased: more are no gap, but somebody's copies.
+_LONGEST_GAP = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,7 @@ def foreign_directories(layout: Layout) -> Iterator[int]:
     `shards/`. DiskError."""
     with refusing(f"cannot look at {layout.root}"):
         folders = layout.directories()
-        known = {*folders, *(folder / "shards" for folder in folders)}
+        known = {*folders, *(layout.generation(*name).shards for name in layout.generations())}
         for folder in folders:
             with os.scandir(folder) as entries:
                 for entry in entries:
@@ -189,6 +192,17 @@ class _Files:
             self.allocated.setdefault(name, blocks * 512)
             self.versions.setdefault(number, set()).add(0)
 
+    def forget(self, number: int) -> int:
+        """Takes a number for foreign. Returns its bytes."""
+        names = self.of(number)
+        for name in names:
+            self.sizes.pop(name, None)
+            self.sidecars.discard(name)
+        self.bad = {name for name in self.bad if name[0] != number}
+        self.old.discard(number)
+        self.versions.pop(number, None)
+        return sum(self.allocated.pop(name, 0) for name in names)
+
     def _add(self, name: Name, kind: str, status: os.stat_result) -> None:
         if kind == ".bad":
             self.bad.add(name)
@@ -238,6 +252,11 @@ class _Inspection:
             new = layout.temporary(*name)
             self._stray.append(new if kind == ".new" else layout.temporary_sidecar(*name))
         numbers = sorted({*files.plain_sizes, *files.versions})
+        for place, (number, following) in enumerate(pairwise(numbers), 1):
+            if following - number > _LONGEST_GAP * (self._shape.streams + 1):
+                files.foreign += sum(map(files.forget, numbers[place:]))
+                numbers = numbers[:place]
+                break
         sizes, blocks, sidecars = files.plain_sizes, files.plain_blocks, files.plain_sidecars
         for number in numbers:
             facts = known.get(number)
@@ -349,10 +368,10 @@ class _Inspection:
 
     @cached_property
     def _newest(self) -> dict[int, int]:
-        """The highest j of each stream for which both files exist."""
+        """The highest j of each stream for which both files exist, and no mark as retired."""
         newest: dict[int, int] = {}
         pairs = {number for number, _ in self._files.sizes.keys() & self._files.sidecars}
-        for number in pairs.union(self._files.plain_sizes):
+        for number in pairs.difference(self._files.old).union(self._files.plain_sizes):
             stream, j = self._shape.split(number)
             newest[stream] = max(newest.get(stream, -1), j)
         return newest

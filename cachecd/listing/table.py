@@ -37,7 +37,8 @@ _TABLES = 4
 _COLUMNS = "number, key, begin, size, etag, label"
 _UPDATE = "UPDATE units SET size = ?, etag = ?, label = ? WHERE number = ?"
 _DEFER = "INSERT OR REPLACE INTO rewritten (size, etag, label, number) VALUES (?, ?, ?, ?)"
-_DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+# A constraint fails only where the table and its index differ.
+_DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT}
 
 Row = tuple[Any, ...]
 

@@ -9,13 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachecd.disk.identity import directory_name
-from cachecd.disk.layout import GenerationLayout, Layout, ShardFile, is_known, parse, shard_file
+from cachecd.disk.layout import (
+    MOST_NUMBER,
+    MOST_VERSION,
+    GenerationLayout,
+    Layout,
+    ShardFile,
+    is_known,
+    parse,
+    shard_file,
+)
 
 DATASET = r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}"  # as in the configuration
 LAYOUT = GenerationLayout(Path("/c/datasets/train/0123456789abcdef"))
 
 
-@given(st.integers(0), st.integers(0))
+@given(st.integers(0, MOST_NUMBER), st.integers(0, MOST_VERSION))
 def test_every_name_that_is_written_is_read(number, version):
     assert parse(LAYOUT.shard(number, version).name) == ShardFile(number, version, ".tfrecord")
     assert parse(LAYOUT.sidecar(number, version).name) == (number, version, ".tfrecord.idx")
