@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 import structlog
 
 from cachecd.config import DatasetConfig
-from cachecd.disk.durable import read, replace
+from cachecd.disk.durable import read_json, write_json
 from cachecd.errors import (
     ConfigError,
+    DamagedError,
     DiskError,
     RewrittenError,
     SourceError,
@@ -105,17 +106,19 @@ class ListingKeeper:
     listed units are fed meanwhile.
 
     Every change of the listing is delivered as Listed, and then `changed` is called. `classes`: the path of
-    the file of class numbers. `reserve` reserves room for a page, if there is any, given the bytes of this
-    page and those that the page before took; a page takes at most `page_bytes`. `reason`: why the last
-    attempt failed, or what it waits for, or "". `rewritten`: units with a new ETag, size or label since the
-    start. `objects`: how many objects this attempt has listed. `ended`: when the last listing ended, by the
-    monotonic clock; 0 if none has."""
+    the file of class numbers, which exists if the generation `is_fed`: its streams have begun. `reserve`
+    reserves room for a page, if there is any, given the bytes of this page and those that the page before
+    took; a page takes at most `page_bytes`. `reason`: why the last attempt failed, or what it waits for, or
+    "". `rewritten`: units with a new ETag, size or label since the start. `objects`: how many objects this
+    attempt has listed. `ended`: when the last listing ended, by the monotonic clock; 0 if none has.
+    """
 
     name: GenerationId
     config: DatasetConfig
     listing: GenerationListing
     lister: Lister
     classes: Path
+    is_fed: bool
     reserve: Callable[[int, int, bool], bool]
     page_bytes: Callable[[], int]
     deliver: Callable[[ev.Event], None]
@@ -167,8 +170,12 @@ class ListingKeeper:
         source = self.config.source
         if not source.awaits_classes:
             self.listing.classes = source.classes
-        elif (text := await asyncio.to_thread(read, self.classes)) is not None:
-            self.listing.classes = ClassNames.decode(text).names
+        else:
+            remedy = f". Restore it, or remove {self.classes.parent}"
+            known = await asyncio.to_thread(read_json, self.classes, ClassNames.of, remedy)
+            if known is None and self.is_fed:
+                raise DamagedError(f"{self.classes} is missing{remedy}")
+            self.listing.classes = known.names if known is not None else ()
 
     async def _until_listed(self, judges: bool, longest: float) -> Changes:
         """`longest`: the most seconds between two attempts."""
@@ -265,6 +272,7 @@ class ListingKeeper:
         """Numbers the new classes, durably. DiskError."""
         if self.config.source.awaits_classes:
             names = ClassNames(self.listing.classes)
-            if (extended := names.extended(self._labels)) is not names:
-                await asyncio.to_thread(replace, self.classes, extended.encode())
+            extended = names.extended(self._labels)
+            if extended is not names or not self.classes.exists():
+                await asyncio.to_thread(write_json, self.classes, extended.content())
                 self.listing.classes = extended.names

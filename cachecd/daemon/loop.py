@@ -100,9 +100,14 @@ class CacheLoop:
         self.feeding = self.runner.feeding
         self._keepers = {name: self._configured(name) for name in started.configured}
         for keeper in self._keepers.values():
-            with contextlib.suppress(DiskError):  # `keep` repeats it, and reports the error
+            try:
                 await keeper.load_classes()  # before a stream opens that needs the numbers
+            except DiskError as error:  # `keep` repeats it, and logs the error
+                keeper.reason, keeper.doubted = str(error), True
         for event in started.events:
+            if isinstance(event, ev.Listed):
+                unread = self._keepers[event.generation.dataset]
+                event = event._replace(reason=unread.reason, doubted=unread.doubted)
             self.feed(event)
         started.events.clear()  # they hold the facts of all shards
         for name, values in self._stale_values().items():
@@ -277,8 +282,10 @@ class CacheLoop:
         dataset = self._config.datasets[name]
         return ListingKeeper(
             *(generation, dataset, listing, self._lister),
-            started.layout.classes(name, classes_rule(dataset)),
-            *(partial(self._reserve, generation), self._page_bytes, self.feed),
+            *(started.layout.classes(name, classes_rule(dataset)), shape is not None),
+            partial(self._reserve, generation),
+            self._page_bytes,
+            self.feed,
             lambda: self.feeding.wake(generation),
         )
 

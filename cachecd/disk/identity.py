@@ -67,6 +67,8 @@ def read_generation(path: Path) -> Generation | None:
                 "shape": None | dict() as fixed,
                 "schema": None | str() as schema,
             }:
+                if schema is not None:
+                    json.loads(schema)
                 return Generation(identity, made, seed, shard_size, _shape(fixed, seed), schema)
         raise ValueError("expected a generation")
 

@@ -34,7 +34,7 @@ class Bench:
         self.ordered = True
         self.keeper = ListingKeeper(
             *(NAME, DatasetConfig.model_validate({"source": source, **config}), listing),
-            *(self, folder / "classes.json", self._reserve, lambda: 1 << 30),
+            *(self, folder / "classes.json", False, self._reserve, lambda: 1 << 30),
             *(self._deliver, self._changed),
         )
 
