@@ -99,8 +99,8 @@ def _mark(mark: Path, sidecar: Path) -> None:
     with refusing(f"cannot write {mark}"):
         if os.path.lexists(mark):
             return
-        with contextlib.suppress(FileNotFoundError):
-            os.link(sidecar, mark, follow_symlinks=False)
+        if sidecar.is_file() and not sidecar.is_symlink():
+            os.link(sidecar, mark)
             return
         os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640))
 
@@ -188,7 +188,8 @@ def unlink(
     for name in names:
         proceed()
         for path in (layout.shard(*name), layout.sidecar(*name), layout.bad(*name)):
-            with refusing(f"cannot remove {path}"):
+            # A directory in the place of a file is somebody's, and stays.
+            with refusing(f"cannot remove {path}"), contextlib.suppress(IsADirectoryError):
                 path.unlink(missing_ok=True)
     _sync(layout)
     numbers = {number for number, _ in names}

@@ -55,18 +55,22 @@ class Leases:
             self._out.append(state)
             return
         if state.renew(event.local_rank, now):
-            self._out.append(do.MarkLease(state.lease.id))
-        state.requests.append(event.request)
-        if state.written and event.epoch not in state.marking:
-            self._reply_granted(state, is_repeated=event.epoch != state.lease.epoch)
+            self._mark(state)
+        state.requests[event.request] = event.epoch != state.lease.epoch
+        self._reply_granted(state)
 
-    def _reply_granted(self, state: LeaseState, is_repeated: bool = False) -> None:
-        name, coverage = (
-            state.lease.id,
-            self._room.datasets[state.lease.dataset].generation.coverage,
-        )
-        note = state.repeats if is_repeated else state.note
-        self._out += [do.ReplyGranted(each, name, coverage, note) for each in state.requests]
+    def _mark(self, state: LeaseState, epoch: int | None = None) -> None:
+        """Notes what a start must know before a rank is granted the lease."""
+        state.marking += 1
+        self._out.append(do.MarkLease(state.lease.id, epoch=epoch))
+
+    def _reply_granted(self, state: LeaseState) -> None:
+        if not state.written or state.marking:
+            return
+        coverage = self._room.datasets[state.lease.dataset].generation.coverage
+        for request, is_repeated in state.requests.items():
+            note = state.repeats if is_repeated else state.note
+            self._out.append(do.ReplyGranted(request, state.lease.id, coverage, note))
         state.requests.clear()
 
     def _refusal(self, event: AcquireAsked) -> tuple[str, str] | None:
@@ -128,15 +132,15 @@ class Leases:
         last.held_by.clear()
         last.grace_until = now + GRACE
         last.repeats = f"the set of epoch {last.lease.epoch} is repeated: {why}"
-        last.marking.add(lease.epoch)
-        self._out += [do.MarkLease(last.lease.id), do.MarkLease(last.lease.id, epoch=lease.epoch)]
+        self._mark(last)
+        self._mark(last, lease.epoch)
         return last
 
-    def marked(self, lease: str, epoch: int | None) -> None:
-        """A mark is durable, or the disk refused it. The ranks that repeat a set may lock the manifest."""
-        if epoch is not None and (state := self.by_id.get(lease)) is not None:
-            state.marking.discard(epoch)
-            self._reply_granted(state, is_repeated=True)
+    def marked(self, lease: str) -> None:
+        """A mark is durable, or the disk refused it: a start may then wait for a rank in vain."""
+        if (state := self.by_id.get(lease)) is not None:
+            state.marking -= 1
+            self._reply_granted(state)
 
     def _has_excluded(self, lease: Lease) -> bool:
         """Whether a shard of a lease holds an excluded record, or may: it has another version by now."""
@@ -370,7 +374,7 @@ class Leases:
         self.ended(lease)
         last = self._repeated(state.lease, reason, now) if may_repeat else None
         if last is not None:
-            last.requests += requests
+            last.requests |= dict.fromkeys(requests, True)
         else:
             self._out += [do.ReplyWaiting(each, 0, 0, reason) for each in requests]
 

@@ -23,7 +23,7 @@ GRACE = 30.0
 @dataclass(slots=True)
 class LeaseState:
     """A lease that is granted or held. `held_by`: ranks that held it, as a start will know them. `requests`
-    wait for the manifest, until it is `written`, or for the mark of a further epoch (`marking`).
+    (and whether each is of a further epoch) wait until the manifest is `written`, and for `marking` marks.
     `allocated`: bytes on disk of its shards. `note`: what the set lacks, and why. `repeats`: why this is
     the lease of a further epoch too."""
 
@@ -31,9 +31,9 @@ class LeaseState:
     allocated: int
     grace_until: float
     written: bool = False
-    requests: list[str] = field(default_factory=list)
+    requests: dict[str, bool] = field(default_factory=dict)
     held_by: set[int] = field(default_factory=set)
-    marking: set[int] = field(default_factory=set)
+    marking: int = 0
     note: str = ""
     repeats: str = ""
 

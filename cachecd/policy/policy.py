@@ -239,8 +239,10 @@ class Policy:
                 self._repair.excluded(exclusion)
             case do.WriteManifest(lease):
                 self.leases.written(lease.id)
-            case do.MarkLease(lease, _, epoch):
-                self.leases.marked(lease, epoch)
+            case do.MarkLease(lease, None):
+                self.leases.marked(lease)
+            case do.MarkLease():
+                pass
             case do.EndLease(name):
                 self.restraint.wanted_at = now
                 self.leases.ended(name)
@@ -260,9 +262,9 @@ class Policy:
                 self._repair.reported(ev.DamageReported("", name, number, version))
             case do.PublishShard(stream):
                 self._feeding.refused(self.datasets[stream.dataset].generation, stream)
-            case do.MarkLease(lease, _, epoch):
-                self.leases.marked(lease, epoch)
-            case do.EndLease():
+            case do.MarkLease(lease, None):
+                self.leases.marked(lease)
+            case do.EndLease() | do.MarkLease():
                 pass  # the next probe finds the lease again
             case do.RemakeShard(name, number):
                 gen = self.room.by_id[name]

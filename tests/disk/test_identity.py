@@ -50,7 +50,7 @@ def test_generation_is_read_back(tmp_path):
     path = tmp_path / "generation.json"
     assert read_generation(path) is None
     for shape in (None, Shape(8, 32, 16, 1 << 26, 7)):
-        for schema in (None, "schema"):
+        for schema in (None, "{}"):
             made = Generation(FULL, 12.5, 7, 1 << 26, shape, schema)
             write_generation(path, made)
             assert read_generation(path) == made
