@@ -18,11 +18,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from cachecd.disk.filesystem import refusing
+from cachecd.disk.filesystem import CAREFULLY, refusing
 from cachecd.disk.locks import try_write_lock
 from cachecd.errors import ConfigError, DiskError, InUseError
 
-_CAREFULLY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _HOLDER = 512
 SOCKET_PATH_BYTES = 107  # sun_path holds 108 with its NUL
 
@@ -48,7 +47,7 @@ def _owned(resource: str, lock: Path, endpoint: str) -> Iterator[None]:
 
 def _lock(resource: str, lock: Path) -> int | None:
     """Locks the file. None if its last holder was just unlinking it."""
-    fd = os.open(lock, os.O_RDWR | os.O_CREAT | _CAREFULLY, 0o600)
+    fd = os.open(lock, os.O_RDWR | os.O_CREAT | CAREFULLY, 0o600)
     try:
         if not try_write_lock(fd):
             raise InUseError(f"{resource} is in use by {_holder(os.pread(fd, 4096, 0))}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cachecd.disk.filesystem import refusing, sync_directory
+from cachecd.disk.filesystem import open_carefully, refusing, sync_directory
 from cachecd.disk.layout import NEW
 from cachecd.errors import DamagedError
 from cachecd.model import Cursor
@@ -29,14 +29,10 @@ def read(path: Path) -> bytes | None:
         try:
             if not stat.S_ISREG(path.lstat().st_mode):
                 raise DamagedError(f"{path} is not a regular file: remove it")
-            with open(path, "rb", opener=_carefully) as file:
+            with open(path, "rb", opener=open_carefully) as file:
                 return file.read()
         except FileNotFoundError:
             return None
-
-
-def _carefully(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def replace(path: Path, content: bytes) -> None:

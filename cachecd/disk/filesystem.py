@@ -23,6 +23,13 @@ _NETWORK = frozenset(
 )
 # A FUSE file system may be remote, as sshfs, s3fs and gcsfuse are. These are local.
 _LOCAL_FUSE = frozenset({"fuse.bindfs", "fuse.fuse-overlayfs", "fuse.mergerfs"})
+# Flags of `os.open`: a link or a pipe in the place of a file is never followed, and never waited for.
+CAREFULLY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+def open_carefully(path: str, flags: int) -> int:
+    """An `opener` of `open` that adds CAREFULLY. OSError."""
+    return os.open(path, flags | CAREFULLY)
 
 
 @contextmanager

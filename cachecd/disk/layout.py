@@ -86,7 +86,7 @@ class Layout:
         return GenerationLayout(self.dataset(dataset) / name)
 
     def directories(self) -> list[Path]:
-        """Returns every directory that the daemon makes, but those of shards. OSError."""
+        """Returns every directory that the daemon makes, except `shards/`. OSError."""
         generations = [self.generation(*name).root for name in self.generations()]
         datasets = sorted({generation.parent for generation in generations})
         return [self.root, self.leases, self.datasets, *datasets, *generations]

@@ -14,15 +14,13 @@ from pathlib import Path
 
 import structlog
 
-from cachecd.disk.filesystem import refusing
+from cachecd.disk.filesystem import CAREFULLY, open_carefully, refusing
 from cachecd.disk.layout import NEW, Layout
 from cachecd.disk.locks import is_locked, try_write_lock
 from cachecd.errors import DiskError
 
 _log = structlog.get_logger("cachecd.disk")
 _SUFFIX, _HELD = ".json", ".held"
-# A link or a pipe under a manifest's name is never followed, and never waited for.
-_CAREFULLY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +56,7 @@ def mark(layout: Layout, lease: str, rank: int | None = None, epoch: int | None 
     rank has held it yet. DiskError."""
     line = f"rank {rank}" if rank is not None else "again" if epoch is None else f"epoch {epoch}"
     with refusing(f"cannot mark the lease {lease}"):
-        flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | _CAREFULLY
+        flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | CAREFULLY
         fd = os.open(_mark(layout, lease), flags, 0o640)
         try:
             os.write(fd, f"{line}\n".encode())
@@ -69,7 +67,7 @@ def mark(layout: Layout, lease: str, rank: int | None = None, epoch: int | None 
 def _marked(mark: Path) -> tuple[frozenset[int], frozenset[int]]:
     """The ranks and epochs of a mark. Damage costs a line: the start waits for the rank."""
     ranks, epochs, text = set[int](), set[int](), b""
-    with contextlib.suppress(OSError), open(mark, "rb", opener=_unfollowed) as file:
+    with contextlib.suppress(OSError), open(mark, "rb", opener=open_carefully) as file:
         text = file.read()
     for line in text.split(b"\n")[:-1]:
         word, _, number = line.partition(b" ")
@@ -96,7 +94,7 @@ def find_manifests(layout: Layout) -> list[FoundManifest]:
             elif name.endswith(_SUFFIX + NEW) or lone_mark:
                 path.unlink(missing_ok=True)
             elif name.endswith(_SUFFIX):
-                with open(path, "rb", opener=_unfollowed) as file:
+                with open(path, "rb", opener=open_carefully) as file:
                     held = is_locked(file.fileno())
                     text = file.read()
                 manifests.append(FoundManifest(lease, text, held, *_marked(_mark(layout, lease))))
@@ -108,7 +106,7 @@ def is_held(layout: Layout, lease: str) -> bool:
     # No Path: with one, a probe took 25 us instead of 7, and 100 leases are probed twice a second.
     path = f"{layout.root}/leases/{lease}{_SUFFIX}"
     try:
-        fd = os.open(path, os.O_RDONLY | _CAREFULLY)
+        fd = os.open(path, os.O_RDONLY | CAREFULLY)
         try:
             return is_locked(fd)
         finally:
@@ -128,7 +126,7 @@ def end_lease(layout: Layout, lease: str) -> bool:
     path = layout.manifest(lease)
     with refusing(f"cannot end the lease {path}"):
         try:
-            fd = os.open(path, os.O_RDWR | _CAREFULLY)
+            fd = os.open(path, os.O_RDWR | CAREFULLY)
         except FileNotFoundError:
             return True
         try:
@@ -149,7 +147,3 @@ def _readable_by_group(path: str, flags: int) -> int:
     fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
     os.fchmod(fd, 0o640)  # whatever the umask
     return fd
-
-
-def _unfollowed(path: str, flags: int) -> int:
-    return os.open(path, flags | _CAREFULLY)

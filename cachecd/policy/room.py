@@ -32,9 +32,8 @@ class Room:
         self.by_id: dict[GenerationId, Generation] = {}
         self.measured = Measured(0)
         self.pages: dict[GenerationId, int] = {}  # bytes that wait for room, by listing
-        self._writing: dict[
-            GenerationId, int
-        ] = {}  # bytes of the page that is being written, by listing
+        # Bytes of the page that is being written, by listing.
+        self._writing: dict[GenerationId, int] = {}
         # Bytes of pages that were written since the last measurement began, and in the period before: a
         # measurement that runs meanwhile may lack them.
         self._paged = self._paged_before = 0
