@@ -6,7 +6,6 @@ One thread calls `write`, another `search`: writes are short and in order, searc
 from __future__ import annotations
 
 import contextlib
-import errno
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Event
@@ -20,7 +19,7 @@ from cachecd.disk.durable import Skips, State, write_figures, write_state
 from cachecd.disk.excluded import ExcludedFile, Exclusion
 from cachecd.disk.identity import read_generation, write_generation
 from cachecd.disk.layout import GenerationLayout, Layout
-from cachecd.disk.sidecar import Head, holds, is_lost, read_head, read_sidecar
+from cachecd.disk.sidecar import LOST, Head, holds, is_lost, read_head, read_sidecar
 from cachecd.disk.start import find_holders
 from cachecd.errors import DamagedError, DiskError, LostError, NameTakenError
 from cachecd.model import Cursor, ShardFacts, Skipped, StreamId
@@ -38,7 +37,6 @@ Write = (
 )  # fmt: skip
 _log = structlog.get_logger("cachecd.daemon")
 _NONE = Skips()
-_DAMAGE = (errno.ENOENT, errno.EIO)  # what the disk says of a file that is lost
 Search = do.VerifyShard | do.FindHolders | do.RemakeShard
 
 
@@ -256,13 +254,13 @@ class DiskWork:
             return True
         with filesystem.refusing(f"cannot verify {shard}"):
             try:
+                is_whole = filesystem.regular_size(shard) == sidecar.data_bytes
                 offsets = scan(str(shard), verify=True)
-                is_whole = shard.stat().st_size == sidecar.data_bytes
                 return is_whole and offsets.tolist() == sidecar.offsets.tolist()
-            except CorruptError:
+            except (CorruptError, DamagedError):
                 return False
             except OSError as error:
-                if error.errno not in _DAMAGE:
+                if error.errno not in LOST:
                     raise
                 return False
 

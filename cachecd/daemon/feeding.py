@@ -16,7 +16,7 @@ import structlog
 from cachecd.daemon.disk_work import DiskWork, generation_of
 from cachecd.daemon.listings import GenerationListing
 from cachecd.disk.layout import GenerationLayout
-from cachecd.errors import DiskError
+from cachecd.errors import DamagedError, DiskError
 from cachecd.executors import Executor
 from cachecd.model import Cursor, More, Place, Shape, ShardFacts, StreamId, Unit
 from cachecd.policy import commands as do
@@ -319,10 +319,12 @@ class Feeding:
 
     async def _read(self, stream: _Stream, read: Callable[[], Awaitable[Result]]) -> Result | None:
         """Reads the listing, and repeats the call while the disk refuses. None: the stream was closed or
-        opened again meanwhile."""
+        opened again meanwhile, or the listing is damaged."""
         while self._streams.get(stream.id) is stream:
             try:
                 result = await read()
+            except DamagedError:
+                return None  # until the next start
             except DiskError as error:
                 _log.warning("listing not read", stream=str(stream.id), why=str(error))
                 await asyncio.sleep(_RETRY)

@@ -229,8 +229,12 @@ class CacheLoop:
     def why_stopped(self, name: str) -> str:
         """Returns why nothing is fetched for a dataset, or ""."""
         dataset = self.policy.datasets[name]
-        why = dataset.source.why or dataset.generation.contradicted or dataset.generation.reason
+        why = self._why_not_read(name) or dataset.generation.reason
         return why or self._stopped.reasons.get(_workers(name), "")
+
+    def _why_not_read(self, name: str) -> str:
+        dataset, table = self.policy.datasets[name], self._started.listings[name].table
+        return table.damage or dataset.source.why or dataset.generation.contradicted
 
     def why_ingest_stops(self) -> str:
         """Returns why nothing is fetched for any dataset, or ""."""
@@ -320,9 +324,8 @@ class CacheLoop:
         """Logs a failure of the disk or a source."""
         why = self.policy.disk.why
         self._stopped.note("the disk of cache.dir", why and f"{why}. Check df, df -i and dmesg")
-        for name, dataset in self.policy.datasets.items():
-            why = dataset.source.why or dataset.generation.contradicted
-            self._stopped.note(_source(name), why)
+        for name in self.policy.datasets:
+            self._stopped.note(_source(name), self._why_not_read(name))
 
     # --- time
 

@@ -154,9 +154,8 @@ async def _open(started: Start, config: Config, name: str, dataset: DatasetConfi
     while True:
         generation = GenerationId(name, directory_name(identity, copy))
         layout = started.layout.generation(*generation)
-        with filesystem.refusing(f"cannot make {layout.root}"):
-            layout.shards.mkdir(parents=True, exist_ok=True)
         try:
+            _make_generation(layout)
             known = _known(layout)
             if known is None:
                 size = config.cache.shard_size
@@ -172,6 +171,18 @@ async def _open(started: Start, config: Config, name: str, dataset: DatasetConfi
             continue
         started.configured[name] = generation
         return
+
+
+def _make_generation(layout: GenerationLayout) -> None:
+    """DamagedError: something else has one of the names. DiskError."""
+    with filesystem.refusing(f"cannot make {layout.root}"):
+        try:
+            layout.shards.mkdir(parents=True, exist_ok=True)
+            filesystem.regular_size(layout.listing)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise DamagedError(f"{error.filename} is not a directory: remove it") from error
+        except FileNotFoundError:
+            return  # a new listing
 
 
 def _known(layout: GenerationLayout) -> Generation | None:
@@ -191,17 +202,16 @@ def _take_stock(
     started.events.append(event)
     for dataset, name in started.layout.generations():
         generation, layout = GenerationId(dataset, name), started.layout.generation(dataset, name)
-        exists = layout.shards.is_dir()
+        if not layout.shards.is_dir():
+            continue
         try:
             known = _known(layout)
         except DamagedError as error:
-            if not exists:
-                continue
             why = started.damaged[generation] = str(error)
             _log.error("generation cannot be read: its shards make room", dataset=dataset, why=why)
             known = _in_place_of(started, generation, held)
         if known is None:
-            started.foreign += sum(size for *_, size in shard_files(layout)) if exists else 0
+            started.foreign += sum(size for *_, size in shard_files(layout))
         else:
             started.generations[generation] = known
             if known.schema is not None:

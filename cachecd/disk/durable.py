@@ -6,13 +6,12 @@ import contextlib
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cachecd.disk.filesystem import open_carefully, refusing, sync_directory
+from cachecd.disk.filesystem import open_carefully, refusing, regular_size, sync_directory
 from cachecd.disk.layout import NEW
 from cachecd.errors import DamagedError
 from cachecd.model import Cursor
@@ -27,8 +26,7 @@ def read(path: Path) -> bytes | None:
     regular file: a link is not followed, and a pipe not waited for. DiskError."""
     with refusing(f"cannot read {path}"):
         try:
-            if not stat.S_ISREG(path.lstat().st_mode):
-                raise DamagedError(f"{path} is not a regular file: remove it")
+            regular_size(path)
             with open(path, "rb", opener=open_carefully) as file:
                 return file.read()
         except FileNotFoundError:

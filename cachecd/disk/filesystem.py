@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cachecd.errors import DiskError
+from cachecd.errors import DamagedError, DiskError
 from cachecd.quantities import Percent
 
 MOUNT_TABLE = Path("/proc/self/mountinfo")
@@ -30,6 +31,14 @@ CAREFULLY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 def open_carefully(path: str, flags: int) -> int:
     """An `opener` of `open` that adds CAREFULLY. OSError."""
     return os.open(path, flags | CAREFULLY)
+
+
+def regular_size(path: Path) -> int:
+    """Returns the size of a regular file. DamagedError for anything else of this name. OSError."""
+    found = path.lstat()
+    if not stat.S_ISREG(found.st_mode):
+        raise DamagedError(f"{path} is not a regular file: remove it")
+    return found.st_size
 
 
 @contextmanager

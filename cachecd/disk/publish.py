@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-from cachecd.disk.filesystem import refusing, sync_directory
+from cachecd.disk.filesystem import open_carefully, refusing, regular_size, sync_directory
 from cachecd.disk.layout import DATA, NEW, SIDECAR, GenerationLayout, parse
 from cachecd.disk.sidecar import read_head, read_sidecar
 from cachecd.errors import DamagedError, NameTakenError
@@ -135,7 +135,7 @@ def copy_without(
     try:
         with refusing(f"cannot copy {shard}"):
             # The writer counts both files in whole blocks.
-            sizes = (shard.stat().st_size, layout.sidecar(number, version).stat().st_size)
+            sizes = map(regular_size, (shard, layout.sidecar(number, version)))
             capacity = sum(-(-size // _BLOCK) * _BLOCK for size in sizes)
             writer = ShardWriter(str(new), capacity, len(sidecar.meta.encode()))
             try:
@@ -162,7 +162,7 @@ def _copy(
     starts = sidecar.offsets.tolist()
     stops = [*starts[1:], sidecar.data_bytes]
     units = (sidecar.indices.tolist(), sidecar.units.tolist(), sidecar.ordinals.tolist())
-    with open(shard, "rb") as file:
+    with open(shard, "rb", opener=open_carefully) as file:
         for start, stop, index, unit, ordinal in zip(starts, stops, *units, strict=True):
             proceed()
             frame = file.read(stop - start)

@@ -21,6 +21,9 @@ from cachecd.model import Cursor, Skipped
 from cachecd_client import _core
 from cachecd_client.errors import CorruptError
 
+LOST = (errno.ENOENT, errno.EIO)
+"""What the disk says of a file that is lost."""
+
 _GENERATION = re.compile(r'"generation": ?"([^"]*)"')
 _NUMBER = re.compile(r'"number": ?(\d+)')
 
@@ -82,10 +85,10 @@ def holds(path: Path, keys: Collection[bytes]) -> bool:
 
 
 def is_lost(error: DiskError) -> bool:
-    """Whether an error of this reader is of this sidecar alone: damage, or a page that the disk does not
+    """Whether an error is of this shard alone: damage, a missing file, or a page that the disk does not
     return."""
     cause = error.__cause__
-    is_unread = isinstance(cause, OSError) and cause.errno == errno.EIO
+    is_unread = isinstance(cause, OSError) and cause.errno in LOST
     return isinstance(error, LostError) or is_unread
 
 

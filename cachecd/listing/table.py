@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cachecd.errors import DamagedError, DiskError, SourceError
 from cachecd.model import ObjectInfo, Unit
@@ -17,30 +18,55 @@ VERSION = 1
 FIRST_BLOCK = 256  # units; each block after it is twice as large as the one before
 MOST_AT_ONCE = 1024  # units of a page, and of a look-up
 
+
+def _crc(row: tuple[Any, ...]) -> int:
+    """The CRC-32 of a row as text. In ASCII: what is printable depends on the version of Python."""
+    return zlib.crc32(ascii(row).encode())
+
+
 _PAGE = 4096  # bytes
 _CACHE = 8 << 10  # KiB of the file that SQLite keeps in memory
-# `rewritten`: changes that wait for the end of a listing. `totals`: one row; `bytes` may exceed 64 bits.
+# `crc`: of the row's other values; in `rewritten`, of the row after the change; in `totals`, also of the
+# number of units and of the ends. `rewritten`: changes that wait for the end of a listing. `totals`: one
+# row; `bytes` may exceed 64 bits.
 _SCHEMA = f"""
 BEGIN IMMEDIATE;
 PRAGMA user_version={VERSION};
 CREATE TABLE units (
     number INTEGER PRIMARY KEY, key TEXT NOT NULL, begin INTEGER NOT NULL, size INTEGER NOT NULL,
-    etag TEXT NOT NULL, label TEXT NOT NULL, UNIQUE (key, begin));
+    etag TEXT NOT NULL, label TEXT NOT NULL, crc INTEGER NOT NULL, UNIQUE (key, begin));
 CREATE TABLE blocks (end INTEGER PRIMARY KEY);
 CREATE TABLE rewritten (
-    number INTEGER PRIMARY KEY, size INTEGER NOT NULL, etag TEXT NOT NULL, label TEXT NOT NULL);
-CREATE TABLE totals (completed INTEGER NOT NULL, bytes TEXT NOT NULL);
-INSERT INTO totals VALUES (0, '0');
+    number INTEGER PRIMARY KEY, size INTEGER NOT NULL, etag TEXT NOT NULL, label TEXT NOT NULL,
+    crc INTEGER NOT NULL);
+CREATE TABLE totals (completed INTEGER NOT NULL, bytes TEXT NOT NULL, crc INTEGER NOT NULL);
+INSERT INTO totals VALUES (0, '0', {_crc((0, 0, 0, ()))});
 COMMIT;
 """
 _TABLES = 4
 _COLUMNS = "number, key, begin, size, etag, label"
-_UPDATE = "UPDATE units SET size = ?, etag = ?, label = ? WHERE number = ?"
-_DEFER = "INSERT OR REPLACE INTO rewritten (size, etag, label, number) VALUES (?, ?, ?, ?)"
-# A constraint fails only where the table and its index differ.
-_DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CONSTRAINT}
+_UPDATE = "UPDATE units SET size = ?, etag = ?, label = ?, crc = ? WHERE number = ?"
+_DEFER = "INSERT OR REPLACE INTO rewritten (size, etag, label, crc, number) VALUES (?, ?, ?, ?, ?)"
+# A constraint fails only where the table and its index differ; SQL, where the schema or a text is rotten.
+_DAMAGE = {
+    *(sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB),
+    *(sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_ERROR),
+}
 
 Row = tuple[Any, ...]
+
+
+class _Totals(NamedTuple):
+    """The number of complete listings, of units and of their bytes; the ends of the blocks."""
+
+    completed: int = 0
+    units: int = 0
+    bytes: int = 0
+    ends: tuple[int, ...] = ()
+
+    @property
+    def crc(self) -> int:
+        return _crc(tuple(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +93,8 @@ class Table:
     synced. The table has one connection: only the thread that made the table may call it.
 
     Every method raises DiskError if the disk refuses. The table is then unchanged, and the caller may
-    repeat the call. DamagedError: the file is damaged; the caller replaces it.
+    repeat the call. DamagedError: the file is damaged, and so is every later call; the next start lists the
+    source again. `damage`: what is said of it, or "".
     """
 
     def __init__(self, path: Path, blocks: int = 0) -> None:
@@ -75,34 +102,34 @@ class Table:
         self._path = path
         self._journal = path.with_name(path.name + "-journal")
         self._db: sqlite3.Connection | None = None
-        self._length = self._bytes = self._completed = 0
-        self._ends: tuple[int, ...] = ()
+        self._totals = _Totals()
+        self.damage = ""
         with self._refusing():
             self._connection()
-        if len(self._ends) < blocks:
+        if len(self.ends) < blocks:
             self.close()
             raise DamagedError(
-                f"{path}: it has {len(self._ends)} blocks, expected {blocks} at least"
+                f"{path}: it has {len(self.ends)} blocks, expected {blocks} at least"
             )
 
     def __len__(self) -> int:
         """The number of units."""
-        return self._length
+        return self._totals.units
 
     @property
     def ends(self) -> tuple[int, ...]:
         """The ends of the blocks, ascending."""
-        return self._ends
+        return self._totals.ends
 
     @property
     def completed(self) -> int:
         """The number of listings that reached their end."""
-        return self._completed
+        return self._totals.completed
 
     @property
     def num_bytes(self) -> int:
         """The bytes of all units. A unit of unknown size counts 0."""
-        return self._bytes
+        return self._totals.bytes
 
     @property
     def allocated(self) -> int:
@@ -125,22 +152,18 @@ class Table:
     def units(self, numbers: Sequence[int]) -> list[Unit]:
         """Returns the units with these numbers, in the same order. At most MOST_AT_ONCE numbers.
         IndexError: a number is not listed."""
-        if numbers and not 0 <= min(numbers) <= max(numbers) < self._length:
-            raise IndexError(f"found a unit beyond the {self._length} that are listed")
+        if numbers and not 0 <= min(numbers) <= max(numbers) < len(self):
+            raise IndexError(f"found a unit beyond the {len(self)} that are listed")
         marks = ",".join("?" * len(numbers))
-        rows = self._rows(f"SELECT {_COLUMNS} FROM units WHERE number IN ({marks})", numbers)
-        units = {row[0]: _unit(row) for row in rows}
+        units = {unit.number: unit for unit in self._units(f"number IN ({marks})", numbers)}
         try:
             return [units[number] for number in numbers]
         except KeyError as error:
-            raise DamagedError(f"{self._path}: it has no unit {error}") from None
+            raise self._damaged(f"it has no unit {error}") from None
 
     def find(self, key: str) -> list[Unit]:
         """Returns all units of one object, ordered by `begin`. Empty if the object is not listed."""
-        rows = self._rows(
-            f"SELECT {_COLUMNS} FROM units WHERE key = ? ORDER BY begin", (_stored(key),)
-        )
-        return list(map(_unit, rows))
+        return self._units("key = ? ORDER BY begin", (_stored(key),))
 
     # --- listing
 
@@ -150,7 +173,7 @@ class Table:
         known = self._rows_of(page)
         numbers, new, rewritten = [], list[Row](), dict[int, Row]()
         looked_at = set[int]()
-        grown, length = 0, self._length
+        grown, length = 0, len(self)
         for unit in page:
             if not (0 <= unit.size < 1 << 63 and 0 <= unit.begin < 1 << 63):
                 raise SourceError(
@@ -162,11 +185,11 @@ class Table:
             number, *before = known.get(name) or (length, None)
             numbers.append(number)
             if number == length:
-                new.append((number, *name, *about))
+                new.append(_checked((number, *name, *about)))
                 known[name] = (number, *about)  # a second unit of this name changes nothing
                 length, grown = length + 1, grown + unit.size
-            elif about != tuple(before) and number < self._length and number not in looked_at:
-                rewritten[number] = (*about, number)
+            elif about != tuple(before) and number < len(self) and number not in looked_at:
+                rewritten[number] = (*about, _checked((number, *name, *about))[-1], number)
                 grown += unit.size - before[0]
             looked_at.add(number)
         rows = (tuple(new), tuple(rewritten.values()))
@@ -180,41 +203,34 @@ class Table:
         """
         if not page.new and not page.rewritten:
             return
-        length = self._length + len(page.new)
-        ends = _ends_within(self._ends, length)
+        length = len(self) + len(page.new)
+        ends = (*self.ends, *_ends_within(self.ends, length))
         grown = sum(row[3] for row in page.new) if defer else page.grown
-        with self._transaction() as db:
-            db.executemany("INSERT INTO units VALUES (?, ?, ?, ?, ?, ?)", page.new)
-            db.executemany("INSERT INTO blocks VALUES (?)", [(end,) for end in ends])
+        totals = _Totals(self.completed, length, self.num_bytes + grown, ends)
+        with self._transaction(totals) as db:
+            db.executemany("INSERT INTO units VALUES (?, ?, ?, ?, ?, ?, ?)", page.new)
             db.executemany(_DEFER if defer else _UPDATE, page.rewritten)
-            self._count(db, grown)
-        self._length, self._ends = length, (*self._ends, *ends)
-        self._bytes += grown
 
     def close_block(self) -> None:
         """Ends the open block if it has units. After a failed listing its units can be fed then."""
-        if self._length > (self._ends[-1] if self._ends else 0):
-            with self._transaction() as db:
-                db.execute("INSERT INTO blocks VALUES (?)", (self._length,))
-            self._ends = (*self._ends, self._length)
+        if len(self) > (self.ends[-1] if self.ends else 0):
+            with self._transaction(self._totals._replace(ends=(*self.ends, len(self)))):
+                pass
 
     def finish(self) -> None:
         """Ends a complete listing: writes the deferred changes, and ends the open block."""
         while rows := self._rows(
-            "SELECT size, etag, label, number FROM rewritten ORDER BY number LIMIT ?",
+            "SELECT size, etag, label, crc, number FROM rewritten ORDER BY number LIMIT ?",
             (MOST_AT_ONCE,),
         ):
-            before = self.units([row[3] for row in rows])
+            before = self.units([row[-1] for row in rows])
             grown = sum(row[0] - unit.size for row, unit in zip(rows, before, strict=True))
-            with self._transaction() as db:
+            with self._transaction(self._totals._replace(bytes=self.num_bytes + grown)) as db:
                 db.executemany(_UPDATE, rows)
-                db.execute("DELETE FROM rewritten WHERE number <= ?", (rows[-1][3],))
-                self._count(db, grown)
-            self._bytes += grown
+                db.execute("DELETE FROM rewritten WHERE number <= ?", (rows[-1][-1],))
         self.close_block()
-        with self._transaction() as db:
-            db.execute("UPDATE totals SET completed = completed + 1")
-        self._completed += 1
+        with self._transaction(self._totals._replace(completed=self.completed + 1)):
+            pass
 
     def closing_cost(self) -> int:
         """The most bytes by which `finish` makes file and journal grow, but for the few pages that every
@@ -222,18 +238,15 @@ class Table:
         ((deferred,),) = self._rows(
             "SELECT count(*) FROM (SELECT 1 FROM rewritten LIMIT ?)", (MOST_AT_ONCE,)
         )
-        return self._cost((), ((0, "", "", 0),) * deferred) if deferred else 0
+        return self._cost((), ((0, "", "", 0, 0),) * deferred) if deferred else 0
 
     def forget_deferred(self) -> None:
         """Drops deferred changes: the listing that deferred them will not end."""
         if self._rows("SELECT 1 FROM rewritten LIMIT 1"):
-            with self._transaction() as db:
+            with self._transaction(self._totals) as db:
                 db.execute("DELETE FROM rewritten")
 
     # --- the file
-
-    def _count(self, db: sqlite3.Connection, grown: int) -> None:
-        db.execute("UPDATE totals SET bytes = ?", (str(self._bytes + grown),))
 
     def _cost(self, new: Sequence[Row], rewritten: Sequence[Row]) -> int:
         with self._refusing():
@@ -251,7 +264,7 @@ class Table:
         self, page: Sequence[ObjectInfo]
     ) -> dict[tuple[str | bytes, int], tuple[Any, ...]]:
         """Returns (number, size, ETag, label) by (key, begin) for the page's units that are listed."""
-        if not page or not self._length:
+        if not page or not len(self):
             return {}
         names = [value for unit in page for value in (_stored(unit.key), unit.begin)]
         marks = ",".join(["(?,?)"] * len(page))
@@ -267,18 +280,34 @@ class Table:
         with self._refusing():
             return self._connection().execute(sql, values).fetchall()
 
+    def _units(self, where: str, values: Sequence[Any]) -> list[Unit]:
+        """Returns the units of which the SQL is true, each as it was written."""
+        rows = self._rows(f"SELECT {_COLUMNS}, crc FROM units WHERE {where}", values)
+        for row in rows:
+            if row[-1] != _crc(row[:-1]):
+                raise self._damaged(f"unit {row[0]} is not as it was written")
+        return [_unit(row[:-1]) for row in rows]
+
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """Commits and syncs at its end. After an error the file is unchanged."""
+    def _transaction(self, totals: _Totals) -> Iterator[sqlite3.Connection]:
+        """Commits and syncs at its end; the table has these totals then. After an error the file is
+        unchanged."""
         with self._refusing():
             db = self._connection()
             db.execute("BEGIN IMMEDIATE")
             yield db
+            ends = [(end,) for end in totals.ends[len(self.ends) :]]
+            db.executemany("INSERT INTO blocks VALUES (?)", ends)
+            row = (totals.completed, str(totals.bytes), totals.crc)
+            db.execute("UPDATE totals SET completed = ?, bytes = ?, crc = ?", row)
             db.execute("COMMIT")
+            self._totals = totals
 
     def _connection(self) -> sqlite3.Connection:
         if self._db is not None:
             return self._db
+        if self.damage:
+            raise DamagedError(self.damage)
         self._db = db = sqlite3.connect(self._path, isolation_level=None)
         # SQLite syncs a truncated journal. An unlinked journal may come back after a power failure, and
         # would roll back a committed transaction.
@@ -295,20 +324,33 @@ class Table:
                 f"{self._path}: version {version} with {tables} tables, expected version {VERSION} with "
                 f"{_TABLES}"
             )
-        self._completed, size = db.execute("SELECT completed, bytes FROM totals").fetchone()
-        self._bytes = int(size)
-        (self._length,) = db.execute("SELECT coalesce(max(number) + 1, 0) FROM units").fetchone()
+        rows = db.execute("SELECT completed, bytes, crc FROM totals").fetchall()
+        ((units,),) = db.execute("SELECT coalesce(max(number) + 1, 0) FROM units")
         ends = tuple(end for (end,) in db.execute("SELECT end FROM blocks ORDER BY end"))
-        if ends and ends[-1] > self._length:
-            raise DamagedError(
-                f"{self._path}: {self._length} units in blocks that end at {ends[-1]}"
-            )
+        try:
+            ((completed, size, crc),) = rows
+            totals = _Totals(completed, units, int(size), ends)
+        except (TypeError, ValueError):
+            totals, crc = _Totals(), None
+        if totals.crc != crc or units < len(self):
+            raise self._damaged("its totals are not as they were written")
         # A killed process may have left a transaction that is not synced yet.
         for path in (self._path, self._journal):
             with contextlib.suppress(FileNotFoundError):
                 _sync(path)
-        self._ends = ends
+        self._totals = totals
         return db
+
+    def _damaged(self, why: str) -> DamagedError:
+        """Gives the file up, so that the next start does not use it. Returns the error to raise."""
+        self.close()
+        with contextlib.suppress(OSError):
+            os.replace(self._path, self._path.with_name(self._path.name + ".damaged"))
+        self.damage = (
+            f"{self._path} is damaged: {why}. Restart the daemon: it lists the source again, and fetches "
+            "the dataset into a new directory"
+        )
+        return DamagedError(self.damage)
 
     @contextlib.contextmanager
     def _refusing(self) -> Iterator[None]:
@@ -323,10 +365,9 @@ class Table:
             if not isinstance(error, sqlite3.DatabaseError):
                 raise
             code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
-            if code == sqlite3.SQLITE_ERROR:
-                raise  # the SQL is wrong
-            kind = DamagedError if code in _DAMAGE else DiskError
-            raise kind(f"{self._path}: {error}") from error
+            if code in _DAMAGE:
+                raise self._damaged(str(error)) from error
+            raise DiskError(f"{self._path}: {error}") from error
 
 
 def _ends_within(ends: Sequence[int], length: int) -> list[int]:
@@ -347,7 +388,11 @@ def _stored(text: str) -> str | bytes:
     return text
 
 
-def _unit(row: tuple[Any, ...]) -> Unit:
+def _checked(row: Row) -> Row:
+    return (*row, _crc(row))
+
+
+def _unit(row: Sequence[Any]) -> Unit:
     number, key, begin, size, etag, label = row
     return Unit(number, _text(key), size, _text(etag), begin, _text(label))
 

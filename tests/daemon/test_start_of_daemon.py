@@ -133,8 +133,35 @@ def test_damaged_listing_gets_another_directory_for_ever(tmp_path):
     directory(first).listing.write_bytes(b"no database at all" * 300)
     second = begin(given)
     assert second.configured["train"].name == first.configured["train"].name + "-2"
-    directory(first).listing.unlink()
+    assert not directory(first).listing.exists()
     assert begin(given).configured == second.configured
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("listing.sqlite", ["directory", "fifo", "link"]),
+        ("generation.json", ["file", "directory", "fifo", "link"]),
+        ("shards", ["file", "fifo", "link"]),
+        (".", ["file", "fifo", "link"]),
+    ],
+)
+def test_what_has_a_name_of_a_generation_costs_this_generation(tmp_path, name, kinds):
+    for kind in kinds:
+        given = config(tmp_path / kind)
+        first = begin(given, units=300)
+        fix_shape(directory(first))
+        path = directory(first).root / name
+        path.rename(tmp_path / kind / "of-others")
+        {
+            "file": Path.touch,
+            "directory": lambda path: (path / "of-others").mkdir(parents=True),
+            "fifo": os.mkfifo,
+            "link": lambda path: path.symlink_to("nowhere"),
+        }[kind](path)
+        second = begin(given)
+        assert begin(given).configured == second.configured
+        assert second.configured["train"].name == first.configured["train"].name + "-2"
 
 
 def test_lost_listing_of_a_generation_with_shards_is_not_numbered_anew(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import random
 import sqlite3
 
 import pytest
@@ -106,10 +108,61 @@ def test_damaged_file_is_a_typed_error(tmp_path, damage):
         path.write_bytes(b"")
     else:
         with sqlite3.connect(path) as db:
-            db.execute("PRAGMA user_version = 2" if damage == "version" else "DROP TABLE blocks")
+            db.execute("PRAGMA user_version = 9" if damage == "version" else "DROP TABLE blocks")
         db.close()
     with pytest.raises(DamagedError, match=r"listing\.sqlite"):
         Table(path, blocks=1).units(range(1000))
+
+
+def test_a_rotten_bit_anywhere_is_a_typed_error_or_changes_nothing(tmp_path):
+    whole = tmp_path / "whole.sqlite"
+    table = Table(whole)
+    for start in range(0, 300, 100):
+        add(table, units(start, start + 100))
+    add(table, [ObjectInfo(unit(7).key, 1, "other", label="cat")], defer=True)
+    table.finish()
+    expected = facts(table)
+    table.close()
+    content = whole.read_bytes()
+    for turn in range(1500):
+        rng = random.Random(turn)
+        rotten = bytearray(content)
+        rotten[rng.randrange(len(rotten))] ^= 1 << rng.randrange(8)
+        path = tmp_path / "listing.sqlite"
+        path.write_bytes(rotten)
+        with contextlib.suppress(DamagedError):
+            table = Table(path, blocks=1)
+            assert facts(table) == expected
+        table.close()
+
+
+def facts(table):
+    numbers = (table.completed, table.num_bytes, table.ends)
+    return numbers, table.units(range(len(table))), table.find(unit(7).key)
+
+
+def test_a_damaged_table_is_used_by_no_later_call_and_no_later_start(tmp_path):
+    path = tmp_path / "listing.sqlite"
+    table = Table(path)
+    add(table, units(0, 1000))
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE units SET label = 'dog' WHERE number = 700")
+    db.close()
+    assert len(table.units([699, 701])) == 2
+    for call in (lambda: table.units([700]), lambda: table.units([1]), table.close_block):
+        with pytest.raises(DamagedError, match=r"unit 700 is not .* Restart"):
+            call()
+    with pytest.raises(DamagedError, match="expected 1 at least"):
+        Table(path, blocks=1)
+
+
+def test_a_table_that_is_replaced_while_it_is_used_is_a_typed_error(tmp_path):
+    table = Table(tmp_path / "listing.sqlite")
+    add(table, units(0, 1000))
+    table.close()
+    (tmp_path / "listing.sqlite").unlink()
+    with pytest.raises(DamagedError, match="totals"):
+        table.units([0])
 
 
 def test_cost_bounds_what_is_written(tmp_path):
