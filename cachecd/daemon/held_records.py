@@ -111,10 +111,9 @@ def _add(held: HeldRecords, head: Head, sidecar: Sidecar) -> None:
 
 
 def _current(layout: GenerationLayout) -> list[Name]:
-    """The highest version of each number without a mark `.old` that has a sidecar. A number that lost its
-    data and is not made again (`.bad`) has nothing."""
-    highest: dict[int, int] = {}
-    old, data, bad = set[int](), set[Name](), set[Name]()
+    """The highest version of each number without a mark `.old` that has a sidecar, and data or a mark
+    `.bad`: it is made again. A version that is being published has no data yet."""
+    old, sidecars, data, bad = set[int](), set[Name](), set[Name](), set[Name]()
     with refusing(f"cannot look at {layout.shards}"):
         for name in os.listdir(layout.shards):
             if (file := parse(name)) is None:
@@ -124,9 +123,10 @@ def _current(layout: GenerationLayout) -> list[Name]:
             elif file.kind in (".tfrecord", ".bad"):
                 (data if file.kind == ".tfrecord" else bad).add((file.number, file.version))
             elif file.kind == ".tfrecord.idx":
-                highest[file.number] = max(highest.get(file.number, 0), file.version)
-    names = [name for name in sorted(highest.items()) if name[0] not in old]
-    return [name for name in names if name in data or name in bad or not _has_records(layout, name)]
+                sidecars.add((file.number, file.version))
+    names = [name for name in sorted(sidecars) if name[0] not in old]
+    held = [name for name in names if name in data or name in bad or not _has_records(layout, name)]
+    return list(dict(held).items())
 
 
 def _has_records(layout: GenerationLayout, name: Name) -> bool:

@@ -110,7 +110,9 @@ def _mark(mark: Path, sidecar: Path) -> None:
 
 def drop_data(layout: GenerationLayout, number: int, version: int) -> None:
     """Removes a quarantined shard that no lease names, to make room for its next version. The sidecar
-    stays: it says what the next version holds."""
+    stays: it says what the next version holds. Its mark is made first, if a start found the damage: without
+    data and mark, the records would be missing."""
+    mark_bad(layout, number, version)
     with refusing(f"cannot remove {layout.shard(number, version)}"):
         layout.shard(number, version).unlink(missing_ok=True)
     _sync(layout)

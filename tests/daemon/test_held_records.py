@@ -55,6 +55,13 @@ def test_next_version_counts_instead_of_the_damaged_one(layout):
     assert pieces(layout, [0, 1]) == [Piece(0)]
 
 
+def test_version_that_is_being_published_does_not_count_yet(layout):
+    make(layout, 0, version=1)
+    layout.shard(0, 1).unlink()
+    make(layout, 0)
+    assert pieces(layout, [0, 1]) == []
+
+
 def test_gap_between_records_is_a_piece(layout):
     writer = ShardWriter(str(layout.temporary(0)), 1 << 20)
     writer.describe(5, b"key-5", 0, b"etag")

@@ -109,8 +109,10 @@ def test_quarantined_shard_is_to_be_made_again(layout):
     publish.mark_bad(layout, 3, 0)
     found = start(layout, excluded={"key-3-1"})
     assert statuses(found) == {(0, 0): "damaged", (3, 0): "excluded"}
-    publish.drop_data(layout, 0, 0)
-    assert statuses(start(layout)) == {(0, 0): "damaged", (3, 0): "damaged"}
+    make(layout, 6)
+    for number in (0, 6):
+        publish.drop_data(layout, number, 0)
+    assert statuses(start(layout)) == {(0, 0): "damaged", (3, 0): "damaged", (6, 0): "damaged"}
 
 
 def test_next_version_takes_the_place_of_the_first(layout):

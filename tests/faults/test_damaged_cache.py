@@ -62,6 +62,20 @@ def test_rotten_sidecar_costs_its_shard_whatever_reads_it(daemon, restarts):
     assert excluded.encode() not in found
 
 
+def test_data_that_is_cut_while_the_daemon_is_down_is_made_again_once(daemon):
+    daemon.document["cache"]["limit"] = 4 * LIMIT
+    daemon.start()
+    wait_until(lambda: daemon.train["whole"] and not daemon.train["making"])
+    daemon.kill()
+    cut = sorted((generation(daemon.cache) / "shards").glob("*.tfrecord"))[3]
+    os.truncate(cut, cut.stat().st_size // 2)
+    daemon.start()
+    wait_until(lambda: not (daemon.train["quarantined_shards"] or daemon.train["making"]))
+    with daemon.connect() as cache, cache.acquire("train", job="job", timeout=30) as epoch:
+        found = keys(epoch)
+    assert len(found) == len(set(found)) == OBJECTS
+
+
 @pytest.mark.parametrize("damage", ["flipped", "gone"])
 @pytest.mark.parametrize("configured", [True, False])
 def test_generation_that_cannot_be_read_is_counted_named_and_gives_its_room(
