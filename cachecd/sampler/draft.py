@@ -219,7 +219,10 @@ class Draft:
             raise
         except OSError as error:
             self.abort()
-            raise DiskError(f"cannot write {self.path}: {error.strerror or error}") from error
+            why = error.strerror or error
+            if isinstance(error, FileExistsError):
+                why = "it exists, but the daemon did not write it: move it out of this directory"
+            raise DiskError(f"cannot write {self.path}: {why}") from error
 
 
 def cursors_text(before: Cursor, after: Cursor, skipped: Sequence[Skipped]) -> dict[str, Any]:
