@@ -101,8 +101,6 @@ class CommandRunner:
         def work() -> None:
             try:
                 events = job()
-            except InterruptedError:
-                return
             except Exception:
                 _log.exception("a job of the daemon failed unexpectedly")
                 return
@@ -130,8 +128,8 @@ class CommandRunner:
     def _do(self, work: Callable[[Any], list[ev.Event]], command: Any) -> list[ev.Event]:
         try:
             return work(command)
-        except InterruptedError:
-            raise
+        except InterruptedError:  # the daemon ends
+            return []
         except Exception as error:
             _log.exception("a command failed unexpectedly")
             reason = f"{type(error).__name__}: {error}"

@@ -22,7 +22,7 @@ from cachecd.disk.layout import GenerationLayout, Layout
 from cachecd.disk.sidecar import LOST, Head, holds, is_lost, read_head, read_sidecar
 from cachecd.disk.start import find_holders
 from cachecd.errors import DamagedError, DiskError, LostError, NameTakenError
-from cachecd.model import Cursor, ShardFacts, Skipped, StreamId
+from cachecd.model import Cursor, ShardFacts, Skipped, StreamId, encoded
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.values import GenerationId, Lease
@@ -203,7 +203,7 @@ class DiskWork:
         """Whether a sealed shard has a record that was excluded after the shard was begun."""
         keys = self.excluded_keys(generation.dataset)
         sidecar = self.of(generation).temporary_sidecar(number, version)
-        return bool(keys) and holds(sidecar, _encoded(keys))
+        return bool(keys) and holds(sidecar, frozenset(map(encoded, keys)))
 
     def _publish_version(self, generation: GenerationId, number: int, version: int) -> ev.Event:
         layout = self.of(generation)
@@ -267,22 +267,19 @@ class DiskWork:
     def find_holders(self, name: str, proceed: Callable[[], None]) -> ev.HoldersFound:
         """Returns all shards that hold a record of an exclusion. `proceed` may end the search by an error.
         DiskError."""
-        return ev.HoldersFound(name, tuple(self._holders(name, proceed)))
-
-    def _holders(
-        self, name: str, proceed: Callable[[], None]
-    ) -> Iterable[tuple[GenerationId, int, int]]:
         [exclusion] = (each for each in self.excluded.unfinished if each.name == name)
-        for dataset, generation in self.layout.generations():
-            layout = self.layout.generation(dataset, generation)
-            if dataset == exclusion.dataset and layout.shards.exists():
-                for number, version in find_holders(layout, exclusion.keys, proceed):
-                    yield GenerationId(dataset, generation), number, version
+        holders: list[tuple[GenerationId, int, int]] = []
+        for generation in map(GenerationId._make, self.layout.generations()):
+            layout = self.of(generation)
+            if generation.dataset == exclusion.dataset and layout.shards.exists():
+                shards = find_holders(layout, exclusion.keys, proceed)
+                holders += [(generation, *shard) for shard in shards]
+        return ev.HoldersFound(name, tuple(holders))
 
     def _copy(self, command: do.RemakeShard) -> ev.Event:
         generation, number, version = command.generation, command.number, command.version
         layout = self.of(generation)
-        keys = _encoded(self.excluded_keys(generation.dataset))
+        keys = frozenset(map(encoded, self.excluded_keys(generation.dataset)))
         publish.copy_without(layout, number, version, keys, self.proceed)
         return self._publish_version(generation, number, version + 1)
 
@@ -309,7 +306,3 @@ def generation_of(stream: StreamId) -> GenerationId:
 
 def _facts(head: Head, allocated: int, version: int) -> ShardFacts:
     return ShardFacts(allocated, head.records, head.data_bytes, head.ended, head.digest, version)
-
-
-def _encoded(keys: Iterable[str]) -> frozenset[bytes]:
-    return frozenset(key.encode("utf-8", "surrogatepass") for key in keys)

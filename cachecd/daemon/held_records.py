@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -113,19 +114,14 @@ def _add(held: HeldRecords, head: Head, sidecar: Sidecar) -> None:
 def _current(layout: GenerationLayout) -> list[Name]:
     """The highest version of each number without a mark `.old` that has a sidecar, and data or a mark
     `.bad`: it is made again. A version that is being published has no data yet."""
-    old, sidecars, data, bad = set[int](), set[Name](), set[Name](), set[Name]()
+    names = defaultdict[str, set[Name]](set)
     with refusing(f"cannot look at {layout.shards}"):
-        for name in os.listdir(layout.shards):
-            if (file := parse(name)) is None:
-                continue
-            if file.kind == ".old":
-                old.add(file.number)
-            elif file.kind in (".tfrecord", ".bad"):
-                (data if file.kind == ".tfrecord" else bad).add((file.number, file.version))
-            elif file.kind == ".tfrecord.idx":
-                sidecars.add((file.number, file.version))
-    names = [name for name in sorted(sidecars) if name[0] not in old]
-    held = [name for name in names if name in data or name in bad or not _has_records(layout, name)]
+        for file in filter(None, map(parse, os.listdir(layout.shards))):
+            names[file.kind].add((file.number, file.version))
+    old = {number for number, _ in names[".old"]}
+    kept = names[".tfrecord"] | names[".bad"]
+    sidecars = [name for name in sorted(names[".tfrecord.idx"]) if name[0] not in old]
+    held = [name for name in sidecars if name in kept or not _has_records(layout, name)]
     return list(dict(held).items())
 
 

@@ -236,9 +236,9 @@ class CacheLoop:
         dataset, table = self.policy.datasets[name], self._started.listings[name].table
         return table.damage or dataset.source.why or dataset.generation.contradicted
 
-    def why_ingest_stops(self) -> str:
-        """Returns why nothing is fetched for any dataset, or ""."""
-        return self.policy.disk.why or ingest_stops(self.policy)
+    def why_nothing_comes(self, name: str) -> str:
+        """Returns why nothing is fetched for a dataset, or for any dataset, or ""."""
+        return self.policy.disk.why or ingest_stops(self.policy) or self.why_stopped(name)
 
     def status(self) -> dict[str, Any]:
         """The status document of the cache."""
@@ -288,7 +288,7 @@ class CacheLoop:
             *(generation, dataset, listing, self._lister),
             *(started.layout.classes(name, classes_rule(dataset)), shape is not None),
             partial(self._reserve, generation),
-            self._page_bytes,
+            lambda: max(self.policy.room.limit // 100, _LEAST_PAGE),
             self.feed,
             lambda: self.feeding.wake(generation),
         )
@@ -300,10 +300,6 @@ class CacheLoop:
             self.feed(ev.Tick())  # shards make room
         return is_reserved
 
-    def _page_bytes(self) -> int:
-        """The most that a page of a listing waits for, unless a single unit needs more."""
-        return max(self.policy.room.limit // 100, _LEAST_PAGE)
-
     def _count(self, dataset: str, fetched: int) -> None:
         self._fetched += fetched
         self._arrived[dataset] += fetched
@@ -314,10 +310,10 @@ class CacheLoop:
         room = self.policy.room
         reachable = room.used + max(0, room.measured.spare)
         if reachable < room.limit:
-            figures = {"limit": room.limit, "used_and_free": reachable}
             _log.warning(
                 "cache.limit exceeds the file system: free space there, or lower the limit",
-                **{name: approximate_size(size) for name, size in figures.items()},
+                limit=approximate_size(room.limit),
+                used_and_free=approximate_size(reachable),
             )
 
     def _complain(self) -> None:
@@ -400,8 +396,7 @@ class CacheLoop:
     def _counts(self) -> list[ev.Event]:
         if self._started.fetched is not None:  # a damaged file stays until somebody mends it
             self._write("egress.json", lambda: write_egress(self.layout.egress, self._fetched))
-        self._write("state.json", self._started.work.write_counts)
-        return []
+        return self._write("state.json", self._started.work.write_counts)
 
     async def _write_counts(self) -> None:
         """Writes the bytes that were fetched and the units that were skipped."""
@@ -413,14 +408,10 @@ class CacheLoop:
             table = generation.table
             shards = [(number, table.facts(number)) for number, _ in table.live()]
             path = self.layout.generation(*generation.id).snapshot
+            write = partial(write_snapshot, path, shards)
+            self.runner.record(partial(self._write, str(path), write))
 
-            def write(path: Any = path, shards: Any = shards) -> list[ev.Event]:
-                self._write(str(path), lambda: write_snapshot(path, shards))
-                return []
-
-            self.runner.record(write)
-
-    def _write(self, name: str, write: Callable[[], None]) -> None:
+    def _write(self, name: str, write: Callable[[], None]) -> list[ev.Event]:
         """Writes a file. A start without the file also works, so a failure is only logged."""
         try:
             self._directory_check.check()
@@ -429,6 +420,7 @@ class CacheLoop:
             self._failing.note(f"writing {name}", str(error))
         else:
             self._failing.note(f"writing {name}", "")
+        return []
 
 
 def _workers(name: str) -> str:

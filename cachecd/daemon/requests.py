@@ -78,13 +78,15 @@ class Requests:
     def _message(self, command: ToClient, due: _Due) -> protocol.Reply:
         match command:
             case do.ReplyGranted(_, lease, coverage, note):
+                why = self._cache.why_nothing_comes(due.dataset)
                 layout = self._cache.layout
                 manifest = layout.manifest(lease).relative_to(layout.root)
-                about = (str(layout.root), str(manifest), coverage, note, self._stopped(due))
+                about = (str(layout.root), str(manifest), coverage, note, why)
                 return protocol.Granted(due.id, lease, *about)
             case do.ReplyWaiting(_, have, want, reason):
                 rate = self._cache.rate(due.dataset)
-                return protocol.Waiting(due.id, have, want, rate, self._stopped(due) or reason)
+                reason = self._cache.why_nothing_comes(due.dataset) or reason
+                return protocol.Waiting(due.id, have, want, rate, reason)
             case do.ReplyRefused(_, "skipped", message):
                 # Here, because nobody can ask a daemon that ends with its trainer.
                 skipped = self._cache.status()["datasets"][due.dataset]["skipped"]["reasons"]
@@ -98,9 +100,6 @@ class Requests:
                 return protocol.Refused(due.id, code, message)
             case do.ReplyDone():
                 return protocol.Done(due.id)
-
-    def _stopped(self, due: _Due) -> str:
-        return self._cache.why_ingest_stops() or self._cache.why_stopped(due.dataset)
 
     def _name(self, id: str, dataset: str, answer: Answer) -> str:
         """Names a request for the policy."""

@@ -49,21 +49,10 @@ def configured(
 ) -> ev.Configured:
     """Returns the whole configuration, for the policy. `boot` makes the names of leases unique over
     restarts."""
-    sampler = config.sampler
+    rules, bounds = rules_of(config, limit, generations), config.sampler
     return ev.Configured(
-        limit,
-        rules_of(config, limit, generations),
-        sampler.egress_limit,
-        sampler.idle,
-        _BLOCK,
-        boot,
-        offline,
+        *(limit, rules, bounds.egress_limit, bounds.idle, _BLOCK, boot, offline),
     )
-
-
-def limit_of(config: Config) -> int:
-    """Returns `cache.limit` in bytes. LimitTooSmallError: the datasets need more. DiskError."""
-    return resolve(config)[0]
 
 
 def refuse_large_limit(config: Config, limit: int) -> None:

@@ -33,7 +33,7 @@ from cachecd.daemon.ownership import (
     open_socket_to_group,
 )
 from cachecd.daemon.requests import Requests
-from cachecd.daemon.rules import limit_of
+from cachecd.daemon.rules import resolve
 from cachecd.daemon.server import Server
 from cachecd.daemon.trainer import Stop, run_trainer
 from cachecd.daemon.workers import executor_of, lister_bounds, lister_of, worker_setup
@@ -78,7 +78,7 @@ def run(config: Config, options: Options, reload: Callable[[], Config]) -> int:
     signal.signal(signal.SIGHUP, lambda *_: None)
     # The group may read what is cached, nobody else anything; workers inherit this.
     umask = os.umask(0o027)
-    limit = limit_of(config)
+    limit, _ = resolve(config)
     refuse_network_filesystem(config.cache.dir)
     socket = Path(config.server.endpoint.removeprefix("ipc://"))
     with contextlib.ExitStack() as owned:
@@ -218,7 +218,7 @@ class _Daemon:
         self.manager.reloading()
         try:
             config = load()
-            limit = limit_of(config)
+            limit, _ = resolve(config)
             if changed := _needs_restart(self._config, config):
                 _log.error("configuration not reloaded: restart to change it", changed=changed)
             else:

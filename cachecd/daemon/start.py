@@ -28,6 +28,7 @@ from cachecd.daemon.rules import configured
 from cachecd.disk import filesystem, leases
 from cachecd.disk.durable import State, read_egress, read_figures, read_state
 from cachecd.disk.excluded import ExcludedFile
+from cachecd.disk.filesystem import block_bytes
 from cachecd.disk.identity import Generation, directory_name, read_generation, write_generation
 from cachecd.disk.layout import MARKS, GenerationLayout, Layout
 from cachecd.disk.start import (
@@ -210,9 +211,9 @@ def _take_stock(
             why = started.damaged[generation] = str(error)
             _log.error("generation cannot be read: its shards make room", dataset=dataset, why=why)
             known = _in_place_of(started, generation, held)
-        if known is None:
+        if known is None or known.shape is None:
             started.foreign += sum(size for *_, size in shard_files(layout))
-        else:
+        if known is not None:
             started.generations[generation] = known
             if known.schema is not None:
                 started.work.schemas[generation] = json.loads(known.schema)
@@ -263,7 +264,6 @@ def _inspect(
     is_configured = started.configured.get(generation.dataset) == generation
     figures = _figures(started.layout, generation.dataset) if is_configured else {}
     if known.shape is None:
-        started.foreign += sum(size for *_, size in shard_files(layout))
         return ev.GenerationFound(generation, split, figures=figures)
     leased = {name for lease in held for name in _names(lease, generation)}
     excluded = started.work.excluded_keys(generation.dataset)
@@ -347,25 +347,18 @@ def measure(layout: Layout, fetched: int, reserve_free: int, foreign: int) -> ev
     are no shards. DiskError."""
     with filesystem.refusing(f"cannot measure {layout.root}"):
         other = foreign + sum(map(_flat, layout.directories()))
-        other += sum(_own(layout.generation(*name).shards) for name in layout.generations())
+        other += sum(block_bytes(layout.generation(*name).shards) for name in layout.generations())
     total, free = filesystem.inodes(layout.root)
     spare_files = float(free - min(_INODES_KEPT, total // 16)) if total else float("inf")
     spare = filesystem.free_bytes(layout.root) - reserve_free
     return ev.Measured(other, SLACK, spare, spare_files, fetched)
 
 
-def _own(path: Path) -> int:
-    try:
-        return os.lstat(path).st_blocks * 512
-    except FileNotFoundError:
-        return 0
-
-
 def _flat(folder: Path) -> int:
     """Returns the bytes of a directory and of the files in it."""
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         files = [entry for entry in entries if not entry.is_dir(follow_symlinks=False)]
-        return _own(folder) + sum(map(filesystem.block_bytes, files))
+        return block_bytes(folder) + sum(map(block_bytes, files))
     return 0
 
 

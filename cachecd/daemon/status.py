@@ -118,10 +118,9 @@ def epoch_of(policy: Policy, dataset: Dataset) -> str:
 
 
 def _older(gen: Generation) -> dict[str, Any]:
-    shards = gen.table.count(*CURRENT) + gen.table.num_kept
     return {
         "generation": gen.id.name,
-        "shards": shards,
+        "shards": gen.table.count(*CURRENT) + gen.table.num_kept,
         "bytes": gen.table.total,
         "damaged": gen.damaged,
     }
@@ -147,13 +146,13 @@ def rotation_waits(policy: Policy, dataset: Dataset, now: float) -> str:
     gen, at = dataset.generation, policy.leases.figures(dataset, now)
     if dataset.rules.pin or not (at.full and at.feeds and at.shards):
         return ""
-    leases = (each for each in policy.leases.by_id.values())
-    own = [each for each in leases if policy.leases.generation_of(each.lease) is gen]
-    holder = max(own, key=lambda each: _retired_bytes(gen, each), default=None)
-    if holder is not None and (kept := _retired_bytes(gen, holder)):
+    leases = [each.lease for each in policy.leases.by_id.values()]
+    own = [each for each in leases if policy.leases.generation_of(each) is gen]
+    holder = max(own, key=lambda each: gen.table.kept_bytes(each.id), default=None)
+    if holder is not None and (kept := gen.table.kept_bytes(holder.id)):
         return (
-            f"lease {holder.lease.id} of job {holder.lease.job} keeps {approximate_size(kept)} of retired "
-            "shards: they make room when the lease ends"
+            f"lease {holder.id} of job {holder.job} keeps {approximate_size(kept)} of retired shards: they "
+            "make room when the lease ends"
         )
     return dataset.rotation.waits(at)
 
@@ -171,13 +170,8 @@ def _lease(policy: Policy, state: LeaseState) -> dict[str, Any]:
         "ranks": lease.ranks,
         "held_by": sorted(state.held_by),
         "age_s": 0.0,  # as above
-        "retired_bytes": _retired_bytes(gen, state) if gen else 0,
+        "retired_bytes": gen.table.kept_bytes(lease.id) if gen else 0,
     }
-
-
-def _retired_bytes(gen: Generation, state: LeaseState) -> int:
-    """Returns the bytes that the end of this lease would free: a lease that stays stops rotation."""
-    return gen.table.kept_bytes(state.lease.id)
 
 
 def _held_back(dataset: Dataset) -> str:
@@ -205,9 +199,8 @@ def _crowded(policy: Policy) -> str:
     """Returns a message if a dataset has records to fetch and room under the limit, but other programs have
     filled the file system."""
     room = policy.room
-    kept = sum(dataset.generation.footprint for dataset in policy.datasets.values())
     for dataset in policy.datasets.values():
-        gen, needed = dataset.generation, dataset.generation.footprint + kept
+        gen, needed = dataset.generation, dataset.generation.footprint + room.kept
         lacks = needed > room.spare or room.measured.spare_files < 2
         fits = room.used + needed <= room.limit
         if lacks and fits and gen.shape is not None and not gen.is_whole:

@@ -33,17 +33,19 @@ def read(path: Path) -> bytes | None:
             return None
 
 
-def replace(path: Path, content: bytes) -> None:
-    """Replaces the content of a file, durably. On DiskError the old content stays, unless only the sync of
-    the directory failed. The group may read the file (mode 0640)."""
+def replace(path: Path, content: bytes, *, is_synced: bool = True) -> None:
+    """Replaces the content of a file, durably if `is_synced`. On DiskError the old content stays, unless
+    only the sync of the directory failed. The group may read the file (mode 0640)."""
     new = path.with_name(path.name + NEW)
     with refusing(f"cannot write {path}"):
         new.unlink(missing_ok=True)  # a killed process left it
         try:
             fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
             try:
+                os.fchmod(fd, 0o640)  # whatever the umask
                 _write(fd, content)
-                os.fsync(fd)
+                if is_synced:
+                    os.fsync(fd)
             finally:
                 os.close(fd)
             os.rename(new, path)
@@ -51,7 +53,8 @@ def replace(path: Path, content: bytes) -> None:
             with contextlib.suppress(OSError):
                 new.unlink(missing_ok=True)
             raise
-        sync_directory(path.parent)
+        if is_synced:
+            sync_directory(path.parent)
 
 
 def append(path: Path, content: bytes, end: int) -> int:

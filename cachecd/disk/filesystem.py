@@ -102,8 +102,8 @@ def walk(path: Path) -> Iterator[int]:
                         yield block_bytes(entry)
 
 
-def block_bytes(entry: os.DirEntry[str]) -> int:
-    """The allocated bytes of a file itself; 0 if it has vanished."""
+def block_bytes(entry: os.DirEntry[str] | Path) -> int:
+    """The allocated bytes of a file or directory itself; 0 if it has vanished."""
     try:
         return entry.stat(follow_symlinks=False).st_blocks * 512
     except FileNotFoundError:

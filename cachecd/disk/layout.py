@@ -22,7 +22,7 @@ _SMALL_FILE = re.compile(
 )
 _SHARDS = re.compile(rf"datasets/{_NAME}/{_HASH}/shards")
 _SHARD_FILE = re.compile(
-    r"(?P<number>[0-9]{10,})(\.(?P<version>[1-9][0-9]*))?"
+    r"(?P<number>[0-9]{10,19})(\.(?P<version>[1-9][0-9]{0,9}))?"
     r"(?P<kind>\.tfrecord|\.tfrecord\.idx|\.bad|\.old|\.new|\.new\.idx)"
 )
 
@@ -179,14 +179,10 @@ def parse(name: str) -> ShardFile | None:
     match = _SHARD_FILE.fullmatch(name)
     if match is None:
         return None
-    if len(match["number"]) > 19 or len(match["version"] or "") > 10:
+    number, version, kind = int(match["number"]), int(match["version"] or 0), match["kind"]
+    if number > MOST_NUMBER or version > MOST_VERSION or (version and kind == ".old"):
         return None
-    number, version = int(match["number"]), int(match["version"] or 0)
-    if number > MOST_NUMBER or version > MOST_VERSION:
-        return None
-    if _name(number, version) + match["kind"] != name or (version and match["kind"] == ".old"):
-        return None
-    return ShardFile(number, version, match["kind"])
+    return ShardFile(number, version, kind) if _name(number, version) + kind == name else None
 
 
 def _name(number: int, version: int) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import structlog
 
+from cachecd.disk.durable import replace
 from cachecd.disk.filesystem import CAREFULLY, open_carefully, refusing
 from cachecd.disk.layout import NEW, Layout
 from cachecd.disk.locks import is_locked, try_write_lock
@@ -37,18 +38,7 @@ class FoundManifest:
 def write_manifest(layout: Layout, lease: str, text: bytes) -> None:
     """Writes a manifest, whole when this returns; a manifest never changes. DiskError leaves nothing. The
     group may read the file, because a holder locks it."""
-    path = layout.manifest(lease)
-    new = path.with_name(path.name + NEW)
-    with refusing(f"cannot write the lease {path}"):
-        new.unlink(missing_ok=True)
-        try:
-            with open(new, "xb", opener=_readable_by_group) as file:
-                file.write(text)
-            os.rename(new, path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                new.unlink(missing_ok=True)
-            raise
+    replace(layout.manifest(lease), text, is_synced=False)
 
 
 def mark(layout: Layout, lease: str, rank: int | None = None, epoch: int | None = None) -> None:
@@ -141,9 +131,3 @@ def end_lease(layout: Layout, lease: str) -> bool:
 
 def _mark(layout: Layout, lease: str) -> Path:
     return layout.leases / f"{lease}{_HELD}"
-
-
-def _readable_by_group(path: str, flags: int) -> int:
-    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
-    os.fchmod(fd, 0o640)  # whatever the umask
-    return fd

@@ -212,11 +212,7 @@ def remove_generation(layout: GenerationLayout) -> None:
     with refusing(f"cannot remove {layout.root}"):
         if not layout.root.exists():
             return
-        found = {
-            *layout.root.iterdir(),
-            *(layout.shards.iterdir() if layout.shards.exists() else ()),
-        }
-        if found.difference(paths, [layout.shards]):
+        if {*layout.root.rglob("*")}.difference(paths, [layout.shards]):
             return
         if layout.shards.exists():
             layout.shards.rmdir()

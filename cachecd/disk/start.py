@@ -24,7 +24,7 @@ from cachecd.disk.publish import Name
 from cachecd.disk.sidecar import Head, holds, read_head
 from cachecd.disk.snapshot import read_snapshot
 from cachecd.errors import LostError
-from cachecd.model import Cursor, Shape, ShardFacts, ShardFound
+from cachecd.model import Cursor, Shape, ShardFacts, ShardFound, encoded
 
 _DATA, _SIDECAR = DATA, DATA + SIDECAR
 # Shards of a stream that are retired while older ones are leased: more are no gap, but somebody's copies.
@@ -32,23 +32,17 @@ _LONGEST_GAP = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Leftovers:
-    """Files that no lease names and no generation needs: whole versions of shards, and single files of
-    publications or unlinks that did not end."""
-
-    names: tuple[Name, ...] = ()
-    files: tuple[Path, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Inventory:
     """The contents of a generation's directory. `heads`: for each stream the j of the next shard, and the
-    cursor at which that shard begins; the last entry is for supplements. `read`: the number of sidecars
-    that were read. `foreign`: the bytes of unknown files in `shards/`."""
+    cursor at which that shard begins; the last entry is for supplements. What no lease names and no
+    generation needs: `dropped`, whole versions of shards, and `stray`, single files of publications or
+    unlinks that did not end. `read`: the number of sidecars that were read. `foreign`: the bytes of unknown
+    files in `shards/`."""
 
     shards: tuple[ShardFound, ...]
     heads: tuple[tuple[int, Cursor], ...]
-    leftovers: Leftovers
+    dropped: tuple[Name, ...]
+    stray: tuple[Path, ...]
     read: int
     foreign: int
 
@@ -66,7 +60,7 @@ def take_inventory(
 
     DiskError: the disk refuses to read. A start fails then, because sound shards would seem lost.
     """
-    keys = frozenset(key.encode("utf-8", "surrogatepass") for key in excluded)
+    keys = frozenset(map(encoded, excluded))
     return _Inspection(layout, shape, leased, keys, progress).take(state)
 
 
@@ -74,10 +68,10 @@ def remove_leftovers(layout: GenerationLayout, inventory: Inventory, state: Stat
     """Removes the leftovers, durably. `state`: the content of state.json, which gets the inventory's heads
     before the last shard of a stream is removed. Returns its content by then. DiskError: the caller may
     repeat the call."""
-    for path in inventory.leftovers.files:
+    for path in inventory.stray:
         with refusing(f"cannot remove {path}"):
             path.unlink(missing_ok=True)
-    if names := inventory.leftovers.names:
+    if names := inventory.dropped:
         state = replace(state, heads=inventory.heads)
         write_state(layout.state, state)
         publish.unlink(layout, names)
@@ -90,13 +84,12 @@ def find_holders(
     """Returns all versions of shards that have a record of one of these keys. A shard whose sidecar is lost
     is returned too, because it may have such a record. `proceed` is called before each shard; an error that
     it raises ends the search. DiskError."""
-    encoded = frozenset(key.encode("utf-8", "surrogatepass") for key in keys)
-    files, holders = _Files(), []
+    wanted, files, holders = frozenset(map(encoded, keys)), _Files(), []
     files.read(layout)
     for name in sorted({*files.allocated, *((number, 0) for number in files.plain_sidecars)}):
         proceed()
         try:
-            holder = holds(layout.sidecar(*name), encoded)
+            holder = holds(layout.sidecar(*name), wanted)
         except LostError:
             holder = True
         if holder:
@@ -224,26 +217,21 @@ class _Files:
         return [(number, version) for version in sorted(self.versions.get(number, ()))]
 
 
+@dataclass
 class _Inspection:
-    """One inventory of one directory."""
+    """One inventory of one directory. `_halves`: a publication or an unlink did not end."""
 
-    def __init__(
-        self,
-        layout: GenerationLayout,
-        shape: Shape,
-        leased: Collection[Name],
-        excluded: frozenset[bytes],
-        progress: Callable[[int], None],
-    ) -> None:
-        self._layout, self._shape = layout, shape
-        self._leased, self._excluded = leased, excluded
-        self._progress = progress
-        self._files = _Files()
-        self._shards: list[ShardFound] = []
-        self._dropped: list[Name] = []
-        self._halves: set[Name] = set()  # a publication or an unlink did not end
-        self._stray: list[Path] = []
-        self._read = 0
+    _layout: GenerationLayout
+    _shape: Shape
+    _leased: Collection[Name]
+    _excluded: frozenset[bytes]
+    _progress: Callable[[int], None]
+    _files: _Files = field(default_factory=_Files)
+    _shards: list[ShardFound] = field(default_factory=list)
+    _dropped: list[Name] = field(default_factory=list)
+    _halves: set[Name] = field(default_factory=set)
+    _stray: list[Path] = field(default_factory=list)
+    _read: int = 0
 
     def take(self, state: State) -> Inventory:
         files, layout, known = self._files, self._layout, read_snapshot(self._layout.snapshot)
@@ -276,7 +264,8 @@ class _Inspection:
         return Inventory(
             tuple(self._shards),
             self._heads(state),
-            Leftovers(tuple(self._dropped), tuple(self._stray)),
+            tuple(self._dropped),
+            tuple(self._stray),
             self._read,
             files.foreign,
         )

@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import os
 import select
-import signal
 import subprocess
 import sys
 import threading
@@ -18,7 +17,7 @@ from typing import NoReturn
 from cachecd.config import SourceConfig
 from cachecd.errors import ConfigError, SourceUnreachableError
 from cachecd.executors.descendants import MARK, end_marked, mark_of
-from cachecd.executors.process import LONGEST_START, Bounds, ending, memory_of
+from cachecd.executors.process import LONGEST_START, Bounds, ending, kill, memory_of
 from cachecd.model import ObjectInfo
 from cachecd.sampler import messages
 from cachecd.sampler.lister import Question, Refused, Reply, unpack
@@ -99,7 +98,7 @@ class Lister:
         with self._changing:
             self._closed = True
             for process in self._running:
-                _kill(process)
+                kill(process)
         end_marked(self._owner)
 
     def _apart(self, source: SourceConfig, after: str) -> Iterator[list[ObjectInfo]]:
@@ -118,7 +117,7 @@ class Lister:
         finally:
             with self._changing:
                 self._running.discard(process)
-                _kill(process)
+                kill(process)
             process.wait()  # without the lock, because `close` must not wait for it
             for pipe in (process.stdin, process.stdout):
                 assert pipe is not None
@@ -217,13 +216,6 @@ class _Answers:
         if not why:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_LAST_WORDS)
-        _kill(self._process)
+        kill(self._process)
         end = ending(self._process.wait(), by_us=bool(why))
         raise SourceUnreachableError(f"{self._name} {why}{end}")
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kills the process and its group. Until the process is reaped, no other process has its number."""
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)

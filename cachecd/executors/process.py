@@ -134,10 +134,7 @@ class SamplerProcess:
             self._writing.abort()
 
     def kill(self) -> None:
-        """Kills the process and its group. Until the process is reaped, no other process has its number."""
-        if self._popen.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)
+        kill(self._popen)
 
     async def attend(self, heard: Callable[[FromStream], None], silence: float) -> str:
         """Waits until the process has died. Returns how it died; all of its messages were handled by
@@ -248,6 +245,13 @@ def _exit_of(pid: int) -> asyncio.Future[None]:
 
     loop.add_reader(handle, on_exit)
     return ended
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kills the process and its group. Until the process is reaped, no other process has its number."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def memory_of(pid: int) -> int:

@@ -64,10 +64,6 @@ class _Totals(NamedTuple):
     bytes: int = 0
     ends: tuple[int, ...] = ()
 
-    @property
-    def crc(self) -> int:
-        return _crc(tuple(self))
-
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -183,13 +179,14 @@ class Table:
             name = (_stored(unit.key), unit.begin)
             about = (unit.size, _stored(unit.etag), _stored(unit.label))
             number, *before = known.get(name) or (length, None)
+            row = (number, *name, *about)
             numbers.append(number)
             if number == length:
-                new.append(_checked((number, *name, *about)))
+                new.append((*row, _crc(row)))
                 known[name] = (number, *about)  # a second unit of this name changes nothing
                 length, grown = length + 1, grown + unit.size
             elif about != tuple(before) and number < len(self) and number not in looked_at:
-                rewritten[number] = (*about, _checked((number, *name, *about))[-1], number)
+                rewritten[number] = (*about, _crc(row), number)
                 grown += unit.size - before[0]
             looked_at.add(number)
         rows = (tuple(new), tuple(rewritten.values()))
@@ -298,7 +295,7 @@ class Table:
             yield db
             ends = [(end,) for end in totals.ends[len(self.ends) :]]
             db.executemany("INSERT INTO blocks VALUES (?)", ends)
-            row = (totals.completed, str(totals.bytes), totals.crc)
+            row = (totals.completed, str(totals.bytes), _crc(tuple(totals)))
             db.execute("UPDATE totals SET completed = ?, bytes = ?, crc = ?", row)
             db.execute("COMMIT")
             self._totals = totals
@@ -332,7 +329,7 @@ class Table:
             totals = _Totals(completed, units, int(size), ends)
         except (TypeError, ValueError):
             totals, crc = _Totals(), None
-        if totals.crc != crc or units < len(self):
+        if _crc(tuple(totals)) != crc or units < len(self):
             raise self._damaged("its totals are not as they were written")
         # A killed process may have left a transaction that is not synced yet.
         for path in (self._path, self._journal):
@@ -386,10 +383,6 @@ def _stored(text: str) -> str | bytes:
     except UnicodeEncodeError:
         return text.encode("utf-8", "surrogatepass")
     return text
-
-
-def _checked(row: Row) -> Row:
-    return (*row, _crc(row))
 
 
 def _unit(row: Sequence[Any]) -> Unit:

@@ -9,7 +9,7 @@ from cachecd.policy import commands as do
 from cachecd.policy.dataset import Dataset
 from cachecd.policy.events import AcquireAsked
 from cachecd.policy.generation import Generation
-from cachecd.policy.leases import GRACE, LeaseState, allocated_bytes, new_lease
+from cachecd.policy.leases import GRACE, LeaseState, new_lease
 from cachecd.policy.pause import Pause, Restraint
 from cachecd.policy.room import Room
 from cachecd.policy.rotation import Boundary
@@ -108,7 +108,8 @@ class Leases:
                 f"{len(repairs)} shards of {dataset.rules.name} are missing from the set: they are damaged "
                 "or hold excluded records, and their next versions need room that the job's last set keeps"
             )
-        size = allocated_bytes(self._manifest_length(lease), self.block)
+        blocks = -(-self._manifest_length(lease) // self.block)
+        size = (blocks + 1) * self.block  # the directory may grow too
         if not self._room.write_manifest(size):
             why = f"there is no room under cache.limit for the manifest of a lease ({size} bytes)"
             return self._repeated(lease, why, now) or do.ReplyWaiting(event.request, 0, 0, why)
@@ -208,17 +209,7 @@ class Leases:
 
     def _keepers_of(self, gen: Generation) -> list[Lease]:
         """Returns the leases that name a quarantined shard, or a version of a shard that was replaced."""
-        names = [(number, gen.table.facts(number).version) for number in gen.repairs]
-        leases = [each.lease for each in self.by_id.values()]
-        return [
-            lease
-            for lease in leases
-            if self.generation_of(lease) is gen
-            and (
-                gen.table.kept_bytes(lease.id)
-                or any(gen.table.names(lease.id, *name) for name in names)
-            )
-        ]
+        return [self.by_id[name].lease for name in gen.table.keepers(gen.repairs)]
 
     def _lack_room(self, gen: Generation) -> bool:
         """Whether no quarantined shard can be made again, because there is no room."""
@@ -369,14 +360,12 @@ class Leases:
         cannot be found."""
         if (state := self.by_id.get(lease)) is None:
             return
-        requests = state.requests.copy()
-        state.requests.clear()
         self.ended(lease)
         last = self._repeated(state.lease, reason, now) if may_repeat else None
         if last is not None:
-            last.requests |= dict.fromkeys(requests, True)
+            last.requests |= dict.fromkeys(state.requests, True)
         else:
-            self._out += [do.ReplyWaiting(each, 0, 0, reason) for each in requests]
+            self._reply_waiting(state, reason)
 
     def _reply_waiting(self, state: LeaseState, reason: str) -> None:
         self._out += [do.ReplyWaiting(each, 0, 0, reason) for each in state.requests]

@@ -29,19 +29,14 @@ _STATUS |= {"damaged": Status.QUARANTINED, "excluded": Status.QUARANTINED}
 @dataclass(slots=True)
 class Repair:
     """A quarantined number that needs a next version, because it is `damaged`, or holds an `excluded`
-    record. `marked`: its mark is durable. `retire`: the number is retired after the next version was made.
-    """
+    record: then a local copy suffices. `marked`: its mark is durable. `retire`: the number is retired after
+    the next version was made."""
 
     excluded: bool = False
     damaged: bool = False
     marked: bool = False
     retire: bool = False
     pause: Pause = field(default_factory=Pause)
-
-    @property
-    def local(self) -> bool:
-        """Whether a local copy suffices: a damaged shard cannot be copied."""
-        return not self.damaged
 
 
 class Generation:
@@ -89,10 +84,8 @@ class Generation:
                 self.table.keep(number, facts.version, facts.allocated)
             elif status == "lost":
                 self._lost.append(number)
-            elif status == "excluded":
-                self.repairs[number] = Repair(excluded=True, marked=True)
-            elif status == "damaged":
-                self.repairs[number] = Repair(damaged=True, marked=True)
+            elif status in ("excluded", "damaged"):
+                self.repairs[number] = Repair(status == "excluded", status == "damaged", True)
 
     def note_schema(self, sealed: Sealed) -> None:
         """Counts the units of a sealed shard whose schema equals that of the first record, and those with
@@ -247,17 +240,18 @@ class Generation:
         stream = number % (self.table.streams + 1)
         shards = [each for each, _ in self.table.live_of(stream) if each <= number]
         if stream == self.table.streams:
-            self.supplements.try_again()
             shards = [each for each in shards if each == number]
         self.retire(shards)
 
     def knows(self, number: int, version: int) -> bool:
         """Whether the bytes of a version are counted: it is in the table, or room is reserved for it."""
+        if self.shape is None:
+            return False
         index, j = self.blocks.shape.split(number)
         if index == self.table.streams:
             is_made = bool(self.supplements.reserved) and j == self.supplements.next
         else:
-            is_made = j in self.streams[index].made
+            is_made = self.streams[index].next <= j < self.streams[index].wanted
         return is_made or number in self.remaking or self.table.has(number, version)
 
     def retire_supplements(self) -> bool:

@@ -62,6 +62,8 @@ def new_lease(
     digests: it names content, and never versions."""
     shape = gen.blocks.shape
     job = hashlib.sha256(event.job.encode()).hexdigest()[:8]
+    # The text has a version, so that the order of an epoch never drifts.
+    order = f"cachecd-epoch-order-1:{rules.seed}:{event.epoch}".encode()
     return Lease(
         id=f"{rules.name}.{event.epoch}.{job}.{serial}",
         dataset=rules.name,
@@ -74,21 +76,10 @@ def new_lease(
         num_records=shards.records,
         num_bytes=shards.data_bytes,
         fingerprint=f"{shards.digest:016x}",
-        seed=_order_seed(rules.seed, event.epoch),
+        seed=int.from_bytes(hashlib.sha256(order).digest()[:8], "little"),
         sampling_seed=shape.seed,
         pinned=rules.pin,
         ranks=event.local_world_size,
         place=gen.place,
         source_records=gen.source_records,
     )
-
-
-def allocated_bytes(length: int, block: int) -> int:
-    """The most that a manifest of this length occupies; the directory may grow too."""
-    return (-(-length // block) + 1) * block
-
-
-def _order_seed(seed: int, epoch: int) -> int:
-    """The seed of one epoch's order; the text has a version so that the order never drifts."""
-    text = f"cachecd-epoch-order-1:{seed}:{epoch}".encode()
-    return int.from_bytes(hashlib.sha256(text).digest()[:8], "little")

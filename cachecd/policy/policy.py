@@ -14,7 +14,7 @@ from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.acquire import Leases
 from cachecd.policy.dataset import Dataset
-from cachecd.policy.feeding import Feeding
+from cachecd.policy.feeding import Feeding, Report
 from cachecd.policy.generation import Generation
 from cachecd.policy.leases import GRACE, LeaseState
 from cachecd.policy.pause import Pause, Restraint
@@ -128,10 +128,7 @@ class Policy:
                     dataset.source.refused = event.reason if event.doubted else ""
             case ev.CursorRead(name, number, before):
                 self.room.by_id[name].cursor_read(number, before)
-            case (
-                ev.HalfFull() | ev.Sealed() | ev.Published() | ev.PublishRefused() | ev.Failed()
-                | ev.StreamClosed()
-            ):  # fmt: skip
+            case _ if isinstance(event, Report):
                 self._feeding.heard(self.datasets[event.stream.dataset], event, now)
             case ev.MissingFound(name):
                 gen = self.room.by_id[name]
@@ -178,8 +175,7 @@ class Policy:
             case ev.LeaseFound(lease, held_by, epochs, is_held):
                 gen = self.leases.generation_of(lease)
                 allocated = gen.table.set_of(lease.intervals).allocated if gen else 0
-                state = LeaseState(lease, allocated, now + GRACE, written=True)
-                state.held_by = set(held_by)
+                state = LeaseState(lease, allocated, now + GRACE, True, held_by=set(held_by))
                 self.leases.add(state, epochs)
                 if (held_by or is_held) and lease.dataset in self.datasets:
                     self.datasets[lease.dataset].was_held = True
@@ -241,8 +237,6 @@ class Policy:
                 self.leases.written(lease.id)
             case do.MarkLease(lease, None):
                 self.leases.marked(lease)
-            case do.MarkLease():
-                pass
             case do.EndLease(name):
                 self.restraint.wanted_at = now
                 self.leases.ended(name)

@@ -126,15 +126,15 @@ class Repairs:
             if number in gen.remaking or not repair.marked or repair.pause.stops(now):
                 continue
             is_supplement = number % (gen.table.streams + 1) == gen.table.streams
-            if not repair.local and (is_supplement or not gen.is_configured):
+            if repair.damaged and (is_supplement or not gen.is_configured):
                 hopeless.append(number)
-            elif repair.local or fetches:
+            elif not repair.damaged or fetches:
                 if (room := self._room.next_version(gen, number)) is None:
                     refused += 1
                     continue
                 size, drop = room
                 version = gen.table.facts(number).version
-                make = do.RemakeShard(gen.id, number, version, repair.local, drop)
+                make = do.RemakeShard(gen.id, number, version, not repair.damaged, drop)
                 gen.remaking[number] = make, size
                 self._out.append(make)
         if hopeless:

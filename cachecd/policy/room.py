@@ -32,8 +32,7 @@ class Room:
         self.by_id: dict[GenerationId, Generation] = {}
         self.measured = Measured(0)
         self.pages: dict[GenerationId, int] = {}  # bytes that wait for room, by listing
-        # Bytes of the page that is being written, by listing.
-        self._writing: dict[GenerationId, int] = {}
+        self._writing: dict[GenerationId, int] = {}  # bytes of the page that is being written
         # Bytes of pages that were written since the last measurement began, and in the period before: a
         # measurement that runs meanwhile may lack them.
         self._paged = self._paged_before = 0
@@ -92,7 +91,7 @@ class Room:
         Local copies remove data, so they need no free room: they take turns within the room that is kept
         back, also above a limit that was lowered, where each copy makes room.
         """
-        facts, is_local = gen.table.facts(number), gen.repairs[number].local
+        facts, is_local = gen.table.facts(number), not gen.repairs[number].damaged
         is_held = gen.table.is_held(number, facts.version)
         drop = not (is_local or is_held)
         freed = facts.data_bytes if drop and facts.allocated >= facts.data_bytes else 0
@@ -125,7 +124,7 @@ class Room:
         self.pages.pop(name, None)
         if self._writing.pop(name, 0):
             self._paged += grown
-        granted = self.fits(size + self._kept)
+        granted = self.fits(size + self.kept)
         if granted:
             self._writing[name] = size
         elif waits:
@@ -148,10 +147,10 @@ class Room:
         if size is None or 2 * self.measured.other > self.limit:
             return 0
         retired = sum(gen.table.total - gen.table.live_bytes for gen in self.generations)
-        return max(0, self._short(size + self._kept) - retired)
+        return max(0, self._short(size + self.kept) - retired)
 
     @property
-    def _kept(self) -> int:
+    def kept(self) -> int:
         """One footprint of each dataset is kept back to make a shard again."""
         return sum(dataset.generation.footprint for dataset in self.datasets.values())
 
@@ -189,7 +188,7 @@ class Room:
         """Whether a dataset has no room for one more shard: in its share, under the limit, or on the
         file system."""
         pages = sum(self.pages.values())
-        fits = self.fits(dataset.generation.footprint + self._kept + pages)
+        fits = self.fits(dataset.generation.footprint + self.kept + pages)
         return not fits or self._fills_share(dataset)
 
     def owes_room(self, dataset: Dataset) -> bool:
@@ -212,7 +211,7 @@ class Room:
 
     def _retire_others(self, dataset: Dataset, size: int) -> None:
         """Retires shards of others until `size` bytes fit beside the room that is kept back."""
-        short = self._short(size + self._kept + sum(self.pages.values()))
+        short = self._short(size + self.kept + sum(self.pages.values()))
         givers = [
             each
             for each in self.datasets.values()

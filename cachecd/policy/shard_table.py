@@ -260,13 +260,8 @@ class ShardTable:
 
     def select(self, upto: int | None = None) -> ShardSet:
         """The set of all live shards that have records; with `upto`, of those with a smaller j."""
-        if upto is not None:
-            return self._select(upto)
-        if self._selected is None:
-            self._selected = self._select(None)
-        return self._selected
-
-    def _select(self, upto: int | None) -> ShardSet:
+        if upto is None and self._selected is not None:
+            return self._selected
         intervals: list[tuple[int, int, int]] = []
         for stream, column in enumerate(self._columns):
             rows = column.slice(0, column.base + column.end if upto is None else upto - 1)
@@ -274,7 +269,9 @@ class ShardTable:
             edges = np.flatnonzero(np.diff(mask, prepend=False, append=False)) + column.base
             runs = edges.reshape(-1, 2).tolist()
             intervals += [(stream, first, end - 1) for first, end in runs]
-        return self.set_of(tuple(intervals))
+        chosen = self.set_of(tuple(intervals))
+        self._selected = chosen if upto is None else self._selected
+        return chosen
 
     def find(self, intervals: Intervals) -> ShardSet | None:
         """The set of exactly these numbers, if all of them are live."""
@@ -318,6 +315,11 @@ class ShardTable:
     def is_held(self, number: int, version: int) -> bool:
         """Whether a lease names this version."""
         return any(self.names(lease, number, version) for lease in self._leases)
+
+    def keepers(self, numbers: Iterable[int]) -> list[str]:
+        """The leases that name one of these numbers, or a file that exists only because leases name it."""
+        names = [*self._old, *((number, self.facts(number).version) for number in numbers)]
+        return [lease for lease in self._leases if any(self.names(lease, *name) for name in names)]
 
     def names(self, lease: str, number: int, version: int) -> bool:
         """Whether this lease names this version."""

@@ -134,11 +134,6 @@ class Stream:
         return len(self.sealed) + len(self.granted)
 
     @property
-    def made(self) -> set[int]:
-        """The j of shards that have reserved room."""
-        return {*range(self.next, self.next + len(self.sealed)), *self.granted}
-
-    @property
     def allowed_until(self) -> Cursor | None:
         """Returns the cursor up to which the stream may continue; None while that is unknown, or if nothing
         follows. While the cursor before a new oldest shard is being read, the older cursor counts: it is

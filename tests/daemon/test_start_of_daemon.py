@@ -312,6 +312,16 @@ def test_files_of_others_are_weighed_and_no_shards(tmp_path):
     assert begin(given).foreign == others, "the start takes it for a shard"
 
 
+def test_shards_of_others_in_a_generation_without_a_shape_are_weighed(tmp_path):
+    layout = directory(begin(config(tmp_path)))
+    policy, again = Policy(manifest_length), begin(config(tmp_path))
+    for event in again.events:
+        policy.handle(event, 0.0)
+    make(layout, 0, 1)
+    weighed = asyncio.run(weigh_foreign(again.layout, policy.room.by_id))
+    assert weighed == publish.allocated(layout, 0, 0) + publish.allocated(layout, 1, 0)
+
+
 def test_unknown_directories_are_left_alone(tmp_path):
     given = config(tmp_path)
     found = begin(given)

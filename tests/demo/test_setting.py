@@ -13,7 +13,7 @@ from PIL import Image
 
 from cachecd import cli
 from cachecd.config import load
-from cachecd.daemon.rules import limit_of
+from cachecd.daemon.rules import resolve
 from cachecd.demo.configuration import configuration
 from cachecd.demo.disk_watch import DiskWatch
 from cachecd.demo.images import CLASSES, SIDE, images
@@ -48,7 +48,7 @@ def test_the_configuration_is_one_wherever_the_directory_is(name, tmp_path):
     assert train.source.url == f"file://{place}/store/train/"
     assert label_of(train.source, "0042-3.png") == "3"
     assert test.pin
-    limit_of(config)  # the limit suffices
+    resolve(config)  # the limit suffices
 
 
 def test_a_directory_is_measured_as_du_measures_it(tmp_path):

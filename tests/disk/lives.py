@@ -10,7 +10,7 @@ from cachecd.disk.durable import State, read_egress, read_state, write_egress, w
 from cachecd.disk.excluded import ExcludedFile, Exclusion
 from cachecd.disk.layout import GenerationLayout
 from cachecd.disk.snapshot import write_snapshot
-from cachecd.disk.start import Inventory, Leftovers, remove_leftovers, take_inventory
+from cachecd.disk.start import Inventory, remove_leftovers, take_inventory
 from tests.disk.shards import SHAPE, contents, cursor, make, write
 
 BEGIN = (0, 1, 3, 4)
@@ -107,5 +107,5 @@ def check(layout: GenerationLayout, kept: Collection[str] = ()) -> Inventory:
     remove_leftovers(layout, found, State())
     again = take_inventory(layout, SHAPE, State(), (), {"key-4-1"})
     assert (again.shards, again.heads) == (found.shards, found.heads)
-    assert again.leftovers == Leftovers()
+    assert (again.dropped, again.stray) == ((), ())
     return found

@@ -14,7 +14,7 @@ from cachecd.disk.durable import State, read_state
 from cachecd.disk.layout import GenerationLayout
 from cachecd.disk.publish import publish
 from cachecd.disk.snapshot import write_snapshot
-from cachecd.disk.start import Leftovers, remove_leftovers, take_inventory
+from cachecd.disk.start import remove_leftovers, take_inventory
 from tests.disk.shards import SHAPE, directory, make, tree, write
 
 NUMBERS, VERSIONS = (0, 1, 2, 3, 4, 6), (0, 1, 2)
@@ -84,7 +84,7 @@ def test_start_keeps_what_is_leased_and_is_stable(
     assert tree(layout) == before
     remove_leftovers(layout, found, State())
     again = take_inventory(layout, SHAPE, read_state(layout.state), leased)
-    assert (again.shards, again.leftovers) == (found.shards, Leftovers())
+    assert (again.shards, again.dropped, again.stray) == (found.shards, (), ())
     assert [cursor for _, cursor in again.heads] == [cursor for _, cursor in found.heads]
     for (earlier, _), (later, _) in zip(found.heads, again.heads, strict=True):
         assert later <= earlier, "a mark without a file is gone"

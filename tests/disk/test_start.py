@@ -122,9 +122,9 @@ def test_next_version_takes_the_place_of_the_first(layout):
     found = start(layout, leased={(0, 0)})
     assert statuses(found) == {(0, 1): "live", (3, 0): "live"}
     assert found.shards[0].elders == ((0, publish.allocated(layout, 0, 0)),)
-    assert found.leftovers.names == ()
+    assert found.dropped == ()
     found = start(layout)
-    assert found.leftovers.names == ((0, 0),)
+    assert found.dropped == ((0, 0),)
     remove_leftovers(layout, found, State())
     assert tree(layout)[:2] == ["0000000000.1.tfrecord", "0000000000.1.tfrecord.idx"]
     assert not layout.bad(0).exists()
@@ -135,7 +135,7 @@ def test_retired_shard_stays_while_it_is_leased(layout):
     publish.mark_retired(layout, [(0, 0), (3, 0)])
     found = start(layout, leased={(0, 0)})
     assert statuses(found) == {(0, 0): "old"}
-    assert found.leftovers.names == ((3, 0),)
+    assert found.dropped == ((3, 0),)
     assert found.heads[0] == (2, cursor(6)), "the newest shard says where its stream was"
     remove_leftovers(layout, found, State())
     assert statuses(start(layout, leased={(0, 0)})) == {(0, 0): "old"}

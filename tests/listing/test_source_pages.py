@@ -253,5 +253,5 @@ def test_listing_goes_on_when_its_process_is_killed_between_units_of_objects(fil
     lister.close()
     assert len(whole) == 40 * 300
     assert found == whole
-    assert attempts == 4
+    assert 1 < attempts <= 4, "a process may have sent all of its pages before it is killed"
     assert lister.behind == sorted(set(lister.behind)), "each attempt began behind the one before"
