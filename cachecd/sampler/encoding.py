@@ -7,17 +7,28 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cachecd_client import _core
 from cachecd_client.errors import SchemaError
 from cachecd_client.schema import NUMERIC_DTYPES, Feature, Schema, dims
 
+# Numbers may become numbers of the same kind, or of one behind it.
+_RANKS = {"b": 1, "u": 2, "i": 2, "f": 3}
+
+
+# NumPy composes a dtype's name at each access, which takes longer than copying a small array.
+@functools.cache
+def _name_of(dtype: np.dtype[Any]) -> str:
+    return dtype.name
+
 
 def infer(record: Mapping[str, Any]) -> Schema:
     """The schema of decoded records (feature -> Python or array value), from one of them.
 
-    int, bool -> int64 scalar; float -> float32 scalar; bytes, str -> bytes; a list of these -> ragged; an
-    array -> its dtype and shape (int64 and float32 vectors and scalars as lists, other arrays raw).
+    int, bool -> int64 scalar; float -> float32 scalar; bytes, str -> bytes; a list of these, or of numbers
+    of one dtype -> ragged; an array -> its dtype and shape (int64 and float32 vectors and scalars as lists,
+    other arrays raw).
     """
     return Schema(tuple(_feature(name, record[name]) for name in sorted(record)))
 
@@ -25,7 +36,9 @@ def infer(record: Mapping[str, Any]) -> Schema:
 def encode(schema: Schema, record: Mapping[str, Any]) -> bytes:
     """`record` as a serialized Example of exactly this schema; SchemaError with the difference.
 
-    A missing ragged feature is empty; a single value of a ragged feature is a list of one.
+    No value changes: a number of another dtype is stored only if the feature's dtype can hold it. Only
+    Python's own floats are rounded to float32. A missing ragged feature is empty; a single value of a
+    ragged feature is a list of one.
     """
     stored = {f.name: _stored(f, record[f.name]) for f in schema.features if f.name in record}
     if len(stored) < len(schema.features) or len(stored) < len(record):
@@ -42,7 +55,8 @@ def _feature(name: str, value: Any) -> Feature:
             raise SchemaError(
                 f"feature {name!r}: the kind of an empty list is unknown; return an array"
             )
-        return Feature(name, (first := _feature(name, value[0])).kind, first.dtype, None)
+        first = _feature(name, value[0])
+        return Feature(name, first.kind, first.dtype, None, first.raw)
     if isinstance(value, (bytes, bytearray, memoryview, str)):
         return Feature(name, "bytes", "bytes", ())
     if isinstance(value, (bool, int)) and not isinstance(value, np.generic):
@@ -66,52 +80,63 @@ def _stored(feature: Feature, value: Any) -> Any:
     """The value in the form of encode_example, checked against the feature."""
     # The usual values, in a tenth of the time of the checks below.
     plain = type(value)
-    if feature.shape == () and not feature.raw:
+    if not feature.shape and not feature.raw:
         if plain is bytes and feature.dtype == "bytes":
             return value
         if plain is int and feature.dtype == "int64":
             return value
         if plain is float and feature.dtype == "float32":
             return value
-    if feature.shape is None and plain not in (list, tuple):
-        return _ragged(feature, value)
-    if feature.dtype == "bytes" or feature.shape is None:
-        actual = (
-            _feature(feature.name, value) if feature.shape is not None or len(value) else feature
-        )
-        if (actual.kind, actual.dtype, actual.shape) != (
-            feature.kind,
-            feature.dtype,
-            feature.shape,
-        ):
-            raise _misfit(feature, actual.dtype, actual.shape)
-        return value
-    carrier = "uint16" if feature.dtype == "bfloat16" else feature.dtype
-    array = np.asarray(value)
-    if isinstance(value, (int, float)) and not isinstance(value, np.generic):
-        array = array.astype(carrier)
-    dtype = _name_of(array.dtype)
-    if dtype not in (feature.dtype, carrier) or array.shape != feature.shape:
-        raise _misfit(feature, dtype, array.shape)
+    if feature.dtype == "bytes":
+        return _texts(feature, value)
+    is_list = feature.shape is None and plain in (list, tuple) and len(value)
+    if is_list and feature.dtype == "float32" and type(value[0]) is float:
+        return value  # the core rounds Python's own floats
+    array = _exact(feature, np.asarray(value))
+    if array.ndim > 1 if feature.shape is None else array.shape != feature.shape:
+        raise _misfit(feature, _name_of(array.dtype), array.shape)
     if feature.raw:
         return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
     return array
 
 
-# NumPy composes a dtype's name at each access, which takes longer than copying a small array.
-@functools.cache
-def _name_of(dtype: np.dtype[Any]) -> str:
-    return dtype.name
-
-
-def _ragged(feature: Feature, value: Any) -> Any:
-    """One value, or a one-dimensional array, as a list of the feature."""
-    if isinstance(value, (bytes, bytearray, memoryview, str)) and feature.dtype == "bytes":
+def _texts(feature: Feature, value: Any) -> Any:
+    if feature.shape is None and isinstance(value, (list, tuple)) and not value:
         return value
-    array = np.asarray(value)
-    if array.ndim > 1 or not np.can_cast(array.dtype, feature.dtype, "same_kind"):
-        raise _misfit(feature, array.dtype.name, array.shape)
-    return array.astype(feature.dtype, copy=False)
+    actual = _feature(feature.name, value)
+    is_one = feature.shape is None and actual.shape == ()
+    if actual.dtype != "bytes" or (actual.shape != feature.shape and not is_one):
+        raise _misfit(feature, actual.dtype, actual.shape)
+    return value
+
+
+def _exact(feature: Feature, array: NDArray[Any]) -> NDArray[Any]:
+    """The numbers in the feature's dtype; SchemaError if one of them would be another number."""
+    # NumPy's arrays of bfloat16 are uint16.
+    carrier = "uint16" if feature.dtype == "bfloat16" else feature.dtype
+    name = _name_of(array.dtype)
+    if name in (feature.dtype, carrier):
+        return array
+    if not array.size:
+        return array.astype(carrier)
+    ranks = [_RANKS.get(kind, 0) for kind in (array.dtype.kind, np.dtype(carrier).kind)]
+    if array.dtype.kind == "O":
+        raise SchemaError(
+            f"feature {feature.name!r}: {feature.dtype} cannot hold {array.tolist()!r:.99}"
+        )
+    if not 0 < ranks[0] <= ranks[1] or feature.dtype == "bfloat16":
+        raise _misfit(feature, name, array.shape)
+    with np.errstate(all="ignore"):
+        made = array.astype(carrier)
+        same = (made.astype(array.dtype) == array) & ((made < 0) == (array < 0))
+        if ranks[0] < ranks[1] == _RANKS["f"]:
+            same &= np.abs(made) <= 2.0 ** (np.finfo(carrier).nmant + 1)
+    if not (same | (array != array)).all():
+        changed = array[~same].flat[0]
+        raise SchemaError(
+            f"feature {feature.name!r}: record has {name} {changed}, which {feature.dtype} cannot hold"
+        )
+    return made
 
 
 def _misfit(feature: Feature, dtype: str, shape: tuple[int, ...] | None) -> SchemaError:

@@ -1,8 +1,8 @@
 """The schema of records: features by name, dtype and shape, and their form inside an Example.
 
 Scalars, strings and lists of int64 or float32 are stored as ordinary Example lists, which any TFRecord tool
-reads; every other array is one bytes value of raw little-endian elements, with dtype and shape in the
-schema. Each sidecar and each lease's manifest has the schema.
+reads; every other array or ragged list is one bytes value of raw little-endian elements, with dtype and
+shape in the schema. Each sidecar and each lease's manifest has the schema.
 """
 
 from __future__ import annotations
@@ -53,10 +53,8 @@ class Feature:
             raise SchemaError(f"feature {self.name!r}: unknown kind {self.kind!r}")
         if self.dtype != "bytes" and self.dtype not in NUMERIC_DTYPES:
             raise SchemaError(f"feature {self.name!r}: unknown dtype {self.dtype!r}")
-        if self.raw and (self.dtype == "bytes" or self.shape is None):
-            raise SchemaError(
-                f"feature {self.name!r}: a raw array needs a numeric dtype and a shape"
-            )
+        if self.raw and self.dtype == "bytes":
+            raise SchemaError(f"feature {self.name!r}: a raw array needs a numeric dtype")
 
     def for_reader(self) -> tuple[str, str, str, tuple[int, ...] | None, bool]:
         """The feature as the core's BatchReader takes it."""

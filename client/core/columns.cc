@@ -1,5 +1,6 @@
 #include "columns.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -119,24 +120,38 @@ ByteSpan ColumnBuilder::OneValue(const FeatureView& feature, const char* expecte
 }
 
 ByteSpan ColumnBuilder::RawValue(const FeatureView& feature) const {
-  const size_t expected = Multiply(stored_elements_, ElementBytes(spec_.element));
+  const size_t element = ElementBytes(spec_.element);
   const ByteSpan value = OneValue(feature, "1 that holds an array");
-  if (value.size != expected) {
+  if (spec_.ragged && value.size % element != 0) {
+    Misfit("an array of " + Count(value.size, "byte"), "a multiple of " + std::to_string(element));
+  }
+  if (const size_t expected = Multiply(stored_elements_, element);
+      !spec_.ragged && value.size != expected) {
     Misfit("an array of " + Count(value.size, "byte"), std::to_string(expected));
   }
   return value;
 }
 
 void ColumnBuilder::AppendRaw(const FeatureView& feature, std::vector<LargeValue>* later) {
-  const ByteSpan value = RawValue(feature);
+  ByteSpan value = RawValue(feature);
+  uint64_t count = value.size / ElementBytes(spec_.element);
+  if (spec_.options.pad) count = std::min(count, row_elements_);
+  value.size = count * ElementBytes(spec_.element);
+  const size_t bytes = count * element_bytes_;
+  data_.Grow(used_, used_ + bytes);
   if (later != nullptr && value.size >= kLargeValue) {
     later->push_back({this, used_, value});
   } else if (conversion_) {
-    conversion_(value.data, row_elements_, data_.data() + used_);
-  } else if (row_bytes_ != 0) {
-    std::memcpy(data_.data() + used_, value.data, row_bytes_);
+    conversion_(value.data, count, data_.data() + used_);
+  } else if (bytes != 0) {
+    std::memcpy(data_.data() + used_, value.data, bytes);
   }
-  used_ += row_bytes_;
+  if (spec_.options.pad) {
+    PadRow(count);
+    return;
+  }
+  if (spec_.ragged) values_ += count;
+  used_ += bytes;
 }
 
 Extent ColumnBuilder::MeasurePicture(ImageDecoder* decoder) const {

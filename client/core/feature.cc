@@ -22,7 +22,6 @@ Element StoredElement(const FeatureSpec& spec, const std::string& kind, const st
     if (spec.kind != Kind::kBytes) {
       RefuseFeature(spec.name, "a raw array is of kind 'bytes', not '" + kind + "'");
     }
-    if (spec.ragged) RefuseFeature(spec.name, "a raw array needs a shape");
     return *found;
   }
   const Element element = spec.kind == Kind::kFloat   ? Element::kFloat32

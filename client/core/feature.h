@@ -30,7 +30,7 @@ struct FeatureSpec {
 
   // How records store the feature.
   Kind kind = Kind::kNone;
-  bool raw = false;     // one bytes value that holds a little-endian array
+  bool raw = false;     // one bytes value that holds a little-endian array, or a ragged list
   bool ragged = false;  // a list of any length; else its length is the product of `shape`
   Element element = Element::kUint8;
   std::vector<int64_t> shape;

@@ -1,6 +1,8 @@
 // Converts Examples from and to Python values.
 
+#include <cmath>
 #include <deque>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -103,7 +105,11 @@ class Encoder {
       if (overflow != 0) Refuse("an int beyond 64 bits");
       ints_.back().push_back(number);
     } else {
-      floats_.back().push_back(static_cast<float>(PyFloat_AsDouble(value.ptr())));
+      const double number = PyFloat_AsDouble(value.ptr());
+      if (std::isfinite(number) && std::abs(number) > std::numeric_limits<float>::max()) {
+        Refuse("a float beyond 32 bits: return numpy.float64");
+      }
+      floats_.back().push_back(static_cast<float>(number));
     }
   }
 

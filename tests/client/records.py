@@ -11,13 +11,14 @@ import numpy as np
 
 from cachecd.sampler.encoding import encode, infer
 from cachecd_client import _core
-from cachecd_client.schema import Schema
+from cachecd_client.schema import Feature, Schema
 
 
 def record(number: int) -> dict[str, Any]:
     """Record `number` of a set: every kind of feature there is, all telling the number."""
     return {
         "bits": np.array([0x3F80 + number % 7, 0xBF80], np.uint16),  # bfloat16
+        "doubles": np.array([number / 3, 1e300][: number % 3]),
         "image": np.full((2, 3), number % 251, np.uint8),
         "key": f"key-{number}".encode() * (number % 3),
         "label": number,
@@ -29,20 +30,16 @@ def record(number: int) -> dict[str, Any]:
 
 def schema() -> Schema:
     found = infer(record(1))
-    renamed = [
-        f if f.name != "bits" else type(f)(f.name, f.kind, "bfloat16", f.shape, raw=True)
-        for f in found.features
-    ]
-    return Schema(tuple(renamed))
+    others = {
+        "bits": Feature("bits", "bytes", "bfloat16", (2,), raw=True),
+        "doubles": Feature("doubles", "bytes", "float64", None, raw=True),
+    }
+    return Schema(tuple(others.get(f.name, f) for f in found.features))
 
 
 def examples(numbers: range, described: Schema | None = None) -> list[bytes]:
     described = described or schema()
-    return [encode(described, _fit(record(number))) for number in numbers]
-
-
-def _fit(values: dict[str, Any]) -> dict[str, Any]:
-    return {k: [] if isinstance(v, np.ndarray) and not v.size else v for k, v in values.items()}
+    return [encode(described, record(number)) for number in numbers]
 
 
 def write(path: Path, records: list[bytes], described: Schema | None = None) -> Path:

@@ -129,7 +129,7 @@ def test_without_a_default_the_record_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"cast": {"imagee": "int8"}}, "cast names feature 'imagee'; those delivered are bits, im"),
+        ({"cast": {"imagee": "int8"}}, "cast names feature 'imagee'; those delivered are bits, do"),
         ({"cast": {"key": "uint8"}}, "cast: feature 'key' is bytes, only numbers can be cast"),
         ({"pad": {"label": 3}}, r"feature 'label' is int64\[\], expected a ragged list of numbers"),
         ({"one_hot": {"vector": 3}}, r"'vector' is float32\[2\], expected a scalar integer"),

@@ -93,7 +93,7 @@ def test_an_epoch_is_what_its_manifest_says(cache, cache_dir, granting):
         assert epoch.num_bytes == sum(Path(f).stat().st_size for f in epoch.files)
         assert epoch.fingerprint == "fingerprint of 3"
         assert epoch.schema.names == (
-            "bits", "image", "key", "label", "many", "names", "vector",
+            "bits", "doubles", "image", "key", "label", "many", "names", "vector",
         )  # fmt: skip
         assert epoch.seed == 17
     (request,) = granting.of(Acquire)

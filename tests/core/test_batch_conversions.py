@@ -53,6 +53,23 @@ def test_arrays_are_cast_as_numpy_does(tmp_path, source, target, shape):
     assert column.tolist() == values.astype(target).tolist()
 
 
+@pytest.mark.parametrize("target", ["int16", "float64"])
+def test_raw_lists_of_any_length_keep_their_values_or_are_cast(tmp_path, target):
+    values = [np.arange(n, dtype=np.int16) - 3 for n in (2, 0, LARGE, 5, LARGE + 1)]
+    path = shard(tmp_path / "a", [v.tobytes() for v in values])
+    numbers, splits = read(path, raw("int16", None, cast=target), 5, on_corrupt="raise")
+    assert numbers.dtype == np.dtype(target)
+    assert splits.tolist() == np.cumsum([0, *map(len, values)]).tolist()
+    assert numbers.tolist() == np.concatenate(values).tolist()
+    dense, lengths = read_padded(path, raw("int16", None, cast=target, pad=(LARGE, ONE[target])), 5)
+    assert lengths.tolist() == [2, 0, LARGE, 5, LARGE]
+    for row, value in zip(dense, values, strict=True):
+        assert row.tolist() == [*value, *[1] * LARGE][:LARGE]
+
+
+ONE = {name: np.ones(1, name).tobytes() for name in ("int16", "float64")}
+
+
 @pytest.mark.parametrize("target", ["uint8", "float16", "float32", "float64", "bfloat16"])
 def test_large_arrays_are_cast_and_verified(tmp_path, target):
     values = np.random.default_rng(2).integers(0, 256, (3, LARGE), np.uint8)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from decimal import Decimal
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cachecd.sampler.encoding import encode
 from cachecd_client._core import decode_example
 from cachecd_client.errors import SchemaError
-from cachecd_client.schema import Feature, Schema
+from cachecd_client.schema import NUMERIC_DTYPES, Feature, Schema
 
 RAGGED = Schema(
     (
@@ -28,6 +33,60 @@ def test_what_is_ragged_may_be_missing_and_then_is_empty():
 def test_what_no_list_of_the_kind_holds_is_an_error_that_names_the_feature(value):
     with pytest.raises(SchemaError, match="'i'"):
         encode(RAGGED, {"i": value})
+
+
+_DTYPES = st.sampled_from(sorted(NUMERIC_DTYPES - {"bfloat16"}))
+_NUMBERS = st.one_of(
+    st.integers(-(2**63), 2**64 - 1),
+    st.sampled_from([2**53 + 1, 2**63, 2**64 - 1, 16777217, 2049, 255, 256, -1, 0, 1]),
+    st.floats(),
+    st.sampled_from([0.1, 1e300, -1e39, 65505.0, 16777217.0, math.nan, math.inf]),
+)
+
+
+@given(_DTYPES, _DTYPES, st.lists(_NUMBERS, min_size=1, max_size=3), st.booleans())
+def test_a_number_is_stored_as_it_is_or_its_record_is_refused(stored, given, numbers, is_scalar):
+    try:
+        with np.errstate(all="ignore"):
+            value = np.array([dtype_of(given, number) for number in numbers], given)
+    except OverflowError:
+        return
+    value = value[0] if is_scalar else value
+    feature = feature_of(stored, None)
+    try:
+        encoded = encode(Schema((feature,)), {"x": value})
+    except SchemaError:
+        assert given != stored
+        return
+    [values] = decode_example(encoded).values()
+    found = np.frombuffer(values[1][0], stored) if feature.raw else np.array(values[1], stored)
+    for one, other in zip(found.tolist(), np.atleast_1d(value).tolist(), strict=True):
+        assert one == other or (one != one and other != other), (one, other)
+
+
+def dtype_of(dtype, number):
+    return np.array(number).astype(dtype) if np.isfinite(number) else dtype_of(dtype, 0)
+
+
+def feature_of(dtype, shape):
+    if dtype in ("int64", "float32"):
+        return Feature("x", "int64" if dtype == "int64" else "float", dtype, shape)
+    return Feature("x", "bytes", dtype, shape, raw=True)
+
+
+@pytest.mark.parametrize("value", [1e39, [1.0, 1e39], np.float64(0.1), Decimal("0.1"), 2**53 + 1])
+@pytest.mark.parametrize("shape", [(), None])
+def test_a_number_that_float32_cannot_hold_is_refused_and_named(value, shape):
+    with pytest.raises((SchemaError, TypeError), match="'x'"):
+        encode(Schema((feature_of("float32", shape),)), {"x": value})
+
+
+def test_only_own_floats_of_python_are_rounded():
+    for value in (0.1, [0.1]):
+        encoded = encode(Schema((feature_of("float32", None),)), {"x": value})
+        assert decode_example(encoded)["x"][1] == [np.float32(0.1)]
+    wide = Schema((feature_of("float64", None),))
+    assert decode_example(encode(wide, {"x": [0.1]}))["x"][1] == [np.float64(0.1).tobytes()]
 
 
 def test_raw_arrays_are_stored_in_little_endian_whatever_their_order():

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from cachecd.config import DatasetConfig, SourceConfig
 from cachecd.model import Unit
 from cachecd.sampler.sources import open_source
 from cachecd.sampler.sources.parquet.rows import Parquet
 from cachecd_client._core import decode_example, encode_example
-from cachecd_client.schema import Feature
+from cachecd_client.schema import Feature, Schema
 from tests.contracts.source import Bench, Given, SourceContract, TwiceContract
 
 RNG = np.random.default_rng(8)
@@ -206,6 +207,45 @@ def test_the_schema_follows_from_types_statistics_and_first_rows(tmp_path: Path)
     assert "maybe" not in first
     assert second["maybe"] == ("int64", [7])
     assert second["tokens"] == ("int64", [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "values"),
+    [
+        (pa.float64(), "float64", [16777217.0, None, 1e300]),
+        (pa.uint64(), "uint64", [2**64 - 1, None, 2**63 + 5]),
+        (pa.decimal128(38, 10), "float64", [decimal.Decimal("12345678.91"), None]),
+        (pa.list_(pa.float64()), "float64", [[0.1, 1e300], [], [16777217.0]]),
+        (pa.list_(pa.uint8()), "uint8", [[1, 255], [], [3]]),
+        (pa.list_(pa.decimal128(12, 2)), "float64", [[decimal.Decimal("0.10")], []]),
+    ],
+)
+def test_ragged_columns_keep_their_dtype_and_every_value(tmp_path: Path, kind, dtype, values):
+    bench = bench_of(tmp_path)
+    [shard] = bench.pour([parquet(pa.table({"x": pa.array(values, kind)}))])
+    assert bench.schema == Schema((Feature("x", "bytes", dtype, None, raw=True),))
+    found = [
+        np.frombuffer(example["x"][1][0], dtype).tolist() if example else []
+        for example in (decode_example(record) for _, _, record in shard.records)
+    ]
+    listed = [v if isinstance(v, list) else [] if v is None else [v] for v in values]
+    assert found == [[float(n) if dtype == "float64" else n for n in row] for row in listed]
+
+
+def test_integers_in_a_column_of_doubles_are_exact_or_refused(tmp_path: Path):
+    bench = bench_of(tmp_path)
+    bench.pour(
+        [
+            parquet({"x": [0.5]}),
+            parquet({"x": [2**53]}),
+            parquet({"x": [2**53 + 1]}),
+            parquet({"x": pa.array([decimal.Decimal("0.1")], pa.decimal128(30, 1))}),
+            parquet({"x": pa.array([decimal.Decimal("0.12345678901234567891")])}),
+        ]
+    )
+    assert [*bench.set_aside] == [2, 4]
+    assert "int64 9007199254740993, which float64 cannot hold" in bench.set_aside[2]
+    assert "float64 cannot hold Decimal('0.12345678901234567891')" in bench.set_aside[4]
 
 
 def test_what_the_schema_cannot_hold_sets_its_unit_aside_and_names_the_column(tmp_path: Path):

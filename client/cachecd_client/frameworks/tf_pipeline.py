@@ -282,10 +282,10 @@ def _zeros(features: Sequence[Feature]) -> bytes:
 
 
 def _spec(feature: Feature) -> Any:
+    if feature.raw:
+        return tf.io.FixedLenFeature([], tf.string, "" if feature.shape is None else None)
     if feature.shape is None:
         return tf.io.RaggedFeature(_LISTS[feature.kind], row_splits_dtype=tf.int64)
-    if feature.raw:
-        return tf.io.FixedLenFeature([], tf.string)
     return tf.io.FixedLenFeature(list(feature.shape), _LISTS[feature.kind])
 
 
@@ -296,12 +296,16 @@ def _shaped(feature: Feature, parsed: Any) -> Any:
     wanted = tf.as_dtype(feature.dtype)
     if not feature.raw:
         return parsed if parsed.dtype == wanted else tf.cast(parsed, wanted)
-    assert feature.shape is not None  # of a raw array
+    values = parsed if feature.shape is not None else tf.strings.reduce_join(parsed, keepdims=True)
     decoded = tf.io.decode_raw(
-        parsed, tf.as_dtype(_DECODED_AS.get(feature.dtype, feature.dtype)), little_endian=True
+        values, tf.as_dtype(_DECODED_AS.get(feature.dtype, feature.dtype)), little_endian=True
     )
     if decoded.dtype != wanted:
         decoded = tf.bitcast(decoded, wanted)
+    if feature.shape is None:
+        # Validated: the lengths add up only if each is a multiple of the element's size.
+        lengths = tf.cast(tf.strings.length(parsed), tf.int64) // wanted.size
+        return tf.RaggedTensor.from_row_lengths(decoded[0], lengths)
     # Not -1 for the rows: it cannot be inferred from arrays without elements.
     return tf.reshape(decoded, [tf.shape(parsed)[0], *feature.shape])
 

@@ -5,7 +5,7 @@ Nested structs are flattened: a field of a struct is a feature of its own, named
 
     integers, booleans          int (unsigned 64 bits: numpy.uint64)
     float16, float32            float
-    float64, decimals           numpy.float64
+    float64, decimals           numpy.float64 (a decimal that it cannot hold: decimal.Decimal)
     dates, times, timestamps    int: as stored, days or the column's own unit, since 1970 or midnight
     strings, binary             bytes
     lists of numbers            an array; lists of lists one of more dimensions, or lists of arrays
@@ -16,8 +16,10 @@ A null is None. A null within a list of floats is NaN; within any other list it 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -105,6 +107,8 @@ class Column:
                 return array, lists
 
     def _numbers(self, array: Any) -> NDArray[Any]:
+        if pa.types.is_decimal(array.type):
+            return np.array([math.nan if one is None else one for one in _decimals(array)])
         array = _plain(array)
         if array.null_count and not self.dtype.startswith("float"):
             raise self._null_within()
@@ -182,10 +186,8 @@ def _dtype(kind: Any) -> str:
 
 
 def _plain(array: Any) -> Any:
-    """Turns decimals, dates and times into plain numbers."""
+    """Turns dates and times into plain numbers."""
     kind = array.type
-    if pa.types.is_decimal(kind):
-        return array.cast(pa.float64())
     if pa.types.is_temporal(kind):
         return array.view(pa.int32() if kind.bit_width == 32 else pa.int64()).cast(pa.int64())
     return array
@@ -204,7 +206,20 @@ def _bytes(array: Any) -> list[bytes | None]:
     return values
 
 
+def _decimals(array: Any) -> list[Any]:
+    """Each as numpy.float64 if that is written with the same digits, else as it is, which no feature can
+    store. Not pyarrow's cast, which is not rounded correctly."""
+
+    def stored(one: Decimal) -> np.float64 | Decimal:
+        number = np.float64(one)
+        return number if Decimal(repr(float(number))) == one else one
+
+    return [None if one is None else stored(one) for one in array.to_pylist()]
+
+
 def _scalars(array: Any, dtype: str) -> list[Any]:
+    if pa.types.is_decimal(array.type):
+        return _decimals(array)
     array = _plain(array)
     valid = None
     if array.null_count:

@@ -11,7 +11,7 @@ import numpy as np
 from cachecd.errors import UnitError
 from cachecd.sampler.sources.parquet.columns import Column
 from cachecd.sampler.sources.parquet.footer import Footer
-from cachecd_client.schema import LIST_DTYPES, Feature, Kind, Schema
+from cachecd_client.schema import LIST_DTYPES, Feature, Schema
 
 
 def schema_of(footer: Footer, columns: Sequence[Column], values: Sequence[Sequence[Any]]) -> Schema:
@@ -33,24 +33,29 @@ def _feature(
     footer: Footer, column: Column, values: Sequence[Any], classes: tuple[str, ...]
 ) -> Feature:
     name, dtype = column.name, column.dtype
-    kind: Kind = "bytes" if dtype == "bytes" else "float" if dtype.startswith("float") else "int64"
     if not column.dims:
-        if footer.has_nulls(column.leaf):
-            return Feature(name, kind, LIST_DTYPES[kind], None, classes=classes)
-        if dtype in ("float64", "uint64"):
-            return Feature(name, "bytes", dtype, (), raw=True)
-        return Feature(name, kind, LIST_DTYPES[kind], (), classes=classes)
+        if dtype not in ("bytes", "float64", "uint64"):
+            dtype = "float32" if dtype.startswith("float") else "int64"
+        return _stored(name, dtype, None if footer.has_nulls(column.leaf) else (), classes)
     if dtype != "bytes" and _regular(footer, column, values):
         array: Any = values[0]
-        if array.ndim == 1 and dtype in ("int64", "float32"):
-            return Feature(name, kind, dtype, array.shape)
-        return Feature(name, "bytes", dtype, array.shape, raw=True)
+        return _stored(name, dtype, array.shape)
     if column.dims > 1:
         raise UnitError(
             f"column {name!r} has lists of lists of different lengths, which no feature can hold: name "
             "the others in source.columns, or use a transform"
         )
-    return Feature(name, kind, LIST_DTYPES[kind], None)
+    return _stored(name, dtype, None)
+
+
+def _stored(
+    name: str, dtype: str, shape: tuple[int, ...] | None, classes: tuple[str, ...] = ()
+) -> Feature:
+    """Returns the feature in the form that the schema has for it: a list, or raw."""
+    for kind, listed in LIST_DTYPES.items():
+        if dtype == listed and len(shape or ()) < 2:
+            return Feature(name, kind, dtype, shape, classes=classes)
+    return Feature(name, "bytes", dtype, shape, True)
 
 
 def _regular(footer: Footer, column: Column, values: Sequence[Any]) -> bool:
