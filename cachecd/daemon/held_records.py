@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachecd.disk.filesystem import refusing
-from cachecd.disk.layout import GenerationLayout, parse
+from cachecd.disk.layout import GenerationLayout
 from cachecd.disk.sidecar import Head, is_lost, read_head, read_sidecar
 from cachecd.errors import DiskError
 from cachecd.model import Unit, etag_hash
@@ -21,7 +18,7 @@ from cachecd_client._core import Sidecar
 
 @dataclass(slots=True)
 class HeldRecords:
-    """The records of all shards without a mark `.old`, for each unit: their number (`count`), the number
+    """The records of some shards, for each unit: their number (`count`), the number
     after the last record (`top`), whether a shard has the unit's last record (`ended`), the hash of the
     ETag, and whether two versions of the unit are held (`mixed`). `lost`: shards whose sidecars are lost,
     so the missing records are unknown. `proceed` is called before each sidecar is read."""
@@ -76,15 +73,18 @@ class HeldRecords:
 
 
 def held_records(
-    layout: GenerationLayout, units: int, proceed: Callable[[], None] = lambda: None
+    layout: GenerationLayout,
+    shards: Sequence[Name],
+    units: int,
+    proceed: Callable[[], None] = lambda: None,
 ) -> HeldRecords:
-    """Reads every sidecar. `units`: the number of listed units. An error that `proceed` raises ends the
-    work. DiskError."""
+    """Reads the sidecars of these shards. `units`: the number of listed units. An error that `proceed`
+    raises ends the work. DiskError."""
     counts = (np.zeros(units, np.int64), np.zeros(units, np.int64), np.zeros(units, np.bool_))
     etags, mixed = np.zeros(units, np.uint64), np.zeros(units, np.bool_)
     held = HeldRecords(layout, *counts, etags, mixed, proceed)
-    held.sidecars = _current(layout)
-    for name in held.sidecars:
+    held.sidecars += shards
+    for name in shards:
         proceed()
         try:
             head, sidecar = read_head(layout.sidecar(*name)), read_sidecar(layout.sidecar(*name))
@@ -93,8 +93,7 @@ def held_records(
                 raise
             held.lost.append(name)
         else:
-            if len(sidecar):
-                _add(held, head, sidecar)
+            _add(held, head, sidecar)
     return held
 
 
@@ -109,24 +108,3 @@ def _add(held: HeldRecords, head: Head, sidecar: Sidecar) -> None:
         held.mixed[unit] |= bool(held.etag[unit]) and held.etag[unit] != digest
         held.etag[unit] = digest
         held.ended[unit] |= unit not in open_
-
-
-def _current(layout: GenerationLayout) -> list[Name]:
-    """The highest version of each number without a mark `.old` that has a sidecar, and data or a mark
-    `.bad`: it is made again. A version that is being published has no data yet."""
-    names = defaultdict[str, set[Name]](set)
-    with refusing(f"cannot look at {layout.shards}"):
-        for file in filter(None, map(parse, os.listdir(layout.shards))):
-            names[file.kind].add((file.number, file.version))
-    old = {number for number, _ in names[".old"]}
-    kept = names[".tfrecord"] | names[".bad"]
-    sidecars = [name for name in sorted(names[".tfrecord.idx"]) if name[0] not in old]
-    held = [name for name in sidecars if name in kept or not _has_records(layout, name)]
-    return list(dict(held).items())
-
-
-def _has_records(layout: GenerationLayout, name: Name) -> bool:
-    try:
-        return read_head(layout.sidecar(*name)).records > 0
-    except DiskError:
-        return False  # `held_records` finds that it is lost

@@ -219,7 +219,8 @@ class CacheLoop:
 
     def are_excluded(self, dataset: str, keys: frozenset[str]) -> bool:
         """Whether keys are excluded, and all of their shards are handled."""
-        return self._started.work.excluded.are_done(dataset, keys)
+        handled = self.policy.repair.handled
+        return self._started.work.excluded.are_done(dataset, keys, handled)
 
     def rate(self, dataset: str) -> float:
         """Returns the present rate of fetching for a dataset, in bytes per second."""

@@ -65,7 +65,7 @@ class Refetch:
         listing = fed.listing
         units = await listing.run(lambda: len(listing.table))
         proceed = self._work.proceed
-        held = await asyncio.to_thread(held_records, fed.layout, units, proceed)
+        held = await asyncio.to_thread(held_records, fed.layout, command.shards, units, proceed)
         if held.lost:  # their records would seem to be missing, and be made a second time
             reports = [ev.ShardLost(command.generation, *name) for name in held.lost]
             nothing = ev.MissingFound(command.generation, (), False)

@@ -1,7 +1,7 @@
 """excluded.jsonl: the keys that a person excluded.
 
 Each line is a JSON object in ASCII. The first line of an exclusion has its dataset and keys. A second line
-says that all of its shards were searched. A start searches shards only for exclusions without the second
+says that no live shard has a record of it. A start searches shards only for exclusions without the second
 line.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,9 +62,11 @@ class ExcludedFile:
         """The exclusions without a second line; any thread may call this."""
         return tuple(self._open.values())
 
-    def are_done(self, dataset: str, keys: frozenset[str]) -> bool:
-        """Whether keys are excluded, and all shards with their records were handled."""
-        under_way = (each.keys for each in self.unfinished if each.dataset == dataset)
+    def are_done(self, dataset: str, keys: frozenset[str], handled: Collection[str] = ()) -> bool:
+        """Whether keys are excluded, and all shards with their records were handled; so are those of the
+        exclusions `handled`."""
+        open_ = (each for each in self.unfinished if each.name not in handled)
+        under_way = (each.keys for each in open_ if each.dataset == dataset)
         return keys <= self.keys(dataset) and all(map(keys.isdisjoint, under_way))
 
     def add(self, exclusion: Exclusion) -> None:

@@ -95,9 +95,10 @@ def mark_retired(layout: GenerationLayout, names: Iterable[Name]) -> None:
 
 def _mark(mark: Path, sidecar: Path) -> None:
     """Makes the mark a hard link to the sidecar: a full disk has room for a link. Without a sidecar the
-    mark is an empty file."""
+    mark is an empty file. DamagedError: something else has its name."""
     with refusing(f"cannot write {mark}"):
         if os.path.lexists(mark):
+            regular_size(mark)
             return
         if sidecar.is_file() and not sidecar.is_symlink():
             os.link(sidecar, mark)

@@ -163,6 +163,16 @@ class Table:
 
     # --- listing
 
+    def check_index(self, numbers: Sequence[int]) -> None:
+        """DamagedError if the index has not these numbers under the keys of their units. `compare` finds a
+        unit by the index alone, and would take a unit that it has not for a new one."""
+        for at in range(0, len(numbers), MOST_AT_ONCE):
+            part = numbers[at : at + MOST_AT_ONCE]
+            units = self.units(part)
+            known = self._rows_of([ObjectInfo(u.key, 0, begin=u.begin) for u in units])
+            if [row[0] for row in known.values()] != list(part):
+                raise self._damaged("its index has not every unit")
+
     def compare(self, page: Sequence[ObjectInfo]) -> Difference:
         """Compares a page of at most MOST_AT_ONCE units with the table. If a page names a unit twice, the
         first one counts. SourceError: a unit has an impossible size or `begin`."""

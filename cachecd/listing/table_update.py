@@ -89,6 +89,8 @@ class Listing:
                     f"the source is empty, but {len(self._table)} units were listed before. Is the source "
                     "mounted? The listing is unchanged"
                 )
+            gone = self._seen.missing(self._num_before)
+            await self._run(lambda: self._table.check_index(gone.tolist()))
             await self._close(self._table.finish)
         except RewrittenError:
             with contextlib.suppress(DiskError):  # the next listing drops them too
@@ -101,7 +103,7 @@ class Listing:
         return Changes(
             len(self._table) - self._num_before,
             self._rewritten.count,
-            self._seen.missing(self._num_before),
+            gone,
         )
 
     async def _add(self, page: Sequence[ObjectInfo]) -> None:

@@ -67,11 +67,12 @@ class PublishShard(NamedTuple):
 
 
 class FindMissing(NamedTuple):
-    """Find the records that the live shards lack, from unit `begin` on. -> MissingFound, after a ShardLost
-    for each sidecar that is lost"""
+    """Find the records that these shards lack, all that are live or quarantined, from unit `begin` on.
+    -> MissingFound, after a ShardLost for each sidecar that is lost"""
 
     generation: GenerationId
     begin: int
+    shards: tuple[Name, ...]
 
 
 class MakeSupplement(NamedTuple):

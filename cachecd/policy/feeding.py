@@ -115,7 +115,7 @@ class Feeding:
         if not gen.is_whole or supplements.closing or supplements.pause.stops(now):
             return
         if supplements.search(gen.completed, now):
-            self._out.append(do.FindMissing(gen.id, supplements.begin))
+            self._out.append(do.FindMissing(gen.id, supplements.begin, gen.table.held()))
         if not supplements.pieces or supplements.reserved:
             return
         supplements.lacks_room = not self._room.make_room(dataset)

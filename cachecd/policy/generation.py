@@ -29,8 +29,8 @@ _STATUS |= {"damaged": Status.QUARANTINED, "excluded": Status.QUARANTINED}
 @dataclass(slots=True)
 class Repair:
     """A quarantined number that needs a next version, because it is `damaged`, or holds an `excluded`
-    record: then a local copy suffices. `marked`: its mark is durable. `retire`: the number is retired after
-    the next version was made."""
+    record: then a local copy suffices. `marked`: the mark of the damage is durable, or none is needed.
+    `retire`: the number is retired after the next version was made."""
 
     excluded: bool = False
     damaged: bool = False

@@ -42,7 +42,7 @@ class Policy:
             *(self.room, self.disk, self.restraint, self._new_name, manifest_length, self._out)
         )
         self._feeding = Feeding(self.room, self.disk, self._out)
-        self._repair = Repairs(self.room, self._new_name, self._out)
+        self.repair = Repairs(self.room, self._new_name, self._out)
         self._rules: dict[str, Rules] = {}
         self._refused: list[do.Command] = []
         self._boot, self._serial = "", count(1)
@@ -73,6 +73,9 @@ class Policy:
             match command:
                 case do.KeepFigures(name):
                     self._out.append(self.datasets[name].keep_figures())
+                case do.FindMissing(name, begin, _):
+                    shards = self.room.by_id[name].table.held()
+                    self._out.append(do.FindMissing(name, begin, shards))
                 case do.Unlink(name, _, names):
                     self.room.by_id[name].unlink(names)
                 case _:
@@ -94,7 +97,7 @@ class Policy:
             gen = dataset.generation
             fetches = may and not (dataset.source.stops(now) or gen.contradicted)
             gen.note_oldest()
-            self._repair.make(gen, fetches, now)
+            self.repair.make(gen, fetches, now)
             if not gen.table.num_live and self.room.page_lacks(dataset):
                 self._feeding.give_back(gen)
             if fetches:
@@ -103,7 +106,8 @@ class Policy:
                 self._feeding.grant(dataset, now)
                 self._feeding.supplement(dataset, now)
         for gen in self.room.others:
-            self._repair.make(gen, False, now)
+            self.repair.make(gen, False, now)
+        self.repair.finish()
 
     def _apply(self, event: ev.Event, now: float) -> None:
         subject = event.command if isinstance(event, ev.Done | ev.DiskRefused) else event
@@ -134,19 +138,19 @@ class Policy:
                 gen = self.room.by_id[name]
                 gen.supplements.note_missing(event, now, gen.is_whole)
             case ev.DamageReported():
-                self._repair.reported(event)
+                self.repair.reported(event)
             case ev.ShardVerified():
-                self._repair.verified(event)
+                self.repair.verified(event)
             case ev.ShardLost():
-                self._repair.lost(event)
+                self.repair.lost(event)
             case ev.Remade(name):
-                self._repair.remade(self.room.by_id[name], event)
+                self.repair.remade(self.room.by_id[name], event)
             case ev.RemakeFailed(name, number, reason):
-                self._repair.failed(self.room.by_id[name], number, reason, now)
+                self.repair.failed(self.room.by_id[name], number, reason, now)
             case ev.ExcludeAsked():
-                self._repair.exclude(event)
+                self.repair.exclude(event)
             case ev.HoldersFound():
-                self._repair.holders(event)
+                self.repair.holders(event)
             case ev.Done(command):
                 self.disk.end()
                 self._done(command, now)
@@ -228,11 +232,11 @@ class Policy:
             case do.RemoveGeneration(name):
                 del self.room.by_id[name]
             case do.MarkBad():
-                self._repair.marked(command)
+                self.repair.marked(command)
             case do.WriteExclusion(exclusion):
                 self._out.append(do.FindHolders(exclusion))
             case do.FinishExclusion(exclusion):
-                self._repair.excluded(exclusion)
+                self.repair.finished(exclusion)
             case do.WriteManifest(lease):
                 self.leases.written(lease.id)
             case do.MarkLease(lease, None):
@@ -253,7 +257,7 @@ class Policy:
             case do.ReadCursor(name, number, version):
                 self.room.by_id[name].cursor_read(number, None)
                 # Verifying the shard shows whether the disk does not return this sidecar alone.
-                self._repair.reported(ev.DamageReported("", name, number, version))
+                self.repair.reported(ev.DamageReported("", name, number, version))
             case do.PublishShard(stream):
                 self._feeding.refused(self.datasets[stream.dataset].generation, stream)
             case do.MarkLease(lease, None):
@@ -262,6 +266,6 @@ class Policy:
                 pass  # the next probe finds the lease again
             case do.RemakeShard(name, number):
                 gen = self.room.by_id[name]
-                self._repair.failed(gen, number, reason, now, refused=True)
+                self.repair.failed(gen, number, reason, now, refused=True)
             case _:
                 self._refused.append(command)

@@ -3,7 +3,7 @@ published. Pure.
 
 A damaged shard of the configured generation is made again from the source; of an older one it is
 retired. A shard whose sidecar is lost is retired with the older ones of its stream, and a damaged
-supplement alone. A mark is durable before the reply.
+supplement alone. The mark of damage is durable before the reply.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ class Repairs:
         self._room, self._new_name, self._out = room, new_name, out
         self._verifying: dict[do.VerifyShard, list[str]] = {}
         self._exclusions: dict[str, str] = {}  # the requests that wait for them
+        # Exclusions whose shards are in no new set; whether their second lines are being written.
+        self.handled: dict[str, bool] = {}
         self._waiting: list[tuple[set[do.MarkBad], Sequence[do.Command]]] = []
 
     # --- damage
@@ -76,9 +78,11 @@ class Repairs:
 
     def _mark(self, marks: Sequence[do.MarkBad], then: Sequence[do.Command]) -> None:
         """Has marks written; other commands follow once all of them are durable."""
-        self._out += marks or then
+        self._out += marks
         if marks:
             self._waiting.append((set(marks), then))
+        else:
+            self._then(then)
 
     def marked(self, mark: do.MarkBad) -> None:
         gen = self._room.by_id.get(mark.generation)
@@ -87,7 +91,7 @@ class Repairs:
         for marks, then in self._waiting:
             marks.discard(mark)
             if not marks:
-                self._out += then
+                self._then(then)
         self._waiting = [each for each in self._waiting if each[0]]
 
     # --- exclusion
@@ -98,21 +102,38 @@ class Repairs:
         self._out.append(do.WriteExclusion(exclusion, event.dataset, event.keys))
 
     def holders(self, event: HoldersFound) -> None:
-        """Takes the shards that hold a record of an exclusion out of new sets. The reply follows the
-        marks."""
+        """Takes the shards that hold a record of an exclusion out of new sets, which needs no mark: a start
+        searches them again, until the second line follows the next versions."""
         marks: list[do.MarkBad] = []
         for name, number, version in event.holders:
             if (gen := self._room.by_id.get(name)) is None:
                 continue
             if _is_newest(gen, number, version):
-                marks += _quarantine(gen, number, version, excluded=True)
+                _quarantine(gen, number, version, excluded=True)
             elif gen.table.status(number) == Status.RETIRING:  # a kill may bring it back
                 marks.append(do.MarkBad(name, number, version))
-        self._mark(marks, [do.FinishExclusion(event.exclusion)])
+        reply = _replies([self._exclusions.pop(event.exclusion, "")])
+        self._mark(marks, [*reply, do.FinishExclusion(event.exclusion)])
 
-    def excluded(self, exclusion: str) -> None:
+    def finish(self) -> None:
+        """Ends exclusions when no shard with an excluded record waits for its next version."""
+        repairs = (each for gen in self._room.generations for each in gen.repairs.values())
+        if not all(self.handled.values()) and not any(repair.excluded for repair in repairs):
+            self._out += [
+                do.FinishExclusion(name) for name, ends in self.handled.items() if not ends
+            ]
+            self.handled = dict.fromkeys(self.handled, True)
+
+    def finished(self, exclusion: str) -> None:
         """excluded.jsonl has the second line of an exclusion."""
-        self._out += _replies([self._exclusions.pop(exclusion, "")])
+        self.handled.pop(exclusion, None)
+
+    def _then(self, commands: Sequence[do.Command]) -> None:
+        for command in commands:
+            if isinstance(command, do.FinishExclusion):
+                self.handled[command.exclusion] = False
+            else:
+                self._out.append(command)
 
     # --- next versions
 
@@ -168,10 +189,11 @@ def _is_newest(gen: Generation, number: int, version: int) -> bool:
 
 def _quarantine(gen: Generation, number: int, version: int, excluded: bool) -> list[do.MarkBad]:
     """Takes a shard out of later leases because it is damaged, or `excluded`: it holds an excluded record.
-    Returns the mark, if it is not durable yet."""
+    Returns the mark that a damaged shard needs first."""
     gen.table.set_status(number, Status.QUARANTINED)
     repair = gen.repairs.setdefault(number, Repair())
     repair.excluded, repair.damaged = repair.excluded or excluded, repair.damaged or not excluded
+    repair.marked = repair.marked or excluded
     return [] if repair.marked else [do.MarkBad(gen.id, number, version)]
 
 

@@ -88,8 +88,8 @@ class Room:
         """Returns the bytes that the next version of a quarantined shard needs, and whether the damaged
         file is removed before; None if there is no room.
 
-        Local copies remove data, so they need no free room: they take turns within the room that is kept
-        back, also above a limit that was lowered, where each copy makes room.
+        What removes data needs no free room: local copies, and versions before which a damaged file is
+        removed. They take turns within the room that is kept back, also above a limit that was lowered.
         """
         facts, is_local = gen.table.facts(number), not gen.repairs[number].damaged
         is_held = gen.table.is_held(number, facts.version)
@@ -98,7 +98,7 @@ class Room:
         size = max(0, gen.footprint - freed)
         if not self.fits(size):
             under_way = (each.remaking or each.table.unlinks for each in self.generations)
-            may = is_local and self.used > self.limit and size <= self.spare
+            may = (is_local or drop) and self.used > self.limit and size <= self.spare
             # A set needs one shard, else a job that holds its last set would wait for its own lease.
             is_first = not gen.table.select().records
             if not (may and (is_first or not is_held)) or any(under_way):

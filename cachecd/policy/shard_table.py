@@ -183,6 +183,18 @@ class ShardTable:
         """Live shards of all streams, in number order. The cost grows with the shards taken."""
         return heapq.merge(*(self.live_of(stream) for stream in range(self.streams + 1)))
 
+    def held(self) -> tuple[Name, ...]:
+        """(number, version) of all live and quarantined shards that have records."""
+        names: list[Name] = []
+        for stream, column in enumerate(self._columns):
+            rows = column.rows
+            for row in np.flatnonzero(
+                np.isin(rows["status"], LIVE) & (rows["records"] > 0)
+            ).tolist():
+                number = (column.base + row) * (self.streams + 1) + stream
+                names.append((number, int(rows["version"][row])))
+        return tuple(sorted(names))
+
     def has(self, number: int, version: int) -> bool:
         """Whether the bytes of a version are in `total`."""
         is_current = self.status(number) in CURRENT and self.facts(number).version == version

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cachecd.daemon.held_records import held_records
-from cachecd.disk.publish import mark_retired, publish
+from cachecd.disk.publish import publish
 from cachecd.model import Cursor, Lane, Unit
 from cachecd.policy.values import Piece
 from cachecd_client._core import ShardWriter
@@ -23,8 +23,8 @@ def unit(number: int, etag: str = "etag") -> Unit:
     return Unit(number, f"key-{number}", 100, etag)
 
 
-def pieces(layout, numbers, excluded=frozenset(), etag="etag"):
-    held = held_records(layout, 100)
+def pieces(layout, numbers, excluded=frozenset(), etag="etag", shards=((0, 0),)):
+    held = held_records(layout, shards, 100)
     return held.pieces([unit(number, etag) for number in numbers], excluded)
 
 
@@ -42,24 +42,22 @@ def test_unit_of_another_version_lacks_nothing(layout):
     assert pieces(layout, [1], etag="new") == []
 
 
-def test_retired_shards_do_not_count(layout):
+def test_only_the_named_versions_count(layout):
     make(layout, 0, 3)  # units 0, 1 and 30, 31
-    mark_retired(layout, [(0, 0)])
-    assert pieces(layout, [0, 1, 30, 31]) == [Piece(0), Piece(1)]
-
-
-def test_next_version_counts_instead_of_the_damaged_one(layout):
-    make(layout, 0)
     write(layout, 0, 1, [(1, "key-1")])
     publish(layout, 0, 1)
-    assert pieces(layout, [0, 1]) == [Piece(0)]
+    assert pieces(layout, [0, 1, 30, 31], shards=[(3, 0)]) == [Piece(0), Piece(1)]
+    assert pieces(layout, [0, 1], shards=[(0, 1)]) == [Piece(0)]
+    assert pieces(layout, [0, 1], shards=[(0, 0)]) == []
 
 
-def test_version_that_is_being_published_does_not_count_yet(layout):
-    make(layout, 0, version=1)
-    layout.shard(0, 1).unlink()
-    make(layout, 0)
-    assert pieces(layout, [0, 1]) == []
+@pytest.mark.parametrize("damage", ["gone", "directory"])
+def test_named_shard_without_its_sidecar_is_lost(layout, damage):
+    make(layout, 0, 3)
+    layout.sidecar(0).unlink()
+    if damage == "directory":
+        layout.sidecar(0).mkdir()
+    assert held_records(layout, [(0, 0), (3, 0)], 100).lost == [(0, 0)]
 
 
 def test_gap_between_records_is_a_piece(layout):

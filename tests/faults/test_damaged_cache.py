@@ -62,10 +62,61 @@ def test_rotten_sidecar_costs_its_shard_whatever_reads_it(daemon, restarts):
     assert excluded.encode() not in found
 
 
-def test_data_that_is_cut_while_the_daemon_is_down_is_made_again_once(daemon):
+def whole(daemon: Daemon) -> list[Path]:
+    """Starts a daemon with room for all. Returns the sidecars."""
     daemon.document["cache"]["limit"] = 4 * LIMIT
     daemon.start()
     wait_until(lambda: daemon.train["whole"] and not daemon.train["making"])
+    return sorted((generation(daemon.cache) / "shards").glob("*.idx"))
+
+
+@pytest.mark.parametrize("damage", ["gone", "directory"])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_lost_files_never_make_a_record_come_twice(daemon, damage, restarts):
+    """One shard loses its data and another its sidecar; names of shards become directories."""
+    first, second, third, *_ = whole(daemon)
+    for path in (first.with_suffix(""), second):
+        path.unlink()
+        if damage == "directory":
+            path.mkdir()
+    for name in ("0000000099.tfrecord.idx", third.name[:10] + ".old", third.name[:10] + ".bad"):
+        (third.parent / name).mkdir()
+    with daemon.connect() as cache:
+        cache.exclude("train", "00000.bin")  # reads every sidecar
+    if restarts:
+        daemon.kill()
+        daemon.start()
+    for epoch in range(2):
+        with daemon.connect() as cache, cache.acquire("train", job="job", epoch=epoch) as held:
+            keys(held)  # reports what cannot be read
+        wait_until(lambda: not (daemon.train["quarantined_shards"] or daemon.train["making"]))
+    with daemon.connect() as cache, cache.acquire("train", job="job", epoch=2) as held:
+        found = keys(held)
+    assert len(found) == len(set(found))
+
+
+@pytest.mark.parametrize("damage", ["gone", "directory"])
+def test_marks_that_are_lost_bring_no_excluded_record_back(daemon, damage):
+    """Killed before all copies are made, the daemon finds its marks gone, or replaced."""
+    whole(daemon)
+    excluded = [f"{number:05d}.bin" for number in range(0, OBJECTS, 8)]
+    with daemon.connect() as cache:
+        cache.exclude("train", *excluded)
+        daemon.kill()
+    for mark in (generation(daemon.cache) / "shards").glob("*.bad"):
+        mark.unlink()
+        if damage == "directory":
+            mark.mkdir()
+    daemon.start()
+    wait_until(lambda: not (daemon.train["quarantined_shards"] or daemon.train["making"]))
+    with daemon.connect() as cache, cache.acquire("train", job="job", timeout=30) as epoch:
+        found = keys(epoch)
+    assert len(found) == len(set(found)) == OBJECTS - len(excluded)
+    assert not {key.decode() for key in found}.intersection(excluded)
+
+
+def test_data_that_is_cut_while_the_daemon_is_down_is_made_again_once(daemon):
+    whole(daemon)
     daemon.kill()
     cut = sorted((generation(daemon.cache) / "shards").glob("*.tfrecord"))[3]
     os.truncate(cut, cut.stat().st_size // 2)

@@ -156,6 +156,22 @@ def test_a_damaged_table_is_used_by_no_later_call_and_no_later_start(tmp_path):
         Table(path, blocks=1)
 
 
+def test_a_unit_that_the_index_has_not_is_found(tmp_path):
+    path = tmp_path / "listing.sqlite"
+    table = Table(path)
+    add(table, units(0, 300))
+    table.check_index(range(300))
+    table.close()
+    content, key = path.read_bytes(), unit(120).key.encode()
+    at = content.rindex(key)  # the index is behind the rows
+    assert content.count(key) == 2
+    path.write_bytes(content[:at] + key[:-5] + b"x" + key[-4:] + content[at + len(key) :])
+    table = Table(path)
+    table.check_index([7, 299])
+    with pytest.raises(DamagedError, match="index"):
+        table.check_index([119, 120])
+
+
 def test_a_table_that_is_replaced_while_it_is_used_is_a_typed_error(tmp_path):
     table = Table(tmp_path / "listing.sqlite")
     add(table, units(0, 1000))

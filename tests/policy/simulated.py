@@ -135,12 +135,14 @@ class Simulated:
             return ev.Sealed(name, command.number, Cursor(), after, facts, shard.skipped)
         return self.seal(name, command.number, shard)
 
-    def missing(self, name: GenerationId, begin: int) -> ev.MissingFound:
-        """What the live shards of a generation lack."""
+    def missing(
+        self, name: GenerationId, begin: int, shards: tuple[tuple[int, int], ...]
+    ) -> ev.MissingFound:
+        """What these shards of a generation lack."""
         directory = self.disk.directories[name]
         have: dict[int, set[tuple[int, int]]] = {}
         final = set()
-        for shard in directory.live().values():
+        for shard in map(directory.shards.__getitem__, shards):
             for unit, etag, ordinal, _ in shard.records:
                 have.setdefault(unit, set()).add((etag, ordinal))
             final |= {(skip.unit, skip.etag) for skip in shard.skipped if not skip.passing}
@@ -201,8 +203,13 @@ class Simulated:
             case do.MakeSupplement(stream):
                 self.making[stream] = command
                 return []
-            case do.FindMissing(name, begin):
-                return [self.missing(name, begin)]
+            case do.FindMissing(name, begin, shards):
+                known = self.disk.directories[name].shards
+                lost = [one for one in shards if one not in known or not known[one].sidecar]
+                if lost:
+                    reports = [ev.ShardLost(name, *one) for one in lost]
+                    return [*reports, ev.MissingFound(name, (), False)]
+                return [self.missing(name, begin, shards)]
             case do.KeepFigures(dataset, figures):
                 self.disk.figures[dataset] = figures
             case do.MarkRetired(name, names):

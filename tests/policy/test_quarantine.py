@@ -47,10 +47,14 @@ def test_shard_that_cannot_be_made_again_is_tried_later():
 def test_exclusion_is_durable_before_the_reply():
     cache = a_whole_cache()
     cache.send(ev.ExcludeAsked("x", "a", ("003",)))
-    cache.run(but=(do.MarkBad,))
-    assert "x" not in cache.replies
-    cache.run()
+    for step in (do.WriteExclusion, do.FindHolders):
+        cache.run(but=(step,))
+        assert "x" not in cache.replies
+    cache.run(but=(do.RemakeShard,))
     assert isinstance(cache.replies["x"], do.ReplyDone)
+    assert cache.disk.open_exclusions, "a start searches again until no shard has the record"
+    cache.run()
+    assert not cache.disk.open_exclusions
     assert cache.disk.manifests[cache.acquire(0).lease].num_records == 7
 
 
