@@ -32,9 +32,9 @@ class LabelConfig(SectionModel):
             "The names of all classes, in the order of their numbers, which are then the same on "
             "every machine, and the source is sampled while it is listed. Objects of other classes "
             "are skipped, each by name: the list is no filter. Left out: classes are numbered by "
-            "name when the first listing ends, and nothing is sampled before; a class that comes "
-            "later gets the next number. A label keeps its number in every generation. Another "
-            "list is another generation."
+            "name (whole numbers by value) when the first listing ends, and nothing is sampled "
+            "before; a class that comes later gets the next number. A label keeps its number in "
+            "every generation. Another list is another generation."
         ),
         examples=[["cat", "dog"]],
     )
