@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -50,6 +51,7 @@ class Address:
     root: str
 
     @staticmethod
+    @cache
     def of(url: str) -> Address:
         """ValueError: the message says what was found and what is expected."""
         written, separator, rest = url.partition("://")

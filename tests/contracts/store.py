@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cachecd.config import SourceConfig
-from cachecd.errors import UnitError
+from cachecd.errors import SourceUnreachableError, UnitError
 from cachecd.sampler.opening import open_store
 from cachecd.stores.backend import GoneError
 from cachecd.stores.fetch import Store
@@ -106,6 +107,21 @@ class LiteralContract:
         for key, body in below.items():
             assert get(store, key, len(body), found[key].etag) == body
             assert bytes(asyncio.run(store.tail(key, 2, found[key].etag))[1]) == body[-2:]
+
+    def test_a_name_that_is_refused_never_gives_the_bytes_of_another(self, poured: Poured):
+        """Also where it turns up below a URL that is allowed, and is as large as its decoy."""
+        for prefix in self.refused if self.holds_all else ():
+            objects = {f"{prefix}k/x": b"true", f"{DECOYS[prefix]}k/x": b"wrong"[:4]}
+            store = opened(poured(objects))
+            try:
+                found = [info for page in store.list() for info in page]
+            except SourceUnreachableError:
+                continue
+            for info in found:
+                with contextlib.suppress(UnitError):
+                    assert get(store, info.key, info.size, info.etag) == objects[info.key]
+
+    holds_all = False  # whether the server of the test holds what the store refuses
 
     def test_patterns_and_tables_name_keys_as_they_are(self, poured: Poured, tmp_path: Path):
         objects = self.objects("f/")

@@ -50,6 +50,7 @@ def refused(store: Store, match: str) -> None:
 
 class OfACloud(StoreContract, LiteralContract):
     url = ""
+    holds_all = True
     refused = frozenset(
         {"a//b/", "/lead/", "trail//", "up/../b/", "here/./b/", "proto://x/", "new\nline/"}
     )
@@ -58,6 +59,7 @@ class OfACloud(StoreContract, LiteralContract):
     def poured(self, cloud: Cloud) -> Poured:
         def pour(objects: dict[str, bytes]) -> str:
             cloud.prefix = ""
+            cloud.objects.clear()
             cloud.put(objects)
             return self.url.removesuffix("some/prefix/")
 
