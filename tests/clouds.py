@@ -6,6 +6,7 @@ Neither has an emulator on PyPI that speaks what obstore does: it lists Google's
 from __future__ import annotations
 
 import base64
+import zlib
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -67,7 +68,7 @@ class Cloud:
         return entries, found[_PAGE - 1] if len(found) > _PAGE else ""
 
     def _etag(self, key: str) -> str:
-        return f'"{self.versions[key]}"'
+        return f'"{zlib.crc32(key.encode())}-{self.versions[key]}"'
 
     def _read(self, key: str) -> Answer:
         if key not in self.objects:

@@ -148,9 +148,9 @@ def _join(seen: Survey) -> Iterator[str]:
 
 
 def _label(source: SourceConfig, seen: Survey) -> Iterator[str]:
-    below = source.url.rstrip("/")
     if seen.labels:
-        yield f"label: {{manifest: {_quoted(f'{below}/{seen.labels}')}}}  # its columns are key and label"
+        url = source.address.url_of(seen.labels)
+        yield f"label: {{manifest: {_quoted(url)}}}  # its columns are key and label"
         return
     if seen.other_table:
         yield f"# {printable(seen.other_table)} gives no labels: it has no columns key (or url) and label"

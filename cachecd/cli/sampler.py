@@ -21,6 +21,7 @@ import numpy as np
 from cachecd.config import Config, SourceConfig
 from cachecd.daemon.workers import worker_setup
 from cachecd.errors import ConfigError, UnitError
+from cachecd.listing.classes import ClassNames
 from cachecd.listing.selection import empty_side, selection_of
 from cachecd.model import (
     MOST_LANES,
@@ -36,7 +37,7 @@ from cachecd.sampler.messages import FromStream, Grant, Open, Sealed, Units
 from cachecd.sampler.opening import open_store
 from cachecd.sampler.origin import Origin
 from cachecd.sampler.sources import open_source
-from cachecd.sampler.sources.files import class_names, label_of
+from cachecd.sampler.sources.files import label_of
 from cachecd.sampler.throttle import Throttle
 from cachecd.sampler.units import list_units
 from cachecd.sampler.usercode import search_first
@@ -235,7 +236,7 @@ class Sampler:
         if not source.awaits_classes:
             return source.classes, True
         names = (label_of(source, unit.key, unit.label) for unit in units)
-        return class_names(name for name in names if name is not None), False
+        return ClassNames().extended(filter(None, names)).names, False
 
 
 def _unit(number: int, found: ObjectInfo) -> Unit:

@@ -23,6 +23,7 @@ from cachecd.cli.array_survey import (
     survey_npy,
     survey_zarr,
 )
+from cachecd.config.address import Address
 from cachecd.config.keypattern import matches
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
@@ -330,7 +331,7 @@ async def _find_tables(
             (fields,) = (row.fields for row in islice(rows, 1))
         except (ConfigError, SourceUnreachableError, ValueError):
             fields = {}
-        key = str(fields.get("key") or fields.get("url", "")).removeprefix(f"{url.rstrip('/')}/")
+        key = fields.get("key") or Address.of(url).key_of(str(fields.get("url", "")))
         if "label" in fields and (key in known or not found.whole):
             found.labels = table.key
             return

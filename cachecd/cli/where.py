@@ -131,9 +131,9 @@ def find_origin(layout: GenerationLayout, number: int, version: int | None, reco
 
 
 def _object_url(url: str, join: Any, key: str) -> str:
-    from cachecd.config import EVERY_HOST
+    from cachecd.config.address import Address
 
     if join:
         patterns = list(dict(join).values())
         key = patterns[0].replace("*", key)
-    return key if url in EVERY_HOST else f"{url.rstrip('/')}/{key}"
+    return Address.of(url).url_of(key) if url else key

@@ -1,5 +1,6 @@
 """The configuration: its keys (models), and how it is read (load).
 
+    address     the parser of source URLs
     values      the types of single values
     transforms  the steps of a transform
     section, dataset, models
@@ -19,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from cachecd.config.address import EVERY_HOST
 from cachecd.config.dataset import DatasetConfig, EvictConfig, GrowConfig
 from cachecd.config.models import (
     CacheConfig,
@@ -30,7 +32,7 @@ from cachecd.config.models import (
 from cachecd.config.selection import PartitionConfig, SplitConfig
 from cachecd.config.source import LabelConfig, SourceConfig
 from cachecd.config.transforms import TransformStep
-from cachecd.config.values import AVAILABLE_FORMATS, EVERY_HOST
+from cachecd.config.values import AVAILABLE_FORMATS
 from cachecd.errors import ConfigError
 from cachecd.quantities import Percent
 

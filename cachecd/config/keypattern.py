@@ -45,9 +45,10 @@ def text_in(pattern: str, key: str) -> str | None:
 
 
 def folder_of(patterns: Sequence[str]) -> str:
-    """The deepest folder of all keys that match a pattern, with a slash at its end; "" for no folder."""
+    """The deepest folder of all keys that match a pattern, with a slash at its end; "" for no folder. Parts
+    that some stores cannot name (empty, "." and "..") end it."""
     folders = [pattern.partition("*")[0].split("/")[:-1] for pattern in patterns]
-    alike = takewhile(lambda names: len(set(names)) == 1, zip(*folders, strict=False))
+    alike = takewhile(lambda names: len({*names, "", ".", ".."}) == 4, zip(*folders, strict=False))
     return "".join(f"{names[0]}/" for names in alike)
 
 

@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
+from cachecd.config.address import EVERY_HOST, Address
 from cachecd.config.section import conflict
-from cachecd.config.values import EVERY_HOST, SourceUrl
+from cachecd.config.values import SourceUrl
 from cachecd.quantities import shown
 
 TABLES = (".csv", ".csv.gz", ".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz", ".parquet")
@@ -21,6 +22,7 @@ def _table(value: str) -> str:
             f"found {shown(value)}, expected a table by its name: *.csv, *.jsonl (both also with .gz), "
             "*.parquet, or the manifest.json of an S3 Inventory"
         )
+    Address.of(value.removesuffix(value.rpartition("/")[2]))  # its folder is opened
     return value
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
+from cachecd.config.address import Address
 from cachecd.config.array import ArrayConfig
 from cachecd.config.keypattern import complaint
 from cachecd.config.manifest import LABELS, MANIFEST, TableUrl, check_manifest
@@ -32,9 +33,9 @@ class LabelConfig(SectionModel):
             "The names of all classes, in the order of their numbers, which are then the same on "
             "every machine, and the source is sampled while it is listed. Objects of other classes "
             "are skipped, each by name: the list is no filter. Left out: classes are numbered by "
-            "name when the first listing ends, and nothing is sampled before; a class that comes "
-            "later gets the next number. A label keeps its number in every generation. Another "
-            "list is another generation."
+            "name (whole numbers by value) when the first listing ends, and nothing is sampled "
+            "before; a class that comes later gets the next number. A label keeps its number in "
+            "every generation. Another list is another generation."
         ),
         examples=[["cat", "dog"]],
     )
@@ -74,8 +75,8 @@ class SourceConfig(SectionModel):
     url: UrlOrNone = Field(
         "",
         description=(
-            "The prefix of all objects, such as s3://bucket/train/. Not required for format "
-            "python. A password in the URL is refused."
+            "The prefix of all objects, such as s3://bucket/train/: literal, as keys are. Not "
+            "required for format python. A password in the URL is refused."
         ),
         examples=["s3://bucket/train/", "file:///data/train/"],
     )
@@ -139,8 +140,7 @@ class SourceConfig(SectionModel):
 
     @model_validator(mode="after")
     def _somebody_pays(self) -> SourceConfig:
-        if self.requester_pays and not self.url.startswith(("s3://", "s3a://")):
-            scheme = self.url.partition("://")[0]
+        if self.requester_pays and (scheme := self.address.scheme if self.url else "") != "s3":
             raise conflict(
                 ("requester_pays",), f"found true for {scheme}://, expected it for s3:// alone"
             )
@@ -181,6 +181,11 @@ class SourceConfig(SectionModel):
                 f"found columns for format {self.format}, expected none: only parquet has columns",
             )
         return self
+
+    @property
+    def address(self) -> Address:
+        """The place and the prefix that `url` names. ValueError if it names none."""
+        return Address.of(self.url)
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ A validator raises ValueError with the whole message, ``found ..., expected ...`
 from __future__ import annotations
 
 import os
-import re
 import stat
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -20,6 +19,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from cachecd.config.address import Address
 from cachecd.quantities import (
     Percent,
     parse_duration,
@@ -30,11 +30,7 @@ from cachecd.quantities import (
 )
 
 AVAILABLE_FORMATS: Final = ("files", "webdataset", "tfrecord", "parquet", "npy", "python")
-# URLs of sources whose manifest names objects of any web server.
-EVERY_HOST: Final = ("http://", "https://")
 MAX_SOCKET_PATH: Final = 107  # sockaddr_un.sun_path is 108 bytes, the last of them NUL
-
-_SCHEME = re.compile("[a-z][a-z0-9+.-]*")
 
 
 def _text(value: object) -> str:
@@ -110,15 +106,7 @@ def _source_url(value: str) -> str:
     _text(value)
     scheme, _, rest = value.partition("://")
     _refuse_password(scheme, rest)
-    if scheme == value or not _SCHEME.fullmatch(scheme):
-        example = f"file://{value}" if value.startswith("/") else "s3://bucket/train/"
-        raise ValueError(f"found {value!r}, expected a URL such as {example}")
-    if scheme == "file" and not rest.startswith("/"):
-        raise ValueError(f"found {value!r}, expected file:// and an absolute path: file:///{rest}")
-    if value in EVERY_HOST:
-        return value
-    if not rest.partition("/")[0] and scheme in ("s3", "gs", "az", "http", "https"):
-        raise ValueError(f"found {value!r}, expected a name after {scheme}://")
+    Address.of(value)
     return value
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,8 +22,8 @@ def identity_of(dataset: DatasetConfig) -> dict[str, Any]:
     source = dataset.source.model_dump(mode="json", exclude_defaults=True)
     whole = dataset.model_dump(mode="json", exclude_defaults=True)
     if "://" in source.get("id", ""):  # the default of a source, in words: it stays that source
-        source["url"], _, endpoint = source.pop("id").partition(" ")
-        source["endpoint"] = endpoint or None
+        source["url"], *endpoint = re.split(r" (?=https?://\S*$)", source.pop("id"))
+        source["endpoint"] = "".join(endpoint) or None
     words = {name: source[name] for name in _AS_IT_IS if source.get(name) is not None}
     words |= {name: source[name] for name in _IF_ANY if source.get(name)}
     if "join" in words:

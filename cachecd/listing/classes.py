@@ -5,9 +5,12 @@ The daemon stores the names durably before a number is used.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
+
+_WHOLE_NUMBER = re.compile("-?[0-9]{1,1000}")  # Python reads at most 4300 digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,8 +20,14 @@ class ClassNames:
     names: tuple[str, ...] = ()
 
     def extended(self, labels: Iterable[str]) -> ClassNames:
-        """Appends the new names in alphabetical order. Returns self if no name is new."""
+        """Appends the new names. Returns self if no name is new.
+
+        If all new names are whole numbers (ASCII digits, perhaps behind a minus sign), they are ordered by
+        value, and names of one value ("007", "7") as text. Otherwise all are ordered as text.
+        """
         new = sorted(set(labels).difference(self.names))
+        if all(map(_WHOLE_NUMBER.fullmatch, new)):
+            new.sort(key=int)
         return ClassNames((*self.names, *new)) if new else self
 
     def content(self) -> dict[str, Any]:

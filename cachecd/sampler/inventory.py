@@ -36,15 +36,13 @@ def rows_of_inventory(
     """Yields a manifest row for the current version of each object below the source's URL; other objects
     are left out. ConfigError if the document is not an inventory of that bucket."""
     inventory = _read(view, name)
-    scheme, _, place = source.url.partition("://")
-    bucket, _, prefix = place.partition("/")
-    if scheme not in ("s3", "s3a") or bucket != inventory["of"]:
+    address = source.address
+    if (address.scheme, address.place) != ("s3", inventory["of"]):
         raise ConfigError(
             f"an inventory of the bucket {inventory['of']}, expected one of {without_secrets(source.url)}"
         )
-    below = f"{prefix.rstrip('/')}/" if prefix.rstrip("/") else ""
     in_csv = inventory["kind"] == "CSV"
-    with open_at(f"{scheme}://{inventory['bucket']}/") as (tables, _):
+    with open_at(f"s3://{inventory['bucket']}/") as (tables, _):
         for part in inventory["parts"]:
             with tables.open(part) as file:
                 rows = read_rows(
@@ -55,7 +53,7 @@ def rows_of_inventory(
                     inventory["header"] if in_csv else None,
                 )
                 for row in rows:
-                    fields = _current(row.fields, below, in_csv)
+                    fields = _current(row.fields, address.prefix, in_csv)
                     if fields is not None:
                         yield Row(f"{part}, {row.place}", fields)
 

@@ -19,6 +19,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from cachecd.config import EVERY_HOST, SourceConfig
+from cachecd.config.address import OBJECT_STORES, Address
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
 from cachecd.sampler.enumerated import pages_of, unlistable
@@ -155,18 +156,13 @@ class Wish:
 @contextlib.contextmanager
 def _open(source: SourceConfig, url: str) -> Iterator[tuple[StoreView, str]]:
     """Returns a view of the folder of a URL's object, and the object's name in the folder."""
-    folder, _, name = url.rpartition("/")
-    folder += "/"
-    # Not checked, as what users write is: file:/// is no place for a source.
-    place = SourceConfig.model_construct(
-        url=folder,
-        format="files",
-        endpoint=source.endpoint if folder.startswith(("s3://", "s3a://")) else None,
-        region=source.region,
-        anonymous=source.anonymous,
-    )
+    folder = url[: url.rindex("/") + 1]
+    address = Address.of(folder)
+    endpoint = source.endpoint if address.scheme == "s3" else None
+    place = source.model_copy(update={"url": folder, "endpoint": endpoint})
     with contextlib.closing(Direct()) as direct:
-        yield direct.view(open_plain_store(place, _CONNECTIONS, _TRIES)), name
+        view = direct.view(open_plain_store(place, _CONNECTIONS, _TRIES))
+        yield view, address.key_of(url) or ""
 
 
 def wish_of(source: SourceConfig, row: Row) -> Wish:
@@ -186,7 +182,7 @@ def wish_of(source: SourceConfig, row: Row) -> Wish:
         raise BadRowError(f"bytes {begin} to {begin + length} of an object of {size} bytes")
     elif length == 0:
         raise BadRowError("length is 0, expected at least 1")
-    if not source.url.startswith(("s3", "gs://", "az")):
+    if source.address.scheme not in OBJECT_STORES:
         etag = ""  # of files, nobody but this program knows them
     elif etag and not etag.endswith('"'):
         etag = f'"{etag}"'  # as a header has it
@@ -206,17 +202,16 @@ def key_of(source: SourceConfig, fields: Mapping[str, Any]) -> str:
         if (why := urls.refused(url, urls.schemes_of(source.url))) is not None:
             raise BadRowError(why)
         return url
-    below = source.url.rstrip("/") + "/"
-    if url is not None:
-        if not url.startswith(below):
-            raise BadRowError(f"{without_secrets(url)!r} is not below {without_secrets(below)}")
-        key = url[len(below) :]
+    address = source.address
+    below = without_secrets(address.url_of(""))
+    if url is not None and (key := address.key_of(url)) is None:
+        raise BadRowError(f"{without_secrets(url)!r} is not below {below}")
     if not key:
         raise BadRowError("it has neither key nor url")
     if url is None and _ABSOLUTE.match(key):
         raise BadRowError(f"key is {key[:60]!r}, a URL: call the column url")
-    if not source.url.startswith(("s3", "gs://", "az")) and {"", ".", ".."} & set(key.split("/")):
-        raise BadRowError(f"{key[:60]!r} is not a path below {without_secrets(below)}")
+    if address.scheme not in OBJECT_STORES and {"", ".", ".."} & set(key.split("/")):
+        raise BadRowError(f"{key[:60]!r} is not a path below {below}")
     return key
 
 

@@ -22,8 +22,8 @@ def open_store(source: SourceConfig, connections: int, retry: Retry | None = Non
     """Returns the store that `source` names, for up to `connections` requests at a time.
 
     Uses no network. For s3://, boto3 signs in and lists (environment, profiles, roles), and obstore reads;
-    gs://, az:// and http(s):// use obstore; hf:// uses HfFileSystem; file:// and absolute paths are read
-    directly; every other URL uses fsspec. ConfigError if no installed package can read the URL.
+    gs://, az:// and http(s):// use obstore; hf:// uses HfFileSystem; file:// is read directly; every other
+    URL uses fsspec. ConfigError if no installed package can read the URL.
     """
     retry = retry or Retry()
     store = open_plain_store(source, connections, retry)
@@ -61,15 +61,15 @@ class _Units:
         self._first = source.listed_pattern
         self._match = (self._first,) if self._first else source.match or ("*",)
         self._skip = source.skip or ()
-        # A URL with more behind its path cannot be made longer, and a table is no folder.
-        is_folder = source.manifest is None and "::" not in source.url and "?" not in source.url
-        self._folder = folder_of(self._match) if is_folder else ""
+        # A table is no folder, and a chained URL of fsspec, or one with a query, cannot be made longer.
+        is_folder = source.manifest is None and "?" not in (root := source.address.root)
+        self._folder = folder_of(self._match) if is_folder and "::" not in root else ""
 
     @cached_property
     def _listed(self) -> Any:
         if not self._folder:
             return self._store.backend
-        return self._open_at(f"{self._source.url.rstrip('/')}/{self._folder}")
+        return self._open_at(self._source.address.url_of(self._folder))
 
     @property
     def page(self) -> Any:

@@ -88,7 +88,7 @@ def needs_a_process(source: SourceConfig) -> bool:
     """Whether listing needs a separate process: it runs user code, a library that decodes or that may hang
     with a silent store, or reads a table that may be long."""
     tables = source.manifest is not None or (source.label is not None and source.label.manifest)
-    is_native = source.format in OBJECTS and not source.url.startswith("hf://")
+    is_native = source.format in OBJECTS and not (source.url and source.address.scheme == "hf")
     return not is_native or bool(tables)
 
 

@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import quote
 
 import obstore
 import obstore.exceptions
 import obstore.store
 
+from cachecd.config.address import NO_PATH
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
 from cachecd.stores.answers import is_version, redacted, refusal, without_secrets
@@ -113,7 +114,7 @@ class CloudBackend(Backend):
         body, because an object that has grown may exceed the memory."""
         if etag and not etag.startswith("W/"):  # a weak one matches none, by the rules of HTTP
             options["if_match"] = etag
-        with self._explained():
+        with self._explained(key):
             answer = await obstore.get_async(self._store, key, options=options)
             meta = answer.meta
             if size is not None and meta["size"] != size:
@@ -124,12 +125,14 @@ class CloudBackend(Backend):
             return meta["size"], await answer.bytes_async()
 
     async def find(self, key: str) -> ObjectInfo:
-        with self._explained():
+        with self._explained(key):
             meta = await obstore.head_async(self._store, key)
         return ObjectInfo(key, meta["size"], meta["e_tag"] or "")
 
     @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explained(self, key: str) -> Iterator[None]:
+        if re.search(NO_PATH, key):
+            raise UnitError(f"obstore cannot name this object: {key!r}")
         try:
             yield
         except (obstore.exceptions.BaseError, FileNotFoundError) as error:
@@ -246,14 +249,14 @@ _ENDPOINTS = {
 def open_cloud(source: SourceConfig, connections: int, silence: float) -> CloudBackend:
     """Returns the store of a gs:// or az:// URL. obstore finds credentials and endpoint in the provider's
     own variables."""
-    parts = urlsplit(source.url)
-    google = parts.scheme == "gs"
+    address = source.address
+    google = address.scheme == "gs"
     endpoint = next(filter(None, map(os.environ.get, _ENDPOINTS[google])), "")
     config: dict[str, Any] = {"skip_signature": True} if source.anonymous else {}
     make: Callable[..., Any] = obstore.store.from_url
     try:
         store = make(
-            source.url.rstrip("/"),
+            address.root + quote(address.prefix.removesuffix("/")),  # which obstore decodes
             config=config or None,
             client_options=client_options(
                 connections, silence, allow_http=endpoint.startswith("http://")
@@ -262,7 +265,7 @@ def open_cloud(source: SourceConfig, connections: int, silence: float) -> CloudB
         )
     except (obstore.exceptions.BaseError, ValueError) as error:
         reason = redacted(str(error))
-        raise ConfigError(f"source {parts.scheme}://{parts.netloc}: {reason}") from error
+        raise ConfigError(f"source {address.root}: {reason}") from error
     where = without_secrets(source.url)
     if endpoint:
         where += f" at {without_secrets(endpoint)}"

@@ -272,32 +272,30 @@ def open_plain_store(source: SourceConfig, connections: int, retry: Retry | None
 def _open_backend(source: SourceConfig, connections: int, retry: Retry) -> Backend:
     if not source.url:
         return Nowhere()
-    scheme, separator, path = source.url.partition("://")
-    if not separator:
-        scheme, path = "file", source.url
-    if source.endpoint and scheme not in ("s3", "s3a"):
+    address = source.address
+    if source.endpoint and address.scheme != "s3":
         raise ConfigError(
-            f"source {without_secrets(source.url)}: endpoint is for s3://, not for {scheme}://"
+            f"source {without_secrets(source.url)}: endpoint is for s3://, not for {address.scheme}://"
         )
     # Imported where needed: boto3 alone takes 0.1 s, which a source of files need not spend.
-    match scheme:
-        case "s3" | "s3a":
+    match address.scheme:
+        case "s3":
             from cachecd.stores.s3 import S3Backend
 
             return S3Backend(source, connections, retry.tries, retry.silence)
         case "file":
             from cachecd.stores.local import LocalBackend
 
-            return LocalBackend(path, connections)
-        case "gs" | "az" | "azure" | "abfs" | "abfss" | "adl":
+            return LocalBackend(f"/{address.prefix}", connections)
+        case "gs" | "az":
             from cachecd.stores.cloud import open_cloud
 
             return open_cloud(source, connections, retry.silence)
-        case "http" | "https" if not path:
+        case "":
             from cachecd.stores.urls import UrlsBackend
 
             return UrlsBackend(source, connections, retry.silence)
-        case "http" | "https":
+        case "http":
             from cachecd.stores.web import WebBackend
 
             return WebBackend(source, connections, retry.silence)

@@ -28,11 +28,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _SCHEMES = ("s3", "gs", "az", "https", "http", "hf", "file")  # of most sources
-# A revision with slashes is one of the Hub's own references, or has them as %2F.
-_HUB_URL = re.compile(
-    r"hf://(?:(?P<kind>datasets|models|spaces)/)?(?!(?:datasets|models|spaces|buckets)/)(?P<repo>[^/@]+/[^/@]+)"
-    r"(?:@(?P<revision>refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(?P<folder>.*))?"
-)
 _COMMIT = re.compile("[0-9a-f]{40}")
 # Seconds between two questions for a branch's commit: the Hub allows 500 in five minutes.
 _PAUSE = 1.0
@@ -157,15 +152,13 @@ class HubBackend(FsspecBackend):
 
     def __init__(self, source: SourceConfig, connections: int) -> None:
         self.where = self._url = source.url
-        if (url := _HUB_URL.fullmatch(source.url)) is None:
-            raise ConfigError(
-                f"source {source.url}: expected hf://datasets/OWNER/NAME[@REVISION]/FOLDER/"
-            )
         with extra("hf", "sources on the Hub"):
             from huggingface_hub import HfApi, HfFileSystem, get_token
-        self._kind = (url["kind"] or "models").removesuffix("s")
-        self._repo, self._revision = url["repo"], unquote(url["revision"] or "main")
-        self._prefix = unquote(url["folder"] or "").strip("/")
+        place, _, revision = source.address.place.partition("@")
+        *kind, owner, name = place.split("/")
+        self._kind = kind[0].removesuffix("s") if kind else "model"
+        self._repo, self._revision = f"{owner}/{name}", unquote(revision or "main")
+        self._prefix = source.address.prefix
         self._token = False if source.anonymous else get_token() or False
         hub = os.environ.get("HF_ENDPOINT")
         self._api = HfApi(hub, self._token, "cachecd")
@@ -180,8 +173,7 @@ class HubBackend(FsspecBackend):
             if not self._folder or (self._asked_at < since and not fixed):
                 commit = self._revision if fixed else self._commit()
                 kind = "" if self._kind == "model" else f"{self._kind}s/"
-                folder = f"{self._prefix}/" if self._prefix else ""
-                self._folder = f"{kind}{self._repo}@{commit}/{folder}"
+                self._folder = f"{kind}{self._repo}@{commit}/{self._prefix}"
                 self.where = f"{self._url} (commit {commit})"
                 _log.warning("%s is read at commit %s", self._url, commit)
             return self._folder

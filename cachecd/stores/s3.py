@@ -25,7 +25,8 @@ from botocore.exceptions import (
 )
 from obstore.store import S3Store
 
-from cachecd.errors import ConfigError, SourceError, SourceUnreachableError
+from cachecd.config.address import NO_PATH
+from cachecd.errors import SourceError, SourceUnreachableError
 from cachecd.model import ObjectInfo
 from cachecd.stores import listobjects
 from cachecd.stores.answers import redacted, refusal, seconds_of
@@ -44,9 +45,6 @@ _Result = TypeVar("_Result")
 _MOST_EMPTY = (
     1000  # answers to one page; where all objects have been deleted, some stores give a few
 )
-# What obstore cannot name, since it takes a key for a path: empty, "." and ".." segments (so also a
-# slash at the end, which it drops without a word) and control characters. boto3 reads those.
-_NO_PATH = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|[\x00-\x1f\x7f]")
 
 
 class S3Backend:
@@ -63,15 +61,14 @@ class S3Backend:
         tries: int = 7,
         silence: float = 30.0,
     ) -> None:
-        bucket, _, prefix = source.url.partition("://")[2].partition("/")
-        if not bucket:
-            raise ConfigError(f"source {source.url}: expected s3://BUCKET/PREFIX/")
         self._source = source
         self._tries = tries  # of a listing; reads are counted by cachecd.stores.fetch
         self._silence = silence
         self._throttled = False
-        self._bucket = bucket
-        self._prefix = f"{prefix.rstrip('/')}/" if prefix.rstrip("/") else ""
+        self._bucket = bucket = source.address.place
+        self._prefix = source.address.prefix
+        # obstore has no access points (ARNs). boto3 reads those, and what obstore cannot name.
+        self._by_obstore = ":" not in bucket and not re.search(NO_PATH, self._prefix + "x")
         self._threads = ThreadPoolExecutor(connections, "read-s3")
         self.where = f"s3://{bucket}/{self._prefix}"
         self._clients: dict[int, tuple[Any, float]] = {}  # by the tries that they make
@@ -96,7 +93,7 @@ class S3Backend:
         make: Any = S3Store  # its types are for literal dictionaries
         store = make(
             bucket,
-            prefix=self._prefix or None,
+            prefix=self._prefix if self._by_obstore else None,
             config=config,
             client_options=options,
             retry_config=NO_RETRIES,
@@ -163,7 +160,7 @@ class S3Backend:
         self, key: str, boto3: Callable[[], _Result], cloud: Callable[[], Awaitable[_Result]]
     ) -> _Result:
         # What the store says beside "slow down", obstore does not tell: while it says that, boto3 asks.
-        if self._throttled or _NO_PATH.search(key):
+        if self._throttled or not self._by_obstore or re.search(NO_PATH, key):
             loop = asyncio.get_running_loop()
             client = await loop.run_in_executor(self._threads, boto3)
             self._throttled = False

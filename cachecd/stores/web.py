@@ -13,12 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from itertools import islice
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
+from urllib.parse import quote, unquote, urldefrag, urljoin
 
 import obstore
 from obstore.store import HTTPStore
 
-from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
+from cachecd.errors import SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
 from cachecd.stores.answers import redacted, refusal, without_secrets
 from cachecd.stores.backend import PAGE, NoSizeError, TransientError
@@ -50,20 +50,17 @@ class WebBackend(CloudBackend):
     """
 
     def __init__(self, source: SourceConfig, connections: int, silence: float) -> None:
-        parts = urlsplit(source.url)
-        self._url = source.url.rstrip("/") + "/"
-        where = without_secrets(self._url)
-        if parts.query or parts.fragment:
-            raise ConfigError(f"source {where}: expected a folder's URL without ? and #")
+        self._url = source.address.url_of("")
+        url = self._url.removesuffix("/")  # obstore adds the slash
+        secure = url.startswith("https://")
         make: Any = HTTPStore.from_url
-        options = client_options(connections, silence, allow_http=parts.scheme == "http")
-        url = self._url.rstrip("/")
+        options = client_options(connections, silence, allow_http=not secure)
         store = make(url, client_options=options, retry_config=NO_RETRIES)
-        super().__init__(store, where)
+        super().__init__(store, without_secrets(self._url))
         # Of thousands of questions for a size, one that fails must not end the listing.
         self._patient = make(url, client_options=options, retry_config={"max_retries": 3})
         self._silence = silence
-        self._trusted = trusted() if parts.scheme == "https" else None
+        self._trusted = trusted() if secure else None
         self._asking = ThreadPoolExecutor(connections, "head-web")
 
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
@@ -137,7 +134,7 @@ class WebBackend(CloudBackend):
 
     def _look_up(self, key: str) -> ObjectInfo | None:
         try:
-            with self._explained():
+            with self._explained(key):
                 meta = obstore.head(self._patient, key)
             return ObjectInfo(key, meta["size"], meta["e_tag"] or "")
         except (UnitError, TransientError) as error:

@@ -220,7 +220,7 @@ def test_a_file_that_is_there_is_not_overwritten(put, tmp_path, capsys):
         ("nowhere", "expected a URL such as s3://"),
         ("/nowhere", "/nowhere is not there; expected a folder, or a URL such as s3://"),
         (__file__, "is a file; expected a folder"),
-        ("s3://", "expected a name after"),
+        ("s3://", "expected s3://BUCKET/PREFIX/"),
     ],
 )
 def test_a_url_that_is_none_is_refused(capsys, url, why):

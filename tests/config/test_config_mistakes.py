@@ -27,10 +27,16 @@ MISTAKES = [
     ("s3://bucket/train/", "/data",
      "8:12: datasets.train.source.url: found '/data', expected a URL such as file:///data"),
     ("s3://bucket/train/", "s3:///train/",
-     "8:12: datasets.train.source.url: found 's3:///train/', expected a name after s3://"),
+     "8:12: datasets.train.source.url: found 's3:///train/', expected s3://BUCKET/PREFIX/"),
     ("s3://bucket/", "file://data/",
-     "8:12: datasets.train.source.url: found 'file://data/train/', expected file:// "
-     "and an absolute path: file:///data/train/"),
+     "8:12: datasets.train.source.url: found 'file://data/train/', expected "
+     "file:///FOLDER/, an absolute path without '.' and '..'"),
+    ("s3://bucket/", "file:///data/../",
+     "8:12: datasets.train.source.url: found 'file:///data/../train/', expected file:///FOLDER/, an "
+     "absolute path without '.' and '..'"),
+    ("s3://bucket/", "gs://bucket//",
+     "8:12: datasets.train.source.url: found 'gs://bucket//train/', expected gs://BUCKET/PREFIX/, "
+     "without parts that are empty, '.' or '..', or control characters"),
     ("s3://bucket/", "sftp://me:secret@host/",
      "8:12: datasets.train.source.url: found a password, in sftp://me:...@..., expected none"),
     ("files", "zip", "9:15: datasets.train.source.format: found 'zip', expected 'files'"),

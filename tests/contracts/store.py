@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from cachecd.config import SourceConfig
-from cachecd.errors import UnitError
+from cachecd.errors import SourceUnreachableError, UnitError
 from cachecd.sampler.opening import open_store
 from cachecd.stores.backend import GoneError
 from cachecd.stores.fetch import Store
@@ -30,6 +33,110 @@ def listed(store: Store) -> dict[str, int]:
 
 def get(store: Store, key: str, size: int, etag: str = "", **bounds: int) -> bytes:
     return bytes(asyncio.run(store.get(key, size, etag, **bounds)))
+
+
+# Prefixes that mean themselves, each with a decoy: the folder that a parser reads that decodes, normalizes,
+# expands or cuts.
+DECOYS = {
+    "a//b/": "a/b/",
+    "/lead/": "lead/",
+    "trail//": "trail/",
+    "up/../b/": "b/",
+    "here/./b/": "here/b/",
+    "%20p/": " p/",
+    "p%2Fq/": "p/q/",
+    "p+q/": "p q/",
+    "q?x=1/": "q/",
+    "h#f/": "h/",
+    "[ab]/": "a/",
+    "{c,d}/": "c/",
+    "s*r/": "sr/",
+    "~/": "root/",
+    "$HOME/": "home/",
+    "back\\slash/": "back/slash/",
+    "host:1@b;v=1&w/": "host/",
+    "proto://x/": "x/",
+    "chain::y/": "y/",
+    " blank /": "blank/",
+    "new\nline/": "newline/",
+    "e\u0301/": "\u00e9/",
+    "'\"<!--/": "'\"/",
+}
+# Empties the place and puts these objects there, by their whole names; returns the place's URL.
+Poured = Callable[[dict[str, bytes]], str]
+
+
+class LiteralContract:
+    """A URL and a key mean themselves, or are refused. Inherit, and supply the fixture `poured`."""
+
+    refused: frozenset[str] = frozenset()  # of DECOYS, what no key of the store can begin with
+    absent: frozenset[str] = frozenset()  # of DECOYS, what the server of the test cannot hold
+
+    @property
+    def tried(self) -> set[str]:
+        return DECOYS.keys() - self.refused - self.absent
+
+    def objects(self, *folders: str) -> dict[str, bytes]:
+        prefixes = self.tried | set(DECOYS.values())
+        return {f"{at}{p}k/x": f"of {at}{p}".encode() for at in folders for p in prefixes}
+
+    @pytest.mark.parametrize("prefix", DECOYS)
+    def test_a_prefix_lists_exactly_what_is_below_it(self, poured: Poured, prefix: str):
+        if prefix in self.absent:
+            pytest.skip("the server of the test cannot hold it")
+        objects = self.objects("")
+        url = poured(objects) + prefix
+        if prefix in self.refused:
+            with pytest.raises(ValueError, match=r"expected .* without") as caught:
+                opened(url)
+            assert repr(url) in str(caught.value)
+            return
+        for text in {url, url if url.endswith("//") else url[:-1]}:
+            store = opened(text)
+            [[found]] = store.list()
+            assert found.key == "k/x"
+            assert get(store, found.key, found.size, found.etag) == objects[f"{prefix}k/x"]
+            assert asyncio.run(store.find(found.key)) == found
+
+    def test_every_key_is_listed_and_read_as_it_is(self, poured: Poured):
+        objects = self.objects("some/folder/", "some/")
+        store = opened(f"{poured(objects)}some/folder/")
+        below = {f"{p}k/x": objects[f"some/folder/{p}k/x"] for p in {*self.tried, *DECOYS.values()}}
+        found = {info.key: info for page in store.list() for info in page}
+        assert found.keys() == below.keys()
+        for key, body in below.items():
+            assert get(store, key, len(body), found[key].etag) == body
+            assert bytes(asyncio.run(store.tail(key, 2, found[key].etag))[1]) == body[-2:]
+
+    def test_a_name_that_is_refused_never_gives_the_bytes_of_another(self, poured: Poured):
+        """Also where it turns up below a URL that is allowed, and is as large as its decoy."""
+        for prefix in self.refused if self.holds_all else ():
+            objects = {f"{prefix}k/x": b"true", f"{DECOYS[prefix]}k/x": b"wrong"[:4]}
+            store = opened(poured(objects))
+            try:
+                found = [info for page in store.list() for info in page]
+            except SourceUnreachableError:
+                continue
+            for info in found:
+                with contextlib.suppress(UnitError):
+                    assert get(store, info.key, info.size, info.etag) == objects[info.key]
+
+    holds_all = False  # whether the server of the test holds what the store refuses
+
+    def test_patterns_and_tables_name_keys_as_they_are(self, poured: Poured, tmp_path: Path):
+        objects = self.objects("f/")
+        url = poured(objects)
+        keys = {f"{prefix}k/x": objects[f"f/{prefix}k/x"] for prefix in self.tried}
+        for key in keys:
+            if "*" not in key:
+                assert listed(opened(f"{url}f", match=[f"{key[:-1]}*"])) == {key: len(keys[key])}
+        for name, below in ("url", f"{url}f/"), ("key", ""):
+            rows = [json.dumps({name: below + key}) for key in keys if "://" not in key or below]
+            (tmp_path / "t.jsonl").write_text("\n".join(rows))
+            store = opened(f"{url}f", manifest=f"file://{tmp_path}/t.jsonl")
+            sizes = listed(store)
+            assert len(sizes) == len(rows)
+            assert all(get(store, key, size) == keys[key] for key, size in sizes.items())
 
 
 class StoreContract:
@@ -81,7 +188,9 @@ class StoreContract:
                 size, body = asyncio.run(store.tail(found.key, length, found.etag))
                 assert (size, bytes(body)) == (10, end)
 
-    @pytest.mark.parametrize("key", ["a b", "a+b", "a%20b", "ü/ß", "q?x=1&y#z", "'\"<[{*~"])
+    @pytest.mark.parametrize(
+        "key", ["a b", "a+b", "a%20b", "ü/ß", "q?x=1&y#z", "'\"<[{*~", "a:@;,&=$!"]
+    )
     def test_awkward_keys_are_read(self, filled: Filled, key: str):
         store = filled({key: b"content"})
         [[found]] = store.list()

@@ -270,7 +270,8 @@ def test_what_decides_no_record_leaves_the_identity(tmp_path, change):
 
 def test_source_id_keeps_the_directory_of_a_bucket_that_moves(tmp_path):
     there = {"url": "s3://bucket/a/", "endpoint": "https://minio.example"}
-    for before in (there, {"url": "s3://bucket/a/"}):
+    spaced = {"url": "s3://bucket/a b http/c /"}
+    for before in (there, {"url": "s3://bucket/a/"}, spaced, there | spaced):
         old = config(tmp_path, source=before).datasets["train"]
         moved = {"url": "gs://other/a/", "id": old.source.identity}
         new = config(tmp_path, source=moved).datasets["train"]

@@ -13,7 +13,15 @@ from cachecd.stores.fetch import Store
 from cachecd.stores.lanes import Lanes
 from tests import clouds, scripted
 from tests.clouds import ACCOUNT, ACCOUNT_KEY, Azure, Cloud, Google
-from tests.contracts.store import Filled, StoreContract, get, listed, opened
+from tests.contracts.store import (
+    Filled,
+    LiteralContract,
+    Poured,
+    StoreContract,
+    get,
+    listed,
+    opened,
+)
 from tests.scripted import ScriptedServer, scripted_server
 
 
@@ -40,8 +48,22 @@ def refused(store: Store, match: str) -> None:
         assert "StringToSign" not in f"{caught.value} {caught.value.__cause__}"
 
 
-class OfACloud(StoreContract):
+class OfACloud(StoreContract, LiteralContract):
     url = ""
+    holds_all = True
+    refused = frozenset(
+        {"a//b/", "/lead/", "trail//", "up/../b/", "here/./b/", "proto://x/", "new\nline/"}
+    )
+
+    @pytest.fixture
+    def poured(self, cloud: Cloud) -> Poured:
+        def pour(objects: dict[str, bytes]) -> str:
+            cloud.prefix = ""
+            cloud.objects.clear()
+            cloud.put(objects)
+            return self.url.removesuffix("some/prefix/")
+
+        return pour
 
     @pytest.fixture
     def cloud(self, server: ScriptedServer, environ: pytest.MonkeyPatch) -> Cloud:
@@ -137,7 +159,7 @@ class TestGoogle(OfACloud):
     ):
         (tmp_path / "key.json").write_text("{}")
         environ.setenv("GOOGLE_SERVICE_ACCOUNT", str(tmp_path / "key.json"))
-        with pytest.raises(ConfigError, match=r"gs://bucket: .*account file: missing field"):
+        with pytest.raises(ConfigError, match=r"gs://bucket/: .*account file: missing field"):
             opened(self.url)
 
 

@@ -13,7 +13,15 @@ from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.stores import filesystem as backend
 from cachecd.stores.backend import GoneError
 from cachecd.stores.fetch import Store
-from tests.contracts.store import Filled, StoreContract, get, listed, opened
+from tests.contracts.store import (
+    Filled,
+    LiteralContract,
+    Poured,
+    StoreContract,
+    get,
+    listed,
+    opened,
+)
 from tests.hub import Hub
 from tests.scripted import scripted_server
 
@@ -39,7 +47,17 @@ def put(hub: Hub, files: dict[str, bytes]) -> str:
     return hub.commit({f"some/prefix/{key}": content for key, content in files.items()})
 
 
-class TestHub(StoreContract):
+class TestHub(StoreContract, LiteralContract):
+    refused = frozenset({"a//b/", "/lead/", "trail//", "up/../b/", "here/./b/", "proto://x/"})
+
+    @pytest.fixture
+    def poured(self, hub: Hub) -> Poured:
+        def pour(objects: dict[str, bytes]) -> str:
+            hub.commit(objects)
+            return f"{URL}/"
+
+        return pour
+
     @pytest.fixture
     def filled(self, hub: Hub) -> Filled:
         def fill(objects: dict[str, bytes]) -> Store:
@@ -148,7 +166,7 @@ def test_what_is_not_there_says_so(hub: Hub):
     with pytest.raises(SourceUnreachableError, match="there is no such repository"):
         listed(opened("hf://datasets/owner/another/"))
     for url in ("hf://datasets/name", "hf://", "hf://datasets/owner/name@"):
-        with pytest.raises(ConfigError, match=r"expected hf://datasets/OWNER/NAME\[@REVISION\]"):
+        with pytest.raises(ValueError, match=r"expected hf://datasets/OWNER/NAME\[@REVISION\]"):
             opened(url)
 
 

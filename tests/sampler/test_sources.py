@@ -13,7 +13,6 @@ import pytest
 from cachecd.config import DatasetConfig, SourceConfig
 from cachecd.errors import SourceUnreachableError
 from cachecd.sampler.sources import open_source
-from cachecd.sampler.sources.files import class_names
 from cachecd_client._core import decode_example, encode_example, masked_crc32c
 from cachecd_client.schema import Feature, Schema
 from tests.contracts.source import CAPACITY, Bench, SourceContract, TwiceContract
@@ -104,11 +103,6 @@ class TestFilesWithLabels:
             "generation), or move its objects to another prefix"
         }
         assert bench.taken == 2
-
-    def test_class_names_sort_by_value_if_all_are_whole_numbers(self):
-        assert class_names({"10", "9", "-1", "09"}) == ("-1", "09", "9", "10")
-        assert class_names({"10", "9", "a"}) == ("10", "9", "a")
-        assert class_names(set()) == ()
 
 
 class TestTFRecord(SourceContract):

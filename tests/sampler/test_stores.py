@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import fsspec
@@ -12,7 +13,17 @@ import pytest
 
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.stores.fetch import Store
-from tests.contracts.store import Filled, StoreContract, get, listed, opened
+from tests import scripted
+from tests.contracts.store import (
+    Filled,
+    LiteralContract,
+    Poured,
+    StoreContract,
+    get,
+    listed,
+    opened,
+)
+from tests.scripted import scripted_server
 from tests.stores import S3Server
 
 
@@ -73,6 +84,41 @@ class TestS3(StoreContract):
         assert get(store, "a", 1) == b"1"
 
 
+@pytest.mark.parametrize("kind", ["s3", "s3-object-lambda"])
+def test_an_access_point_is_listed_and_read(monkeypatch: pytest.MonkeyPatch, kind: str):
+    """By its own host, in the region of its ARN; here a proxy stands for it."""
+    host = "http://name-123456789012.s3.test"
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        assert f"us-west-2/{kind}/aws4_request" in handler.headers["Authorization"]
+        if handler.path.startswith(f"{host}/?list-type=2&prefix=x%2F%2F&"):
+            entry = (
+                "<Contents><Key>x//a?b</Key><Size>5</Size><ETag>&quot;tag&quot;</ETag></Contents>"
+            )
+            scripted.body(f"<ListBucketResult>{entry}</ListBucketResult>".encode())(handler)
+        elif handler.path == f"{host}/x//a%3Fb":
+            scripted.body(b"12345")(handler)
+        else:
+            scripted.refusal(404, "NoSuchKey")(handler)
+
+    with scripted_server() as server:
+        server.down, server.heads = answer, True
+        for name, value in {
+            "AWS_ACCESS_KEY_ID": "x",
+            "AWS_SECRET_ACCESS_KEY": "y",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": "http://s3.test",
+            "HTTP_PROXY": server.endpoint,
+            "http_proxy": server.endpoint,
+        }.items():
+            monkeypatch.setenv(name, value)
+        store = opened(f"s3://arn:aws:{kind}:us-west-2:123456789012:accesspoint/name/x//")
+        assert listed(store) == {"a?b": 5}
+        assert get(store, "a?b", 5, '"tag"') == b"12345"
+        assert asyncio.run(store.find("a?b")).size == 5
+        assert asyncio.run(store.tail("a?b", 2)) == (5, b"45")
+
+
 class TestFiles(StoreContract):
     @pytest.fixture
     def filled(self, tmp_path: Path) -> Filled:
@@ -124,6 +170,23 @@ class TestFiles(StoreContract):
             listed(store)
         with pytest.raises(SourceUnreachableError, match="/nowhere: the folder does not exist"):
             get(store, "a", 1)
+
+
+class TestFilesLiterally(LiteralContract):
+    refused = frozenset({"up/../b/", "here/./b/"})
+    # To the system, a//b is another text for the path a/b.
+    absent = frozenset({"a//b/", "/lead/", "trail//", "proto://x/"})
+
+    @pytest.fixture
+    def poured(self, tmp_path: Path) -> Poured:
+        def pour(objects: dict[str, bytes]) -> str:
+            for key, body in objects.items():
+                path = f"{tmp_path}/data/{key}"
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                Path(path).write_bytes(body)
+            return f"file://{tmp_path}/data/"
+
+        return pour
 
 
 class TestFsspec(StoreContract):

@@ -85,6 +85,20 @@ class TestWeb(StoreContract):
             get(store, "object", 6, found.etag)
 
 
+def test_urls_of_a_table_are_encoded_and_keys_are_not(tmp_path: Path):
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    (folder / "x y").write_bytes(b"right")
+    (folder / "x%20y").write_bytes(b"ANOTHER")
+    with web_server(tmp_path) as address:
+        url = f"{address}/a%20folder/"
+        for table, key in (f"url\n{url}x%20y", "x y"), ("key\nx%20y", "x%20y"):
+            (folder / "the table.csv").write_text(table)
+            store = opened(url, manifest=f"{url}the%20table.csv")
+            assert listed(store) == {key: (folder / key).stat().st_size}
+            assert get(store, key, (folder / key).stat().st_size) == (folder / key).read_bytes()
+
+
 @pytest.fixture
 def server() -> Iterator[ScriptedServer]:
     with scripted_server() as server:

@@ -7,8 +7,7 @@ key); and, if a label is configured, `label`: int64, the number of its class.
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -19,8 +18,6 @@ from cachecd.model import Unit
 from cachecd.sampler.sources.content import Content
 from cachecd.sampler.sources.records import Format
 from cachecd_client.schema import Feature, Schema
-
-_WHOLE_NUMBER = re.compile(r"-?[0-9]+")
 
 
 class Files(Format):
@@ -89,11 +86,3 @@ def label_of(source: SourceConfig, key: str, listed: str = "") -> str | None:
     if source.label.pattern is None:
         return listed or None
     return found_in(key, source.label.pattern, "label") or None  # no class has an empty name
-
-
-def class_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Class names in the order of their numbers: by value if all are whole numbers, else as text."""
-    names = set(names)
-    if all(_WHOLE_NUMBER.fullmatch(name) for name in names):
-        return tuple(sorted(names, key=lambda name: (int(name), name)))
-    return tuple(sorted(names))
