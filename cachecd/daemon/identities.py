@@ -10,6 +10,9 @@ from typing import Any
 
 from cachecd.config import DatasetConfig
 
+# Of the rules by which a source becomes records. What other rules made is never leased.
+VERSION = 2
+
 _AS_IT_IS = ("url", "endpoint", "id", "format", "match", "skip", "join", "manifest", "reader")
 _IF_ANY = ("label", "array", "columns", "options")
 _OF_DATASET = ("split", "partition", "generation")
@@ -17,14 +20,15 @@ _NAMES = ("format", "manifest", "array", "reader", "options")  # with the URL, t
 
 
 def identity_of(dataset: DatasetConfig) -> dict[str, Any]:
-    """Returns the values that decide the content of a dataset's records, with the names of generation.json.
-    Default values are left out, as `directory_name` requires."""
+    """Returns the values that decide the content of a dataset's records, with the names of generation.json,
+    and the version of the rules. Default values are left out, as `directory_name` requires."""
     source = dataset.source.model_dump(mode="json", exclude_defaults=True)
     whole = dataset.model_dump(mode="json", exclude_defaults=True)
     if "://" in source.get("id", ""):  # the default of a source, in words: it stays that source
         source["url"], *endpoint = re.split(r" (?=https?://\S*$)", source.pop("id"))
         source["endpoint"] = "".join(endpoint) or None
-    words = {name: source[name] for name in _AS_IT_IS if source.get(name) is not None}
+    words: dict[str, Any] = {"version": VERSION}
+    words |= {name: source[name] for name in _AS_IT_IS if source.get(name) is not None}
     words |= {name: source[name] for name in _IF_ANY if source.get(name)}
     if "join" in words:
         words["join"] = _in_order(words["join"])

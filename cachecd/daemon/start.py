@@ -21,7 +21,7 @@ import structlog
 
 from cachecd.config import Config, DatasetConfig
 from cachecd.daemon.disk_work import DiskWork
-from cachecd.daemon.identities import identity_of, split_of
+from cachecd.daemon.identities import VERSION, identity_of, split_of
 from cachecd.daemon.listings import GenerationListing
 from cachecd.daemon.manifest import decode_manifest
 from cachecd.daemon.rules import configured
@@ -207,6 +207,10 @@ def _take_stock(
             continue
         try:
             known = _known(layout)
+            if known is not None and (version := known.identity.get("version", 1)) != VERSION:
+                raise DamagedError(
+                    f"{layout.root} was made by version {version} of the rules, expected {VERSION}"
+                )
         except DamagedError as error:
             why = started.damaged[generation] = str(error)
             _log.error("generation cannot be read: its shards make room", dataset=dataset, why=why)

@@ -164,6 +164,23 @@ def test_what_has_a_name_of_a_generation_costs_this_generation(tmp_path, name, k
         assert second.configured["train"].name == first.configured["train"].name + "-2"
 
 
+def test_what_other_rules_made_is_never_leased_and_gives_its_room(tmp_path):
+    given = config(tmp_path)
+    layout = directory(begin(given, units=300))
+    fix_shape(layout)
+    make(layout, 0, 1)
+    known = read_generation(layout.identity)
+    words = {name: value for name, value in known.identity.items() if name != "version"}
+    assert directory_name(words) != directory_name(known.identity)
+    write_generation(layout.identity, dataclasses.replace(known, identity=words))
+    layout.root.rename(layout.root.with_name(directory_name(words)))
+    [older, new] = [e for e in begin(given).events if isinstance(e, ev.GenerationFound)]
+    if older.generation.name != directory_name(words):
+        older, new = new, older
+    assert "version 1 of the rules, expected 2" in older.damaged
+    assert not new.damaged
+
+
 def test_lost_listing_of_a_generation_with_shards_is_not_numbered_anew(tmp_path):
     given = config(tmp_path)
     first = begin(given, units=300)
