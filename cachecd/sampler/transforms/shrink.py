@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from PIL import Image, ImageOps
+from PIL import Image
 
+from cachecd.sampler.transforms.decode_image import open_image, upright
 from cachecd.sampler.transforms.pictures import encoded, scaled
 
 
@@ -15,12 +16,12 @@ def shrink(
 ) -> dict[str, Any]:
     """Scales the image files in `features` down until their shorter side has `shorter` pixels.
 
-    A file whose shorter side is not larger stays byte for byte. EXIF's orientation is applied, and metadata
-    are dropped. A JPEG stays a JPEG, of `quality`, and a PNG a PNG. Another format becomes a JPEG if its
-    pixels are opaque, have 8 bits and are smoothed, else a PNG. Pixels of a palette, of 1 bit and of 16
-    bits are never mixed, whatever `resample` is.
+    A file whose shorter side is not larger stays byte for byte, with its orientation. The orientation of a
+    larger file is applied, and metadata are dropped. A JPEG stays a JPEG, of `quality`, and a PNG a PNG.
+    Another format becomes a JPEG if its pixels are opaque, have 8 bits and are smoothed, else a PNG. Pixels
+    of a palette, of 1 bit and of 16 bits are never mixed, whatever `resample` is.
 
-    ValueError for pixels of 32 bits, and for colors of 16 bits.
+    ValueError for missing pixels, for pixels of 32 bits, and for colors of 16 bits.
     """
     shrunk = dict(record)
     for name in features:
@@ -37,6 +38,7 @@ def _shrunk(name: str, value: Any, shorter: int, quality: int, nearest: bool) ->
     with Image.open(io.BytesIO(value)) as image:
         if min(image.size) <= shorter:
             return value
+    with open_image(value) as image:
         form, mode = image.format, image.mode
         is_deep = ";16" in str(image.tile) and mode[0] != "I"  # colors: Pillow would keep 8 bits
         if is_deep or mode == "F" or (mode == "I" and form != "PNG"):
@@ -50,8 +52,8 @@ def _shrunk(name: str, value: Any, shorter: int, quality: int, nearest: bool) ->
         channels = image.split() if mode in ("LA", "RGBA") else (image,)
         resized = [c.resize((width, height), resample, draft and draft[1]) for c in channels]
         smaller = Image.merge(mode, resized) if resized[1:] else resized[0]
-        smaller.info = image.info  # with the orientation
-        smaller = ImageOps.exif_transpose(smaller)
+        smaller = upright(smaller, image.info)
+        smaller.info = {k: v for k, v in image.info.items() if k == "transparency"}  # no XMP
     as_jpeg = form in ("JPEG", "MPO") or not (form == "PNG" or exact or resized[1:])
     out = io.BytesIO()
     smaller.save(out, "JPEG" if as_jpeg else "PNG", quality=quality, icc_profile=None)
