@@ -10,7 +10,6 @@ import soundfile
 
 from cachecd.sampler.transforms.pictures import encoded
 
-_UNKNOWN = 0x7FFFF000  # sox's size of a sound that it pipes; ffmpeg's is 0xFFFFFFFF
 _MOST_SAMPLES = 1 << 28  # a GiB of them; what a header promises is allocated at once
 
 
@@ -56,8 +55,7 @@ def decode_audio(
 
 
 def _closed(body: bytes) -> bytes:
-    """Returns the sound file. If a WAV was piped and its header has no size, all that follows is samples.
-    ValueError if a WAV is cut."""
+    """Returns the sound file. A WAV that was piped, without a size, gets one. ValueError for a cut WAV."""
     if body[:4] != b"RIFF" or body[8:12] != b"WAVE":
         return body
     name, at, size = b"", 12, 0
@@ -66,6 +64,6 @@ def _closed(body: bytes) -> bytes:
         name, size = body[at - 8 : at - 4], int.from_bytes(body[at - 4 : at], "little")
     if size == 0 and int.from_bytes(body[4:8], "little") != len(body) - 8:
         return body[: at - 4] + b"\xff" * 4 + body[at:]
-    if name == b"data" and len(body) - at < size < _UNKNOWN:
+    if name == b"data" and len(body) - at < size < 0x7FFFF000:  # what sox pipes, or more
         raise ValueError(f"the WAV ends after {len(body) - at} of {size} bytes of samples")
     return body

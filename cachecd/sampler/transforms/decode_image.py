@@ -30,16 +30,15 @@ def decode_image(
 
 def decoded(body: Any, mode: str) -> NDArray[np.uint8]:
     """Returns the pixels of an image file, upright, in Pillow's mode RGB, RGBA or L."""
-    if mode != "RGBA" and (pixels := _by_core(body)) is not None:
-        return np.asarray(Image.fromarray(pixels).convert(mode))
+    if mode != "RGBA" and (pixels := by_core(body)) is not None:
+        return pixels if mode == "RGB" else np.asarray(Image.fromarray(pixels).convert(mode))
     with open_image(body) as image:
-        image.load()
         return np.asarray(upright(_of_8_bits(image).convert(mode), image.info))
 
 
 def open_image(body: Any) -> ImageFile.ImageFile:
     """Opens an image file with Pillow, which fills gaps: ValueError if a JPEG or PNG has some."""
-    is_whole = _by_core(body, height=1, width=1, grey=True) is not None  # reads all pixels
+    is_whole = by_core(body, height=1, width=1, grey=True) is not None  # reads all pixels
     return Image.open(io.BytesIO(bytes(body) + b"\xff\xd9" * is_whole))  # for a JPEG without end
 
 
@@ -49,7 +48,8 @@ def upright(image: Image.Image, info: dict[Any, Any]) -> Image.Image:
     return image.transpose(Image.Transpose((0, 3, 1, 5, 4, 6, 2)[turn - 2])) if turn > 1 else image
 
 
-def _by_core(body: Any, **options: Any) -> NDArray[np.uint8] | None:
+def by_core(body: Any, **options: Any) -> NDArray[np.uint8] | None:
+    """Returns the pixels of a JPEG or PNG; None for another format. ValueError for missing pixels."""
     form = {b"\xff\xd8\xff": "jpeg", b"\x89PN": "png"}.get(bytes(body[:3]))
     given: Any = {"crop": "none", "max_pixels": 178_956_970, **options}  # Pillow's limit
     return _core.decode_image(body, given) if form in _core.image_formats() else None
