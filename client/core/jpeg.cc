@@ -88,14 +88,16 @@ void OnJpegMessage(j_common_ptr jpeg, int level) {
   if (level < 0 && IsDamage(jpeg)) OnJpegError(jpeg);
 }
 
-// Returns true if a component has no scan of DC, or lacks bits in a file that ends without EOI.
+// Returns true if a component has no scan, or lacks bits of coefficients: any in a file without
+// EOI, else the first ones, which libjpeg would guess from blocks nearby.
 bool MissesScan(const jpeg_decompress_struct& jpeg, bool is_cut) {
   for (int i = 0; i < jpeg.num_components; ++i) {
     if (jpeg.comp_info[i].quant_table == nullptr) return true;  // set by the first scan
     if (!jpeg.progressive_mode) continue;
+    constexpr int kGuessed = 10;
     const int* bits = jpeg.coef_bits[i];  // of each coefficient, bits to come; -1: all
     const auto is_missing = [](int count) { return count != 0; };
-    if (bits[0] < 0 || (is_cut && std::any_of(bits, bits + DCTSIZE2, is_missing))) return true;
+    if (std::any_of(bits, bits + (is_cut ? DCTSIZE2 : kGuessed), is_missing)) return true;
   }
   return false;
 }

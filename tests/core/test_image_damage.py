@@ -95,6 +95,8 @@ MISSING = {
     "EXTRANEOUS_DATA: within a scan": RESTARTS[:SECOND] + b"\x5a\x13\x77" + RESTARTS[SECOND:],
     "BOGUS_PROGRESSION: no DC": SCANS_HEAD + b"".join(SCANS[1:]) + END,
     "BOGUS_PROGRESSION: no refinement": SCANS_HEAD + b"".join(SCANS[:5] + SCANS[6:]) + END,
+    "no warning: DC alone": SCANS_HEAD + SCANS[0] + END,
+    "no warning: cut between scans": SCANS_HEAD + b"".join(SCANS[:8]) + END,
     "JPEG_EOF: cut between scans": SCANS_HEAD + b"".join(SCANS[:4]),
     "JPEG_EOF: without the last scan": SCANS_HEAD + b"".join(SCANS[:-1]),
     "HUFF_BAD_CODE": PLAIN[: SCAN + 40] + b"\xff\0" * 20 + PLAIN[SCAN + 80 :],
