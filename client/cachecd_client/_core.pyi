@@ -71,6 +71,9 @@ def decode_image(
     """The pixels of a JPEG or a PNG: [height, width, channels], or [height, width] of class numbers.
     ValueError for damaged bytes; SchemaError for a picture that is not supported."""
 
+def orientation(exif: bytes, xmp: bytes) -> int:
+    """The orientation of a picture, 1 to 8: that of its EXIF data, else that of its XMP packet, else 1."""
+
 def convert_image(
     pixels: NDArray[np.uint8], options: ImageOptions, key: int = 0
 ) -> NDArray[np.uint8]:

@@ -219,7 +219,7 @@ void BatchBuilder::DecodePictures(const Record& record, ByteSpan payload, uint64
                              first->name() + "' has " + ToText(shared) +
                              ": pictures of one record share their crop, so they need one size");
       } else if (builder.orientation(decoder_) != orientation) {
-        throw SchemaMismatch("the picture's EXIF orientation is " +
+        throw SchemaMismatch("the picture's orientation is " +
                              std::to_string(builder.orientation(decoder_)) + ", that of feature '" +
                              first->name() + "' is " + std::to_string(orientation) +
                              ": whether one is to be turned cannot be known; turn the files");

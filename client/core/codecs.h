@@ -18,7 +18,7 @@ enum class PixelFormat : uint8_t { kGrey, kRgb, kRgbx, kCmyk };
 // The properties of a stored picture, from its header.
 struct StoredPicture {
   Extent extent;
-  int orientation = 1;  // EXIF's, 1 to 8
+  int orientation = 1;  // 1 to 8
 };
 
 // The part of a stored picture to decode, in pixels after the reduction.
@@ -48,9 +48,6 @@ bool IsPng(ByteSpan encoded);
 // Throw DamagedImage, SchemaMismatch, and the exceptions of the sink.
 StoredPicture ReadJpeg(ByteSpan encoded, RowSink* sink);
 StoredPicture ReadPng(ByteSpan encoded, RowSink* sink);
-
-// Returns the EXIF orientation, or 1 if there is none.
-int ExifOrientation(ByteSpan tiff);
 
 }  // namespace cachecd
 

@@ -70,7 +70,7 @@ class ColumnBuilder {
   bool has_pictures() const { return spec_.options.image.has_value(); }
   const std::string& name() const { return spec_.name; }
   Extent MeasurePicture(ImageDecoder* decoder) const;
-  // Returns the EXIF orientation of the picture measured last; 1 for stored pixels.
+  // Returns the orientation of the picture measured last; 1 for stored pixels.
   int orientation(const ImageDecoder& decoder) const {
     return spec_.raw ? 1 : decoder.orientation();
   }

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <tuple>
 
 #include "codecs.h"
@@ -248,9 +249,12 @@ struct ImageDecoder::Scratch final : RowSink {
   std::vector<uint32_t> colors;  // sorted: color << 8 | class number
 };
 
+namespace {
+
+// Returns 0 without the tag.
 int ExifOrientation(ByteSpan tiff) {
   const bool big = tiff.size >= 8 && std::memcmp(tiff.data, "MM\0*", 4) == 0;
-  if (!big && (tiff.size < 8 || std::memcmp(tiff.data, "II*\0", 4) != 0)) return 1;
+  if (!big && (tiff.size < 8 || std::memcmp(tiff.data, "II*\0", 4) != 0)) return 0;
   const auto number = [&](size_t at, int bytes) {
     uint32_t value = 0;
     for (int i = 0; i < bytes; ++i) {
@@ -259,17 +263,38 @@ int ExifOrientation(ByteSpan tiff) {
     return value;
   };
   const size_t at = number(4, 4);
-  if (at > tiff.size - 2) return 1;
+  if (at > tiff.size - 2) return 0;
   for (size_t i = 0, entries = number(at, 2); i < entries; ++i) {
     const size_t entry = at + 2 + 12 * i;
-    if (entry + 12 > tiff.size) return 1;
+    if (entry + 12 > tiff.size) return 0;
     constexpr uint32_t kOrientation = 0x112;
     constexpr uint32_t kLong = 4;
     if (number(entry, 2) != kOrientation) continue;
     const uint32_t value = number(entry + 8, number(entry + 2, 2) == kLong ? 4 : 2);
     return value >= 1 && value <= 8 ? static_cast<int>(value) : 1;
   }
-  return 1;
+  return 0;
+}
+
+// Finds an attribute, tiff:Orientation="6", or an element, <tiff:Orientation>6<.
+int XmpOrientation(ByteSpan xmp) {
+  constexpr std::string_view kName = "tiff:Orientation";
+  const std::string_view text(reinterpret_cast<const char*>(xmp.data), xmp.size);
+  size_t at = text.find(kName);
+  if (at != text.npos) at = text.find_first_not_of(" \t\r\n=\"'>", at + kName.size());
+  const char digit = at == text.npos ? '1' : text[at];
+  return digit >= '1' && digit <= '8' ? digit - '0' : 1;
+}
+
+}  // namespace
+
+int Orientation(ByteSpan exif, ByteSpan xmp) {
+  constexpr char kPrefix[] = "Exif\0";  // with the terminating 0
+  if (exif.size >= sizeof kPrefix && std::memcmp(exif.data, kPrefix, sizeof kPrefix) == 0) {
+    exif = {exif.data + sizeof kPrefix, exif.size - sizeof kPrefix};
+  }
+  const int orientation = ExifOrientation(exif);
+  return orientation != 0 ? orientation : XmpOrientation(xmp);
 }
 
 ImageDecoder::ImageDecoder(bool portable) : scratch_(std::make_unique<Scratch>()) {

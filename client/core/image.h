@@ -22,7 +22,7 @@ struct ImageOptions {
   };
 
   Crop crop = Crop::kCenter;
-  uint32_t height = 0;  // of the result; unused if kNone has `shorter`
+  uint32_t height = 0;  // of the result; 0, with kNone: by `shorter`, or else the picture's own
   uint32_t width = 0;
   // kNone: the shorter side of the result, instead of height and width. kCenter: the shorter side
   // before the cut; 0: the smallest that covers height x width.
@@ -71,6 +71,9 @@ class DamagedImage : public std::runtime_error {
 bool CanDecodeJpeg();
 bool CanDecodePng();
 
+// Returns the orientation, 1 to 8: EXIF's, else XMP's, else 1. `exif` may begin with "Exif\0\0".
+int Orientation(ByteSpan exif, ByteSpan xmp);
+
 // Not thread-safe, because it keeps scratch memory between pictures.
 class ImageDecoder {
  public:
@@ -80,11 +83,11 @@ class ImageDecoder {
   ImageDecoder& operator=(const ImageDecoder&) = delete;
   ~ImageDecoder();
 
-  // Returns the extent of the upright picture (EXIF orientation applied), from its header. Throws
+  // Returns the extent of the upright picture (orientation applied), from its header. Throws
   // DamagedImage. Throws SchemaMismatch for an unsupported format or kind, for more than
   // max_pixels, and if the library for the format is missing.
   Extent Measure(ByteSpan encoded, uint64_t max_pixels);
-  int orientation() const { return orientation_; }  // EXIF, 1 to 8, of the last Measure
+  int orientation() const { return orientation_; }  // 1 to 8, of the last Measure
 
   // Writes result.height * result.width * channels() bytes. `placement` must be made for the extent
   // that Measure returned. Throws DamagedImage, SchemaMismatch.

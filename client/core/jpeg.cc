@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <string_view>
 
 #include "codecs.h"
 #include "errors.h"
@@ -46,6 +47,7 @@ struct Decompressor {
   jpeg_decompress_struct jpeg{};
   char message[JMSG_LENGTH_MAX];
   bool is_unsupported = false;
+  bool is_cut = false;  // the bytes end without the marker EOI
 
   ~Decompressor() { jpeg_destroy_decompress(&jpeg); }
 };
@@ -60,13 +62,58 @@ struct Decompressor {
   std::longjmp(decompressor->jump, 1);
 }
 
-// A warning counts as damage, except extraneous data (cameras pad with zeros) and unknown versions.
-void OnJpegMessage(j_common_ptr jpeg, int level) {
-  const int code = jpeg->err->msg_code;
-  if (level < 0 && code != JWRN_EXTRANEOUS_DATA && code != JWRN_ADOBE_XFORM &&
-      code != JWRN_JFIF_MAJOR) {
-    OnJpegError(jpeg);
+// Returns true if libjpeg leaves out or guesses pixels after this warning.
+bool IsDamage(j_common_ptr common) {
+  auto* jpeg = reinterpret_cast<j_decompress_ptr>(common);
+  const int* values = jpeg->err->msg_parm.i;
+  switch (jpeg->err->msg_code) {
+    case JWRN_ADOBE_XFORM:     // the number is unknown: colors as without Adobe's marker
+    case JWRN_BOGUS_ICC:       // no profile is applied
+    case JWRN_JFIF_MAJOR:      // the version changes no pixel
+    case JWRN_NOT_SEQUENTIAL:  // cameras write Se = 0; only progressive scans use these fields
+      return false;
+    case JWRN_EXTRANEOUS_DATA:  // padding after a segment; before RST0 to RST7 the scan was misread
+      return values[1] >= JPEG_RST0 && values[1] < JPEG_EOI;
+    case JWRN_BOGUS_PROGRESSION:  // bits are lost, unless DC may still follow AC: values[1] = 0
+      return jpeg->Ss == 0 || values[1] != 0;
+    case JWRN_JPEG_EOF:  // if Huffman codes are missing, JWRN_HIT_MARKER follows; or MissesScan
+      reinterpret_cast<Decompressor*>(jpeg->err)->is_cut = true;
+      return jpeg->arith_code;  // this decoder reads zeros beyond the end, without a warning
+    default:  // ARITH_BAD_CODE, HIT_MARKER, HUFF_BAD_CODE, MUST_RESYNC, TOO_MUCH_DATA, new ones
+      return true;
   }
+}
+
+void OnJpegMessage(j_common_ptr jpeg, int level) {
+  if (level < 0 && IsDamage(jpeg)) OnJpegError(jpeg);
+}
+
+// Returns true if a component has no scan, or lacks bits of coefficients: any in a file without
+// EOI, else the first ones, which libjpeg would guess from blocks nearby.
+bool MissesScan(const jpeg_decompress_struct& jpeg, bool is_cut) {
+  for (int i = 0; i < jpeg.num_components; ++i) {
+    if (jpeg.comp_info[i].quant_table == nullptr) return true;  // set by the first scan
+    if (!jpeg.progressive_mode) continue;
+    constexpr int kGuessed = 10;
+    const int* bits = jpeg.coef_bits[i];  // of each coefficient, bits to come; -1: all
+    const auto is_missing = [](int count) { return count != 0; };
+    if (std::any_of(bits, bits + (is_cut ? DCTSIZE2 : kGuessed), is_missing)) return true;
+  }
+  return false;
+}
+
+int ReadOrientation(jpeg_saved_marker_ptr marker) {
+  ByteSpan exif, xmp;
+  for (; marker != nullptr; marker = marker->next) {
+    const auto begins = [&](std::string_view with) {
+      return marker->data_length >= with.size() &&
+             std::memcmp(marker->data, with.data(), with.size()) == 0;
+    };
+    const ByteSpan content{marker->data, marker->data_length};
+    if (exif.size == 0 && begins({"Exif\0", 6})) exif = content;
+    if (begins({"http://ns.adobe.com/xap/1.0/", 29})) xmp = content;
+  }
+  return Orientation(exif, xmp);
 }
 
 void OnJpegProgress(j_common_ptr jpeg) {
@@ -109,21 +156,17 @@ bool ReadWith(Decompressor* decompressor, ByteSpan encoded, StoredPicture* pictu
   jpeg_read_header(jpeg, TRUE);
   if (jpeg->data_precision != 8) ERREXIT1(jpeg, JERR_BAD_PRECISION, jpeg->data_precision);
   picture->extent = {jpeg->image_height, jpeg->image_width};
-  for (const auto* marker = jpeg->marker_list; marker != nullptr; marker = marker->next) {
-    constexpr char kExif[] = "Exif\0";  // with the terminating 0
-    if (marker->data_length < sizeof kExif || std::memcmp(marker->data, kExif, sizeof kExif) != 0) {
-      continue;
-    }
-    picture->orientation =
-        ExifOrientation({marker->data + sizeof kExif, marker->data_length - sizeof kExif});
-    break;
-  }
+  picture->orientation = ReadOrientation(jpeg->marker_list);
   if (sink == nullptr) return true;
   const Cut cut = sink->Begin(*picture);
   const PixelFormat format = ChooseFormat(jpeg, cut.grey);
   jpeg->scale_num = 1;
   jpeg->scale_denom = cut.denominator;
-  jpeg_start_decompress(jpeg);
+  jpeg_start_decompress(jpeg);  // reads all scans if there are several
+  if (jpeg_has_multiple_scans(jpeg) && MissesScan(*jpeg, decompressor->is_cut)) {
+    std::snprintf(decompressor->message, JMSG_LENGTH_MAX, "a scan is missing");
+    return false;
+  }
   JDIMENSION left = cut.left - std::min(cut.left, kMargin);
   JDIMENSION width = std::min(cut.right + kMargin, jpeg->output_width) - left;
   if (width != jpeg->output_width) jpeg_crop_scanline(jpeg, &left, &width);

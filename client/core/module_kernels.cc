@@ -98,6 +98,10 @@ nb::object DecodeImage(nb::object data, nb::dict given, uint64_t key, bool porta
   });
 }
 
+int FindOrientation(nb::bytes exif, nb::bytes xmp) {
+  return Orientation(BytesArgument(exif).span(), BytesArgument(xmp).span());
+}
+
 using Pixels = nb::ndarray<const uint8_t, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 
 nb::object ConvertImage(Pixels pixels, nb::dict given, uint64_t key) {
@@ -140,6 +144,7 @@ void BindKernels(nb::module_& module) {
              nb::arg("key"));
   module.def("decode_image", &DecodeImage, nb::arg("data"), nb::arg("options"), nb::arg("key") = 0,
              nb::arg("_portable") = false);
+  module.def("orientation", &FindOrientation, nb::arg("exif"), nb::arg("xmp"));
   module.def("convert_image", &ConvertImage, nb::arg("pixels"), nb::arg("options"),
              nb::arg("key") = 0);
 }

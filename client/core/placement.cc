@@ -126,8 +126,8 @@ Placement Place(const ImageOptions& options, Extent picture, uint64_t key) {
     }
     placed.top = static_cast<uint32_t>(Round((placed.scaled.height - options.height) / 2.0));
     placed.left = static_cast<uint32_t>(Round((placed.scaled.width - options.width) / 2.0));
-  } else if (options.shorter != 0) {
-    placed.scaled = ScaleShorter(picture, options.shorter);
+  } else if (options.shorter != 0 || options.height == 0) {
+    placed.scaled = options.shorter != 0 ? ScaleShorter(picture, options.shorter) : picture;
     placed.result = placed.scaled;
   }
   const uint64_t pixels = uint64_t{placed.result.height} * placed.result.width;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 #include <string>
+#include <string_view>
 
 #include "codecs.h"
 #include "errors.h"
@@ -35,11 +36,29 @@ uint32_t BigEndian(const uint8_t* from) {
   return uint32_t{from[0]} << 24 | uint32_t{from[1]} << 16 | uint32_t{from[2]} << 8 | from[3];
 }
 
-// Walks the chunks up to IEND, because libpng checks no CRC after the last row that it reads.
+// Returns the XMP packet in a chunk iTXt, or at least its first 64 KiB; else an empty text.
+std::string ReadXmp(ByteSpan content) {
+  constexpr std::string_view kKeyword{"XML:com.adobe.xmp\0", 18};
+  constexpr size_t kMost = 1 << 16;
+  const std::string_view text(reinterpret_cast<const char*>(content.data), content.size);
+  if (text.size() < 20 || text.substr(0, kKeyword.size()) != kKeyword) return "";
+  if (text[kKeyword.size()] == 0) return std::string(text);  // not deflated
+  // The method, the language and the keyword in this language come before the packet.
+  const size_t at = text.find('\0', text.find('\0', 20) + 1) + 1;
+  std::string packet(kMost, '\0');
+  uLongf size = kMost;
+  uncompress(reinterpret_cast<Bytef*>(packet.data()), &size, content.data + at, text.size() - at);
+  return packet;
+}
+
+// Walks the chunks up to IEND, because libpng checks no CRC after the last row that it reads. The
+// CRC of a chunk that changes no pixel may be wrong.
 StoredPicture WalkChunks(ByteSpan encoded, bool check) {
   constexpr size_t kFrame = 12;               // length, type and CRC
   constexpr uint32_t kLongestSide = 1000000;  // libpng's limit
   StoredPicture picture;
+  ByteSpan exif;
+  std::string xmp;
   const uint8_t* at = encoded.begin() + 8;
   for (;;) {
     const auto left = static_cast<size_t>(encoded.end() - at);
@@ -47,12 +66,23 @@ StoredPicture WalkChunks(ByteSpan encoded, bool check) {
     if (left < kFrame || size > left - kFrame) throw DamagedImage("the PNG is truncated");
     const ByteSpan content{at + 8, size};
     const auto is = [&](const char* type) { return std::memcmp(at + 4, type, 4) == 0; };
-    if (check && crc32(0, at + 4, static_cast<uInt>(size + 4)) != BigEndian(content.end())) {
+    bool decides = (at[4] & 0x20) == 0 || is("tRNS") || is("eXIf");  // upper case: critical
+    if (is("eXIf")) exif = content;
+    if (is("iTXt")) {
+      const std::string packet = ReadXmp(content);
+      if (!packet.empty()) xmp = packet;
+      decides = !packet.empty();
+    }
+    if (check && decides &&
+        crc32(0, at + 4, static_cast<uInt>(size + 4)) != BigEndian(content.end())) {
       throw DamagedImage("the PNG is damaged: the CRC of the chunk at byte " +
                          std::to_string(at - encoded.begin()) + " is wrong");
     }
-    if (is("IEND")) return picture;
-    if (is("eXIf")) picture.orientation = ExifOrientation(content);
+    if (is("IEND")) {
+      picture.orientation =
+          Orientation(exif, {reinterpret_cast<const uint8_t*>(xmp.data()), xmp.size()});
+      return picture;
+    }
     if (is("IHDR") && size >= 8) {
       picture.extent = {BigEndian(content.data + 4), BigEndian(content.data)};
       if (std::max(picture.extent.height, picture.extent.width) > kLongestSide) {

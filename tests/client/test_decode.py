@@ -179,7 +179,7 @@ def test_pictures_of_one_record_need_one_size_and_orientation(tmp_path):
     PIL.Image.fromarray(picture(0)).save(turned, "JPEG", exif=with_orientation(3))
     records = [{"image": turned.getvalue(), "mask": encoded(picture(0), "PNG"), "key": "a"}]
     path = write_pictures(tmp_path / "b.tfrecord", records)
-    why = "feature 'mask' of 'a': the picture's EXIF orientation is 1, that of feature 'image' is 3"
+    why = "feature 'mask' of 'a': the picture's orientation is 1, that of feature 'image' is 3"
     with pytest.raises(SchemaError, match=why):
         next(iter(FileSet(path).numpy(1, decode={"image": RANDOM, "mask": RANDOM})))
     records = [{"image": encoded(picture(0)), "mask": encoded(picture(0, 40, 40)), "key": "a"}]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import itertools
 import struct
 import zlib
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, PngImagePlugin
 
 from cachecd_client import _core
 
@@ -40,6 +41,10 @@ def with_orientation(orientation: int) -> Image.Exif:
     return exif
 
 
+def patched(data: bytes, at: int, value: int) -> bytes:
+    return data[:at] + bytes([value]) + data[at + 1 :]
+
+
 def frame_header(jpeg: bytes) -> int:
     """Where the frame header's marker is."""
     at = 2
@@ -53,6 +58,31 @@ def tall_chroma(jpeg: bytes) -> bytes:
     at = frame_header(jpeg) + 11
     assert jpeg[at] == 0x21
     return jpeg[:at] + b"\x12" + jpeg[at + 1 :]
+
+
+def scans(jpeg: bytes) -> tuple[bytes, list[bytes]]:
+    """The header, and the scans of a progressive picture, each with the tables before it."""
+    at, begin, parts = 2, 0, []
+    while jpeg[at : at + 2] != b"\xff\xd9":
+        marker, size = jpeg[at + 1], int.from_bytes(jpeg[at + 2 : at + 4], "big")
+        if marker == 0xC4 and not begin:
+            begin = at
+        at += 2 + size
+        if marker == 0xDA:
+            while jpeg[at] != 0xFF or jpeg[at + 1] == 0:
+                at += 1
+            parts.append(at)
+    ends = [begin, *parts]
+    return jpeg[:begin], [jpeg[a:b] for a, b in itertools.pairwise(ends)]
+
+
+def with_xmp(image: Image.Image, format: str, text: str, **options: Any) -> bytes:
+    """The picture as a file with this text in its XMP packet; "PNG deflated": compressed."""
+    if not format.startswith("PNG"):
+        return encoded(image, format, xmp=text.encode(), **options)
+    packet = PngImagePlugin.PngInfo()
+    packet.add_itxt("XML:com.adobe.xmp", text, zip=format != "PNG")
+    return encoded(image, "PNG", pnginfo=packet, **options)
 
 
 def chunk(kind: bytes, content: bytes) -> bytes:

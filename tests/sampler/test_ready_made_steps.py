@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import struct
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from cachecd.config import TransformStep
 from cachecd.errors import ConfigError, UnitError
 from cachecd.sampler.encoding import infer
 from cachecd.sampler.transforms import build
+from tests.core.pictures import with_orientation
 from tests.sampler.test_transforms import GREY, RGB, image_bytes, run
 
 RED, BLUE, BLACK = [255, 0, 0], [0, 0, 255], [0, 0, 0]
@@ -29,6 +32,21 @@ def sound(samples: np.ndarray, rate: int = 8000, file: str = "FLAC") -> bytes:
     return out.getvalue()
 
 
+INTEGERS = (np.arange(1, 401) * 80).astype("<i2")
+
+
+def chunk_of(name: bytes, content: bytes, size: int | None = None) -> bytes:
+    return name + (len(content) if size is None else size).to_bytes(4, "little") + content
+
+
+def wav(chunks: bytes, riff: int | None = None, size: int | None = None) -> bytes:
+    return chunk_of(b"RIFF", b"WAVE" + chunks + chunk_of(b"data", INTEGERS.tobytes(), size), riff)
+
+
+FORMAT = struct.pack("<HIIHH", 1, 8000, 16000, 2, 16)
+GUID = bytes.fromhex("0100000000001000800000aa00389b71")
+PCM = chunk_of(b"fmt ", b"\1\0" + FORMAT)
+EXTENSIBLE = chunk_of(b"fmt ", b"\xfe\xff" + FORMAT + struct.pack("<HHI", 22, 16, 4) + GUID)
 WAVE = (np.arange(400) % 50 / 100).astype(np.float32)
 STEREO = np.stack([WAVE, -WAVE / 2], axis=1)
 
@@ -62,6 +80,11 @@ class TestClassMap:
         assert found.keys() == {"key", "label_map"}
         assert found["label_map"].dtype == np.uint8
         assert found["label_map"].tolist() == NUMBERS
+
+    def test_map_is_turned_like_its_image(self):
+        record = {"png": image_bytes(MAP, exif=with_orientation(6))}
+        [found] = run(record, {"class_map": {"feature": "png", "colors": COLORS}})
+        assert found["label_map"].tolist() == np.rot90(NUMBERS, -1).tolist()
 
     def test_an_array_is_taken_as_well_and_the_result_may_have_another_name(self):
         step = {"class_map": {"feature": "image", "into": "classes", "colors": COLORS}}
@@ -117,6 +140,36 @@ class TestDecodeAudio:
     def test_what_cannot_be_used_is_the_units_fault(self, body: bytes, reason: str):
         with pytest.raises(UnitError, match=f"decode_audio raised .*{reason}"):
             run({"payload": body}, {"decode_audio": {"rate": 8000}})
+
+    @pytest.mark.parametrize("seconds", [None, 0.06])
+    @pytest.mark.parametrize(
+        ("riff", "size"),
+        [(0, 0), (36, 0), (0xFFFFFFFF, 0xFFFFFFFF), (0xFFFFFFFF, 0), (0x7FFFF024, 0x7FFFF000)],
+    )
+    def test_wav_without_a_size_is_read_to_its_end(
+        self, riff: int, size: int, seconds: float | None
+    ):
+        for chunks in (PCM, EXTENSIBLE, PCM + chunk_of(b"junk", b"odd") + b"\0"):
+            body = wav(chunks, riff, size)
+            [found] = run({"payload": body}, {"decode_audio": {"seconds": seconds}})
+            samples = np.asarray(found["audio"])
+            assert len(samples) == (400 if seconds is None else 480)
+            assert np.array_equal(samples[:400] * 2**15, INTEGERS)
+
+    @pytest.mark.parametrize(
+        ("body", "reason"),
+        [
+            (lambda: wav(PCM)[:-200], "the WAV ends after 600 of 800 bytes of samples"),
+            (lambda: wav(PCM, size=900), "the WAV ends after 800 of 900"),
+            (lambda: wav(PCM, size=0), "ends after 0 of 0 samples"),
+            (lambda: wav(PCM)[:40], "ends after 0 of 0 samples"),
+            (lambda: sound(np.tile(WAVE, 20), file="MP3")[:-100], "ends after .* of 8000 samples"),
+        ],
+    )
+    def test_sound_that_misses_samples_is_refused(self, body: Callable[[], bytes], reason: str):
+        for seconds in (None, 1.5):
+            with pytest.raises(UnitError, match=reason):
+                run({"payload": body()}, {"decode_audio": {"seconds": seconds}})
 
     def test_a_header_that_promises_more_than_fits_is_not_believed(self):
         body = bytearray(sound(np.tile(WAVE, 3)))

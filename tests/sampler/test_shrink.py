@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from cachecd.errors import UnitError
+from tests.core.pictures import with_orientation, with_xmp
 from tests.sampler.test_transforms import image_bytes, run
 
 RNG = np.random.default_rng(2)
@@ -80,6 +81,26 @@ class TestShrink:
         assert not image.getexif()
         assert distance(image) < 4
 
+    @pytest.mark.parametrize("file", ["JPEG", "PNG", "WEBP"])
+    @pytest.mark.parametrize("exif", [None, 1, 6])
+    def test_orientation_of_xmp_is_applied_or_kept_with_the_file(self, file: str, exif: int | None):
+        options: dict[str, Any] = {"exif": with_orientation(exif)} if exif else {}
+        turned = Image.fromarray(SMOOTH if exif == 1 else np.ascontiguousarray(np.rot90(SMOOTH)))
+        body = with_xmp(turned, file, '<x tiff:Orientation="6"/>', quality=97, **options)
+        image = shrunk(body, quality=97)
+        assert image.size == (45, 30)
+        assert not image.getexif()
+        assert "xmp" not in image.info
+        assert distance(image) < 3
+        [kept] = run({"payload": body}, {"shrink": {"shorter": 60}})
+        assert kept["payload"] == body
+
+    def test_irregular_jpeg_is_shrunk_and_one_with_missing_pixels_is_refused(self):
+        body = image_bytes(SMOOTH, file="JPEG", quality=97)
+        assert distance(shrunk(body[:-2], quality=97)) < 3
+        with pytest.raises(UnitError, match="shrink raised ValueError: the JPEG is damaged"):
+            shrunk(body[:-200] + body[-2:])
+
     def test_palette_and_its_numbers_survive(self):
         body = io.BytesIO()
         palette(NUMBERS).save(body, "PNG")
@@ -125,7 +146,7 @@ class TestShrink:
         [
             ({"payload": b"no picture"}, "UnidentifiedImageError"),
             ({"payload": image_bytes(SMOOTH, file="JPEG")[:900]},
-             "OSError: image file is truncated"),
+             "the JPEG is damaged: .*premature end of data"),
             ({"payload": image_bytes(NUMBERS.astype(np.float32), file="TIFF")},
              "or than 16 of a single one"),
             ({"payload": SMOOTH}, "found ndarray: put shrink before the step that decodes it"),

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from cachecd.config import TransformStep
 from cachecd.errors import ConfigError, UnitError
 from cachecd.sampler.transforms import build
+from tests.core.pictures import encoded, png, smooth, with_orientation, with_xmp
 
 
 def run(record: dict[str, Any], *steps: object) -> list[Any]:
@@ -136,6 +137,36 @@ class TestDecodeImage:
     def test_what_is_no_image_is_the_units_fault(self, body: bytes, reason: str):
         with pytest.raises(UnitError, match=f"decode_image raised .*({reason})"):
             run({"payload": body}, "decode_image")
+
+    @pytest.mark.parametrize("mode", ["RGB", "RGBA", "L"])
+    def test_irregular_picture_is_decoded_and_one_with_missing_pixels_is_refused(self, mode: str):
+        step = {"decode_image": {"mode": mode}}
+        body = encoded(smooth(40, 61))
+        [expected] = run({"payload": body}, step)
+        for whole in (body[:-2], body + b"camera", bytearray(body)):
+            [record] = run({"payload": whole}, step)
+            assert np.array_equal(record["image"], expected["image"])
+        rows = b"".join(b"\0" + row.tobytes() for row in np.asarray(smooth(40, 61))[:30])
+        for cut in (body[:-200] + body[-2:], png(40, 61, 8, 2, rows)):
+            Image.open(io.BytesIO(cut)).load()  # Pillow fills the gap
+            with pytest.raises(
+                UnitError, match=r"decode_image raised ValueError: the .* is damaged"
+            ):
+                run({"payload": cut}, step)
+
+    @pytest.mark.parametrize("mode", ["RGB", "RGBA", "L"])
+    @pytest.mark.parametrize("form", ["JPEG", "PNG", "PNG deflated", "WEBP", "TIFF"])
+    def test_orientation_is_applied(self, form: str, mode: str):
+        for exif, xmp in ((1, 1), (1, 6), (5, 1), (None, 6), (None, 3), (8, 6)):
+            options: dict[str, Any] = {"exif": with_orientation(exif)} if exif else {}
+            text = f'<rdf:Description tiff:Orientation="{xmp}"/>'
+            if form == "TIFF":
+                body = encoded(smooth(40, 61), form, **options)
+            else:
+                body = with_xmp(smooth(40, 61), form, text, **options)
+            [record] = run({"payload": body}, {"decode_image": {"mode": mode}})
+            expected = ImageOps.exif_transpose(Image.open(io.BytesIO(body))).convert(mode)
+            assert np.array_equal(record["image"].squeeze(), np.asarray(expected))
 
     def test_a_missing_feature_is_named_with_those_there(self):
         with pytest.raises(

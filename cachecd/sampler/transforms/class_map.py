@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
+from cachecd.sampler.transforms.decode_image import decoded
 from cachecd.sampler.transforms.pictures import encoded
 
 
@@ -61,5 +60,4 @@ class ClassMap:
                 f"expected {self._feature!r} as an image file or uint8 [height, width, 3], found "
                 f"{value.dtype} {list(value.shape)}"
             )
-        with Image.open(io.BytesIO(value)) as image:
-            return np.asarray(image.convert("RGB"))
+        return decoded(value, "RGB")

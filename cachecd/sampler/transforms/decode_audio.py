@@ -27,10 +27,10 @@ def decode_audio(
     `seconds` fixes the length: longer sounds are cut, shorter sounds end in silence. The shape is then
     [samples] for one channel and [samples, channels] for several. Without `seconds` the length varies, and
     only one channel can be stored (a ragged feature): ValueError for more. `mono`: the mean of all
-    channels. ValueError if the file's rate is not `rate`: this step does not resample.
+    channels. ValueError for missing samples, and for another rate than `rate`: nothing is resampled.
     """
     # The header first: what it promises may be larger than memory.
-    with soundfile.SoundFile(io.BytesIO(encoded(record, feature))) as file:
+    with soundfile.SoundFile(io.BytesIO(_closed(bytes(encoded(record, feature))))) as file:
         own_rate, channels = int(file.samplerate), int(file.channels)
         if rate is not None and own_rate != rate:
             raise ValueError(f"{feature!r} has {own_rate} samples a second, expected {rate}")
@@ -41,15 +41,29 @@ def decode_audio(
             )
         wanted = file.frames if seconds is None else round(seconds * own_rate)
         if wanted * channels > _MOST_SAMPLES:
-            raise ValueError(
-                f"{feature!r} has {wanted} x {channels} samples: too many for a record"
-            )
+            raise ValueError(f"{feature!r}: {wanted} x {channels} samples, too many for a record")
         samples = file.read(wanted, dtype="float32", always_2d=True)
+        if len(samples) < (min(wanted, file.frames) or 1):
+            raise ValueError(f"{feature!r} ends after {len(samples)} of {file.frames} samples")
     if mono or channels == 1:
         samples = samples.mean(axis=1, dtype=np.float32)
     if seconds is not None:
-        fixed = np.zeros((wanted, *samples.shape[1:]), np.float32)
-        fixed[: len(samples)] = samples
-        samples = fixed
+        silence = np.zeros((wanted - len(samples), *samples.shape[1:]), np.float32)
+        samples = np.concatenate([samples, silence])
     rest = {name: value for name, value in record.items() if name != feature}
     return {**rest, into: samples if seconds is not None else samples.tolist(), "rate": own_rate}
+
+
+def _closed(body: bytes) -> bytes:
+    """Returns the sound file. A WAV that was piped, without a size, gets one. ValueError for a cut WAV."""
+    if body[:4] != b"RIFF" or body[8:12] != b"WAVE":
+        return body
+    name, at, size = b"", 12, 0
+    while name != b"data" and at < len(body):
+        at += size + size % 2 + 8
+        name, size = body[at - 8 : at - 4], int.from_bytes(body[at - 4 : at], "little")
+    if size == 0 and int.from_bytes(body[4:8], "little") != len(body) - 8:
+        return body[: at - 4] + b"\xff" * 4 + body[at:]
+    if name == b"data" and len(body) - at < size < 0x7FFFF000:  # what sox pipes, or more
+        raise ValueError(f"the WAV ends after {len(body) - at} of {size} bytes of samples")
+    return body

@@ -6,12 +6,11 @@ import io
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from numpy.typing import NDArray
+from PIL import Image, ImageFile
 
 from cachecd.sampler.transforms.pictures import encoded
-
-# What these formats hold in Pillow's mode I has 16 bits; a TIFF file in it has 32.
-_DEEP_FORMATS = ("PNG", "PPM")
+from cachecd_client import _core
 
 
 def decode_image(
@@ -21,18 +20,43 @@ def decode_image(
 
     `mode` decides the number of channels, not the file: 3 in mode RGB, 4 in RGBA, 1 in L (grey, by Rec.
     601). Grey has three equal channels in RGB. RGB and L drop transparency. RGBA is opaque if a file has no
-    transparency. 16 bits are scaled down to 8. Pixels stay as they are stored: EXIF's orientation is not
-    applied. ValueError for pixels of 32 bits, because their range is unknown.
+    transparency. 16 bits are scaled down to 8. The orientation is applied. ValueError for missing pixels,
+    and for pixels of 32 bits, because their range is unknown.
     """
-    with Image.open(io.BytesIO(encoded(record, feature))) as image:
-        image.load()
-        pixels = np.asarray(_of_8_bits(image).convert(mode))
+    pixels = decoded(encoded(record, feature), mode)
     rest = {name: value for name, value in record.items() if name != feature}
     return {**rest, into: pixels[:, :, np.newaxis] if pixels.ndim == 2 else pixels}
 
 
+def decoded(body: Any, mode: str) -> NDArray[np.uint8]:
+    """Returns the pixels of an image file, upright, in Pillow's mode RGB, RGBA or L."""
+    if mode != "RGBA" and (pixels := by_core(body)) is not None:
+        return pixels if mode == "RGB" else np.asarray(Image.fromarray(pixels).convert(mode))
+    with open_image(body) as image:
+        return np.asarray(upright(_of_8_bits(image).convert(mode), image.info))
+
+
+def open_image(body: Any) -> ImageFile.ImageFile:
+    """Opens an image file with Pillow, which fills gaps: ValueError if a JPEG or PNG has some."""
+    is_whole = by_core(body, height=1, width=1, grey=True) is not None  # reads all pixels
+    return Image.open(io.BytesIO(bytes(body) + b"\xff\xd9" * is_whole))  # for a JPEG without end
+
+
+def upright(image: Image.Image, info: dict[Any, Any]) -> Image.Image:
+    """Returns the image turned as `info` says, which Pillow read from the file."""
+    turn = _core.orientation(info.get("exif", b""), info.get("xmp", b""))
+    return image.transpose(Image.Transpose((0, 3, 1, 5, 4, 6, 2)[turn - 2])) if turn > 1 else image
+
+
+def by_core(body: Any, **options: Any) -> NDArray[np.uint8] | None:
+    """Returns the pixels of a JPEG or PNG; None for another format. ValueError for missing pixels."""
+    form = {b"\xff\xd8\xff": "jpeg", b"\x89PN": "png"}.get(bytes(body[:3]))
+    given: Any = {"crop": "none", "max_pixels": 178_956_970, **options}  # Pillow's limit
+    return _core.decode_image(body, given) if form in _core.image_formats() else None
+
+
 def _of_8_bits(image: Image.Image) -> Image.Image:
-    deep = image.mode == "I" and image.format in _DEEP_FORMATS
+    deep = image.mode == "I" and image.format in ("PNG", "PPM")  # 32 bits in a TIFF
     if deep or image.mode.startswith("I;16"):
         return Image.fromarray((np.asarray(image, np.int32) >> 8).astype(np.uint8))
     if image.mode in ("I", "F"):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from PIL import Image, ImageOps
+from PIL import Image
 
+from cachecd.sampler.transforms.decode_image import by_core, open_image, upright
 from cachecd.sampler.transforms.pictures import encoded, scaled
 
 
@@ -15,12 +16,12 @@ def shrink(
 ) -> dict[str, Any]:
     """Scales the image files in `features` down until their shorter side has `shorter` pixels.
 
-    A file whose shorter side is not larger stays byte for byte. EXIF's orientation is applied, and metadata
-    are dropped. A JPEG stays a JPEG, of `quality`, and a PNG a PNG. Another format becomes a JPEG if its
-    pixels are opaque, have 8 bits and are smoothed, else a PNG. Pixels of a palette, of 1 bit and of 16
-    bits are never mixed, whatever `resample` is.
+    A file whose shorter side is not larger stays byte for byte, with its orientation. The orientation of a
+    larger file is applied, and metadata are dropped. A JPEG stays a JPEG, of `quality`, and a PNG a PNG.
+    Another format becomes a JPEG if its pixels are opaque, have 8 bits and are smoothed, else a PNG. Pixels
+    of a palette, of 1 bit and of 16 bits are never mixed, whatever `resample` is.
 
-    ValueError for pixels of 32 bits, and for colors of 16 bits.
+    ValueError for missing pixels, for pixels of 32 bits, and for colors of 16 bits.
     """
     shrunk = dict(record)
     for name in features:
@@ -41,18 +42,21 @@ def _shrunk(name: str, value: Any, shorter: int, quality: int, nearest: bool) ->
         is_deep = ";16" in str(image.tile) and mode[0] != "I"  # colors: Pillow would keep 8 bits
         if is_deep or mode == "F" or (mode == "I" and form != "PNG"):
             raise ValueError(f"{name!r} has more than 8 bits a channel, or than 16 of a single one")
-        exact = nearest or mode in ("1", "P", "PA") or mode[0] == "I"
+    exact = nearest or mode in ("1", "P", "PA") or mode[0] == "I"
+    has_alpha = mode in ("LA", "RGBA")
+    is_cores = mode in ("RGB", "L") and not exact
+    if is_cores and (pixels := by_core(value, shorter=shorter, grey=mode == "L")) is not None:
+        smaller = Image.fromarray(pixels if mode == "RGB" else pixels[:, :, 0])
+    else:
         resample = Image.Resampling.NEAREST if exact else Image.Resampling.BILINEAR
-        height, width = scaled(image.height, image.width, shorter)
-        # A JPEG may be decoded at a half, a quarter or an eighth; twice the size is left to smooth.
-        draft = None if exact else image.draft(None, (2 * width, 2 * height))
-        # By channels where there is alpha: Pillow would paint black what is transparent.
-        channels = image.split() if mode in ("LA", "RGBA") else (image,)
-        resized = [c.resize((width, height), resample, draft and draft[1]) for c in channels]
-        smaller = Image.merge(mode, resized) if resized[1:] else resized[0]
-        smaller.info = image.info  # with the orientation
-        smaller = ImageOps.exif_transpose(smaller)
-    as_jpeg = form in ("JPEG", "MPO") or not (form == "PNG" or exact or resized[1:])
+        with open_image(value) as image:
+            # By channels where there is alpha: Pillow would paint black what is transparent.
+            channels = image.split() if has_alpha else (image,)
+            size = scaled(image.height, image.width, shorter)[::-1]
+            resized = [c.resize(size, resample) for c in channels]
+            smaller = upright(Image.merge(mode, resized) if has_alpha else resized[0], image.info)
+    smaller.info = {k: v for k, v in image.info.items() if k == "transparency"}  # and no XMP
+    as_jpeg = form in ("JPEG", "MPO") or not (form == "PNG" or exact or has_alpha)
     out = io.BytesIO()
     smaller.save(out, "JPEG" if as_jpeg else "PNG", quality=quality, icc_profile=None)
     return out.getvalue()

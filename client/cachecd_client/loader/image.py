@@ -28,7 +28,7 @@ _CHOICES = {
 class Image:
     """A picture as uint8 pixels [height, width, 3]: `decode={"image": Image(224, crop="random")}`.
 
-    Decodes a JPEG or PNG, upright as its EXIF orientation says, or takes stored pixels, uint8
+    Decodes a JPEG or PNG, upright as its EXIF or XMP orientation says, or takes stored pixels, uint8
     [height, width, 1 or 3] or [height, width]. Boxes and other coordinates are not moved.
 
     size: (height, width) of the result, or one number for both. With crop=None a number is the shorter
