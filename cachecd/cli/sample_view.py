@@ -140,6 +140,8 @@ def _features(sample: Sample, record: Record) -> dict[str, dict[str, Any]]:
 def _described(feature: Feature, value: Any, sample: Sample) -> dict[str, Any]:
     shape = None if feature.shape is None else list(feature.shape)
     found: dict[str, Any] = {"dtype": feature.dtype, "shape": shape}
+    if feature.unit:
+        found["unit"] = feature.unit
     if isinstance(value, bytes):
         found |= {"length": len(value), "first": value[:_FIRST_BYTES].hex()}
         if header := image_suffix(value) and image_header(value):

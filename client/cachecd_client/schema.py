@@ -38,7 +38,7 @@ class Feature:
 
     `dtype`: a NumPy name, "bfloat16", or "bytes". `shape`: of one record; () is a scalar, None a
     ragged list. `raw`: stored as one bytes value of little-endian elements. `classes`: for an
-    integer label, the name of each class.
+    integer label, the name of each class. `unit`: of a date, time or duration, as "us since 1970".
     """
 
     name: str
@@ -47,6 +47,7 @@ class Feature:
     shape: tuple[int, ...] | None
     raw: bool = False
     classes: tuple[str, ...] = ()
+    unit: str = ""
 
     def __post_init__(self) -> None:
         if self.kind not in LIST_DTYPES:
@@ -89,8 +90,11 @@ class Schema:
         return Schema(tuple(self[name] for name in names))
 
     def __str__(self) -> str:
-        """``image uint8[224, 224, 3], label int64[]``; of many features, the first ones."""
-        shown = [f"{f.name[:_NAME]} {f.dtype}{dims(f.shape)}" for f in self.features[:_SHOWN]]
+        """``image uint8[224, 224, 3], at int64[] (us since 1970)``; of many features, the first ones."""
+        shown = [
+            f"{f.name[:_NAME]} {f.dtype}{dims(f.shape)}{f.unit and f' ({f.unit})'}"
+            for f in self.features[:_SHOWN]
+        ]
         if (more := len(self.features) - _SHOWN) > 0:
             shown.append(f"{more} more")
         return ", ".join(shown) or "no features"
@@ -107,6 +111,7 @@ class Schema:
                     "shape": None if f.shape is None else list(f.shape),
                     **({"raw": True} if f.raw else {}),
                     **({"classes": list(f.classes)} if f.classes else {}),
+                    **({"unit": f.unit} if f.unit else {}),
                 }
                 for f in self.features
             ],
@@ -126,7 +131,7 @@ class Schema:
             features = [
                 Feature(
                     f["name"], f["kind"], f["dtype"], None if f["shape"] is None else tuple(f["shape"]),
-                    f.get("raw", False), tuple(f.get("classes", ())),
+                    f.get("raw", False), tuple(f.get("classes", ())), f.get("unit", ""),
                 )
                 for f in document["features"]
             ]  # fmt: skip

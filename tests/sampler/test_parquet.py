@@ -113,7 +113,7 @@ def test_every_type_becomes_what_the_reference_says():
         "double": 0.1,
         "decimal": 1.25,
         "day": 18262,
-        "at": 1_577_836_800_000,
+        "at": 1_577_836_800_000_000,
         "text": "ä".encode(),
         "large": b"x",
         "fixed": b"abc",
@@ -230,6 +230,74 @@ def test_ragged_columns_keep_their_dtype_and_every_value(tmp_path: Path, kind, d
     ]
     listed = [v if isinstance(v, list) else [] if v is None else [v] for v in values]
     assert found == [[float(n) if dtype == "float64" else n for n in row] for row in listed]
+
+
+DAY = datetime.datetime(2020, 1, 1)
+
+
+def test_times_have_the_unit_of_the_first_file_and_the_schema_names_it(tmp_path: Path):
+    bench = bench_of(tmp_path)
+    whole = {
+        "at": pa.array([DAY], pa.timestamp("us")),
+        "day": pa.array([DAY.date()]),
+        "noon": pa.array([datetime.time(12)], pa.time64("us")),
+        "took": pa.array([datetime.timedelta(seconds=2)], pa.duration("ms")),
+    }
+    others = [
+        {**whole, "at": pa.array([1_577_836_800], pa.timestamp("s"))},
+        {**whole, "at": pa.array([1_577_836_800_000_001_000], pa.timestamp("ns"))},
+        {**whole, "at": pa.array([1_577_836_800_000_001_001], pa.timestamp("ns"))},
+        {**whole, "day": pa.array([DAY], pa.timestamp("s"))},
+        {**whole, "noon": pa.array([DAY], pa.timestamp("us"))},
+        {**whole, "at": [1_577_836_800_000_000]},
+        {**whole, "at": pa.array([DAY.date()])},
+    ]
+    [shard] = bench.pour([parquet(whole), *map(parquet, others)])
+    assert bench.schema is not None
+    assert {f.name: f.unit for f in bench.schema.features} == {
+        "at": "us since 1970",
+        "day": "days since 1970",
+        "noon": "us since midnight",
+        "took": "ms",
+    }
+    assert "at int64[] (us since 1970)" in str(bench.schema)
+    assert Schema.from_json(bench.schema.to_json()) == bench.schema
+    found = {unit: decode_example(record) for unit, _, record in shard.records}
+    times = {unit: (each["at"][1][0], each["day"][1][0]) for unit, each in found.items()}
+    start = 1_577_836_800_000_000
+    same = (start, 18262)
+    assert times == {0: same, 1: same, 2: (start + 1, 18262), 4: same, 7: same}
+    assert "int64 cannot hold Decimal('1577836800000001.001')" in bench.set_aside[3]
+    assert "has us since 1970, the schema says us since midnight" in bench.set_aside[5]
+    assert "has plain numbers, the schema says us since 1970" in bench.set_aside[6]
+
+
+def test_a_transform_gets_days_or_microseconds():
+    table = {
+        "at": pa.array([DAY], pa.timestamp("s")),
+        "fine": pa.array([1_001], pa.timestamp("ns")),
+        "day": pa.array([DAY], pa.date64()),
+        "list": pa.array([[DAY]], pa.list_(pa.timestamp("ms"))),
+    }
+    [found] = read(table)
+    assert found.pop("list").tolist() == [1_577_836_800_000_000]
+    assert found == {
+        "at": 1_577_836_800_000_000,
+        "fine": decimal.Decimal("1.001"),
+        "day": 18262,
+    }
+
+
+def test_int96_is_read_as_microseconds(tmp_path: Path):
+    times = [datetime.datetime(9999, 12, 31), datetime.datetime(1, 1, 1), DAY]
+    table = {"at": pa.array(times, pa.timestamp("us"))}
+    bench = bench_of(tmp_path)
+    [shard] = bench.pour([parquet(table, use_deprecated_int96_timestamps=True, store_schema=False)])
+    found = [decode_example(record)["at"][1][0] for _, _, record in shard.records]
+    epoch, us = datetime.datetime(1970, 1, 1), datetime.timedelta(microseconds=1)
+    assert found == [(time - epoch) // us for time in times]
+    assert bench.schema is not None
+    assert bench.schema["at"].unit == "us since 1970"
 
 
 def test_integers_in_a_column_of_doubles_are_exact_or_refused(tmp_path: Path):

@@ -72,6 +72,8 @@ class Records:
             shard.full = True  # need not be fetched to know that it does not fit
             yield unit.record, unit.offset
         done = unit.record if unit.offset else 0
+        if shard.schema is not None and self._transform is None:
+            self._format.schema = shard.schema
         async with aclosing(self._format.read(unit, content)) as records:
             async for offset, record in records:
                 if shard.schema is None and self._transform is None and self._format.schema:

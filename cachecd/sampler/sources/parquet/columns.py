@@ -5,13 +5,14 @@ Nested structs are flattened: a field of a struct is a feature of its own, named
 
     integers, booleans          int (unsigned 64 bits: numpy.uint64)
     float16, float32            float
-    float64, decimals           numpy.float64 (a decimal that it cannot hold: decimal.Decimal)
-    dates, times, timestamps    int: as stored, days or the column's own unit, since 1970 or midnight
+    float64, decimals           numpy.float64
+    dates, times, timestamps    int: in the unit of the schema
     strings, binary             bytes
     lists of numbers            an array; lists of lists one of more dimensions, or lists of arrays
     lists of strings, binary    a list of bytes
 
-A null is None. A null within a list of floats is NaN; within any other list it is an error.
+A null is None. A null within a list of floats is NaN; within any other list it is an error. A decimal or a
+time that its feature cannot hold is a decimal.Decimal, which no feature holds.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from cachecd.errors import UnitError
+
+INT96_UNIT = "us"  # of these timestamps, which end in 2262 as nanoseconds
+_NANOSECONDS = {"days": 86_400 * 10**9, "s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 _FILE = {"bytes", "path"}
 # A map is a list of structs of `key` and `value`.
@@ -51,7 +55,7 @@ class Column:
 
     `fields`: the path to it, from a record batch down. `dtype`: "bytes", NumPy's name of a number, or "" if
     the column cannot be stored. `dims`: the number of lists around a value. `fixed`: all of these lists
-    have a declared length.
+    have a declared length. `unit`: of dates and times, as of Feature.
     """
 
     name: str
@@ -60,10 +64,14 @@ class Column:
     dtype: str
     dims: int
     fixed: bool
+    unit: str = ""
 
-    def values(self, batch: Any) -> list[Any]:
-        """Returns one value for each row of a record batch. UnitError if a value cannot be stored."""
+    def values(self, batch: Any, unit: str | None = None) -> list[Any]:
+        """Returns one value for each row of a record batch; dates and times in this unit, or in their own.
+        UnitError if a value cannot be stored."""
         array, lists = self._descend(batch)
+        if self.unit:
+            array = _times(array, (self.unit if unit is None else unit).split()[0])
         if self.dtype == "bytes":
             values: Any = _bytes(array)
             if not lists:
@@ -71,7 +79,7 @@ class Column:
             if any(value is None for value in values):
                 raise self._null_within()
         elif not lists:
-            return _scalars(array, self.dtype)
+            return array if isinstance(array, list) else _scalars(array, self.dtype)
         else:
             values = self._numbers(array)
         while len(lists) > 1:
@@ -107,9 +115,12 @@ class Column:
                 return array, lists
 
     def _numbers(self, array: Any) -> NDArray[Any]:
+        if isinstance(array, list):
+            if None in array:
+                raise self._null_within()
+            return np.array(array)
         if pa.types.is_decimal(array.type):
             return np.array([math.nan if one is None else one for one in _decimals(array)])
-        array = _plain(array)
         if array.null_count and not self.dtype.startswith("float"):
             raise self._null_within()
         numbers: NDArray[Any] = array.to_numpy(zero_copy_only=False)
@@ -166,7 +177,9 @@ def _walk(
     else:
         if pa.types.is_dictionary(kind):
             kind = kind.value_type
-        yield Column(name, next(leaves), fields, _dtype(kind), dims, bool(dims) and fixed)
+        yield Column(
+            *(name, next(leaves), fields, _dtype(kind), dims, bool(dims) and fixed, _unit(kind))
+        )
 
 
 _FLOATS = {"halffloat": "float16", "float": "float32", "double": "float64"}
@@ -185,12 +198,29 @@ def _dtype(kind: Any) -> str:
     return ""
 
 
-def _plain(array: Any) -> Any:
-    """Turns dates and times into plain numbers."""
+def _unit(kind: Any) -> str:
+    types = pa.types
+    if not types.is_temporal(kind) or types.is_interval(kind):
+        return ""
+    unit = "days" if types.is_date(kind) else kind.unit
+    since = " since midnight" if types.is_time(kind) else " since 1970"
+    return unit if types.is_duration(kind) else f"{unit}{since}"
+
+
+def _times(array: Any, unit: str) -> Any:
+    """Dates and times as whole numbers of a unit: an array, or, converted, a list in which what is no whole
+    number is a Decimal."""
     kind = array.type
-    if pa.types.is_temporal(kind):
-        return array.view(pa.int32() if kind.bit_width == 32 else pa.int64()).cast(pa.int64())
-    return array
+    stored = {"date32[day]": "days", "date64[ms]": "ms"}.get(str(kind)) or kind.unit
+    array = array.view(pa.int32() if kind.bit_width == 32 else pa.int64()).cast(pa.int64())
+    if stored == unit:
+        return array
+
+    def converted(time: int) -> int | Decimal:
+        whole, rest = divmod(time * _NANOSECONDS[stored], _NANOSECONDS[unit])
+        return whole if not rest else Decimal(time * _NANOSECONDS[stored]) / _NANOSECONDS[unit]
+
+    return [None if one is None else converted(one) for one in array.to_pylist()]
 
 
 def _bytes(array: Any) -> list[bytes | None]:
@@ -220,7 +250,6 @@ def _decimals(array: Any) -> list[Any]:
 def _scalars(array: Any, dtype: str) -> list[Any]:
     if pa.types.is_decimal(array.type):
         return _decimals(array)
-    array = _plain(array)
     valid = None
     if array.null_count:
         valid = array.is_valid().to_numpy(zero_copy_only=False)

@@ -36,26 +36,27 @@ def _feature(
     if not column.dims:
         if dtype not in ("bytes", "float64", "uint64"):
             dtype = "float32" if dtype.startswith("float") else "int64"
-        return _stored(name, dtype, None if footer.has_nulls(column.leaf) else (), classes)
+        shape = None if footer.has_nulls(column.leaf) else ()
+        return _stored(name, dtype, shape, classes, column.unit)
     if dtype != "bytes" and _regular(footer, column, values):
         array: Any = values[0]
-        return _stored(name, dtype, array.shape)
+        return _stored(name, dtype, array.shape, (), column.unit)
     if column.dims > 1:
         raise UnitError(
             f"column {name!r} has lists of lists of different lengths, which no feature can hold: name "
             "the others in source.columns, or use a transform"
         )
-    return _stored(name, dtype, None)
+    return _stored(name, dtype, None, (), column.unit)
 
 
 def _stored(
-    name: str, dtype: str, shape: tuple[int, ...] | None, classes: tuple[str, ...] = ()
+    name: str, dtype: str, shape: tuple[int, ...] | None, classes: tuple[str, ...], unit: str
 ) -> Feature:
     """Returns the feature in the form that the schema has for it: a list, or raw."""
     for kind, listed in LIST_DTYPES.items():
         if dtype == listed and len(shape or ()) < 2:
-            return Feature(name, kind, dtype, shape, classes=classes)
-    return Feature(name, "bytes", dtype, shape, True)
+            return Feature(name, kind, dtype, shape, False, classes, unit)
+    return Feature(name, "bytes", dtype, shape, True, (), unit)
 
 
 def _regular(footer: Footer, column: Column, values: Sequence[Any]) -> bool:

@@ -16,7 +16,7 @@ from typing_extensions import Buffer
 from cachecd.errors import UnitError
 from cachecd.model import ObjectInfo
 from cachecd.sampler.sources.content import Content
-from cachecd.sampler.sources.parquet.columns import columns_of
+from cachecd.sampler.sources.parquet.columns import INT96_UNIT, columns_of
 from cachecd.stores.fetch import Store
 
 # Read first of every object: the footers of most, in one request.
@@ -63,6 +63,7 @@ class Footer:
         try:
             file = pq.ParquetFile(
                 pa.BufferReader(raw),
+                coerce_int96_timestamp_unit=INT96_UNIT,
                 thrift_string_size_limit=limit,
                 thrift_container_size_limit=limit,
             )

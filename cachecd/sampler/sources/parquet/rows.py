@@ -18,11 +18,11 @@ from typing_extensions import Buffer
 
 from cachecd.config import SourceConfig
 from cachecd.errors import UnitError
-from cachecd.model import Unit
+from cachecd.model import MISFIT, Unit
 from cachecd.quantities import approximate_size
 from cachecd.sampler.read_ahead import PIECE, together
 from cachecd.sampler.sources.content import Content
-from cachecd.sampler.sources.parquet.columns import Column
+from cachecd.sampler.sources.parquet.columns import INT96_UNIT, Column
 from cachecd.sampler.sources.parquet.features import schema_of
 from cachecd.sampler.sources.parquet.footer import (
     DAMAGED,
@@ -73,7 +73,7 @@ class Parquet(Format):
                 continue
             first = max(0, unit.offset - row)
             held = await self._fetch(footer, group, columns, content)
-            batches = _batches(footer, group, columns, held, first)
+            batches = _batches(footer, group, columns, self._units(columns), held, first)
             done = 0
             try:
                 while (batch := await asyncio.to_thread(next, batches, None)) is not None:
@@ -92,6 +92,24 @@ class Parquet(Format):
                     f"its Parquet footer claims {group.rows} rows, it has {first + done}: it is damaged"
                 )
             row += group.rows
+
+    def _units(self, columns: Sequence[Column]) -> list[str]:
+        """Returns the unit in which each date or time is given: of the schema; to a transform, days or
+        microseconds. UnitError if a column means something else than the schema says."""
+        units = [column.unit for column in columns]
+        if self._transformed:
+            return ["days" if unit.startswith("days") else "us" for unit in units]
+        known = {f.name: f.unit for f in self.schema.features} if self.schema else {}
+        for column in columns:
+            unit = known.get(column.name, column.unit)
+            if column.unit.partition(" ")[1:] != unit.partition(" ")[1:] or (not unit) != (
+                not column.unit
+            ):
+                raise UnitError(
+                    f"{MISFIT}: column {column.name!r} has {column.unit or 'plain numbers'}, the schema "
+                    f"says {unit or 'plain numbers'}"
+                )
+        return [known.get(column.name, column.unit) for column in columns]
 
     async def _footer(self, unit: Unit, content: Content) -> Footer:
         name = unit.key, unit.etag
@@ -192,13 +210,19 @@ class _Held(RandomAccess):
 
 
 def _batches(
-    footer: Footer, group: Group, columns: Sequence[Column], held: _Held, first: int
+    footer: Footer,
+    group: Group,
+    columns: Sequence[Column],
+    units: Sequence[str],
+    held: _Held,
+    first: int,
 ) -> Iterator[list[list[Any]]]:
     """Yields the values of each column from row `first` on, a few rows at a time. Blocks."""
     file = pq.ParquetFile(
         pa.PythonFile(held, mode="r"),
         metadata=footer.metadata,
         pre_buffer=False,  # all of it is here
+        coerce_int96_timestamp_unit=INT96_UNIT,
         page_checksum_verification=True,
     )
     size = sum(chunk.size for chunk in _chunks(group, columns))
@@ -212,4 +236,5 @@ def _batches(
         skipped = min(first, batch.num_rows)
         first -= skipped
         if skipped < batch.num_rows:
-            yield [column.values(batch.slice(skipped)) for column in columns]
+            rows = batch.slice(skipped)
+            yield [each.values(rows, unit) for each, unit in zip(columns, units, strict=True)]
