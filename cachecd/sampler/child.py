@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import io
 import os
 import select
 import signal
@@ -88,8 +89,11 @@ def _die_before_the_trainer() -> None:
 
 
 def _take_over_the_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """Returns the two pipes, out of reach of other code: a `print` goes to stderr, and stdin is empty."""
+    """Returns the two pipes, out of reach of other code: a `print` goes to stderr at once, because the
+    process may be killed, and stdin is empty."""
     sys.stdout.flush()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
     requests, replies = out_of_reach(os.dup(0)), out_of_reach(os.dup(1))
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
