@@ -1,0 +1,32 @@
+"""S and the stripe: how the units of a source are divided among streams."""
+
+from __future__ import annotations
+
+import pytest
+
+from cachecd.policy.feeding import shape_of
+
+SHARE, SHARD = 1 << 40, 1 << 28
+
+
+@pytest.mark.parametrize(
+    ("units", "streams", "stripe", "lanes"),
+    [(1, 1, 1, 1), (2, 1, 1, 2), (6, 3, 1, 2), (16, 8, 1, 2), (64, 8, 8, 8), (256, 8, 32, 16)],
+)
+def test_few_units_are_divided_one_by_one(units, streams, stripe, lanes):
+    shape = shape_of(8, units, SHARE, SHARD, 0)
+    assert (shape.streams, shape.stripe, shape.lanes) == (streams, stripe, lanes)
+
+
+def test_each_stream_has_units_whatever_their_number():
+    for units in range(1, 600):
+        shape = shape_of(8, units, SHARE, SHARD, 0)
+        counts = [shape.units_in(stream, 0, (units,)) for stream in range(shape.streams)]
+        assert sum(counts) == units
+        assert min(counts) > 0
+        assert max(counts) - min(counts) <= shape.stripe
+
+
+def test_a_small_share_has_fewer_streams():
+    assert shape_of(8, 1000, 12 * SHARD, SHARD, 0).streams == 3
+    assert shape_of(8, 1000, SHARD, SHARD, 0).streams == 1
