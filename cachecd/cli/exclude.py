@@ -16,6 +16,9 @@ def command(
         list[str],
         typer.Argument(metavar="KEY...", help="The objects, by their keys under the source's URL."),
     ],
+    ahead: Annotated[
+        bool, typer.Option("--ahead", help="Also keys of objects that do not exist yet.")
+    ] = False,
     endpoint: Endpoint = None,
     as_json: AsJson = False,
 ) -> None:
@@ -23,14 +26,15 @@ def command(
 
     The exclusion holds across restarts, listings and generations. No later lease has a record of these
     objects. A shard that a running epoch reads is removed when its lease ends (`cachecd erased KEY`
-    searches for copies). To fetch an object again, stop the daemon, remove the object's line from
-    excluded.jsonl in cache.dir, and start the daemon.
+    searches for copies). A key that no object has is an error, and then nothing is excluded. To fetch an
+    object again, stop the daemon, remove the object's line from excluded.jsonl in cache.dir, and start the
+    daemon.
     """
     from cachecd.quantities import printable
     from cachecd_client import connect
 
     with connect(endpoint, timeout=10.0) as cache:
-        cache.exclude(dataset, *keys)
+        cache.exclude(dataset, *keys, ahead=ahead)
     if as_json:
         print(json.dumps({"dataset": dataset, "keys": keys}))
     else:

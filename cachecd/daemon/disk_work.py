@@ -6,7 +6,7 @@ One thread calls `write`, another `search`: writes are short and in order, searc
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import Any
@@ -275,6 +275,20 @@ class DiskWork:
                 shards = find_holders(layout, exclusion.keys, proceed)
                 holders += [(generation, *shard) for shard in shards]
         return ev.HoldersFound(name, tuple(holders))
+
+    def held_keys(self, datasets: Collection[str], keys: Collection[str]) -> set[str]:
+        """Returns which of these keys have records in shards, or may have: a sidecar is lost. DiskError."""
+        wanted, held = {encoded(key): key for key in keys}, set[str]()
+        for generation in map(GenerationId._make, self.layout.generations()):
+            layout = self.of(generation)
+            if generation.dataset in datasets and layout.shards.is_dir():
+                for name in find_holders(layout, keys, self.proceed):
+                    try:
+                        table = read_sidecar(layout.sidecar(*name)).table
+                    except LostError:
+                        return set(keys)
+                    held |= {wanted[key] for _, key, *_ in table if key in wanted}
+        return held
 
     def _copy(self, command: do.RemakeShard) -> ev.Event:
         generation, number, version = command.generation, command.number, command.version

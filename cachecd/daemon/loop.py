@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -221,6 +221,24 @@ class CacheLoop:
         """Whether keys are excluded, and all of their shards are handled."""
         handled = self.policy.repair.handled
         return self._started.work.excluded.are_done(dataset, keys, handled)
+
+    async def unknown(
+        self, sides: Sequence[str], keys: frozenset[str]
+    ) -> tuple[set[str], list[str]]:
+        """Returns the keys that were never excluded, and that no listing and no shard of these datasets
+        has; and keys like the first of them. None while a source is not listed, or where others list it."""
+        work, datasets = self._started.work, self._config.datasets
+        listings = [self._started.listings[side] for side in sides if side in datasets]
+        tables = [listing.table for listing in listings]
+        is_listed = tables and all(table.completed and not table.damage for table in tables)
+        if not is_listed or any(datasets[side].partition for side in sides if side in datasets):
+            return set(), []
+        unknown = set(keys.difference(*map(work.excluded_keys, sides)))
+        for listing in listings:
+            unknown -= await listing.run(partial(listing.table.has_keys, sorted(unknown)))
+        unknown -= await asyncio.to_thread(work.held_keys, sides, unknown) if unknown else set()
+        like = min(unknown, default="")
+        return unknown, await listings[0].run(partial(tables[0].neighbours, like))
 
     def rate(self, dataset: str) -> float:
         """Returns the present rate of fetching for a dataset, in bytes per second."""

@@ -156,7 +156,18 @@ class Requests:
             message = f"no dataset {request.dataset!r} in this cache"
             answer(protocol.Refused(request.id, "unknown-dataset", message))
             return
-        under_way = [self._begin_exclusion(side, frozenset(request.keys)) for side in sides]
+        keys = frozenset(request.keys)
+        unknown, near = ((), []) if request.ahead else await self._cache.unknown(sides, keys)
+        if unknown:
+            others = f", nor {len(unknown) - 1} other keys" if len(unknown) > 1 else ""
+            message = (
+                f"no object of {sides[0]} has the key {min(unknown)!r}{others}: keys are relative to "
+                f"source.url, as {', '.join(map(repr, near)) or 'of no object yet'}. Nothing was excluded. "
+                "--ahead (ahead=True) excludes a key that no object has yet"
+            )
+            answer(protocol.Refused(request.id, "unknown-key", message))
+            return
+        under_way = [self._begin_exclusion(side, keys) for side in sides]
         waiting = [asyncio.ensure_future(each.wait()) for each in under_way]
         _, late = await asyncio.wait(waiting, timeout=_PATIENCE)
         for each in late:

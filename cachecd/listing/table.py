@@ -6,7 +6,7 @@ import contextlib
 import os
 import sqlite3
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -160,6 +160,17 @@ class Table:
     def find(self, key: str) -> list[Unit]:
         """Returns all units of one object, ordered by `begin`. Empty if the object is not listed."""
         return self._units("key = ? ORDER BY begin", (_stored(key),))
+
+    def has_keys(self, keys: Iterable[str]) -> set[str]:
+        """Returns which of these keys are listed."""
+        return {key for key in keys if self.find(key)}
+
+    def neighbours(self, key: str) -> list[str]:
+        """Returns the listed keys next to this one: at most one before and two behind."""
+        before = "SELECT DISTINCT key FROM units WHERE key < ? ORDER BY key DESC LIMIT 1"
+        behind = "SELECT DISTINCT key FROM units WHERE key > ? ORDER BY key LIMIT 2"
+        rows = (row for sql in (before, behind) for row in self._rows(sql, (_stored(key),)))
+        return [_text(row[0]) for row in rows]
 
     # --- listing
 

@@ -29,6 +29,7 @@ from cachecd_client.errors import (
     SchemaError,
     SplitChangedError,
     UnknownDatasetError,
+    UnknownKeyError,
     WorldError,
 )
 
@@ -71,6 +72,7 @@ __all__ = [
     "SchemaError",
     "SplitChangedError",
     "UnknownDatasetError",
+    "UnknownKeyError",
     "WorldError",
     "connect",
 ]

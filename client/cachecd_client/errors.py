@@ -9,6 +9,7 @@
     │   └── ProtocolVersionError   client and daemon speak different major versions
     └── WorldError                 something outside of the program failed; the same call may succeed later
         ├── DaemonUnreachableError no daemon answers on the socket
+        ├── UnknownKeyError        no object of the dataset has that key
         ├── AcquireTimeoutError    the cache did not reach `grow.first` in time
         ├── LeaseLostError         the manifest is gone or was replaced before it was locked
         ├── OtherNodeError         another node of the run could not take its set
@@ -58,6 +59,10 @@ class WorldError(CachecdError):
 
 class DaemonUnreachableError(WorldError, ConnectionError):
     """No daemon answers on the socket; the message names the socket and how to start one."""
+
+
+class UnknownKeyError(WorldError):
+    """No object of the dataset has that key; the message shows what keys look like."""
 
 
 class AcquireTimeoutError(WorldError, TimeoutError):

@@ -101,11 +101,13 @@ class AskStatus:
 
 @dataclass(frozen=True, slots=True)
 class Exclude:
-    """Excludes all records of these keys from the dataset, for good. Idempotent."""
+    """Excludes all records of these keys from the dataset, for good. Idempotent. `ahead`: also keys that
+    no object has; otherwise they are refused once the source is listed."""
 
     id: str
     dataset: str
     keys: list[str]
+    ahead: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +159,8 @@ class Refused:
     """The daemon refuses the request. `code` names the client's error class; `message` is for people."""
 
     id: str
-    # "unknown-dataset" | "bad-request" | "version" | "lease-lost" | "split-changed" | "impossible"
-    # | "contradicted"
+    # "unknown-dataset" | "unknown-key" | "bad-request" | "version" | "lease-lost" | "split-changed"
+    # | "impossible" | "contradicted"
     code: str
     message: str
 

@@ -23,6 +23,7 @@ from cachecd_client.errors import (
     SchemaError,
     SplitChangedError,
     UnknownDatasetError,
+    UnknownKeyError,
     WorldError,
 )
 from cachecd_client.protocol import (
@@ -46,6 +47,7 @@ _LONGEST_PATH = 107  # of a Unix socket: sun_path less its closing zero
 
 _REFUSALS: dict[str, type[CallerError] | type[WorldError]] = {
     "unknown-dataset": UnknownDatasetError,
+    "unknown-key": UnknownKeyError,
     "bad-request": RequestError,
     "version": ProtocolVersionError,
     "lease-lost": LeaseLostError,

@@ -136,12 +136,25 @@ async def test_run_that_resumes_gets_its_set_again(bench):
 
 async def test_exclusion_is_done_once_and_answered_each_time(bench):
     for _ in range(3):
-        assert isinstance(await bench.ask(protocol.Exclude, "train", ["007.tar"]), protocol.Done)
+        assert isinstance(
+            await bench.ask(protocol.Exclude, "train", ["007.tar"], False), protocol.Done
+        )
     excluded = bench.life.dir / "excluded.jsonl"
     await until(lambda: '"done": true' in excluded.read_text())
     assert excluded.read_text().count("007.tar") == 1
-    refused = await bench.ask(protocol.Exclude, "nothing", ["007.tar"])
+    refused = await bench.ask(protocol.Exclude, "nothing", ["007.tar"], False)
     assert refused.code == "unknown-dataset"
+
+
+async def test_key_that_no_object_has_is_refused_unless_it_is_excluded_ahead(bench):
+    refused = await bench.ask(protocol.Exclude, "train", ["007.tar", "00015", "x"], False)
+    assert refused.code == "unknown-key"
+    assert "no object of train has the key '00015', nor 1 other keys" in refused.message
+    assert "as '000.tar', '001.tar'" in refused.message
+    assert not bench.life.loop._started.work.excluded_keys("train")
+    assert isinstance(await bench.ask(protocol.Exclude, "train", ["x"], True), protocol.Done)
+    again = await bench.ask(protocol.Exclude, "train", ["x"], False)
+    assert isinstance(again, protocol.Done), "it was excluded before"
 
 
 async def test_exclusion_holds_for_both_sides_of_a_split(opened):
@@ -149,7 +162,7 @@ async def test_exclusion_holds_for_both_sides_of_a_split(opened):
         assert bench.life.loop.sides("train") == ["train", "train-eval"]
         assert bench.life.loop.sides("train-eval") == ["train", "train-eval"]
         assert isinstance(
-            await bench.ask(protocol.Exclude, "train-eval", ["007.tar"]), protocol.Done
+            await bench.ask(protocol.Exclude, "train-eval", ["007.tar"], False), protocol.Done
         )
         work = bench.life.loop._started.work
         assert work.excluded_keys("train") == work.excluded_keys("train-eval") == {"007.tar"}

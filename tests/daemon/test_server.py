@@ -89,7 +89,7 @@ def peer(tmp_path_factory) -> Iterator[Peer]:
             "e", "train", "job", 3, 1, 2, "lease", 0.25, "g", [[0, 1, 2]], "ff", 7, 8, 9
         ),
         protocol.ReportCorrupt("c", "train", "0123456789abcdef", 7, 1, 4096, "bad CRC"),
-        protocol.Exclude("d", "train", ["a", "b"]),
+        protocol.Exclude("d", "train", ["a", "b"], False),
         protocol.AskStatus("d"),
     ],
 )
@@ -160,7 +160,7 @@ def test_a_minor_version_may_add_fields(peer):
         {"type": "Acquire", "id": "x", "dataset": "train", "job": "j" * 1025, "epoch": 0},
         {"type": "Acquire", "id": "x", "dataset": "train", "job": "\ud800", "epoch": 0},
         {"type": "Released", "id": "x", "lease": "l", "delivered": float("nan")},
-        {"type": "Exclude", "id": "x", "dataset": "train", "keys": ["k" * 20_000]},
+        {"type": "Exclude", "id": "x", "dataset": "train", "keys": ["k" * 20_000], "ahead": False},
         {"id": "x"},
     ],
 )
@@ -202,7 +202,7 @@ def test_an_oversized_message_is_cut_off_and_others_are_served(peer):
 
 @pytest.mark.parametrize("key", ["caf\udce9.jpg", "\ud83d", "https://h/x?sig=" + "a" * 8000])
 def test_an_object_whose_name_is_not_unicode_or_long_can_be_named(peer, key):
-    request = protocol.Exclude("key", "train", [key])
+    request = protocol.Exclude("key", "train", [key], True)
     assert peer.ask(request) == protocol.Done("key")
     assert peer.asked[-1] == request
 

@@ -270,16 +270,18 @@ class Cache:
         assert isinstance(reply, StatusReply)
         return reply.status
 
-    def exclude(self, dataset: str, *keys: str) -> None:
+    def exclude(self, dataset: str, *keys: str, ahead: bool = False) -> None:
         """Excludes all records of these objects (keys relative to the source's URL) from the dataset: they
         are never fetched again, and no later lease names a shard with one of their records.
 
         Returns when the exclusion survives a power failure, even if a full disk delays this; the log says
-        what it waits for. UnknownDatasetError; DaemonUnreachableError.
+        what it waits for. A key that no object has is an UnknownKeyError, once the source is listed, and
+        then none is excluded; with `ahead` it is excluded before there is such an object.
+        UnknownDatasetError; DaemonUnreachableError.
         """
         wait = Wait(dataset, None, _SEARCH_POLL)
         while isinstance(
-            reply := self._leases.ask(Exclude(new_id(), dataset, list(keys))), Waiting
+            reply := self._leases.ask(Exclude(new_id(), dataset, list(keys), ahead)), Waiting
         ):
             wait.pause(reply)
 
