@@ -186,8 +186,9 @@ class Generation:
 
     @property
     def coverage(self) -> float:
-        opened = sum(self.blocks.opened(stream.index, stream.tip) for stream in self.streams)
-        return min(1.0, opened / self.units) if self.units else 0.0
+        """The part of the units that was ever cached, 0 to 1. A unit in hand counts by its bytes."""
+        covered = sum(self.blocks.covered(stream.index, stream.tip) for stream in self.streams)
+        return min(1.0, covered / self.units) if self.units else 0.0
 
     @property
     def place(self) -> int:

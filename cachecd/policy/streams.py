@@ -61,11 +61,17 @@ class Blocks:
             lane.unit not in stops or lane.record < stops[lane.unit] for lane in cursor.lanes
         )
 
-    def opened(self, stream: int, cursor: Cursor) -> int:
+    def covered(self, stream: int, cursor: Cursor) -> float:
+        """Returns the units of a stream that come before a cursor, at least once; with parts of those that
+        are in hand."""
         if cursor.pass_:
             return self.shape.units_of(stream, self.ends)
         whole = range(min(cursor.block, len(self.ends)))
-        return sum(self.shape.units_in(stream, block, self.ends) for block in whole) + cursor.place
+        opened = (
+            sum(self.shape.units_in(stream, block, self.ends) for block in whole) + cursor.place
+        )
+        parts = (min(1.0, lane.offset / lane.size) if lane.size else 0.0 for lane in cursor.lanes)
+        return opened - len(cursor.lanes) + sum(parts)
 
     def place(self, stream: int, cursor: Cursor, units: int) -> int:
         """Returns the place g of a stream's next unit, counted over passes of this many units."""
