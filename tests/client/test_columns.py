@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from cachecd_client.errors import CallerError
 from cachecd_client.loader.columns import Bytes, Ragged, RaggedBytes
 
 
@@ -16,6 +17,12 @@ def ragged():
 @pytest.fixture
 def words():
     return Bytes(np.frombuffer(b"onetwo", np.uint8), splits(0, 3, 3, 6))
+
+
+def test_arithmetic_with_encoded_pictures_names_decode(words):
+    for call in (lambda: words / 255, lambda: 2 * words, lambda: words - 1):
+        with pytest.raises(CallerError, match="decode="):
+            call()
 
 
 def test_a_ragged_column_indexes_like_a_list(ragged):

@@ -2,6 +2,7 @@ import os
 
 import numpy as np
 import pytest
+import torch
 
 from cachecd_client import resources
 from cachecd_client.errors import CallerError
@@ -55,6 +56,13 @@ def test_without_a_sidecar_the_file_is_walked_and_its_schema_inferred(shard):
     assert batch["image"][3] == record(3)["image"].tobytes()
     assert list(batch["names"]) == [[str(i).encode(), b"x"] for i in range(12)]
     assert not os.path.exists(f"{shard}.idx")
+
+
+def test_a_dataloader_over_files_names_what_it_takes(shard):
+    files = FileSet(shard)
+    assert files
+    with pytest.raises(CallerError, match=r"FileSet has no length.*to_dataset"):
+        list(torch.utils.data.DataLoader(files, batch_size=2))
 
 
 def test_missing_files_are_counted_and_named(shard, tmp_path):

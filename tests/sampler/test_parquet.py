@@ -123,6 +123,17 @@ def test_every_type_becomes_what_the_reference_says():
     assert [type(found[name]) for name in ("double", "uint64")] == [np.float64, np.uint64]
 
 
+def test_two_columns_of_one_name_are_refused_only_if_they_are_wanted(tmp_path: Path):
+    twice = pa.table([[1], [2], [3]], names=["a", "a", "b"])
+    bench = bench_of(tmp_path, columns=["b"])
+    [shard] = bench.pour([parquet(twice)])
+    assert [decode_example(record) for _, _, record in shard.records] == [{"b": ("int64", [3])}]
+    (tmp_path / "all").mkdir()
+    bench = bench_of(tmp_path / "all")
+    bench.pour([parquet(twice)])
+    assert "2 of its columns have the name 'a'" in bench.set_aside[0]
+
+
 def test_structs_are_flattened_and_images_are_their_bytes():
     image = {"bytes": b"jpeg", "path": "1.jpg"}
     rows = [

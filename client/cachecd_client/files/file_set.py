@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack
 
 from cachecd_client import resources
 from cachecd_client.errors import CallerError
@@ -222,6 +222,17 @@ class FileSet:
         )
         self.lend(lent)
         return made
+
+    def __len__(self) -> NoReturn:
+        """CallerError: a DataLoader asks for it, of what is no Dataset."""
+        raise CallerError(
+            f"{type(self).__name__} has no length: it is files, which .torch(batch_size=...) reads in "
+            "batches; a DataLoader takes .to_dataset(batch_size) with batch_size=None. Its records are "
+            "num_records"
+        )
+
+    def __bool__(self) -> bool:
+        return True
 
     def __repr__(self) -> str:
         """The files, and the records if they were counted before."""

@@ -136,6 +136,15 @@ class Bytes(_Column[bytes]):
         self.data = data
         self.offsets = offsets
 
+    def _no_numbers(self, other: Any) -> NoReturn:
+        """CallerError: a user took encoded pictures for pixels."""
+        raise CallerError(
+            "this column has byte strings, no numbers: decode={NAME: Image(...)} of the loader makes "
+            "pixels of encoded pictures, and column.tolist() has the bytes"
+        )
+
+    __add__ = __sub__ = __mul__ = __truediv__ = __radd__ = __rsub__ = __rmul__ = _no_numbers
+
     def view(self, row: int) -> NDArray[np.uint8]:
         """Row `row` as uint8 [length], over the column's memory; IndexError as of `column[row]`."""
         row = self._at(row)

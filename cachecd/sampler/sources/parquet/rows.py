@@ -8,7 +8,7 @@ again. Therefore row groups should not be larger than a shard.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Any
 
@@ -149,17 +149,23 @@ class Parquet(Format):
 
 def wanted_columns(footer: Footer, wanted: Sequence[str] | None) -> list[Column]:
     """Returns the columns to read: those whose own name, or the name of a struct around them, is `wanted`;
-    or all. UnitError if a wanted column does not exist or cannot be stored."""
+    or all. UnitError if a wanted column does not exist or cannot be stored, or two have the same name."""
     usable = [column for column in footer.columns if column.dtype]
     names = ", ".join(column.name for column in usable[:50])
     if wanted is None:
         if not usable:
             raise UnitError("it has no columns")
-        return usable
+        wanted = [column.name for column in usable]
     for name in wanted:
         if not any(_is_in(column.name, name) for column in usable):
             raise UnitError(f"it has no column {name!r} (source.columns), only {names or 'none'}")
-    return [c for c in usable if any(_is_in(c.name, name) for name in wanted)]
+    chosen = [c for c in usable if any(_is_in(c.name, name) for name in wanted)]
+    for name, count in Counter(column.name for column in chosen).items():
+        if count > 1:
+            raise UnitError(
+                f"{count} of its columns have the name {name!r}: name others in source.columns"
+            )
+    return chosen
 
 
 def _is_in(name: str, wanted: str) -> bool:
