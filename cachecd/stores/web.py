@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import logging
 import os
@@ -26,6 +27,7 @@ from cachecd.stores.cloud import (
     NO_RETRIES,
     CloudBackend,
     client_options,
+    explain,
     untrusted,
 )
 from cachecd.stores.urls import trusted
@@ -132,11 +134,23 @@ class WebBackend(CloudBackend):
     def _sized(self, keys: Sequence[str]) -> Sequence[ObjectInfo]:
         return [info for info in self._asking.map(self._look_up, keys) if info is not None]
 
+    async def find(self, key: str) -> ObjectInfo:
+        with self._explained(key):
+            return await asyncio.to_thread(self._about, key)
+
+    def _about(self, key: str) -> ObjectInfo:
+        try:
+            meta = obstore.head(self._store, key)
+        except obstore.exceptions.BaseError as error:  # some servers know no HEAD
+            if isinstance(explain(error, self.where), NoSizeError):
+                raise
+            meta = obstore.get(self._patient, key, options={"range": (0, 1)}).meta
+        return ObjectInfo(key, meta["size"], meta["e_tag"] or "")
+
     def _look_up(self, key: str) -> ObjectInfo | None:
         try:
             with self._explained(key):
-                meta = obstore.head(self._patient, key)
-            return ObjectInfo(key, meta["size"], meta["e_tag"] or "")
+                return self._about(key)
         except (UnitError, TransientError) as error:
             if isinstance(error, TransientError) and not isinstance(error, NoSizeError):
                 raise

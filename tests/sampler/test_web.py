@@ -131,6 +131,15 @@ def test_only_links_one_step_down_are_followed(
     assert "f\\ng" in caplog.text
 
 
+def test_a_server_without_head_is_asked_for_a_byte(server: ScriptedServer):
+    server.heads = False
+    server.script["/x/"] = [page("a", "gone")]
+    server.script["/x/a"] = [scripted.body(b"12345")]
+    store = opened(f"{server.endpoint}/x")
+    assert listed(store) == {"a": 5}
+    assert asyncio.run(store.find("a")).size == 5
+
+
 def test_folders_without_an_end_are_unreachable(server: ScriptedServer):
     server.down = page("again/")
     with pytest.raises(SourceUnreachableError, match="64 folders within each other"):
