@@ -14,6 +14,7 @@ import structlog
 from cachecd.daemon.command_runner import ToClient
 from cachecd.daemon.loop import CacheLoop
 from cachecd.daemon.server import Answer
+from cachecd.errors import DiskError
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.values import GenerationId, Resume
@@ -47,6 +48,10 @@ class Requests:
         # The policy's names of requests: never those that clients choose, and unique over restarts.
         self._names = (f"{time.time_ns():x}.{n}" for n in itertools.count())
         self._excluding: dict[tuple[str, frozenset[str]], asyncio.Event] = {}
+        # A search may take longer than a request: the next request of the client takes its result.
+        self._judging: dict[
+            tuple[str, frozenset[str]], asyncio.Future[tuple[set[str], list[str]]]
+        ] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def handle(self, request: protocol.Request, answer: Answer) -> None:
@@ -157,7 +162,23 @@ class Requests:
             answer(protocol.Refused(request.id, "unknown-dataset", message))
             return
         keys = frozenset(request.keys)
-        unknown, near = ((), []) if request.ahead else await self._cache.unknown(sides, keys)
+        wanted = request.dataset, keys
+        unknown, near = set[str](), list[str]()
+        if not request.ahead:
+            if (judged := self._judging.get(wanted)) is None:
+                judged = asyncio.ensure_future(self._cache.unknown(sides, keys))
+                self._judging[wanted] = judged
+            await asyncio.wait({judged}, timeout=_PATIENCE)
+            reason = "shards are searched for keys that are not listed"
+            if judged.done():
+                self._judging.pop(wanted, None)
+                try:
+                    unknown, near = judged.result()
+                except DiskError as error:
+                    reason = str(error)
+            if not judged.done() or judged.exception() is not None:
+                answer(protocol.Waiting(request.id, 0, 0, 0.0, reason))
+                return
         if unknown:
             others = f", nor {len(unknown) - 1} other keys" if len(unknown) > 1 else ""
             message = (

@@ -157,6 +157,26 @@ async def test_key_that_no_object_has_is_refused_unless_it_is_excluded_ahead(ben
     assert isinstance(again, protocol.Done), "it was excluded before"
 
 
+async def test_long_search_for_a_key_goes_on_and_its_result_is_for_the_next_request(
+    bench, monkeypatch
+):
+    found, searches = asyncio.Event(), []
+
+    async def unknown(sides, keys):
+        searches.append(keys)
+        await found.wait()
+        return set(keys), ["y"]
+
+    monkeypatch.setattr(bench.life.loop, "unknown", unknown)
+    for _ in range(2):
+        waiting = await bench.ask(protocol.Exclude, "train", ["x"], False)
+        assert waiting.reason == "shards are searched for keys that are not listed"
+    found.set()
+    asked = [bench.ask(protocol.Exclude, "train", ["x"], False) for _ in range(2)]
+    assert [reply.code for reply in await asyncio.gather(*asked)] == ["unknown-key"] * 2
+    assert len(searches) == 1
+
+
 async def test_exclusion_holds_for_both_sides_of_a_split(opened):
     async with opened(split={"eval": 0.2}) as bench:
         assert bench.life.loop.sides("train") == ["train", "train-eval"]
