@@ -172,8 +172,7 @@ async def test_long_search_for_a_key_goes_on_and_its_result_is_for_the_next_requ
         waiting = await bench.ask(protocol.Exclude, "train", ["x"], False)
         assert waiting.reason == "shards are searched for keys that are not listed"
     found.set()
-    asked = [bench.ask(protocol.Exclude, "train", ["x"], False) for _ in range(2)]
-    assert [reply.code for reply in await asyncio.gather(*asked)] == ["unknown-key"] * 2
+    assert (await bench.ask(protocol.Exclude, "train", ["x"], False)).code == "unknown-key"
     assert len(searches) == 1
 
 
