@@ -146,7 +146,9 @@ class Listing:
         ends = len(self._table.ends)
         self._grown = await self._run(measured)
         if len(self._table.ends) > ends:
-            await self._reserve(0, self._grown, False)  # shards may take what the page left of its room
+            await self._reserve(
+                0, self._grown, False
+            )  # shards may take what the page left of its room
             self._grown = 0
             self._block_ended()
 
