@@ -269,26 +269,29 @@ class DiskWork:
         DiskError."""
         [exclusion] = (each for each in self.excluded.unfinished if each.name == name)
         holders: list[tuple[GenerationId, int, int]] = []
-        for generation in map(GenerationId._make, self.layout.generations()):
-            layout = self.of(generation)
-            if generation.dataset == exclusion.dataset and layout.shards.exists():
-                shards = find_holders(layout, exclusion.keys, proceed)
-                holders += [(generation, *shard) for shard in shards]
+        for generation in self._generations([exclusion.dataset]):
+            shards = find_holders(self.of(generation), exclusion.keys, proceed)
+            holders += [(generation, *shard) for shard in shards]
         return ev.HoldersFound(name, tuple(holders))
 
     def held_keys(self, datasets: Collection[str], keys: Collection[str]) -> set[str]:
         """Returns which of these keys have records in shards, or may have: a sidecar is lost. DiskError."""
         wanted, held = {encoded(key): key for key in keys}, set[str]()
-        for generation in map(GenerationId._make, self.layout.generations()):
-            layout = self.of(generation)
-            if generation.dataset in datasets and layout.shards.is_dir():
-                for name in find_holders(layout, keys, self.proceed):
-                    try:
-                        table = read_sidecar(layout.sidecar(*name)).table
-                    except LostError:
-                        return set(keys)
-                    held |= {wanted[key] for _, key, *_ in table if key in wanted}
+        for layout in map(self.of, self._generations(datasets)):
+            for name in find_holders(layout, keys, self.proceed):
+                try:
+                    table = read_sidecar(layout.sidecar(*name)).table
+                except LostError:
+                    return set(keys)
+                held |= {wanted[key] for _, key, *_ in table if key in wanted}
         return held
+
+    def _generations(self, datasets: Collection[str]) -> list[GenerationId]:
+        """Returns the generations on disk of these datasets that can have shards."""
+        found = map(GenerationId._make, self.layout.generations())
+        return [
+            each for each in found if each.dataset in datasets and self.of(each).shards.is_dir()
+        ]
 
     def _copy(self, command: do.RemakeShard) -> ev.Event:
         generation, number, version = command.generation, command.number, command.version

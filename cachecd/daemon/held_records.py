@@ -18,10 +18,10 @@ from cachecd_client._core import Sidecar
 
 @dataclass(slots=True)
 class HeldRecords:
-    """The records of some shards, for each unit: their number (`count`), the number
-    after the last record (`top`), whether a shard has the unit's last record (`ended`), the hash of the
-    ETag, and whether two versions of the unit are held (`mixed`). `lost`: shards whose sidecars are lost,
-    so the missing records are unknown. `proceed` is called before each sidecar is read."""
+    """The records of some shards, for each unit: their number (`count`), the number after the last record
+    (`top`), whether a shard has the unit's last record (`ended`), the hash of the ETag, and whether two
+    versions of the unit are held (`mixed`). `lost`: shards whose sidecars are lost, so the missing records
+    are unknown. `proceed` is called before each sidecar is read."""
 
     layout: GenerationLayout
     count: NDArray[np.int64]

@@ -192,6 +192,10 @@ def _known(layout: GenerationLayout) -> Generation | None:
     known = read_generation(layout.identity)
     if known is None and layout.shards.is_dir() and any(file for _, file, _ in shard_files(layout)):
         raise DamagedError(f"{layout.identity} is missing")
+    if known is not None and (version := known.identity.get("version", 1)) != VERSION:
+        raise DamagedError(
+            f"{layout.root} was made by version {version} of the rules, expected {VERSION}"
+        )
     return known
 
 
@@ -207,10 +211,6 @@ def _take_stock(
             continue
         try:
             known = _known(layout)
-            if known is not None and (version := known.identity.get("version", 1)) != VERSION:
-                raise DamagedError(
-                    f"{layout.root} was made by version {version} of the rules, expected {VERSION}"
-                )
         except DamagedError as error:
             why = started.damaged[generation] = str(error)
             _log.error("generation cannot be read: its shards make room", dataset=dataset, why=why)
