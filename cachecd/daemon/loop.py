@@ -226,7 +226,7 @@ class CacheLoop:
         self, sides: Sequence[str], keys: frozenset[str]
     ) -> tuple[set[str], list[str]]:
         """Returns the keys that were never excluded, and that no listing and no shard of these datasets
-        has; and keys like the first of them. None while a source is not listed, or where others list it."""
+        has; and listed keys near the first. No keys while a source is not listed, or with `partition`."""
         work, datasets = self._started.work, self._config.datasets
         listings = [self._started.listings[side] for side in sides if side in datasets]
         tables = [listing.table for listing in listings]

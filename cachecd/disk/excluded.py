@@ -63,8 +63,8 @@ class ExcludedFile:
         return tuple(self._open.values())
 
     def are_done(self, dataset: str, keys: frozenset[str], handled: Collection[str] = ()) -> bool:
-        """Whether keys are excluded, and all shards with their records were handled; so are those of the
-        exclusions `handled`."""
+        """Whether keys are excluded, and their shards are in no new set: the exclusion is finished, or is
+        one of `handled`."""
         open_ = (each for each in self.unfinished if each.name not in handled)
         under_way = (each.keys for each in open_ if each.dataset == dataset)
         return keys <= self.keys(dataset) and all(map(keys.isdisjoint, under_way))

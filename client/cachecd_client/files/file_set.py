@@ -224,7 +224,7 @@ class FileSet:
         return made
 
     def __len__(self) -> NoReturn:
-        """CallerError: a DataLoader asks for it, of what is no Dataset."""
+        """CallerError: a DataLoader asks for the length, but a FileSet is no Dataset."""
         raise CallerError(
             f"{type(self).__name__} has no length: it is files, which .torch(batch_size=...) reads in "
             "batches; a DataLoader takes .to_dataset(batch_size) with batch_size=None. Its records are "
