@@ -8,6 +8,7 @@ cachecd_client.errors.CachecdError
     ├── SourceError          a source cannot be listed or read
     │   ├── SourceUnreachableError   the whole store: network, credentials, bucket
     │   └── UnitError        one object: missing, truncated, undecodable
+    │       └── RecordError  one record of an object
     ├── InUseError           another daemon holds the directory or the socket
     └── DiskError            the cache's file system refuses to work
         ├── NameTakenError   another file has the name of a new shard
@@ -49,6 +50,15 @@ class UnitError(SourceError):
     def __init__(self, message: str = "", *, passing: bool = False) -> None:
         super().__init__(message)
         self.passing = passing
+
+
+class RecordError(UnitError):
+    """One record cannot be used; the other records of its unit can. `sample`: its name within the unit, if
+    it has one."""
+
+    def __init__(self, message: str = "", sample: str = "") -> None:
+        super().__init__(message)
+        self.sample = sample
 
 
 class InUseError(WorldError):

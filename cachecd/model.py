@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,6 +26,10 @@ _PACKED = (".gz", ".tgz", ".gzip", ".zlib", ".zz", ".z")
 MOST_LANES = 16  # units whose records a shard mixes
 # Characters of a packed cursor, at most.
 LONGEST_CURSOR = 1024
+
+# A text in quotes, or a number; or several of them with commas between.
+_ONE = r"""(?<!\w)(?:b?'(?:[^'\\]|\\.)*'|b?"(?:[^"\\]|\\.)*"|[+-]?\d[\w.+-]*)"""
+_PARTICULARS = re.compile(f"{_ONE}(?:, {_ONE})*")
 
 _HEAD = struct.Struct("<III")  # pass, block, place
 _LANE = struct.Struct("<IIQQQIQ")  # the fields of Lane, in their order
@@ -161,9 +166,26 @@ class Skipped:
     passing: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class SkippedRecords:
+    """Records that could not be used, for reasons of one kind: the first reason, their number, and some of
+    them, as "OBJECT: SAMPLE"."""
+
+    reason: str
+    records: int
+    examples: tuple[str, ...]
+
+
+def kind_of(reason: str) -> str:
+    """Returns the reason without names, numbers and bytes: reasons that differ only in those are of one
+    kind."""
+    return _PARTICULARS.sub("?", reason)
+
+
 class ShardFacts(NamedTuple):
     """One version of a shard on disk. `allocated`: bytes on disk with the sidecar. `ended`: how many units
-    have their last record here. `digest`: the sum of the hashes of its records."""
+    end here. `digest`: the sum of the hashes of its records. `passed`: how many records between its cursors
+    were passed over, because they could not be used."""
 
     allocated: int
     records: int
@@ -171,6 +193,7 @@ class ShardFacts(NamedTuple):
     ended: int = 0
     digest: int = 0
     version: int = 0
+    passed: int = 0
 
 
 class ShardFound(NamedTuple):

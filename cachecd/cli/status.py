@@ -113,9 +113,12 @@ def _listing(dataset: dict[str, Any]) -> str:
 def _print_dataset(name: str, dataset: dict[str, Any], size: Any) -> None:
     pinned = ", pinned" if dataset["pinned"] else ""
     whole = ", whole" if dataset["whole"] else ""
+    records = f"{dataset['records']} records"
+    if odd := dataset["skipped_records"]:
+        records = f"{dataset['records']} of {dataset['records'] + odd} records, {odd} skipped"
     _say(f"dataset {name}  (generation {dataset['generation']}{pinned}{whole})")
     _say(
-        f"  cached: {dataset['shards']} shards, {dataset['records']} records, "
+        f"  cached: {dataset['shards']} shards, {records}, "
         f"{size(dataset['data_bytes'])} of a share of {size(dataset['share'])}; "
         f"{dataset['evicted_shards']} shards retired, {dataset['retired_shards']} of them still held"
     )
@@ -141,7 +144,8 @@ def _print_dataset(name: str, dataset: dict[str, Any], size: Any) -> None:
     for older in dataset["older"]:
         _say(f"  older {_older(older, size)}")
     skipped = dataset["skipped"]
-    if skipped["units"]:
-        _say(f"  {skipped['units']} units skipped:")
+    if skipped["reasons"]:
+        _say(f"  {skipped['units']} units and {skipped['records']} single records skipped:")
         for reason, about in list(skipped["reasons"].items())[:5]:
-            _say(f"    {about['units']} x {reason} (for example {about['examples'][0]})")
+            count = about["units"] + about["records"]
+            _say(f"    {count} x {reason} (for example {about['examples'][0]})")

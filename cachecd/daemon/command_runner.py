@@ -135,16 +135,23 @@ class CommandRunner:
             reason = f"{type(error).__name__}: {error}"
             return [ev.DiskRefused(command, reason)]
 
-    def _described(self, generation: GenerationId, schema: dict[str, Any]) -> None:
+    def _described(
+        self, generation: GenerationId, schema: dict[str, Any], contradiction: str | None
+    ) -> None:
         self._work.schemas[generation] = schema
+        judged: list[ev.Event] = []
+        if contradiction is not None:
+            judged.append(ev.Judged(generation, contradiction))
 
         def write() -> list[ev.Event]:
             try:
-                self._work.write_schema(generation, json.dumps(schema))
+                self._work.write_schema(generation, json.dumps(schema), contradiction)
             except DiskError as error:
                 _log.warning("schema stored later", dataset=generation.dataset, why=str(error))
-                later = self._loop.call_later
-                self._loop.call_soon_threadsafe(later, _RETRY, self._described, generation, schema)
-            return []
+                again = generation, schema, contradiction
+                self._loop.call_soon_threadsafe(
+                    self._loop.call_later, _RETRY, self._described, *again
+                )
+            return judged
 
         self.record(write)

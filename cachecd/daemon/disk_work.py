@@ -22,7 +22,7 @@ from cachecd.disk.layout import GenerationLayout, Layout
 from cachecd.disk.sidecar import LOST, Head, holds, is_lost, read_head, read_sidecar
 from cachecd.disk.start import find_holders
 from cachecd.errors import DamagedError, DiskError, LostError, NameTakenError
-from cachecd.model import Cursor, ShardFacts, Skipped, StreamId, encoded
+from cachecd.model import Cursor, ShardFacts, Skipped, SkippedRecords, StreamId, encoded
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.values import GenerationId, Lease
@@ -36,7 +36,6 @@ Write = (
     | do.WriteManifest | do.MarkLease | do.EndLease
 )  # fmt: skip
 _log = structlog.get_logger("cachecd.daemon")
-_NONE = Skips()
 Search = do.VerifyShard | do.FindHolders | do.RemakeShard
 
 
@@ -53,7 +52,7 @@ class DiskWork:
     window: int = 0
     check: Callable[[], None] = lambda: None
     stops: Event = field(default_factory=Event)
-    _skipped: dict[tuple[StreamId, int], tuple[Skipped, ...]] = field(default_factory=dict)
+    _skipped: dict[tuple[StreamId, int], tuple[Skips, ...]] = field(default_factory=dict)
     _halves: set[tuple[StreamId, int]] = field(default_factory=set)
     _counted: set[GenerationId] = field(default_factory=set)  # state.json lacks their newest counts
 
@@ -144,23 +143,28 @@ class DiskWork:
         self.states[generation] = state
         self._counted.discard(generation)
 
-    def write_schema(self, generation: GenerationId, schema: str) -> None:
-        """Fixes the schema in generation.json. DiskError."""
+    def write_schema(
+        self, generation: GenerationId, schema: str, contradiction: str | None
+    ) -> None:
+        """Fixes the schema and its judgement in generation.json. DiskError."""
         path = self.of(generation).identity
-        if (known := read_generation(path)) is not None and known.schema is None:
-            write_generation(path, replace(known, schema=schema))
+        if (known := read_generation(path)) is not None and known.contradiction is None:
+            first = known.schema or schema
+            write_generation(path, replace(known, schema=first, contradiction=contradiction))
 
-    def facts(self, stream: StreamId, number: int, skipped: tuple[Skipped, ...] = ()) -> ShardFacts:
-        """Returns the facts of a sealed shard that is not published. `skipped` has the complete reasons;
-        the sidecar has only their beginnings."""
-        if skipped:
-            self._skipped[stream, number] = skipped
-        layout = self.of(generation_of(stream))
-        try:
-            head = read_head(layout.temporary_sidecar(number))
-        except DiskError:
-            return ShardFacts(0, 0, 0)  # it will not be published
-        return _facts(head, 0, 0)
+    def note_skipped(
+        self,
+        stream: StreamId,
+        number: int,
+        passed: Sequence[SkippedRecords],
+        skipped: Sequence[Skipped],
+    ) -> None:
+        """Keeps what a sealed shard skipped until it is published: its sidecar has only the beginnings of
+        the reasons."""
+        records = tuple(Skips(each.reason, 0, each.records, each.examples) for each in passed)
+        units = tuple(Skips(each.reason, 1, 0, (each.key,)) for each in skipped)
+        if records or units:
+            self._skipped[stream, number] = records + units
 
     def discard(self, stream: StreamId, numbers: Iterable[int]) -> None:
         """Removes sealed shards that will not be published. If the disk refuses, the next start removes
@@ -216,18 +220,16 @@ class DiskWork:
             raise
         return ev.Remade(generation, number, _facts(head, allocated, version))
 
-    def _count(self, generation: GenerationId, skipped: Sequence[Skipped]) -> None:
-        """Counts skipped units, for state.json. The log names as many units as state.json does."""
+    def _count(self, generation: GenerationId, skipped: Sequence[Skips]) -> None:
+        """Counts skipped units and records, for state.json. The log names as many as state.json does."""
         state = self.states.get(generation, State())
-        counts = dict(state.skipped)
         for each in skipped:
-            before = counts.get(each.reason, _NONE)
-            counts[each.reason] = before.with_key(each.key)
-            if len(counts[each.reason].examples) > len(before.examples):
-                named = {"dataset": generation.dataset, "key": ascii(each.key)[1:-1]}
-                _log.warning("unit skipped", **named, why=each.reason)
+            state, named = state.with_skips(each)
+            for example in named:
+                shown = {"dataset": generation.dataset, "key": ascii(example)[1:-1]}
+                _log.warning("skipped", **shown, why=each.reason)
         if skipped:
-            self.states[generation] = replace(state, skipped=counts)
+            self.states[generation] = state
             self._counted.add(generation)
 
     # --- searches
@@ -322,4 +324,5 @@ def generation_of(stream: StreamId) -> GenerationId:
 
 
 def _facts(head: Head, allocated: int, version: int) -> ShardFacts:
-    return ShardFacts(allocated, head.records, head.data_bytes, head.ended, head.digest, version)
+    counts = head.records, head.data_bytes, head.ended, head.digest
+    return ShardFacts(allocated, *counts, version, head.passed)

@@ -48,26 +48,29 @@ UnitsOrNone = tuple[Unit | None, ...]
 
 @dataclass(slots=True)
 class FedGeneration:
-    """A configured generation whose streams may be fed. `schema` is set once it is known."""
+    """A configured generation whose streams may be fed. `schema` is set once it is known, `judged`
+    once it was compared with the first records."""
 
     id: GenerationId
     layout: GenerationLayout
     listing: GenerationListing
     schema: dict[str, Any] | None = None
     shape: Shape | None = None
+    judged: bool = False
     describing: StreamId | None = None
-    """The stream that finds the schema; the others wait for it."""
+    """The stream that finds the schema, for which the others wait, and judges it."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(frozen=True, slots=True)
 class OneShard:
     """A stream that ends with one shard, of the units or parts of units that `read` returns from the
-    listing. A shard without a record is removed. `remade`: as of Open. `report` makes an event of the end,
-    in the thread of writes; None: the end is reported as of any stream."""
+    listing. A shard without a record is removed. `parts`, `remade`: as of Open. `report` makes an
+    event of the end, in the thread of writes; None: the end is reported as of any stream."""
 
     grant: Grant
     read: Callable[[], Awaitable[UnitsOrNone]]
+    parts: tuple[tuple[int, int, int, int], ...] = ()
     remade: dict[str, Any] | None = None
     report: Callable[[Sealed | Failed], ev.Event] | None = None
 
@@ -90,14 +93,15 @@ class _Stream:
 
 class Feeding:
     """`record` does a job in the thread of writes, and delivers its events: so the reports of a stream
-    become events in order. `described` stores a schema; `fetched` counts bytes of a dataset."""
+    become events in order. `described` stores a schema and its judgement; `fetched` counts bytes of a
+    dataset."""
 
     def __init__(
         self,
         executor: Executor,
         work: DiskWork,
         record: Callable[[Callable[[], list[ev.Event]]], None],
-        described: Callable[[GenerationId, dict[str, Any]], None],
+        described: Callable[[GenerationId, dict[str, Any], str | None], None],
         fetched: Callable[[str, int], None],
     ) -> None:
         self.generations: dict[GenerationId, FedGeneration] = {}
@@ -172,8 +176,8 @@ class Feeding:
             case Asks():
                 if stream is not None and stream.opened and stream.more == "listed":
                     self._feed(stream)
-            case Described(schema=schema):
-                self._learn(name, schema)
+            case Described():
+                self._learn(message)
             case Working(number=number, fetched_bytes=fetched, half=half):
                 self._count(stream, fetched)
                 if half:
@@ -222,10 +226,9 @@ class Feeding:
         def end() -> list[ev.Event]:
             if report is not None:
                 return [report(message)]
-            ended = self._work.facts(name, number, skipped).ended if has_file else 0
-            facts = ShardFacts(
-                message.allocated, message.records, message.data_bytes, ended, message.digest
-            )
+            self._work.note_skipped(name, number, message.passed, skipped)
+            counts = message.allocated, message.records, message.data_bytes, message.ended
+            facts = ShardFacts(*counts, message.digest, passed=message.num_passed)
             return [ev.Sealed(name, number, message.before, message.after, facts, skipped)]
 
         self._record(end)
@@ -243,12 +246,15 @@ class Feeding:
 
         self._record(end)
 
-    def _learn(self, name: StreamId, schema: dict[str, Any]) -> None:
-        generation = self.generations.get(generation_of(name))
-        if generation is not None and generation.schema is None:
-            generation.schema = schema
-            self._described(generation.id, schema)
-            self._end_describing(generation, name)
+    def _learn(self, message: Described) -> None:
+        generation = self.generations.get(generation_of(message.stream))
+        if generation is None or generation.judged:
+            return
+        generation.judged = message.contradiction is not None
+        if generation.schema is None or generation.judged:
+            generation.schema = generation.schema or message.schema
+            self._described(generation.id, generation.schema, message.contradiction)
+            self._schema_known(generation)
 
     # --- messages to a worker
 
@@ -270,14 +276,15 @@ class Feeding:
             return Open(
                 *(stream.id, command.cursor, units, command.until, generation.shape),
                 *(generation.schema, generation.listing.classes, command.condemned),
-                None if only is None else only.remade,
+                generation.describing == stream.id,
+                *((), None) if only is None else (only.parts, only.remade),
             )
 
         while generation.schema is None and generation.describing not in (None, stream.id):
             await generation.changed.wait()
             if self._streams.get(stream.id) is not stream:
                 return
-        if generation.schema is None:
+        if not generation.judged and generation.describing is None:
             generation.describing = stream.id
         stream.opened = True
         self._executor.send(first())
@@ -340,8 +347,12 @@ class Feeding:
     def _end_describing(self, generation: FedGeneration, name: StreamId) -> None:
         if generation.describing == name:
             generation.describing = None
-            generation.changed.set()
-            generation.changed = asyncio.Event()
+            self._schema_known(generation)
+
+    def _schema_known(self, generation: FedGeneration) -> None:
+        """Wakes the streams that wait for the schema: it is known, or one of them is to find it."""
+        generation.changed.set()
+        generation.changed = asyncio.Event()
 
     def _close(self, name: StreamId, *, awaited: bool) -> None:
         self._closes.setdefault(name, []).append(awaited)

@@ -1,15 +1,15 @@
-"""Finds the listed records that no live shard of a generation holds, by the sidecars and the listing."""
+"""Finds the listed records that no live shard of a generation covers, by the sidecars and the listing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachecd.disk.layout import GenerationLayout
-from cachecd.disk.sidecar import Head, is_lost, read_head, read_sidecar
+from cachecd.disk.sidecar import END, Head, is_lost, read_head, read_sidecar
 from cachecd.errors import DiskError
 from cachecd.model import Unit, etag_hash
 from cachecd.policy.values import Name, Piece
@@ -18,58 +18,36 @@ from cachecd_client._core import Sidecar
 
 @dataclass(slots=True)
 class HeldRecords:
-    """The records of some shards, for each unit: their number (`count`), the number after the last record
-    (`top`), whether a shard has the unit's last record (`ended`), the hash of the ETag, and whether two
-    versions of the unit are held (`mixed`). `lost`: shards whose sidecars are lost, so the missing records
-    are unknown. `proceed` is called before each sidecar is read."""
+    """What some shards cover, for each unit: whether all of it (`whole`), else the records of each shard
+    (`parts`); whether two versions of the unit are held (`mixed`); and the hash of the ETag. `lost`: shards
+    whose sidecars are lost, so the missing records are unknown."""
 
-    layout: GenerationLayout
-    count: NDArray[np.int64]
-    top: NDArray[np.int64]
-    ended: NDArray[np.bool_]
-    etag: NDArray[np.uint64]
+    whole: NDArray[np.bool_]
     mixed: NDArray[np.bool_]
-    proceed: Callable[[], None]
-    sidecars: list[Name] = field(default_factory=list)
+    etag: NDArray[np.uint64]
+    parts: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     lost: list[Name] = field(default_factory=list)
 
     def pieces(self, units: Sequence[Unit], excluded: frozenset[str]) -> list[Piece]:
         """Returns the missing records of these units. A unit with another version in the shards lacks
         nothing."""
         pieces = []
-        holes = []
         for unit in units:
-            number = unit.number
-            if unit.key in excluded:
+            number, at = unit.number, 0
+            is_known = number < len(self.whole)
+            if unit.key in excluded or (is_known and self.whole[number]):
                 continue
-            if number >= len(self.count) or not self.count[number]:
-                pieces.append(Piece(number))
-            elif not self.mixed[number] and self.etag[number] == etag_hash(unit.etag):
-                if self.count[number] != self.top[number]:
-                    holes.append(number)
-                if not self.ended[number]:
-                    pieces.append(Piece(number, int(self.top[number])))
-        return sorted([*pieces, *self._holes(holes)], key=lambda piece: piece[:2])
-
-    def _holes(self, numbers: Sequence[int]) -> Iterator[Piece]:
-        """Reads the sidecars again for units with gaps between their records."""
-        if not numbers:
-            return
-        held: dict[int, list[int]] = {number: [] for number in numbers}
-        for name in self.sidecars:
-            self.proceed()
-            sidecar = read_sidecar(self.layout.sidecar(*name))
-            wanted = np.isin(sidecar.units, np.array(numbers, np.uint64))
-            for unit, ordinal in zip(
-                sidecar.units[wanted].tolist(), sidecar.ordinals[wanted].tolist(), strict=True
-            ):
-                held[unit].append(ordinal)
-        for number, ordinals in held.items():
-            following = 0
-            for ordinal in sorted(set(ordinals)):
-                if ordinal > following:
-                    yield Piece(number, following, ordinal)
-                following = ordinal + 1
+            if is_known and self.etag[number] not in (0, etag_hash(unit.etag)):
+                continue
+            if is_known and self.mixed[number]:
+                continue
+            for first, stop in sorted(self.parts.get(number, ())):
+                if first > at:
+                    pieces.append(Piece(number, at, first))
+                at = max(at, stop)
+            if at < END:
+                pieces.append(Piece(number, at))
+        return sorted(pieces, key=lambda piece: piece[:2])
 
 
 def held_records(
@@ -78,12 +56,10 @@ def held_records(
     units: int,
     proceed: Callable[[], None] = lambda: None,
 ) -> HeldRecords:
-    """Reads the sidecars of these shards. `units`: the number of listed units. An error that `proceed`
-    raises ends the work. DiskError."""
-    counts = (np.zeros(units, np.int64), np.zeros(units, np.int64), np.zeros(units, np.bool_))
-    etags, mixed = np.zeros(units, np.uint64), np.zeros(units, np.bool_)
-    held = HeldRecords(layout, *counts, etags, mixed, proceed)
-    held.sidecars += shards
+    """Reads the sidecars of these shards; calls `proceed` before each: an error that it raises ends the
+    work. `units`: the number of listed units. DiskError."""
+    flags = np.zeros(units, np.bool_), np.zeros(units, np.bool_)
+    held = HeldRecords(*flags, np.zeros(units, np.uint64))
     for name in shards:
         proceed()
         try:
@@ -98,13 +74,12 @@ def held_records(
 
 
 def _add(held: HeldRecords, head: Head, sidecar: Sidecar) -> None:
-    units = sidecar.units.astype(np.int64)
-    np.add.at(held.count, units, 1)
-    np.maximum.at(held.top, units, sidecar.ordinals.astype(np.int64) + 1)
-    open_ = {skip.unit for skip in head.skipped}
-    open_ |= {lane.unit for lane in head.after.lanes} if head.after else set()
+    for unit, (first, stop) in head.intervals(unit for unit, *_ in sidecar.table).items():
+        if (first, stop) == (0, END):
+            held.whole[unit] = True
+        else:
+            held.parts.setdefault(unit, []).append((first, stop))
     for unit, _, _, etag in sidecar.table:
         digest = etag_hash(etag.decode("utf-8", "surrogatepass"))
         held.mixed[unit] |= bool(held.etag[unit]) and held.etag[unit] != digest
         held.etag[unit] = digest
-        held.ended[unit] |= unit not in open_

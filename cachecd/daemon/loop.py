@@ -298,9 +298,11 @@ class CacheLoop:
         started: Start = self._started
         generation, listing = started.configured[name], started.listings[name]
         layout = started.layout.generation(*generation)
-        shape = started.generations[generation].shape
+        known = started.generations[generation]
+        shape = known.shape
         self.feeding.generations[generation] = FedGeneration(
-            generation, layout, listing, started.work.schemas.get(generation), shape
+            *(generation, layout, listing, started.work.schemas.get(generation), shape),
+            judged=known.contradiction is not None,
         )
         dataset = self._config.datasets[name]
         return ListingKeeper(

@@ -16,7 +16,7 @@ from cachecd.daemon.disk_work import DiskWork, generation_of
 from cachecd.daemon.feeding import FedGeneration, Feeding, OneShard, UnitsOrNone
 from cachecd.daemon.held_records import HeldRecords, held_records
 from cachecd.disk import publish
-from cachecd.disk.sidecar import is_lost, read_sidecar
+from cachecd.disk.sidecar import END, Head, is_lost, read_head, read_sidecar
 from cachecd.errors import DiskError
 from cachecd.listing.table import MOST_AT_ONCE
 from cachecd.model import StreamId, Unit
@@ -92,8 +92,13 @@ class Refetch:
                 for unit, piece in zip(units, command.pieces, strict=True)
             )
 
+        parts = tuple(
+            (place, piece.unit, piece.record, piece.stop or 0)
+            for place, piece in enumerate(command.pieces)
+            if piece.record or piece.stop
+        )
         path = str(fed.layout.temporary(command.number))
-        self._feeding.make(OneShard(Grant(command.stream, command.number, path), read))
+        self._feeding.make(OneShard(Grant(command.stream, command.number, path), read, parts))
 
     # --- damaged shards
 
@@ -103,6 +108,7 @@ class Refetch:
         assert fed.shape is not None, "the generation has shards"
         try:
             path = fed.layout.sidecar(number, version)
+            head = await asyncio.to_thread(read_head, path)
             sidecar = await asyncio.to_thread(read_sidecar, path)
         except DiskError as error:
             if not is_lost(error):
@@ -112,7 +118,7 @@ class Refetch:
             return
         if command.drop:
             await asyncio.to_thread(publish.drop_data, fed.layout, number, version)
-        parts = list(_parts(sidecar))
+        parts = list(_parts(head, sidecar))
 
         async def read() -> UnitsOrNone:
             units = await self._listed(fed, [part.number for part in parts])
@@ -125,13 +131,16 @@ class Refetch:
         meta.pop("schema", None)
         name = StreamId(*generation, fed.shape.streams + 1 + number)
         grant = Grant(name, number, str(fed.layout.temporary(number, version + 1)))
-        self._feeding.make(OneShard(grant, read, meta, partial(self._remade, command)))
+        made = partial(self._remade, command)
+        self._feeding.make(OneShard(grant, read, remade=meta, report=made))
 
     def _remade(self, command: do.RemakeShard, end: Sealed | Failed) -> ev.Event:
         """Publishes the next version."""
         generation, number = command.generation, command.number
         if isinstance(end, Failed):
             return ev.RemakeFailed(generation, number, end.reason)
+        if end.end == "full":  # a record that could not be used then can be used now
+            return ev.RemakeFailed(generation, number, "its records take more room than before")
         if not end.records:
             return ev.RemakeFailed(generation, number, "none of its records can be fetched now")
         try:
@@ -168,20 +177,14 @@ class Refetch:
         task.add_done_callback(end)
 
 
-def _parts(sidecar: Sidecar) -> Iterator[Unit]:
-    """The runs of records of each unit, in the order of their first records. The size is not known."""
-    runs: dict[int, list[list[int]]] = {}
-    for index, record in zip(sidecar.indices.tolist(), sidecar.ordinals.tolist(), strict=True):
-        of_unit = runs.setdefault(index, [])
-        if of_unit and of_unit[-1][1] == record:
-            of_unit[-1][1] += 1
-        else:
-            of_unit.append([record, record + 1])
-    table: Sequence[tuple[int, bytes, int, bytes]] = sidecar.table
-    for index, of_unit in runs.items():
-        unit, key, begin, etag = table[index]
-        for record, stop in of_unit:
-            yield Unit(unit, _text(key), 0, _text(etag), begin, record=record, stop=stop)
+def _parts(head: Head, sidecar: Sidecar) -> Iterator[Unit]:
+    """The parts of units between the shard's cursors, of those that have records in it. The size is not
+    known."""
+    covered = head.intervals(unit for unit, *_ in sidecar.table)
+    for unit, key, begin, etag in sidecar.table:
+        first, stop = covered[unit]
+        stop = 0 if stop == END else stop
+        yield Unit(unit, _text(key), 0, _text(etag), begin, record=first, stop=stop)
 
 
 def _text(encoded: bytes) -> str:

@@ -82,29 +82,38 @@ class Requests:
 
     def _message(self, command: ToClient, due: _Due) -> protocol.Reply:
         match command:
-            case do.ReplyGranted(_, lease, coverage, note):
+            case do.ReplyGranted(_, lease, coverage, note, records, skipped):
                 why = self._cache.why_nothing_comes(due.dataset)
                 layout = self._cache.layout
                 manifest = layout.manifest(lease).relative_to(layout.root)
                 about = (str(layout.root), str(manifest), coverage, note, why)
-                return protocol.Granted(due.id, lease, *about)
+                odd = (
+                    f"{records} of {records + skipped} records, {skipped} skipped"
+                    f" ({'; '.join(self._reasons(due.dataset))})"
+                )
+                return protocol.Granted(due.id, lease, *about, odd if skipped else "")
             case do.ReplyWaiting(_, have, want, reason):
                 rate = self._cache.rate(due.dataset)
                 reason = self._cache.why_nothing_comes(due.dataset) or reason
                 return protocol.Waiting(due.id, have, want, rate, reason)
             case do.ReplyRefused(_, "skipped", message):
                 # Here, because nobody can ask a daemon that ends with its trainer.
-                skipped = self._cache.status()["datasets"][due.dataset]["skipped"]["reasons"]
-                reasons = [
-                    f"{about['units']} x {reason} (for example {', '.join(about['examples'][:2])})"
-                    for reason, about in list(skipped.items())[:3]
-                ]
-                message = f"{message}: {'; '.join(reasons) or 'their keys are excluded'}"
+                reasons = "; ".join(self._reasons(due.dataset)) or "their keys are excluded"
+                message = f"{message}: {reasons}"
                 return protocol.Refused(due.id, "impossible", message)
             case do.ReplyRefused(_, code, message):
                 return protocol.Refused(due.id, code, message)
             case do.ReplyDone():
                 return protocol.Done(due.id)
+
+    def _reasons(self, dataset: str) -> list[str]:
+        """Returns the usual reasons for which units or records of a dataset are skipped."""
+        skipped = self._cache.status()["datasets"][dataset]["skipped"]["reasons"]
+        return [
+            f"{about['units'] + about['records']} x {reason} (for example "
+            f"{', '.join(about['examples'][:2])})"
+            for reason, about in list(skipped.items())[:3]
+        ]
 
     def _name(self, id: str, dataset: str, answer: Answer) -> str:
         """Names a request for the policy."""

@@ -38,7 +38,7 @@ from cachecd.disk.start import (
     take_inventory,
 )
 from cachecd.errors import DamagedError
-from cachecd.model import MISFIT, Shape
+from cachecd.model import Shape
 from cachecd.policy import events as ev
 from cachecd.policy.fit import set_size
 from cachecd.policy.generation import Generation as Counted
@@ -287,7 +287,7 @@ def _inspect(
         known.shape,
         tuple(Head(*head) for head in inventory.heads),
         inventory.shards,
-        _misfits(state),
+        known.contradiction,
         figures,
         damaged,
     )
@@ -303,12 +303,6 @@ def _figures(layout: Layout, dataset: str) -> Figures:
     if unknown := sorted(figures.keys() - {field.name for field in fields(Rotation)}):
         _log.warning("unknown figures in rotation.json ignored", dataset=dataset, names=unknown)
     return figures
-
-
-def _misfits(state: State) -> tuple[int, str]:
-    misfits = [each for each in state.skipped.items() if each[0].startswith(MISFIT)]
-    reasons = (f"{skips.examples[0]!r}: {reason}" for reason, skips in misfits if skips.examples)
-    return sum(skips.count for _, skips in misfits), next(reasons, "")
 
 
 def _names(lease: Lease, generation: GenerationId) -> list[tuple[int, int]]:

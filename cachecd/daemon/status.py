@@ -61,13 +61,14 @@ def _dataset(policy: Policy, dataset: Dataset, state: State, now: float) -> dict
     table, opened = gen.table, [s for s in gen.streams if s.open]
     shards = table.select()
     passes = min((s.cursor.pass_ for s in gen.streams), default=0)
-    skipped = sorted(state.skipped.items(), key=lambda each: -each[1].count)[:_MOST_REASONS]
+    skipped = sorted(state.skipped.values(), key=lambda each: -(each.units + each.records))
     return {
         "generation": gen.id.name,
         "pinned": dataset.rules.pin,
         "whole": gen.is_whole,
         "shards": table.num_live,
         "records": shards.records,
+        "skipped_records": shards.passed,
         "data_bytes": shards.data_bytes,
         "allocated": table.total,
         "retired_shards": table.count(Status.RETIRING) + table.num_kept,
@@ -93,10 +94,15 @@ def _dataset(policy: Policy, dataset: Dataset, state: State, now: float) -> dict
         "stopped": "",  # until the workers were looked at
         "contradicted": bool(gen.contradicted),
         "skipped": {
-            "units": sum(each.count for each in state.skipped.values()),
+            "units": sum(each.units for each in skipped),
+            "records": sum(each.records for each in skipped),
             "reasons": {
-                reason: {"units": each.count, "examples": list(each.examples)}
-                for reason, each in skipped
+                each.reason: {
+                    "units": each.units,
+                    "records": each.records,
+                    "examples": list(each.examples),
+                }
+                for each in skipped[:_MOST_REASONS]
             },
         },
         "older": [_older(each) for each in dataset.older],
@@ -166,6 +172,7 @@ def _lease(policy: Policy, state: LeaseState) -> dict[str, Any]:
         "job": lease.job,
         "epoch": lease.epoch,
         "records": lease.num_records,
+        "skipped_records": lease.num_skipped,
         "held": False,  # until its locks were looked at
         "ranks": lease.ranks,
         "held_by": sorted(state.held_by),

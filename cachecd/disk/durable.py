@@ -7,18 +7,19 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from cachecd.disk.filesystem import open_carefully, refusing, regular_size, sync_directory
 from cachecd.disk.layout import NEW
 from cachecd.errors import DamagedError
-from cachecd.model import Cursor
+from cachecd.model import Cursor, kind_of
 
 Content = TypeVar("Content")
 
-_EXAMPLES = 10  # of skipped units, for each reason
+_EXAMPLES = 10  # of what was skipped, for each reason
+_REASONS = 1000  # more kinds of reasons are counted with the last one
 
 
 def read(path: Path) -> bytes | None:
@@ -124,30 +125,43 @@ def read_json(path: Path, decode: Callable[[Any], Content], remedy: str) -> Cont
 
 @dataclass(frozen=True, slots=True)
 class Skips:
-    """The number of units that were skipped for one reason, and some of their keys."""
+    """The numbers of units and of single records that were skipped for reasons of one kind; the first
+    reason; and some of them, by key, or by key and sample."""
 
-    count: int = 0
-    examples: tuple[str, ...] = ()
-
-    def with_key(self, key: str) -> Skips:
-        """Counts one more unit."""
-        examples = self.examples if len(self.examples) == _EXAMPLES else (*self.examples, key)
-        return Skips(self.count + 1, examples)
+    reason: str
+    units: int
+    records: int
+    examples: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class State:
     """The content of state.json. `heads`: for each stream the j of the next shard, and the cursor at which
-    that shard begins; the last entry is for supplements. `skipped`: by reason."""
+    that shard begins; the last entry is for supplements. `skipped`: by kind of reason."""
 
     heads: tuple[tuple[int, Cursor], ...] = ()
     skipped: Mapping[str, Skips] = field(default_factory=dict)
+
+    def with_skips(self, more: Skips) -> tuple[State, tuple[str, ...]]:
+        """Returns the state with more skips, and those of their examples that are kept."""
+        kind = kind_of(more.reason)
+        if kind not in self.skipped and len(self.skipped) == _REASONS:
+            *_, kind = self.skipped
+        before = self.skipped.get(kind, Skips(more.reason, 0, 0, ()))
+        kept = more.examples[: _EXAMPLES - len(before.examples)]
+        after = Skips(
+            before.reason,
+            before.units + more.units,
+            before.records + more.records,
+            before.examples + kept,
+        )
+        return State(self.heads, {**self.skipped, kind: after}), kept
 
 
 def write_state(path: Path, state: State) -> None:
     """Replaces state.json. DiskError."""
     heads = [[following, cursor.pack()] for following, cursor in state.heads]
-    skipped = {why: [skips.count, list(skips.examples)] for why, skips in state.skipped.items()}
+    skipped = [list(astuple(skips)) for skips in state.skipped.values()]
     write_json(path, {"heads": heads, "skipped": skipped})
 
 
@@ -160,8 +174,8 @@ def read_state(path: Path) -> State:
             (_count(following), Cursor.unpack(cursor)) for following, cursor in content["heads"]
         ]
         skipped = {
-            why: Skips(_count(count), tuple(map(str, examples)))
-            for why, (count, examples) in content["skipped"].items()
+            kind_of(why): Skips(str(why), _count(units), _count(records), tuple(map(str, examples)))
+            for why, units, records, examples in content["skipped"]
         }
         return State(tuple(heads), skipped)
 

@@ -33,6 +33,7 @@ class Generation:
     """The content of generation.json. `made`: when the directory was made, in seconds since 1970.
 
     `shape` is None until the first block of the listing ends, `schema` until the first record is made.
+    `contradiction`: why most of the first records contradict the schema, or ""; None until that is known.
     """
 
     identity: Mapping[str, Json]
@@ -41,6 +42,7 @@ class Generation:
     shard_size: int
     shape: Shape | None = None
     schema: str | None = None
+    contradiction: str | None = None
 
 
 def write_generation(path: Path, generation: Generation) -> None:
@@ -66,10 +68,12 @@ def read_generation(path: Path) -> Generation | None:
                 "shard_size": int(shard_size),
                 "shape": None | dict() as fixed,
                 "schema": None | str() as schema,
+                "contradiction": None | str() as contradiction,
             }:
                 if schema is not None:
                     json.loads(schema)
-                return Generation(identity, made, seed, shard_size, _shape(fixed, seed), schema)
+                shape = _shape(fixed, seed)
+                return Generation(identity, made, seed, shard_size, shape, schema, contradiction)
         raise ValueError("expected a generation")
 
     return read_json(path, decode, ". Remove its directory to fetch the dataset again")

@@ -9,7 +9,7 @@ import errno
 import json
 import re
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,9 @@ from cachecd_client.errors import CorruptError
 LOST = (errno.ENOENT, errno.EIO)
 """What the disk says of a file that is lost."""
 
+END = 1 << 32
+"""Above every record of a unit."""
+
 _GENERATION = re.compile(r'"generation": ?"([^"]*)"')
 _NUMBER = re.compile(r'"number": ?(\d+)')
 
@@ -32,8 +35,8 @@ _NUMBER = re.compile(r'"number": ?(\d+)')
 class Head:
     """The beginning of a sidecar. A start reads only this part.
 
-    `before` and `after`: the cursors of the shard's stream. `ended`: the number of units whose last record
-    is in this shard.
+    `before` and `after`: the cursors of the shard's stream. `ended` and `passed` are those of
+    ShardFacts, `parts` those of sampler.messages.Open.
     """
 
     records: int
@@ -42,20 +45,38 @@ class Head:
     before: Cursor | None
     after: Cursor | None
     ended: int
+    passed: int
     skipped: tuple[Skipped, ...]
+    parts: tuple[tuple[int, int, int, int], ...]
+
+    def intervals(self, units: Iterable[int]) -> dict[int, tuple[int, int]]:
+        """Returns of each unit the records that the shard covers, whether they could be used or not, as
+        (first, stop); stop END: to the unit's end. `units`: those that have records in the shard."""
+        before, after = self.before or Cursor(), self.after or Cursor()
+        parts = [part for part in self.parts if part[0] < after.place]
+        firsts = {lane.unit: lane.record for lane in before.lanes}
+        firsts |= {unit: record for _, unit, record, _ in parts}
+        stops = {unit: stop for _, unit, _, stop in parts if stop}
+        stops |= {lane.unit: lane.record for lane in after.lanes}
+        stops |= {skip.unit: skip.record for skip in self.skipped}
+        covered = {
+            unit: (firsts.get(unit, 0), stops.get(unit, END)) for unit in {*units, *firsts, *stops}
+        }
+        return {unit: part for unit, part in covered.items() if part[0] < part[1]}
 
 
 def read_head(path: Path) -> Head:
     """Reads only the header and the meta text of a sidecar. LostError: the sidecar is damaged or missing,
     or it is the sidecar of another shard. DiskError: the disk refuses to read it."""
     with _lost(path):
-        text, records, data_bytes, digest, units = _core.read_sidecar_head(str(path))
+        text, records, data_bytes, digest, _ = _core.read_sidecar_head(str(path))
         _refuse_other(path, text)
         meta = json.loads(text)
         before, after = (_cursor(meta.get(name)) for name in ("before", "after"))
         skipped = tuple(Skipped(*row) for row in meta.get("skipped", ()))
-        ended = max(0, units - _open(before, after))
-        return Head(records, data_bytes, digest, before, after, ended, skipped)
+        parts = tuple(map(tuple, meta.get("parts", ())))
+        counts = meta.get("ended", 0), meta.get("passed", 0)
+        return Head(records, data_bytes, digest, before, after, *counts, skipped, parts)
 
 
 def read_sidecar(path: Path) -> _core.Sidecar:
@@ -90,14 +111,6 @@ def is_lost(error: DiskError) -> bool:
     cause = error.__cause__
     is_unread = isinstance(cause, OSError) and cause.errno in LOST
     return isinstance(error, LostError) or is_unread
-
-
-def _open(before: Cursor | None, after: Cursor | None) -> int:
-    """Returns the number of units that have records in the shard and are not at their end."""
-    if before is None or after is None:
-        return 0
-    begun = {(lane.block, lane.place): lane.record for lane in before.lanes}
-    return sum(lane.record > begun.get((lane.block, lane.place), 0) for lane in after.lanes)
 
 
 def _cursor(packed: str | None) -> Cursor | None:

@@ -15,11 +15,11 @@ from cachecd.model import ShardFacts
 
 _HEADER = struct.Struct("<8sIQ16s")  # magic, version, rows, digest of the rows
 _MAGIC = b"CACHECDS"
-_VERSION = 2
+_VERSION = 3
 _ROW = np.dtype(  # the number, and the fields of ShardFacts
     [
         *(("number", "<u8"), ("allocated", "<u8"), ("records", "<u4"), ("data_bytes", "<u8")),
-        *(("ended", "<u4"), ("digest", "<u8"), ("version", "<u4")),
+        *(("ended", "<u4"), ("digest", "<u8"), ("version", "<u4"), ("passed", "<u4")),
     ]
 )
 

@@ -339,7 +339,8 @@ class _Inspection:
         self, name: Name, head: Head | None, status: str, elders: list[tuple[int, int]]
     ) -> None:
         known = (head.records, head.data_bytes, head.ended, head.digest) if head else (0, 0, 0, 0)
-        facts = ShardFacts(self._files.allocated[name], *known, name[1])
+        passed = head.passed if head else 0
+        facts = ShardFacts(self._files.allocated[name], *known, name[1], passed)
         self._shards.append(ShardFound(name[0], facts, status, tuple(elders)))
 
     def _head(self, name: Name) -> Head | None:

@@ -70,7 +70,8 @@ class Leases:
         coverage = self._room.datasets[state.lease.dataset].generation.coverage
         for request, is_repeated in state.requests.items():
             note = state.repeats if is_repeated else state.note
-            self._out.append(do.ReplyGranted(request, state.lease.id, coverage, note))
+            counts = state.lease.num_records, state.lease.num_skipped
+            self._out.append(do.ReplyGranted(request, state.lease.id, coverage, note, *counts))
         state.requests.clear()
 
     def _refusal(self, event: AcquireAsked) -> tuple[str, str] | None:
@@ -178,7 +179,7 @@ class Leases:
                 dataset.epoch = max(dataset.epoch, event.epoch - 1)
         else:
             is_ready = self._is_ready(dataset, event.job, bool(older))
-        is_ready = is_ready and not gen.contradicted
+        is_ready = is_ready and gen.is_judged
         identity = gen.id.name.partition("-")[0]  # HASH-2 replaces HASH, whose listing is damaged
         twins = [each for each in older if each.id.name.partition("-")[0] == identity]
         if twins and twins[0].table.live_bytes > gen.table.live_bytes:

@@ -185,12 +185,15 @@ class EndLease(NamedTuple):
 
 class ReplyGranted(NamedTuple):
     """The rank may lock this manifest. `coverage`: the share of the units that were ever cached. `note`:
-    why the set is the set of an earlier epoch, or lacks shards; or ""."""
+    why the set is the set of an earlier epoch, or lacks shards; or "". `records` and `skipped`: those of
+    the lease."""
 
     request: str
     lease: str
     coverage: float
     note: str = ""
+    records: int = 0
+    skipped: int = 0
 
 
 class ReplyDone(NamedTuple):

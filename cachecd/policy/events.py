@@ -39,8 +39,8 @@ class Configured(NamedTuple):
 
 class GenerationFound(NamedTuple):
     """A directory that a start found or made; `heads` has one entry for each stream, then the supplements'
-    (whose cursor means nothing). `misfits`: how many units were skipped because their schema is another,
-    and why one of them was. `figures`: what KeepFigures wrote last, if the generation is configured.
+    (whose cursor means nothing). `contradiction`: as of Judged; None: the schema is not judged yet.
+    `figures`: what KeepFigures wrote last, if the generation is configured.
     `damaged`: why generation.json cannot be read: the shards are never leased, and the first to make room.
     Generations of a dataset come newest first, damaged ones last."""
 
@@ -49,7 +49,7 @@ class GenerationFound(NamedTuple):
     shape: Shape | None = None
     heads: tuple[Head, ...] = ()
     shards: tuple[ShardFound, ...] = ()
-    misfits: tuple[int, str] = (0, "")
+    contradiction: str | None = None
     figures: Figures = NO_FIGURES
     damaged: str = ""
 
@@ -125,6 +125,14 @@ class CursorRead(NamedTuple):
     generation: GenerationId
     number: int
     before: Cursor
+
+
+class Judged(NamedTuple):
+    """The first records of a generation were compared with its schema. `contradiction`: why most of them
+    contradict it, or ""."""
+
+    generation: GenerationId
+    contradiction: str
 
 
 class HalfFull(NamedTuple):
@@ -281,7 +289,7 @@ class LeaseUnheld(NamedTuple):
 
 Event = (
     Configured | GenerationFound | LeaseFound | Started | Measured | Done | DiskRefused
-    | Tick | Draining | Listed | CursorRead | HalfFull | Sealed | Failed | StreamClosed
+    | Tick | Draining | Listed | CursorRead | Judged | HalfFull | Sealed | Failed | StreamClosed
     | Published | PublishRefused | MissingFound | DamageReported | ShardVerified | ShardLost | Remade
     | RemakeFailed | ExcludeAsked | HoldersFound | AcquireAsked | RankHolds | Delivered | LeaseUnheld
 )  # fmt: skip

@@ -12,16 +12,15 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from cachecd.model import MISFIT, Cursor, Shape, StreamId
+from cachecd.model import Cursor, Shape, StreamId
 from cachecd.policy import commands as do
-from cachecd.policy.events import GenerationFound, Listed, Sealed
+from cachecd.policy.events import GenerationFound, Listed
 from cachecd.policy.pause import Pause
 from cachecd.policy.shard_table import ShardTable, Status
 from cachecd.policy.streams import Blocks, Stream
 from cachecd.policy.supplements import Supplements
 from cachecd.policy.values import Head, Name
 
-_ENOUGH = 50  # units, to judge a schema by
 _STATUS = {"live": Status.LIVE, "lost": Status.LIVE}
 _STATUS |= {"damaged": Status.QUARANTINED, "excluded": Status.QUARANTINED}
 
@@ -59,7 +58,7 @@ class Generation:
         self.remaking: dict[int, tuple[do.RemakeShard, int]] = {}
         self.units = self.completed = self.num_retired = self.source_bytes = 0
         self.reason = ""
-        self._fits, (self._misfits, self._misfit) = 0, start.misfits
+        self.contradiction = start.contradiction
         self.writes_shape = False
         self.has_resumed = False  # its streams began where a run that resumes was
         self._out = out
@@ -74,7 +73,6 @@ class Generation:
             stream.next = stream.behind = head.next
             stream.cursor = head.cursor
         self.supplements.next = supplements.next
-        self._fits = sum(facts.ended for _, facts, _, _ in start.shards)
         shards = sorted(start.shards)
         self.table.load((n, facts, _STATUS[s]) for n, facts, s, _ in shards if s != "old")
         for number, facts, status, elders in shards:
@@ -86,14 +84,6 @@ class Generation:
                 self._lost.append(number)
             elif status in ("excluded", "damaged"):
                 self.repairs[number] = Repair(status == "excluded", status == "damaged", True)
-
-    def note_schema(self, sealed: Sealed) -> None:
-        """Counts the units of a sealed shard whose schema equals that of the first record, and those with
-        another schema."""
-        reasons = [f"{s.key!r}: {s.reason}" for s in sealed.skipped if s.reason.startswith(MISFIT)]
-        self._fits += sealed.facts.ended
-        self._misfits += len(reasons)
-        self._misfit = reasons[-1] if reasons else self._misfit
 
     def started(self) -> None:
         """Ends a start: unlinks files that no lease names, retires shards whose sidecar is lost."""
@@ -140,7 +130,12 @@ class Generation:
 
     def may_lease(self, split: str) -> bool:
         """Whether a set of a dataset with this split may have shards of this generation."""
-        return self.split == split and not self.damaged
+        return self.split == split and not self.damaged and self.is_judged
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether its first records fit its schema. A whole generation is not judged any more."""
+        return self.is_whole if self.contradiction is None else not self.contradiction
 
     @property
     def is_whole(self) -> bool:
@@ -165,14 +160,12 @@ class Generation:
 
     @property
     def contradicted(self) -> str:
-        """Returns why nothing is made or leased: most units have another schema than the first record. Else
-        ""."""
-        name, units = self.id.dataset, self._fits + self._misfits
-        if not 2 * self._misfits > units >= min(_ENOUGH, self.units):
+        """Returns why nothing is made or leased: most first records contradict the schema. Else ""."""
+        if not self.contradiction:
             return ""
+        name = self.id.dataset
         return (
-            f"{self._misfits} of the {units} units that were looked at contradict the schema of the first "
-            f"record of {name}: {self._misfit}. Correct the source or the transform, and raise "
+            f"{name}: {self.contradiction}. Correct the source or the transform, and raise "
             f"datasets.{name}.generation; or make one dataset for each kind of record"
         )
 

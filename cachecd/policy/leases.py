@@ -82,4 +82,5 @@ def new_lease(
         ranks=event.local_world_size,
         place=gen.place,
         source_records=gen.source_records,
+        num_skipped=shards.passed,
     )

@@ -130,6 +130,8 @@ class Policy:
                 if dataset and dataset.generation.id == name:
                     dataset.generation.listed(event, dataset.rules.awaits_classes)
                     dataset.source.refused = event.reason if event.doubted else ""
+            case ev.Judged(name, contradiction):
+                self.room.by_id[name].contradiction = contradiction
             case ev.CursorRead(name, number, before):
                 self.room.by_id[name].cursor_read(number, before)
             case _ if isinstance(event, Report):

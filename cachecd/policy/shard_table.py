@@ -1,7 +1,7 @@
 """The shard table of one generation: which shards are live, quarantined or retired, and which files are
 left only because a lease names them.
 
-Compact (37 bytes a shard), because a generation may have 100,000 shards. A stream's shards are an
+Compact (41 bytes a shard), because a generation may have 100,000 shards. A stream's shards are an
 interval of its numbers: each stream has one array, indexed by j minus the first j. Pure.
 """
 
@@ -21,7 +21,7 @@ from cachecd.policy.values import Intervals, Lease, Name
 _ROW = np.dtype(  # the fields of ShardFacts, then the status
     [
         ("allocated", "<i8"), ("records", "<u4"), ("data_bytes", "<i8"), ("ended", "<u4"),
-        ("digest", "<u8"), ("version", "<u4"), ("status", "u1"),
+        ("digest", "<u8"), ("version", "<u4"), ("passed", "<u4"), ("status", "u1"),
     ]
 )  # fmt: skip
 _NO_FACTS = ShardFacts(0, 0, 0)
@@ -53,6 +53,7 @@ class ShardSet:
     intervals: Intervals
     versions: tuple[Name, ...]
     records: int
+    passed: int
     data_bytes: int
     allocated: int
     digest: int
@@ -300,11 +301,12 @@ class ShardTable:
     def set_of(self, intervals: Intervals) -> ShardSet:
         """The sums over these numbers, without UNLINKED shards."""
         versions: list[Name] = []
-        records = data = allocated = digest = 0
+        records = passed = data = allocated = digest = 0
         for stream, first, last in intervals:
             column = self._columns[stream]
             rows = column.slice(first, last)
             records += int(rows["records"].sum())
+            passed += int(rows["passed"].sum())
             data += int(rows["data_bytes"].sum())
             allocated += int(rows["allocated"].sum())
             digest += int(rows["digest"].sum())
@@ -312,7 +314,8 @@ class ShardTable:
                 number = (max(first, column.base) + row) * (self.streams + 1) + stream
                 versions.append((number, int(rows["version"][row])))
         versions.sort()  # by number; they were found by stream
-        return ShardSet(intervals, tuple(versions), records, data, allocated, digest % (1 << 64))
+        digest %= 1 << 64
+        return ShardSet(intervals, tuple(versions), records, passed, data, allocated, digest)
 
     def has_quarantined(self, intervals: Intervals) -> bool:
         rows = (self._columns[stream].slice(first, last) for stream, first, last in intervals)

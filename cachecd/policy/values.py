@@ -72,7 +72,8 @@ class Lease(NamedTuple):
 
     `versions` are the numbers whose version is not 0. `ranks`: how many processes share the lease.
     `place`: the least place of all streams when it was granted. `fingerprint` names the records.
-    `source_records`: about how many records the source has; 0 if that is not known.
+    `source_records`: about how many records the source has; 0 if that is not known. `num_skipped`: how many
+    records between those of the set were passed over.
     """
 
     id: str
@@ -92,6 +93,7 @@ class Lease(NamedTuple):
     ranks: int
     place: int
     source_records: int = 0
+    num_skipped: int = 0
 
 
 class Resume(NamedTuple):

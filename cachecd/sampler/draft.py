@@ -1,4 +1,4 @@
-"""The shard that is being written: which records fit, and their schema."""
+"""The shard that is being written: which records fit, which are passed over, and their schema."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ from typing import Any
 import numpy as np
 from typing_extensions import Buffer
 
-from cachecd.errors import DiskError, UnitError
-from cachecd.model import MISFIT, Cursor, Skipped, Unit, encoded
+from cachecd.errors import DiskError, RecordError
+from cachecd.model import MISFIT, Cursor, Skipped, SkippedRecords, Unit, encoded, kind_of
 from cachecd.sampler.encoding import encode, infer
 from cachecd_client._core import ShardWriter, write_sidecar
 from cachecd_client.errors import CorruptRecordError, SchemaError
 from cachecd_client.schema import Schema
 
 # Of the capacity, bytes that are kept for the part of the meta text that is known only at the end: two
-# cursors, and one skipped unit more than fit into `skips`.
-_END, _LAST_SKIP = 2048, 2048
+# cursors and two counts, and one skipped unit more than fit into `skips`.
+_END, _LAST_SKIP = 2048 + 128, 2048
 # A skipped unit in the meta text takes the JSON of its key, which is left out if it is longer than that,
 # and this. Reasons differ from run to run, and which units a shard skips must not depend on them.
 _LONGEST_KEY, _SKIPPED, _LONGEST_REASON = 1024, 256, 128
 _SIDECAR = ".idx"  # behind the name of a shard's file
+_TRIAL = 1000  # records by which a schema is judged
+_MOST_KINDS, _MOST_EXAMPLES = 20, 10  # of the reasons for which records are passed over
 _WIDE = 1 << 62  # as wide as any number in the meta text
+Examples = tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -44,8 +47,9 @@ class Draft:
     is sealed or aborted, `go_on` begins the next shard in the same draft.
 
     The files are created with the first record, and removed by `abort`. `schema` is the dataset's schema;
-    if it is None, the first record decides, and `described` is called once. All failures of the disk are
-    DiskError with the OSError as cause.
+    if it is None, the first record decides, and `described` is called with the schema and None. Whoever
+    fixed the schema, or is to `judge` it, calls `described` once more, with why most of the first records
+    contradict the schema, or "". All failures of the disk are DiskError with the OSError as cause.
 
     The records that fit follow from the records, the keys and ETags of their units, `meta` less its
     numbers, and the schema, and never from facts that are known only at the end. `skips`: bytes of the
@@ -57,10 +61,11 @@ class Draft:
         path: str,
         capacity: int,
         schema: Schema | None,
-        described: Callable[[Schema], None],
+        described: Callable[[Schema, str | None], None],
         meta: Mapping[str, Any],
         classes: tuple[str, ...] = (),
         skips: int | None = None,
+        judge: bool = True,
     ) -> None:
         self.path = path
         self.capacity = capacity
@@ -73,6 +78,12 @@ class Draft:
         self._kept = 0 if skips is None else _END + skips + _LAST_SKIP
         self._writer: ShardWriter | None = None
         self._named: set[int] = set()  # units that the writer knows
+        self._passed: dict[int, list[SkippedRecords]] = {}  # by unit; a reason of each kind
+        self.num_passed = 0
+        """How many records were passed over."""
+        self._judges = judge
+        self._fits = self._failed = self._misfits = 0  # of the first records
+        self._misfit = ""
 
     def go_on(self, path: str, meta: Mapping[str, Any]) -> None:
         """Begins the next shard. The last shard must be sealed or aborted."""
@@ -80,6 +91,7 @@ class Draft:
         self.path = path
         self._meta = dict(meta)
         self.full = False
+        self._passed, self.num_passed = {}, 0
 
     @property
     def records(self) -> int:
@@ -102,7 +114,24 @@ class Draft:
         """Fixes the schema, unless the dataset has one already."""
         if self.schema is None:
             self.schema = schema
-            self._described(schema)
+            self._described(schema, None)
+
+    def judge(self) -> None:
+        """Judges the schema by the records so far, unless that is done, or another stream's work."""
+        if not self._judges or self.schema is None:
+            return
+        self._judges, seen = False, self._fits + self._misfits
+        why = f"{self._misfits} of the first {seen} records contradict the schema: {self._misfit}"
+        self._described(self.schema, why if self._misfits * 2 > seen else "")
+
+    def _try(self, fits: int, failed: int = 0, misfits: int = 0) -> None:
+        if not self._judges:
+            return
+        self._fits += fits
+        self._failed += failed
+        self._misfits += misfits
+        if self._fits + self._failed + self._misfits >= _TRIAL:
+            self.judge()
 
     def _schema_of(self, record: Mapping[str, Any]) -> Schema:
         schema = infer(record)
@@ -122,7 +151,7 @@ class Draft:
     def add(self, record: Mapping[str, Any], unit: Unit, ordinal: int) -> bool:
         """Appends a record. Returns False if it does not fit any more.
 
-        UnitError if the record does not match the schema, or would not fit into an empty shard either.
+        RecordError if the record does not match the schema, or would not fit into an empty shard either.
         """
         try:
             if self.schema is None:
@@ -133,12 +162,42 @@ class Draft:
             reason = str(error)
             if self.schema is not None and not reason.startswith(MISFIT):
                 reason = f"{MISFIT}: {reason}"
-            raise UnitError(reason) from error
+            raise RecordError(reason) from error
         with self._disk():
             fits = self._open(unit).append(body, unit.number, ordinal)
-        if not fits:
+        if fits:
+            self._try(1)
+        else:
             self.refuse(len(body))
         return fits
+
+    def pass_over(self, unit: Unit, ordinal: int, error: RecordError) -> None:
+        """Counts a record that cannot be used."""
+        is_misfit = str(error).startswith(MISFIT)
+        example = f"{unit.key}: {error.sample or f'record {ordinal}'}"
+        if is_misfit and not self._misfit:
+            self._misfit = f"{example!r}: {error}"
+        _count(self._passed.setdefault(unit.number, []), str(error), 1, (example,))
+        self.num_passed += 1
+        self._try(0, not is_misfit, is_misfit)
+
+    def passed_of(self, unit: Unit) -> list[SkippedRecords]:
+        """Returns which records of the unit were passed over. They are not in `passed` any more."""
+        return self._passed.pop(unit.number, [])
+
+    @property
+    def passed(self) -> tuple[SkippedRecords, ...]:
+        """The records that were passed over, by kind of reason."""
+        merged: list[SkippedRecords] = []
+        for of_unit in self._passed.values():
+            for each in of_unit:
+                _count(merged, each.reason, each.records, each.examples)
+        return tuple(merged)
+
+    @property
+    def ordinals(self) -> int:
+        """How many records were added or passed over."""
+        return self.records + self.num_passed
 
     def add_frames(
         self, frames: Buffer, unit: Unit, ordinal: int, base: int
@@ -153,15 +212,15 @@ class Draft:
             return writer.append_frames(frames, unit.number, ordinal, self.path, base)
 
     def refuse(self, length: int) -> None:
-        """Notes that a record of this length does not fit, so that the shard is full. UnitError if the
+        """Notes that a record of this length does not fit, so that the shard is full. RecordError if the
         record would not fit into an empty shard either."""
         if not self.records or length > self.capacity:
             raise self.too_large(length)
         self.full = True
 
-    def too_large(self, length: int) -> UnitError:
+    def too_large(self, length: int) -> RecordError:
         """Returns the error for a record that fits into no shard."""
-        return UnitError(
+        return RecordError(
             f"a record of {length} bytes does not fit into a shard of {self.capacity}: "
             "raise cache.shard_size"
         )
@@ -225,12 +284,28 @@ class Draft:
             raise DiskError(f"cannot write {self.path}: {why}") from error
 
 
-def cursors_text(before: Cursor, after: Cursor, skipped: Sequence[Skipped]) -> dict[str, Any]:
-    """Returns the stream's cursors and skipped units for the meta text: "before", "after", and "skipped":
-    [[unit, key, etag, record, reason, passing], ...]."""
+def _count(counts: list[SkippedRecords], reason: str, records: int, examples: Examples) -> None:
+    """Adds records to those of the same kind; beyond the most kinds, to the last one."""
+    kind = kind_of(reason)
+    for at, known in enumerate(counts):
+        if kind_of(known.reason) == kind or at == _MOST_KINDS - 1:
+            named = (known.examples + examples)[:_MOST_EXAMPLES]
+            counts[at] = SkippedRecords(known.reason, known.records + records, named)
+            return
+    counts.append(SkippedRecords(reason, records, examples))
+
+
+def end_text(
+    before: Cursor, after: Cursor, ended: int, passed: int, skipped: Sequence[Skipped]
+) -> dict[str, Any]:
+    """Returns for the meta text the stream's cursors, `before` and `after`; how many units `ended` here and
+    how many records were `passed` over; and "skipped": [[unit, key, etag, record, reason, passing], ...].
+    """
     return {
         "before": before.pack(),
         "after": after.pack(),
+        "ended": ended,
+        "passed": passed,
         "skipped": [
             [
                 one.unit,

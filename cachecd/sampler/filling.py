@@ -16,7 +16,15 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from cachecd.errors import UnitError
-from cachecd.model import Cursor, Lane, More, Place, Skipped, Unit, etag_hash
+from cachecd.model import (
+    Cursor,
+    Lane,
+    More,
+    Place,
+    Skipped,
+    Unit,
+    etag_hash,
+)
 from cachecd.sampler.draft import Draft, skipped_bytes
 from cachecd.sampler.sources import Position
 from cachecd.sampler.supply import Supply
@@ -40,6 +48,7 @@ class _Lane:
     position: Position
     handle: int
     hand: int
+    begin: int | None = None  # its first record, if the lane was opened in the current shard
     stale: str = ""  # why the unit as it is listed now is not the version in hand
     given: int = 0  # bytes of the current shard
     records: AsyncGenerator[Position, int | None] | None = None
@@ -59,6 +68,7 @@ class Part:
     """The current shard, besides its records: the cursor before it, and the units skipped in it."""
 
     before: Cursor
+    ended: int = 0  # units
     skipped: list[Skipped] = field(default_factory=list)
     skipped_bytes: int = 0
 
@@ -182,7 +192,7 @@ class Filling:
         if self._ended or self.part is None:
             self.part, self._ended = Part(self.cursor()), False
             for lane in self._lanes:
-                lane.given = 0
+                lane.given, lane.begin = 0, None
         end = await self._fill(draft, self.part)
         self._ended = end != "waits"
         return end
@@ -255,9 +265,10 @@ class Filling:
             (unit.record, unit.offset),
             queued.handle,
             self._supply.in_hand(unit),
+            unit.record,
         )
         if queued.refusal is not None:
-            self._skip(lane, part, 0, queued.refusal)
+            self._skip(lane, part, unit.record, queued.refusal)
             return
         self._lanes.append(lane)
         self._count()
@@ -278,7 +289,7 @@ class Filling:
             (lane.record, lane.offset),
             -1 if stale or lane.unit in self._condemned else self._supply.add(unit),
             self._supply.in_hand(unit),
-            stale,
+            stale=stale,
         )
 
     async def _settle(self, lane: _Lane) -> None:
@@ -304,8 +315,9 @@ class Filling:
                     lane.records = self._supply.pour(lane.handle, draft)
 
     async def _step(self, lane: _Lane, draft: Draft, part: Part) -> None:
-        """Adds one record of the lane, or a run of records; or ends the lane."""
-        size, records = draft.num_bytes, draft.records
+        """Adds or passes over one record of the lane, or a run of records; or ends the lane. A unit of
+        which every record was passed over is skipped."""
+        size, ordinals = draft.num_bytes, draft.ordinals
         self._supply.work(lane.unit)
         try:
             if error := self._condemned.get(lane.unit.number):
@@ -317,17 +329,24 @@ class Filling:
             lane.position = await lane.records.asend(stop)
             lane.begun = True
         except StopAsyncIteration:
+            lane.given += draft.num_bytes - size
             self._end(lane)
-            self._supply.leave(lane.handle)
+            is_empty = lane.begin is not None and not lane.given
+            if is_empty and (passed := draft.passed_of(lane.unit)):
+                self._skip(lane, part, lane.begin or 0, UnitError(passed[0].reason))
+            else:
+                part.ended += 1
+                self._supply.leave(lane.handle)
             return
         except UnitError as error:
             if is_shortage(error):
                 raise
-            self._end(lane)
-            self._skip(lane, part, draft.records - records, error)
-            return
-        finally:
             lane.given += draft.num_bytes - size
+            self._end(lane)
+            part.ended += bool(lane.given)
+            self._skip(lane, part, lane.position[0] + draft.ordinals - ordinals, error)
+            return
+        lane.given += draft.num_bytes - size
         self._supply.reached(lane.handle, lane.position)
         if self._stands(lane):
             self._count()
@@ -336,11 +355,10 @@ class Filling:
         self._lanes.remove(lane)
         self._count()
 
-    def _skip(self, lane: _Lane, part: Part, given: int, error: UnitError) -> None:
-        """Skips the rest of a unit: after `given` records it could not be used."""
+    def _skip(self, lane: _Lane, part: Part, record: int, error: UnitError) -> None:
+        """Skips a unit from `record` on."""
         if lane.handle >= 0:
             self._supply.leave(lane.handle, error)
-        record = lane.position[0] + given
         unit = lane.unit
         part.skipped.append(
             Skipped(unit.number, unit.key, lane.etag, record, str(error), error.passing)

@@ -14,7 +14,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass
 from typing import Any, BinaryIO, get_args, get_origin, get_type_hints
 
-from cachecd.model import Condemned, Cursor, More, Shape, Skipped, StreamId, Unit
+from cachecd.model import (
+    Condemned,
+    Cursor,
+    More,
+    Shape,
+    Skipped,
+    SkippedRecords,
+    StreamId,
+    Unit,
+)
 
 _LENGTH = struct.Struct("<I")
 MAX_FRAME = 256 << 20
@@ -40,11 +49,14 @@ class Open:
 
     `units`: the current listing of the units in the cursor's lanes; None for a unit that is not listed any
     more. `schema` is the dataset's schema as JSON, or None: then the first record decides, and Described
-    reports the schema. `classes` are the label's class names, configured or found in the listing. A stream
+    reports the schema. `judge`: the stream also reports whether its first records contradict the schema.
+    `classes` are the label's class names, configured or found in the listing. A stream
     that is open already begins again. `condemned` units are skipped without a try.
 
-    `remade`: the stream makes a single shard. This is the meta text of its sidecar, less the schema, and
-    stays unchanged; skipped units take no part of the capacity, and do not end the shard.
+    `parts`: the units of which the stream reads only a part, as (place, unit, record, stop): so the
+    sidecar says what the shard covers. `remade`: the stream makes a single shard. This is the meta text of
+    its sidecar, less the schema, and stays unchanged; skipped units take no part of the capacity, and do
+    not end the shard.
     """
 
     stream: StreamId
@@ -55,6 +67,8 @@ class Open:
     schema: dict[str, Any] | None
     classes: tuple[str, ...]
     condemned: tuple[Condemned, ...] = ()
+    judge: bool = False
+    parts: tuple[tuple[int, int, int, int], ...] = ()
     remade: dict[str, Any] | None = None
 
 
@@ -106,10 +120,12 @@ class Asks:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """The dataset's schema, from its first record; sent once, before that record's shard is sealed."""
+    """The dataset's schema, from its first records. Sent twice before that shard is sealed: at last with
+    `contradiction`, why most of the first 1,000 records contradict the schema, or ""."""
 
     stream: StreamId
     schema: dict[str, Any]
+    contradiction: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +146,8 @@ class Sealed:
     records is only a sidecar. If the cursor has not moved and no unit was skipped (for example because the
     stream is at `until` already), there is no file.
 
-    `end` is why the shard ended: "full", "pass", "until" or "skips". `allocated`: the bytes of the files on
+    `end` is why the shard ended: "full", "pass", "until" or "skips". `ended` and `num_passed`: as of
+    ShardFacts; `passed`: why, without the reasons of skipped units. `allocated`: the bytes of the files on
     disk. `fetched_bytes` counts since the stream was opened, `seconds` since its last shard.
     """
 
@@ -143,6 +160,9 @@ class Sealed:
     data_bytes: int
     allocated: int
     digest: int
+    ended: int
+    num_passed: int
+    passed: tuple[SkippedRecords, ...]
     skipped: tuple[Skipped, ...]
     fetched_bytes: int
     seconds: float

@@ -10,7 +10,7 @@ from typing import Any
 
 from cachecd.errors import UnitError
 from cachecd.model import Cursor, Unit
-from cachecd.sampler.draft import Draft, cursors_text, discard
+from cachecd.sampler.draft import Draft, discard, end_text
 from cachecd.sampler.draft import Sealed as SealedFiles
 from cachecd.sampler.filling import Filling
 from cachecd.sampler.messages import (
@@ -56,7 +56,13 @@ class WorkerStream:
         """The grant of the shard in hand."""
         self._remakes = opened.remade is not None
         name = opened.stream
-        new = {"dataset": name.dataset, "generation": name.generation, "stream": name.index}
+        new: dict[str, Any] = {
+            "dataset": name.dataset,
+            "generation": name.generation,
+            "stream": name.index,
+        }
+        if opened.parts:
+            new["parts"] = opened.parts
         self._meta = new if opened.remade is None else opened.remade
         self._send = send
         self._working = working
@@ -73,10 +79,11 @@ class WorkerStream:
             "",
             self._capacity,
             Schema.from_json(opened.schema) if opened.schema else None,
-            lambda schema: send(Described(self.id, schema.to_json())),
+            lambda schema, why: send(Described(self.id, schema.to_json(), why)),
             {},
             opened.classes,
             skips,
+            opened.judge,
         )
         self._supply = Supply(
             dataset,
@@ -143,10 +150,12 @@ class WorkerStream:
             return
         part, after = self._filling.part, self._filling.cursor()
         assert part is not None, "a shard was filled"
+        self._draft.judge()
+        num_passed, passed = self._draft.num_passed, self._draft.passed
         sealed = SealedFiles()
         if self._draft.records or part.skipped or part.before != after:
-            end_text = cursors_text(part.before, after, part.skipped)
-            sealed = await self._seal({} if self._remakes else end_text)
+            text = end_text(part.before, after, part.ended, num_passed, part.skipped)
+            sealed = await self._seal({} if self._remakes else text)
         else:
             discard(self.writing.path)  # of a process that was killed
         since, self._sealed_at = self._sealed_at, time.monotonic()
@@ -162,6 +171,9 @@ class WorkerStream:
                 sealed.data_bytes,
                 sealed.allocated,
                 sealed.digest,
+                part.ended,
+                num_passed,
+                passed,
                 tuple(part.skipped),
                 self.progress.fetched_bytes,
                 self._sealed_at - since,

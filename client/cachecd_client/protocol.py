@@ -116,7 +116,7 @@ class Granted:
 
     `coverage`: the share of the source's units that were in a shard at least once, 0..1. `note`: why the
     lease is the lease of an earlier epoch, or why the set lacks shards. `stopped`: why nothing is fetched
-    now.
+    now. `skipped`: how many records between those of the set could not be used, and why; "": none.
     """
 
     id: str
@@ -126,6 +126,7 @@ class Granted:
     coverage: float | None = None
     note: str = ""
     stopped: str = ""
+    skipped: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +286,7 @@ class Manifest:
     ranks: int  # processes that share the lease
     place: int  # the least place of all streams when the lease was granted
     source_records: int = 0  # estimated records of the source; 0: not known
+    num_skipped: int = 0  # records of the source between those of the set that could not be used
     window: int | None = None  # shuffle window in bytes; None: the whole set
     schema: dict[str, Any] = field(default_factory=dict)
 

@@ -17,7 +17,7 @@ from typing_extensions import Buffer
 from cachecd.config import DatasetConfig
 from cachecd.errors import UnitError
 from cachecd.model import Cursor, ObjectInfo, Unit
-from cachecd.sampler.draft import Draft, cursors_text
+from cachecd.sampler.draft import Draft, end_text
 from cachecd.sampler.filling import Filling
 from cachecd.sampler.sources import Position, Source, open_source
 from cachecd_client._core import Sidecar, decode_example, encode_example, read_record
@@ -82,6 +82,8 @@ class Bench:
     lanes: int = 1
     schema: Schema | None = None
     set_aside: dict[int, str] = field(default_factory=dict)
+    passed: list[str] = field(default_factory=list)  # records that were passed over
+    reasons: list[str] = field(default_factory=list)
     taken: int = 0  # bytes of the objects that were asked for
     gone: set[int] = field(default_factory=set)  # units that cannot be fetched
 
@@ -131,11 +133,13 @@ class Bench:
             end = await filling.fill(draft)
             assert filling.part is not None
             cursor = Cursor.unpack(filling.cursor().pack())
-            draft.seal(cursors_text(filling.part.before, cursor, filling.part.skipped))
+            part = filling.part
+            text = end_text(part.before, cursor, part.ended, draft.num_passed, part.skipped)
+            draft.seal(text)
             shards.append(read_back(Path(path)))
         return shards
 
-    def described(self, schema: Schema) -> None:
+    def described(self, schema: Schema, contradiction: str | None) -> None:
         self.schema = schema
 
     async def _fill(self, draft: Draft, todo: list[Unit], objects: list[bytes]) -> list[Unit]:
@@ -144,6 +148,8 @@ class Bench:
         await filling.fill(draft)
         assert filling.part is not None
         self.set_aside |= {one.unit: one.reason for one in filling.part.skipped}
+        self.passed += [example for each in draft.passed for example in each.examples]
+        self.reasons += [each.reason for each in draft.passed]
         after = filling.cursor()
         await filling.let_go()
         begun = [(todo[lane.place], lane) for lane in after.lanes]
@@ -308,7 +314,15 @@ class SourceContract(ABC):
 
     def test_the_schema_is_found_once_and_fits_every_shard(self, bench: Bench):
         told: list[Schema] = []
-        bench.described = lambda schema: told.append(schema) or setattr(bench, "schema", schema)  # type: ignore[method-assign]
+        verdicts: list[str | None] = []
+
+        def described(schema: Schema, contradiction: str | None) -> None:
+            bench.schema = schema
+            verdicts.append(contradiction)
+            if contradiction is None:
+                told.append(schema)
+
+        bench.described = described  # type: ignore[method-assign]
         bench.pour(self.objects())
         assert told == [bench.schema]
 

@@ -35,7 +35,9 @@ class Bench:
         """A worker reports that it has sealed a shard."""
         write(self.disk.generation, number)
         place = cursor(number), cursor(number + 3)
-        sealed = Sealed(stream(index), number, *place, "full", 6, 1, 8192, 5, (), 100, 1.0)
+        sealed = Sealed(
+            stream(index), number, *place, "full", 6, 1, 8192, 5, 2, 0, (), (), 100, 1.0
+        )
         self.runner.feeding.heard(sealed)
 
     async def settle(self, count: int) -> list[ev.Event]:

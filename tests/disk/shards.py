@@ -49,6 +49,7 @@ def write(
     after = cursor(number + SHAPE.streams + 1)
     after = Cursor(after.pass_, after.block, after.place, lanes)
     meta = {"before": cursor(number).pack(), "after": after.pack(), "skipped": []}
+    meta |= {"ended": len(units) - len(lanes), "passed": 0}
     writer.finish(json.dumps(meta))
 
 

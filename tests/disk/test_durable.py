@@ -18,11 +18,13 @@ def test_state_is_read_back(tmp_path):
     path = tmp_path / "state.json"
     assert read_state(path) == State()
     lanes = (Lane(0, 3, 9, 1 << 63, 5, 2, 77),)
-    skips = Skips()
+    state = State(((3, Cursor(1, 2, 3, lanes)), (0, Cursor())))
     for n in range(12):
-        skips = skips.with_key(f"key {n} \udcff")
-    assert (skips.count, len(skips.examples)) == (12, 10)
-    state = State(((3, Cursor(1, 2, 3, lanes)), (0, Cursor())), {"gone": skips})
+        skips = Skips(f"size {n}, expected 'x\\{n}'", 1, n, (f"key {n} \udcff",))
+        state, named = state.with_skips(skips)
+        assert named == skips.examples if n < 10 else not named
+    [skips] = state.skipped.values()
+    assert (skips.reason, skips.units, skips.records) == ("size 0, expected 'x\\0'", 12, 66)
     write_state(path, state)
     assert read_state(path) == state
 

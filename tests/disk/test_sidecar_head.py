@@ -8,7 +8,7 @@ from cachecd.disk import publish
 from cachecd.disk.sidecar import holds, read_head
 from cachecd.errors import DamagedError
 from cachecd.model import Cursor, Lane, Skipped, Unit
-from cachecd.sampler.draft import Draft, cursors_text
+from cachecd.sampler.draft import Draft, end_text
 from tests.disk.shards import SHAPE, directory
 
 BEFORE = Cursor(1, 0, 4, (Lane(0, 2, 20, 7, 99, 5, 50), Lane(0, 3, 21, 7, 99, 1, 10)))
@@ -24,10 +24,10 @@ def layout(tmp_path):
 def seal(layout, number, keys):
     """A shard with one record of each of these (unit, key), between BEFORE and AFTER."""
     path = str(layout.temporary(number))
-    draft = Draft(path, SHAPE.capacity, None, lambda _: None, {"number": number}, skips=8192)
+    draft = Draft(path, SHAPE.capacity, None, lambda *_: None, {"number": number}, skips=8192)
     for unit, key in keys:
         assert draft.add({"x": unit}, Unit(unit, key, 99, "etag"), 5)
-    sealed = draft.seal(cursors_text(BEFORE, AFTER, SKIPPED))
+    sealed = draft.seal(end_text(BEFORE, AFTER, 1, 5, SKIPPED))
     return sealed, publish.publish(layout, number)
 
 
@@ -37,7 +37,7 @@ def test_cursors_and_skipped_units_are_read(layout):
     assert (head.before, head.after, head.skipped) == (BEFORE, AFTER, SKIPPED)
     assert (head.records, head.data_bytes) == (2, sealed.data_bytes)
     assert head.digest == sealed.digest != 0
-    assert head.ended == 1, "unit 20 ended, unit 23 goes on, unit 21 gave nothing"
+    assert (head.ended, head.passed) == (1, 5)
     assert occupied == sealed.allocated
     assert holds(layout.sidecar(0), {b"a"})
     assert holds(layout.sidecar(0), {"\udcff".encode("utf-8", "surrogatepass")})

@@ -343,7 +343,7 @@ class Simulated:
     def _directory_found(self, name: GenerationId, d: Directory) -> ev.GenerationFound:
         figures = self.disk.figures.get(name.dataset, {})
         if d.shape is None:
-            return ev.GenerationFound(name, d.split, figures=figures)
+            return ev.GenerationFound(name, d.split, contradiction="", figures=figures)
         shards, newest = [], d.newest()
         for number, version in newest.items():
             shard = d.shards[number, version]
@@ -366,7 +366,7 @@ class Simulated:
             top = max([head.next, *(j + 1 for j, _ in files), *self._leased(name, s)])
             heads.append(Head(top, head.cursor))
         found = name, d.split, d.shape, tuple(heads), tuple(shards)
-        return ev.GenerationFound(*found, figures=figures)
+        return ev.GenerationFound(*found, contradiction="", figures=figures)
 
     def _leased(self, name: GenerationId, s: int) -> Iterator[int]:
         for lease in self.disk.manifests.values():

@@ -30,7 +30,8 @@ def a_policy(shards: int, room: int = 1) -> tuple[Policy, list[do.Command]]:
     lanes = tuple(Lane(9, place, place, 1, SIZE) for place in range(16))
     heads = [Head(shards // STREAMS, Cursor(0, 9, 16, lanes))] * STREAMS + [Head(0, Cursor())]
     found = ev.GenerationFound(
-        NAME, "", shape, tuple(heads), tuple(ShardFound(number, facts) for number in numbers)
+        *(NAME, "", shape, tuple(heads), tuple(ShardFound(number, facts) for number in numbers)),
+        contradiction="",
     )
     ends = tuple(256 * (2**block - 1) for block in range(1, 16))
     for event in (

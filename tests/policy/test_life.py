@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import pytest
 
-from cachecd.model import MISFIT, Cursor, ShardFacts, Skipped, StreamId
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.values import GenerationId
@@ -244,30 +243,20 @@ def test_pinned_set_is_leased_only_when_whole():
     assert cache.disk.manifests[cache.acquire(0).lease].num_records == 8
 
 
-def misfit(unit: int) -> Skipped:
-    return Skipped(unit, f"{unit:03d}", 0, 0, f"{MISFIT}: feature 'image': found int64", False)
+def test_nothing_is_leased_before_the_schema_is_judged():
+    cache = Cache(units=900)
+    cache.policy.datasets["a"].generation.contradiction = None
+    cache.list_all()
+    assert isinstance(cache.acquire(0), do.ReplyWaiting)
+    cache.send(ev.Judged(A, ""))
+    assert isinstance(cache.acquire(0), do.ReplyGranted)
 
 
-def seal(cache: Cache, misfits: int) -> None:
-    """A shard without a record, whose units all have another schema."""
-    skipped = tuple(map(misfit, range(misfits)))
-    stream = StreamId("a", "one", 0)
-    cache.send(ev.Sealed(stream, 0, Cursor(), Cursor(place=8), ShardFacts(10, 0, 0), skipped))
-
-
-def test_most_units_contradict_the_schema_the_dataset_stops_and_refuses():
+def test_most_records_contradict_the_schema_the_dataset_stops_and_refuses():
     cache = Cache(units=90)
     cache.list_all()
-    seal(cache, misfits=91)
+    cache.send(ev.Judged(A, "501 of the first 1000 records contradict the schema: '7': no jpg"))
     reply = cache.acquire(0)
     assert reply.code == "contradicted"
-    assert "91 of the 181 units" in reply.message
-    assert "'090': " + MISFIT in reply.message
+    assert "501 of the first 1000 records contradict the schema: '7': no jpg" in reply.message
     assert "raise datasets.a.generation" in reply.message
-
-
-def test_few_units_contradict_the_schema_the_rest_is_leased():
-    cache = Cache(units=90)
-    cache.list_all()
-    seal(cache, misfits=89)
-    assert isinstance(cache.acquire(0), do.ReplyGranted)

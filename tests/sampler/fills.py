@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from cachecd.errors import UnitError
-from cachecd.model import Cursor, Lane, Unit, etag_hash
+from cachecd.model import Cursor, Lane, SkippedRecords, Unit, etag_hash
 from cachecd.sampler import filling
 from cachecd.sampler.draft import Draft, skipped_bytes
 from cachecd.sampler.filling import Filling
@@ -18,11 +18,13 @@ SKIPS = 3 * skipped_bytes("0")  # a shard ends with the third skipped unit
 
 @dataclass(frozen=True)
 class Source:
-    """A unit: the sizes of its records, and the record at which it fails, if it does."""
+    """A unit: the sizes of its records, the record at which it fails, if it does, and the `odd` records,
+    which cannot be used."""
 
     records: tuple[int, ...]
     fails_at: int | None = None
     hand: int = 0  # what it counts in hand
+    odd: frozenset[int] = frozenset()
 
     @property
     def size(self) -> int:
@@ -36,6 +38,15 @@ class FakeDraft:
     shard: list[tuple[int, int]] = field(default_factory=list)
     num_bytes: int = 0
     full: bool = False
+    odd: dict[int, int] = field(default_factory=dict)  # by unit, how many records were passed over
+
+    @property
+    def ordinals(self) -> int:
+        return self.records + sum(self.odd.values())
+
+    def passed_of(self, unit: Unit) -> list[SkippedRecords]:
+        count = self.odd.get(unit.number, 0)
+        return [SkippedRecords("odd", count, ())] if count else []
 
     @property
     def records(self) -> int:
@@ -85,6 +96,9 @@ class Fakes:
                 self.read.append((unit.number, ordinal))
                 position = ordinal, sum(source.records[:ordinal])
                 yield position
+                if ordinal in source.odd:
+                    shard.odd[unit.number] = shard.odd.get(unit.number, 0) + 1
+                    continue
                 while not shard.add(size, unit.number, ordinal):
                     yield position
         finally:
@@ -118,6 +132,7 @@ class Shard:
     skipped: list[tuple[int, int]]
     after: Cursor
     end: str
+    ended: int = 0
 
 
 class Stream:
@@ -158,7 +173,7 @@ class Stream:
 
     async def shard(self) -> Shard:
         draft = self.draft
-        draft.shard, draft.num_bytes, draft.full = [], 0, False
+        draft.shard, draft.num_bytes, draft.full, draft.odd = [], 0, False, {}
         end = "waits"
         while end == "waits":
             end = await self.filling.fill(cast(Draft, draft))
@@ -172,7 +187,7 @@ class Stream:
         part = self.filling.part
         assert part is not None
         skipped = [(one.unit, one.record) for one in part.skipped]
-        return Shard(draft.shard, skipped, self.filling.cursor(), end)
+        return Shard(draft.shard, skipped, self.filling.cursor(), end, part.ended)
 
     async def shards(self) -> list[Shard]:
         found = []
@@ -188,7 +203,8 @@ def slow(blocks: list[list[Source]], lanes: int, until: Cursor | None = None) ->
     todo = list(enumerate(places))
     stops = {lane.unit: lane.record for lane in until.lanes} if until else {}
     limit = (until.block, until.place) if until else (1 << 30, 0)
-    open_lanes: list[list[int]] = []  # [number, next record, bytes of this shard]
+    # [number, next record, bytes of this shard, whether it was opened in this shard]
+    open_lanes: list[list[int]] = []
     opened, shards = (0, 0), []
 
     def counts(number: int) -> int:
@@ -200,9 +216,9 @@ def slow(blocks: list[list[Source]], lanes: int, until: Cursor | None = None) ->
     while not shards or shards[-1].end not in ("pass", "until"):
         records: list[tuple[int, int]] = []
         skipped: list[tuple[int, int]] = []
-        size, end = 0, ""
+        size, ended, end = 0, 0, ""
         for lane in open_lanes:
-            lane[2] = 0
+            lane[2] = lane[3] = 0
         while not end:
             active = [lane for lane in open_lanes if lane[1] < stops.get(lane[0], 1 << 30)]
             hand = sum(sources[lane[0]].hand for lane in active)
@@ -212,27 +228,35 @@ def slow(blocks: list[list[Source]], lanes: int, until: Cursor | None = None) ->
             if room and todo and todo[0][1] < limit:
                 number, (block, place) = todo.pop(0)
                 opened = block, place + 1
-                open_lanes.append([number, 0, 0])
+                open_lanes.append([number, 0, 0, 1])
                 continue
             if not active:
                 end = "until" if open_lanes or todo else "pass"
                 continue
             lane = min(active, key=lambda lane: (lane[2], places[lane[0]]))
             number, record = lane[0], lane[1]
+            is_odd = record in sources[number].odd
             if fault(number, record):  # at once where it is the first; else seen below
                 open_lanes.remove(lane)
                 skipped.append((number, record))
-            elif size + sources[number].records[record] > CAPACITY:
+            elif not is_odd and size + sources[number].records[record] > CAPACITY:
                 end = "full"
             else:
-                size += sources[number].records[record]
-                records.append((number, record))
-                lane[1], lane[2] = record + 1, lane[2] + sources[number].records[record]
+                if not is_odd:
+                    size += sources[number].records[record]
+                    records.append((number, record))
+                    lane[2] += sources[number].records[record]
+                lane[1] = record + 1
                 if lane[1] == len(sources[number].records):
                     open_lanes.remove(lane)
+                    if lane[3] and not lane[2]:
+                        skipped.append((number, 0))
+                    else:
+                        ended += 1
                 elif fault(number, lane[1]):  # the next record is read before it is written
                     open_lanes.remove(lane)
                     skipped.append((number, lane[1]))
+                    ended += lane[2] > 0
             if len(skipped) == 3 and not end:
                 end = "skips"
         cursor = Cursor(
@@ -247,8 +271,8 @@ def slow(blocks: list[list[Source]], lanes: int, until: Cursor | None = None) ->
                     record,
                     sum(sources[number].records[:record]),
                 )
-                for number, record, _ in open_lanes
+                for number, record, *_ in open_lanes
             ),
         )
-        shards.append(Shard(records, skipped, cursor, end))
+        shards.append(Shard(records, skipped, cursor, end, ended))
     return shards

@@ -9,7 +9,7 @@ import pytest
 
 from cachecd.errors import UnitError
 from cachecd.model import MOST_LANES, Cursor, Lane, Skipped, Unit
-from cachecd.sampler.draft import Draft, cursors_text, discard, skipped_bytes
+from cachecd.sampler.draft import Draft, discard, end_text, skipped_bytes
 from cachecd_client._core import Sidecar
 from cachecd_client.schema import Feature, Schema
 
@@ -83,7 +83,7 @@ def test_fullness_depends_on_no_cursor_number_or_reason(path: str, key: str):
         counts.add(count)
         cursor = some_cursor(wide)
         skipped = skips(path, "\N{BLACK STAR} went wrong " * 99, key) if wide else []
-        sealed = one.seal(cursors_text(cursor, cursor, skipped))
+        sealed = one.seal(end_text(cursor, cursor, number, number, skipped))
         assert sealed.allocated <= CAPACITY
         discard(path)
     assert len(counts) == 1

@@ -98,7 +98,7 @@ class TestPackedWebDataset(Packed):
         [shard] = bench.pour([bomb])
         assert shard.records
         assert (
-            "'b' at byte 1024 has 8388608 bytes or more, expected at most 1048576"
+            "'b.jpg' at byte 1024 has 8388608 bytes, expected at most 1048576 in a compressed tar"
             in (bench.set_aside[0])
         )
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cachecd.model import Unit
 from cachecd_client._core import decode_example, encode_example
 from tests.contracts.source import Bench, Shard, SourceContract
 
@@ -91,7 +92,7 @@ def pax(attributes: dict[str, str], kind: bytes = b"x") -> bytes:
 
 
 HOSTILE = {
-    "endless": (header(b"a.jpg", 0, size=b"7" * 11), "'a' at byte 0 has 8589934591 bytes or more"),
+    "endless": (header(b"a.jpg", 0, size=b"7" * 11), "the member 'a.jpg' at byte 0"),
     "no number": (header(b"a.jpg", 0, size=b"12x"), "no tar header at byte 0: its size is '12x"),
     "sparse": (header(b"a.jpg", 0, kind=b"S"), "the member 'a.jpg' at byte 0 is sparse"),
     "sparse by pax": (pax({"GNU.sparse.major": "1"}) + header(b"a.jpg", 0), "is sparse"),
@@ -139,7 +140,7 @@ class TestWebDataset(SourceContract):
             info.type, info.linkname = kind, "elsewhere"
             return info
 
-        kinds = [tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE]
+        kinds = [tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE]
         kinds += [tarfile.BLKTYPE, tarfile.FIFOTYPE]
         others = [special(f"special.{n}", kind) for n, kind in enumerate(kinds)]
         names = [".hidden.jpg", "a/.hidden.jpg", "__meta__", "__meta__/x.json", "README", "x."]
@@ -152,18 +153,50 @@ class TestWebDataset(SourceContract):
     @pytest.mark.parametrize(
         ("members", "why"),
         [
-            (["k.jpg", "k.JPG"], "the sample 'k' at byte 512 has 'jpg' twice, again at byte 1024"),
+            (["k.jpg", "k.JPG"], "the sample has 'jpg' twice, again at byte 1024"),
             ([f"k.{n:04d}.jpg" for n in range(1001)], "a key ends at the first dot of the name"),
             (["k." + "x" * 256], "has a member whose extension is 'xxxxx"),
+            (["k.jpg", "k.json"], "missing [], extra ['json']"),
         ],
     )
-    def test_members_that_make_no_sample_set_their_unit_aside(
+    def test_members_that_make_no_sample_cost_no_other(
         self, bench: Bench, members: list[str], why: str
     ):
-        [shard] = bench.pour([archive([("a.jpg", b""), *((m, b"") for m in members)])])
-        assert decoded(shard) == [{"__key__": b"a", "jpg": b""}]
-        assert why in bench.set_aside[0]
-        assert bench.set_aside[0].endswith("; the samples before it are kept")
+        all_ = [("a.jpg", b""), *((m, b"") for m in members), ("z.jpg", b"z")]
+        [shard] = bench.pour([archive(all_)])
+        assert decoded(shard) == [{"__key__": b"a", "jpg": b""}, {"__key__": b"z", "jpg": b"z"}]
+        assert [ordinal for _, ordinal, _ in shard.records] == [0, 2]
+        assert (bench.set_aside, bench.passed) == ({}, ["0000: k"])
+        assert why in bench.reasons[0]
+
+    def test_hard_link_is_the_file_that_it_names_and_another_costs_its_sample(self, bench: Bench):
+        """Also where a shard begins behind the file."""
+
+        def link(name: str, target: str) -> tarfile.TarInfo:
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = tarfile.LNKTYPE, target
+            return info
+
+        long = "d" * 200
+        members = [
+            (f"{long}.jpg", b"first"),
+            link("b.jpg", f"./{long}.jpg"),
+            link("c.jpg", "b.jpg"),
+        ]
+        members += [("d.jpg", b"4"), link("e.jpg", "nowhere.jpg"), link("f.jpg", f"{long}.jpg")]
+        body = archive(members)
+        [shard] = bench.pour([body])
+        assert [record["jpg"] for record in decoded(shard)] == [b"first"] * 3 + [b"4", b"first"]
+        assert bench.passed == ["0000: e"]
+        assert "is a hard link to 'nowhere.jpg', expected the name of a file" in bench.reasons[0]
+        begin = body.index(b"d.jpg\0")
+        part = Unit(0, "0000", len(body), record=3, offset=begin)
+        [shard] = bench.pour_slices([part], [body])
+        assert [record["jpg"] for record in decoded(shard)] == [b"4", b"first"]
+        bench.passed.clear()
+        [shard] = bench.pour([gzip.compress(body)])
+        assert [record["__key__"] for record in decoded(shard)] == [long.encode(), b"d"]
+        assert "tar --hard-dereference" in bench.reasons[-1]
 
     def test_names_of_any_bytes_are_keys_and_never_paths(self, bench: Bench):
         keys = [

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cachecd.model import Condemned, Cursor, Lane, Shape, Skipped, StreamId, Unit
+from cachecd.model import Condemned, Cursor, Lane, Shape, Skipped, SkippedRecords, StreamId, Unit
 from cachecd.sampler import messages
 from cachecd.sampler.messages import (
     Close,
@@ -120,6 +120,7 @@ def test_messages_of_streams_survive_the_pipe():
     cursor = Cursor(1, 2, 3, (Lane(2, 1, 9, 2**64 - 1, 100, 4, 50),))
     unit = Unit(9, "a/\udcff", 100, "e", 5, "cat")
     skipped = Skipped(9, "a", 2**63, 4, "why", True)
+    passed = SkippedRecords("odd", 5, ("a: 1", "b: \udcff"))
     for message in (
         Open(
             stream,
@@ -129,6 +130,8 @@ def test_messages_of_streams_survive_the_pipe():
             shape,
             {"version": 1},
             ("a", "b"),
+            judge=True,
+            parts=((0, 9, 3, 5),),
             remade={"x": "y"},
         ),
         Open(stream, cursor, (), None, shape, None, (), (Condemned(3, "died", True),)),
@@ -139,8 +142,25 @@ def test_messages_of_streams_survive_the_pipe():
         Close(stream),
         messages.Asks(stream),
         messages.Described(stream, {"version": 1}),
+        messages.Described(stream, {"version": 1}, "odd"),
         Working(stream, 12, 3, -1, True),
-        Sealed(stream, 12, Cursor(), cursor, "full", 1, 2, 3, 2**64 - 1, (skipped,), 5, 0.5),
+        Sealed(
+            stream,
+            12,
+            Cursor(),
+            cursor,
+            "full",
+            1,
+            2,
+            3,
+            2**64 - 1,
+            4,
+            5,
+            (passed,),
+            (skipped,),
+            5,
+            0.5,
+        ),
         Closed(stream),
         Failed(stream, "disk", "full", 28, 5, True),
     ):

@@ -7,12 +7,13 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from contextlib import aclosing
 from typing import Any
 
-from cachecd.errors import UnitError
+from cachecd.errors import RecordError, UnitError
 from cachecd.model import Unit
 from cachecd.sampler.draft import Draft
 from cachecd.sampler.sources.content import Content, whole
 from cachecd_client.schema import Schema
 
+KEY = "__key__"  # the feature that names a sample
 Record = Mapping[str, Any]
 Transform = Callable[[Record], Iterable[Record]]
 
@@ -35,17 +36,21 @@ class Format:
         """See Source.span."""
         return whole(unit)
 
-    def read(self, unit: Unit, content: Content) -> AsyncGenerator[tuple[int, Record], None]:
-        """Yields each record with the offset in the unit at which it begins, from `unit.offset` on. Reading
-        a part with that offset begins with this record. Offset 0: unknown. UnitError."""
+    def read(
+        self, unit: Unit, content: Content
+    ) -> AsyncGenerator[tuple[int, Record | RecordError], None]:
+        """Yields each record with the offset in the unit at which it begins, from `unit.offset` on; or, of
+        a record that cannot be used, the reason. Reading a part with that offset begins with this record.
+        Offset 0: unknown. UnitError: the rest of the unit cannot be used."""
         raise NotImplementedError
 
 
 class Records:
     """A format's records, each sent through the transform if there is one.
 
-    A unit's ordinals count the results of the transform. The rest of a unit begins, if possible, at the
-    record that did not fit (`offset`). If a shard became full between several results of one record, the
+    A unit's ordinals count the results of the transform; a record that cannot be used, or of which the
+    transform fails, counts as one result. The rest of a unit begins, if possible, at the record that did
+    not fit (`offset`). If a shard became full between several results of one record, the
     rest begins at the object's start again, and the first `ordinal` results are passed over.
     """
 
@@ -83,8 +88,13 @@ class Records:
                     if done >= unit.record:
                         position = done, offset if done == begins_at else 0
                         yield position
-                        while not shard.add(result, unit, done):
-                            yield position
+                        try:
+                            if isinstance(result, RecordError):
+                                raise result
+                            while not shard.add(result, unit, done):
+                                yield position
+                        except RecordError as error:
+                            shard.pass_over(unit, done, named(error, record))
                     done += 1
                     if done == unit.stop:
                         return
@@ -95,5 +105,19 @@ class Records:
             made = "its transform made no record of it" if self._transform else "it has no records"
             raise UnitError(made)
 
-    def _results(self, record: Record) -> Iterator[Record]:
-        return iter((record,) if self._transform is None else self._transform(record))
+    def _results(self, record: Record | RecordError) -> Iterator[Record | RecordError]:
+        if self._transform is None or isinstance(record, RecordError):
+            yield record
+            return
+        try:
+            yield from self._transform(record)
+        except RecordError as error:
+            yield error
+
+
+def named(error: RecordError, record: Record | RecordError) -> RecordError:
+    """Adds the sample's name to the error, if the record has one."""
+    if not (error.sample or isinstance(record, RecordError)):
+        key = record.get(KEY, b"")
+        error.sample = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else ""
+    return error

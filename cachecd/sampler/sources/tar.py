@@ -2,29 +2,31 @@
 
 Supports the dialects v7, ustar, pax and GNU: long names, prefixes, sizes above 8 GiB. Checks the checksum
 of every header; tar has no checksum of contents. An archive must end with its end mark (one block of zeros;
-the standard has two) and nothing else: an archive without it was cut short.
+the standard has two) and nothing else: an archive without it was cut short. Hard links are resolved.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
 from typing_extensions import Buffer
 
+from cachecd.sampler.read_ahead import PIECE
 from cachecd.sampler.sources.packed import LARGEST
 
 _BLOCK = 512
 _ZEROS = bytes(_BLOCK)
-# Name, size, checksum, type, magic and prefix.
-_HEADER = struct.Struct("100s24x12s12x8sc100x6s82x155s12x")
+# Name, size, checksum, type, name of the target, magic and prefix.
+_HEADER = struct.Struct("100s24x12s12x8sc100s6s82x155s12x")
 _POSIX = b"ustar\0"  # GNU's is "ustar ", and has other things where the prefix is
 _SPACES = sum(b" " * 8)  # the checksum is made with spaces in its own place
 _PADDING = 1 << 20  # bytes behind the end mark that are looked at at a time
 _NAMES = 1 << 20  # bytes of a long name, or of a pax header with its other attributes
 
 _REGULAR = b"07\0"
+_HARD_LINK = b"1"
 _WITHOUT_DATA = b"123456"  # links, devices, directories, pipes, whatever their size says
 _OTHERS = b"ADEIV"  # access lists, lists of a directory, attributes, inodes, a volume's name
 _SPARSE = b"GNU.sparse."  # attributes with this prefix
@@ -36,54 +38,84 @@ class TarError(ValueError):
     """The bytes are not a tar archive, or it is damaged, or of an unsupported kind."""
 
 
+class MemberError(ValueError):
+    """One member cannot be used; the members behind it can."""
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A file in the archive. `begin`: the byte at which its headers begin, including a long name's."""
+    """A file in the archive, or a hard link to the earlier member `target`. `begin`: the byte at which its
+    headers begin, including a long name's. `at`: the byte at which its content begins."""
 
     begin: int
     name: bytes
     size: int
     kind: bytes
+    target: bytes
+    at: int
+
+    def __str__(self) -> str:
+        return f"the member {shown(self.name)} at byte {self.begin}"
 
 
 class Tar:
     """The members of an archive. `end`: the byte at which it ends, if that is known. Offsets are in the
-    archive.
+    archive. `reread` returns a range of the archive's bytes, which hard links need; None: it cannot.
 
-    Every fault raises TarError with the offset.
+    Every fault raises TarError with the offset, or MemberError.
     """
 
-    def __init__(self, chunks: AsyncIterator[Buffer], offset: int, end: int | None) -> None:
+    def __init__(
+        self,
+        chunks: AsyncIterator[Buffer],
+        offset: int,
+        end: int | None,
+        reread: Callable[[int, int], Awaitable[Buffer]] | None = None,
+    ) -> None:
+        self._links = None if reread is None else _Links(reread)
         self._bytes = _Bytes(chunks, offset)
         self._end = end
         self._unread = 0  # bytes of the last member that have not been read
         self._place = ""  # what the last member is called in messages
 
     async def next(self) -> Member | None:
-        """Returns the next file; None at the end mark. Directories, links and other members are passed
-        over."""
+        """Returns the next file or hard link; None at the end mark. Directories and other members are
+        passed over."""
         while True:
             self._require(self._unread)
+            if self._end is None and self._unread > LARGEST:
+                raise TarError(
+                    f"{self._place} has {self._unread} bytes, expected at most {LARGEST} in a compressed "
+                    "tar"
+                )
             if await self._bytes.drop(self._unread):
                 raise self._truncated(self._place)
             member = await self._headers()
             if member is None:
                 return None
-            self._place = f"the member {shown(member.name)} at byte {member.begin}"
+            self._place = str(member)
             self._unread = (
                 0 if member.kind in _WITHOUT_DATA else member.size + -member.size % _BLOCK
             )
             # v7 marks its directories by their names alone.
-            if member.kind not in _WITHOUT_DATA + _OTHERS and not member.name.endswith(b"/"):
+            is_file = member.kind not in _WITHOUT_DATA + _OTHERS or member.kind == _HARD_LINK
+            if is_file and not member.name.endswith(b"/"):
                 return member
 
     async def read(self, member: Member) -> bytes:
         """Returns the content of the member that `next` returned last. Call it once for each member."""
+        if member.kind == _HARD_LINK:
+            if self._links is None:
+                raise MemberError(
+                    f"{member} is a hard link, which is not followed in a compressed tar: write it with "
+                    "`tar --hard-dereference`"
+                )
+            return await self._links.read(member)
         if member.kind not in _REGULAR:
             kind = _ELSEWHERE.get(member.kind, f"of the unknown type {shown(member.kind)}")
-            raise TarError(f"{self._place} is {kind}, expected a whole file")
+            raise MemberError(f"{member} is {kind}, expected a whole file")
         if member.size > LARGEST:
-            raise TarError(f"{self._place} has {member.size} bytes, expected at most {LARGEST}")
+            raise MemberError(f"{member} has {member.size} bytes, expected at most {LARGEST}")
         self._require(member.size)
         data = await self._bytes.take(member.size)
         if len(data) < member.size:
@@ -106,7 +138,7 @@ class Tar:
     async def _headers(self) -> Member | None:
         """Returns the next member, from all its headers; None for the end mark."""
         begin = self._bytes.offset
-        long_name, attributes = b"", dict[bytes, bytes]()
+        long_name, long_target, attributes = b"", b"", dict[bytes, bytes]()
         while True:
             at = self._bytes.offset
             block = await self._bytes.take(_BLOCK)
@@ -114,7 +146,7 @@ class Tar:
                 return None
             if len(block) < _BLOCK or block == _ZEROS:
                 raise self._truncated("" if at == begin else f"the headers at byte {begin}")
-            name, size, checksum, kind, magic, prefix = _HEADER.unpack(block)
+            name, size, checksum, kind, target, magic, prefix = _HEADER.unpack(block)
             if not _adds_up(block, checksum):
                 raise TarError(f"no tar header at byte {at}: its checksum is wrong{_seems(block)}")
             length = _number(size)
@@ -124,6 +156,8 @@ class Tar:
                 extension = await self._extension(length, at)
                 if kind == _LONG_NAME:
                     long_name = extension.partition(b"\0")[0]
+                elif kind == _LONG_LINK:
+                    long_target = extension.partition(b"\0")[0]
                 elif kind in _PAX:
                     attributes |= _attributes(extension, at)
                 elif kind == _GLOBAL and _attributes(extension, at).keys() & {b"path", b"size"}:
@@ -138,7 +172,9 @@ class Tar:
                 if not text.isdigit() or len(text) > 20:
                     raise TarError(f"the header at byte {begin} gives {shown(text)} as a size")
                 length = int(text)
-            return Member(begin, attributes.get(b"path") or long_name or name, length, kind)
+            name = attributes.get(b"path") or long_name or name
+            target = attributes.get(b"linkpath") or long_target or target.partition(b"\0")[0]
+            return Member(begin, name, length, kind, target, self._bytes.offset)
 
     async def _extension(self, length: int, at: int) -> bytes:
         if length > _NAMES:
@@ -160,6 +196,40 @@ class Tar:
         at = self._bytes.offset if at is None else at
         where = f"within {within}" if within else "without its end mark, two blocks of zeros"
         return TarError(f"truncated: the tar ends at byte {at}, {where}")
+
+
+class _Links:
+    """Reads what hard links name: earlier members. For that the headers are read once more, up to the
+    link."""
+
+    def __init__(self, reread: Callable[[int, int], Awaitable[Buffer]]) -> None:
+        self._reread = reread
+        self._read_to = 0
+        self._tar = Tar(self._chunks(), 0, None)
+        self._known: dict[bytes, Member] = {}
+
+    async def read(self, link: Member) -> bytes:
+        while self._read_to < link.begin and (member := await self._tar.next()) is not None:
+            self._read_to = member.begin
+            is_link = member.kind == _HARD_LINK
+            known = self._known.get(_path(member.target), member) if is_link else member
+            self._known[_path(member.name)] = known
+        found = self._known.get(_path(link.target))
+        if found is None or found.kind not in _REGULAR or found.size > LARGEST:
+            raise MemberError(
+                f"{link} is a hard link to {shown(link.target)}, expected the name of a file before it"
+            )
+        return bytes(await self._reread(found.at, found.at + found.size))
+
+    async def _chunks(self) -> AsyncIterator[Buffer]:
+        at = 0
+        while True:
+            yield await self._reread(at, at + PIECE)
+            at += PIECE
+
+
+def _path(name: bytes) -> bytes:
+    return name.removeprefix(b"./")
 
 
 class _Bytes:
@@ -229,7 +299,7 @@ def _number(field: bytes) -> int | None:
 
 
 def _attributes(data: bytes, at: int) -> dict[bytes, bytes]:
-    """What counts of a pax header: path, size, and whether it has any GNU.sparse attribute.
+    """What counts of a pax header: path, linkpath, size, and whether it has any GNU.sparse attribute.
 
     Its records are "LENGTH KEY=VALUE\\n", the length that of the whole record.
     """
@@ -245,7 +315,12 @@ def _attributes(data: bytes, at: int) -> dict[bytes, bytes]:
             )
         if key.startswith(_SPARSE):
             key = _SPARSE
-        if key in (b"path", b"size", _SPARSE):  # one header may follow another without end
+        if key in (
+            b"path",
+            b"linkpath",
+            b"size",
+            _SPARSE,
+        ):  # one header may follow another without end
             attributes[key] = value[:-1]
         begin += length
     return attributes

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from typing_extensions import Buffer
 
-from cachecd.errors import UnitError
+from cachecd.errors import RecordError, UnitError
 from cachecd.model import Unit
 from cachecd.sampler.draft import Draft
 from cachecd.sampler.sources.content import Content, whole
@@ -26,7 +26,7 @@ from cachecd.sampler.sources.packed import LARGEST, unpacked
 from cachecd.sampler.sources.records import Format
 from cachecd_client._core import decode_example, masked_crc32c
 from cachecd_client.errors import CorruptRecordError, SchemaError
-from cachecd_client.schema import form, infer_forms
+from cachecd_client.schema import Form, form, infer_forms
 
 _HEADER = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
@@ -50,38 +50,55 @@ class Verbatim:
         self, unit: Unit, content: Content, shard: Draft
     ) -> AsyncGenerator[tuple[int, int], int | None]:
         chunks, packed = await unpacked(unit, content)
-        frames = _Frames(chunks, unit.offset, max(shard.capacity, LARGEST))
+        end = None if packed else unit.size
+        frames = _Frames(chunks, unit.offset, max(shard.capacity, LARGEST), end)
         ordinal = unit.record
-        if shard.schema is None:
-            await _describe(frames, shard)
         if ordinal and not unit.offset:  # where it begins is not known
             await frames.pass_over(ordinal)
         run = max(shard.capacity // _RUNS, 1)
         while True:
             until = yield ordinal, 0 if packed else frames.offset
-            if not await frames.reach(run, shard.room):
-                # What cannot fit need not be fetched.
-                shard.refuse((frames.next_length() or 0) - _AROUND)
-                continue
-            piece = frames.buffer[: max(run, frames.next_length() or 0)]
-            if stops := [stop for stop in (unit.stop, until) if stop]:
-                piece = frames.first(min(stops) - ordinal)[: len(piece)]
+            stops = [stop for stop in (unit.stop, until) if stop]
+            most = min(stops) - ordinal if stops else None
             try:
-                records, consumed, full = shard.add_frames(piece, unit, ordinal, frames.offset)
-            except CorruptRecordError as error:
-                raise _corrupt(error.offset, error.why) from error
+                records, ended = await self._copy(frames, unit, shard, ordinal, run, most)
+            except RecordError as error:
+                shard.pass_over(unit, ordinal, error)
+                await frames.pass_by()
+                records, ended = 1, False
             ordinal += records
-            frames.drop(consumed)
-            if full:
-                shard.refuse((frames.next_length() or 0) - _AROUND)
-                continue
-            if unit.stop and ordinal == unit.stop:
-                return
-            if not records or not (frames.buffer or await frames.more()):
+            if ended:
                 frames.end()
                 if not ordinal:
                     raise UnitError("it has no records")
+            if ended or (unit.stop and ordinal == unit.stop):
                 return
+
+    async def _copy(
+        self, frames: _Frames, unit: Unit, shard: Draft, ordinal: int, run: int, most: int | None
+    ) -> tuple[int, bool]:
+        """Copies a run of records, at most `most`. Returns their number, and whether the object has no
+        more. RecordError: the first one fits into no shard."""
+        if shard.schema is None:
+            await _describe(frames, shard)
+        if not await frames.reach(run, shard.room):
+            # What cannot fit need not be fetched.
+            shard.refuse((frames.next_length() or 0) - _AROUND)
+            return 0, False
+        piece = frames.buffer[: max(run, frames.next_length() or 0)]
+        if most is not None:
+            piece = frames.first(most)[: len(piece)]
+        try:
+            records, consumed, full = shard.add_frames(piece, unit, ordinal, frames.offset)
+        except CorruptRecordError as error:
+            raise _corrupt(error.offset, error.why) from error
+        frames.drop(consumed)
+        if full:
+            length = (frames.next_length() or 0) - _AROUND
+            if not records or length <= shard.capacity:  # else it comes first in the next run
+                shard.refuse(length)
+            return records, False
+        return records, not records or not (frames.buffer or await frames.more())
 
 
 class Examples(Format):
@@ -89,33 +106,36 @@ class Examples(Format):
 
     async def read(
         self, unit: Unit, content: Content
-    ) -> AsyncGenerator[tuple[int, dict[str, Any]], None]:
+    ) -> AsyncGenerator[tuple[int, dict[str, Any] | RecordError], None]:
         chunks, packed = await unpacked(unit, content)
-        frames = _Frames(chunks, unit.offset, LARGEST)
+        frames = _Frames(chunks, unit.offset, LARGEST, None if packed else unit.size)
         while True:
             consumed = 0
             for offset, payload in frames.whole():
+                record: dict[str, Any] | RecordError
                 try:
                     record = _values(payload)
-                except ValueError as error:
-                    raise _corrupt(offset, f"not an Example: {error}") from error
+                except (ValueError, SchemaError) as error:
+                    record = RecordError(f"not an Example: {error}")
                 yield 0 if packed else offset, record
                 consumed += len(payload) + _AROUND
             frames.drop(consumed)
-            if not await frames.more():
-                frames.end()
-                return
+            try:
+                if not await frames.more():
+                    frames.end()
+                    return
+            except RecordError as error:
+                yield 0 if packed else frames.offset, error
+                await frames.pass_by()
 
 
 async def _describe(frames: _Frames, shard: Draft) -> None:
-    """Finds the dataset's schema in the first records, without consuming them."""
+    """Finds the dataset's schema in the first records, without consuming them. What contradicts the records
+    before it does not count."""
     sample: list[bytes] = []
     try:
         while not sample or (len(sample) < _SAMPLE and len(frames.buffer) < _SAMPLE_BYTES):
-            length = frames.next_length() or 0
-            if length > shard.room:
-                raise shard.too_large(length - _AROUND)
-            if not await frames.more():
+            if (frames.next_length() or 0) > shard.room or not await frames.more():
                 break
             sample = []
             for _, payload in islice(frames.whole(), _SAMPLE):
@@ -123,14 +143,20 @@ async def _describe(frames: _Frames, shard: Draft) -> None:
     except UnitError:  # of a later record, it is met again when the records are carried over
         if not sample:
             raise
-    if not sample:
-        frames.end()
-        raise UnitError("it has no records")
-    try:
-        forms = (form(f"record {number}", record) for number, record in enumerate(sample))
+    forms: list[Form] = []
+    fault = ""
+    for number, record in enumerate(sample):
+        try:
+            longer = [*forms, form(f"record {number}", record)]
+            infer_forms(longer)
+        except ValueError as error:
+            fault = fault or str(error)
+        else:
+            forms = longer
+    if forms:
         shard.describe(infer_forms(forms))
-    except (SchemaError, ValueError) as error:
-        raise UnitError(f"no schema fits its first {len(sample)} records: {error}") from error
+    elif sample:
+        raise UnitError(f"no schema fits its first {len(sample)} records: {fault}")
 
 
 def _values(payload: Buffer) -> dict[str, Any]:
@@ -155,12 +181,15 @@ class _Frames:
 
     `buffer` is the rest of the current chunk, which begins at `_begin`. If a frame crosses two chunks,
     `buffer` is a copy of the needed part of both. Frames of more than `most` bytes are refused before they
-    are fetched.
+    are fetched. `end`: where the file ends, if that is known.
     """
 
-    def __init__(self, chunks: AsyncIterator[Buffer], offset: int, most: int) -> None:
+    def __init__(
+        self, chunks: AsyncIterator[Buffer], offset: int, most: int, end: int | None
+    ) -> None:
         self._chunks = chunks
         self._most = most
+        self._end = end
         self._chunk = self.buffer = memoryview(b"")
         self._begin = self.offset = offset
 
@@ -219,6 +248,25 @@ class _Frames:
             if len(self.buffer) >= needed or not await self._extend(needed):
                 return True
 
+    async def pass_by(self) -> None:
+        """Drops the frame at the beginning, and keeps none of its bytes. UnitError."""
+        self._check_length()
+        length = self.next_length() or 0
+        end = self.offset + length
+        if self._end is None and length > self._most:
+            raise UnitError(
+                f"the record at byte {self.offset} has {length} bytes, expected at most {self._most} in a "
+                "compressed file"
+            )
+        if self._end is not None and end > self._end:
+            self.end()
+        while self._begin + len(self._chunk) < end:
+            if (chunk := await anext(self._chunks, None)) is None:
+                self.end()
+            self._begin += len(self._chunk)
+            self._chunk = memoryview(chunk or b"").cast("B")
+        self.offset, self.buffer = end, self._chunk[end - self._begin :]
+
     async def _extend(self, length: int) -> bool:
         """Extends the buffer to at least this length. Returns False if the object has no more bytes."""
         end = self.offset + len(self.buffer)
@@ -257,9 +305,7 @@ class _Frames:
         have = len(self.buffer) + len(parts[1])
         wanted = max(self.next_length() or 0, len(self.buffer) + 1)
         if wanted > self._most:
-            raise UnitError(
-                f"the record at byte {self.offset} has {wanted} bytes, expected at most {self._most}"
-            )
+            raise RecordError(f"it has {wanted} bytes, expected at most {self._most}")
         while have < wanted and (chunk := await anext(self._chunks, None)) is not None:
             parts.append(memoryview(chunk).cast("B"))
             have += len(parts[-1])

@@ -1,9 +1,10 @@
 """Format `webdataset`: tar files whose neighbouring members form samples. One sample is one record.
 
 The rules are WebDataset's. A member's key is its path up to the first dot of its base name; the text after
-the dot, in lower case, names the feature. Consecutive members with one key are one sample. Directories,
-links, devices, names without a dot or with a leading dot, and `__...__` are passed over. Features:
-`__key__` (bytes), then one for each member, by name (extensions.py).
+the dot, in lower case, names the feature. Consecutive members with one key are one sample. Hard links are
+the members that they name. Directories, symbolic links, devices, names without a dot or with a leading dot,
+and `__...__` are passed over. A sample that cannot be used costs no other. Features: `__key__` (bytes),
+then one for each member, by name (extensions.py).
 
 A .tar.gz is inflated as it arrives; its offsets count inflated bytes.
 """
@@ -14,15 +15,16 @@ import re
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from cachecd.errors import UnitError
+from typing_extensions import Buffer
+
+from cachecd.errors import RecordError, UnitError
 from cachecd.model import Unit
 from cachecd.sampler.sources.content import Content
 from cachecd.sampler.sources.extensions import features
 from cachecd.sampler.sources.packed import LARGEST, unpacked
-from cachecd.sampler.sources.records import Format
-from cachecd.sampler.sources.tar import Member, Tar, shown
+from cachecd.sampler.sources.records import KEY, Format, named
+from cachecd.sampler.sources.tar import Member, MemberError, Tar, shown
 
-_KEY = "__key__"
 _MOST_MEMBERS = 1000
 _LONGEST_NAME = 255  # bytes of a feature's name, as of a file's
 _META = re.compile(rb"__[^/]*__(/|$)")
@@ -33,9 +35,14 @@ class WebDataset(Format):
 
     async def read(
         self, unit: Unit, content: Content
-    ) -> AsyncGenerator[tuple[int, dict[str, Any]], None]:
+    ) -> AsyncGenerator[tuple[int, dict[str, Any] | RecordError], None]:
         chunks, packed = await unpacked(unit, content, ("GZIP",))
-        tar = Tar(chunks, unit.offset, None if packed else unit.size)
+
+        async def reread(start: int, stop: int) -> Buffer:
+            return await content.read(start, min(stop, unit.size))
+
+        end = None if packed else unit.size
+        tar = Tar(chunks, unit.offset, end, None if packed else reread)
         sample: _Sample | None = None
         before = unit.record > 0
         try:
@@ -49,8 +56,12 @@ class WebDataset(Format):
                     before, sample = True, None
                 if sample is None:
                     sample = _Sample(member.begin, key)
-                feature = sample.expect(name, member)
-                sample.files[feature] = await tar.read(member)
+                try:
+                    if sample.fault is None:
+                        feature = sample.expect(name, member)
+                        sample.files[feature] = await tar.read(member)
+                except MemberError as error:
+                    sample.files, sample.fault = {}, RecordError(str(error))
             if sample is not None:
                 yield 0 if packed else sample.begin, sample.record()
                 before = True
@@ -61,45 +72,48 @@ class WebDataset(Format):
 
 
 class _Sample:
-    """The members of one key. `begin`: the byte at which the headers of the first member begin.
-    ValueError."""
+    """The members of one key. `begin`: the byte at which the headers of the first member begin. `fault`:
+    why the sample cannot be used."""
 
     def __init__(self, begin: int, key: bytes) -> None:
         self.begin = begin
         self.key = key
         self.files: dict[str, bytes] = {}
+        self.fault: RecordError | None = None
         self._size = 0
 
     def expect(self, name: bytes, member: Member) -> str:
-        """Checks that another member fits in, before it is read. Returns its feature's name."""
-        place = f"the sample {shown(self.key)} at byte {self.begin}"
+        """Checks that another member fits in, before it is read. Returns its feature's name.
+        MemberError."""
         feature = _feature(name)
         if feature is None:
-            raise ValueError(
-                f"{place} has a member whose extension is {shown(name)}, expected at most "
+            raise MemberError(
+                f"the sample has a member whose extension is {shown(name)}, expected at most "
                 f"{_LONGEST_NAME} bytes of UTF-8"
             )
-        if feature in self.files or feature == _KEY:
-            raise ValueError(f"{place} has {feature!r} twice, again at byte {member.begin}")
+        if feature in self.files or feature == KEY:
+            raise MemberError(f"the sample has {feature!r} twice, again at byte {member.begin}")
         if len(self.files) == _MOST_MEMBERS:
-            raise ValueError(
-                f"{place} has more than {_MOST_MEMBERS} members: a key ends at the first dot of the "
+            raise MemberError(
+                f"the sample has more than {_MOST_MEMBERS} members: a key ends at the first dot of the "
                 "name, so it must not have one itself"
             )
         self._size += member.size
         if self._size > LARGEST:
-            raise ValueError(f"{place} has {self._size} bytes or more, expected at most {LARGEST}")
+            raise MemberError(
+                f"the sample has {self._size} bytes or more, expected at most {LARGEST}"
+            )
         return feature
 
-    def record(self) -> dict[str, Any]:
-        record: dict[str, Any] = {_KEY: self.key}
+    def record(self) -> dict[str, Any] | RecordError:
+        record: dict[str, Any] = {KEY: self.key}
+        if self.fault is not None:
+            return named(self.fault, record)
         for name in sorted(self.files):
             try:
                 record.update(features(name, self.files[name]))
             except ValueError as error:
-                raise ValueError(
-                    f"the sample {shown(self.key)} at byte {self.begin}, .{name}: {error}"
-                ) from error
+                return named(RecordError(f".{name}: {error}"), record)
         return record
 
 

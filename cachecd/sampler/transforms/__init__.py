@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from cachecd.config import TransformStep
-from cachecd.errors import UnitError
+from cachecd.errors import RecordError, UnitError
 from cachecd.sampler.usercode import Guest, imported
+from cachecd.stores.backend import is_shortage
 from cachecd.stores.extras import extra
 
 Record = Mapping[str, Any]
@@ -26,8 +27,9 @@ def build(steps: Sequence[TransformStep]) -> Callable[[Record], Iterator[Record]
     """Returns the steps as one function from a record to its results; None if there are no steps.
 
     Results come in order, and each is made when it is requested. If a step raises, the same record is tried
-    once more; results of the first try are not repeated. A second failure raises UnitError with the step
-    and the user's line. ConfigError if a function cannot be imported.
+    once more; results of the first try are not repeated. A second failure raises RecordError with the step
+    and the user's line; UnitError if the machine had no memory left. ConfigError if a function cannot be
+    imported.
     """
     if not steps:
         return None
@@ -52,7 +54,9 @@ def build(steps: Sequence[TransformStep]) -> Callable[[Record], Iterator[Record]
             except UnitError as error:
                 if first is not None:
                     # A first try may have spoilt the record: its own reason is the better one.
-                    raise first from error
+                    if isinstance(first.__cause__, MemoryError) or is_shortage(first):
+                        raise first from error
+                    raise RecordError(str(first)) from error
                 first = error
 
     return transform

@@ -31,6 +31,11 @@ def line(report: Report) -> str:
         parts.append(f"dropped {dropped} in a short last batch (drop_last)")
     if report["corrupt_records"]:
         parts.append(f"{_count(report['corrupt_records'], 'record')} corrupt")
+    if report["skipped_records"]:
+        held, skipped = report["set_records"], report["skipped_records"]
+        parts.append(
+            f"{held:,} of {held + skipped:,} records, {skipped:,} skipped (see `cachecd status`)"
+        )
     if report["advice"]:
         parts.append(report["advice"])
     return "; ".join(parts)

@@ -214,6 +214,7 @@ class Passes:
             "coverage": _mean(sets, "coverage"),
             "reads_per_record": _mean(sets, "reads_per_record") or 0.0,
             "corrupt_records": len(self._corrupt),
+            "skipped_records": sum(one.manifest.num_skipped for one in self._sets),
             "lent": lent.to if lent else "",
             "mixed": sets if len(sets) > 1 else [],
         }

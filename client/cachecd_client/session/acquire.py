@@ -120,6 +120,8 @@ class Leases:
                     lost = error
                     continue
                 self._held.add(held)
+                if reply.skipped and held.manifest.pinned and not self.rank:
+                    log.warning("%s: epoch %d: %s", dataset, wanted.epoch, reply.skipped)
                 try:
                     # The lock is what counts: nothing is waited for.
                     daemon.notify(Held(new_id(), held.manifest.lease, self.rank))

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from typing_extensions import Buffer
 
 from cachecd.config import SourceConfig
-from cachecd.errors import UnitError
+from cachecd.errors import RecordError, UnitError
 from cachecd.model import MISFIT, Unit
 from cachecd.quantities import approximate_size
 from cachecd.sampler.read_ahead import PIECE, together
@@ -63,7 +63,9 @@ class Parquet(Format):
     def span(self, unit: Unit) -> tuple[int, int] | None:
         return None  # what is fetched depends on the footer
 
-    async def read(self, unit: Unit, content: Content) -> AsyncGenerator[tuple[int, Record], None]:
+    async def read(
+        self, unit: Unit, content: Content
+    ) -> AsyncGenerator[tuple[int, Record | RecordError], None]:
         footer = await self._footer(unit, content)
         columns = wanted_columns(footer, self._wanted)
         row = 0  # of the unit
@@ -72,11 +74,20 @@ class Parquet(Format):
                 row += group.rows
                 continue
             first = max(0, unit.offset - row)
+            if misfit := self._misfit(columns):
+                for nth in range(row + first, row + group.rows):
+                    yield nth, RecordError(misfit)
+                row += group.rows
+                continue
             held = await self._fetch(footer, group, columns, content)
             batches = _batches(footer, group, columns, self._units(columns), held, first)
             done = 0
             try:
                 while (batch := await asyncio.to_thread(next, batches, None)) is not None:
+                    if isinstance(batch, RecordError):
+                        yield row + first + done, batch
+                        done += 1
+                        continue
                     if self.schema is None and not self._transformed:
                         self.schema = schema_of(footer, columns, batch)
                     for record in _records(columns, batch):
@@ -95,21 +106,28 @@ class Parquet(Format):
 
     def _units(self, columns: Sequence[Column]) -> list[str]:
         """Returns the unit in which each date or time is given: of the schema; to a transform, days or
-        microseconds. UnitError if a column means something else than the schema says."""
+        microseconds."""
         units = [column.unit for column in columns]
         if self._transformed:
             return ["days" if unit.startswith("days") else "us" for unit in units]
-        known = {f.name: f.unit for f in self.schema.features} if self.schema else {}
+        known = self._known_units()
+        return [known.get(column.name, column.unit) for column in columns]
+
+    def _misfit(self, columns: Sequence[Column]) -> str:
+        """Returns why no row fits the schema: a column means something else than it says. Else ""."""
+        known = self._known_units()
         for column in columns:
             unit = known.get(column.name, column.unit)
-            if column.unit.partition(" ")[1:] != unit.partition(" ")[1:] or (not unit) != (
-                not column.unit
-            ):
-                raise UnitError(
+            is_other = column.unit.partition(" ")[1:] != unit.partition(" ")[1:]
+            if not self._transformed and (is_other or (not unit) != (not column.unit)):
+                return (
                     f"{MISFIT}: column {column.name!r} has {column.unit or 'plain numbers'}, the schema "
                     f"says {unit or 'plain numbers'}"
                 )
-        return [known.get(column.name, column.unit) for column in columns]
+        return ""
+
+    def _known_units(self) -> dict[str, str]:
+        return {f.name: f.unit for f in self.schema.features} if self.schema else {}
 
     async def _footer(self, unit: Unit, content: Content) -> Footer:
         name = unit.key, unit.etag
@@ -222,8 +240,20 @@ def _batches(
     units: Sequence[str],
     held: _Held,
     first: int,
-) -> Iterator[list[list[Any]]]:
-    """Yields the values of each column from row `first` on, a few rows at a time. Blocks."""
+) -> Iterator[list[list[Any]] | RecordError]:
+    """Yields the values of each column from row `first` on, a few rows at a time; or why the next row
+    cannot be stored. Blocks."""
+
+    def values(rows: Any) -> list[list[Any]]:
+        return [each.values(rows, unit) for each, unit in zip(columns, units, strict=True)]
+
+    def one_row(row: Any) -> list[list[Any]] | RecordError:
+        try:
+            return values(row)
+        except UnitError as error:
+            return RecordError(str(error))
+
+    made: list[list[list[Any]] | RecordError]
     file = pq.ParquetFile(
         pa.PythonFile(held, mode="r"),
         metadata=footer.metadata,
@@ -243,4 +273,8 @@ def _batches(
         first -= skipped
         if skipped < batch.num_rows:
             rows = batch.slice(skipped)
-            yield [each.values(rows, unit) for each, unit in zip(columns, units, strict=True)]
+            try:
+                made = [values(rows)]
+            except UnitError:
+                made = [one_row(rows.slice(nth, 1)) for nth in range(rows.num_rows)]
+            yield from made
