@@ -86,8 +86,12 @@ void ForEachFeature(ByteSpan record, Visit visit);
 // Returns the kind and the lists of a Feature message.
 FeatureView ParseFeature(ByteSpan feature, const uint8_t* record);
 
-// Returns the number of values. Costs one pass over unpacked or integer lists.
+// Returns the number of values, which NumberReader would read. Costs one pass over unpacked or
+// integer lists, but decodes no number. Throws MalformedExample.
 uint64_t CountValues(const FeatureView& feature);
+
+// Returns the number of floats in a fixed32 field or a packed list. Throws MalformedExample.
+uint64_t CountFloats(const WireReader::Field& value, const uint8_t* record);
 
 // Calls visit(ByteSpan value) for each value of a bytes list.
 template <typename Visit>
