@@ -119,6 +119,12 @@ uint64_t CountVarints(ByteSpan packed, const uint8_t* record) {
 
 }  // namespace
 
+void RefuseSequence() {
+  throw MalformedExample(
+      "a tf.train.SequenceExample (feature_lists), which is not supported: write each list as a "
+      "feature of a tf.train.Example");
+}
+
 const char* KindName(Kind kind) {
   switch (kind) {
     case Kind::kBytes:

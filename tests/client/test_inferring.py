@@ -10,7 +10,7 @@ from cachecd_client.files.file_set import FileSet
 from cachecd_client.schema import Feature
 from tests.client.foreign import put
 from tests.client.records import write
-from tests.core.shards import flip, frames
+from tests.core.shards import field, flip, frames
 
 encode = _core.encode_example
 
@@ -84,5 +84,13 @@ def test_no_records_and_records_without_features_are_refused(tmp_path):
     nothing = put(tmp_path / "a", [])
     with pytest.raises(SchemaError, match="no records in 2 files: there is nothing to read"):
         _ = FileSet([nothing, nothing]).schema
-    with pytest.raises(SchemaError, match=r"no features, and none in 1 other .*SequenceExample"):
+    with pytest.raises(SchemaError, match=r"no features, and none in 1 other"):
         _ = FileSet(put(tmp_path / "b", [encode({})] * 2)).schema
+
+
+@pytest.mark.parametrize("position", [0, 100])
+def test_a_sequence_example_is_named_instead_of_losing_its_lists(tmp_path, position):
+    records = [encode({"id": 1})] * 200
+    records[position] += field(2, field(1, field(1, b"frames") + field(2, b"")))
+    with pytest.raises(SchemaError, match=r"record at byte \d+: a tf.train.SequenceExample"):
+        list(FileSet(put(tmp_path / "a", records)).numpy(batch_size=1))

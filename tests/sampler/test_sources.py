@@ -179,6 +179,11 @@ class TestTFRecord(SourceContract):
         assert bench.pour([huge(1 << 60) + b"x" * 100]) == []
         assert f"a record of {1 << 60} bytes does not fit" in bench.set_aside[0]
 
+    def test_a_sequence_example_is_refused_by_name(self, bench: Bench):
+        sequence = encode_example({"id": 1}) + b"\x12\x00"
+        assert bench.pour([frames([sequence] * 3)]) == []
+        assert "record 0: a tf.train.SequenceExample (feature_lists)" in bench.set_aside[0]
+
 
 class TestTFRecordThroughATransform(TwiceContract):
     plain = TestTFRecord()
