@@ -132,7 +132,7 @@ def _file(images: Mapping[tuple[int, str], Path], number: int, name: str) -> dic
 def _features(sample: Sample, record: Record) -> dict[str, dict[str, Any]]:
     schema = sample.schema or Schema(())
     return {
-        feature.name: _described(feature, record.values[feature.name], sample)
+        feature.name: _described(feature, record.values.get(feature.name), sample)
         for feature in schema.features
     }
 
@@ -142,7 +142,11 @@ def _described(feature: Feature, value: Any, sample: Sample) -> dict[str, Any]:
     found: dict[str, Any] = {"dtype": feature.dtype, "shape": shape}
     if feature.unit:
         found["unit"] = feature.unit
-    if isinstance(value, bytes):
+    if feature.optional:
+        found["optional"] = True
+    if value is None:
+        found["missing"] = True
+    elif isinstance(value, bytes):
         found |= {"length": len(value), "first": value[:_FIRST_BYTES].hex()}
         if header := image_suffix(value) and image_header(value):
             found |= {
@@ -185,6 +189,7 @@ def _told(found: Mapping[str, Any]) -> str:
     shape = found["shape"]
     dims = "[ragged]" if shape is None else str(shape) if shape else ""
     text = f"{found['dtype']} {dims}".rstrip()
+    text += "".join(f", {word}" for word in ("optional", "missing") if word in found)
     if "values" in found:
         text += f", {found['values']} values"
     if "length" in found:

@@ -268,6 +268,7 @@ def _read_back(path: Path, sample: Sample, most: int) -> None:
         values = {
             feature.name: _value(feature, listed.get(feature.name, ("", []))[1])
             for feature in schema.features
+            if feature.shape is None or feature.name in listed
         }
         sample.records.append(Record(by_number[int(unit)], int(ordinal), values))
     sample.schema = schema
@@ -280,5 +281,5 @@ def _value(feature: Feature, listed: list[Any]) -> Any:
         return listed[0] if feature.shape == () and listed else listed
     dtype = np.dtype("uint16" if feature.dtype == "bfloat16" else feature.dtype)
     little = dtype.newbyteorder("<")
-    array = np.frombuffer(listed[0], little) if feature.raw else np.array(listed, dtype)
+    array = np.frombuffer(b"".join(listed), little) if feature.raw else np.array(listed, dtype)
     return array if feature.shape is None else array.reshape(feature.shape)

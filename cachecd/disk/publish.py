@@ -170,7 +170,7 @@ def _copy(
             proceed()
             frame = file.read(stop - start)
             if index in kept:
-                copied, consumed, _ = writer.append_frames(frame, unit, ordinal, str(shard), start)
+                copied, consumed, *_ = writer.append_frames(frame, unit, ordinal, str(shard), start)
                 if (copied, consumed) != (1, stop - start):
                     raise DamagedError(f"{shard}: the record at byte {start} is damaged")
 

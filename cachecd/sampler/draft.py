@@ -209,7 +209,7 @@ class Draft:
         """
         with self._disk():
             writer = self._open(unit)
-            return writer.append_frames(frames, unit.number, ordinal, self.path, base)
+            return writer.append_frames(frames, unit.number, ordinal, self.path, base)[:3]
 
     def refuse(self, length: int) -> None:
         """Notes that a record of this length does not fit, so that the shard is full. RecordError if the

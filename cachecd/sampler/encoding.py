@@ -37,12 +37,13 @@ def encode(schema: Schema, record: Mapping[str, Any]) -> bytes:
     """`record` as a serialized Example of exactly this schema; SchemaError with the difference.
 
     No value changes: a number of another dtype is stored only if the feature's dtype can hold it. Only
-    Python's own floats are rounded to float32. A missing ragged feature is empty; a single value of a
-    ragged feature is a list of one.
+    Python's own floats are rounded to float32. A missing ragged feature is empty, an optional one may be
+    missing; a single value of a ragged feature is a list of one.
     """
     stored = {f.name: _stored(f, record[f.name]) for f in schema.features if f.name in record}
     if len(stored) < len(schema.features) or len(stored) < len(record):
-        missing = [f.name for f in schema.features if f.name not in record and f.shape is not None]
+        needed = (f.name for f in schema.features if f.shape is not None and not f.optional)
+        missing = [name for name in needed if name not in record]
         extra = sorted(record.keys() - set(schema.names))
         if missing or extra:
             raise SchemaError(f"record does not fit the schema: missing {missing}, extra {extra}")

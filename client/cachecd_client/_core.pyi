@@ -125,14 +125,25 @@ class ShardWriter:
     def append(self, record: Buffer, unit: int = 0, ordinal: int = 0) -> bool:
         """Appends one record; False, and nothing written, if it does not fit. Ordinals of a unit ascend."""
     def append_frames(
-        self, frames: Buffer, unit: int = 0, ordinal: int = 0, name: str = "", base: int = 0
-    ) -> tuple[int, int, bool]:
+        self,
+        frames: Buffer,
+        unit: int = 0,
+        ordinal: int = 0,
+        name: str = "",
+        base: int = 0,
+        schema: Sequence[StoredFeature | ReaderFeature] | None = None,
+    ) -> tuple[int, int, bool, int, list[tuple[int, str, str, str, int]]]:
         """Appends whole TFRecord frames verbatim; `ordinal` is that of the first frame, and counts up.
 
-        Returns (records, consumed, full): the number of appended records, their bytes in `frames`, and
-        whether the next whole record did not fit. An incomplete last frame is left for the next call.
-        CorruptRecordError(name, base + offset, why) if a CRC is wrong;
-        the records before stay appended and count in num_records.
+        A record that does not fit the schema takes its ordinal, but is passed over: a reader of all
+        features would refuse it, or the schema lacks one of its features.
+
+        Returns (records, consumed, full, passed, misfits): the records appended; the bytes of all records
+        appended and passed over; whether the next record that fits the schema did not fit into the shard;
+        the records passed over; for the first 100 of them (ordinal, reason, feature, kind, count). The
+        last three describe the feature as the record has it: kind "nothing" if it is missing, feature "" if
+        the record is no Example. An incomplete or corrupt frame is left for the next call.
+        CorruptRecordError(name, base, why) if the first frame is corrupt.
         """
     def finish(self, meta: str) -> tuple[int, int]:
         """Truncates to the length written, fsyncs, writes and fsyncs the sidecar; closes. `meta` is the
@@ -216,7 +227,8 @@ def decode_example(
 ) -> dict[str, tuple[Literal["bytes", "float", "int64"], list[Any]]]:
     """All features of a serialized Example as (kind, values); ValueError with offset if malformed. A
     feature whose kind is not set is left out. Packed and unpacked lists are both read; a feature that
-    occurs twice takes its last value, as protocol buffers define. Unknown fields are skipped."""
+    occurs twice takes its last value, as protocol buffers define. Unknown fields are skipped, but the
+    feature_lists of a SequenceExample are a ValueError."""
 
 def count_example(record: Buffer) -> dict[str, tuple[Literal["bytes", "float", "int64"], int]]:
     """All features of a serialized Example as (kind, number of values), as decode_example has them."""
@@ -244,10 +256,13 @@ class FeatureOptions(TypedDict, total=False):
     of a row's values are the record's; NAME is the column's."""
     default: bytes
     """A serialized Example whose feature of this name a record without it is given."""
+    optional: bool
+    """For append_frames: a record may lack the feature."""
     image: ImageOptions
     """A picture becomes pixels: the options of `decode_image`. The feature is one bytes value that holds
     a JPEG or PNG, or raw uint8 pixels [height, width, 1 or 3] or [height, width]."""
 
+StoredFeature = tuple[str, str, str, tuple[int, ...] | None, bool]
 ReaderFeature = tuple[str, str, str, tuple[int, ...] | None, bool, FeatureOptions]
 
 @final
@@ -341,7 +356,7 @@ class BatchReader:
     def __init__(
         self,
         files: Sequence[tuple[str, NDArray[np.uint64] | None]],
-        features: Sequence[tuple[str, str, str, tuple[int, ...] | None, bool] | ReaderFeature],
+        features: Sequence[StoredFeature | ReaderFeature],
         *, batch_size: int, seed: int = 0, shuffle: bool = True, rank: int = 0, world: int = 1,
         last: Literal["drop", "short", "pad"] = "drop", start: int = 0, every: int = 1, threads: int = 0,
         prefetch_bytes: int = 64 << 20, on_corrupt: Literal["replace", "raise"] = "replace",

@@ -39,6 +39,8 @@ class Feature:
     `dtype`: a NumPy name, "bfloat16", or "bytes". `shape`: of one record; () is a scalar, None a
     ragged list. `raw`: stored as one bytes value of little-endian elements. `classes`: for an
     integer label, the name of each class. `unit`: of a date, time or duration, as "us since 1970".
+    `optional`: records may lack it. A loader then needs a `default`, or leaves the feature out. A ragged
+    feature is never optional: a record without it has an empty list.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Feature:
     raw: bool = False
     classes: tuple[str, ...] = ()
     unit: str = ""
+    optional: bool = False
 
     def __post_init__(self) -> None:
         if self.kind not in LIST_DTYPES:
@@ -56,6 +59,8 @@ class Feature:
             raise SchemaError(f"feature {self.name!r}: unknown dtype {self.dtype!r}")
         if self.raw and self.dtype == "bytes":
             raise SchemaError(f"feature {self.name!r}: a raw array needs a numeric dtype")
+        if self.optional and self.shape is None:
+            raise SchemaError(f"feature {self.name!r}: a ragged feature needs no `optional`")
 
     def for_reader(self) -> tuple[str, str, str, tuple[int, ...] | None, bool]:
         """The feature as the core's BatchReader takes it."""
@@ -83,6 +88,10 @@ class Schema:
                 return feature
         raise SchemaError(f"no feature {name!r}; the schema has {', '.join(self.names) or 'none'}")
 
+    def for_writer(self) -> list[_core.ReaderFeature]:
+        """The schema as the core's ShardWriter takes it."""
+        return [(*f.for_reader(), {"optional": f.optional}) for f in self.features]
+
     def select(self, names: Iterable[str]) -> Schema:
         """The schema of these features only; SchemaError for an unknown feature, or a string."""
         if isinstance(names, str):
@@ -91,10 +100,10 @@ class Schema:
 
     def __str__(self) -> str:
         """``image uint8[224, 224, 3], at int64[] (us since 1970)``; of many features, the first ones."""
-        shown = [
-            f"{f.name[:_NAME]} {f.dtype}{dims(f.shape)}{f.unit and f' ({f.unit})'}"
-            for f in self.features[:_SHOWN]
-        ]
+        shown = []
+        for f in self.features[:_SHOWN]:
+            notes = ", ".join(note for note in (f.unit, "optional" if f.optional else "") if note)
+            shown.append(f"{f.name[:_NAME]} {f.dtype}{dims(f.shape)}{notes and f' ({notes})'}")
         if (more := len(self.features) - _SHOWN) > 0:
             shown.append(f"{more} more")
         return ", ".join(shown) or "no features"
@@ -112,6 +121,7 @@ class Schema:
                     **({"raw": True} if f.raw else {}),
                     **({"classes": list(f.classes)} if f.classes else {}),
                     **({"unit": f.unit} if f.unit else {}),
+                    **({"optional": True} if f.optional else {}),
                 }
                 for f in self.features
             ],
@@ -132,6 +142,7 @@ class Schema:
                 Feature(
                     f["name"], f["kind"], f["dtype"], None if f["shape"] is None else tuple(f["shape"]),
                     f.get("raw", False), tuple(f.get("classes", ())), f.get("unit", ""),
+                    f.get("optional", False),
                 )
                 for f in document["features"]
             ]  # fmt: skip

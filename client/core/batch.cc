@@ -47,9 +47,6 @@ void LookUpPages(const std::vector<Record>& records, uint64_t first) {
 // Bytes converted at a time: few enough to stay in the second-level cache after their CRC.
 constexpr size_t kConvertedBytes = 64 << 10;
 
-// The finder remembers the names of this many entries; a record may have more entries.
-constexpr size_t kMostSeen = 1024;
-
 // Makes the picture keys differ from other keys derived from the same seed.
 constexpr uint64_t kPictures = 0x70696374757265;
 
@@ -88,21 +85,6 @@ class FixedColumn {
 };
 
 }  // namespace
-
-FeatureFinder::FeatureFinder(const std::vector<FeatureSpec>& features) {
-  for (size_t i = 0; i < features.size(); ++i) indices_[features[i].name] = static_cast<int>(i);
-}
-
-int FeatureFinder::Find(size_t rank, std::string_view name) {
-  if (rank < seen_.size() && seen_[rank].name == name) return seen_[rank].index;
-  const auto found = indices_.find(name);
-  const int index = found == indices_.end() ? -1 : found->second;
-  if (rank < kMostSeen) {
-    if (rank >= seen_.size()) seen_.resize(rank + 1);
-    seen_[rank] = {std::string(name), index};
-  }
-  return index;
-}
 
 BatchBuilder::BatchBuilder(const BatchShape& shape, RecordSource* records, BufferPool* pool)
     : shape_(shape),

@@ -6,8 +6,6 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "buffer.h"
@@ -35,26 +33,6 @@ struct BatchShape {
   // The seed of augmentation. A picture's crop and flip depend only on this seed and on its
   // record's position in the pass, over all ranks.
   uint64_t augment = 0;
-};
-
-// Maps a name to the index of a requested feature. Records list their features in a similar order,
-// so the result for the previous record's entry of the same rank is tried first.
-class FeatureFinder {
- public:
-  // `features` must outlive the finder.
-  explicit FeatureFinder(const std::vector<FeatureSpec>& features);
-
-  // Returns the feature's index, or -1. `rank`: the number of earlier entries in the record.
-  int Find(size_t rank, std::string_view name);
-
- private:
-  struct Seen {
-    std::string name;
-    int index;
-  };
-
-  std::unordered_map<std::string_view, int> indices_;
-  std::vector<Seen> seen_;
 };
 
 // Not thread-safe. The constructor's arguments must outlive the builder.

@@ -33,6 +33,61 @@ FeatureView FindFallback(const FeatureSpec& spec) {
   return found;
 }
 
+[[noreturn]] void Refuse(const FeatureSpec& spec, const std::string& found,
+                         const std::string& expected) {
+  RefuseFeature(spec.name, "the record has " + found + ", the schema says " + expected);
+}
+
+std::string ListOf(Kind kind) { return std::string("a ") + KindName(kind) + " list"; }
+
+// `remedy`: of a missing feature.
+void CheckKind(const FeatureSpec& spec, const FeatureView& feature, const char* remedy) {
+  if (feature.kind == spec.kind) return;
+  if (feature.kind != Kind::kNone) Refuse(spec, ListOf(feature.kind), ListOf(spec.kind));
+  if (!spec.ragged) Refuse(spec, "no such feature", ListOf(spec.kind) + remedy);
+}
+
+ByteSpan OneValue(const FeatureSpec& spec, const FeatureView& feature, const char* expected) {
+  uint64_t count = 0;
+  ByteSpan value;
+  ForEachBytes(feature, [&](ByteSpan bytes) {
+    value = bytes;
+    ++count;
+  });
+  if (count != 1) Refuse(spec, Count(count, "value"), expected);
+  return value;
+}
+
+ByteSpan RawValue(const FeatureSpec& spec, const FeatureView& feature) {
+  const size_t element = ElementBytes(spec.element);
+  const ByteSpan value = OneValue(spec, feature, "1 that holds an array");
+  if (spec.ragged && value.size % element != 0) {
+    Refuse(spec, "an array of " + Count(value.size, "byte"),
+           "a multiple of " + std::to_string(element));
+  }
+  if (const size_t expected = Multiply(Multiply(spec.shape), element);
+      !spec.ragged && value.size != expected) {
+    Refuse(spec, "an array of " + Count(value.size, "byte"), std::to_string(expected));
+  }
+  return value;
+}
+
+// Throws what a ColumnBuilder without options throws for the feature.
+void CheckFeature(const FeatureSpec& spec, const FeatureView& feature) {
+  if (feature.kind == Kind::kNone && spec.options.optional) return;
+  CheckKind(spec, feature, "");
+  if (feature.kind != Kind::kNone && spec.raw) {
+    RawValue(spec, feature);
+  } else if (const uint64_t count = CountValues(feature);
+             !spec.ragged && count != Multiply(spec.shape)) {
+    Refuse(spec, Count(count, "value"), std::to_string(Multiply(spec.shape)));
+  }
+}
+
+bool AreEqual(ByteSpan a, ByteSpan b) {
+  return a.size == b.size && std::equal(a.begin(), a.end(), b.begin());
+}
+
 }  // namespace
 
 ColumnBuilder::ColumnBuilder(const FeatureSpec& spec, uint64_t rows, size_t hint, BufferPool* pool)
@@ -67,27 +122,17 @@ ColumnBuilder::ColumnBuilder(const FeatureSpec& spec, uint64_t rows, size_t hint
   }
 }
 
-void ColumnBuilder::Misfit(const std::string& found, const std::string& expected) const {
-  RefuseFeature(spec_.name, "the record has " + found + ", the schema says " + expected);
-}
-
 void ColumnBuilder::Append(const FeatureView& given, std::vector<LargeValue>* later) {
   // A writer may omit a feature that has no values, or leave its kind unset.
   const bool absent = given.record == nullptr || (given.kind == Kind::kNone && !spec_.ragged);
   const FeatureView& feature = absent ? fallback_ : given;
   if (absent) later = nullptr;  // the fallback is not in the record
-  if (feature.kind == Kind::kNone && !spec_.ragged) {
-    Misfit("no such feature",
-           std::string("a ") + KindName(spec_.kind) + " list: give it a default, or leave it out");
-  }
-  if (feature.kind != Kind::kNone && feature.kind != spec_.kind) {
-    Misfit(std::string("a ") + KindName(feature.kind) + " list",
-           std::string("a ") + KindName(spec_.kind) + " list");
-  }
+  CheckKind(spec_, feature, ": give it a default, or leave it out");
   if (feature.kind == Kind::kNone) {
     if (spec_.options.pad) PadRow(0);
   } else if (has_pictures()) {
-    picture_ = spec_.raw ? RawValue(feature) : OneValue(feature, "1 that holds a picture");
+    picture_ =
+        spec_.raw ? RawValue(spec_, feature) : OneValue(spec_, feature, "1 that holds a picture");
   } else if (spec_.options.one_hot != 0) {
     AppendOneHot(feature);
   } else if (spec_.raw) {
@@ -108,32 +153,8 @@ void ColumnBuilder::Rollback(const Mark& mark) {
   used_ = mark.used;
 }
 
-ByteSpan ColumnBuilder::OneValue(const FeatureView& feature, const char* expected) const {
-  uint64_t count = 0;
-  ByteSpan value;
-  ForEachBytes(feature, [&](ByteSpan bytes) {
-    value = bytes;
-    ++count;
-  });
-  if (count != 1) Misfit(Count(count, "value"), expected);
-  return value;
-}
-
-ByteSpan ColumnBuilder::RawValue(const FeatureView& feature) const {
-  const size_t element = ElementBytes(spec_.element);
-  const ByteSpan value = OneValue(feature, "1 that holds an array");
-  if (spec_.ragged && value.size % element != 0) {
-    Misfit("an array of " + Count(value.size, "byte"), "a multiple of " + std::to_string(element));
-  }
-  if (const size_t expected = Multiply(stored_elements_, element);
-      !spec_.ragged && value.size != expected) {
-    Misfit("an array of " + Count(value.size, "byte"), std::to_string(expected));
-  }
-  return value;
-}
-
 void ColumnBuilder::AppendRaw(const FeatureView& feature, std::vector<LargeValue>* later) {
-  ByteSpan value = RawValue(feature);
+  ByteSpan value = RawValue(spec_, feature);
   uint64_t count = value.size / ElementBytes(spec_.element);
   if (spec_.options.pad) count = std::min(count, row_elements_);
   value.size = count * ElementBytes(spec_.element);
@@ -189,11 +210,11 @@ void ColumnBuilder::AppendOneHot(const FeatureView& feature) {
   if (!spec_.raw) {
     NumberReader numbers(feature);
     const uint64_t count = numbers.Read(to, 1) + numbers.Skip();
-    if (count != 1) Misfit(Count(count, "value"), "1");
+    if (count != 1) Refuse(spec_, Count(count, "value"), "1");
   } else if (conversion_) {
-    conversion_(RawValue(feature).data, 1, to);
+    conversion_(RawValue(spec_, feature).data, 1, to);
   } else {
-    std::memcpy(to, RawValue(feature).data, sizeof label);
+    std::memcpy(to, RawValue(spec_, feature).data, sizeof label);
   }
   if (label < 0 || static_cast<uint64_t>(label) >= row_elements_) {
     RefuseFeature(spec_.name, "the record has class " + std::to_string(label) +
@@ -215,7 +236,7 @@ void ColumnBuilder::AppendDenseNumbers(const FeatureView& feature) {
     return;
   }
   if (count + beyond != row_elements_) {
-    Misfit(Count(count + beyond, "value"), std::to_string(row_elements_));
+    Refuse(spec_, Count(count + beyond, "value"), std::to_string(row_elements_));
   }
   used_ += row_bytes_;
 }
@@ -245,7 +266,7 @@ void ColumnBuilder::AppendBytes(const FeatureView& feature, std::vector<LargeVal
   const uint64_t before = values_;
   ForEachBytes(feature, [&](ByteSpan value) {
     if (!spec_.ragged && values_ - before == stored_elements_) {
-      Misfit(Count(CountValues(feature), "value"), std::to_string(stored_elements_));
+      Refuse(spec_, Count(CountValues(feature), "value"), std::to_string(stored_elements_));
     }
     data_.Grow(used_, used_ + value.size);
     if (later != nullptr && value.size >= kLargeValue) {
@@ -257,7 +278,7 @@ void ColumnBuilder::AppendBytes(const FeatureView& feature, std::vector<LargeVal
     EndValue();
   });
   if (!spec_.ragged && values_ - before != stored_elements_) {
-    Misfit(Count(values_ - before, "value"), std::to_string(stored_elements_));
+    Refuse(spec_, Count(values_ - before, "value"), std::to_string(stored_elements_));
   }
 }
 
@@ -315,6 +336,56 @@ void ColumnBuilder::CheckFallback(const FeatureSpec& spec) {
     builder.Append({}, nullptr);
   } catch (const std::runtime_error& error) {  // SchemaMismatch, MalformedExample
     throw SchemaMismatch(std::string("the default does not fit: ") + error.what());
+  }
+}
+
+RecordCheck::RecordCheck(std::vector<FeatureSpec> schema)
+    : schema_(std::move(schema)), finder_(schema_) {
+  // Throws now for a shape that is too large, rather than between records.
+  for (const FeatureSpec& spec : schema_)
+    Multiply(Multiply(spec.shape), ElementBytes(spec.element));
+}
+
+std::optional<Misfit> RecordCheck::operator()(ByteSpan record) {
+  std::string_view checked;
+  FeatureView view;
+  const auto check = [&](std::string_view name, ByteSpan feature) {
+    checked = name;
+    view = feature.data == nullptr ? FeatureView() : ParseFeature(feature, record.data);
+  };
+  std::string why;
+  try {
+    found_.assign(schema_.size(), {});
+    size_t rank = 0;
+    ForEachFeature(record, [&](std::string_view name, ByteSpan feature) {
+      const int index = finder_.Find(rank++, name);
+      if (index < 0) {
+        check(name, feature);
+        if (view.kind == Kind::kNone) return;  // no value is lost
+        throw SchemaMismatch("feature '" + std::string(name) + "' is not in the schema");
+      }
+      ByteSpan& found = found_[static_cast<size_t>(index)];
+      if (found.data != nullptr && !AreEqual(found, feature)) {
+        check(name, feature);
+        RefuseFeature(std::string(name), "the record has it twice, with different values");
+      }
+      found = feature;
+    });
+    for (size_t i = 0; i < schema_.size(); ++i) {
+      check(schema_[i].name, found_[i]);
+      CheckFeature(schema_[i], view);
+    }
+    return std::nullopt;
+  } catch (const SchemaMismatch& error) {
+    why = error.what();
+  } catch (const MalformedExample& error) {
+    return Misfit{error.what(), {}, Kind::kNone, 0};
+  }
+  // Counting may find that the feature is malformed.
+  try {
+    return Misfit{why, std::string(checked), view.kind, CountValues(view)};
+  } catch (const MalformedExample& error) {
+    return Misfit{error.what(), {}, Kind::kNone, 0};
   }
 }
 

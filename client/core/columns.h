@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -102,8 +103,6 @@ class ColumnBuilder {
   static void CheckFallback(const FeatureSpec& spec);
 
  private:
-  ByteSpan OneValue(const FeatureView& feature, const char* expected) const;
-  ByteSpan RawValue(const FeatureView& feature) const;
   void AppendRaw(const FeatureView& feature, std::vector<LargeValue>* later);
   void AppendOneHot(const FeatureView& feature);
   void AppendDenseNumbers(const FeatureView& feature);
@@ -113,7 +112,6 @@ class ColumnBuilder {
   void PadRow(uint64_t count);
   void EndValue();
   void EndRow();
-  [[noreturn]] void Misfit(const std::string& found, const std::string& expected) const;
 
   const FeatureSpec& spec_;
   const uint64_t rows_;
@@ -133,6 +131,32 @@ class ColumnBuilder {
   Buffer offsets_;  // of bytes columns: values_ + 1 offsets
   Buffer splits_;   // of ragged columns: row_ + 1 offsets
   Buffer lengths_;  // of padded columns: row_ counts of values
+};
+
+// What keeps a record from fitting a schema. `name`, `kind` and `count` describe the feature as the
+// record has it; the name is empty if the record is no Example.
+struct Misfit {
+  std::string why;
+  std::string name;
+  Kind kind = Kind::kNone;
+  uint64_t count = 0;
+};
+
+// Compares records with a schema, without decoding them. Not thread-safe.
+class RecordCheck {
+ public:
+  explicit RecordCheck(std::vector<FeatureSpec> schema);
+  RecordCheck(const RecordCheck&) = delete;
+  RecordCheck& operator=(const RecordCheck&) = delete;
+
+  // Returns nothing if a reader of all features of the schema delivers every value of the record;
+  // it may lack features that are optional.
+  std::optional<Misfit> operator()(ByteSpan record);
+
+ private:
+  const std::vector<FeatureSpec> schema_;
+  FeatureFinder finder_;
+  std::vector<ByteSpan> found_;  // the message of each feature
 };
 
 }  // namespace cachecd

@@ -77,6 +77,7 @@ class MalformedExample : public std::runtime_error {
   MalformedExample(uint64_t offset, const std::string& why)
       : std::runtime_error("not a tf.train.Example: " + why + " at byte " +
                            std::to_string(offset)) {}
+  explicit MalformedExample(const std::string& why) : std::runtime_error(why) {}
 };
 
 // The object cannot be used: it is closed or finished, the process is a fork, or other code has

@@ -95,7 +95,35 @@ uint64_t MapSize(const std::vector<FeatureValue>& features) {
   return size;
 }
 
+// Returns the number of varints. Throws MalformedExample, as WireReader does.
+uint64_t CountVarints(ByteSpan packed, const uint8_t* record) {
+  constexpr size_t kBlock = 255;  // the most that a byte counts, so that the compiler adds bytes
+  constexpr uint64_t kSeven = 0x0080808080808080;
+  uint64_t count = 0;
+  for (size_t begin = 0; begin < packed.size; begin += kBlock) {
+    const size_t end = std::min(packed.size, begin + kBlock);
+    uint8_t last = 0;  // exactly one byte of each varint, its last, is below 0x80
+    for (size_t i = begin; i < end; ++i) last += packed.data[i] < 0x80;
+    count += last;
+  }
+  // Any ten bytes of 0x80 or more have seven in a row that begin at a multiple of four.
+  bool is_odd = packed.size != 0 && packed.end()[-1] >= 0x80;
+  for (size_t i = 0; i + sizeof(uint64_t) <= packed.size; i += 4) {
+    is_odd |= (LoadU64(packed.data + i) & kSeven) == kSeven;
+  }
+  if (is_odd) {
+    for (WireReader numbers(packed, record); !numbers.AtEnd();) numbers.Varint();
+  }
+  return count;
+}
+
 }  // namespace
+
+void RefuseSequence() {
+  throw MalformedExample(
+      "a tf.train.SequenceExample (feature_lists), which is not supported: write each list as a "
+      "feature of a tf.train.Example");
+}
 
 const char* KindName(Kind kind) {
   switch (kind) {
@@ -241,6 +269,14 @@ FeatureView ParseFeature(ByteSpan feature, const uint8_t* record) {
   return view;
 }
 
+uint64_t CountFloats(const WireReader::Field& value, const uint8_t* record) {
+  if (value.bytes.size % sizeof(float) != 0) {
+    throw MalformedExample(static_cast<uint64_t>(value.start - record),
+                           "a packed list of floats has a length that is no multiple of four");
+  }
+  return value.bytes.size / sizeof(float);
+}
+
 uint64_t CountValues(const FeatureView& feature) {
   uint64_t count = 0;
   ForEachValueField(feature, [&](const WireReader::Field& value) {
@@ -249,16 +285,15 @@ uint64_t CountValues(const FeatureView& feature) {
         count += value.wire_type == kWireBytes;
         break;
       case Kind::kFloat:
-        count += value.wire_type == kWireFixed32 ? 1
-                 : value.wire_type == kWireBytes ? value.bytes.size / sizeof(float)
-                                                 : 0;
+        if (value.wire_type == kWireFixed32 || value.wire_type == kWireBytes) {
+          count += CountFloats(value, feature.record);
+        }
         break;
       case Kind::kInt64:
         if (value.wire_type == kWireVarint) {
           ++count;
         } else if (value.wire_type == kWireBytes) {
-          // Exactly one byte of each varint, its last, is below 0x80.
-          for (const uint8_t byte : value.bytes) count += byte < 0x80;
+          count += CountVarints(value.bytes, feature.record);
         }
         break;
       case Kind::kNone:

@@ -9,7 +9,8 @@
 // The last of several map entries with the same name wins; so does the last kind of a Feature. One
 // restriction: a map entry with two values, which no writer makes, is refused. Every length is
 // checked against the bytes left before it is used. Malformed bytes throw MalformedExample with
-// their offset in the record. Spans point into the record.
+// their offset in the record; so does a tf.train.SequenceExample, whose field 2 has lists that an
+// Example lacks. Spans point into the record.
 
 #ifndef CACHECD_CORE_EXAMPLE_H_
 #define CACHECD_CORE_EXAMPLE_H_
@@ -86,8 +87,12 @@ void ForEachFeature(ByteSpan record, Visit visit);
 // Returns the kind and the lists of a Feature message.
 FeatureView ParseFeature(ByteSpan feature, const uint8_t* record);
 
-// Returns the number of values. Costs one pass over unpacked or integer lists.
+// Returns the number of values, which NumberReader would read. Costs one pass over unpacked or
+// integer lists, but decodes no number. Throws MalformedExample.
 uint64_t CountValues(const FeatureView& feature);
+
+// Returns the number of floats in a fixed32 field or a packed list. Throws MalformedExample.
+uint64_t CountFloats(const WireReader::Field& value, const uint8_t* record);
 
 // Calls visit(ByteSpan value) for each value of a bytes list.
 template <typename Visit>
@@ -115,6 +120,9 @@ void WriteExample(const std::vector<FeatureValue>& features, uint8_t* to);
 
 // Implementation of the templates.
 
+// Throws MalformedExample.
+[[noreturn]] void RefuseSequence();
+
 // Parses one map entry; returns false for another field.
 bool ParseEntry(const WireReader::Field& field, const uint8_t* record, std::string_view* name,
                 ByteSpan* feature);
@@ -124,7 +132,9 @@ void ForEachFeature(ByteSpan record, Visit visit) {
   WireReader example(record, record.data);
   WireReader::Field features;
   while (example.Next(&features)) {
-    if (features.number != 1 || features.wire_type != kWireBytes) continue;
+    if (features.wire_type != kWireBytes) continue;
+    if (features.number == 2) RefuseSequence();
+    if (features.number != 1) continue;
     WireReader map(features.bytes, record.data);
     WireReader::Field entry;
     std::string_view name;

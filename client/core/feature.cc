@@ -8,6 +8,9 @@
 namespace cachecd {
 namespace {
 
+// The finder remembers the names of this many entries; a record may have more entries.
+constexpr size_t kMostSeen = 1024;
+
 Kind FindKind(const std::string& feature, const std::string& name) {
   for (const Kind known : {Kind::kBytes, Kind::kFloat, Kind::kInt64}) {
     if (name == KindName(known)) return known;
@@ -84,6 +87,21 @@ size_t Multiply(const std::vector<int64_t>& extents) {
 
 void RefuseFeature(const std::string& name, const std::string& why) {
   throw SchemaMismatch("feature '" + name + "': " + why);
+}
+
+FeatureFinder::FeatureFinder(const std::vector<FeatureSpec>& features) {
+  for (size_t i = 0; i < features.size(); ++i) indices_[features[i].name] = static_cast<int>(i);
+}
+
+int FeatureFinder::Find(size_t rank, std::string_view name) {
+  if (rank < seen_.size() && seen_[rank].name == name) return seen_[rank].index;
+  const auto found = indices_.find(name);
+  const int index = found == indices_.end() ? -1 : found->second;
+  if (rank < kMostSeen) {
+    if (rank >= seen_.size()) seen_.resize(rank + 1);
+    seen_[rank] = {std::string(name), index};
+  }
+  return index;
 }
 
 std::vector<std::string> FeatureSpec::columns() const {

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "element.h"
@@ -22,6 +24,7 @@ struct FeatureOptions {
   std::optional<uint64_t> pad;  // length of the dense row that a ragged list of numbers becomes
   std::string pad_value;        // one delivered element; if pad
   std::string fallback;         // a serialized Example with the feature for records that lack it
+  bool optional = false;        // for RecordCheck: records may lack the feature
   std::optional<ImageOptions> image;  // decodes a picture, or converts stored pixels
 };
 
@@ -54,6 +57,26 @@ struct FeatureSpec {
   static FeatureSpec Make(std::string name, const std::string& kind, const std::string& dtype,
                           bool ragged, std::vector<int64_t> shape, bool raw,
                           FeatureOptions options = {});
+};
+
+// Maps a name to the index of a requested feature. Records list their features in a similar order,
+// so the result for the previous record's entry of the same rank is tried first.
+class FeatureFinder {
+ public:
+  // `features` must outlive the finder.
+  explicit FeatureFinder(const std::vector<FeatureSpec>& features);
+
+  // Returns the feature's index, or -1. `rank`: the number of earlier entries in the record.
+  int Find(size_t rank, std::string_view name);
+
+ private:
+  struct Seen {
+    std::string name;
+    int index;
+  };
+
+  std::unordered_map<std::string_view, int> indices_;
+  std::vector<Seen> seen_;
 };
 
 // Returns the product, a number of elements or bytes to allocate. Throws std::bad_alloc if it is

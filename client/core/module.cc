@@ -58,6 +58,14 @@ uint64_t PyDrawsUntil(std::vector<uint64_t> bounds, uint64_t key, std::vector<ui
   return Draws::Length(std::move(bounds), key, records);
 }
 
+// Returns text whose bytes that are not UTF-8 are shown as escapes.
+nb::object Text(const std::string& text) {
+  nb::object shown = nb::steal(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "backslashreplace"));
+  if (!shown.is_valid()) throw nb::python_error();
+  return shown;
+}
+
 // A ShardWriter that refuses concurrent calls, which are possible because it releases the GIL.
 class PyWriter {
  private:
@@ -100,12 +108,21 @@ class PyWriter {
   }
 
   nb::tuple AppendFrames(nb::object frames, uint64_t unit, uint32_t ordinal, nb::object name,
-                         uint64_t base) {
+                         uint64_t base, nb::object schema) {
     const BytesArgument bytes(frames);
     const std::string path = PathArgument(name);
-    const ShardWriter::Carried carried =
-        Exclusively([&] { return writer_->AppendFrames(bytes.span(), unit, ordinal, path, base); });
-    return nb::make_tuple(carried.records, carried.consumed, carried.full);
+    std::optional<RecordCheck> check;
+    if (!schema.is_none()) check.emplace(FeaturesArgument(nb::cast<nb::sequence>(schema)));
+    const ShardWriter::Carried carried = Exclusively([&] {
+      return writer_->AppendFrames(bytes.span(), unit, ordinal, path, base,
+                                   check ? &*check : nullptr);
+    });
+    nb::list misfits;
+    for (const auto& [number, misfit] : carried.misfits) {
+      misfits.append(nb::make_tuple(number, Text(misfit.why), Text(misfit.name),
+                                    KindName(misfit.kind), misfit.count));
+    }
+    return nb::make_tuple(carried.records, carried.consumed, carried.full, carried.passed, misfits);
   }
 
   nb::tuple Finish(const std::string& meta) {
@@ -247,7 +264,8 @@ void BindFiles(nb::module_& module) {
       .def("append", &PyWriter::Append, nb::arg("record"), nb::arg("unit") = 0,
            nb::arg("ordinal") = 0)
       .def("append_frames", &PyWriter::AppendFrames, nb::arg("frames"), nb::arg("unit") = 0,
-           nb::arg("ordinal") = 0, nb::arg("name") = "", nb::arg("base") = 0)
+           nb::arg("ordinal") = 0, nb::arg("name") = "", nb::arg("base") = 0,
+           nb::arg("schema") = nb::none())
       .def("finish", &PyWriter::Finish, nb::arg("meta"))
       .def("abort", &PyWriter::Abort);
 

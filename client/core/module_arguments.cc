@@ -64,6 +64,8 @@ FeatureOptions FeatureOptionsArgument(nb::handle given) {
       options.pad_value = BytesOf(pad[1]);
     } else if (name == "default") {
       options.fallback = BytesOf(value);
+    } else if (name == "optional") {
+      options.optional = nb::cast<bool>(value);
     } else if (name == "image") {
       options.image = ImageOptionsArgument(value);
     } else {

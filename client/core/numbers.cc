@@ -57,10 +57,7 @@ uint64_t NumberReader::ReadFloats(uint8_t* to, uint64_t limit) {
       WireReader::Field value;
       if (!NextField(&value)) break;
       if (value.wire_type != kWireFixed32 && value.wire_type != kWireBytes) continue;
-      if (value.bytes.size % sizeof(float) != 0) {
-        throw MalformedExample(static_cast<uint64_t>(value.start - feature_.record),
-                               "a packed list of floats has a length that is no multiple of four");
-      }
+      CountFloats(value, feature_.record);
       floats_ = value.bytes;
       continue;
     }

@@ -149,29 +149,46 @@ bool ShardWriter::Append(ByteSpan record, uint64_t unit, uint32_t ordinal) {
 }
 
 ShardWriter::Carried ShardWriter::AppendFrames(ByteSpan frames, uint64_t unit, uint32_t ordinal,
-                                               const std::string& name, uint64_t base) {
+                                               const std::string& name, uint64_t base,
+                                               RecordCheck* check) {
   RequireOpen();
   Carried carried;
-  std::string why;
+  uint64_t run = 0;  // where the frames begin that are noted, but not put yet
+  const auto put = [&] {
+    AbortOnFailure([&] { Put({frames.data + run, carried.consumed - run}); });
+  };
   while (frames.size - carried.consumed >= kFrameHeader) {
     const uint8_t* frame = frames.data + carried.consumed;
     const uint64_t left = frames.size - carried.consumed;
     uint64_t length = 0;
-    why = CheckHeader(frame, &length);
-    if (!why.empty() || left < kFrameOverhead || length > left - kFrameOverhead) break;
+    std::string why = CheckHeader(frame, &length);
+    if (why.empty() && (left < kFrameOverhead || length > left - kFrameOverhead)) break;
     const ByteSpan payload{frame + kFrameHeader, length};
-    why = CheckPayload(payload, payload.end());
-    if (!why.empty()) break;
+    if (why.empty()) why = CheckPayload(payload, payload.end());
+    if (!why.empty()) {
+      if (carried.consumed == 0) throw CorruptRecord(name, base, why);
+      break;
+    }
+    const auto number = ordinal + static_cast<uint32_t>(carried.records + carried.passed);
+    if (auto misfit = check == nullptr ? std::nullopt : (*check)(payload)) {
+      put();
+      carried.passed += 1;
+      carried.consumed += length + kFrameOverhead;
+      run = carried.consumed;
+      if (carried.misfits.size() < kMostMisfits) {
+        carried.misfits.emplace_back(number, *std::move(misfit));
+      }
+      continue;
+    }
     if (!Fits(length + kFrameOverhead, meta_bytes_, UnitBytes(unit))) {
       carried.full = true;
       break;
     }
-    Note(length + kFrameOverhead, unit, ordinal + static_cast<uint32_t>(carried.records));
+    Note(length + kFrameOverhead, unit, number);
     carried.records += 1;
     carried.consumed += length + kFrameOverhead;
   }
-  AbortOnFailure([&] { Put({frames.data, carried.consumed}); });
-  if (!why.empty()) throw CorruptRecord(name, base + carried.consumed, why);
+  put();
   return carried;
 }
 

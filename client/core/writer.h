@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "bytes.h"
+#include "columns.h"
 #include "file.h"
 #include "sidecar.h"
 
@@ -48,17 +49,22 @@ class ShardWriter {
   // number.
   bool Append(ByteSpan record, uint64_t unit, uint32_t ordinal);
 
+  // The most misfits of one call that are described.
+  static constexpr size_t kMostMisfits = 100;
+
   struct Carried {
     uint64_t records = 0;   // appended
-    uint64_t consumed = 0;  // bytes of the appended frames
+    uint64_t consumed = 0;  // bytes of the frames appended and passed over
     bool full = false;      // the next whole frame did not fit
+    uint64_t passed = 0;    // records passed over, because they do not fit the schema
+    std::vector<std::pair<uint32_t, Misfit>> misfits;  // the first of them, with their ordinals
   };
 
-  // Appends whole frames verbatim, up to an incomplete last frame. Verifies both CRCs of each.
-  // Throws CorruptRecord(name, base + offset) for a wrong frame; the frames before it stay
-  // appended. Ordinals count up from `ordinal`.
+  // Appends whole frames verbatim, up to an incomplete or wrong frame. Verifies both CRCs of each.
+  // Passes over records that `check` refuses; they take an ordinal. Ordinals count up from
+  // `ordinal`. If the first frame is wrong, throws CorruptRecord(name, base).
   Carried AppendFrames(ByteSpan frames, uint64_t unit, uint32_t ordinal, const std::string& name,
-                       uint64_t base);
+                       uint64_t base, RecordCheck* check = nullptr);
 
   struct Sealed {
     uint64_t data_bytes;

@@ -7,10 +7,10 @@ from cachecd.sampler.encoding import infer
 from cachecd_client import _core
 from cachecd_client.errors import SchemaError
 from cachecd_client.files.file_set import FileSet
-from cachecd_client.schema import Feature
+from cachecd_client.schema import Feature, Schema
 from tests.client.foreign import put
 from tests.client.records import write
-from tests.core.shards import flip, frames
+from tests.core.shards import field, flip, frames
 
 encode = _core.encode_example
 
@@ -84,5 +84,22 @@ def test_no_records_and_records_without_features_are_refused(tmp_path):
     nothing = put(tmp_path / "a", [])
     with pytest.raises(SchemaError, match="no records in 2 files: there is nothing to read"):
         _ = FileSet([nothing, nothing]).schema
-    with pytest.raises(SchemaError, match=r"no features, and none in 1 other .*SequenceExample"):
+    with pytest.raises(SchemaError, match=r"no features, and none in 1 other"):
         _ = FileSet(put(tmp_path / "b", [encode({})] * 2)).schema
+
+
+@pytest.mark.parametrize("position", [0, 100])
+def test_a_sequence_example_is_named_instead_of_losing_its_lists(tmp_path, position):
+    records = [encode({"id": 1})] * 200
+    records[position] += field(2, field(1, field(1, b"frames") + field(2, b"")))
+    with pytest.raises(SchemaError, match=r"record at byte \d+: a tf.train.SequenceExample"):
+        list(FileSet(put(tmp_path / "a", records)).numpy(batch_size=1))
+
+
+def test_an_optional_feature_is_named_in_the_schemas_text_and_json():
+    at = Feature("at", "int64", "int64", (), unit="us since 1970", optional=True)
+    schema = Schema((at, Feature("b", "bytes", "bytes", (), optional=True)))
+    assert str(schema) == "at int64[] (us since 1970, optional), b bytes[] (optional)"
+    assert Schema.from_json(schema.to_json()) == schema
+    with pytest.raises(SchemaError, match="feature 'r': a ragged feature needs no `optional`"):
+        Feature("r", "bytes", "bytes", None, optional=True)

@@ -5,8 +5,10 @@ import re
 import numpy as np
 import pytest
 
-from cachecd_client.errors import CallerError
+from cachecd_client._core import encode_example
+from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.files.file_set import FileSet
+from cachecd_client.schema import Feature, Schema
 from tests.client.foreign import put
 
 N = 103
@@ -36,6 +38,24 @@ N = 103
 def test_a_bad_option_is_refused_when_the_loader_is_made(files, options, message):
     with pytest.raises(CallerError, match=re.escape(message)):
         files.numpy(**{"batch_size": 1, **options})
+
+
+def test_an_optional_feature_needs_a_default_or_is_left_out(tmp_path):
+    schema = Schema(
+        (Feature("id", "int64", "int64", ()), Feature("x", "int64", "int64", (), optional=True))
+    )
+    files = FileSet(
+        put(tmp_path / "a", [encode_example({"id": 1, "x": 2}), encode_example({"id": 3})]),
+        schema=schema,
+    )
+    with pytest.raises(
+        SchemaError, match=r"feature 'x' is optional: give default={'x': ...}, or leave"
+    ):
+        files.numpy(1)
+    loader = files.numpy(2, shuffle=False, default={"x": 7})
+    assert next(iter(loader))["x"].tolist() == [2, 7]
+    assert not loader.schema["x"].optional
+    assert [*next(iter(files.numpy(2, features=["id"])))] == ["id"]
 
 
 def test_numbers_of_numpy_are_numbers(files):

@@ -194,6 +194,16 @@ def test_malformed_records_are_refused_with_the_byte(record, why):
         decode(record)
 
 
+def test_a_sequence_example_is_refused_by_name_and_another_unknown_field_skipped():
+    example = _core.encode_example({"id": 1})
+    for unknown in (b"\x10\x05", b"\x15" + bytes(4), field(3, b"lists")):  # 2: not length-delimited
+        assert decode(example + unknown) == {"id": ("int64", [1])}
+    with pytest.raises(
+        ValueError, match=r"a tf.train.SequenceExample \(feature_lists\), .* not supp"
+    ):
+        decode(field(2, field(1, field(1, b"frames") + field(2, b""))) + example)
+
+
 def test_a_name_that_is_not_utf_8_is_refused():
     bad = wire(field(1, field(1, b"\xff") + field(2, field(3, field(1, b"\x01")))))
     with pytest.raises(ValueError, match="utf-8"):

@@ -29,6 +29,15 @@ def test_what_is_ragged_may_be_missing_and_then_is_empty():
     assert decode_example(encode(RAGGED, {})) == {}
 
 
+def test_an_optional_feature_may_be_missing_and_another_may_not():
+    schema = Schema(
+        (Feature("a", "int64", "int64", ()), Feature("b", "int64", "int64", (), optional=True))
+    )
+    assert decode_example(encode(schema, {"a": 1})) == {"a": ("int64", [1])}
+    with pytest.raises(SchemaError, match=r"missing \['a'\], extra \['c'\]"):
+        encode(schema, {"c": 1})
+
+
 @pytest.mark.parametrize("value", [np.zeros((2, 2), np.int64), np.zeros(2, np.float32)])
 def test_what_no_list_of_the_kind_holds_is_an_error_that_names_the_feature(value):
     with pytest.raises(SchemaError, match="'i'"):

@@ -187,6 +187,11 @@ class TestTFRecord(SourceContract):
         assert bench.passed == ["0000: record 1"]
         assert "raise cache.shard_size" in bench.reasons[0]
 
+    def test_a_sequence_example_is_refused_by_name(self, bench: Bench):
+        sequence = encode_example({"id": 1}) + b"\x12\x00"
+        assert bench.pour([frames([sequence] * 3)]) == []
+        assert "record 0: a tf.train.SequenceExample (feature_lists)" in bench.set_aside[0]
+
 
 class TestTFRecordThroughATransform(TwiceContract):
     plain = TestTFRecord()

@@ -193,8 +193,7 @@ def _inferred(files: Sequence[Located]) -> Schema:
     if not schema.features:
         raise SchemaError(
             f"{sample[0][0]}: no features, and none in {len(sample) - 1} other records; only TFRecord "
-            "files of tf.train.Example records can be read (convert other messages, for instance "
-            "SequenceExample)"
+            "files of tf.train.Example records can be read (convert other messages)"
         )
     return schema
 

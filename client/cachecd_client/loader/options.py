@@ -136,14 +136,19 @@ def _delivery(stored: Feature, given: Mapping[str, Any]) -> Delivery:
             f"feature {stored.name!r} has dtype {stored.dtype} in the schema, but a list of kind "
             f"{stored.kind} has {dtype}: write {dtype} there, and use cast={{{stored.name!r}: ...}}"
         )
-    delivered = stored
+    if stored.optional and "default" not in given:
+        raise SchemaError(
+            f"feature {stored.name!r} is optional: give default={{{stored.name!r}: ...}}, or leave it out: "
+            "features=[...]"
+        )
+    delivered = replace(stored, optional=False)
     options: FeatureOptions = {}
     if "decode" in given:
         options["image"] = _image(stored, given).for_reader()
         delivered = replace(delivered, dtype="uint8", shape=given["decode"].shape)
     if "one_hot" in given:
         options["one_hot"] = classes = _classes(stored, given["one_hot"])
-        delivered = replace(stored, dtype="float32", shape=(classes,))
+        delivered = replace(delivered, dtype="float32", shape=(classes,))
     if "cast" in given:
         options["cast"] = dtype = _dtype(stored, given["cast"])
         delivered = replace(delivered, dtype=dtype)

@@ -82,7 +82,7 @@ def _shown(name: str | None) -> str:
 
 
 def _form(feature: Feature) -> Feature:
-    return replace(feature, classes=())
+    return replace(feature, classes=(), optional=False)
 
 
 def _described(feature: Feature) -> str:

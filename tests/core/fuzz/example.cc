@@ -212,6 +212,29 @@ void ColumnsAgree(const Views& views, ByteSpan record) {
   }
 }
 
+// A record fits a schema if and only if a reader of all its features delivers all its values.
+void CheckAgrees(ByteSpan record) {
+  static const std::vector<FeatureSpec> schema(Specs().begin(), Specs().begin() + 8);
+  static RecordCheck check(schema);
+  bool fits = true;
+  try {
+    Views views = View(record);
+    size_t entries = 0;
+    ForEachFeature(record, [&](std::string_view, ByteSpan) { ++entries; });
+    const bool repeated = entries != views.size();
+    for (const FeatureSpec& spec : schema) {
+      const ReferenceFeature feature = Values(views[spec.name], record);
+      fits &= Fits(spec, Resolved(spec, &feature));
+      views.erase(spec.name);
+    }
+    for (const auto& [name, view] : views) fits &= view.kind == Kind::kNone;
+    if (repeated && fits) return;  // whether the values are the same decides
+  } catch (const MalformedExample&) {
+    fits = false;
+  }
+  EXPECT(!check(record) == fits);
+}
+
 }  // namespace
 }  // namespace cachecd::native
 
@@ -230,6 +253,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     EXPECT(Decode(Span(bytes)) == decoded);
   }
   try {
+    CheckAgrees(record);
     ColumnsAgree(View(record), record);
   } catch (const cachecd::MalformedExample&) {
     EXPECT(!decoded);

@@ -234,6 +234,7 @@ std::optional<ReferenceSidecar> ParseSidecar(const Bytes& file) {
 std::optional<ReferenceExample> ParseExample(ByteSpan record) {
   ReferenceExample example;
   const bool whole = EachField(record, [&](const Message::Field& features) {
+    if (features.type == 2 && features.number == 2) return false;  // a SequenceExample
     if (features.number != 1 || features.type != 2) return true;
     return EachField(features.bytes, [&](const Message::Field& entry) {
       return entry.number != 1 || entry.type != 2 || ParseMapEntry(entry.bytes, &example);
