@@ -149,10 +149,12 @@ def _read(resolved: _Resolved, rules: Rules) -> Iterator[str]:
 
     sample, held = resolved.samples[rules.name], resolved.capacities[rules.name]
     outcome = sample.outcome
+    odd = outcome.num_passed
     yield (
         f"read {sample.read} of the first {len(sample.units)} units: "
         f"{approximate_size(outcome.fetched_bytes)} fetched in {outcome.seconds:.2f} s, "
-        f"{outcome.records} records of {approximate_size(outcome.data_bytes)}"
+        f"{outcome.records} {f'of {outcome.records + odd} ' if odd else ''}records of "
+        f"{approximate_size(outcome.data_bytes)}{f', {odd} skipped' if odd else ''}"
     )
     for left, right in lines(sample, {}):
         yield f"{left}: {right}" if left else f"  {right}"

@@ -76,7 +76,7 @@ def command(
     if debug and sample.errors:
         from cachecd.cli.postmortem import debug_error
 
-        debug_error(sample.errors[-1])
+        debug_error(sample.errors[0])
     return 0 if sample.records else 1
 
 

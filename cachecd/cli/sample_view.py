@@ -6,6 +6,7 @@ Text from a source is printed on one line without control characters. No file na
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ def document(sample: Sample, images: Mapping[tuple[int, str], Path]) -> dict[str
         "seconds": round(sample.outcome.seconds, 3),
         "whole": sample.is_whole,
         "skipped": [{"key": each.key, "reason": each.reason} for each in sample.skipped],
+        "skipped_records": [asdict(each) for each in sample.outcome.passed],
     }
 
 
@@ -74,6 +76,9 @@ def lines(sample: Sample, images: Mapping[tuple[int, str], Path]) -> Iterator[tu
         yield "", f"and {more} more {'record' if more == 1 else 'records'}"
     if not sample.is_whole:
         yield "", "the shard was full before the end of the unit"
+    for odd in sample.outcome.passed:
+        count = f"{odd.records} {'record' if odd.records == 1 else 'records'}"
+        yield "skipped", f"{count}, {printable(odd.examples[0])}: {printable(odd.reason)}"
     for skipped in sample.skipped[:_SKIPPED]:
         yield "skipped", f"{printable(skipped.key)}: {printable(skipped.reason)}"
     if len(sample.skipped) > _SKIPPED:

@@ -64,8 +64,8 @@ class Sample:
     """The result of fetching and transforming `units`.
 
     `records`: the first of `outcome.records`. `schema`: the schema of the records, None if there are none.
-    `errors`: the errors of skipped units, in the order of `skipped`, without units that were refused
-    unread. `classes`: the label's classes by number, as far as they are known (`numbered`).
+    `errors`: why records and units were skipped, in that order, without units that were refused unread.
+    `classes`: the label's classes by number, as far as they are known (`numbered`).
     """
 
     units: tuple[Unit, ...]

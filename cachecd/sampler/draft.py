@@ -66,6 +66,7 @@ class Draft:
         classes: tuple[str, ...] = (),
         skips: int | None = None,
         judge: bool = True,
+        failed: Callable[[Exception], None] = lambda error: None,
     ) -> None:
         self.path = path
         self.capacity = capacity
@@ -82,6 +83,7 @@ class Draft:
         self.num_passed = 0
         """How many records were passed over."""
         self._judges = judge
+        self._failed_with = failed
         self._fits = self._failed = self._misfits = 0  # of the first records
         self._misfit = ""
 
@@ -173,13 +175,17 @@ class Draft:
 
     def pass_over(self, unit: Unit, ordinal: int, error: RecordError) -> None:
         """Counts a record that cannot be used."""
-        is_misfit = str(error).startswith(MISFIT)
-        example = f"{unit.key}: {error.sample or f'record {ordinal}'}"
+        self._failed_with(error)
+        sample = error.sample or f"record {ordinal}"
+        self._pass_over(unit, str(error), 1, (f"{unit.key}: {sample}",))
+
+    def _pass_over(self, unit: Unit, reason: str, records: int, examples: Examples = ()) -> None:
+        is_misfit = reason.startswith(MISFIT)
         if is_misfit and not self._misfit:
-            self._misfit = f"{example!r}: {error}"
-        _count(self._passed.setdefault(unit.number, []), str(error), 1, (example,))
-        self.num_passed += 1
-        self._try(0, not is_misfit, is_misfit)
+            self._misfit = f"{examples[0]!r}: {reason}"
+        _count(self._passed.setdefault(unit.number, []), reason, records, examples)
+        self.num_passed += records
+        self._try(0, 0 if is_misfit else records, records if is_misfit else 0)
 
     def passed_of(self, unit: Unit) -> list[SkippedRecords]:
         """Returns which records of the unit were passed over. They are not in `passed` any more."""
@@ -202,14 +208,23 @@ class Draft:
     def add_frames(
         self, frames: Buffer, unit: Unit, ordinal: int, base: int
     ) -> tuple[int, int, bool]:
-        """Appends whole TFRecord frames unchanged, until one does not fit. Returns (records, bytes
-        consumed, whether a frame did not fit).
+        """Appends whole TFRecord frames unchanged, until one does not fit. Records that do not match the
+        schema are passed over. Returns (records, bytes consumed, whether a frame did not fit).
 
-        An incomplete last frame is left. CorruptRecordError at base + offset; the records before it stay.
+        An incomplete or corrupt frame is left. CorruptRecordError if the first one is corrupt.
         """
+        assert self.schema is not None, "it was described"
         with self._disk():
-            writer = self._open(unit)
-            return writer.append_frames(frames, unit.number, ordinal, self.path, base)[:3]
+            writer, specs = self._open(unit), self.schema.for_writer()
+            added, consumed, full, passed, misfits = writer.append_frames(
+                frames, unit.number, ordinal, self.path, base, specs
+            )
+        self._try(added)
+        for number, reason, *_ in misfits:
+            self.pass_over(unit, number, RecordError(f"{MISFIT}: {reason}"))
+        if passed > len(misfits):
+            self._pass_over(unit, f"{MISFIT}: {misfits[-1][1]}", passed - len(misfits))
+        return added + passed, consumed, full
 
     def refuse(self, length: int) -> None:
         """Notes that a record of this length does not fit, so that the shard is full. RecordError if the

@@ -34,7 +34,7 @@ _PAGES = 4  # units are asked for when fewer than `_PAGES` x connections are lef
 
 class WorkerStream:
     """A stream that was opened. `send` reports. `working` is called with each unit that is processed,
-    `failed` with each error that skips a unit.
+    `failed` with each error that skips a record or a unit.
 
     After an error the caller must close the stream.
     """
@@ -84,6 +84,7 @@ class WorkerStream:
             opened.classes,
             skips,
             opened.judge,
+            failed,
         )
         self._supply = Supply(
             dataset,

@@ -118,11 +118,24 @@ class TestTFRecord(SourceContract):
             for ordinal, record in enumerate(records):
                 yield unit, ordinal, record
 
-    def test_records_that_are_no_examples_are_carried_all_the_same(self, bench: Bench):
+    def test_records_that_do_not_fit_the_schema_cost_no_other(self, bench: Bench):
         bench.schema = Schema((Feature("x", "bytes", "bytes", ()),))
-        records = [b"\xff\xfe no protocol buffer", b"", RNG.bytes(500)]
-        [shard] = bench.pour([frames(records)])
-        assert [record for _, _, record in shard.records] == records
+        good = encode_example({"x": b"1"})
+        records = [b"\xff\xfe no protocol buffer", good, b"", encode_example({"x": b"2", "y": 1})]
+        [shard] = bench.pour([frames([*records, good, encode_example({"x": [b"3"] * 2})])])
+        assert [ordinal for _, ordinal, _ in shard.records] == [1, 4]
+        assert bench.passed == [f"0000: record {n}" for n in (0, 2, 3, 5)]
+        assert all(
+            reason.startswith("record does not fit the schema: ") for reason in bench.reasons
+        )
+        assert "feature 'y' is not in the schema" in bench.reasons[2]
+
+    def test_many_misfits_are_all_counted(self, bench: Bench):
+        bench.schema = Schema((Feature("x", "bytes", "bytes", ()),))
+        odd, good = encode_example({"x": 1}), encode_example({"x": b"1"})
+        [shard] = bench.pour([frames([*[odd] * 250, good])])
+        assert [ordinal for _, ordinal, _ in shard.records] == [250]
+        assert len(bench.passed) >= 10
 
     def test_the_schema_comes_from_the_first_records(self, bench: Bench):
         records = [encode_example({"n": [1] * (1 + number % 2), "x": 0.5}) for number in range(70)]
@@ -143,7 +156,7 @@ class TestTFRecord(SourceContract):
         self, bench: Bench, at: int, part: str, known: bool
     ):
         if known:
-            bench.schema = Schema(())
+            bench.pour(self.objects())
         first, *others = self.objects()
         offset = len(frames(PAYLOADS[0][:at]))
         end = offset + len(frames([PAYLOADS[0][at]]))

@@ -1,6 +1,6 @@
 """Format `tfrecord`: objects that are TFRecord files.
 
-Without a transform, records are copied verbatim, whatever they hold, in large pieces that Python does not
+Without a transform, records that fit the schema are copied verbatim, in large pieces that Python does not
 parse. With a transform, each record is decoded as an Example: a feature with one value is that value
 (bytes, int or float), a feature with several values is a NumPy array (int64 or float32) or a list of bytes.
 
@@ -85,6 +85,8 @@ class Verbatim:
             # What cannot fit need not be fetched.
             shard.refuse((frames.next_length() or 0) - _AROUND)
             return 0, False
+        if shard.schema is None:
+            return 0, True  # there was no record to describe
         piece = frames.buffer[: max(run, frames.next_length() or 0)]
         if most is not None:
             piece = frames.first(most)[: len(piece)]
