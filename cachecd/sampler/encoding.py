@@ -21,6 +21,10 @@ from cachecd_client.schema import LIST_DTYPES, NUMERIC_DTYPES, Feature, Schema, 
 _RANKS = {"b": 1, "u": 2, "i": 2, "f": 3}
 
 
+# Names that YAML takes for something else.
+_WORDS = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
+
+
 # NumPy composes a dtype's name at each access, which takes longer than copying a small array.
 @functools.cache
 def _name_of(dtype: np.dtype[Any]) -> str:
@@ -213,24 +217,16 @@ def _declare_ragged(feature: Feature) -> str:
 
 def _declare(*features: Feature) -> str:
     """The advice to declare features, with YAML to paste; "" for none."""
-    lines = []
-    for feature in features:
-        words = [f"dtype: {feature.dtype}"]
-        if feature.shape != ():
-            words.append(f"shape: {json.dumps([None] if feature.shape is None else feature.shape)}")
-        words += ["optional: true"] * feature.optional
-        plain = re.fullmatch(r"[A-Za-z_]\w*", feature.name, re.ASCII)
-        is_word = feature.name.lower() in (
-            "null",
-            "true",
-            "false",
-            "yes",
-            "no",
-            "on",
-            "off",
-            "y",
-            "n",
-        )
-        name = feature.name if plain and not is_word else json.dumps(feature.name)
-        lines.append(f"{name}: {{{', '.join(words)}}}")
-    return f"; add source.features: {{{', '.join(lines)}}}" if lines else ""
+    return f"; add source.features: {{{', '.join(map(yaml_of, features))}}}" if features else ""
+
+
+def yaml_of(feature: Feature) -> str:
+    """The line of `source.features` that declares a feature."""
+    words = [f"dtype: {feature.dtype}"]
+    if feature.shape != ():
+        words.append(f"shape: {json.dumps([None] if feature.shape is None else feature.shape)}")
+    words += ["optional: true"] * feature.optional
+    is_plain = (
+        re.fullmatch(r"[A-Za-z_]\w*", feature.name, re.ASCII) and feature.name.lower() not in _WORDS
+    )
+    return f"{feature.name if is_plain else json.dumps(feature.name)}: {{{', '.join(words)}}}"
