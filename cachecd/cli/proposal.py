@@ -12,6 +12,7 @@ from cachecd.config import SourceConfig
 from cachecd.disk.filesystem import free_bytes, refuse_network_filesystem
 from cachecd.errors import DiskError
 from cachecd.quantities import approximate_size, format_size, printable
+from cachecd.sampler.encoding import yaml_of
 
 _SHARE = 0.5  # of the free space
 _GIB, _MIB = 1 << 30, 1 << 20
@@ -63,6 +64,10 @@ def _dataset(source: SourceConfig, seen: Survey, form: str) -> Iterator[str]:
     yield f"  format: {form}  # {_why(seen, form)}"
     joined = seen.join if form == "files" else {}
     yield from (f"  {line}" for line in (_join(seen) if joined else _others(seen, form)))
+    # A picture that is optional cannot be decoded by a loader: samples without it are skipped.
+    if varying := [f for f in seen.varying if form == seen.kind and not is_image(f.name)]:
+        yield "  features:  # some of the records looked at differ in these (docs/inputs.md, Features)"
+        yield from (f"    {yaml_of(feature)}" for feature in varying)
     match form:
         case "files":
             yield from (f"  {line}" for line in _label(source, seen))

@@ -11,8 +11,8 @@ import struct
 import tarfile
 import zlib
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 
@@ -27,9 +27,13 @@ from cachecd.config.address import Address
 from cachecd.config.keypattern import matches
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
+from cachecd.sampler.encoding import infer
+from cachecd.sampler.sources.extensions import features
 from cachecd.sampler.tables import read_rows
 from cachecd.stores.fetch import Store
-from cachecd_client._core import masked_crc32c
+from cachecd_client._core import count_example, masked_crc32c
+from cachecd_client.errors import SchemaError
+from cachecd_client.schema import LIST_DTYPES, Feature
 
 _PAGES = 2  # read from the listing's beginning
 _FOLDERS, _OF_EACH = 12, 50  # looked into behind that, and objects of each
@@ -39,6 +43,8 @@ _LARGEST_IMAGE = 16 << 20
 _HEADER = 4 << 10  # bytes of an image in a tar
 _IMAGES = 4  # that are looked into
 _MOST_TABLES = 3  # that are looked into
+_PACKED, _SAMPLE = 20, 256 << 10  # tars and TFRecord files that are looked into, and bytes of each
+_RECORDS = 64  # of each TFRecord file
 
 _SUFFIXES = {
     **dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"), "image"),
@@ -93,6 +99,7 @@ class Survey:
     grey: int = 0  # how many of these images are grey
     arrays: Arrays | None = None
     members: list[str] = field(default_factory=list)  # what a tar's first samples are made of
+    varying: list[Feature] = field(default_factory=list)  # as they would fit all records looked at
     labels: str = ""
     other_table: str = ""
 
@@ -165,6 +172,8 @@ async def _look_into(store: Store, found: Survey, objects: Sequence[ObjectInfo],
     if not found.kind:
         found.kind = _sniff(await head(largest), largest.size)
         mine = [o for o in mine if suffix_of(o.key) == suffix_of(largest.key)]
+    packed = _spread(mine) if found.kind in ("webdataset", "tfrecord") else []
+    bodies = await asyncio.gather(*(head(o, _SAMPLE) for o in packed))
     match found.kind:
         case "image":
             small = [o for o in mine if o.size <= _LARGEST_IMAGE]
@@ -172,8 +181,16 @@ async def _look_into(store: Store, found: Survey, objects: Sequence[ObjectInfo],
             for body in await asyncio.gather(*(head(o, o.size) for o in chosen)):
                 _note_image(found, body)
         case "webdataset":
-            found.members, image = _members_of(await head(largest))
-            _note_image(found, image)
+            parts = [_samples(body) for body in bodies]
+            found.members = sorted({name for part in parts for s in part for name in s})
+            images = (s[name] for part in parts for s in part for name in filter(is_image, s))
+            _note_image(found, next(images, b""))
+            # The last sample in a part of a tar may lack members.
+            ends = [-1 if o.size > _SAMPLE else None for o in packed]
+            whole = (s for part, end in zip(parts, ends, strict=True) for s in part[:end])
+            found.varying = _varying([s for s in map(_decoded, whole) if s])
+        case "tfrecord":
+            found.varying = _varying([each for body in bodies for each in _examples(body)])
         case "npy":
             found.arrays = await survey_npy(head, [[o] for o in mine])
         case "zarr":
@@ -244,21 +261,75 @@ def _note_image(found: Survey, body: bytes) -> None:
         found.grey += grey
 
 
-def _members_of(head: bytes) -> tuple[list[str], bytes]:
-    """Returns the extensions of the members in a tar file's first bytes, and the first bytes of an
-    image."""
-    names: set[str] = set()
-    image = b""
+def _spread(objects: Sequence[ObjectInfo]) -> list[ObjectInfo]:
+    """Returns some objects, evenly spaced, with the first and the last."""
+    last, most = len(objects) - 1, min(_PACKED, len(objects))
+    return [objects[i * last // max(1, most - 1)] for i in range(most)]
+
+
+def _samples(head: bytes) -> list[dict[str, bytes]]:
+    """Returns the samples in a tar file's first bytes: extension -> content."""
+    samples: dict[str, dict[str, bytes]] = {}
     with (
         contextlib.suppress(tarfile.TarError, OSError, EOFError, ValueError, zlib.error),
         tarfile.open(fileobj=io.BytesIO(head), mode="r|*") as archive,
     ):
         for member in archive:
-            name = member.name.rpartition("/")[2].partition(".")[2].lower()
-            names.add(name)
-            if is_image(name) and not image and (file := archive.extractfile(member)):
-                image = file.read(_HEADER)
-    return sorted(names - {""}), image
+            folder, _, base = member.name.rpartition("/")
+            stem, _, name = base.partition(".")
+            if name and (file := archive.extractfile(member)):
+                sample = samples.setdefault(f"{folder}/{stem}", {})
+                sample[name.lower()] = b""  # in case that the rest of it is missing
+                sample[name.lower()] = file.read() if member.size <= _LARGEST_IMAGE else b""
+    return list(samples.values())
+
+
+def _decoded(sample: Mapping[str, bytes]) -> dict[str, Feature]:
+    """Returns the features of a sample; none if the sample will be skipped."""
+    try:
+        values = dict(each for name, body in sample.items() for each in features(name, body))
+        return {feature.name: feature for feature in infer(values).features}
+    except (ValueError, SchemaError):
+        return {}
+
+
+def _examples(head: bytes) -> Iterator[dict[str, Feature]]:
+    """Yields the features of the whole records in a TFRecord file's first bytes."""
+    with contextlib.suppress(zlib.error):
+        head = zlib.decompressobj(47).decompress(head, 4 * _SAMPLE)
+    for _ in range(_RECORDS):
+        if len(head) < 16:
+            return
+        end = struct.unpack_from("<Q", head)[0] + 12
+        try:
+            counts = count_example(head[12:end]) if end + 4 <= len(head) else {}
+        except ValueError:
+            return
+        if not counts:
+            return
+        yield {
+            name: Feature(name, kind, LIST_DTYPES[kind], None if not n else () if n == 1 else (n,))
+            for name, (kind, n) in counts.items()
+        }
+        head = head[end + 4 :]
+
+
+def _varying(records: Sequence[Mapping[str, Feature]]) -> list[Feature]:
+    """Returns the features that some records lack, or of which records have different numbers of values,
+    declared so that they fit all these records. Features that no declaration fits are left out."""
+    varying = []
+    for name in sorted({name for record in records for name in record}):
+        forms = [record[name] for record in records if name in record]
+        shapes = {form.shape for form in forms}
+        is_missing = len(forms) < len(records)
+        fits = len({form.dtype for form in forms}) == 1 and (
+            len(shapes) == 1 or all(shape is None or len(shape) < 2 for shape in shapes)
+        )
+        if fits and (is_missing or len(shapes) > 1):
+            shape = forms[0].shape if len(shapes) == 1 else None
+            optional = is_missing and shape is not None
+            varying.append(replace(forms[0], shape=shape, optional=optional))
+    return varying
 
 
 def is_image(suffix: str) -> bool:

@@ -165,6 +165,16 @@ class DatasetConfig(SectionModel):
         return self
 
     @model_validator(mode="after")
+    def _features_have_a_use(self) -> DatasetConfig:
+        if self.source.features and not self.transform and self.source.format in ("files", "npy"):
+            raise conflict(
+                ("source", "features"),
+                f"found features for format {self.source.format} without a transform, expected none: "
+                "every record has the same features",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _keys_agree(self) -> DatasetConfig:
         if self.relist is not None and self.pin:
             raise conflict(

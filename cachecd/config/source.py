@@ -12,7 +12,16 @@ from cachecd.config.objects import JOIN, MATCH, SKIP, Join, Patterns, check_obje
 from cachecd.config.parquet import COLUMNS, EXAMPLE, Columns
 from cachecd.config.python import OPTIONS, READER, Options, Reader, check_reader
 from cachecd.config.section import SectionModel, conflict
-from cachecd.config.values import Boolean, ClassName, Format, StoreAddress, Text, UrlOrNone
+from cachecd.config.values import (
+    Boolean,
+    ClassName,
+    FeatureShape,
+    FeatureType,
+    Format,
+    StoreAddress,
+    Text,
+    UrlOrNone,
+)
 
 
 class LabelConfig(SectionModel):
@@ -69,6 +78,29 @@ class LabelConfig(SectionModel):
         return self
 
 
+class FeatureConfig(SectionModel):
+    """One feature of the records as they are cached."""
+
+    dtype: FeatureType = Field(
+        description="bytes, or the dtype of the numbers; int64 and float32 are lists of an Example.",
+        examples=["float32"],
+    )
+    shape: FeatureShape = Field(
+        (),
+        description="Shape in each record. [null]: a list of any length. Left out: a single value.",
+        examples=[[4], [None]],
+    )
+    optional: Boolean = Field(
+        False,
+        description="Records may lack it: a loader then needs default=, or leaves the feature out.",
+    )
+
+    @property
+    def extents(self) -> tuple[int, ...] | None:
+        """The shape as a schema has it: None for a list of any length."""
+        return None if None in self.shape else tuple(filter(None, self.shape))
+
+
 class SourceConfig(SectionModel):
     """A remote store and the format of its objects."""
 
@@ -123,6 +155,15 @@ class SourceConfig(SectionModel):
         None, description="For npy: which windows of which arrays are the records."
     )
     columns: Columns | None = Field(None, description=COLUMNS, examples=[EXAMPLE])
+    features: dict[str, FeatureConfig] = Field(
+        {},
+        description=(
+            "Features of the records as they are cached, after the transform. The first records "
+            "decide all others: a later record that does not fit is skipped. Not for npy and files "
+            "without a transform. Other features are another generation."
+        ),
+        examples=[{"caption": {"dtype": "bytes", "optional": True}}],
+    )
     manifest: TableUrl | None = MANIFEST
     reader: Reader | None = READER
     options: Options = OPTIONS

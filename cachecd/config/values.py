@@ -5,6 +5,7 @@ A validator raises ValueError with the whole message, ``found ..., expected ...`
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
+    BeforeValidator,
     PlainSerializer,
     PlainValidator,
     Strict,
@@ -59,6 +61,17 @@ def _class_name(value: object) -> str:
         case str() if value and "\0" not in value:
             return value
     raise ValueError(f"found {shown(value)}, expected the name of a class: text or a whole number")
+
+
+def _shape(value: object) -> tuple[int | None, ...]:
+    extents = tuple(value) if isinstance(value, (list, tuple)) else (0,)
+    whole = all(type(extent) is int and extent > 0 for extent in extents)
+    if extents != (None,) and not (whole and math.prod(extents) < 2**40):
+        raise ValueError(
+            f"found {shown(value)}, expected [], whole numbers such as [4] or [2, 3], or [null] for a "
+            "list of any length"
+        )
+    return extents
 
 
 def _path(value: object) -> Path:
@@ -166,6 +179,23 @@ AbsolutePath = Annotated[
 # One that is there; a relative one lies beside the configuration file.
 Directory = Annotated[
     Path, PlainValidator(_directory), PlainSerializer(str), WithJsonSchema({"type": "string"})
+]
+
+FeatureType = Literal[
+    "bytes", "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
+    "float16", "bfloat16", "float32", "float64",
+]  # fmt: skip
+FeatureShape = Annotated[
+    tuple[int | None, ...],
+    BeforeValidator(_shape),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "array", "items": {"type": "integer", "minimum": 1}},
+                {"const": [None]},
+            ]
+        }
+    ),
 ]
 
 _WHOLE_OR_TEXT: Final = {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string"}]}

@@ -14,7 +14,7 @@ from cachecd.config import DatasetConfig
 VERSION = 2
 
 _AS_IT_IS = ("url", "endpoint", "id", "format", "match", "skip", "join", "manifest", "reader")
-_IF_ANY = ("label", "array", "columns", "options")
+_IF_ANY = ("label", "array", "columns", "features", "options")
 _OF_DATASET = ("split", "partition", "generation")
 _NAMES = ("format", "manifest", "array", "reader", "options")  # with the URL, they name the units
 

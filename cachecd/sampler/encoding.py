@@ -1,20 +1,28 @@
-"""Decoded records: their schema, and their form as serialized Examples."""
+"""The schema of records, what does not fit it, and decoded records as serialized Examples."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cachecd.config.source import FeatureConfig
 from cachecd_client import _core
 from cachecd_client.errors import SchemaError
-from cachecd_client.schema import NUMERIC_DTYPES, Feature, Schema, dims
+from cachecd_client.schema import LIST_DTYPES, NUMERIC_DTYPES, Feature, Schema, dims
 
 # Numbers may become numbers of the same kind, or of one behind it.
 _RANKS = {"b": 1, "u": 2, "i": 2, "f": 3}
+
+
+# Names that YAML takes for something else.
+_WORDS = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
 
 
 # NumPy composes a dtype's name at each access, which takes longer than copying a small array.
@@ -23,14 +31,59 @@ def _name_of(dtype: np.dtype[Any]) -> str:
     return dtype.name
 
 
-def infer(record: Mapping[str, Any]) -> Schema:
+def infer(record: Mapping[str, Any], features: Collection[str] = ()) -> Schema:
     """The schema of decoded records (feature -> Python or array value), from one of them.
 
     int, bool -> int64 scalar; float -> float32 scalar; bytes, str -> bytes; a list of these, or of numbers
     of one dtype -> ragged; an array -> its dtype and shape (int64 and float32 vectors and scalars as lists,
-    other arrays raw).
+    other arrays raw). `features`: the names that the configuration declares. If a value of these has no
+    form of its own, such as an empty list, the schema lacks it.
     """
-    return Schema(tuple(_feature(name, record[name]) for name in sorted(record)))
+    found = []
+    for name in sorted(record):
+        try:
+            found.append(_feature(name, record[name]))
+        except SchemaError:
+            if name not in features:
+                raise
+    return Schema(tuple(found))
+
+
+def declared(schema: Schema, features: Mapping[str, FeatureConfig]) -> Schema:
+    """The schema of the first records, with these features as the configuration declares them.
+
+    Numbers are raw if the first records have bytes, or if no list of an Example has the dtype.
+    """
+    known = {feature.name: feature for feature in schema.features}
+    kinds = {dtype: kind for kind, dtype in LIST_DTYPES.items()}
+    for name, given in features.items():
+        first, kind = known.get(name), kinds.get(given.dtype, "bytes")
+        kind = "bytes" if first is not None and first.kind == "bytes" else kind
+        raw = kind == "bytes" and given.dtype != "bytes"
+        optional = given.optional and given.extents is not None
+        form = Feature(name, kind, given.dtype, given.extents, raw, optional=optional)
+        if first is not None and first.dtype == given.dtype:
+            form = replace(form, classes=first.classes, unit=first.unit)
+        known[name] = form
+    return Schema(tuple(known[name] for name in sorted(known)))
+
+
+def explain(schema: Schema, misfit: _core.Misfit, first: str = "the first 64 records") -> str:
+    """Why ShardWriter.append_frames passed over a record, with the YAML that would admit it. `first`: what
+    the schema comes from."""
+    _, reason, name, kind, count = misfit
+    if not name:
+        return reason
+    known = {feature.name: feature for feature in schema.features}.get(name)
+    if kind == "nothing":
+        return reason + (_declare(replace(known, optional=True)) if known else "")
+    if known is None:
+        shape = () if count == 1 else None
+        feature = Feature(name, kind, LIST_DTYPES[kind], shape, optional=shape == ())
+        return f"{reason}, which comes from {first}{_declare(feature)}"
+    has_another_length = "the schema says" in reason and kind == known.kind
+    is_list = has_another_length and (count == 1 or not known.raw)
+    return reason + (_declare_ragged(known) if is_list else "")
 
 
 def encode(schema: Schema, record: Mapping[str, Any]) -> bytes:
@@ -46,7 +99,12 @@ def encode(schema: Schema, record: Mapping[str, Any]) -> bytes:
         missing = [name for name in needed if name not in record]
         extra = sorted(record.keys() - set(schema.names))
         if missing or extra:
-            raise SchemaError(f"record does not fit the schema: missing {missing}, extra {extra}")
+            found = infer({name: record[name] for name in extra}, extra).features
+            advice = [replace(f, optional=f.shape is not None) for f in found]
+            advice += [replace(schema[name], optional=True) for name in missing]
+            raise SchemaError(
+                f"record does not fit the schema: missing {missing}, extra {extra}{_declare(*advice)}"
+            )
     return _core.encode_example(stored)
 
 
@@ -90,15 +148,15 @@ def _stored(feature: Feature, value: Any) -> Any:
             return value
     if feature.dtype == "bytes":
         return _texts(feature, value)
-    is_list = feature.shape is None and plain in (list, tuple) and len(value)
-    if is_list and feature.dtype == "float32" and type(value[0]) is float:
+    is_list = feature.shape in (None, (len(value),)) if plain in (list, tuple) and value else False
+    if is_list and not feature.raw and feature.dtype == "float32" and type(value[0]) is float:
         return value  # the core rounds Python's own floats
     array = _exact(feature, np.asarray(value))
     if array.ndim > 1 if feature.shape is None else array.shape != feature.shape:
         raise _misfit(feature, _name_of(array.dtype), array.shape)
     if feature.raw:
         return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
-    return array
+    return array.reshape(-1) if array.ndim > 1 else array
 
 
 def _texts(feature: Feature, value: Any) -> Any:
@@ -106,7 +164,8 @@ def _texts(feature: Feature, value: Any) -> Any:
         return value
     actual = _feature(feature.name, value)
     is_one = feature.shape is None and actual.shape == ()
-    if actual.dtype != "bytes" or (actual.shape != feature.shape and not is_one):
+    is_row = actual.shape is None and feature.shape == (len(value),)
+    if actual.dtype != "bytes" or (actual.shape != feature.shape and not is_one and not is_row):
         raise _misfit(feature, actual.dtype, actual.shape)
     return value
 
@@ -141,7 +200,33 @@ def _exact(feature: Feature, array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _misfit(feature: Feature, dtype: str, shape: tuple[int, ...] | None) -> SchemaError:
+    is_longer = dtype == feature.dtype and (shape is None or len(shape) < 2)
     return SchemaError(
         f"feature {feature.name!r}: record has {dtype}{dims(shape)}, "
         f"the schema says {feature.dtype}{dims(feature.shape)}"
+        f"{_declare_ragged(feature) if is_longer else ''}"
     )
+
+
+def _declare_ragged(feature: Feature) -> str:
+    """The advice for a record that has more or fewer values; "" if a list would lose the values' shape."""
+    if feature.shape is None or len(feature.shape) > 1:
+        return ""
+    return _declare(replace(feature, shape=None, optional=False))
+
+
+def _declare(*features: Feature) -> str:
+    """The advice to declare features, with YAML to paste; "" for none."""
+    return f"; add source.features: {{{', '.join(map(yaml_of, features))}}}" if features else ""
+
+
+def yaml_of(feature: Feature) -> str:
+    """The line of `source.features` that declares a feature."""
+    words = [f"dtype: {feature.dtype}"]
+    if feature.shape != ():
+        words.append(f"shape: {json.dumps([None] if feature.shape is None else feature.shape)}")
+    words += ["optional: true"] * feature.optional
+    is_plain = (
+        re.fullmatch(r"[A-Za-z_]\w*", feature.name, re.ASCII) and feature.name.lower() not in _WORDS
+    )
+    return f"{feature.name if is_plain else json.dumps(feature.name)}: {{{', '.join(words)}}}"

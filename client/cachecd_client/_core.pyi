@@ -97,6 +97,9 @@ class Permutation:
     def take(self, start: int, count: int) -> NDArray[np.uint64]:
         """The images of start .. start + count - 1; IndexError unless start + count <= n."""
 
+#: Of a record that does not fit a schema: its ordinal, the reason, the name, kind and count of the feature.
+Misfit: TypeAlias = tuple[int, str, str, Literal["bytes", "float", "int64", "nothing"], int]
+
 @final
 class ShardWriter:
     """Writes one TFRecord file and its sidecar `path + ".idx"`; both CRCs of every record are made here.
@@ -132,7 +135,7 @@ class ShardWriter:
         name: str = "",
         base: int = 0,
         schema: Sequence[StoredFeature | ReaderFeature] | None = None,
-    ) -> tuple[int, int, bool, int, list[tuple[int, str, str, str, int]]]:
+    ) -> tuple[int, int, bool, int, list[Misfit]]:
         """Appends whole TFRecord frames verbatim; `ordinal` is that of the first frame, and counts up.
 
         A record that does not fit the schema takes its ordinal, but is passed over: a reader of all

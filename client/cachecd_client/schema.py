@@ -8,7 +8,7 @@ shape in the schema. Each sidecar and each lease's manifest has the schema.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -165,10 +165,11 @@ def form(place: str, record: bytes) -> Form:
         ) from None
 
 
-def infer_forms(forms: Iterable[Form]) -> Schema:
+def infer_forms(forms: Iterable[Form], declared: Collection[str] = ()) -> Schema:
     """The schema of some records, from their forms. A list with one length in all records has a fixed shape
     (one element: a scalar); a list whose length differs, or that is missing in a record, is ragged.
-    SchemaError if a feature has two kinds, if a record is no Example, or if there are no records."""
+    SchemaError if a feature has two kinds and is not `declared`, if a record is no Example, or if there are
+    no records."""
     lengths: dict[str, set[int]] = {}
     kinds: dict[str, tuple[Kind, str]] = {}
     count = 0
@@ -176,7 +177,7 @@ def infer_forms(forms: Iterable[Form]) -> Schema:
         count += 1
         for name, (kind, length) in features.items():
             first, where = kinds.setdefault(name, (kind, place))
-            if first != kind:
+            if first != kind and name not in declared:
                 raise SchemaError(f"feature {name!r} is {first} in {where} and {kind} in {place}")
             lengths.setdefault(name, {0} if count > 1 else set()).add(length)
         for name in lengths.keys() - features.keys():

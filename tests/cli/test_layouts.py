@@ -260,3 +260,49 @@ def test_a_layout_is_proposed_accepted_and_shown(name, tmp_path, capsys):
     skipped = told["resolved"]["datasets"]["train"]["sample"]["skipped"]
     assert tuple(each["key"] for each in skipped) == layout.skipped
     assert not cache.exists()
+
+
+def packed(name, tmp_path, number):
+    """An object whose records lack a feature or have a longer list if the number is 17."""
+    record = {"id": number, "box": np.zeros(4 if number != 17 else 8, np.float32)}
+    record |= {"caption": b"text"} if number != 17 else {}
+    if name == "webdataset":
+        return f"{number:02}.tar", tar(
+            cls=b"7", jpg=picture("JPEG"), **{"txt": b"x"} if number != 17 else {}
+        )
+    writer = ShardWriter(str(tmp_path / f"{number}.made"))
+    writer.append(encode_example(record))
+    writer.finish("{}")
+    return f"{number:02}.tfrecord", (tmp_path / f"{number}.made").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "features"),
+    [
+        (
+            "tfrecord",
+            {
+                "box": {"dtype": "float32", "shape": (None,)},
+                "caption": {"dtype": "bytes", "optional": True},
+            },
+        ),
+        ("webdataset", {"txt": {"dtype": "bytes", "optional": True}}),
+    ],
+)
+def test_init_declares_the_features_that_vary_over_the_listing(name, features, tmp_path, capsys):
+    url, file = f"file://{tmp_path}/src", tmp_path / "c.yaml"
+    (tmp_path / "src").mkdir()
+    for number in range(20):
+        key, body = packed(name, tmp_path, number)
+        (tmp_path / "src" / key).write_bytes(body)
+    run(capsys, "init", url, "--cache", tmp_path / "cache", "-o", file)
+    assert listed(file, url, {}) == {"format": name, "features": features}
+    run(capsys, "check", file)
+
+
+def test_a_sample_that_the_look_cuts_off_declares_nothing(tmp_path, capsys):
+    url, file = f"file://{tmp_path}/src", tmp_path / "c.yaml"
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "a.tar").write_bytes(tar(cls=b"7", bin=bytes(100_000), txt=b"x"))
+    run(capsys, "init", url, "--cache", tmp_path / "cache", "-o", file)
+    assert listed(file, url, {}) == {"format": "webdataset"}
