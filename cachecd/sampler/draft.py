@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from typing_extensions import Buffer
 
+from cachecd.config.source import FeatureConfig
 from cachecd.errors import DiskError, RecordError
 from cachecd.model import MISFIT, Cursor, Skipped, SkippedRecords, Unit, encoded, kind_of
-from cachecd.sampler.encoding import encode, infer
+from cachecd.sampler.encoding import declared, encode, explain, infer
 from cachecd_client._core import ShardWriter, write_sidecar
 from cachecd_client.errors import CorruptRecordError, SchemaError
 from cachecd_client.schema import Schema
@@ -53,7 +54,8 @@ class Draft:
 
     The records that fit follow from the records, the keys and ETags of their units, `meta` less its
     numbers, and the schema, and never from facts that are known only at the end. `skips`: bytes of the
-    capacity that are kept for skipped units; None: the end adds nothing.
+    capacity that are kept for skipped units; None: the end adds nothing. `failed` is called for each record
+    that is passed over. `features`: those that the configuration declares.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Draft:
         skips: int | None = None,
         judge: bool = True,
         failed: Callable[[Exception], None] = lambda error: None,
+        features: Mapping[str, FeatureConfig] = {},
     ) -> None:
         self.path = path
         self.capacity = capacity
@@ -82,6 +85,7 @@ class Draft:
         self._passed: dict[int, list[SkippedRecords]] = {}  # by unit; a reason of each kind
         self.num_passed = 0
         """How many records were passed over."""
+        self.features = features
         self._judges = judge
         self._failed_with = failed
         self._fits = self._failed = self._misfits = 0  # of the first records
@@ -113,10 +117,10 @@ class Draft:
     # --- the schema
 
     def describe(self, schema: Schema) -> None:
-        """Fixes the schema, unless the dataset has one already."""
+        """Fixes the schema, with the declared features, unless the dataset has one already."""
         if self.schema is None:
-            self.schema = schema
-            self._described(schema, None)
+            self.schema = declared(schema, self.features)
+            self._described(self.schema, None)
 
     def judge(self) -> None:
         """Judges the schema by the records so far, unless that is done, or another stream's work."""
@@ -136,7 +140,7 @@ class Draft:
             self.judge()
 
     def _schema_of(self, record: Mapping[str, Any]) -> Schema:
-        schema = infer(record)
+        schema = infer(record, self.features)
         if not self._classes:
             return schema
         return Schema(
@@ -220,10 +224,12 @@ class Draft:
                 frames, unit.number, ordinal, self.path, base, specs
             )
         self._try(added)
-        for number, reason, *_ in misfits:
-            self.pass_over(unit, number, RecordError(f"{MISFIT}: {reason}"))
+        reason = ""
+        for misfit in misfits:
+            reason = f"{MISFIT}: {explain(self.schema, misfit)}"
+            self.pass_over(unit, misfit[0], RecordError(reason))
         if passed > len(misfits):
-            self._pass_over(unit, f"{MISFIT}: {misfits[-1][1]}", passed - len(misfits))
+            self._pass_over(unit, reason, passed - len(misfits))
         return added + passed, consumed, full
 
     def refuse(self, length: int) -> None:

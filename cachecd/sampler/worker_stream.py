@@ -85,6 +85,7 @@ class WorkerStream:
             skips,
             opened.judge,
             failed,
+            dataset.config.source.features or {},
         )
         self._supply = Supply(
             dataset,

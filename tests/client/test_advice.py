@@ -19,6 +19,7 @@ REPORT = {
     "growth": 1.42,
     "repeated": False,
     "corrupt_records": 0,
+    "skipped_records": 0,
     "dropped_records": 0,
     "lent": "",
     "advice": "",
@@ -45,13 +46,15 @@ def test_what_went_wrong_is_told_after_it():
     report = {
         **REPORT,
         "corrupt_records": 1,
+        "skipped_records": 2,
         "dropped_records": 37,
         "seconds_leasing": 12.3,
         "advice": "do this",
     }
     assert line(report) == (
         "epoch 3 of train: 1,200 steps, waited 3 % on data and 12 s for the set; the cache grew 1.4x; "
-        "dropped 37 records in a short last batch (drop_last); 1 record corrupt; do this"
+        "dropped 37 records in a short last batch (drop_last); 1 record corrupt; "
+        "240,000 of 240,002 records, 2 skipped (see `cachecd status`); do this"
     )
 
 

@@ -83,6 +83,7 @@ class Records:
             async for offset, record in records:
                 if shard.schema is None and self._transform is None and self._format.schema:
                     shard.describe(self._format.schema)
+                    self._format.schema = shard.schema
                 begins_at = done
                 for result in self._results(record):
                     if done >= unit.record:

@@ -150,13 +150,13 @@ async def _describe(frames: _Frames, shard: Draft) -> None:
     for number, record in enumerate(sample):
         try:
             longer = [*forms, form(f"record {number}", record)]
-            infer_forms(longer)
+            infer_forms(longer, shard.features)
         except ValueError as error:
             fault = fault or str(error)
         else:
             forms = longer
     if forms:
-        shard.describe(infer_forms(forms))
+        shard.describe(infer_forms(forms, shard.features))
     elif sample:
         raise UnitError(f"no schema fits its first {len(sample)} records: {fault}")
 
