@@ -27,7 +27,7 @@ from cachecd.stores.backend import (
     TransientError,
     resized,
 )
-from cachecd.stores.lanes import Ask, OutOfOrderError, Page, is_marker
+from cachecd.stores.lanes import Ask, OutOfOrderError, Page
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -86,8 +86,7 @@ class CloudBackend(Backend):
                 objects = _named(page, last)
                 last = objects[-1].key if objects else last
                 # Azure, asked in its older version, begins at the beginning all the same.
-                behind = [o for o in objects if os.fsencode(o.key) > os.fsencode(start_after)]
-                if behind := [o for o in behind if not is_marker(o)]:
+                if behind := [o for o in objects if os.fsencode(o.key) > os.fsencode(start_after)]:
                     yield behind
         except (obstore.exceptions.BaseError, FileNotFoundError) as error:
             failure = explain(error, self.where)

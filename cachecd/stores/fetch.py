@@ -75,10 +75,9 @@ class Store:
         """Yields all objects in pages of at most PAGE, in the store's order (object stores and files: by
         the bytes of the key), or only objects after the key `start_after`. Blocks: call it in a thread.
 
-        Keys are relative to the source's URL, which names a folder with or without a final "/". Empty
-        objects whose key ends in "/" (the folder markers of S3 consoles) are left out. Files are left out
-        if their name, or their folder's name, starts with a dot. SourceUnreachableError: the message says
-        what to do.
+        Keys are relative to the source's URL, which names a folder with or without a final "/". The store
+        of a source (open_store) leaves out what LeftOut says. SourceUnreachableError: the message says what
+        to do.
         """
         return self.backend.list(start_after)
 
