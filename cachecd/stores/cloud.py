@@ -253,13 +253,14 @@ def open_cloud(source: SourceConfig, connections: int, silence: float) -> CloudB
     endpoint = next(filter(None, map(os.environ.get, _ENDPOINTS[google])), "")
     config: dict[str, Any] = {"skip_signature": True} if source.anonymous else {}
     make: Callable[..., Any] = obstore.store.from_url
+    options = client_options(connections, silence, allow_http=endpoint.startswith("http://"))
+    if google:  # else it inflates objects of this encoding as it sends them, without their size
+        options["default_headers"] = {"Accept-Encoding": "gzip"}
     try:
         store = make(
             address.root + quote(address.prefix.removesuffix("/")),  # which obstore decodes
             config=config or None,
-            client_options=client_options(
-                connections, silence, allow_http=endpoint.startswith("http://")
-            ),
+            client_options=options,
             retry_config=NO_RETRIES,
         )
     except (obstore.exceptions.BaseError, ValueError) as error:

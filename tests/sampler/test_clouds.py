@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -144,6 +146,17 @@ class TestGoogle(OfACloud):
         )
         begun = {path.partition("start-after=")[2] for path in server.asked}
         assert len(begun) > 10
+
+    def test_object_of_content_encoding_gzip_is_read_as_it_is_stored(
+        self, filled: Filled, cloud: Google
+    ):
+        packed = gzip.compress(b"abc" * 1000, mtime=0)
+        store = filled({"object": packed})
+        cloud.inflated = frozenset({"some/prefix/object"})
+        [[found]] = store.list()
+        assert get(store, "object", found.size, found.etag) == packed
+        assert get(store, "object", found.size, found.etag, start=3, stop=9) == packed[3:9]
+        assert asyncio.run(store.find("object")).size == len(packed)
 
     def test_without_credentials_it_says_where_they_were_looked_for(
         self, filled: Filled, environ: pytest.MonkeyPatch, tmp_path: Path
