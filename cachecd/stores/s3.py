@@ -260,9 +260,10 @@ class S3Backend:
                 cause = str(error.kwargs.get("error", ""))
                 reason = cause.rpartition(": ")[2].strip("')")
                 if "NameResolution" in cause or "Failed to resolve" in cause:
+                    hint = "If the bucket is not Amazon's, set its `endpoint` (`cachecd init --endpoint`)"
+                    hint = "" if " at " in self.where else f". {hint}"
                     return TransientError(
-                        f"cannot resolve the store's host name: {redacted(reason)}). If the bucket is not "
-                        "Amazon's, set its `endpoint` (`cachecd init --endpoint`)"
+                        f"cannot resolve the store's host name: {redacted(reason)}){hint}"
                     )
                 return TransientError(
                     f"cannot connect to the store: {redacted(reason or str(error))}"
