@@ -28,7 +28,7 @@ from cachecd.config.keypattern import matches
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
 from cachecd.sampler.tables import read_rows
-from cachecd.stores.backend import LeftOut, is_hidden
+from cachecd.stores.backend import OF_ZARR, ZARR_ABOVE, LeftOut, is_hidden
 from cachecd.stores.fetch import Store
 from cachecd_client._core import masked_crc32c
 
@@ -126,6 +126,8 @@ def survey(store: Store, url: str) -> Survey:
             f"no objects with content under {url}; expected at least one: check the names of its "
             f"folders{but}"
         )
+    if any(o.key in OF_ZARR for o in objects) and not any(".zarr/" in o.key for o in objects):
+        raise ConfigError(f"{url}: {ZARR_ABOVE}")
     suffixes = Counter(suffix_of(o.key) for o in objects)
     found.suffixes = dict(suffixes.most_common())
     sizes: Counter[str] = Counter()

@@ -17,6 +17,11 @@ from cachecd.model import ObjectInfo
 from cachecd.quantities import printable
 
 PAGE = 1000  # entries of a listing handed over at a time
+OF_ZARR = ("zarr.json", ".zarray", ".zgroup")  # what a zarr folder has
+ZARR_ABOVE = (
+    "the url names a zarr folder itself, expected the folder above it: choose the zarr folder by "
+    "options: {match: NAME.zarr}"
+)
 _SHORTAGES: tuple[int, ...] = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _EXAMPLES, _LONGEST = 3, 100  # of each kind that is left out, and characters of each
 _HIDDEN = re.compile(  # searched in a slash and the key

@@ -261,3 +261,10 @@ def test_a_source_without_content_and_a_disk_without_room_are_said_so(put, tmp_p
     monkeypatch.setattr(proposal, "free_bytes", lambda path: 1 << 29)
     with pytest.raises(DiskError, match=r"has 512.0 MiB free, expected at least 2.0 GiB"):
         proposal._limit(tmp_path, Survey([], True))
+
+
+def test_url_of_a_zarr_folder_itself_is_refused_with_the_url_to_write(put):
+    with pytest.raises(
+        ConfigError, match="the url names a zarr folder itself, expected the folder"
+    ):
+        seen(put({"zarr.json": b"{}", "c/0": b"x"}))
