@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from cachecd.config import Config, SourceConfig
+from cachecd.config.keypattern import alike, other_forms
 from cachecd.daemon.workers import worker_setup
 from cachecd.errors import ConfigError, UnitError
 from cachecd.listing.classes import ClassNames
@@ -184,6 +185,9 @@ class Sampler:
         if begins:
             told = ", ".join(map(str, begins[:5])) + (" ..." if len(begins) > 5 else "")
             raise UnitError(f"no unit of {key!r} begins at byte {begin}; its units begin at {told}")
+        for other in other_forms(key):
+            if any(u.key == other for u in _listed_near(self._source, self._store, other)):
+                raise UnitError(alike(key, other))
         raise UnitError(
             f"the source lists no object {key!r}: a key is relative to {self.url}, or the text that * "
             "stands for in source.join"

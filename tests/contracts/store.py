@@ -169,6 +169,12 @@ class StoreContract:
         )
         assert (hidden_count, empty_count, examples) == (len(hidden), 2, ["b/empty", "e"])
 
+    def test_key_that_differs_by_its_normalization_is_told_so(self, filled: Filled):
+        store = filled({"e\u0301": b"x", "other": b"y"})
+        for how in (store.find("\u00e9"), store.get("\u00e9", 1)):
+            with pytest.raises(UnitError, match=r"there is no '\\xe9', but 'e\\u0301', which only"):
+                asyncio.run(how)
+
     def test_a_listing_longer_than_a_page_is_complete(self, filled: Filled):
         objects = {f"{number:04d}": b"x" for number in range(1001)}
         pages = list(filled(objects).list())
