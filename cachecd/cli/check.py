@@ -73,7 +73,8 @@ def command(
 @dataclass(slots=True)
 class _Resolved:
     """A configuration with its limit and rules in bytes, the results of looking at its sources, and the
-    values (`stale`) that count from the next generation on."""
+    values (`stale`) that count from the next generation on. `listed`: sentences about the listings: what a
+    split holds out, and what is left out."""
 
     config: Config
     limit: int
@@ -81,6 +82,7 @@ class _Resolved:
     stale: dict[str, list[str]] = field(default_factory=dict)
     samples: dict[str, Sample] = field(default_factory=dict)
     capacities: dict[str, Capacity] = field(default_factory=dict)
+    listed: dict[str, list[str]] = field(default_factory=dict)
 
     def part(self, rules: Rules) -> int:
         """The bytes that a dataset may use, roughly, beside the other datasets."""
@@ -116,6 +118,9 @@ def _look(resolved: _Resolved) -> None:
         resolved.samples[rules.name] = sample = sampler.take(sampler.beginning(), LOOKED_AT)
         limit = resolved.part(rules)
         resolved.capacities[rules.name] = capacity(config, sampler, sample, limit)
+        left_out = sampler.left_out
+        lines = sampler.held_out, left_out.kinds and f"left out: {left_out}", left_out.warning
+        resolved.listed[rules.name] = [line for line in lines if line]
         del sample.records[1:]  # one is shown
 
 
@@ -141,6 +146,7 @@ def _of_dataset(resolved: _Resolved, rules: Rules) -> dict[str, Any]:
         held = resolved.capacities[rules.name]
         about["sample"] = document(resolved.samples[rules.name], {})
         about |= {"epoch": held.epoch, "capacity": held.images, "set_bytes": held.size}
+        about["listed"] = resolved.listed[rules.name]
     return about
 
 
@@ -158,7 +164,7 @@ def _read(resolved: _Resolved, rules: Rules) -> Iterator[str]:
     )
     for left, right in lines(sample, {}):
         yield f"{left}: {right}" if left else f"  {right}"
-    yield from filter(None, (held.epoch, held.images))
+    yield from filter(None, (*resolved.listed[rules.name], held.epoch, held.images))
 
 
 def _summary(resolved: _Resolved) -> Iterator[tuple[str, str]]:

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cachecd.cli.survey import MASK, Survey, is_image, kind_of, suffix_of
-from cachecd.config import SourceConfig
+from cachecd.config import SourceConfig, SplitConfig
 from cachecd.disk.filesystem import free_bytes, refuse_network_filesystem
 from cachecd.errors import DiskError
+from cachecd.listing.selection import held_out
+from cachecd.model import ObjectInfo
 from cachecd.quantities import approximate_size, format_size, printable
 from cachecd.sampler.encoding import yaml_of
 
@@ -61,6 +63,10 @@ def _dataset(source: SourceConfig, seen: Survey, form: str) -> Iterator[str]:
         yield f"  region: {_quoted(source.region)}"
     if source.anonymous:
         yield "  anonymous: true"
+    if seen.left_out.kinds:
+        yield f"  # left out: {seen.left_out}"
+    if seen.left_out.warning:
+        yield f"  # {seen.left_out.warning}"
     yield f"  format: {form}  # {_why(seen, form)}"
     joined = seen.join if form == "files" else {}
     yield from (f"  {line}" for line in (_join(seen) if joined else _others(seen, form)))
@@ -86,6 +92,9 @@ def _dataset(source: SourceConfig, seen: Survey, form: str) -> Iterator[str]:
             yield from (f"  {line}" for line in _array(seen))
         case "python":
             yield from (f"  {line}" for line in _reader(seen))
+    if not (seen.splits or seen.join or form == "python"):
+        said = held_out(SplitConfig(eval=0.1), form, _main(seen), seen.whole)
+        yield f"# split: {{eval: 0.1}}  # {said}"
     yield "grow:"
     yield "  # first: 1GiB  # cached before the first epoch begins"
     yield "  # per_epoch: 20GiB  # how much each epoch adds; left out: as fast as the link allows"
@@ -126,14 +135,19 @@ def unknown(seen: Survey) -> str:
     return f"cannot tell what {'.' + suffix if suffix else 'these'} files hold: each file is one record"
 
 
+def _main(seen: Survey) -> list[ObjectInfo]:
+    """Returns the objects of the kind that most objects have."""
+    first, *_ = seen.suffixes
+    return [o for o in seen.objects if o.size and kind_of(o.key) == kind_of(f"x.{first}")]
+
+
 def _others(seen: Survey, form: str) -> Iterator[str]:
     """Yields the lines about objects of unknown or other kinds."""
-    first, *_ = seen.suffixes
     if form == "files" and not seen.kind:
         yield f"# `init` {unknown(seen)}, its bytes in `payload`."
         yield "# Rows of CSV or JSON lines: convert them to Parquet. Numbers without a header: `cachecd"
         yield "# init --format npy`. Anything else: format python with a class of yours (docs/sources.md)."
-    others = [o.key for o in seen.objects if o.size and kind_of(o.key) != kind_of(f"x.{first}")]
+    others = {o.key for o in seen.objects if o.size} - {o.key for o in _main(seen)}
     suffixes = sorted({key.rpartition(".")[2] for key in others if suffix_of(key)})
     if suffixes and form == "files":
         yield f"skip: {_quoted([f'*.{suffix}' for suffix in suffixes])}  # not read"

@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 
 from cachecd.config import Config, SourceConfig
+from cachecd.config.keypattern import alike, other_forms
 from cachecd.daemon.workers import worker_setup
 from cachecd.errors import ConfigError, UnitError
 from cachecd.listing.classes import ClassNames
-from cachecd.listing.selection import empty_side, selection_of
+from cachecd.listing.selection import empty_side, held_out, selection_of
 from cachecd.model import (
     MOST_LANES,
     Cursor,
@@ -42,6 +43,7 @@ from cachecd.sampler.throttle import Throttle
 from cachecd.sampler.units import list_units
 from cachecd.sampler.usercode import search_first
 from cachecd.sampler.worker_stream import WorkerStream
+from cachecd.stores.backend import LeftOut
 from cachecd.stores.fetch import Store
 from cachecd_client._core import Sidecar, decode_example, read_record
 from cachecd_client.schema import Feature, Schema
@@ -107,7 +109,10 @@ class Sampler:
         transform = config.datasets[name].transform[:steps]
         self._dataset = config.datasets[name].model_copy(update={"transform": transform})
         self._source = self._dataset.source
-        self._store = open_store(self._source, config.sampler.connections)
+        # Of the last listing from its beginning: what it left out, and what a split holds out.
+        self.left_out, self.held_out = LeftOut(), ""
+        connections = config.sampler.connections
+        self._store = open_store(self._source, connections, left_out=self.left_out)
 
     @property
     def url(self) -> str:
@@ -158,9 +163,12 @@ class Sampler:
         """Returns how many units of the dataset the first `pages` pages of the listing have, their bytes,
         and whether the listing ends there."""
         takes, listing = selection_of(self._dataset), list_units(self._source, self._store)
-        units = (unit for page in itertools.islice(listing, pages) for unit in page)
+        units = [unit for page in itertools.islice(listing, pages) for unit in page]
         sizes = [unit.size for unit in units if takes is None or takes(unit)]
-        return len(sizes), sum(sizes), next(listing, None) is None
+        is_whole = next(listing, None) is None
+        if (split := self._dataset.split) is not None:
+            self.held_out = held_out(split, self._source.format, units, is_whole)
+        return len(sizes), sum(sizes), is_whole
 
     def named(self, key: str, begin: int = 0) -> Unit:
         """Returns the unit that begins at byte `begin` of the object `key`. Lists from shortly before the
@@ -177,6 +185,9 @@ class Sampler:
         if begins:
             told = ", ".join(map(str, begins[:5])) + (" ..." if len(begins) > 5 else "")
             raise UnitError(f"no unit of {key!r} begins at byte {begin}; its units begin at {told}")
+        for other in other_forms(key):
+            if any(u.key == other for u in _listed_near(self._source, self._store, other)):
+                raise UnitError(alike(key, other))
         raise UnitError(
             f"the source lists no object {key!r}: a key is relative to {self.url}, or the text that * "
             "stands for in source.join"

@@ -123,6 +123,10 @@ def _print_dataset(name: str, dataset: dict[str, Any], size: Any) -> None:
         f"{dataset['evicted_shards']} shards retired, {dataset['retired_shards']} of them still held"
     )
     _say(f"  listing: {dataset['units']} units ({_listing(dataset)})")
+    if dataset["listing"]["left_out"]:
+        _say(f"  left out: {dataset['listing']['left_out']}")
+    if dataset["listing"]["warning"]:
+        _say(f"  {dataset['listing']['warning']}")
     pass_ = "whole: nothing is missing" if dataset["whole"] else f"pass {dataset['passes'] + 1}"
     _say(f"  {pass_}; {dataset['coverage']:.1%} of the units cached at least once")
     _say(

@@ -30,6 +30,7 @@ from cachecd.model import ObjectInfo
 from cachecd.sampler.encoding import infer
 from cachecd.sampler.sources.extensions import features
 from cachecd.sampler.tables import read_rows
+from cachecd.stores.backend import OF_ZARR, ZARR_ABOVE, LeftOut, is_hidden
 from cachecd.stores.fetch import Store
 from cachecd_client._core import count_example, masked_crc32c
 from cachecd_client.errors import SchemaError
@@ -83,7 +84,8 @@ class Survey:
     `splits`: names of folders that look like parts of the data. `join`: patterns of objects that belong
     together, by feature. `joined`: the number of texts for which all patterns have an object. With `join`,
     `folders` are in the texts. `labels`: the key of a table that gives these objects a label.
-    `other_table`: the key of another table beside them.
+    `other_table`: the key of another table beside them. `left_out`: what a listing leaves out of the
+    objects; `objects` has the others.
     """
 
     objects: list[ObjectInfo]
@@ -102,6 +104,7 @@ class Survey:
     varying: list[Feature] = field(default_factory=list)  # as they would fit all records looked at
     labels: str = ""
     other_table: str = ""
+    left_out: LeftOut = field(default_factory=LeftOut)
 
     @property
     def total_bytes(self) -> int:
@@ -115,16 +118,23 @@ class Survey:
 
 
 def survey(store: Store, url: str) -> Survey:
-    """Lists the beginning of a source and of some later folders, and reads a few objects.
+    """Lists the beginning of a source and of some later folders, and reads a few objects. `store` lists
+    hidden names too.
 
     SourceUnreachableError; ConfigError if the source has no objects with content.
     """
-    found = _listed(store)
-    objects = [o for o in found.objects if o.size]
+    found, left_out = _listed(store), LeftOut()
+    listed = found.objects
+    found.objects = [o for o in listed if not is_hidden(o.key)]
+    objects = [o for o in listed if left_out.keeps(o.key, not o.size)]
     if not objects:
+        but = f"; left out: {left_out}" if left_out.kinds else ""
         raise ConfigError(
-            f"no objects with content under {url}; expected at least one: check the names of its folders"
+            f"no objects with content under {url}; expected at least one: check the names of its "
+            f"folders{but}"
         )
+    if any(o.key in OF_ZARR for o in objects) and not any(".zarr/" in o.key for o in objects):
+        raise ConfigError(f"{url}: {ZARR_ABOVE}")
     suffixes = Counter(suffix_of(o.key) for o in objects)
     found.suffixes = dict(suffixes.most_common())
     sizes: Counter[str] = Counter()
@@ -132,6 +142,12 @@ def survey(store: Store, url: str) -> Survey:
         sizes[kind_of(o.key)] += o.size
     found.kind = max(sizes, key=lambda kind: sizes[kind])
     asyncio.run(_look_into(store, found, objects, url))
+    is_joined = bool(found.join) and found.kind != "npy"
+    found.objects = [
+        o
+        for o in listed
+        if found.left_out.keeps(o.key, not o.size and (not is_joined or o.key.endswith("/")))
+    ]
     return found
 
 

@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Sequence
 from itertools import takewhile
+from unicodedata import normalize
 
 
 def complaint(pattern: str, name: str) -> str:
@@ -50,6 +51,16 @@ def folder_of(patterns: Sequence[str]) -> str:
     folders = [pattern.partition("*")[0].split("/")[:-1] for pattern in patterns]
     alike = takewhile(lambda names: len({*names, "", ".", ".."}) == 4, zip(*folders, strict=False))
     return "".join(f"{names[0]}/" for names in alike)
+
+
+def other_forms(text: str) -> set[str]:
+    """Returns the same text in other Unicode normalizations: it looks alike, and is another key."""
+    return {normalize("NFC", text), normalize("NFD", text)} - {text}
+
+
+def alike(text: str, other: str) -> str:
+    """Returns the clause that tells a text from one of its other forms."""
+    return f"there is no {text!a}, but {other!a}, which only has another Unicode normalization"
 
 
 _compiled = functools.cache(re.compile)

@@ -33,6 +33,7 @@ from cachecd.model import ObjectInfo, Place, Shape, Unit
 from cachecd.policy import events as ev
 from cachecd.policy.values import GenerationId
 from cachecd.sampler.sources.files import label_of
+from cachecd.stores.backend import LeftOut
 
 _LONGEST_PAUSE = 60.0  # a source that is back is found within a minute
 # After so many failures in a row, some ten seconds, streams no longer wait for the first listing.
@@ -110,7 +111,8 @@ class ListingKeeper:
     reserves room for a page, if there is any, given the bytes of this page and those that the page before
     took; a page takes at most `page_bytes`. `reason`: why the last attempt failed, or what it waits for, or
     "". `rewritten`: units with a new ETag, size or label since the start. `objects`: how many objects this
-    attempt has listed. `ended`: when the last listing ended, by the monotonic clock; 0 if none has.
+    attempt has listed; `left_out`: what it left out. `ended`: when the last listing ended, by the monotonic
+    clock; 0 if none has.
     """
 
     name: GenerationId
@@ -127,6 +129,7 @@ class ListingKeeper:
     doubted: bool = False
     rewritten: int = 0
     objects: int = 0
+    left_out: LeftOut = field(default_factory=LeftOut)
     ended: float = 0.0
     _labels: set[str] = field(default_factory=set)
 
@@ -148,8 +151,11 @@ class ListingKeeper:
                 new=changes.new,
                 rewritten=changes.rewritten,
                 gone=len(changes.gone),
+                left_out=str(self.left_out),
                 took_s=round(took, 1),
             )
+            if self.left_out.warning:
+                _log.warning("deleted rows", dataset=self.name.dataset, why=self.left_out.warning)
             if self.config.relist is None:
                 return
             judges, longest = False, max(self.config.relist, _LONGEST_PAUSE)
@@ -163,7 +169,8 @@ class ListingKeeper:
     def status(self) -> dict[str, Any]:
         """Returns the figures for the status document."""
         ago = round(time.monotonic() - self.ended, 1) if self.ended else None
-        return {"objects": self.objects, "ended_ago_s": ago, "failed": self.reason}
+        left_out = {"left_out": str(self.left_out), "warning": self.left_out.warning}
+        return {"objects": self.objects, "ended_ago_s": ago, "failed": self.reason, **left_out}
 
     async def load_classes(self) -> None:
         """Reads the class numbers that are known. DiskError, DamagedError."""
@@ -261,6 +268,7 @@ class ListingKeeper:
     async def _units(self, pages: SourcePages) -> AsyncIterator[Sequence[ObjectInfo]]:
         """Yields the units that the dataset takes. Collects the class names of the pages."""
         source, takes = self.config.source, selection_of(self.config)
+        self.left_out = pages.left_out
         async for page in pages.read():
             if source.awaits_classes:
                 labels = (label_of(source, unit.key, unit.label) for unit in page)

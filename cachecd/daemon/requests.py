@@ -11,6 +11,7 @@ from typing import Any
 
 import structlog
 
+from cachecd.config.keypattern import alike, other_forms
 from cachecd.daemon.command_runner import ToClient
 from cachecd.daemon.loop import CacheLoop
 from cachecd.daemon.server import Answer
@@ -190,6 +191,8 @@ class Requests:
                 return
         if unknown:
             others = f", nor {len(unknown) - 1} other keys" if len(unknown) > 1 else ""
+            for other in other_forms(min(unknown)).intersection(near):
+                others += f" ({alike(min(unknown), other)})"
             message = (
                 f"no object of {sides[0]} has the key {min(unknown)!r}{others}: keys are relative to "
                 f"source.url, as {', '.join(map(repr, near)) or 'of no object yet'}. Nothing was excluded. "

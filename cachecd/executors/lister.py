@@ -23,6 +23,7 @@ from cachecd.sampler import messages
 from cachecd.sampler.lister import Question, Refused, Reply, unpack
 from cachecd.sampler.opening import open_store
 from cachecd.sampler.units import list_units, needs_a_process, sweep_units
+from cachecd.stores.backend import LeftOut
 from cachecd.stores.fetch import Store
 from cachecd.stores.lanes import Lanes
 from cachecd.stores.sweep import Sweep
@@ -67,27 +68,30 @@ class Lister:
             end_marked(self._owner)
 
     def units(
-        self, source: SourceConfig, after: str = ""
+        self, source: SourceConfig, after: str = "", left_out: LeftOut | None = None
     ) -> Generator[list[ObjectInfo], None, None]:
-        """Yields pages of the source's units, or only of the units after the key `after`. Blocks.
+        """Yields pages of the source's units, or only of the units after the key `after`. `left_out` counts
+        what is left out. Blocks.
 
         SourceUnreachableError: the message says what to do. ConfigError: the message says what is wrong
         with the configuration. The caller must close the iterator if it does not read it to its end.
         """
         if needs_a_process(source):
-            yield from self._apart(source, after)
+            yield from self._apart(source, after, left_out or LeftOut())
         else:
-            yield from list_units(source, self._store(source), after)
+            yield from list_units(source, self._store(source, left_out), after)
 
-    def sweep(self, source: SourceConfig, lanes: Lanes) -> Sweep | None:
+    def sweep(
+        self, source: SourceConfig, lanes: Lanes, left_out: LeftOut | None = None
+    ) -> Sweep | None:
         """The same by several requests at a time (stores/lanes.py); None if the store cannot be
         listed so."""
         if needs_a_process(source):
             return None
-        return sweep_units(source, self._store(source), lanes)
+        return sweep_units(source, self._store(source, left_out), lanes)
 
-    def _store(self, source: SourceConfig) -> Store:
-        return open_store(source, self._connections)
+    def _store(self, source: SourceConfig, left_out: LeftOut | None) -> Store:
+        return open_store(source, self._connections, left_out=left_out)
 
     def reload(self, connections: int, bounds: Bounds) -> None:
         """Changes the connections and the bounds of listings that begin from now on."""
@@ -101,18 +105,23 @@ class Lister:
                 kill(process)
         end_marked(self._owner)
 
-    def _apart(self, source: SourceConfig, after: str) -> Iterator[list[ObjectInfo]]:
+    def _apart(
+        self, source: SourceConfig, after: str, left_out: LeftOut
+    ) -> Iterator[list[ObjectInfo]]:
         number = next(self._numbers)
         process = self._start(number)
         try:
             named = source.model_dump(mode="json")
             answers = _Answers(process, self._bounds, source.reader)
-            answers.ask(Question(named, self._connections, after, self._path).pack())
+            about = vars(left_out)
+            answers.ask(Question(named, self._connections, after, about, self._path).pack())
             while (reply := answers.next()) is not None:
                 if isinstance(reply, Refused):
                     by_user = reply.cause == "configuration"
                     raise (ConfigError if by_user else SourceUnreachableError)(reply.reason)
-                if reply:
+                if isinstance(reply, LeftOut):
+                    about.update(vars(reply))
+                elif reply:
                     yield reply
         finally:
             with self._changing:

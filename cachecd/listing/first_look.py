@@ -16,6 +16,7 @@ from cachecd.sampler.opening import open_store
 from cachecd.sampler.sources.files import Files
 from cachecd.sampler.sources.npy import Arrays
 from cachecd.sampler.sources.records import Format
+from cachecd.stores.backend import LeftOut
 from cachecd.stores.extras import extra
 from cachecd.stores.fetch import Store
 
@@ -38,7 +39,8 @@ def check_sources(config: Config, lister: Lister) -> None:
         except SourceError as error:
             raise type(error)(f"datasets.{name}.source: {error}") from error
         if not look.seen:
-            raise ConfigError(f"datasets.{name}.source{_nothing_listed(dataset.source)}")
+            nothing = _nothing_listed(dataset.source, look.left_out)
+            raise ConfigError(f"datasets.{name}.source{nothing}")
         if not look.usable:
             raise ConfigError(
                 f"datasets.{name}.source: none of the {look.seen} objects can be used; the first, "
@@ -63,13 +65,14 @@ def _check_side(name: str, dataset: DatasetConfig, look: _Look) -> None:
 class _Look:
     """The findings for one source, up to the first page with a usable unit on the dataset's side of its
     split (`taken`). `page`: the last page. `refused`: the first object that cannot be used, with the
-    reason."""
+    reason. `left_out`: what the listing left out."""
 
     seen: int = 0
     usable: int = 0
     taken: bool = False
     refused: str = ""
     page: list[ObjectInfo] = field(default_factory=list)
+    left_out: LeftOut = field(default_factory=LeftOut)
 
 
 def _look_at(dataset: DatasetConfig, lister: Lister) -> _Look:
@@ -79,7 +82,7 @@ def _look_at(dataset: DatasetConfig, lister: Lister) -> _Look:
     takes = selection_of(dataset.model_copy(update={"partition": None}))
     by_unit = dataset.split is not None and dataset.split.by == "unit"
     form = _format_of(source)
-    with contextlib.closing(_pages(source, lister, by_unit)) as pages:
+    with contextlib.closing(_pages(source, lister, by_unit, look.left_out)) as pages:
         for page in pages:
             look.page, look.seen = page, look.seen + len(page)
             for unit in page:
@@ -94,15 +97,15 @@ def _look_at(dataset: DatasetConfig, lister: Lister) -> _Look:
 
 
 def _pages(
-    source: SourceConfig, lister: Lister, in_objects: bool
+    source: SourceConfig, lister: Lister, in_objects: bool, left_out: LeftOut
 ) -> Generator[list[ObjectInfo], None, None]:
     """Yields the objects of the source; or its units, if a table or the user's class names the units, or if
     units are requested."""
     table = source.reader or source.manifest or (source.label and source.label.manifest)
     if table or in_objects:
-        yield from lister.units(source)
+        yield from lister.units(source, "", left_out)
     else:
-        yield from open_store(source, _CONNECTIONS).list()
+        yield from open_store(source, _CONNECTIONS, left_out=left_out).list()
 
 
 def _format_of(source: SourceConfig) -> Format:
@@ -119,15 +122,17 @@ def _refusal(form: Format, unit: ObjectInfo) -> str | None:
         return None  # the class gets a number when the listing ends
 
 
-def _nothing_listed(source: SourceConfig) -> str:
+def _nothing_listed(source: SourceConfig, left_out: LeftOut) -> str:
+    but = f"; left out: {left_out}" if left_out.kinds else ""
     if table := source.manifest or source.reader:
         return f": {table} names no unit, expected at least one"
     if keys := [key for key in ("match", "skip", "join") if getattr(source, key)]:
         return (
             f".{' and '.join(keys)}: selects none of the objects under {source.url}, expected at least "
-            "one: patterns are of keys below the URL"
+            f"one: patterns are of keys below the URL{but}"
         )
-    return f".url: no objects under {source.url}; expected at least one: check the names of its folders"
+    folders = f"check the names of its folders{but}"
+    return f".url: no objects under {source.url}; expected at least one: {folders}"
 
 
 def _check_columns(name: str, source: SourceConfig, store: Store, page: list[ObjectInfo]) -> None:

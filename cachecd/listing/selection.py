@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from cachecd.config import DatasetConfig, PartitionConfig, SplitConfig
 from cachecd.config.keypattern import found_in
@@ -25,6 +25,16 @@ def selection_of(dataset: DatasetConfig) -> Takes | None:
     if dataset.partition is not None:
         tests.append(functools.partial(_in_part, dataset.partition))
     return (lambda unit: all(test(unit) for test in tests)) if tests else None
+
+
+def held_out(split: SplitConfig, form: str, units: Iterable[ObjectInfo], is_whole: bool) -> str:
+    """Returns a sentence: what a split holds out of these units of a source, all or the first."""
+    by_unit = split.by == "unit"
+    sides = {(u.key, by_unit and u.begin): _on_side(split, True, u) for u in units}
+    noun = "units" if by_unit else {"webdataset": "tars"}.get(form, "objects")
+    part = sum(sides.values())
+    count = f"{'' if is_whole else 'the first '}{len(sides)}"
+    return f"eval holds out {part} of {count} {noun}, {100 * part / max(1, len(sides)):.0f} %"
 
 
 def empty_side(dataset: DatasetConfig, units: int) -> str:

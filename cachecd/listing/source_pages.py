@@ -15,6 +15,7 @@ from cachecd.errors import SourceUnreachableError
 from cachecd.listing.table import MOST_AT_ONCE
 from cachecd.listing.table_update import UnusableListingError
 from cachecd.model import ObjectInfo, encoded
+from cachecd.stores.backend import LeftOut
 from cachecd.stores.lanes import Lanes, OutOfOrderError
 from cachecd.stores.sweep import Sweep
 
@@ -29,20 +30,23 @@ class Lister(Protocol):
     """Lists sources. SourceError, ConfigError."""
 
     def units(
-        self, source: SourceConfig, after: str = ""
+        self, source: SourceConfig, after: str, left_out: LeftOut
     ) -> Generator[list[ObjectInfo], None, None]:
-        """All units in the order of the store, or only units of objects behind the key `after`. Blocks."""
+        """All units in the order of the store, or only units of objects behind the key `after`. Counts what
+        is left out. Blocks."""
 
-    def sweep(self, source: SourceConfig, lanes: Lanes) -> Sweep | None:
+    def sweep(self, source: SourceConfig, lanes: Lanes, left_out: LeftOut) -> Sweep | None:
         """All units, by several requests at a time; None if the store cannot be listed so."""
 
 
 class SourcePages:
     """The pages of one listing. `goes_on`: the next attempt continues. If it is False, the store has no
-    order in which the listing could continue, and the caller begins with `anew`."""
+    order in which the listing could continue, and the caller begins with `anew`. `left_out`: what the
+    listing left out so far."""
 
     def __init__(self, lister: Lister, source: SourceConfig) -> None:
         self.goes_on = True
+        self.left_out = LeftOut()
         self._lister, self._source = lister, source
         self._lanes: Lanes | None = Lanes()
         # In a store of one lane: the last complete object, the object of the last unit, the place of the
@@ -111,12 +115,14 @@ class SourcePages:
         return units
 
     def _open(self) -> Sweep | _ReadAhead:
-        if self._lanes is not None and (sweep := self._lister.sweep(self._source, self._lanes)):
+        if self._lanes is not None and (
+            sweep := self._lister.sweep(self._source, self._lanes, self.left_out)
+        ):
             return sweep
         self._lanes = None
         after = self._after
         self._place = (encoded(after), math.inf)
-        return _ReadAhead(lambda: self._lister.units(self._source, after))
+        return _ReadAhead(lambda: self._lister.units(self._source, after, self.left_out))
 
 
 class _ReadAhead:

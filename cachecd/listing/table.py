@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cachecd.config.keypattern import other_forms
 from cachecd.errors import DamagedError, DiskError, SourceError
 from cachecd.model import ObjectInfo, Unit
 
@@ -166,11 +167,12 @@ class Table:
         return {key for key in keys if self.find(key)}
 
     def neighbours(self, key: str) -> list[str]:
-        """Returns the listed keys next to this one: at most one before and two behind."""
+        """Returns the listed keys in another Unicode normalization, and those next to this key: at most one
+        before and two behind."""
         before = "SELECT DISTINCT key FROM units WHERE key < ? ORDER BY key DESC LIMIT 1"
         behind = "SELECT DISTINCT key FROM units WHERE key > ? ORDER BY key LIMIT 2"
         rows = (row for sql in (before, behind) for row in self._rows(sql, (_stored(key),)))
-        return [_text(row[0]) for row in rows]
+        return [*self.has_keys(other_forms(key)), *(_text(row[0]) for row in rows)]
 
     # --- listing
 

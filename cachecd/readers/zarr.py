@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from cachecd.errors import SourceUnreachableError
 from cachecd.readers.windows import ArrayWindows, Layout
 from cachecd.sampler.view import StoreView
-from cachecd.stores.backend import GoneError
+from cachecd.stores.backend import OF_ZARR, ZARR_ABOVE, GoneError
 from cachecd.stores.extras import extra
 
 with extra("zarr", "reader cachecd.readers.zarr"):
@@ -32,12 +33,15 @@ class Windows(ArrayWindows):
     """Folders NAME.zarr, each an array or a group of arrays."""
 
     def names(self, store: StoreView) -> Iterator[str]:
-        seen = set()
+        seen, is_one = set(), False
         for about in store.list():
+            is_one = is_one or about.key in OF_ZARR
             name, suffix, _ = about.key.partition(".zarr/")
             if suffix and name not in seen:
                 seen.add(name)
                 yield f"{name}.zarr"
+        if is_one and not seen:
+            raise SourceUnreachableError(ZARR_ABOVE)
 
     def layouts(self, store: StoreView, name: str) -> dict[str, Layout]:
         self._open = {f: _Folder(store, name, path) for f, path in self.paths.items()}

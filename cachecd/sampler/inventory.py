@@ -89,6 +89,4 @@ def _current(fields: Mapping[str, Any], below: str, quoted: bool) -> dict[str, A
     key = unquote_plus(key) if quoted else key
     if key and (not key.startswith(below) or key == below):
         return None
-    if key.endswith("/") and str(plain.get("size")) == "0":
-        return None  # the marker of a folder
     return {**plain, "key": key[len(below) :]}

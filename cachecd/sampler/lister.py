@@ -26,16 +26,18 @@ from cachecd.sampler.messages import bounded, framed, read_frame
 from cachecd.sampler.opening import open_store
 from cachecd.sampler.units import list_units
 from cachecd.sampler.usercode import search_first
+from cachecd.stores.backend import LeftOut
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
     """List the units of `source` (a SourceConfig as JSON), or only the units after the key `after`. `path`:
-    directories that are searched first for imports."""
+    directories that are searched first for imports. `left_out`: the fields of LeftOut so far."""
 
     source: dict[str, Any]
     connections: int
     after: str
+    left_out: dict[str, Any]
     path: Sequence[str] = ()
 
     def pack(self) -> bytes:
@@ -51,7 +53,8 @@ class Refused:
     reason: str
 
 
-Reply = list[ObjectInfo] | Refused | None  # a page of units; None: there are no more
+# A page of units; what is left out up to the next page; None: there are no more.
+Reply = list[ObjectInfo] | LeftOut | Refused | None
 
 
 def pack(reply: Reply) -> bytes:
@@ -68,6 +71,8 @@ def unpack(body: bytes) -> Reply:
     fields = json.loads(body)
     if isinstance(fields, list):
         return [ObjectInfo(*unit) for unit in fields]
+    if fields is not None and "kinds" in fields:
+        return LeftOut(**fields)
     return None if fields is None else Refused(fields["cause"], bounded(fields["reason"]))
 
 
@@ -89,9 +94,12 @@ def _list(question: Question, replies: BinaryIO) -> Refused | None:
         search_first(question.path)
         # It has come so far: what takes long from now on is not its imports.
         _reply(replies, [])
-        store = open_store(source, question.connections)
+        left_out = LeftOut(**question.left_out)
+        store = open_store(source, question.connections, left_out=left_out)
         for units in list_units(source, store, question.after):
+            _reply(replies, left_out)
             _reply(replies, units)
+        _reply(replies, left_out)
     except (BrokenPipeError, MemoryError):
         raise
     except ConfigError as error:

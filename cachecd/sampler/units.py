@@ -48,8 +48,7 @@ def list_units(source: SourceConfig, store: Store, after: str = "") -> Iterator[
                 from cachecd.sampler.sources.parquet import footer
 
             objects = chain.from_iterable(store.list(after))
-            shown = (unit for unit in objects if not footer.is_hidden(unit.key))
-            return _looked_into(shown, partial(footer.units_in, asyncio.Lock()), store)
+            return _looked_into(objects, partial(footer.units_in, asyncio.Lock()), store)
         case "python":
             from cachecd.sampler.reader import list_reader
 

@@ -46,9 +46,10 @@ def without_secrets(url: str) -> str:
 
 
 def redacted(text: str) -> str:
-    """Returns foreign text for a message: one line of at most 200 characters, without the user and the
-    query of URLs, and without text that looks like a key or is named as one."""
-    line = (text.strip().splitlines() or [""])[0]
+    """Returns foreign text for a message: one line of at most 200 characters (two, if the first ends in a
+    colon), without the user and the query of URLs, and without text that looks like a key or is named as
+    one."""
+    line = (re.sub(r":\s*\n\s*", ": ", text.strip()).splitlines() or [""])[0]
     for pattern, instead in (
         (_USERINFO, ""),
         (_QUERY, "?..."),

@@ -1,19 +1,36 @@
-"""The interface of every kind of store: a listing, and reads that make a single attempt."""
+"""The interface of every kind of store: a listing, and reads that make a single attempt. Which names every
+listing leaves out."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from typing_extensions import Buffer
 
 from cachecd.errors import SourceError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
+from cachecd.quantities import printable
 
 PAGE = 1000  # entries of a listing handed over at a time
+OF_ZARR = ("zarr.json", ".zarray", ".zgroup")  # what a zarr folder has
+ZARR_ABOVE = (
+    "the url names a zarr folder itself, expected the folder above it: choose the zarr folder by "
+    "options: {match: NAME.zarr}"
+)
 _SHORTAGES: tuple[int, ...] = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_EXAMPLES, _LONGEST = 3, 100  # of each kind that is left out, and characters of each
+_HIDDEN = re.compile(  # searched in a slash and the key
+    r"/(?:\.(?!\.?(?:/|\Z)|z(?:array|attrs|group|metadata)\Z)|(?:_temporary|_delta_log|_spark_metadata|__MACOSX)/"
+    r"|_(?:SUCCESS|metadata|common_metadata|(?:started|committed)_[^/]*)\Z)"
+)
+_TABLE = re.compile(
+    r"((?:[^/]*/)*?)(?:(?P<Delta>_delta_log/)|(?P<Iceberg>metadata/[^/]+\.metadata\.json\Z))"
+)
 
 
 class TransientError(SourceError):
@@ -67,6 +84,62 @@ def is_shortage(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def is_hidden(key: str) -> bool:
+    """Whether every listing leaves this name out: a part of it begins with a dot (not `.`, `..` or a file
+    of zarr), or it is a marker or a log of the usual writers. The name of a folder ends in a slash."""
+    return _HIDDEN.search(f"/{key}") is not None or key.endswith("_$folder$")
+
+
+@dataclass
+class LeftOut:
+    """What a listing leaves out, in all stores and formats: hidden names, and objects without bytes.
+
+    `kinds`: how many of each kind, and the first examples. `table`: the first table that seems to be there.
+    `last`: the greatest key counted; of the attempts before, it was `before`. A listing that continues
+    counts no key twice.
+    """
+
+    kinds: dict[str, tuple[int, list[str]]] = field(default_factory=dict)
+    table: str = ""
+    last: str = ""
+    before: str = ""
+
+    def begin(self, after: str) -> None:
+        """A listing begins, or continues after this key."""
+        if not after:
+            vars(self).update(vars(LeftOut()))
+        self.before = self.last
+
+    def keeps(self, key: str, is_empty: bool, is_wanted: bool = True) -> bool:
+        """Whether the listing has this object. Counts it if not, unless it is not wanted anyway."""
+        kind = "hidden name" if is_hidden(key) else "empty object" if is_empty else ""
+        if (kind or key.endswith(".json")) and (table := _TABLE.match(key)):
+            self.table = (
+                self.table or f"table of {table.lastgroup} in {printable(table[1]) or 'it'}"
+            )
+        if kind and is_wanted and key > self.before:
+            self.last = max(self.last, key)
+            count, examples = self.kinds.get(kind, (0, []))
+            examples = [*examples, printable(key[:_LONGEST])][:_EXAMPLES]
+            self.kinds[kind] = count + 1, examples
+        return is_wanted and not kind
+
+    def __str__(self) -> str:
+        return ", ".join(
+            f"{count} {kind}{'' if count == 1 else 's'} ({', '.join(examples)}"
+            f"{', ...' if count > _EXAMPLES else ''})"
+            for kind, (count, examples) in sorted(self.kinds.items(), reverse=True)
+        )
+
+    @property
+    def warning(self) -> str:
+        """Returns a sentence if the objects of a table still hold deleted rows, else ""."""
+        return self.table and (
+            f"the source has a {self.table}: its objects still hold rows that were deleted or replaced. "
+            "Set source.manifest to a list of the table's current files (docs/sources.md, Manifests)"
+        )
 
 
 def resized(actual: int, listed: int) -> UnitError:

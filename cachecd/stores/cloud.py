@@ -27,7 +27,7 @@ from cachecd.stores.backend import (
     TransientError,
     resized,
 )
-from cachecd.stores.lanes import Ask, OutOfOrderError, Page, is_marker
+from cachecd.stores.lanes import Ask, OutOfOrderError, Page
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -86,8 +86,7 @@ class CloudBackend(Backend):
                 objects = _named(page, last)
                 last = objects[-1].key if objects else last
                 # Azure, asked in its older version, begins at the beginning all the same.
-                behind = [o for o in objects if os.fsencode(o.key) > os.fsencode(start_after)]
-                if behind := [o for o in behind if not is_marker(o)]:
+                if behind := [o for o in objects if os.fsencode(o.key) > os.fsencode(start_after)]:
                     yield behind
         except (obstore.exceptions.BaseError, FileNotFoundError) as error:
             failure = explain(error, self.where)
@@ -254,13 +253,14 @@ def open_cloud(source: SourceConfig, connections: int, silence: float) -> CloudB
     endpoint = next(filter(None, map(os.environ.get, _ENDPOINTS[google])), "")
     config: dict[str, Any] = {"skip_signature": True} if source.anonymous else {}
     make: Callable[..., Any] = obstore.store.from_url
+    options = client_options(connections, silence, allow_http=endpoint.startswith("http://"))
+    if google:  # else it inflates objects of this encoding as it sends them, without their size
+        options["default_headers"] = {"Accept-Encoding": "gzip"}
     try:
         store = make(
             address.root + quote(address.prefix.removesuffix("/")),  # which obstore decodes
             config=config or None,
-            client_options=client_options(
-                connections, silence, allow_http=endpoint.startswith("http://")
-            ),
+            client_options=options,
             retry_config=NO_RETRIES,
         )
     except (obstore.exceptions.BaseError, ValueError) as error:

@@ -8,6 +8,7 @@ the store is at fault in the end.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from typing_extensions import Buffer
 
+from cachecd.config.keypattern import alike, other_forms
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
 from cachecd.stores.answers import redacted, without_secrets
@@ -75,10 +77,9 @@ class Store:
         """Yields all objects in pages of at most PAGE, in the store's order (object stores and files: by
         the bytes of the key), or only objects after the key `start_after`. Blocks: call it in a thread.
 
-        Keys are relative to the source's URL, which names a folder with or without a final "/". Empty
-        objects whose key ends in "/" (the folder markers of S3 consoles) are left out. Files are left out
-        if their name, or their folder's name, starts with a dot. SourceUnreachableError: the message says
-        what to do.
+        Keys are relative to the source's URL, which names a folder with or without a final "/". The store
+        of a source (open_store) leaves out what LeftOut says. SourceUnreachableError: the message says what
+        to do.
         """
         return self.backend.list(start_after)
 
@@ -149,7 +150,7 @@ class Store:
                 result = await self._attempt(length, slow, ask)
             except GoneError as missing:
                 if await self._can_be_read(attempted, but=key, in_parts=False):
-                    raise
+                    raise await self._alike(key) or missing from None
                 error = TransientError(f"{missing}, and no other object can be read")
                 error.__cause__ = missing
             except TransientError as transient:
@@ -174,6 +175,15 @@ class Store:
                     raise self._verdict(error, failures, began, SourceUnreachableError)
             pause = self._retry.pause(failures, random.random())
             await asyncio.sleep(max(pause, self._budget.wait(now)) if poor else pause)
+
+    async def _alike(self, key: str) -> UnitError | None:
+        """Returns the error for a key that is missing, but in another Unicode normalization."""
+        for other in other_forms(key):
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(self._retry.silence):
+                    await self.backend.find(other)
+                return UnitError(alike(key, other))
+        return None
 
     async def _attempt(
         self, length: int, slow: int, ask: Callable[[], Awaitable[_Result]]

@@ -82,8 +82,6 @@ class FsspecBackend(Backend):
         objects = []
         for path, about in entries.items():
             key = path.removeprefix(root)
-            if any(name.startswith(".") for name in key.split("/")):
-                continue
             if os.fsencode(key) <= os.fsencode(start_after):
                 continue
             if about.get("size") is None:

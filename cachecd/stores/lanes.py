@@ -49,8 +49,7 @@ class Ask(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The reply: as many `objects` as requested, including folder markers (empty, the key ends in a slash);
-    fewer only if there are no `more`."""
+    """The reply: as many `objects` as requested; fewer only if there are no `more`."""
 
     objects: Sequence[ObjectInfo]
     more: bool
@@ -125,7 +124,7 @@ class Lanes:
             self._queue.append(lane)
         while len(self._lanes) < WINDOW and self._split():
             pass
-        return self._returned([o for o in page.objects[:own] if not is_marker(o)])
+        return self._returned(list(page.objects[:own]))
 
     def _meet(
         self,
@@ -251,8 +250,3 @@ def _mixed(pages: Iterable[Sequence[ObjectInfo]]) -> list[ObjectInfo]:
         for nth, info in enumerate(page)
     ]
     return [info for *_, info in sorted(order, key=lambda each: each[:3])]
-
-
-def is_marker(info: ObjectInfo) -> bool:
-    """Whether the object is a marker, which consoles create so that a folder is shown."""
-    return not info.size and info.key.endswith("/")

@@ -19,7 +19,14 @@ from itertools import islice
 
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
-from cachecd.stores.backend import PAGE, Backend, GoneError, TransientError, resized
+from cachecd.stores.backend import (
+    PAGE,
+    Backend,
+    GoneError,
+    TransientError,
+    is_hidden,
+    resized,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -27,8 +34,8 @@ _log = logging.getLogger(__name__)
 class LocalBackend(Backend):
     """The regular files below the folder `root`. Symbolic links are followed, but not in circles.
 
-    Left out: names that start with a dot (hidden files, temporary files of copying tools), entries that are
-    not regular files, and names that are not UTF-8 (with a warning).
+    Left out: entries that are not regular files, and names that are not UTF-8 (with a warning). A hidden
+    folder is listed as an empty object.
     """
 
     def __init__(self, root: str, connections: int) -> None:
@@ -55,11 +62,7 @@ class LocalBackend(Backend):
             above = (*above, (status.st_dev, status.st_ino))
             with os.scandir(folder) as entries:
                 # A folder sorts by its name and a slash, as its keys do: "a.b" before "a/b".
-                names = sorted(
-                    os.fsencode(e.name + "/" if e.is_dir() else e.name)
-                    for e in entries
-                    if not e.name.startswith(".")
-                )
+                names = sorted(os.fsencode(e.name + "/" if e.is_dir() else e.name) for e in entries)
         except OSError as error:
             raise self._unreachable(folder, error) from error
         begin = os.fsencode(prefix)
@@ -72,6 +75,9 @@ class LocalBackend(Backend):
                 _log.warning("left out: the name %r in %s is not UTF-8", raw, folder)
                 continue
             path = os.path.join(folder, name)
+            if name.endswith("/") and is_hidden(name):
+                yield ObjectInfo(prefix + name, 0)
+                continue
             if name.endswith("/"):
                 yield from self._walk(path[:-1], prefix + name, above, after)
                 continue

@@ -33,7 +33,7 @@ from cachecd.stores.answers import redacted, refusal, seconds_of
 from cachecd.stores.backend import PAGE, TransientError, resized
 from cachecd.stores.cloud import NO_RETRIES, CloudBackend, client_options, untrusted
 from cachecd.stores.credentials import LIFE, ChainCredentials, missing, new_session
-from cachecd.stores.lanes import WINDOW, Ask, Page, is_marker
+from cachecd.stores.lanes import WINDOW, Ask, Page
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -105,7 +105,7 @@ class S3Backend:
         try:
             for answer in self._answers(self._tries, start_after, PAGE):
                 # Which may be empty, and not the last.
-                yield [o for o in _entries(answer, self._prefix) if not is_marker(o)]
+                yield _entries(answer, self._prefix)
         except SourceUnreachableError:
             raise
         except SourceError as error:
@@ -139,7 +139,7 @@ class S3Backend:
             more = answer.get("IsTruncated", False)
 
     def glimpse(self) -> Sequence[ObjectInfo]:
-        return [info for info in self.page(Ask("", 10)).objects if not is_marker(info)]
+        return self.page(Ask("", 10)).objects
 
     async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> Buffer:
         wanted = "" if (start, stop) == (0, size) else f"{start}-{stop - 1}"
@@ -260,9 +260,10 @@ class S3Backend:
                 cause = str(error.kwargs.get("error", ""))
                 reason = cause.rpartition(": ")[2].strip("')")
                 if "NameResolution" in cause or "Failed to resolve" in cause:
+                    hint = "If the bucket is not Amazon's, set its `endpoint` (`cachecd init --endpoint`)"
+                    hint = "" if " at " in self.where else f". {hint}"
                     return TransientError(
-                        f"cannot resolve the store's host name: {redacted(reason)}). If the bucket is not "
-                        "Amazon's, set its `endpoint` (`cachecd init --endpoint`)"
+                        f"cannot resolve the store's host name: {redacted(reason)}){hint}"
                     )
                 return TransientError(
                     f"cannot connect to the store: {redacted(reason or str(error))}"

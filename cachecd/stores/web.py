@@ -22,7 +22,7 @@ from obstore.store import HTTPStore
 from cachecd.errors import SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
 from cachecd.stores.answers import redacted, refusal, without_secrets
-from cachecd.stores.backend import PAGE, NoSizeError, TransientError
+from cachecd.stores.backend import PAGE, NoSizeError, TransientError, is_hidden
 from cachecd.stores.cloud import (
     NO_RETRIES,
     CloudBackend,
@@ -46,9 +46,9 @@ _DEEPEST = 64  # folders within each other: a server may make them up as it is a
 class WebBackend(CloudBackend):
     """The files below an http:// or https:// URL.
 
-    `list` requests the folder's page and follows its links: only links one level down, without a query, and
-    without a leading dot. A link that ends in "/" is a folder. For any other link the server is asked for
-    the size. Files without a size and missing files are left out with a warning.
+    `list` requests the folder's page and follows its links: only links one level down and without a query.
+    A link that ends in "/" is a folder. For any other link the server is asked for the size. Files without
+    a size and missing files are left out with a warning. A hidden name is listed as an empty object.
     """
 
     def __init__(self, source: SourceConfig, connections: int, silence: float) -> None:
@@ -88,7 +88,7 @@ class WebBackend(CloudBackend):
             key = next(waiting[-1], None)
             if key is None:
                 waiting.pop()
-            elif not key.endswith("/"):
+            elif not key.endswith("/") or is_hidden(key):
                 if os.fsencode(key) > after:
                     yield key
             # Of a folder before `after`, nothing comes after it, unless it is in it.
@@ -109,7 +109,7 @@ class WebBackend(CloudBackend):
             if raw == url or not raw or "?" in raw:
                 continue
             name = unquote(raw.removesuffix("/"))
-            if name and "/" not in name and not name.startswith("."):
+            if "/" not in name and name not in ("", ".", ".."):
                 names.add(folder + name + raw[len(raw.removesuffix("/")) :])
         return sorted(names, key=os.fsencode)
 
@@ -148,6 +148,8 @@ class WebBackend(CloudBackend):
         return ObjectInfo(key, meta["size"], meta["e_tag"] or "")
 
     def _look_up(self, key: str) -> ObjectInfo | None:
+        if is_hidden(key):
+            return ObjectInfo(key, 0)
         try:
             with self._explained(key):
                 return self._about(key)

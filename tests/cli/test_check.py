@@ -214,6 +214,17 @@ def test_with_sources_each_side_of_a_split_shows_a_record_of_its_own(cachecd, tm
     assert units[0]
     assert units[1]
     assert not units[0] & units[1]
+    assert datasets["train"]["listed"] == ["eval holds out 2 of 6 units, 33 %"]
+
+
+def test_with_sources_what_a_listing_leaves_out_is_named(cachecd, tmp_path):
+    path = split_of(tmp_path, "{eval: 0.4, by: unit}")
+    (tmp_path / "src" / "t" / "_delta_log").mkdir(parents=True)
+    (tmp_path / "src" / "t" / "_delta_log" / "1.json").write_bytes(b"{}")
+    (tmp_path / "src" / "none.npy").touch()
+    done = cachecd("check", path, "--sources")
+    assert "left out: 1 hidden name (t/_delta_log/), 1 empty object (none.npy)\n" in done.stdout
+    assert "the source has a table of Delta in t/: its objects still hold rows that" in done.stdout
 
 
 @pytest.mark.parametrize("command", ["check", "run"])

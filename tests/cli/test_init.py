@@ -15,10 +15,12 @@ from cachecd import cli
 from cachecd.cli import proposal
 from cachecd.cli.sampler import Sampler
 from cachecd.cli.survey import Survey, _find_join, survey
-from cachecd.config import load
+from cachecd.config import DatasetConfig, SourceConfig, SplitConfig, load
 from cachecd.errors import ConfigError, DiskError
+from cachecd.listing.selection import selection_of
+from cachecd.model import ObjectInfo
 from cachecd.sampler.encoding import encode
-from cachecd.sampler.opening import open_store
+from cachecd.stores.fetch import open_plain_store
 from cachecd_client import FileSet, Image
 from cachecd_client._core import ShardWriter, encode_example
 
@@ -67,9 +69,7 @@ def put(tmp_path):
 
 
 def seen(url):
-    from cachecd.config import SourceConfig
-
-    return survey(open_store(SourceConfig(url=url, format="files"), 2), url)
+    return survey(open_plain_store(SourceConfig(url=url, format="files"), 2), url)
 
 
 def proposed(url, tmp_path, capsys, *options):
@@ -109,6 +109,31 @@ def test_classes_lie_as_deep_as_the_objects_do_and_splits_are_told(put, tmp_path
     train, text = proposed(put(dict.fromkeys(keys, image())), tmp_path, capsys)
     assert train.source.label.pattern == "^[^/]+/([^/]+)/"
     assert "# The folders train, val look like parts of the data" in text
+
+
+def test_proposal_names_what_is_left_out_and_what_a_split_holds_out(put, tmp_path, capsys):
+    tars = {f"{n:02d}.tar": tar(image()) for n in range(16)}
+    hidden = {"t/metadata/v1.metadata.json": b"{}", "_SUCCESS": b"", "e": b""}
+    _, text = proposed(put(tars | hidden), tmp_path, capsys)
+    assert "# left out: 1 hidden name (_SUCCESS), 1 empty object (e)\n" in text
+    assert "# the source has a table of Iceberg in t/: " in text
+    found = re.search(r"# split: {eval: 0.1}  # eval holds out (\d) of 16 tars, (\d+) %", text)
+    names = [ObjectInfo(name, 1) for name in tars]
+    both = DatasetConfig(
+        source=SourceConfig(url="s3://b/", format="webdataset"), split=SplitConfig(eval=0.1)
+    )
+    takes = selection_of(both.other_side())
+    assert found
+    assert int(found[1]) == sum(map(takes, names))
+    assert int(found[2]) == round(100 * int(found[1]) / 16)
+
+
+def test_empty_labels_are_joined(put, tmp_path, capsys):
+    layout = {f"{n}.jpg": image(form="JPEG") for n in range(4)}
+    labels = {f"{n}.txt": b"x" * (n % 2) for n in range(4)}
+    _, text = proposed(put(layout | labels), tmp_path, capsys)
+    assert "4 were seen" in text
+    assert "left out" not in text.partition("grow:")[0]
 
 
 def test_a_folder_for_each_object_is_no_class(put):
@@ -229,8 +254,17 @@ def test_a_url_that_is_none_is_refused(capsys, url, why):
 
 
 def test_a_source_without_content_and_a_disk_without_room_are_said_so(put, tmp_path, monkeypatch):
-    with pytest.raises(ConfigError, match="no objects with content"):
+    with pytest.raises(
+        ConfigError, match=r"no objects with content .*left out: 1 empty object \(empty\)"
+    ):
         seen(put({"empty": b""}))
     monkeypatch.setattr(proposal, "free_bytes", lambda path: 1 << 29)
     with pytest.raises(DiskError, match=r"has 512.0 MiB free, expected at least 2.0 GiB"):
         proposal._limit(tmp_path, Survey([], True))
+
+
+def test_url_of_a_zarr_folder_itself_is_refused_with_the_url_to_write(put):
+    with pytest.raises(
+        ConfigError, match="the url names a zarr folder itself, expected the folder"
+    ):
+        seen(put({"zarr.json": b"{}", "c/0": b"x"}))

@@ -133,6 +133,12 @@ def test_files_are_named_by_numbers_and_what_is_shown_is_printable(folder, capsy
     assert printable("a\nb\udcff") == r"a\nb\udcff"
 
 
+def test_key_in_another_normalization_is_told_so(folder):
+    (folder / "src" / "cat" / "e\u0301.png").write_bytes(b"x")
+    with pytest.raises(UnitError, match=r"there is no 'cat/\\xe9.png', but 'cat/e\\u0301.png'"):
+        Sampler(load(config(folder)), "train").named("cat/\u00e9.png")
+
+
 def test_a_key_that_is_not_listed_is_said_so(folder):
     sampler = Sampler(load(config(folder)), "train")
     for key in ("cat/2.png", "a", "zebra", "dog"):

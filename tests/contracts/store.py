@@ -146,11 +146,34 @@ class StoreContract:
     in_order = True  # whether the listing promises an order: that of the keys' bytes
 
     def test_lists_every_object_once_with_its_size(self, filled: Filled):
-        objects = {"b/x": b"1", "a.b": b"22", "a/z": b"333", "a/b/c": b"", "B": b"4444", "é": b"5"}
+        objects = {
+            "b/x": b"1",
+            "a.b": b"22",
+            "a/z": b"333",
+            "a/b/c": b"666666",
+            "B": b"4444",
+            "é": b"5",
+        }
         found = listed(filled(objects))
         assert found == {key: len(body) for key, body in objects.items()}
         if self.in_order:
             assert list(found) == sorted(objects, key=str.encode)
+
+    def test_hidden_names_and_empty_objects_are_left_out_and_counted(self, filled: Filled):
+        kept = ["_year=2020/a", "a_SUCCESS", "b/c", "x.zarr/.zarray"]
+        hidden = [".a", "_SUCCESS", "b/_temporary/0/c", "b/.c", "d/_started_1", "_x_$folder$"]
+        store = filled({**dict.fromkeys([*kept, *hidden], b"x"), "b/empty": b"", "e": b""})
+        assert listed(store) == dict.fromkeys(kept, 1)
+        [(hidden_count, _), (empty_count, examples)] = sorted(
+            store.backend.left_out.kinds.values(), reverse=True
+        )
+        assert (hidden_count, empty_count, examples) == (len(hidden), 2, ["b/empty", "e"])
+
+    def test_key_that_differs_by_its_normalization_is_told_so(self, filled: Filled):
+        store = filled({"e\u0301": b"x", "other": b"y"})
+        for how in (store.find("\u00e9"), store.get("\u00e9", 1)):
+            with pytest.raises(UnitError, match=r"there is no '\\xe9', but 'e\\u0301', which only"):
+                asyncio.run(how)
 
     def test_a_listing_longer_than_a_page_is_complete(self, filled: Filled):
         objects = {f"{number:04d}": b"x" for number in range(1001)}
@@ -168,7 +191,7 @@ class StoreContract:
     @pytest.mark.parametrize("body", [b"", b"x", bytes(range(256)) * 5000])
     def test_an_object_is_read_byte_for_byte(self, filled: Filled, body: bytes):
         store = filled({"folder/object": body})
-        [[found]] = store.list()
+        found = asyncio.run(store.find("folder/object"))
         assert get(store, found.key, found.size, found.etag) == body
 
     @pytest.mark.parametrize(("start", "stop"), [(0, 1), (3, 7), (9, 10)])

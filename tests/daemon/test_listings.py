@@ -14,6 +14,7 @@ from cachecd.daemon import listings
 from cachecd.daemon.listings import GenerationListing, ListingKeeper
 from cachecd.errors import SourceUnreachableError
 from cachecd.model import ObjectInfo
+from cachecd.stores.backend import LeftOut
 from cachecd.stores.lanes import Lanes
 from tests.daemon.directories import NAME
 from tests.listing.sources import units
@@ -47,11 +48,11 @@ class Bench:
     def _changed(self) -> None:
         self.wakes += 1
 
-    def sweep(self, source: SourceConfig, lanes: Lanes) -> None:
+    def sweep(self, source: SourceConfig, lanes: Lanes, left_out: LeftOut) -> None:
         """The store has one lane."""
 
     def units(
-        self, source: SourceConfig, after: str = ""
+        self, source: SourceConfig, after: str, left_out: LeftOut
     ) -> Generator[list[ObjectInfo], None, None]:
         """Lists the next entry of the script up to the error behind it, if there is one."""
         self.asked.append(after)

@@ -157,6 +157,13 @@ async def test_key_that_no_object_has_is_refused_unless_it_is_excluded_ahead(ben
     assert isinstance(again, protocol.Done), "it was excluded before"
 
 
+async def test_excluded_key_that_differs_by_its_normalization_is_told_so(root, opened):
+    os.link(root / "src" / "000.tar", root / "src" / "\u00e9.tar")
+    async with opened() as bench:
+        refused = await bench.ask(protocol.Exclude, "train", ["e\u0301.tar"], False)
+        assert "(there is no 'e\\u0301.tar', but '\\xe9.tar', which only has " in refused.message
+
+
 async def test_long_search_for_a_key_goes_on_and_its_result_is_for_the_next_request(
     bench, monkeypatch
 ):

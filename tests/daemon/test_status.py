@@ -155,3 +155,20 @@ async def test_complaint_about_one_dataset_outlives_the_success_of_another(life)
         assert life.loop.status()["complaints"] == {}
     finally:
         failing.cancel()
+
+
+async def test_status_and_log_name_what_the_listing_left_out(root, capsys):
+    (root / "src" / ".x").write_bytes(b"x")
+    (root / "src" / "none.tar").touch()
+    (root / "src" / "_delta_log").mkdir()
+    with capture_logs() as logs:
+        async with Life(config(root, LIMIT, SHARD)) as life:
+            await until(lambda: train(life)["listed"])
+            document = life.loop.status()
+    shown = {"pid": 1, "uptime_s": 2.0, "workers": 1, "offline": False}
+    sampler = {"workers": 1, "alive": 1, "restarts": 0, "last_end": ""}
+    _print({**document, "daemon": shown, "sampler": sampler})
+    said = capsys.readouterr().out
+    assert "  left out: 2 hidden names (.x, _delta_log/), 1 empty object (none.tar)\n" in said
+    assert "  the source has a table of Delta in it: " in said
+    assert any("table of Delta" in line.get("why", "") for line in logs)

@@ -89,6 +89,9 @@ def test_keys_of_urls_and_of_others_words_are_never_quoted():
     ):
         told = redacted(text)
         assert not any(secret in told for secret in (SECRET, TOKEN, PASSWORD, ACCESS)), told
+    assert redacted("Parameter validation failed:\nInvalid name\nmore") == (
+        "Parameter validation failed: Invalid name"
+    )
     assert redacted("[Errno 2] No such file: '/data/set/part-00017.tar'\nmore") == (
         "[Errno 2] No such file: '/data/set/part-00017.tar'"
     )

@@ -23,6 +23,7 @@ from cachecd.executors.lister import Lister
 from cachecd.listing.source_pages import SourcePages
 from cachecd.listing.table_update import UnusableListingError
 from cachecd.model import ObjectInfo, encoded
+from cachecd.stores.backend import LeftOut
 from cachecd.stores.lanes import Ask, Lanes, Page
 from cachecd.stores.sweep import Sweep
 from tests.listing.sources import units
@@ -39,11 +40,11 @@ class Store:
         self.answers, self.lanes, self.folder_order = answers, lanes, folder_order
         self.asked = 0
 
-    def sweep(self, source: SourceConfig, lanes: Lanes) -> Sweep | None:
+    def sweep(self, source: SourceConfig, lanes: Lanes, left_out: LeftOut) -> Sweep | None:
         return Sweep(self._page, lanes, "s3://b/", 4) if self.lanes else None
 
     def units(
-        self, source: SourceConfig, after: str = ""
+        self, source: SourceConfig, after: str = "", left_out: LeftOut | None = None
     ) -> Generator[list[ObjectInfo], None, None]:
         begin = bisect_right(KEYS, after) if after else 0
         for start in range(begin, len(OBJECTS), 500):
@@ -120,11 +121,11 @@ class Broken:
     def __init__(self, listed: list[ObjectInfo], sizes: list[int], fails: list[int]) -> None:
         self.listed, self.sizes, self.fails = listed, itertools.cycle(sizes), fails
 
-    def sweep(self, source: SourceConfig, lanes: Lanes) -> None:
+    def sweep(self, source: SourceConfig, lanes: Lanes, left_out: LeftOut) -> None:
         """The store has one lane."""
 
     def units(
-        self, source: SourceConfig, after: str = ""
+        self, source: SourceConfig, after: str = "", left_out: LeftOut | None = None
     ) -> Generator[list[ObjectInfo], None, None]:
         left = [one for one in self.listed if encoded(one.key) > encoded(after)]
         pages = self.fails.pop(0) if self.fails else len(left)
@@ -197,7 +198,7 @@ class Enumerated(Broken):
     """As a table of rows: leaves out only the rows at its beginning that are not behind a key."""
 
     def units(
-        self, source: SourceConfig, after: str = ""
+        self, source: SourceConfig, after: str = "", left_out: LeftOut | None = None
     ) -> Generator[list[ObjectInfo], None, None]:
         all_of_them = self.listed
         behind = (i for i, one in enumerate(all_of_them) if encoded(one.key) > encoded(after))
@@ -217,10 +218,10 @@ class Killing(Lister):
         self.behind: list[str] = []
 
     def units(
-        self, source: SourceConfig, after: str = ""
+        self, source: SourceConfig, after: str = "", left_out: LeftOut | None = None
     ) -> Generator[list[ObjectInfo], None, None]:
         self.behind.append(after)
-        for count, page in enumerate(super().units(source, after), 1):
+        for count, page in enumerate(super().units(source, after, left_out), 1):
             yield page
             if count == 2 and len(self.behind) <= self.attempts:
                 [process] = self._running
@@ -247,10 +248,17 @@ def npy_files(folder: Path) -> dict[str, object]:
 @pytest.mark.parametrize("files", [parquet_files, npy_files])
 def test_listing_goes_on_when_its_process_is_killed_between_units_of_objects(files, tmp_path):
     source = SourceConfig.model_validate({"url": f"file://{tmp_path}/", **files(tmp_path)})
+    for number in range(40):
+        (tmp_path / f"{number:02d}.empty").touch()
+        (tmp_path / f".{number:02d}").touch()
     whole = [unit for page in Lister(4).units(source) for unit in page]
     lister = Killing(3)
-    found, attempts = read_all(SourcePages(lister, source))
+    pages = SourcePages(lister, source)
+    found, attempts = read_all(pages)
     lister.close()
+    assert str(pages.left_out) == (
+        "40 hidden names (.00, .01, .02, ...), 40 empty objects (00.empty, 01.empty, 02.empty, ...)"
+    )
     assert len(whole) == 40 * 300
     assert found == whole
     assert 1 < attempts <= 4, "a process may have sent all of its pages before it is killed"

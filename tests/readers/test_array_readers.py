@@ -11,6 +11,7 @@ import pytest
 import zarr
 
 from cachecd.config import DatasetConfig
+from cachecd.errors import SourceUnreachableError
 from cachecd.readers import hdf5, windows
 from cachecd.sampler.origin import Reader
 from tests.sampler.arrays import Place
@@ -198,3 +199,12 @@ def test_a_zarr_array_that_would_be_unpickled_is_set_aside(tmp_path):
 def test_options_that_make_no_windows_are_refused(options, why):
     with pytest.raises(ValueError, match=why):
         hdf5.Windows(**options)
+
+
+def test_url_of_a_zarr_folder_itself_is_refused_with_the_url_to_write(tmp_path):
+    source = Source(tmp_path, "zarr", window=4)
+    zarr.create_array(str(source.folder), name="data", data=np.zeros((8, 2)), overwrite=True)
+    with pytest.raises(
+        SourceUnreachableError, match="a zarr folder itself, expected the folder above"
+    ):
+        source.units()

@@ -61,7 +61,7 @@ class TestHub(StoreContract, LiteralContract):
     @pytest.fixture
     def filled(self, hub: Hub) -> Filled:
         def fill(objects: dict[str, bytes]) -> Store:
-            neighbours = {"some/prefix-too": b"a neighbour", "some/prefix/.hidden/object": b"1"}
+            neighbours = {"some/prefix-too": b"a neighbour"}
             hub.commit(neighbours | {f"some/prefix/{k}": v for k, v in objects.items()})
             return opened(PREFIX)
 

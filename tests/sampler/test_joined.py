@@ -178,3 +178,9 @@ def test_a_joined_object_that_cannot_be_read_now_is_named_and_tried_again():
     with pytest.raises(UnitError, match="'k2': refused") as caught:
         asyncio.run(unit.read(0, 3))
     assert caught.value.passing
+
+
+def test_empty_label_is_part_of_a_joined_record(put):
+    url = put({"l/a.txt": b"", "l/b.txt": b"1", "l/.c.txt": b"1", "i/a.png": b"x"})
+    assert keys(url, join={"text": "l/*.txt", "image": "i/*.png"}) == ["a", "b"]
+    assert keys(url, match="l/*.txt") == ["l/b.txt"]

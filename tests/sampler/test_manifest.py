@@ -212,6 +212,11 @@ def test_a_table_of_labels_is_joined_to_the_listing(place, caplog, name):
     assert files.refusal(Unit(2, "c", 3)) == f"file://{place.folder}/{name} has no label for it"
 
 
+def test_names_that_a_manifest_gives_are_never_left_out(place):
+    found = place.list(as_csv([{"key": ".a", "size": 1}, {"key": "_SUCCESS", "size": 0}]))
+    assert [(u.key, u.size) for u in found] == [(".a", 1), ("_SUCCESS", 0)]
+
+
 # --- a real S3 server
 
 
@@ -225,7 +230,7 @@ def test_objects_of_s3_are_looked_up_and_keep_their_version(s3: S3Server, place,
     source = SourceConfig(
         url="s3://manifested/in", format="files", manifest="s3://manifested/lists/of it.csv"
     )
-    [a, c, e, other] = listed(source)
+    [a, c, e, other] = listed(source)  # an empty object that a manifest names is a unit
     assert [(u.key, u.size) for u in (a, c, e)] == [("a", 5), ("a..b//c", 3), ("e", 0)]
     assert a.etag == s3.client.head_object(Bucket=bucket, Key="in/a")["ETag"]
     assert other.etag == '"abc"'
@@ -244,6 +249,7 @@ def test_an_inventory_lists_the_current_objects_below_the_url(s3: S3Server, monk
         ("of", "in/deleted", "true", "true", "", ""),
         ("of", "other/x", "true", "false", "5", "abc"),
         ("of", "in/folder/", "true", "false", "0", "abc"),
+        ("of", "in/_SUCCESS", "true", "false", "9", "abc"),
         ("of", "in/", "true", "false", "0", "abc"),
     ]
     body = gzip.compress(

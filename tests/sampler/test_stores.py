@@ -133,11 +133,13 @@ class TestFiles(StoreContract):
 
         return fill
 
-    def test_hidden_and_special_files_are_left_out(self, filled: Filled):
-        store = filled({"a": b"1", ".hidden": b"2", ".folder/b": b"3", "c/.temporary": b"4"})
+    def test_special_files_are_left_out_and_hidden_folders_are_not_opened(self, filled: Filled):
+        store = filled({"a": b"1", ".folder/b": b"3"})
+        (self.root / ".folder").chmod(0)
         os.mkfifo(self.root / "fifo")
         (self.root / "to nothing").symlink_to("nowhere")
         assert listed(store) == {"a": 1}
+        assert str(store.backend.left_out) == "1 hidden name (.folder/)"
 
     def test_links_are_followed_but_not_in_circles(self, filled: Filled, tmp_path: Path):
         store = filled({"a/x": b"1"})

@@ -12,7 +12,7 @@ from itertools import accumulate, pairwise
 from typing import Any
 
 from cachecd.config import SourceConfig
-from cachecd.config.keypattern import found_in
+from cachecd.config.keypattern import alike, found_in, other_forms
 from cachecd.errors import SourceUnreachableError
 from cachecd.model import Unit
 from cachecd.sampler.sources.content import Content
@@ -46,8 +46,10 @@ class Files(Format):
             return f"label pattern {label.pattern!r} finds no class in the key"
         if name not in self._numbers:
             if not self._source.awaits_classes:
+                forms = other_forms(name).intersection(self._numbers)
+                but = "".join(f" ({alike(name, other)})" for other in forms)
                 return (
-                    f"class {name!r} is not in label.classes: add it to the list (which makes a new "
+                    f"class {name!r} is not in label.classes{but}: add it to the list (which makes a new "
                     "generation), or move its objects to another prefix"
                 )
             # Only the whole listing tells the classes. The unit is not to blame.

@@ -177,16 +177,9 @@ def first_footer(store: Store, objects: Iterable[ObjectInfo]) -> tuple[str, Foot
     with asyncio.Runner() as runner:
         for unit in objects:
             with contextlib.suppress(UnitError):
-                if not is_hidden(unit.key):
-                    content = Content.without_chunks(unit, store)
-                    return unit.key, runner.run(read_footer(content))
+                content = Content.without_chunks(unit, store)
+                return unit.key, runner.run(read_footer(content))
     return None
-
-
-def is_hidden(key: str) -> bool:
-    """Whether an object is left out, as Parquet tools do: summaries, success markers and table logs have a
-    key with a part that begins with "_" or "."."""
-    return any(part.startswith(("_", ".")) for part in key.split("/"))
 
 
 def _chunk(about: Any, end: int, name: str) -> Chunk:
