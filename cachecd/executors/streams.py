@@ -50,6 +50,7 @@ class Streams:
         self.report: Callable[[FromStream], None] = lambda message: None
         self._processes = processes
         self._streams: dict[StreamId, _Stream] = {}
+        self._last: SamplerProcess | None = None  # that got a stream
 
     def send(self, message: OfStreams) -> None:
         """Sends a message to the process of its stream; see Executor.send."""
@@ -78,11 +79,14 @@ class Streams:
             stream.process.tell(message)
 
     def place(self) -> None:
-        """Gives each waiting stream to the process with the fewest streams."""
+        """Gives each waiting stream to the process with the fewest streams; of two, to the one that got the
+        last: early streams may have one unit more than late ones."""
         for name, stream in self._streams.items():
             able = [process for process in self._processes if not process.retired]
             if stream.process is None and able:
-                stream.process = min(able, key=lambda process: len(process.streams))
+                stream.process = self._last = min(
+                    able, key=lambda each: (len(each.streams), each is not self._last)
+                )
                 for message in stream.waiting:
                     stream.process.tell(message)
                 stream.process.streams.add(name)

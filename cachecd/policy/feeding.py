@@ -30,8 +30,10 @@ def shape_of(
     streams: int, units: int, share: int, shard_size: int, seed: int, resumed: int | None = None
 ) -> Shape:
     """The shape of a new generation. `units`: the units of its first block. `resumed`: S of the run that
-    resumes. Few units are divided one by one, so that each stream has some, and each worker a stream."""
-    count = max(1, min(streams, (units + 1) // 2, share // (4 * shard_size)))
+    resumes. Few units are divided one by one, so that each stream has some, and each worker as many units
+    as another: (units + 1) / 2 is rounded up, for 6 units are 3 streams of 2, which keep two workers busy
+    for two thirds of the time, or 4 of 2, 2, 1 and 1."""
+    count = max(1, min(streams, units // 2 + 1, share // (4 * shard_size)))
     count = count if resumed is None else resumed
     stripe = 32 if units >= 32 * count else 8 if units >= 8 * count else 1
     return Shape(count, stripe, max(1, min(MOST_LANES, units // count)), shard_size, seed)

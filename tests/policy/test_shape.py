@@ -13,7 +13,7 @@ SHARE, SHARD = 1 << 40, 1 << 28
 
 @pytest.mark.parametrize(
     ("units", "streams", "stripe", "lanes"),
-    [(1, 1, 1, 1), (2, 1, 1, 2), (6, 3, 1, 2), (16, 8, 1, 2), (64, 8, 8, 8), (256, 8, 32, 16)],
+    [(1, 1, 1, 1), (2, 2, 1, 1), (6, 4, 1, 1), (16, 8, 1, 2), (64, 8, 8, 8), (256, 8, 32, 16)],
 )
 def test_few_units_are_divided_one_by_one(units, streams, stripe, lanes):
     shape = shape_of(8, units, SHARE, SHARD, 0)
