@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from cachecd.daemon import loop, refetch
+from cachecd.daemon.manifest import decode_manifest
 from cachecd.disk.filesystem import walk
 from cachecd.errors import DiskError
 from cachecd.executors.lister import Lister
@@ -200,3 +201,42 @@ async def test_remake_that_fails_otherwise_than_expected_is_begun_again(root, mo
         await until(lambda: is_whole(life) and supplements.tried and not supplements.searching)
         assert not failures
         assert not generation.supplements.pieces
+
+
+async def test_odd_records_cost_no_other_and_what_is_made_again_lacks_nothing(tmp_path):
+    """Odd samples at any place of their tars, and one tar of nothing else; a damaged shard, a lost one."""
+    (tmp_path / "src").mkdir()
+    chance, good = random.Random(7), set()
+    for tar in range(24):
+        odd = set(range(MEMBERS)) if tar == 11 else set(chance.sample([0, 1, 5, 18, 19], tar % 4))
+        good |= {(f"{tar:03d}.tar".encode(), n) for n in range(MEMBERS) if n not in odd}
+        kinds = ["odd" if n in odd else "bin" for n in range(MEMBERS)]
+        members = [(f"{n:03d}.{kind}", chance.randbytes(BODY)) for n, kind in enumerate(kinds)]
+        (tmp_path / "src" / f"{tar:03d}.tar").write_bytes(archive(members))
+    given = config(tmp_path, LIMIT, 64 << 10, pin=True)
+    async with Life(given) as life:
+        await until(lambda: is_whole(life))
+        generation = life.loop.policy.datasets["train"].generation
+        lease = await life.acquire()
+        found = names(life.shards(lease))
+        assert (set(found), set(found.values())) == (good, {1})
+        manifest = (life.dir / "leases" / f"{lease}.json").read_bytes()
+        assert decode_manifest(manifest).num_skipped == 24 * MEMBERS - len(good)
+        skipped = life.loop.status()["datasets"]["train"]["skipped"]
+        assert (skipped["units"], skipped["records"]) == (1, 24 * MEMBERS - len(good) - MEMBERS)
+        numbers = [number for number, _ in generation.table.live()]
+        await life.ask(ev.DamageReported("d", generation.id, numbers[0], 0))
+        await until(lambda: not generation.repairs)
+        found = names(life.shards(await life.acquire()))
+        assert (set(found), set(found.values())) == (good, {1})
+        [sidecar] = life.dir.glob(f"datasets/train/*/shards/{numbers[5]:010d}.tfrecord.idx")
+    sidecar.unlink()
+    async with Life(given) as life:
+        await until(
+            lambda: is_whole(life) and not life.loop.policy.datasets["train"].generation.repairs
+        )
+        generation = life.loop.policy.datasets["train"].generation
+        await until(lambda: generation.supplements.waits)
+        assert len(generation.supplements.waits) == 1, "only the tar of which nothing can be used"
+        found = names(life.shards(await life.acquire()))
+        assert (set(found), set(found.values())) == (good, {1})
