@@ -151,7 +151,7 @@ class ListingKeeper:
                 new=changes.new,
                 rewritten=changes.rewritten,
                 gone=len(changes.gone),
-                left_out=str(self.left_out),
+                left_out=str(self.left_out) or "nothing",
                 took_s=round(took, 1),
             )
             if self.left_out.warning:

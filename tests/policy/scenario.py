@@ -329,8 +329,10 @@ class Scenario(Simulated):
                 least = 5 * (self.capacity + 3) * len(self.names)
                 cut = max(int(self.limit * 0.6), least)
                 self.limit = cut if self.limit == self.whole_limit else self.whole_limit
-                # A copy without excluded records takes what was kept back for it, above the limit too.
-                self.before_cut = self.used() + self.promised() + self.capacity + 3
+                # Copies without excluded records take what was kept back for them, a footprint of each
+                # dataset, above the limit too.
+                kept = (self.capacity + 3) * len(self.names)
+                self.before_cut = self.used() + self.promised() + kept
                 self.send(ev.Configured(self.limit + SLACK, tuple(self.rules.values()), block=1))
             case "configure":
                 generations = [g.name for g in self.disk.directories if g.dataset == name]
