@@ -114,13 +114,12 @@ def epoch_of(policy: Policy, dataset: Dataset) -> str:
     source is listed."""
     gen, share = dataset.generation, policy.room.share(dataset)
     records, live = gen.table.select().records, gen.table.live_bytes
-    if dataset.rules.pin or not (records and gen.completed) or gen.estimate == float("inf"):
+    if dataset.rules.pin or not gen.source_records:
         return ""
     if live < policy.room.first(dataset) and not gen.is_whole:
         return ""
-    total = records if gen.is_whole else gen.estimate * records / live
     held = records if gen.is_whole else max(0, share - 2 * gen.footprint) * records / live
-    return describe_epoch(share, held, total, dataset.rules.refresh)
+    return describe_epoch(share, held, gen.source_records, dataset.rules.refresh)
 
 
 def _older(gen: Generation) -> dict[str, Any]:

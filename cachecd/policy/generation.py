@@ -171,11 +171,13 @@ class Generation:
 
     @property
     def source_records(self) -> int:
-        """Estimates the number of records of all listed units, from the live shards; 0 if that is
+        """Estimates the number of usable records of all listed units, from the live shards; 0 if that is
         unknown."""
-        if not (self.completed and self.table.ended):
+        if not (self.completed and self.table.records and math.isfinite(self.estimate)):
             return 0
-        return self.units * self.table.records // self.table.ended
+        if self.is_whole:
+            return self.table.records
+        return round(self.estimate * self.table.records / self.table.live_bytes)
 
     @property
     def coverage(self) -> float:
