@@ -27,7 +27,7 @@ _END, _LAST_SKIP = 2048 + 128, 2048
 # and this. Reasons differ from run to run, and which units a shard skips must not depend on them.
 _LONGEST_KEY, _SKIPPED, _LONGEST_REASON = 1024, 256, 128
 _SIDECAR = ".idx"  # behind the name of a shard's file
-_TRIAL = 1000  # records by which a schema is judged
+_TRIAL, _FEW = 1000, 50  # records by which a schema is judged
 _MOST_KINDS, _MOST_EXAMPLES = 20, 10  # of the reasons for which records are passed over
 _WIDE = 1 << 62  # as wide as any number in the meta text
 Examples = tuple[str, ...]
@@ -122,13 +122,16 @@ class Draft:
             self.schema = declared(schema, self.features)
             self._described(self.schema, None)
 
-    def judge(self) -> None:
-        """Judges the schema by the records so far, unless that is done, or another stream's work."""
-        if not self._judges or self.schema is None:
+    def judge(self, *, more: bool) -> None:
+        """Judges the schema by the records so far, unless that is done, or another stream's work. A few
+        records do not condemn it, if there are `more`."""
+        seen = self._fits + self._misfits
+        most = self._misfits * 2 > seen
+        if not self._judges or self.schema is None or (more and most and seen < _FEW):
             return
-        self._judges, seen = False, self._fits + self._misfits
+        self._judges = False
         why = f"{self._misfits} of the first {seen} records contradict the schema: {self._misfit}"
-        self._described(self.schema, why if self._misfits * 2 > seen else "")
+        self._described(self.schema, why if most else "")
 
     def _try(self, fits: int, failed: int = 0, misfits: int = 0) -> None:
         if not self._judges:
@@ -137,7 +140,7 @@ class Draft:
         self._failed += failed
         self._misfits += misfits
         if self._fits + self._failed + self._misfits >= _TRIAL:
-            self.judge()
+            self.judge(more=False)
 
     def _schema_of(self, record: Mapping[str, Any]) -> Schema:
         schema = infer(record, self.features)

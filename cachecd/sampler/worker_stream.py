@@ -152,7 +152,7 @@ class WorkerStream:
             return
         part, after = self._filling.part, self._filling.cursor()
         assert part is not None, "a shard was filled"
-        self._draft.judge()
+        self._draft.judge(more=end == "full")
         num_passed, passed = self._draft.num_passed, self._draft.passed
         sealed = SealedFiles()
         if self._draft.records or part.skipped or part.before != after:
