@@ -135,23 +135,16 @@ class CommandRunner:
             reason = f"{type(error).__name__}: {error}"
             return [ev.DiskRefused(command, reason)]
 
-    def _described(
-        self, generation: GenerationId, schema: dict[str, Any], contradiction: str | None
-    ) -> None:
+    def _described(self, generation: GenerationId, schema: dict[str, Any]) -> None:
         self._work.schemas[generation] = schema
-        judged: list[ev.Event] = []
-        if contradiction is not None:
-            judged.append(ev.Judged(generation, contradiction))
 
         def write() -> list[ev.Event]:
             try:
-                self._work.write_schema(generation, json.dumps(schema), contradiction)
+                self._work.write_schema(generation, json.dumps(schema))
             except DiskError as error:
                 _log.warning("schema stored later", dataset=generation.dataset, why=str(error))
-                again = generation, schema, contradiction
-                self._loop.call_soon_threadsafe(
-                    self._loop.call_later, _RETRY, self._described, *again
-                )
-            return judged
+                later = self._loop.call_later
+                self._loop.call_soon_threadsafe(later, _RETRY, self._described, generation, schema)
+            return []
 
         self.record(write)

@@ -31,8 +31,8 @@ from cachecd_client._core import scan
 from cachecd_client.errors import CorruptError
 
 Write = (
-    do.WriteShape | do.ReadCursor | do.PublishShard | do.KeepFigures | do.MarkRetired | do.Unlink
-    | do.RemoveGeneration | do.MarkBad | do.WriteExclusion | do.FinishExclusion
+    do.WriteShape | do.ReadCursor | do.PublishShard | do.WriteJudgement | do.KeepFigures
+    | do.MarkRetired | do.Unlink | do.RemoveGeneration | do.MarkBad | do.WriteExclusion | do.FinishExclusion
     | do.WriteManifest | do.MarkLease | do.EndLease
 )  # fmt: skip
 _log = structlog.get_logger("cachecd.daemon")
@@ -103,6 +103,10 @@ class DiskWork:
                 if (known := read_generation(path)) is None:
                     raise DiskError(f"{path} is missing")
                 write_generation(path, replace(known, shape=shape, seed=shape.seed))
+            case do.WriteJudgement(generation, contradiction):
+                path = self.of(generation).identity
+                if (known := read_generation(path)) is not None:
+                    write_generation(path, replace(known, contradiction=contradiction))
             case do.KeepFigures(dataset, figures):
                 write_figures(self.layout.rotation(dataset), figures)
             case do.MarkRetired(generation, names):
@@ -143,14 +147,11 @@ class DiskWork:
         self.states[generation] = state
         self._counted.discard(generation)
 
-    def write_schema(
-        self, generation: GenerationId, schema: str, contradiction: str | None
-    ) -> None:
-        """Fixes the schema and its judgement in generation.json. DiskError."""
+    def write_schema(self, generation: GenerationId, schema: str) -> None:
+        """Fixes the schema in generation.json. DiskError."""
         path = self.of(generation).identity
-        if (known := read_generation(path)) is not None and known.contradiction is None:
-            first = known.schema or schema
-            write_generation(path, replace(known, schema=first, contradiction=contradiction))
+        if (known := read_generation(path)) is not None and known.schema is None:
+            write_generation(path, replace(known, schema=schema))
 
     def note_skipped(
         self,

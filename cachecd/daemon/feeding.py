@@ -48,17 +48,15 @@ UnitsOrNone = tuple[Unit | None, ...]
 
 @dataclass(slots=True)
 class FedGeneration:
-    """A configured generation whose streams may be fed. `schema` is set once it is known, `judged`
-    once it was compared with the first records."""
+    """A configured generation whose streams may be fed. `schema` is set once it is known."""
 
     id: GenerationId
     layout: GenerationLayout
     listing: GenerationListing
     schema: dict[str, Any] | None = None
     shape: Shape | None = None
-    judged: bool = False
     describing: StreamId | None = None
-    """The stream that finds the schema, for which the others wait, and judges it."""
+    """The stream that finds the schema; the others wait for it."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -93,15 +91,14 @@ class _Stream:
 
 class Feeding:
     """`record` does a job in the thread of writes, and delivers its events: so the reports of a stream
-    become events in order. `described` stores a schema and its judgement; `fetched` counts bytes of a
-    dataset."""
+    become events in order. `described` stores a schema; `fetched` counts bytes of a dataset."""
 
     def __init__(
         self,
         executor: Executor,
         work: DiskWork,
         record: Callable[[Callable[[], list[ev.Event]]], None],
-        described: Callable[[GenerationId, dict[str, Any], str | None], None],
+        described: Callable[[GenerationId, dict[str, Any]], None],
         fetched: Callable[[str, int], None],
     ) -> None:
         self.generations: dict[GenerationId, FedGeneration] = {}
@@ -176,8 +173,8 @@ class Feeding:
             case Asks():
                 if stream is not None and stream.opened and stream.more == "listed":
                     self._feed(stream)
-            case Described():
-                self._learn(message)
+            case Described(schema=schema):
+                self._learn(name, schema)
             case Working(number=number, fetched_bytes=fetched, half=half):
                 self._count(stream, fetched)
                 if half:
@@ -229,7 +226,8 @@ class Feeding:
             self._work.note_skipped(name, number, message.passed, skipped)
             counts = message.allocated, message.records, message.data_bytes, message.ended
             facts = ShardFacts(*counts, message.digest, passed=message.num_passed)
-            return [ev.Sealed(name, number, message.before, message.after, facts, skipped)]
+            sealed = name, number, message.before, message.after, facts, skipped
+            return [ev.Sealed(*sealed, message.misfits, message.misfit)]
 
         self._record(end)
 
@@ -246,15 +244,12 @@ class Feeding:
 
         self._record(end)
 
-    def _learn(self, message: Described) -> None:
-        generation = self.generations.get(generation_of(message.stream))
-        if generation is None or generation.judged:
-            return
-        generation.judged = message.contradiction is not None
-        if generation.schema is None or generation.judged:
-            generation.schema = generation.schema or message.schema
-            self._described(generation.id, generation.schema, message.contradiction)
-            self._schema_known(generation)
+    def _learn(self, name: StreamId, schema: dict[str, Any]) -> None:
+        generation = self.generations.get(generation_of(name))
+        if generation is not None and generation.schema is None:
+            generation.schema = schema
+            self._described(generation.id, schema)
+            self._end_describing(generation, name)
 
     # --- messages to a worker
 
@@ -276,7 +271,6 @@ class Feeding:
             return Open(
                 *(stream.id, command.cursor, units, command.until, generation.shape),
                 *(generation.schema, generation.listing.classes, command.condemned),
-                generation.describing == stream.id,
                 *((), None) if only is None else (only.parts, only.remade),
             )
 
@@ -284,7 +278,7 @@ class Feeding:
             await generation.changed.wait()
             if self._streams.get(stream.id) is not stream:
                 return
-        if not generation.judged and generation.describing is None:
+        if generation.schema is None:
             generation.describing = stream.id
         stream.opened = True
         self._executor.send(first())
@@ -347,12 +341,8 @@ class Feeding:
     def _end_describing(self, generation: FedGeneration, name: StreamId) -> None:
         if generation.describing == name:
             generation.describing = None
-            self._schema_known(generation)
-
-    def _schema_known(self, generation: FedGeneration) -> None:
-        """Wakes the streams that wait for the schema: it is known, or one of them is to find it."""
-        generation.changed.set()
-        generation.changed = asyncio.Event()
+            generation.changed.set()
+            generation.changed = asyncio.Event()
 
     def _close(self, name: StreamId, *, awaited: bool) -> None:
         self._closes.setdefault(name, []).append(awaited)

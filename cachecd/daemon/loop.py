@@ -298,14 +298,14 @@ class CacheLoop:
         started: Start = self._started
         generation, listing = started.configured[name], started.listings[name]
         layout = started.layout.generation(*generation)
-        known, schema = started.generations[generation], started.work.schemas.get(generation)
+        shape = started.generations[generation].shape
         self.feeding.generations[generation] = FedGeneration(
-            *(generation, layout, listing, schema, known.shape, known.contradiction is not None)
+            generation, layout, listing, started.work.schemas.get(generation), shape
         )
         dataset = self._config.datasets[name]
         return ListingKeeper(
             *(generation, dataset, listing, self._lister),
-            *(started.layout.classes(name, classes_rule(dataset)), known.shape is not None),
+            *(started.layout.classes(name, classes_rule(dataset)), shape is not None),
             partial(self._reserve, generation),
             lambda: max(self.policy.room.limit // 100, _LEAST_PAGE),
             self.feed,

@@ -179,7 +179,7 @@ class Leases:
                 dataset.epoch = max(dataset.epoch, event.epoch - 1)
         else:
             is_ready = self._is_ready(dataset, event.job, bool(older))
-        is_ready = is_ready and gen.is_judged
+        is_ready = is_ready and gen.contradiction == ""
         identity = gen.id.name.partition("-")[0]  # HASH-2 replaces HASH, whose listing is damaged
         twins = [each for each in older if each.id.name.partition("-")[0] == identity]
         if twins and twins[0].table.live_bytes > gen.table.live_bytes:

@@ -83,6 +83,14 @@ class MakeSupplement(NamedTuple):
     pieces: tuple[Piece, ...]
 
 
+class WriteJudgement(NamedTuple):
+    """The schema of a generation was judged. `contradiction`: why most of the first records contradict it,
+    or "". -> Done"""
+
+    generation: GenerationId
+    contradiction: str
+
+
 class KeepFigures(NamedTuple):
     """Replace rotation.json, durably: the figures of a dataset's rotation."""
 
@@ -221,7 +229,8 @@ class ReplyRefused(NamedTuple):
 
 Command = (
     WriteShape | ReadCursor | OpenStream | SetUntil | GrantShard | CloseStream | PublishShard
-    | FindMissing | MakeSupplement | KeepFigures | MarkRetired | Unlink | RemoveGeneration | VerifyShard
-    | MarkBad | RemakeShard | WriteExclusion | FindHolders | FinishExclusion
-    | WriteManifest | MarkLease | EndLease | ReplyGranted | ReplyDone | ReplyWaiting | ReplyRefused
+    | FindMissing | MakeSupplement | WriteJudgement | KeepFigures | MarkRetired | Unlink
+    | RemoveGeneration | VerifyShard | MarkBad | RemakeShard | WriteExclusion | FindHolders
+    | FinishExclusion | WriteManifest | MarkLease | EndLease | ReplyGranted | ReplyDone
+    | ReplyWaiting | ReplyRefused
 )  # fmt: skip

@@ -39,7 +39,7 @@ class Configured(NamedTuple):
 
 class GenerationFound(NamedTuple):
     """A directory that a start found or made; `heads` has one entry for each stream, then the supplements'
-    (whose cursor means nothing). `contradiction`: as of Judged; None: the schema is not judged yet.
+    (whose cursor means nothing). `contradiction`: as of WriteJudgement; None: the schema is not judged yet.
     `figures`: what KeepFigures wrote last, if the generation is configured.
     `damaged`: why generation.json cannot be read: the shards are never leased, and the first to make room.
     Generations of a dataset come newest first, damaged ones last."""
@@ -127,14 +127,6 @@ class CursorRead(NamedTuple):
     before: Cursor
 
 
-class Judged(NamedTuple):
-    """The first records of a generation were compared with its schema. `contradiction`: why most of them
-    contradict it, or ""."""
-
-    generation: GenerationId
-    contradiction: str
-
-
 class HalfFull(NamedTuple):
     """The shard that a worker writes is half full."""
 
@@ -144,7 +136,8 @@ class HalfFull(NamedTuple):
 
 class Sealed(NamedTuple):
     """A shard is finished and synced, under its temporary name. If the cursor has not moved and nothing was
-    skipped, there is no file: the worker found nothing to write. A supplement without a record has none."""
+    skipped, there is no file: the worker found nothing to write. A supplement without a record has none.
+    `misfits`: how many records contradict the schema, and the first `misfit`, with the reason."""
 
     stream: StreamId
     number: int
@@ -152,6 +145,8 @@ class Sealed(NamedTuple):
     after: Cursor
     facts: ShardFacts
     skipped: tuple[Skipped, ...] = ()
+    misfits: int = 0
+    misfit: str = ""
 
 
 class Failed(NamedTuple):
@@ -289,7 +284,7 @@ class LeaseUnheld(NamedTuple):
 
 Event = (
     Configured | GenerationFound | LeaseFound | Started | Measured | Done | DiskRefused
-    | Tick | Draining | Listed | CursorRead | Judged | HalfFull | Sealed | Failed | StreamClosed
+    | Tick | Draining | Listed | CursorRead | HalfFull | Sealed | Failed | StreamClosed
     | Published | PublishRefused | MissingFound | DamageReported | ShardVerified | ShardLost | Remade
     | RemakeFailed | ExcludeAsked | HoldersFound | AcquireAsked | RankHolds | Delivered | LeaseUnheld
 )  # fmt: skip

@@ -177,6 +177,7 @@ class Feeding:
                 stream.half = stream.half or j in list(stream.granted)[:1]
             case Sealed(name, number):
                 dataset.source.end()
+                gen.note_schema(event)
                 if stream:
                     stream.finish(gen.blocks.shape.split(number)[1], event)
                 else:

@@ -8,19 +8,21 @@ streams: if the sidecar of a stream's newest shard is lost later, there may be n
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from cachecd.model import Cursor, Shape, StreamId
 from cachecd.policy import commands as do
-from cachecd.policy.events import GenerationFound, Listed
+from cachecd.policy.events import GenerationFound, Listed, Sealed
 from cachecd.policy.pause import Pause
 from cachecd.policy.shard_table import ShardTable, Status
 from cachecd.policy.streams import Blocks, Stream
 from cachecd.policy.supplements import Supplements
 from cachecd.policy.values import Head, Name
 
+_TRIAL = 1000  # records by which a schema is judged
 _STATUS = {"live": Status.LIVE, "lost": Status.LIVE}
 _STATUS |= {"damaged": Status.QUARANTINED, "excluded": Status.QUARANTINED}
 
@@ -59,6 +61,7 @@ class Generation:
         self.units = self.completed = self.num_retired = self.source_bytes = 0
         self.reason = ""
         self.contradiction = start.contradiction
+        self._seen: dict[int, Sealed] = {}  # by number, until the schema is judged
         self.writes_shape = False
         self.has_resumed = False  # its streams began where a run that resumes was
         self._out = out
@@ -84,6 +87,43 @@ class Generation:
                 self._lost.append(number)
             elif status in ("excluded", "damaged"):
                 self.repairs[number] = Repair(status == "excluded", status == "damaged", True)
+
+    def note_schema(self, sealed: Sealed) -> None:
+        """A shard was sealed, whose records may contradict the schema."""
+        if self.contradiction is None and sealed.stream.index < len(self.streams):
+            self._seen[sealed.number] = sealed
+
+    def judge(self, first: int) -> None:
+        """Judges the schema by the first 1,000 records, in the order of the shards' numbers: at the latest
+        where each stream has a shard and all of these have `first` bytes, or where no more is made."""
+        if self.contradiction is not None or self.shape is None:
+            return
+        fits = misfits = size = 0
+        misfit = ""
+        more = self.reserved or not (self._seen or self.table.num_live)
+        for j in itertools.count():
+            is_last = True
+            for stream in self.streams:
+                if sealed := self._seen.get(self.shape.number(stream.index, j)):
+                    fits, misfits = fits + sealed.facts.records, misfits + sealed.misfits
+                    size, misfit = size + sealed.facts.allocated, misfit or sealed.misfit
+                    is_last = False
+                elif j < stream.next:  # before the start
+                    is_last = False
+                elif more and (self.blocks.waits or stream.feeds):
+                    return
+                if fits + misfits >= _TRIAL:
+                    break
+            if fits + misfits >= _TRIAL or size >= first or is_last:
+                break
+        self._seen.clear()
+        self.contradiction = ""
+        if misfits > fits:
+            seen = fits + misfits
+            self.contradiction = (
+                f"{misfits} of the first {seen} records contradict the schema: {misfit}"
+            )
+        self._out.append(do.WriteJudgement(self.id, self.contradiction))
 
     def started(self) -> None:
         """Ends a start: unlinks files that no lease names, retires shards whose sidecar is lost."""
@@ -130,12 +170,7 @@ class Generation:
 
     def may_lease(self, split: str) -> bool:
         """Whether a set of a dataset with this split may have shards of this generation."""
-        return self.split == split and not self.damaged and self.is_judged
-
-    @property
-    def is_judged(self) -> bool:
-        """Whether its first records fit its schema. A whole generation is not judged any more."""
-        return self.is_whole if self.contradiction is None else not self.contradiction
+        return self.split == split and not self.damaged and self.contradiction == ""
 
     @property
     def is_whole(self) -> bool:

@@ -88,6 +88,7 @@ class Policy:
     def _pump(self, now: float) -> None:
         """Begins all work that may begin now."""
         for dataset in self.datasets.values():
+            dataset.generation.judge(self.room.first(dataset))
             self._feeding.settle(dataset.generation)
         if self.disk.stops(now) or self._draining:
             return
@@ -130,8 +131,6 @@ class Policy:
                 if dataset and dataset.generation.id == name:
                     dataset.generation.listed(event, dataset.rules.awaits_classes)
                     dataset.source.refused = event.reason if event.doubted else ""
-            case ev.Judged(name, contradiction):
-                self.room.by_id[name].contradiction = contradiction
             case ev.CursorRead(name, number, before):
                 self.room.by_id[name].cursor_read(number, before)
             case _ if isinstance(event, Report):

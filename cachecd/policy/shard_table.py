@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
 import numpy as np
@@ -276,13 +276,15 @@ class ShardTable:
         if upto is None and self._selected is not None:
             return self._selected
         intervals: list[tuple[int, int, int]] = []
+        passed = 0  # of shards without a record, too
         for stream, column in enumerate(self._columns):
             rows = column.slice(0, column.base + column.end if upto is None else upto - 1)
+            passed += int(rows["passed"][rows["status"] == Status.LIVE].sum())
             mask = (rows["status"] == Status.LIVE) & (rows["records"] > 0)
             edges = np.flatnonzero(np.diff(mask, prepend=False, append=False)) + column.base
             runs = edges.reshape(-1, 2).tolist()
             intervals += [(stream, first, end - 1) for first, end in runs]
-        chosen = self.set_of(tuple(intervals))
+        chosen = replace(self.set_of(tuple(intervals)), passed=passed)
         self._selected = chosen if upto is None else self._selected
         return chosen
 

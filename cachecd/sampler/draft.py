@@ -27,7 +27,6 @@ _END, _LAST_SKIP = 2048 + 128, 2048
 # and this. Reasons differ from run to run, and which units a shard skips must not depend on them.
 _LONGEST_KEY, _SKIPPED, _LONGEST_REASON = 1024, 256, 128
 _SIDECAR = ".idx"  # behind the name of a shard's file
-_TRIAL, _FEW = 1000, 50  # records by which a schema is judged
 _MOST_KINDS, _MOST_EXAMPLES = 20, 10  # of the reasons for which records are passed over
 _WIDE = 1 << 62  # as wide as any number in the meta text
 Examples = tuple[str, ...]
@@ -48,9 +47,8 @@ class Draft:
     is sealed or aborted, `go_on` begins the next shard in the same draft.
 
     The files are created with the first record, and removed by `abort`. `schema` is the dataset's schema;
-    if it is None, the first record decides, and `described` is called with the schema and None. Whoever
-    fixed the schema, or is to `judge` it, calls `described` once more, with why most of the first records
-    contradict the schema, or "". All failures of the disk are DiskError with the OSError as cause.
+    if it is None, the first record decides, and `described` is called once. All failures of the disk are
+    DiskError with the OSError as cause.
 
     The records that fit follow from the records, the keys and ETags of their units, `meta` less its
     numbers, and the schema, and never from facts that are known only at the end. `skips`: bytes of the
@@ -63,11 +61,10 @@ class Draft:
         path: str,
         capacity: int,
         schema: Schema | None,
-        described: Callable[[Schema, str | None], None],
+        described: Callable[[Schema], None],
         meta: Mapping[str, Any],
         classes: tuple[str, ...] = (),
         skips: int | None = None,
-        judge: bool = True,
         failed: Callable[[Exception], None] = lambda error: None,
         features: Mapping[str, FeatureConfig] = {},
     ) -> None:
@@ -86,10 +83,11 @@ class Draft:
         self.num_passed = 0
         """How many records were passed over."""
         self.features = features
-        self._judges = judge
         self._failed_with = failed
-        self._fits = self._failed = self._misfits = 0  # of the first records
-        self._misfit = ""
+        self.misfits = 0
+        """How many of these contradict the schema."""
+        self.misfit = ""
+        """The first of them, with the reason."""
 
     def go_on(self, path: str, meta: Mapping[str, Any]) -> None:
         """Begins the next shard. The last shard must be sealed or aborted."""
@@ -98,6 +96,7 @@ class Draft:
         self._meta = dict(meta)
         self.full = False
         self._passed, self.num_passed = {}, 0
+        self.misfits, self.misfit = 0, ""
 
     @property
     def records(self) -> int:
@@ -120,27 +119,7 @@ class Draft:
         """Fixes the schema, with the declared features, unless the dataset has one already."""
         if self.schema is None:
             self.schema = declared(schema, self.features)
-            self._described(self.schema, None)
-
-    def judge(self, *, more: bool) -> None:
-        """Judges the schema by the records so far, unless that is done, or another stream's work. A few
-        records do not condemn it, if there are `more`."""
-        seen = self._fits + self._misfits
-        most = self._misfits * 2 > seen
-        if not self._judges or self.schema is None or (more and most and seen < _FEW):
-            return
-        self._judges = False
-        why = f"{self._misfits} of the first {seen} records contradict the schema: {self._misfit}"
-        self._described(self.schema, why if most else "")
-
-    def _try(self, fits: int, failed: int = 0, misfits: int = 0) -> None:
-        if not self._judges:
-            return
-        self._fits += fits
-        self._failed += failed
-        self._misfits += misfits
-        if self._fits + self._failed + self._misfits >= _TRIAL:
-            self.judge(more=False)
+            self._described(self.schema)
 
     def _schema_of(self, record: Mapping[str, Any]) -> Schema:
         schema = infer(record, self.features)
@@ -174,9 +153,7 @@ class Draft:
             raise RecordError(reason) from error
         with self._disk():
             fits = self._open(unit).append(body, unit.number, ordinal)
-        if fits:
-            self._try(1)
-        else:
+        if not fits:
             self.refuse(len(body))
         return fits
 
@@ -187,12 +164,11 @@ class Draft:
         self._pass_over(unit, str(error), 1, (f"{unit.key}: {sample}",))
 
     def _pass_over(self, unit: Unit, reason: str, records: int, examples: Examples = ()) -> None:
-        is_misfit = reason.startswith(MISFIT)
-        if is_misfit and not self._misfit:
-            self._misfit = f"{examples[0]!r}: {reason}"
         _count(self._passed.setdefault(unit.number, []), reason, records, examples)
         self.num_passed += records
-        self._try(0, 0 if is_misfit else records, records if is_misfit else 0)
+        if reason.startswith(MISFIT):
+            self.misfits += records
+            self.misfit = self.misfit or f"{examples[0]!r}: {reason}"
 
     def passed_of(self, unit: Unit) -> list[SkippedRecords]:
         """Returns which records of the unit were passed over. They are not in `passed` any more."""
@@ -226,13 +202,10 @@ class Draft:
             added, consumed, full, passed, misfits = writer.append_frames(
                 frames, unit.number, ordinal, self.path, base, specs
             )
-        self._try(added)
-        reason = ""
         for misfit in misfits:
             reason = f"{MISFIT}: {explain(self.schema, misfit)}"
             self.pass_over(unit, misfit[0], RecordError(reason))
-        if passed > len(misfits):
-            self._pass_over(unit, reason, passed - len(misfits))
+            self._pass_over(unit, reason, misfit[-1])
         return added + passed, consumed, full
 
     def refuse(self, length: int) -> None:

@@ -71,7 +71,7 @@ def declared(schema: Schema, features: Mapping[str, FeatureConfig]) -> Schema:
 def explain(schema: Schema, misfit: _core.Misfit, first: str = "the first 64 records") -> str:
     """Why ShardWriter.append_frames passed over a record, with the YAML that would admit it. `first`: what
     the schema comes from."""
-    _, reason, name, kind, count = misfit
+    _, reason, name, kind, count, _ = misfit
     if not name:
         return reason
     known = {feature.name: feature for feature in schema.features}.get(name)
@@ -151,12 +151,26 @@ def _stored(feature: Feature, value: Any) -> Any:
     is_list = feature.shape in (None, (len(value),)) if plain in (list, tuple) and value else False
     if is_list and not feature.raw and feature.dtype == "float32" and type(value[0]) is float:
         return value  # the core rounds Python's own floats
-    array = _exact(feature, np.asarray(value))
+    array = _exact(feature, _array(feature, value))
     if array.ndim > 1 if feature.shape is None else array.shape != feature.shape:
         raise _misfit(feature, _name_of(array.dtype), array.shape)
     if feature.raw:
         return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
     return array.reshape(-1) if array.ndim > 1 else array
+
+
+def _array(feature: Feature, value: Any) -> NDArray[Any]:
+    """The value as an array. SchemaError if that would change a number, or if one is masked."""
+    array = np.asarray(value)
+    if np.ma.is_masked(value):
+        raise SchemaError(f"feature {feature.name!r}: some of its values are masked")
+    if isinstance(value, (list, tuple)) and array.dtype.kind == "f":
+        given = np.array(value, object).reshape(-1).tolist()
+        plain = [each.item() if isinstance(each, np.generic) else each for each in given]
+        for number, stored in zip(plain, array.reshape(-1).tolist(), strict=True):
+            if isinstance(number, int) and number != stored:
+                raise SchemaError(f"feature {feature.name!r}: {array.dtype} cannot hold {number}")
+    return array
 
 
 def _texts(feature: Feature, value: Any) -> Any:

@@ -49,8 +49,7 @@ class Open:
 
     `units`: the current listing of the units in the cursor's lanes; None for a unit that is not listed any
     more. `schema` is the dataset's schema as JSON, or None: then the first record decides, and Described
-    reports the schema. `judge`: the stream also reports whether its first records contradict the schema.
-    `classes` are the label's class names, configured or found in the listing. A stream
+    reports the schema. `classes` are the label's class names, configured or found in the listing. A stream
     that is open already begins again. `condemned` units are skipped without a try.
 
     `parts`: the units of which the stream reads only a part, as (place, unit, record, stop): so the
@@ -67,7 +66,6 @@ class Open:
     schema: dict[str, Any] | None
     classes: tuple[str, ...]
     condemned: tuple[Condemned, ...] = ()
-    judge: bool = False
     parts: tuple[tuple[int, int, int, int], ...] = ()
     remade: dict[str, Any] | None = None
 
@@ -120,12 +118,10 @@ class Asks:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """The dataset's schema, from its first records. Sent twice before that shard is sealed: at last with
-    `contradiction`, why most of the first 1,000 records contradict the schema, or ""."""
+    """The dataset's schema, from its first record; sent once, before that record's shard is sealed."""
 
     stream: StreamId
     schema: dict[str, Any]
-    contradiction: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +143,8 @@ class Sealed:
     stream is at `until` already), there is no file.
 
     `end` is why the shard ended: "full", "pass", "until" or "skips". `ended` and `num_passed`: as of
-    ShardFacts; `passed`: why, without the reasons of skipped units. `allocated`: the bytes of the files on
+    ShardFacts; `passed`: why, without the reasons of skipped units. `misfits`: how many
+    contradict the schema, and the first `misfit`. `allocated`: the bytes of the files on
     disk. `fetched_bytes` counts since the stream was opened, `seconds` since its last shard.
     """
 
@@ -163,6 +160,8 @@ class Sealed:
     ended: int
     num_passed: int
     passed: tuple[SkippedRecords, ...]
+    misfits: int
+    misfit: str
     skipped: tuple[Skipped, ...]
     fetched_bytes: int
     seconds: float

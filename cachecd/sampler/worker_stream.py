@@ -79,11 +79,10 @@ class WorkerStream:
             "",
             self._capacity,
             Schema.from_json(opened.schema) if opened.schema else None,
-            lambda schema, why: send(Described(self.id, schema.to_json(), why)),
+            lambda schema: send(Described(self.id, schema.to_json())),
             {},
             opened.classes,
             skips,
-            opened.judge,
             failed,
             dataset.config.source.features or {},
         )
@@ -152,8 +151,8 @@ class WorkerStream:
             return
         part, after = self._filling.part, self._filling.cursor()
         assert part is not None, "a shard was filled"
-        self._draft.judge(more=end == "full")
         num_passed, passed = self._draft.num_passed, self._draft.passed
+        misfits = self._draft.misfits, self._draft.misfit
         sealed = SealedFiles()
         if self._draft.records or part.skipped or part.before != after:
             text = end_text(part.before, after, part.ended, num_passed, part.skipped)
@@ -176,6 +175,7 @@ class WorkerStream:
                 part.ended,
                 num_passed,
                 passed,
+                *misfits,
                 tuple(part.skipped),
                 self.progress.fetched_bytes,
                 self._sealed_at - since,

@@ -98,7 +98,7 @@ class Permutation:
         """The images of start .. start + count - 1; IndexError unless start + count <= n."""
 
 #: Of a record that does not fit a schema: its ordinal, the reason, the name, kind and count of the feature.
-Misfit: TypeAlias = tuple[int, str, str, Literal["bytes", "float", "int64", "nothing"], int]
+Misfit: TypeAlias = tuple[int, str, str, Literal["bytes", "float", "int64", "nothing"], int, int]
 
 @final
 class ShardWriter:
@@ -143,9 +143,9 @@ class ShardWriter:
 
         Returns (records, consumed, full, passed, misfits): the records appended; the bytes of all records
         appended and passed over; whether the next record that fits the schema did not fit into the shard;
-        the records passed over; for the first 100 of them (ordinal, reason, feature, kind, count). The
-        last three describe the feature as the record has it: kind "nothing" if it is missing, feature "" if
-        the record is no Example. An incomplete or corrupt frame is left for the next call.
+        the records passed over; for some of them (ordinal, reason, feature, kind, count, more): at most 10
+        of a feature and kind, of which the last has the number of the others. Feature, kind and count are
+        those in the record: kind "nothing" if it is missing, feature "" if the record is no Example. An incomplete or corrupt frame is left for the next call.
         CorruptRecordError(name, base, why) if the first frame is corrupt.
         """
     def finish(self, meta: str) -> tuple[int, int]:

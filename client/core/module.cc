@@ -118,9 +118,9 @@ class PyWriter {
                                    check ? &*check : nullptr);
     });
     nb::list misfits;
-    for (const auto& [number, misfit] : carried.misfits) {
-      misfits.append(nb::make_tuple(number, Text(misfit.why), Text(misfit.name),
-                                    KindName(misfit.kind), misfit.count));
+    for (const auto& [ordinal, misfit, more] : carried.misfits) {
+      misfits.append(nb::make_tuple(ordinal, Text(misfit.why), Text(misfit.name),
+                                    KindName(misfit.kind), misfit.count, more));
     }
     return nb::make_tuple(carried.records, carried.consumed, carried.full, carried.passed, misfits);
   }

@@ -194,7 +194,12 @@ nb::dict FeaturesOf(nb::object record, Describe describe) {
     if (feature.kind == Kind::kNone) {
       if (features.contains(key)) nb::del(features[key]);
     } else {
-      features[key] = nb::make_tuple(KindName(feature.kind), describe(feature));
+      const nb::tuple found = nb::make_tuple(KindName(feature.kind), describe(feature));
+      if (features.contains(key) && !features[key].equal(found)) {
+        throw std::invalid_argument("feature '" + std::string(name) +
+                                    "' is there twice, with different values");
+      }
+      features[key] = found;
     }
   });
   return features;

@@ -25,6 +25,21 @@ uint64_t WholeBlocks(uint64_t bytes) {
   return (bytes + ShardWriter::kBlock - 1) / ShardWriter::kBlock * ShardWriter::kBlock;
 }
 
+void AddMisfit(std::vector<ShardWriter::Passed>* misfits, uint32_t ordinal, Misfit misfit) {
+  size_t alike = 0;
+  ShardWriter::Passed* last = misfits->empty() ? nullptr : &misfits->back();
+  for (ShardWriter::Passed& each : *misfits) {
+    if (each.misfit.name != misfit.name || each.misfit.kind != misfit.kind) continue;
+    ++alike;
+    last = &each;
+  }
+  if (alike < ShardWriter::kMostAlike && misfits->size() < ShardWriter::kMostMisfits) {
+    misfits->push_back({ordinal, std::move(misfit), 0});
+  } else {
+    last->more += 1;
+  }
+}
+
 }  // namespace
 
 template <typename Step>
@@ -175,9 +190,7 @@ ShardWriter::Carried ShardWriter::AppendFrames(ByteSpan frames, uint64_t unit, u
       carried.passed += 1;
       carried.consumed += length + kFrameOverhead;
       run = carried.consumed;
-      if (carried.misfits.size() < kMostMisfits) {
-        carried.misfits.emplace_back(number, *std::move(misfit));
-      }
+      AddMisfit(&carried.misfits, number, *std::move(misfit));
       continue;
     }
     if (!Fits(length + kFrameOverhead, meta_bytes_, UnitBytes(unit))) {

@@ -49,15 +49,23 @@ class ShardWriter {
   // number.
   bool Append(ByteSpan record, uint64_t unit, uint32_t ordinal);
 
-  // The most misfits of one call that are described.
+  // The most misfits of one call that are described, in all and of one feature and kind.
   static constexpr size_t kMostMisfits = 100;
+  static constexpr size_t kMostAlike = 10;
+
+  // A record that was passed over, and how many `more` are like it.
+  struct Passed {
+    uint32_t ordinal = 0;
+    Misfit misfit;
+    uint64_t more = 0;
+  };
 
   struct Carried {
     uint64_t records = 0;   // appended
     uint64_t consumed = 0;  // bytes of the frames appended and passed over
     bool full = false;      // the next whole frame did not fit
     uint64_t passed = 0;    // records passed over, because they do not fit the schema
-    std::vector<std::pair<uint32_t, Misfit>> misfits;  // the first of them, with their ordinals
+    std::vector<Passed> misfits;
   };
 
   // Appends whole frames verbatim, up to an incomplete or wrong frame. Verifies both CRCs of each.

@@ -47,20 +47,20 @@ def test_a_misfit_is_passed_over_with_its_feature_kind_and_count(writer, changes
     (name,) = changes
     why, kind, count = described
     assert (records, full, passed) == (0, False, 1)
-    assert misfits == [(7, f"feature '{name}': the record has {why}", name, kind, count)]
+    assert misfits == [(7, f"feature '{name}': the record has {why}", name, kind, count, 0)]
 
 
 def test_a_feature_that_the_schema_does_not_name_is_a_misfit(writer):
     record = _core.encode_example({**GOOD, "caption": [b"a", b"b"]})
     why = "feature 'caption' is not in the schema"
-    assert append(writer, record)[3:] == (1, [(0, why, "caption", "bytes", 2)])
+    assert append(writer, record)[3:] == (1, [(0, why, "caption", "bytes", 2, 0)])
 
 
 @pytest.mark.parametrize(
     "payload", [b"hello world", wire(entry("ints", field(3, field(1, b"\x80"))))]
 )
 def test_what_is_no_example_is_passed_over_without_a_feature(writer, payload):
-    *_, passed, [(ordinal, why, name, kind, count)] = append(writer, payload)
+    *_, passed, [(ordinal, why, name, kind, count, _)] = append(writer, payload)
     assert (passed, ordinal, name, kind, count) == (1, 0, "", "nothing", 0)
     assert why.startswith("not a tf.train.Example: ")
 
@@ -96,7 +96,8 @@ def test_records_around_misfits_are_written_with_their_ordinals(tmp_path, writer
     first = append(writer, *mixed[:1])
     second = append(writer, *mixed[1:], ordinal=1)
     assert (first[0] + second[0], first[1] + second[1]) == (150, len(body))
-    assert (second[3], [misfit[0] for misfit in second[4]]) == (150, [*range(1, 200, 2)])
+    assert (second[3], [misfit[0] for misfit in second[4]]) == (150, [*range(1, 20, 2)])
+    assert [misfit[-1] for misfit in second[4]] == [0] * 9 + [140]
     writer.finish("{}")
     assert (tmp_path / "a").read_bytes() == frames(good[::2])
     assert _core.Sidecar.read(str(tmp_path / "a.idx")).ordinals.tolist() == [*range(0, 300, 2)]

@@ -36,7 +36,7 @@ class Bench:
         write(self.disk.generation, number)
         place = cursor(number), cursor(number + 3)
         sealed = Sealed(
-            stream(index), number, *place, "full", 6, 1, 8192, 5, 2, 0, (), (), 100, 1.0
+            stream(index), number, *place, "full", 6, 1, 8192, 5, 2, 0, (), 0, "", (), 100, 1.0
         )
         self.runner.feeding.heard(sealed)
 

@@ -24,7 +24,7 @@ def layout(tmp_path):
 def seal(layout, number, keys):
     """A shard with one record of each of these (unit, key), between BEFORE and AFTER."""
     path = str(layout.temporary(number))
-    draft = Draft(path, SHAPE.capacity, None, lambda *_: None, {"number": number}, skips=8192)
+    draft = Draft(path, SHAPE.capacity, None, lambda _: None, {"number": number}, skips=8192)
     for unit, key in keys:
         assert draft.add({"x": unit}, Unit(unit, key, 99, "etag"), 5)
     sealed = draft.seal(end_text(BEFORE, AFTER, 1, 5, SKIPPED))

@@ -177,6 +177,8 @@ class Simulated:
             case do.WriteShape(name, shape):
                 self.disk.directories[name].shape = shape
                 self.disk.directories[name].orders.clear()
+            case do.WriteJudgement(name, contradiction):
+                self.disk.directories[name].contradiction = contradiction
             case do.ReadCursor(name, number, version):
                 shard = self.disk.directories[name].shards.get((number, version))
                 if shard is None or not shard.sidecar:
@@ -343,7 +345,7 @@ class Simulated:
     def _directory_found(self, name: GenerationId, d: Directory) -> ev.GenerationFound:
         figures = self.disk.figures.get(name.dataset, {})
         if d.shape is None:
-            return ev.GenerationFound(name, d.split, contradiction="", figures=figures)
+            return ev.GenerationFound(name, d.split, contradiction=d.contradiction, figures=figures)
         shards, newest = [], d.newest()
         for number, version in newest.items():
             shard = d.shards[number, version]
@@ -366,7 +368,7 @@ class Simulated:
             top = max([head.next, *(j + 1 for j, _ in files), *self._leased(name, s)])
             heads.append(Head(top, head.cursor))
         found = name, d.split, d.shape, tuple(heads), tuple(shards)
-        return ev.GenerationFound(*found, contradiction="", figures=figures)
+        return ev.GenerationFound(*found, contradiction=d.contradiction, figures=figures)
 
     def _leased(self, name: GenerationId, s: int) -> Iterator[int]:
         for lease in self.disk.manifests.values():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 
 import pytest
 
+from cachecd.model import StreamId
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.values import GenerationId
@@ -243,20 +245,54 @@ def test_pinned_set_is_leased_only_when_whole():
     assert cache.disk.manifests[cache.acquire(0).lease].num_records == 8
 
 
-def test_nothing_is_leased_before_the_schema_is_judged():
-    cache = Cache(units=900)
-    cache.policy.datasets["a"].generation.contradiction = None
+class Odd(Cache):
+    """A cache in which shards have records that contradict the schema, `misfits` by number."""
+
+    misfits: Mapping[int, int] = {}
+
+    def send(self, event: ev.Event) -> list[do.Command]:
+        if isinstance(event, ev.Sealed):
+            misfits = self.misfits.get(event.number, 0)
+            event = event._replace(misfits=misfits, misfit=f"'{event.number}': no jpg")
+        return super().send(event)
+
+
+@pytest.mark.parametrize("misfits", [{1: 99}, {0: 3, 1: 2}, {0: 500, 1: 600}])
+def test_most_records_contradict_the_schema_the_dataset_stops_and_refuses(misfits):
+    """Also if all of the first stream's records fit, because it fixed the schema."""
+    cache = Odd(units=400, first=1, streams=2)
+    cache.misfits = misfits
     cache.list_all()
-    assert isinstance(cache.acquire(0), do.ReplyWaiting)
-    cache.send(ev.Judged(A, ""))
+    reply = cache.acquire(0)
+    assert reply.code == "contradicted"
+    assert f"{sum(misfits.values())} of the first {sum(misfits.values()) + 4} " in reply.message
+    assert "records contradict the schema: '0': no jpg. Correct" in reply.message
+    assert "raise datasets.a.generation" in reply.message
+    cache.start()
+    assert cache.acquire(0).code == "contradicted"
+
+
+@pytest.mark.parametrize("misfits", [{}, {0: 2, 1: 2}, {3: 99, 4: 999}])
+def test_few_of_the_first_records_contradict_the_schema_the_rest_is_leased(misfits):
+    cache = Odd(units=400, first=1, streams=2)
+    cache.misfits = misfits
+    cache.list_all()
     assert isinstance(cache.acquire(0), do.ReplyGranted)
 
 
-def test_most_records_contradict_the_schema_the_dataset_stops_and_refuses():
-    cache = Cache(units=90)
-    cache.list_all()
-    cache.send(ev.Judged(A, "501 of the first 1000 records contradict the schema: '7': no jpg"))
-    reply = cache.acquire(0)
-    assert reply.code == "contradicted"
-    assert "501 of the first 1000 records contradict the schema: '7': no jpg" in reply.message
-    assert "raise datasets.a.generation" in reply.message
+def test_nothing_is_leased_before_the_schema_is_judged():
+    cache = Cache(units=400, first=1, streams=2)
+    cache.directory(A).list(sorted(cache.sources["a"]), 1 << 30)
+    cache.send(cache.listed(A))
+    while cache.policy.datasets["a"].generation.table.num_live == 0:
+        for command in list(cache.pending):
+            cache.pending.remove(command)
+            for event in cache.carry_out(command):
+                cache.send(event)
+        if worker := cache.workers.get(StreamId("a", "one", 0)):
+            for event in list(worker.work(100)):
+                cache.send(event)
+    cache.send(ev.AcquireAsked("early", "a", "job", 0, 0, 1))
+    assert isinstance(cache.replies["early"], do.ReplyWaiting), "one stream has sealed nothing"
+    cache.run()
+    assert isinstance(cache.acquire(0), do.ReplyGranted)

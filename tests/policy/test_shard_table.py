@@ -96,3 +96,11 @@ def test_table_stays_small_while_an_old_lease_stays():
     for number in (0, 2, 4, 6):
         table.unlinked(number, 0)
     assert table.total == 8 * 10
+
+
+def test_what_was_passed_over_in_a_shard_without_records_counts_too():
+    table = ShardTable(1)
+    table.add(0, ShardFacts(10, 5, 8, passed=2))
+    table.add(2, ShardFacts(4, 0, 0, passed=50))
+    chosen = table.select()
+    assert (chosen.records, chosen.passed, chosen.intervals) == (5, 52, ((0, 0, 0),))

@@ -61,6 +61,7 @@ class Directory:
     )  # whether it holds an excluded record
     old: set[int] = field(default_factory=set)
     heads: tuple[Head, ...] = ()
+    contradiction: str | None = None
     orders: dict[tuple[int, int], list[int]] = field(default_factory=dict)
 
     def order(self, s: int, block: int) -> list[int]:

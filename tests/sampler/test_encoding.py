@@ -103,3 +103,19 @@ def test_raw_arrays_are_stored_in_little_endian_whatever_their_order():
     array = np.arange(4, dtype=">i4").reshape(2, 2).T
     [stored] = decode_example(encode(schema, {"a": array}))["a"][1]
     assert np.frombuffer(stored, "<i4").tolist() == [0, 2, 1, 3]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *([2**53 + 1, 0.5], (0.5, 2**53 + 1), [np.int64(2**53 + 1), np.float64(0.5)]),
+        np.ma.masked_values([1.5, -9999.0], -9999),
+    ],
+)
+@pytest.mark.parametrize("shape", [None, (2,)])
+def test_numbers_are_not_rounded_or_unmasked_while_they_become_an_array(value, shape):
+    schema = Schema((feature_of("float64", shape),))
+    assert encode(schema, {"x": [1, 0.5]})
+    assert encode(schema, {"x": np.ma.masked_values([1.5, 2.0], -9999)})
+    with pytest.raises(SchemaError, match=r"cannot hold|masked"):
+        encode(schema, {"x": value})

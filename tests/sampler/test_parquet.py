@@ -243,6 +243,21 @@ def test_ragged_columns_keep_their_dtype_and_every_value(tmp_path: Path, kind, d
     assert found == [[float(n) if dtype == "float64" else n for n in row] for row in listed]
 
 
+def test_a_value_that_cannot_be_stored_costs_its_row_alone(tmp_path: Path):
+    """Whichever row of a batch it is, and however deep in a list."""
+    tenth, wide = decimal.Decimal("0.10"), decimal.Decimal("12345678901234567.891")
+    rows = [[tenth], [tenth, wide], [], [tenth, tenth], [wide]]
+    kind = pa.list_(pa.decimal128(30, 3))
+    bench = bench_of(tmp_path)
+    [shard] = bench.pour([parquet(pa.table({"x": pa.array(rows, kind)}))])
+    assert [ordinal for _, ordinal, _ in shard.records] == [0, 2, 3]
+    assert bench.passed == ["0000: record 1", "0000: record 4"]
+    lists = pa.array([["a"], [None], ["c"]], pa.list_(pa.string()))
+    bench = bench_of(tmp_path)
+    [shard] = bench.pour([parquet(pa.table({"x": lists}))])
+    assert [ordinal for _, ordinal, _ in shard.records] == [0, 2]
+
+
 DAY = datetime.datetime(2020, 1, 1)
 
 

@@ -140,7 +140,7 @@ class TestWebDataset(SourceContract):
             info.type, info.linkname = kind, "elsewhere"
             return info
 
-        kinds = [tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE]
+        kinds = [tarfile.DIRTYPE, tarfile.CHRTYPE]
         kinds += [tarfile.BLKTYPE, tarfile.FIFOTYPE]
         others = [special(f"special.{n}", kind) for n, kind in enumerate(kinds)]
         names = [".hidden.jpg", "a/.hidden.jpg", "__meta__", "__meta__/x.json", "README", "x."]
@@ -184,10 +184,13 @@ class TestWebDataset(SourceContract):
             link("c.jpg", "b.jpg"),
         ]
         members += [("d.jpg", b"4"), link("e.jpg", "nowhere.jpg"), link("f.jpg", f"{long}.jpg")]
+        symbolic = link("g.jpg", "d.jpg")
+        symbolic.type = tarfile.SYMTYPE
+        members.append(symbolic)
         body = archive(members)
         [shard] = bench.pour([body])
         assert [record["jpg"] for record in decoded(shard)] == [b"first"] * 3 + [b"4", b"first"]
-        assert bench.passed == ["0000: e"]
+        assert bench.passed == ["0000: e", "0000: g"]
         assert "is a hard link to 'nowhere.jpg', expected the name of a file" in bench.reasons[0]
         begin = body.index(b"d.jpg\0")
         part = Unit(0, "0000", len(body), record=3, offset=begin)
@@ -196,7 +199,7 @@ class TestWebDataset(SourceContract):
         bench.passed.clear()
         [shard] = bench.pour([gzip.compress(body)])
         assert [record["__key__"] for record in decoded(shard)] == [long.encode(), b"d"]
-        assert "tar --hard-dereference" in bench.reasons[-1]
+        assert any("tar --hard-dereference" in reason for reason in bench.reasons)
 
     def test_names_of_any_bytes_are_keys_and_never_paths(self, bench: Bench):
         keys = [

@@ -26,7 +26,7 @@ _PADDING = 1 << 20  # bytes behind the end mark that are looked at at a time
 _NAMES = 1 << 20  # bytes of a long name, or of a pax header with its other attributes
 
 _REGULAR = b"07\0"
-_HARD_LINK = b"1"
+_HARD_LINK, _SYMBOLIC_LINK = b"1", b"2"
 _WITHOUT_DATA = b"123456"  # links, devices, directories, pipes, whatever their size says
 _OTHERS = b"ADEIV"  # access lists, lists of a directory, attributes, inodes, a volume's name
 _SPARSE = b"GNU.sparse."  # attributes with this prefix
@@ -79,8 +79,8 @@ class Tar:
         self._place = ""  # what the last member is called in messages
 
     async def next(self) -> Member | None:
-        """Returns the next file or hard link; None at the end mark. Directories and other members are
-        passed over."""
+        """Returns the next file or link; None at the end mark. Directories and other members are passed
+        over."""
         while True:
             self._require(self._unread)
             if self._end is None and self._unread > LARGEST:
@@ -98,7 +98,8 @@ class Tar:
                 0 if member.kind in _WITHOUT_DATA else member.size + -member.size % _BLOCK
             )
             # v7 marks its directories by their names alone.
-            is_file = member.kind not in _WITHOUT_DATA + _OTHERS or member.kind == _HARD_LINK
+            is_link = member.kind in (_HARD_LINK, _SYMBOLIC_LINK)
+            is_file = is_link or member.kind not in _WITHOUT_DATA + _OTHERS
             if is_file and not member.name.endswith(b"/"):
                 return member
 
@@ -111,6 +112,10 @@ class Tar:
                     "`tar --hard-dereference`"
                 )
             return await self._links.read(member)
+        if member.kind == _SYMBOLIC_LINK:
+            raise MemberError(
+                f"{member} is a symbolic link, which is not followed: write the tar with `--dereference`"
+            )
         if member.kind not in _REGULAR:
             kind = _ELSEWHERE.get(member.kind, f"of the unknown type {shown(member.kind)}")
             raise MemberError(f"{member} is {kind}, expected a whole file")

@@ -2,9 +2,9 @@
 
 The rules are WebDataset's. A member's key is its path up to the first dot of its base name; the text after
 the dot, in lower case, names the feature. Consecutive members with one key are one sample. Hard links are
-the members that they name. Directories, symbolic links, devices, names without a dot or with a leading dot,
-and `__...__` are passed over. A sample that cannot be used costs no other. Features: `__key__` (bytes),
-then one for each member, by name (extensions.py).
+the members that they name. Directories, devices, names without a dot or with a leading dot, and `__...__`
+are passed over. A sample that cannot be used, as one with a symbolic link, costs no other. Features:
+`__key__` (bytes), then one for each member, by name (extensions.py).
 
 A .tar.gz is inflated as it arrives; its offsets count inflated bytes.
 """

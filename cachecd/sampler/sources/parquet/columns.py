@@ -86,10 +86,13 @@ class Column:
             values = self._nest(values, lists.pop())
         (lengths,) = lists
         ends = np.cumsum(np.maximum(lengths, 0))
-        return [
+        rows = [
             None if length < 0 else values[end - length : end]
             for length, end in zip(lengths.tolist(), ends.tolist(), strict=True)
         ]
+        if isinstance(values, np.ndarray) and values.dtype == object:  # only some have a Decimal
+            return [None if row is None else np.array(row.tolist()) for row in rows]
+        return rows
 
     def _descend(self, batch: Any) -> tuple[Any, list[NDArray[np.int64]]]:
         """Returns the flattened values without their lists; and the lengths of the lists, from the
