@@ -11,8 +11,8 @@ import base64
 import hashlib
 import re
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -133,7 +133,8 @@ class Unit:
     class, if a table gives one.
 
     Or a part of the unit: from `record` on, up to the record `stop` (0: to its end). `offset` is the
-    format's hint for the byte at which that record begins (0: unknown, or the start).
+    format's hint for the byte at which that record begins (0: unknown, or the start). `excluded`: samples
+    that are not cached.
     """
 
     number: int
@@ -145,12 +146,32 @@ class Unit:
     record: int = 0
     offset: int = 0
     stop: int = 0
+    excluded: tuple[str, ...] = ()
 
     @property
     def seems_packed(self) -> bool:
         """Whether the object's name says that all of it is compressed, so that reading must begin at its
         start."""
         return self.key.lower().endswith(_PACKED)
+
+
+SAMPLE = "__key__"
+"""The feature that names a sample of a tar."""
+
+Excluded = Mapping[str, frozenset[str]]
+"""Keys of objects, each with its excluded samples; none: the whole object is excluded."""
+
+
+def sample_name(key: object) -> str:
+    """Returns the value of the feature SAMPLE as people write it; "" if it is no name."""
+    return key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else ""
+
+
+def less_excluded(unit: Unit | None, excluded: Excluded) -> Unit | None:
+    """Returns the unit with its excluded samples; None if all of it is excluded."""
+    if unit is None or (samples := excluded.get(unit.key)) is None:
+        return unit
+    return replace(unit, excluded=tuple(sorted(samples))) if samples else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,72 +1,114 @@
-"""`cachecd erased KEY`: does this disk still hold a copy of an object's records?"""
+"""`cachecd erased DATASET KEY...`: does this disk still hold a copy of what was excluded?"""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cachecd.cli.options import AsJson, CacheDirectory, Endpoint
+from cachecd.cli.options import AsJson, CacheDirectory, Endpoint, Samples, samples_of
 
 if TYPE_CHECKING:
     from cachecd.disk.layout import Layout
 
 
 def command(
-    key: Annotated[str, typer.Argument(help="The object, by its key under the source's URL.")],
+    dataset: Annotated[str, typer.Argument(help="The dataset's name.")],
+    keys: Annotated[
+        list[str],
+        typer.Argument(metavar="KEY...", help="The objects, by their keys under the source's URL."),
+    ],
+    samples: Samples = None,
     directory: CacheDirectory = None,
     endpoint: Endpoint = None,
     as_json: AsJson = False,
 ) -> int:
-    """Search all shards of all datasets and generations for records of an object; exit 1 if any is left.
+    """Search all shards of all datasets and generations for records of objects, or of samples of a tar;
+    exit 1 if any is left.
 
-    `cachecd exclude` takes an object out of a dataset. A shard with its records stays until the last lease
-    that names the shard ends: run this command after that. A shard whose sidecar is lost or damaged counts
-    as a copy, because it may be one. Shards that are being written are not searched: none is ever published
-    with a record of an excluded object. Nothing is changed.
+    `cachecd exclude` takes them out of a dataset. A shard with such a record stays until the last lease
+    that names the shard ends: run this command after that. A damaged shard counts as a copy, because it may
+    be one. A shard that is being written does not show its objects: it counts as a copy only if it has a
+    record with the name of a sample. None is ever published with a record that is excluded. Nothing is
+    changed.
     """
     from cachecd.cli.where import directory_of_the_daemon
     from cachecd.disk.layout import Layout
+    from cachecd_client.protocol import sample_names
 
-    folder = directory or directory_of_the_daemon(endpoint)
-    copies = list(find_copies(Layout(folder), key))
+    samples = samples_of(keys, samples)
+    layout = Layout(directory or directory_of_the_daemon(endpoint))
+    found = list(find_copies(layout, dataset, keys, sample_names(samples)))
+    copies = [(path, why) for path, why in found if why]
+    unfinished = len(found) - len(copies)
     if as_json:
-        document = {"key": key, "copies": [{"path": str(p), "why": why} for p, why in copies]}
-        print(json.dumps(document, indent=2))
-    else:
-        for path, why in copies:
-            print(f"{path}: {why}")
-        print(
-            f"{len(copies)} shards may hold records of the object" if copies else "no copy is left"
+        document = {"dataset": dataset, "keys": keys, "samples": samples}
+        shown = [{"path": str(path), "why": why} for path, why in copies]
+        print(json.dumps({**document, "copies": shown, "unfinished": unfinished}, indent=2))
+        return 1 if copies else 0
+    for path, why in copies:
+        print(f"{path}: {why}")
+    left = f"{len(copies)} shards may hold such records" if copies else "no copy is left"
+    if samples and not copies:
+        left += " under these names"
+    if unfinished:
+        left += (
+            f" in finished shards; {unfinished} shards are being written: none of them is published with a "
+            "record that is excluded"
         )
+    print(left)
     return 1 if copies else 0
 
 
-def find_copies(layout: Layout, key: str) -> Iterator[tuple[Path, str]]:
-    """Yields each shard file that holds or may hold a record of the object, with the reason. DiskError.
+def find_copies(
+    layout: Layout, dataset: str, keys: Sequence[str], samples: Sequence[str]
+) -> Iterator[tuple[Path, str]]:
+    """Yields each shard file that holds or may hold a record of these objects, or of samples of the single
+    object, with the reason; and with "" each unfinished shard in which nothing was found. DiskError.
     CallerError if there is no such cache directory."""
     from cachecd.disk.filesystem import refusing
-    from cachecd.disk.layout import parse
-    from cachecd.disk.sidecar import holds
+    from cachecd.disk.layout import DATA, NEW, parse
+    from cachecd.disk.sidecar import as_stored, holds, sample_of
     from cachecd.errors import DamagedError
-    from cachecd.model import encoded
-    from cachecd_client.errors import CallerError
+    from cachecd_client._core import read_record
+    from cachecd_client.errors import CallerError, CorruptError
+
+    def unfinished(path: Path) -> Iterator[str]:
+        """Yields the names of samples, up to the first record that is not whole."""
+        offset = 0
+        with contextlib.suppress(CorruptError, ValueError, OSError):
+            while True:
+                record = read_record(str(path), offset)
+                yield sample_of(record)
+                offset += len(record) + 16  # of the frame
 
     if not layout.datasets.is_dir():
         raise CallerError(f"{layout.root}: there is no such cache directory")
-    for name in layout.generations():
-        generation = layout.generation(*name)
-        with refusing(f"cannot look at {generation.shards}"):
-            paths = sorted(generation.shards.iterdir()) if generation.shards.exists() else []
+    # A record without a name may be the sample's.
+    wanted = as_stored(dict.fromkeys(keys, frozenset([*samples, ""] if samples else [])))
+    for name, generation in layout.generations():
+        shards = layout.generation(name, generation).shards
+        elsewhere = (
+            "" if name.removesuffix("-eval") == dataset.removesuffix("-eval") else f" in {name}"
+        )
+        with refusing(f"cannot look at {shards}"):
+            paths = sorted(shards.iterdir()) if shards.exists() else []
         for path in paths:
-            if (file := parse(path.name)) is None or file.kind != ".tfrecord":
+            if (file := parse(path.name)) is None or file.kind not in (DATA, NEW):
+                continue
+            sidecar = path.with_name(path.name + ".idx")
+            if file.kind == NEW and not sidecar.exists():
+                is_copy = samples and not {*samples}.isdisjoint(unfinished(path))
+                why = f"has a record of this name, and is being written{elsewhere}"
+                yield path, why if is_copy else ""
                 continue
             try:
-                if holds(generation.sidecar(file.number, file.version), [encoded(key)]):
-                    yield path, "holds a record of the object"
+                if holds(sidecar, wanted):
+                    yield path, f"holds a record{elsewhere}"
             except DamagedError as error:
                 if path.exists():  # else it was unlinked meanwhile
-                    yield path, f"may hold a record of the object: {error}"
+                    yield path, f"may hold a record{elsewhere}: {error}"

@@ -1,4 +1,4 @@
-"""`cachecd exclude DATASET KEY...`: takes bad objects out of a dataset, for good."""
+"""`cachecd exclude DATASET KEY...`: takes bad objects, or samples of a tar, out of a dataset, for good."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cachecd.cli.options import AsJson, Endpoint
+from cachecd.cli.options import AsJson, Endpoint, Samples, samples_of
 
 
 def command(
@@ -16,27 +16,30 @@ def command(
         list[str],
         typer.Argument(metavar="KEY...", help="The objects, by their keys under the source's URL."),
     ],
+    samples: Samples = None,
     ahead: Annotated[
-        bool, typer.Option("--ahead", help="Also keys of objects that do not exist yet.")
+        bool, typer.Option("--ahead", help="Also keys of objects or samples that do not exist yet.")
     ] = False,
     endpoint: Endpoint = None,
     as_json: AsJson = False,
 ) -> None:
-    """Remove the records of some objects, and never fetch the objects again. Needs a running daemon.
+    """Remove the records of some objects, or of samples of a tar, and never cache them again. Needs a
+    running daemon.
 
-    The exclusion holds across restarts, listings and generations. No later lease has a record of these
-    objects. A shard that a running epoch reads is removed when its lease ends (`cachecd erased KEY`
-    searches for copies). A key that no object has is an error, and then nothing is excluded. To fetch an
-    object again, stop the daemon, remove the object's line from excluded.jsonl in cache.dir, and start the
-    daemon.
+    The exclusion holds across restarts, listings and generations. No later lease has such a record. A shard
+    that a running epoch reads is removed when its lease ends (`cachecd erased` takes the same arguments,
+    and searches for copies). A key that no object or sample has is an error, and then nothing is excluded.
+    To fetch an object again, stop the daemon, remove the object's line from excluded.jsonl in cache.dir,
+    and start the daemon.
     """
     from cachecd.quantities import printable
     from cachecd_client import connect
 
+    samples = samples_of(keys, samples)
     with connect(endpoint, timeout=10.0) as cache:
-        cache.exclude(dataset, *keys, ahead=ahead)
+        cache.exclude(dataset, *keys, samples=samples, ahead=ahead)
     if as_json:
-        print(json.dumps({"dataset": dataset, "keys": keys}))
+        print(json.dumps({"dataset": dataset, "keys": keys, "samples": samples}))
     else:
-        for key in keys:
-            print(f"{printable(key)} excluded from {dataset}: no later lease has a record of it")
+        for each in [f"{keys[0]}: {sample}" for sample in samples] or keys:
+            print(f"{printable(each)} excluded from {dataset}: no later lease has a record of it")

@@ -13,13 +13,24 @@ from typing import Any
 
 import structlog
 
+from cachecd.daemon.held_records import gaps
 from cachecd.daemon.manifest import encode_manifest
 from cachecd.disk import filesystem, leases, publish
 from cachecd.disk.durable import Skips, State, write_figures, write_state
 from cachecd.disk.excluded import ExcludedFile, Exclusion
 from cachecd.disk.identity import read_generation, write_generation
 from cachecd.disk.layout import GenerationLayout, Layout
-from cachecd.disk.sidecar import LOST, Head, holds, is_lost, read_head, read_sidecar
+from cachecd.disk.sidecar import (
+    LOST,
+    Head,
+    as_stored,
+    excluded_records,
+    holds,
+    is_lost,
+    read_head,
+    read_sidecar,
+    sample_at,
+)
 from cachecd.disk.start import find_holders
 from cachecd.errors import DamagedError, DiskError, LostError, NameTakenError
 from cachecd.model import Cursor, ShardFacts, Skipped, SkippedRecords, StreamId, encoded
@@ -66,9 +77,9 @@ class DiskWork:
         if self.stops.is_set():
             raise InterruptedError("the daemon ends")
 
-    def excluded_keys(self, dataset: str) -> frozenset[str]:
-        """Returns the excluded keys of a dataset; any thread may ask."""
-        return self.excluded.keys(dataset)
+    def schemas_of(self, datasets: Collection[str]) -> list[dict[str, Any]]:
+        """Returns the known schemas of the generations on disk of these datasets."""
+        return [self.schemas[each] for each in self._generations(datasets) if each in self.schemas]
 
     # --- writes
 
@@ -120,8 +131,8 @@ class DiskWork:
                 publish.remove_generation(self.of(generation))
             case do.MarkBad(generation, number, version):
                 publish.mark_bad(self.of(generation), number, version)
-            case do.WriteExclusion(name, dataset, keys):
-                self.excluded.add(Exclusion(name, dataset, keys))
+            case do.WriteExclusion():
+                self.excluded.add(Exclusion(*command))
             case do.FinishExclusion(name):
                 self.excluded.finish(name)
             case do.WriteManifest(lease):
@@ -206,9 +217,9 @@ class DiskWork:
 
     def _holds_excluded(self, generation: GenerationId, number: int, version: int = 0) -> bool:
         """Whether a sealed shard has a record that was excluded after the shard was begun."""
-        keys = self.excluded_keys(generation.dataset)
+        excluded = as_stored(self.excluded.of(generation.dataset))
         sidecar = self.of(generation).temporary_sidecar(number, version)
-        return bool(keys) and holds(sidecar, frozenset(map(encoded, keys)))
+        return bool(excluded) and holds(sidecar, excluded)
 
     def _publish_version(self, generation: GenerationId, number: int, version: int) -> ev.Event:
         layout = self.of(generation)
@@ -273,7 +284,7 @@ class DiskWork:
         [exclusion] = (each for each in self.excluded.unfinished if each.name == name)
         holders: list[tuple[GenerationId, int, int]] = []
         for generation in self._generations([exclusion.dataset]):
-            shards = find_holders(self.of(generation), exclusion.keys, proceed)
+            shards = find_holders(self.of(generation), exclusion.excluded, proceed)
             holders += [(generation, *shard) for shard in shards]
         return ev.HoldersFound(name, tuple(holders))
 
@@ -281,13 +292,34 @@ class DiskWork:
         """Returns which of these keys have records in shards, or may have: a sidecar is lost. DiskError."""
         wanted, held = {encoded(key): key for key in keys}, set[str]()
         for layout in map(self.of, self._generations(datasets)):
-            for name in find_holders(layout, keys, self.proceed):
+            for name in find_holders(layout, dict.fromkeys(keys, frozenset()), self.proceed):
                 try:
                     table = read_sidecar(layout.sidecar(*name)).table
                 except LostError:
                     return set(keys)
                 held |= {wanted[key] for _, key, *_ in table if key in wanted}
         return held
+
+    def held_samples(
+        self, datasets: Collection[str], key: str, is_renamed: bool
+    ) -> tuple[set[str], bool]:
+        """Returns the samples of an object that shards have, and whether it has no others: shards cover all
+        of it; or cover a part and may name its samples otherwise (`is_renamed`). DiskError."""
+        samples, parts = set[str](), dict[tuple[str, int, bytes], list[tuple[int, int]]]()
+        for layout in map(self.of, self._generations(datasets)):
+            for name in find_holders(layout, {key: frozenset()}, self.proceed):
+                path = layout.sidecar(*name)
+                try:
+                    head, sidecar = read_head(path), read_sidecar(path)
+                    for place in excluded_records(path, sidecar, {encoded(key): frozenset()}):
+                        samples.add(sample_at(path, int(sidecar.offsets[place])))
+                except DamagedError:
+                    return samples, False
+                for unit, of, _, etag in sidecar.table:
+                    if of == encoded(key):
+                        covered = head.intervals([unit])[unit]
+                        parts.setdefault((str(layout.root), unit, etag), []).append(covered)
+        return samples, any(is_renamed or not [*gaps(each)] for each in parts.values())
 
     def _generations(self, datasets: Collection[str]) -> list[GenerationId]:
         """Returns the generations on disk of these datasets that can have shards."""
@@ -299,8 +331,8 @@ class DiskWork:
     def _copy(self, command: do.RemakeShard) -> ev.Event:
         generation, number, version = command.generation, command.number, command.version
         layout = self.of(generation)
-        keys = frozenset(map(encoded, self.excluded_keys(generation.dataset)))
-        publish.copy_without(layout, number, version, keys, self.proceed)
+        excluded = as_stored(self.excluded.of(generation.dataset))
+        publish.copy_without(layout, number, version, excluded, self.proceed)
         return self._publish_version(generation, number, version + 1)
 
     def of(self, generation: GenerationId) -> GenerationLayout:

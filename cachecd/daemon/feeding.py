@@ -18,7 +18,7 @@ from cachecd.daemon.listings import GenerationListing
 from cachecd.disk.layout import GenerationLayout
 from cachecd.errors import DamagedError, DiskError
 from cachecd.executors import Executor
-from cachecd.model import Cursor, More, Place, Shape, ShardFacts, StreamId, Unit
+from cachecd.model import Cursor, More, Place, Shape, ShardFacts, StreamId, Unit, less_excluded
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.values import GenerationId
@@ -259,8 +259,8 @@ class Feeding:
         listed = await self._read(stream, lambda: generation.listing.units(numbers))
         if listed is None:
             return
-        excluded = self._work.excluded_keys(generation.id.dataset)
-        units = tuple(None if unit and unit.key in excluded else unit for unit in listed)
+        excluded = self._work.excluded.of(generation.id.dataset)
+        units = tuple(less_excluded(unit, excluded) for unit in listed)
         if only is not None:
             if (given := await self._read(stream, only.read)) is None:
                 return
@@ -303,9 +303,9 @@ class Feeding:
         listing, shape = generation.listing, generation.shape
         assert shape is not None, "the stream is open"
         waits = listing.waits  # before the page: units that are listed meanwhile follow
-        keys = self._work.excluded_keys(stream.id.dataset)
+        excluded = self._work.excluded.of(stream.id.dataset)
         page = await self._read(
-            stream, lambda: listing.page(shape, stream.id.index, stream.place, keys)
+            stream, lambda: listing.page(shape, stream.id.index, stream.place, excluded)
         )
         stream.reading = False
         if page is None:

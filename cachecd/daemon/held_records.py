@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from cachecd.disk.layout import GenerationLayout
 from cachecd.disk.sidecar import END, Head, is_lost, read_head, read_sidecar
 from cachecd.errors import DiskError
-from cachecd.model import Unit, etag_hash
+from cachecd.model import Excluded, Unit, etag_hash, less_excluded
 from cachecd.policy.values import Name, Piece
 from cachecd_client._core import Sidecar
 
@@ -28,26 +28,32 @@ class HeldRecords:
     parts: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
     lost: list[Name] = field(default_factory=list)
 
-    def pieces(self, units: Sequence[Unit], excluded: frozenset[str]) -> list[Piece]:
+    def pieces(self, units: Sequence[Unit], excluded: Excluded) -> list[Piece]:
         """Returns the missing records of these units. A unit with another version in the shards lacks
         nothing."""
         pieces = []
         for unit in units:
-            number, at = unit.number, 0
+            number = unit.number
             is_known = number < len(self.whole)
-            if unit.key in excluded or (is_known and self.whole[number]):
+            if less_excluded(unit, excluded) is None or (is_known and self.whole[number]):
                 continue
             if is_known and self.etag[number] not in (0, etag_hash(unit.etag)):
                 continue
             if is_known and self.mixed[number]:
                 continue
-            for first, stop in sorted(self.parts.get(number, ())):
-                if first > at:
-                    pieces.append(Piece(number, at, first))
-                at = max(at, stop)
-            if at < END:
-                pieces.append(Piece(number, at))
+            pieces += [Piece(number, *gap) for gap in gaps(self.parts.get(number, ()))]
         return sorted(pieces, key=lambda piece: piece[:2])
+
+
+def gaps(parts: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int | None]]:
+    """Yields what is between these parts of a unit: (first, stop); stop None: to the unit's end."""
+    at = 0
+    for first, stop in sorted(parts):
+        if first > at:
+            yield at, first
+        at = max(at, stop)
+    if at < END:
+        yield at, None
 
 
 def held_records(

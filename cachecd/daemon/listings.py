@@ -29,7 +29,7 @@ from cachecd.listing.selection import selection_of
 from cachecd.listing.source_pages import Lister, SourcePages
 from cachecd.listing.table import Table
 from cachecd.listing.table_update import Changes, Listing, UnusableListingError
-from cachecd.model import ObjectInfo, Place, Shape, Unit
+from cachecd.model import Excluded, ObjectInfo, Place, Shape, Unit
 from cachecd.policy import events as ev
 from cachecd.policy.values import GenerationId
 from cachecd.sampler.sources.files import label_of
@@ -74,8 +74,8 @@ class GenerationListing:
         counts = ends, len(self.table), size, self.waits, self.table.completed
         return ev.Listed(name, *counts, reason, doubted)
 
-    async def page(self, shape: Shape, stream: int, place: Place, excluded: frozenset[str]) -> Page:
-        """The next units of a stream, without those of excluded keys. DiskError."""
+    async def page(self, shape: Shape, stream: int, place: Place, excluded: Excluded) -> Page:
+        """The next units of a stream, without what is excluded. DiskError."""
         return await self.run(
             lambda: units_of(self.table, shape, stream, *place, excluded=excluded)
         )

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -65,7 +65,7 @@ class CacheLoop:
     ) -> None:
         self.policy = Policy(lambda lease: len(self._started.work.manifest(lease)))
         self.layout = Layout(config.cache.dir)
-        self._config, self._offline = config, offline
+        self.config, self._offline = config, offline
         self._limit = limit
         self._executor, self._lister = executor, lister
         self._answer, self._progress = reply, progress
@@ -83,10 +83,11 @@ class CacheLoop:
         """Reports the result of a start, then begins to list, to probe leases and to measure. DiskError.
         LimitTooSmallError: a pinned dataset that was listed before does not fit."""
         started = self._started = await start(
-            self._config, self._limit, self._offline, self._progress
+            self.config, self._limit, self._offline, self._progress
         )
+        self.work, self.listings = started.work, started.listings
         try:
-            resolve(self._config, known_sizes(self._config, started))
+            resolve(self.config, known_sizes(self.config, started))
         except LimitTooSmallError:
             for listing in started.listings.values():
                 await listing.close()
@@ -133,7 +134,7 @@ class CacheLoop:
         if started.fetched is None and config.sampler.egress_limit is not None:
             started.fetched = read_egress(self.layout.egress)
             self._fetched += started.fetched
-        self._config = config
+        self.config = config
         started.work.configure(config.cache.window)
         self.feed(configured(config, limit, started.names, started.boot, self._offline))
         self._compare_limit()
@@ -207,39 +208,6 @@ class CacheLoop:
         """Reports an event after the results of all writes that were begun."""
         self.runner.record(lambda: [event])
 
-    def sides(self, dataset: str) -> list[str]:
-        """Returns the datasets from which a key is excluded together: both sides of a split. None if this
-        cache has no such dataset."""
-        given = self._config.datasets.get(dataset)
-        if given is not None and given.split is not None:
-            train = dataset.removesuffix("-eval") if given.held_out else dataset
-            return [train, f"{train}-eval"]
-        known = {generation.id.dataset for generation in self.policy.room.generations}
-        return [dataset] if dataset in known else []
-
-    def are_excluded(self, dataset: str, keys: frozenset[str]) -> bool:
-        """Whether keys are excluded, and all of their shards are handled."""
-        handled = self.policy.repair.handled
-        return self._started.work.excluded.are_done(dataset, keys, handled)
-
-    async def unknown(
-        self, sides: Sequence[str], keys: frozenset[str]
-    ) -> tuple[set[str], list[str]]:
-        """Returns the keys that were never excluded, and that no listing and no shard of these datasets
-        has; and listed keys near the first. No keys while a source is not listed, or with `partition`."""
-        work, datasets = self._started.work, self._config.datasets
-        listings = [self._started.listings[side] for side in sides if side in datasets]
-        tables = [listing.table for listing in listings]
-        is_listed = tables and all(table.completed and not table.damage for table in tables)
-        if not is_listed or any(datasets[side].partition for side in sides if side in datasets):
-            return set(), []
-        unknown = set(keys.difference(*map(work.excluded_keys, sides)))
-        for listing in listings:
-            unknown -= await listing.run(partial(listing.table.has_keys, sorted(unknown)))
-        unknown -= await asyncio.to_thread(work.held_keys, sides, unknown) if unknown else set()
-        like = min(unknown, default="")
-        return unknown, await listings[0].run(partial(tables[0].neighbours, like))
-
     def rate(self, dataset: str) -> float:
         """Returns the present rate of fetching for a dataset, in bytes per second."""
         then, arrived = self._earlier[0]
@@ -261,7 +229,7 @@ class CacheLoop:
 
     def status(self) -> dict[str, Any]:
         """The status document of the cache."""
-        text = document(self.policy, self._started.work.states, self._config, self._now())
+        text = document(self.policy, self._started.work.states, self.config, self._now())
         text["cache"]["dir"] = str(self.layout.root)
         text["cache"] |= {"corrupt_shards": self._corrupt, "fetched_bytes": self._fetched}
         text["complaints"] = self._failing.reasons
@@ -283,7 +251,7 @@ class CacheLoop:
         return text
 
     def _stale_values(self) -> dict[str, list[str]]:
-        started, config = self._started, self._config
+        started, config = self._started, self.config
         return {
             name: stale_values(
                 config.datasets[name], config.cache.shard_size, started.generations[each]
@@ -302,7 +270,7 @@ class CacheLoop:
         self.feeding.generations[generation] = FedGeneration(
             generation, layout, listing, started.work.schemas.get(generation), shape
         )
-        dataset = self._config.datasets[name]
+        dataset = self.config.datasets[name]
         return ListingKeeper(
             *(generation, dataset, listing, self._lister),
             *(started.layout.classes(name, classes_rule(dataset)), shape is not None),
@@ -392,7 +360,7 @@ class CacheLoop:
 
         def look() -> ev.Measured:
             self._directory_check.check()
-            reserve_free, foreign = self._config.cache.reserve_free, self._started.foreign
+            reserve_free, foreign = self.config.cache.reserve_free, self._started.foreign
             return measure(self.layout, self._fetched, reserve_free, foreign)
 
         try:

@@ -19,7 +19,7 @@ from cachecd.disk import publish
 from cachecd.disk.sidecar import END, Head, is_lost, read_head, read_sidecar
 from cachecd.errors import DiskError
 from cachecd.listing.table import MOST_AT_ONCE
-from cachecd.model import StreamId, Unit
+from cachecd.model import StreamId, Unit, less_excluded
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.values import Piece
@@ -71,7 +71,7 @@ class Refetch:
             nothing = ev.MissingFound(command.generation, (), False)
             self._record(lambda: [*reports, nothing])
             return
-        excluded = self._work.excluded_keys(fed.id.dataset)
+        excluded = self._work.excluded.of(fed.id.dataset)
         pieces: list[Piece] = []
         at = command.begin
         while at < units and len(pieces) < _MOST_PIECES:
@@ -123,7 +123,7 @@ class Refetch:
         async def read() -> UnitsOrNone:
             units = await self._listed(fed, [part.number for part in parts])
             return tuple(
-                unit and replace(part, size=unit.size, label=unit.label)
+                unit and replace(part, size=unit.size, label=unit.label, excluded=unit.excluded)
                 for unit, part in zip(units, parts, strict=True)
             )
 
@@ -151,12 +151,12 @@ class Refetch:
     # ---
 
     async def _listed(self, fed: FedGeneration, numbers: Sequence[int]) -> list[Unit | None]:
-        """Returns the units with these numbers; None for a unit that is not listed, or is excluded."""
+        """Returns the units with these numbers; None for a unit that is not listed, or is all excluded."""
         units: list[Unit | None] = []
         for at in range(0, len(numbers), MOST_AT_ONCE):
             units += await fed.listing.units(numbers[at : at + MOST_AT_ONCE])
-        excluded = self._work.excluded_keys(fed.id.dataset)
-        return [None if unit and unit.key in excluded else unit for unit in units]
+        excluded = self._work.excluded.of(fed.id.dataset)
+        return [less_excluded(unit, excluded) for unit in units]
 
     def _start(
         self, command: do.FindMissing | do.RemakeShard, work: Coroutine[Any, Any, None]

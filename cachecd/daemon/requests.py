@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Callable
+from bisect import bisect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import structlog
@@ -15,16 +17,22 @@ from cachecd.config.keypattern import alike, other_forms
 from cachecd.daemon.command_runner import ToClient
 from cachecd.daemon.loop import CacheLoop
 from cachecd.daemon.server import Answer
+from cachecd.disk.excluded import has
 from cachecd.errors import DiskError
+from cachecd.model import SAMPLE
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.values import GenerationId, Resume
 from cachecd_client import protocol
+from cachecd_client.schema import Feature, Schema
 
 # Seconds until a client that excludes keys is answered to send its request again.
 _PATIENCE = 1.0
 _MOMENT = 0.02  # seconds from a rank's report of a release until its lock is probed
 _MOST = 1 << 62  # of a shard's number, or of the ranks of a node
+
+_NAME = Feature(SAMPLE, "bytes", "bytes", ())
+_Wanted = tuple[str, frozenset[str], frozenset[str]]  # dataset, keys, samples
 
 _log = structlog.get_logger("cachecd.daemon")
 
@@ -48,11 +56,9 @@ class Requests:
         self._due: dict[str, _Due] = {}
         # The policy's names of requests: never those that clients choose, and unique over restarts.
         self._names = (f"{time.time_ns():x}.{n}" for n in itertools.count())
-        self._excluding: dict[tuple[str, frozenset[str]], asyncio.Event] = {}
+        self._excluding: dict[_Wanted, asyncio.Event] = {}
         # A search may take longer than a request: the next request of the client takes its result.
-        self._judging: dict[
-            tuple[str, frozenset[str]], asyncio.Future[tuple[set[str], list[str]]]
-        ] = {}
+        self._judging: dict[_Wanted, asyncio.Future[str]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def handle(self, request: protocol.Request, answer: Answer) -> None:
@@ -166,41 +172,35 @@ class Requests:
     async def _exclude(self, request: protocol.Exclude, answer: Answer) -> None:
         """Replies when the exclusion is durable and its shards are in no new set. After a while, replies
         that the client should send the request again."""
-        sides = self._cache.sides(request.dataset)
+        sides = self._sides(request.dataset)
         if not sides:
             message = f"no dataset {request.dataset!r} in this cache"
             answer(protocol.Refused(request.id, "unknown-dataset", message))
             return
-        keys = frozenset(request.keys)
-        wanted = request.dataset, keys
-        unknown, near = set[str](), list[str]()
+        keys, samples = frozenset(request.keys), frozenset(request.samples)
+        if samples and (message := self._why_no_samples(sides, keys)):
+            answer(protocol.Refused(request.id, "bad-request", message))
+            return
+        wanted = request.dataset, keys, samples
         if not request.ahead:
             if (judged := self._judging.get(wanted)) is None:
-                judged = asyncio.ensure_future(self._cache.unknown(sides, keys))
+                judged = asyncio.ensure_future(self._judge(sides, keys, samples))
                 self._judging[wanted] = judged
             await asyncio.wait({judged}, timeout=_PATIENCE)
-            reason = "shards are searched for keys that are not listed"
+            unknown, reason = "", "shards are searched for keys that are not listed"
             if judged.done():
                 self._judging.pop(wanted, None)
                 try:
-                    unknown, near = judged.result()
+                    unknown = judged.result()
                 except DiskError as error:
                     reason = str(error)
             if not judged.done() or judged.exception() is not None:
                 answer(protocol.Waiting(request.id, 0, 0, 0.0, reason))
                 return
-        if unknown:
-            others = f", nor {len(unknown) - 1} other keys" if len(unknown) > 1 else ""
-            for other in other_forms(min(unknown)).intersection(near):
-                others += f" ({alike(min(unknown), other)})"
-            message = (
-                f"no object of {sides[0]} has the key {min(unknown)!r}{others}: keys are relative to "
-                f"source.url, as {', '.join(map(repr, near)) or 'of no object yet'}. Nothing was excluded. "
-                "--ahead (ahead=True) excludes a key that no object has yet"
-            )
-            answer(protocol.Refused(request.id, "unknown-key", message))
-            return
-        under_way = [self._begin_exclusion(side, keys) for side in sides]
+            if unknown:
+                answer(protocol.Refused(request.id, "unknown-key", unknown))
+                return
+        under_way = [self._begin_exclusion((side, keys, samples)) for side in sides]
         waiting = [asyncio.ensure_future(each.wait()) for each in under_way]
         _, late = await asyncio.wait(waiting, timeout=_PATIENCE)
         for each in late:
@@ -211,13 +211,100 @@ class Requests:
         else:
             answer(protocol.Done(request.id))
 
-    def _begin_exclusion(self, dataset: str, keys: frozenset[str]) -> asyncio.Event:
-        """Begins to exclude keys, unless that has begun. Returns an event that is set at the end."""
-        wanted = dataset, keys
+    def _sides(self, dataset: str) -> list[str]:
+        """Returns the datasets from which a key is excluded together: both sides of a split. None if this
+        cache has no such dataset."""
+        given = self._cache.config.datasets.get(dataset)
+        if given is not None and given.split is not None:
+            train = dataset.removesuffix("-eval") if given.held_out else dataset
+            return [train, f"{train}-eval"]
+        known = {generation.id.dataset for generation in self._cache.policy.room.generations}
+        return [dataset] if dataset in known else []
+
+    def _why_no_samples(self, sides: list[str], keys: frozenset[str]) -> str:
+        """Returns why samples cannot be excluded from these objects of a dataset, or ""."""
+        if len(keys) != 1:
+            return f"found samples of {len(keys)} objects, expected samples of one. Nothing was excluded"
+        given = self._cache.config.datasets.get(sides[0])
+        if given and given.source.format != "webdataset":
+            return (
+                f"{sides[0]} has format {given.source.format}: only samples of a tar have names. "
+                "Nothing was excluded. Leave the record out by a transform that returns None for it, or "
+                "leave out its object: source.skip, or a manifest without it"
+            )
+        work, policy = self._cache.work, self._cache.policy
+        fed = [policy.datasets[side].generation.id for side in sides if side in policy.datasets]
+        if not all(_NAME in Schema.from_json(each).features for each in work.schemas_of(sides)):
+            why = "have no names: source.transform drops or replaces"
+        elif given and given.transform and not work.schemas.keys() >= {*fed}:
+            why = "are not known yet: source.transform might drop or replace"
+        else:
+            return ""
+        return (
+            f"the records of {sides[0]} {why} {SAMPLE}, by which samples are found in shards. Nothing was "
+            "excluded. Exclude the whole object, without --sample"
+        )
+
+    async def _judge(self, sides: list[str], keys: frozenset[str], samples: frozenset[str]) -> str:
+        """Returns a message if keys or samples that were never excluded do not exist."""
+        unknown, near = await self._unknown(sides, keys)
+        what, like = f"object of {sides[0]}", "keys are relative to source.url"
+        if samples and not unknown:
+            unknown, near = await self._unknown_samples(sides, min(keys), samples)
+            what, like = f"sample of {min(keys)!r} in the shards", "samples are named by __key__"
+        if not unknown:
+            return ""
+        others = f", nor {len(unknown) - 1} other keys" if len(unknown) > 1 else ""
+        for other in other_forms(min(unknown)).intersection(near):
+            others += f" ({alike(min(unknown), other)})"
+        return (
+            f"no {what} has the key {min(unknown)!r}{others}: {like}, as "
+            f"{', '.join(map(repr, near)) or 'of no object yet'}. Nothing was excluded. "
+            "--ahead (ahead=True) excludes a key that does not exist yet"
+        )
+
+    async def _unknown(
+        self, sides: Sequence[str], keys: frozenset[str]
+    ) -> tuple[set[str], list[str]]:
+        """Returns the keys that were never excluded, and that no listing and no shard of these datasets
+        has; and listed keys near the first. No keys while a source is not listed, or with `partition`."""
+        work, datasets = self._cache.work, self._cache.config.datasets
+        listings = [self._cache.listings[side] for side in sides if side in datasets]
+        tables = [listing.table for listing in listings]
+        is_listed = tables and all(table.completed and not table.damage for table in tables)
+        if not is_listed or any(datasets[side].partition for side in sides if side in datasets):
+            return set(), []
+        unknown = set(keys.difference(*map(work.excluded.of, sides)))
+        for listing in listings:
+            unknown -= await listing.run(partial(listing.table.has_keys, sorted(unknown)))
+        unknown -= await asyncio.to_thread(work.held_keys, sides, unknown) if unknown else set()
+        like = min(unknown, default="")
+        return unknown, await listings[0].run(partial(tables[0].neighbours, like))
+
+    async def _unknown_samples(
+        self, sides: Sequence[str], key: str, samples: frozenset[str]
+    ) -> tuple[set[str], list[str]]:
+        """Returns the samples that were never excluded, and that no shard has, if the object has no others;
+        and samples near the first."""
+        work, datasets = self._cache.work, self._cache.config.datasets
+        excluded = [work.excluded.of(side) for side in sides]
+        unknown = {each for each in samples if not any(has(of, key, {each}) for of in excluded)}
+        steps = [s for side in sides if side in datasets for s in datasets[side].transform or ()]
+        is_renamed = any(":" in step.name for step in steps)  # by a function of the user
+        held, has_no_others = await asyncio.to_thread(work.held_samples, sides, key, is_renamed)
+        unknown = unknown - held if has_no_others else set()
+        names, like = sorted(held), min(unknown, default="")
+        at = bisect(names, like)
+        return unknown, [*other_forms(like) & held, *names[max(at - 1, 0) : at + 2]]
+
+    def _begin_exclusion(self, wanted: _Wanted) -> asyncio.Event:
+        """Begins to exclude keys or samples, unless that has begun. Returns an event that is set at the
+        end."""
         if (known := self._excluding.get(wanted)) is not None:
             return known
-        done = asyncio.Event()
-        if self._cache.are_excluded(dataset, keys):
+        done, (dataset, keys, samples) = asyncio.Event(), wanted
+        handled = self._cache.policy.repair.handled
+        if self._cache.work.excluded.are_done(dataset, dict.fromkeys(keys, samples), handled):
             done.set()
             return done
 
@@ -226,9 +313,11 @@ class Requests:
             done.set()
 
         self._excluding[wanted] = done
-        _log.info("keys excluded", dataset=dataset, keys=len(keys))
+        _log.info("keys excluded", dataset=dataset, keys=len(keys), samples=len(samples))
         name = self._name("", dataset, end)
-        self._cache.feed(ev.ExcludeAsked(name, dataset, tuple(sorted(keys))))
+        self._cache.feed(
+            ev.ExcludeAsked(name, dataset, tuple(sorted(keys)), tuple(sorted(samples)))
+        )
         return done
 
 

@@ -160,7 +160,8 @@ class Server:
             return protocol.Refused(id, "bad-request", str(error))
         for field in dataclasses.fields(request):
             name, value = field.name, getattr(request, field.name)
-            keys, most = name == "keys", protocol.MAX_KEY if name == "keys" else protocol.MAX_TEXT
+            keys = name in ("keys", "samples")
+            most = protocol.MAX_KEY if keys else protocol.MAX_TEXT
             for text in value if keys else [value] if isinstance(value, str) else ():
                 if len(text) > most:
                     why = f"{name}: {len(text)} characters, expected at most {most}"

@@ -270,7 +270,7 @@ def _inspect(
     if known.shape is None:
         return ev.GenerationFound(generation, split, figures=figures)
     leased = {name for lease in held for name in _names(lease, generation)}
-    excluded = started.work.excluded_keys(generation.dataset)
+    excluded = started.work.excluded.of(generation.dataset)
 
     def read(count: int) -> None:
         name = generation.dataset

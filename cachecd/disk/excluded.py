@@ -1,8 +1,8 @@
 """excluded.jsonl: the keys that a person excluded.
 
-Each line is a JSON object in ASCII. The first line of an exclusion has its dataset and keys. A second line
-says that no live shard has a record of it. A start searches shards only for exclusions without the second
-line.
+Each line is a JSON object in ASCII. The first line of an exclusion has its dataset and keys; if it is of
+samples, also these, and the key of their object. A second line says that no live shard has a record of it.
+A start searches shards only for exclusions without the second line.
 """
 
 from __future__ import annotations
@@ -15,15 +15,21 @@ from pathlib import Path
 
 from cachecd.disk.durable import append, check_of, is_sound, read
 from cachecd.errors import DamagedError
+from cachecd.model import Excluded
 
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """Keys of one dataset that are excluded together."""
+    """Keys of one dataset that are excluded together; or some samples of one key."""
 
     name: str
     dataset: str
     keys: tuple[str, ...]
+    samples: tuple[str, ...] = ()
+
+    @property
+    def excluded(self) -> Excluded:
+        return dict.fromkeys(self.keys, frozenset(self.samples))
 
 
 class ExcludedFile:
@@ -40,7 +46,7 @@ class ExcludedFile:
         self._end = 0
         self._created: set[str] = set()
         self._open: dict[str, Exclusion] = {}  # whose shards may not be done
-        self._keys: defaultdict[str, set[str]] = defaultdict(set)
+        self._excluded: defaultdict[str, dict[str, frozenset[str]]] = defaultdict(dict)
         for number, line in enumerate((read(path) or b"").splitlines(keepends=True), 1):
             if not line.endswith(b"\n"):
                 break
@@ -53,27 +59,30 @@ class ExcludedFile:
                 ) from None
             self._end += len(line)
 
-    def keys(self, dataset: str) -> frozenset[str]:
-        """Returns all excluded keys of a dataset; any thread may ask."""
-        return frozenset(self._keys.get(dataset, ()))
+    def of(self, dataset: str) -> Excluded:
+        """Returns all that is excluded from a dataset; any thread may ask."""
+        return self._excluded.get(dataset, {}).copy()
 
     @property
     def unfinished(self) -> tuple[Exclusion, ...]:
         """The exclusions without a second line; any thread may call this."""
         return tuple(self._open.values())
 
-    def are_done(self, dataset: str, keys: frozenset[str], handled: Collection[str] = ()) -> bool:
-        """Whether keys are excluded, and their shards are in no new set: the exclusion is finished, or is
-        one of `handled`."""
+    def are_done(self, dataset: str, wanted: Excluded, handled: Collection[str] = ()) -> bool:
+        """Whether all of `wanted` is excluded, and its shards are in no new set: the exclusion is finished,
+        or is one of `handled`."""
         open_ = (each for each in self.unfinished if each.name not in handled)
         under_way = (each.keys for each in open_ if each.dataset == dataset)
-        return keys <= self.keys(dataset) and all(map(keys.isdisjoint, under_way))
+        known = self.of(dataset)
+        is_excluded = all(has(known, key, samples) for key, samples in wanted.items())
+        return is_excluded and all(map(wanted.keys().isdisjoint, under_way))
 
     def add(self, exclusion: Exclusion) -> None:
         """Appends an exclusion, unless the file has it already. DiskError."""
         name, dataset, keys = exclusion.name, exclusion.dataset, exclusion.keys
         if name not in self._created:
-            self._append({"exclusion": name, "dataset": dataset, "keys": keys})
+            samples = {"samples": exclusion.samples} if exclusion.samples else {}
+            self._append({"exclusion": name, "dataset": dataset, "keys": keys, **samples})
 
     def finish(self, name: str) -> None:
         """Appends the second line of an exclusion: all of its shards were handled. DiskError."""
@@ -94,10 +103,21 @@ class ExcludedFile:
             case {"exclusion": str(name), "done": True}:
                 self._open.pop(name, None)
             case {"exclusion": str(name), "dataset": str(dataset), "keys": [*keys]}:
-                if not all(isinstance(key, str) for key in keys):
+                samples = content.get("samples", [])
+                if not all(isinstance(text, str) for text in [*keys, *samples]):
                     raise ValueError("a key is not text")
                 self._created.add(name)
-                self._open[name] = Exclusion(name, dataset, tuple(keys))
-                self._keys[dataset].update(keys)
+                self._open[name] = Exclusion(name, dataset, tuple(keys), tuple(samples))
+                known = self._excluded[dataset]
+                for key in keys:
+                    is_whole = not samples or has(known, key, ())
+                    before = known.get(key, frozenset[str]())
+                    known[key] = frozenset() if is_whole else before.union(samples)
             case _:
                 raise ValueError("no exclusion")
+
+
+def has(excluded: Excluded, key: str, samples: Collection[str]) -> bool:
+    """Whether these samples of an object are excluded; no samples: the whole object."""
+    known = excluded.get(key)
+    return known is not None and (not known or (bool(samples) and known.issuperset(samples)))

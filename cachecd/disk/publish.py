@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cachecd.disk.filesystem import open_carefully, refusing, regular_size, sync_directory
 from cachecd.disk.layout import DATA, NEW, SIDECAR, GenerationLayout, parse
-from cachecd.disk.sidecar import read_head, read_sidecar
+from cachecd.disk.sidecar import Encoded, excluded_records, read_head, read_sidecar
 from cachecd.errors import DamagedError, NameTakenError
 from cachecd_client._core import ShardWriter, Sidecar
 from cachecd_client.errors import CorruptError
@@ -123,10 +123,10 @@ def copy_without(
     layout: GenerationLayout,
     number: int,
     version: int,
-    keys: Collection[bytes],
+    excluded: Encoded,
     proceed: Callable[[], None] = lambda: None,
 ) -> None:
-    """Writes the next version of a shard, without the records of these keys, under its temporary name.
+    """Writes the next version of a shard, without the excluded records, under its temporary name.
     `proceed` is called before each record; an error that it raises ends the work.
 
     Nothing is fetched. The copy is never larger than the shard, and its room is allocated first.
@@ -142,7 +142,8 @@ def copy_without(
             capacity = sum(-(-size // _BLOCK) * _BLOCK for size in sizes)
             writer = ShardWriter(str(new), capacity, len(sidecar.meta.encode()))
             try:
-                _copy(shard, sidecar, keys, writer, proceed)
+                dropped = {*excluded_records(layout.sidecar(number, version), sidecar, excluded)}
+                _copy(shard, sidecar, dropped, writer, proceed)
                 writer.finish(sidecar.meta)
             finally:
                 writer.abort()  # without effect after finish
@@ -153,23 +154,20 @@ def copy_without(
 def _copy(
     shard: Path,
     sidecar: Sidecar,
-    keys: Collection[bytes],
+    dropped: Collection[int],
     writer: ShardWriter,
     proceed: Callable[[], None],
 ) -> None:
-    kept = set()
-    for index, (unit, key, begin, etag) in enumerate(sidecar.table):
-        if key not in keys:
-            kept.add(index)
-            writer.describe(unit, key, begin, etag)
+    for row in sidecar.table:
+        writer.describe(*row)  # the copy names only units that have records
     starts = sidecar.offsets.tolist()
     stops = [*starts[1:], sidecar.data_bytes]
-    units = (sidecar.indices.tolist(), sidecar.units.tolist(), sidecar.ordinals.tolist())
+    records = zip(starts, stops, sidecar.units.tolist(), sidecar.ordinals.tolist(), strict=True)
     with open(shard, "rb", opener=open_carefully) as file:
-        for start, stop, index, unit, ordinal in zip(starts, stops, *units, strict=True):
+        for place, (start, stop, unit, ordinal) in enumerate(records):
             proceed()
             frame = file.read(stop - start)
-            if index in kept:
+            if place not in dropped:
                 copied, consumed, *_ = writer.append_frames(frame, unit, ordinal, str(shard), start)
                 if (copied, consumed) != (1, stop - start):
                     raise DamagedError(f"{shard}: the record at byte {start} is damaged")

@@ -9,15 +9,17 @@ import errno
 import json
 import re
 import stat
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cachecd.disk.filesystem import refusing
+import numpy as np
+
+from cachecd.disk.filesystem import refusing, regular_size
 from cachecd.disk.layout import parse
-from cachecd.errors import DiskError, LostError
-from cachecd.model import Cursor, Skipped
+from cachecd.errors import DamagedError, DiskError, LostError
+from cachecd.model import SAMPLE, Cursor, Excluded, Skipped, encoded, sample_name
 from cachecd_client import _core
 from cachecd_client.errors import CorruptError
 
@@ -27,8 +29,15 @@ LOST = (errno.ENOENT, errno.EIO)
 END = 1 << 32
 """Above every record of a unit."""
 
+Encoded = Mapping[bytes, frozenset[str]]
+"""What is excluded (model.Excluded), by the keys as sidecars have them."""
+
 _GENERATION = re.compile(r'"generation": ?"([^"]*)"')
 _NUMBER = re.compile(r'"number": ?(\d+)')
+
+
+def as_stored(excluded: Excluded) -> Encoded:
+    return {encoded(key): samples for key, samples in excluded.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +109,43 @@ def _refuse_other(path: Path, meta: str) -> None:
             raise ValueError(f"it is the sidecar of shard {named[1]}, expected {expected}")
 
 
-def holds(path: Path, keys: Collection[bytes]) -> bool:
-    """Returns whether a shard has a record of one of these keys. Raises the errors of `read_head`."""
-    return any(key in keys for _, key, *_ in read_sidecar(path).table)
+def holds(path: Path, excluded: Encoded) -> bool:
+    """Returns whether a shard has an excluded record. Raises the errors of `read_head`. DamagedError: a
+    record that may be excluded is damaged."""
+    return any(True for _ in excluded_records(path, read_sidecar(path), excluded))
+
+
+def excluded_records(path: Path, sidecar: _core.Sidecar, excluded: Encoded) -> Iterator[int]:
+    """Yields the places of the excluded records in a shard, given the path of its sidecar. The bytes of
+    records are read only if samples of their object are excluded. DiskError; DamagedError."""
+    meant = {n: excluded[key] for n, (_, key, *_) in enumerate(sidecar.table) if key in excluded}
+    if meant:
+        for place in np.flatnonzero(np.isin(sidecar.indices, list(meant))).tolist():
+            samples = meant[int(sidecar.indices[place])]
+            if not samples or sample_at(path, int(sidecar.offsets[place])) in samples:
+                yield place
+
+
+def sample_at(path: Path, offset: int) -> str:
+    """Returns the name of the sample at an offset in the shard with this sidecar; "" if its record has
+    none. DiskError. DamagedError: the record is damaged, or the disk does not return it."""
+    shard = path.with_suffix("")
+    try:
+        with refusing(f"cannot read {shard}"):
+            regular_size(shard)
+            return sample_of(_core.read_record(str(shard), offset))
+    except (CorruptError, ValueError) as error:
+        raise DamagedError(f"{shard}: {error}") from error
+    except DiskError as error:
+        if is_lost(error):
+            raise DamagedError(str(error)) from error
+        raise
+
+
+def sample_of(record: bytes) -> str:
+    """Returns the name of the sample in a record, "" if it has none. ValueError."""
+    _, values = _core.decode_example(record).get(SAMPLE, ("bytes", []))
+    return sample_name(next(iter(values), None))
 
 
 def is_lost(error: DiskError) -> bool:

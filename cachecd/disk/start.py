@@ -10,7 +10,7 @@ import contextlib
 import heapq
 import os
 import stat
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -21,10 +21,10 @@ from cachecd.disk.durable import State, write_state
 from cachecd.disk.filesystem import refusing, walk
 from cachecd.disk.layout import DATA, MARKS, SIDECAR, GenerationLayout, Layout, ShardFile, parse
 from cachecd.disk.publish import Name
-from cachecd.disk.sidecar import Head, holds, read_head
+from cachecd.disk.sidecar import Encoded, Head, as_stored, holds, read_head
 from cachecd.disk.snapshot import read_snapshot
-from cachecd.errors import LostError
-from cachecd.model import Cursor, Shape, ShardFacts, ShardFound, encoded
+from cachecd.errors import DamagedError, LostError
+from cachecd.model import Cursor, Excluded, Shape, ShardFacts, ShardFound
 
 _DATA, _SIDECAR = DATA, DATA + SIDECAR
 # Shards of a stream that are retired while older ones are leased: more are no gap, but somebody's copies.
@@ -52,16 +52,15 @@ def take_inventory(
     shape: Shape,
     state: State,
     leased: Collection[Name],
-    excluded: Collection[str] = (),
+    excluded: Mapping[str, frozenset[str]] = {},
     progress: Callable[[int], None] = lambda read: None,
 ) -> Inventory:
-    """Inspects every file in `shards/`. `leased`: every version that a lease names. `excluded`: the
-    excluded keys of the dataset. `progress` is called with the number of sidecars read so far.
+    """Inspects every file in `shards/`. `leased`: every version that a lease names. `excluded`: what
+    is excluded from the dataset. `progress` is called with the number of sidecars read so far.
 
     DiskError: the disk refuses to read. A start fails then, because sound shards would seem lost.
     """
-    keys = frozenset(map(encoded, excluded))
-    return _Inspection(layout, shape, leased, keys, progress).take(state)
+    return _Inspection(layout, shape, leased, as_stored(excluded), progress).take(state)
 
 
 def remove_leftovers(layout: GenerationLayout, inventory: Inventory, state: State) -> State:
@@ -79,18 +78,18 @@ def remove_leftovers(layout: GenerationLayout, inventory: Inventory, state: Stat
 
 
 def find_holders(
-    layout: GenerationLayout, keys: Collection[str], proceed: Callable[[], None] = lambda: None
+    layout: GenerationLayout, excluded: Excluded, proceed: Callable[[], None] = lambda: None
 ) -> list[Name]:
-    """Returns all versions of shards that have a record of one of these keys. A shard whose sidecar is lost
-    is returned too, because it may have such a record. `proceed` is called before each shard; an error that
-    it raises ends the search. DiskError."""
-    wanted, files, holders = frozenset(map(encoded, keys)), _Files(), []
+    """Returns all versions of shards that have an excluded record. A shard whose sidecar or records are
+    damaged is returned too, because it may have such a record. `proceed` is called before each shard; an
+    error that it raises ends the search. DiskError."""
+    wanted, files, holders = as_stored(excluded), _Files(), []
     files.read(layout)
     for name in sorted({*files.allocated, *((number, 0) for number in files.plain_sidecars)}):
         proceed()
         try:
             holder = holds(layout.sidecar(*name), wanted)
-        except LostError:
+        except DamagedError:
             holder = True
         if holder:
             holders.append(name)
@@ -224,7 +223,7 @@ class _Inspection:
     _layout: GenerationLayout
     _shape: Shape
     _leased: Collection[Name]
-    _excluded: frozenset[bytes]
+    _excluded: Encoded
     _progress: Callable[[int], None]
     _files: _Files = field(default_factory=_Files)
     _shards: list[ShardFound] = field(default_factory=list)
@@ -333,6 +332,8 @@ class _Inspection:
             excluded = self._excluded and holds(self._layout.sidecar(*name), self._excluded)
         except LostError:
             return "lost"
+        except DamagedError:
+            return "damaged"
         return "excluded" if excluded else "damaged"
 
     def _add(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from cachecd.listing.permutation import BlockOrder
 from cachecd.listing.table import MOST_AT_ONCE, Table
-from cachecd.model import Shape, Unit
+from cachecd.model import Shape, Unit, less_excluded
 
 More = Literal["listed", "end"]
 
@@ -34,12 +34,12 @@ def units_of(
     block: int,
     place: int,
     count: int = MOST_AT_ONCE,
-    excluded: Container[str] = frozenset(),
+    excluded: Mapping[str, frozenset[str]] = {},
 ) -> Page:
     """Returns the next units of a stream from (block, place) on: at most `count`, all from one block.
     `count` is at most MOST_AT_ONCE. A place behind a block's last unit means the next block's first unit.
 
-    Only synced blocks are read. `excluded`: keys that are not fed. DiskError, DamagedError.
+    Only synced blocks are read. `excluded` is not fed. DiskError, DamagedError.
     """
     ends = table.ends
     while block < len(ends) and place >= shape.units_in(stream, block, ends):
@@ -49,7 +49,7 @@ def units_of(
     last = min(place + count, shape.units_in(stream, block, ends))
     order = BlockOrder(shape.seed, block, ends)
     numbers = [order.unit(shape.g_of(stream, block, p, ends)) for p in range(place, last)]
-    units = tuple(None if unit.key in excluded else unit for unit in table.units(numbers))
+    units = tuple(less_excluded(unit, excluded) for unit in table.units(numbers))
     following = shape.units_of(stream, ends) - shape.units_of(stream, ends[: block + 1])
     more = following or last < shape.units_in(stream, block, ends)
     return Page(block, place, units, "listed" if more else "end")

@@ -151,11 +151,12 @@ class RemakeShard(NamedTuple):
 
 
 class WriteExclusion(NamedTuple):
-    """Append keys to excluded.jsonl, durably, as an exclusion of this name."""
+    """Append keys to excluded.jsonl, or samples of a key, durably, as an exclusion of this name."""
 
     exclusion: str
     dataset: str
     keys: tuple[str, ...]
+    samples: tuple[str, ...] = ()
 
 
 class FindHolders(NamedTuple):

@@ -235,11 +235,12 @@ class RemakeFailed(NamedTuple):
 
 
 class ExcludeAsked(NamedTuple):
-    """A person excludes keys from a dataset."""
+    """A person excludes keys from a dataset, or samples of a key."""
 
     request: str
     dataset: str
     keys: tuple[str, ...]
+    samples: tuple[str, ...] = ()
 
 
 class HoldersFound(NamedTuple):

@@ -99,7 +99,7 @@ class Repairs:
     def exclude(self, event: ExcludeAsked) -> None:
         exclusion = self._new_name()
         self._exclusions[exclusion] = event.request
-        self._out.append(do.WriteExclusion(exclusion, event.dataset, event.keys))
+        self._out.append(do.WriteExclusion(exclusion, *event[1:]))
 
     def holders(self, event: HoldersFound) -> None:
         """Takes the shards that hold a record of an exclusion out of new sets, which needs no mark: a start

@@ -16,11 +16,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from cachecd_client.errors import ProtocolVersionError
+from cachecd_client.errors import CallerError, ProtocolVersionError
 
 MAJOR, MINOR = 1, 0
 VERSION_FRAME = f"cachecd/{MAJOR}.{MINOR}".encode()
@@ -101,13 +102,23 @@ class AskStatus:
 
 @dataclass(frozen=True, slots=True)
 class Exclude:
-    """Excludes all records of these keys from the dataset, for good. Idempotent. `ahead`: also keys that
-    no object has; otherwise they are refused once the source is listed."""
+    """Excludes all records of these keys from the dataset, for good; or these samples of a single key.
+    Idempotent. `ahead`: also keys that no object or sample has; otherwise they are refused once that is
+    known."""
 
     id: str
     dataset: str
     keys: list[str]
     ahead: bool
+    samples: list[str] = field(default_factory=list)
+
+
+def sample_names(samples: Sequence[str | bytes]) -> list[str]:
+    """The samples as Exclude names them: bytes that are not UTF-8 are escapes. CallerError for a text
+    instead of a list of texts."""
+    if isinstance(samples, (str, bytes)):
+        raise CallerError(f"samples={samples!r}, expected a list of names: [{samples!r}]")
+    return [os.fsencode(sample).decode("utf-8", "backslashreplace") for sample in samples]
 
 
 @dataclass(frozen=True, slots=True)

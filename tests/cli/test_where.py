@@ -10,8 +10,9 @@ from cachecd.cli.where import find_origin
 from cachecd.disk import publish
 from cachecd.disk.identity import Generation, write_generation
 from cachecd.disk.layout import Layout
+from cachecd_client._core import ShardWriter, encode_example
 from cachecd_client.errors import CallerError
-from tests.disk.shards import directory, make, write
+from tests.disk.shards import directory, make, payload, write
 
 NAME = "0123456789abcdef"
 
@@ -82,16 +83,90 @@ def test_a_place_in_another_form_is_exit_2(cachecd, tmp_path, place):
 
 
 def test_every_copy_of_an_object_is_found(cachecd, shards, tmp_path):
-    done = cachecd("erased", "key-1-0", "--dir", tmp_path)
+    done = cachecd("erased", "train", "key-1-0", "--dir", tmp_path)
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
-        f"{shards.shard(1)}: holds a record of the object",
-        "1 shards may hold records of the object",
+        f"{shards.shard(1)}: holds a record",
+        "1 shards may hold such records",
     ]
-    publish.copy_without(shards, 1, 0, [b"key-1-0"])
+    publish.copy_without(shards, 1, 0, {b"key-1-0": frozenset()})
     publish.publish(shards, 1, 1)
-    assert cachecd("erased", "key-1-0", "--dir", tmp_path).returncode == 1, "version 0 is there"
+    done = cachecd("erased", "train", "key-1-0", "--dir", tmp_path)
+    assert done.returncode == 1, "version 0 is there"
     publish.unlink(shards, [(1, 0)])
-    done = cachecd("erased", "key-1-0", "--dir", tmp_path, "--json")
+    done = cachecd("erased", "train", "key-1-0", "--dir", tmp_path, "--json")
     assert done.returncode == 0
-    assert json.loads(done.stdout) == {"key": "key-1-0", "copies": []}
+    asked = {"dataset": "train", "keys": ["key-1-0"], "samples": []}
+    assert json.loads(done.stdout) == {**asked, "copies": [], "unfinished": 0}
+
+
+def test_every_copy_of_a_sample_is_found_by_its_bytes(cachecd, shards, tmp_path):
+    """In versions, other generations and datasets, damaged shards, and those that are being written."""
+
+    def erased(*samples: str) -> list[str]:
+        options = [option for sample in samples for option in ("--sample", sample)]
+        done = cachecd("erased", "train", "key-1-0", *options, "--dir", tmp_path)
+        assert done.returncode == (1 if "may hold such records" in done.stdout else 0)
+        return done.stdout.splitlines()
+
+    assert erased("3", "4") == ["no copy is left under these names"]
+    assert erased("3", "2") == [
+        f"{shards.shard(1)}: holds a record",
+        "1 shards may hold such records",
+    ]
+    publish.copy_without(shards, 1, 0, {b"key-1-0": frozenset({"2"})})
+    publish.publish(shards, 1, 1)
+    publish.mark_retired(shards, [(1, 1)])
+    assert erased("2")[:-1] == [f"{shards.shard(1)}: holds a record"]
+    publish.unlink(shards, [(1, 0)])
+    assert erased("2") == ["no copy is left under these names"]
+
+    older, other = (Layout(tmp_path).generation(name, "f" * 16) for name in ("train", "val"))
+    for layout in (older, other):
+        layout.shards.mkdir(parents=True)
+        make(layout, 1)
+    assert erased("2")[:-1] == [
+        f"{older.shard(1)}: holds a record",
+        f"{other.shard(1)}: holds a record in val",
+    ]
+    publish.unlink(other, [(1, 0)])
+    content = bytearray(older.shard(1).read_bytes())
+    content[40] ^= 1
+    older.shard(1).write_bytes(content)
+    assert "may hold a record: " in erased("3")[0]
+    publish.unlink(older, [(1, 0)])
+
+    writer = ShardWriter(str(shards.temporary(9)), 1 << 20)
+    for record in range(3):
+        writer.append(payload(9, record), 9, record)
+    assert erased("3") == [
+        "no copy is left under these names in finished shards; 1 shards are being written: none of them is "
+        "published with a record that is excluded"
+    ]
+    writer.finish("{}")
+    shards.temporary_sidecar(9).unlink()
+    assert erased("2")[:-1] == [
+        f"{shards.temporary(9)}: has a record of this name, and is being written"
+    ]
+    shards.temporary(9).unlink()
+    write(shards, 9, units=[(1, "key-1-0")])
+    assert erased("2")[:-1] == [f"{shards.temporary(9)}: holds a record"]
+    shards.temporary(9).unlink()
+    shards.temporary_sidecar(9).unlink()
+    write_nameless(shards, 9, "key-1-0")
+    assert erased("2")[:-1] == [f"{shards.shard(9)}: holds a record"], "a record without a name"
+
+
+def write_nameless(layout, number, key):
+    writer = ShardWriter(str(layout.temporary(number)), 1 << 20)
+    writer.describe(1, key.encode(), 0, b"")
+    writer.append(encode_example({"text": "x"}), 1, 0)
+    writer.finish("{}")
+    publish.publish(layout, number)
+
+
+def test_samples_of_several_objects_are_exit_2(cachecd, tmp_path):
+    for command in ("erased", "exclude"):
+        done = cachecd(command, "train", "a", "b", "--sample", "1")
+        assert done.returncode == 2
+        assert "--sample with 2 objects, expected one object" in done.stderr

@@ -50,8 +50,8 @@ class Directory:
     def start(self) -> None:
         self.work = DiskWork(self.layout, ExcludedFile(self.layout.excluded))
 
-    def exclude(self, name: str, *keys: str) -> None:
-        self.work.write(do.WriteExclusion(name, NAME.dataset, keys))
+    def exclude(self, name: str, *keys: str, samples: tuple[str, ...] = ()) -> None:
+        self.work.write(do.WriteExclusion(name, NAME.dataset, keys, samples))
 
     def text(self, path: Path) -> Any:
         return json.loads(path.read_text())

@@ -7,6 +7,8 @@ import os
 import pytest
 
 from cachecd.daemon.manifest import decode_manifest, encode_manifest
+from cachecd.disk.publish import publish
+from cachecd.model import Lane
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from tests.daemon.directories import NAME, Directory, lease, stream
@@ -25,6 +27,19 @@ def test_sealed_shard_with_an_excluded_record_is_refused_until_discarded(disk):
     assert tree(disk.generation) == ["0000000003.new", "0000000003.new.idx"]
     disk.work.discard(stream(0), [3])
     assert tree(disk.generation) == []
+
+
+def test_sealed_shard_is_refused_only_if_it_has_the_excluded_sample(disk):
+    write(disk.generation, 3)
+    write(disk.generation, 6)
+    disk.exclude("e1", "key-3-1", samples=("3",))
+    disk.exclude("e2", "key-6-1", samples=("0", "2"))
+    for _ in range(2):  # also after a restart
+        refused = disk.work.write(do.PublishShard(stream(0), 6))
+        assert refused == [ev.PublishRefused(stream(0), 6)]
+        disk.start()
+    [published] = disk.work.write(do.PublishShard(stream(0), 3))
+    assert isinstance(published, ev.Published)
 
 
 def test_exclusion_is_in_force_after_a_restart(disk):
@@ -133,6 +148,37 @@ def test_holders_are_found_in_every_generation_of_the_dataset(disk):
     disk.work.write(do.FinishExclusion("e1"))
     disk.start()
     assert disk.work.excluded.unfinished == ()
+
+
+def test_open_exclusion_of_samples_is_taken_up_by_a_start(disk):
+    make(disk.generation, 0, 3, 6)
+    data = bytearray(disk.generation.shard(6).read_bytes())
+    data[40] ^= 1
+    disk.generation.shard(6).write_bytes(data)
+    disk.exclude("e1", "key-3-0", samples=("1",))
+    disk.exclude("e2", "key-6-0", samples=("9",))
+    for _ in range(2):
+        [found] = disk.work.search(do.FindHolders("e1"))
+        assert found.holders == ((NAME, 3, 0),)
+        [found] = disk.work.search(do.FindHolders("e2"))
+        assert found.holders == ((NAME, 6, 0),), "its damaged record may be the sample"
+        disk.start()  # the daemon was killed before the second line
+    [remade] = disk.work.search(do.RemakeShard(NAME, 3, 0, local=True, drop=False))
+    assert remade.facts.records == 5
+
+
+def test_shards_tell_the_samples_of_an_object_and_whether_they_cover_it(disk):
+    make(disk.generation, 3)
+    write(disk.generation, 0, lanes=(Lane(0, 0, 1, 5, 100, 3, 10),))
+    publish(disk.generation, 0)
+    names = {"0", "1", "2"}
+    assert disk.work.held_samples(["train"], "key-3-0", False) == (names, True)
+    assert disk.work.held_samples(["train"], "key-0-1", False) == (names, False)
+    assert disk.work.held_samples(["train"], "key-0-1", True) == (names, True)
+    for datasets, key in ((["val"], "key-3-0"), (["train"], "key-9-0")):
+        assert disk.work.held_samples(datasets, key, True) == (set(), False)
+    disk.generation.shard(3).write_bytes(b"damaged")
+    assert disk.work.held_samples(["train"], "key-3-0", False)[1] is False
 
 
 def test_damaged_shard_cannot_be_copied(disk):

@@ -106,6 +106,21 @@ async def test_excluded_key_is_in_no_later_set(root):
     assert os.listdir(life.dir / "leases")
 
 
+async def test_sample_that_is_excluded_while_its_tar_is_read_is_in_no_later_set(root):
+    """Workers have the tars in hand without the exclusion: what they seal then is not published."""
+    async with Life(config(root, LIMIT, SHARD)) as life:
+        generation = life.loop.policy.datasets["train"].generation
+        await until(lambda: generation.table.num_live > 2)
+        for tar in range(TARS):
+            await life.ask(ev.ExcludeAsked("x", "train", (f"{tar:03d}.tar",), ("004", "015")))
+        await until(lambda: is_whole(life) and not generation.repairs)
+        found = names(life.shards(await life.acquire()))
+        assert set(found.values()) == {1}
+        assert {ordinal for _, ordinal in found} == {*range(MEMBERS)} - {4, 15}
+        assert len(found) == TARS * (MEMBERS - 2)
+        assert life.loop.status()["datasets"]["train"]["skipped"]["records"] == 0
+
+
 async def test_work_that_fails_otherwise_than_expected_is_done_again(root, monkeypatch):
     monkeypatch.setattr(loop, "_PAUSE", 0.01)
     failures = {"keep": [ZeroDivisionError(), DiskError("EIO")], "_measure": [ZeroDivisionError()]}

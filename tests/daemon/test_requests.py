@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -13,9 +14,12 @@ from typing import Any
 import pytest
 
 from cachecd.daemon.requests import Requests
+from cachecd.disk.sidecar import sample_at
+from cachecd.errors import DamagedError
 from cachecd_client import protocol
+from cachecd_client._core import Sidecar
 from tests.daemon.life import READ_LOCK, Life, config
-from tests.daemon.test_lives import LIMIT, SHARD, is_whole, root, until
+from tests.daemon.test_lives import LIMIT, MEMBERS, SHARD, TARS, is_whole, root, until
 
 assert root  # a fixture
 
@@ -151,7 +155,7 @@ async def test_key_that_no_object_has_is_refused_unless_it_is_excluded_ahead(ben
     assert refused.code == "unknown-key"
     assert "no object of train has the key '00015', nor 1 other keys" in refused.message
     assert "as '000.tar', '001.tar'" in refused.message
-    assert not bench.life.loop._started.work.excluded_keys("train")
+    assert not bench.life.loop.work.excluded.of("train")
     assert isinstance(await bench.ask(protocol.Exclude, "train", ["x"], True), protocol.Done)
     again = await bench.ask(protocol.Exclude, "train", ["x"], False)
     assert isinstance(again, protocol.Done), "it was excluded before"
@@ -174,7 +178,7 @@ async def test_long_search_for_a_key_goes_on_and_its_result_is_for_the_next_requ
         await found.wait()
         return set(keys), ["y"]
 
-    monkeypatch.setattr(bench.life.loop, "unknown", unknown)
+    monkeypatch.setattr(bench.requests, "_unknown", unknown)
     for _ in range(2):
         waiting = await bench.ask(protocol.Exclude, "train", ["x"], False)
         assert waiting.reason == "shards are searched for keys that are not listed"
@@ -183,15 +187,113 @@ async def test_long_search_for_a_key_goes_on_and_its_result_is_for_the_next_requ
     assert len(searches) == 1
 
 
+def samples_in(bench: Bench) -> Counter[tuple[str, str]]:
+    """(object, sample) of each record in files of shards; nothing while one of them is being removed."""
+    found = Counter[tuple[str, str]]()
+    try:
+        for path in bench.life.dir.glob("datasets/*/*/shards/*.tfrecord.idx"):
+            sidecar = Sidecar.read(str(path))
+            records = zip(sidecar.indices.tolist(), sidecar.offsets.tolist(), strict=True)
+            for index, offset in records:
+                found[sidecar.table[index][1].decode(), sample_at(path, offset)] += 1
+    except (FileNotFoundError, DamagedError):
+        return Counter()
+    return found
+
+
+def sidecars_of(root: Path, key: bytes) -> list[Path]:
+    """The sidecars of the shards that have records of an object."""
+    paths = (root / "cache").glob("datasets/*/*/shards/*.tfrecord.idx")
+    return [p for p in paths if any(key == row[1] for row in Sidecar.read(str(p)).table)]
+
+
+async def excluded(bench: Bench, key: str, *samples: str, ahead: bool = False) -> Any:
+    return await bench.ask(protocol.Exclude, "train", [key], ahead, list(samples))
+
+
+async def test_excluded_samples_leave_all_shards_and_never_come_back(root, opened):
+    """Neither with a shard that is made again from the source, nor with a supplement, nor a restart."""
+    every = Counter({(f"{t:03d}.tar", f"{n:03d}"): 1 for t in range(TARS) for n in range(MEMBERS)})
+    async with opened() as bench:
+        assert samples_in(bench) == every
+        unknown = await excluded(bench, "007.tar", "003", "0065", "x")
+        assert unknown.code == "unknown-key"
+        assert (
+            "no sample of '007.tar' in the shards has the key '0065', nor 1 other keys: samples are named "
+            "by __key__, as '006', '007', '008'. Nothing was excluded. --ahead" in unknown.message
+        )
+        for _ in range(2):
+            assert isinstance(await excluded(bench, "007.tar", "003", "004"), protocol.Done)
+        assert isinstance(await excluded(bench, "007.tar", "x", ahead=True), protocol.Done)
+        text = (bench.life.dir / "excluded.jsonl").read_text()
+        assert text.count('"003"') == text.count('"x"') == 1
+        left = every - Counter([("007.tar", "003"), ("007.tar", "004")])
+        gen = bench.life.loop.policy.datasets["train"].generation
+        await until(lambda: not gen.repairs and samples_in(bench) == left)
+
+        path = sidecars_of(root, b"007.tar")[0]
+        shard = path.with_suffix("")
+        shard.write_bytes(bytes([shard.read_bytes()[0] ^ 1]) + shard.read_bytes()[1:])
+        number = int(path.name[:10])
+        version = gen.table.facts(number).version
+        damaged = gen.id.name, number, version, 0, "bad CRC"
+        assert isinstance(await bench.ask(protocol.ReportCorrupt, "train", *damaged), protocol.Done)
+        await until(lambda: gen.table.facts(number).version > version and not gen.repairs)
+        assert samples_in(bench) == left
+    for path in sidecars_of(root, b"007.tar"):
+        path.write_bytes(b"damaged")  # a start retires the shard, and its records are fetched again
+    async with opened() as bench:
+        await until(lambda: samples_in(bench) == left)
+        assert isinstance(await excluded(bench, "007.tar", "003"), protocol.Done)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "why"),
+    [
+        ({"transform": ["tests.sampler.steps:nameless"]}, "have no names: source.transform drops"),
+        (
+            {"source": {"format": "files"}},
+            "train has format files: only samples of a tar have names",
+        ),
+    ],
+)
+async def test_samples_are_refused_where_no_shard_can_be_searched(root, opened, dataset, why):
+    source = {"url": f"file://{root}/src", "format": "webdataset"} | dataset.get("source", {})
+    async with opened(**{**dataset, "source": source}) as bench:
+        for ahead in (False, True):
+            refused = await excluded(bench, "007.tar", "003", ahead=ahead)
+            assert refused.code == "bad-request"
+            assert why in refused.message
+            assert "Nothing was excluded" in refused.message
+        two = await bench.ask(protocol.Exclude, "train", ["007.tar", "8.tar"], False, ["003"])
+        assert "expected samples of one" in two.message
+        assert not bench.life.loop.work.excluded.of("train")
+
+
+@pytest.mark.parametrize("steps", [None, ["tests.sampler.steps:remember"]])
+async def test_sample_of_a_part_of_a_tar_is_unknown_only_if_a_transform_may_rename_it(
+    opened, steps, monkeypatch
+):
+    async with opened(transform=steps) as bench:
+        work = bench.life.loop.work
+
+        def held_samples(sides: Any, key: str, is_renamed: bool) -> tuple[set[str], bool]:
+            return {"a"}, is_renamed
+
+        monkeypatch.setattr(type(work), "held_samples", staticmethod(held_samples))
+        reply = await excluded(bench, "007.tar", "x")
+        assert isinstance(reply, protocol.Refused if steps else protocol.Done)
+
+
 async def test_exclusion_holds_for_both_sides_of_a_split(opened):
     async with opened(split={"eval": 0.2}) as bench:
-        assert bench.life.loop.sides("train") == ["train", "train-eval"]
-        assert bench.life.loop.sides("train-eval") == ["train", "train-eval"]
+        assert bench.requests._sides("train") == ["train", "train-eval"]
+        assert bench.requests._sides("train-eval") == ["train", "train-eval"]
         assert isinstance(
             await bench.ask(protocol.Exclude, "train-eval", ["007.tar"], False), protocol.Done
         )
-        work = bench.life.loop._started.work
-        assert work.excluded_keys("train") == work.excluded_keys("train-eval") == {"007.tar"}
+        excluded = bench.life.loop.work.excluded
+        assert excluded.of("train") == excluded.of("train-eval") == {"007.tar": frozenset()}
 
 
 async def test_report_of_a_sound_shard_and_of_an_unknown_one_are_answered(bench):

@@ -27,7 +27,9 @@ def cursor(number: int) -> Cursor:
 
 
 def payload(unit: int, record: int) -> bytes:
-    return f"record {record} of unit {unit} ".encode() * 20
+    """A sample of a tar; its name is the record's number."""
+    text = f"record {record} of unit {unit} ".encode() * 20
+    return _core.encode_example({"__key__": f"{record}", "text": text})
 
 
 def write(

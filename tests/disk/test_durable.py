@@ -49,9 +49,9 @@ def test_exclusions_are_read_back(tmp_path):
     file.add(DOG)
     file.finish("x2")
     for found in (file, ExcludedFile(path)):
-        assert found.keys("train") == set(DOG.keys)
-        assert found.keys("val") == {"cat/1.jpg"}
-        assert found.keys("other") == set()
+        assert found.of("train").keys() == set(DOG.keys)
+        assert found.of("val") == {"cat/1.jpg": set()}
+        assert found.of("other") == {}
         assert found.unfinished == (DOG,)
     assert len(path.read_bytes().splitlines()) == 3
 
@@ -68,6 +68,22 @@ def test_exclusion_cut_by_a_power_failure_is_none(tmp_path):
         assert again.unfinished == (DOG,)
         again.add(CAT)
         assert ExcludedFile(path).unfinished == (DOG, CAT)
+
+
+def test_excluded_samples_add_up_until_their_object_is_excluded(tmp_path):
+    path = tmp_path / "excluded.jsonl"
+    file, two = ExcludedFile(path), frozenset({"a", "b\\xff"})
+    file.add(Exclusion("x1", "train", ("0.tar",), ("a",)))
+    file.add(Exclusion("x2", "train", ("0.tar",), ("b\\xff",)))
+    for found in (file, ExcludedFile(path)):
+        assert found.of("train") == {"0.tar": two}
+        assert found.are_done("train", {"0.tar": two}, ["x1", "x2"])
+        assert not found.are_done("train", {"0.tar": two}, ["x1"])
+        for more in ({"a", "c"}, ()):
+            assert not found.are_done("train", {"0.tar": frozenset(more)}, ["x1", "x2"])
+    file.add(Exclusion("x3", "train", ("0.tar",)))
+    file.add(Exclusion("x4", "train", ("0.tar",), ("c",)))
+    assert ExcludedFile(path).of("train") == {"0.tar": set()}
 
 
 # --- the snapshot

@@ -67,7 +67,7 @@ def test_copy_lacks_the_excluded_records_only(layout):
     write(layout, 4, units=[(7, "a"), (8, "b"), (9, "c")], records=4)
     publish.publish(layout, 4)
     before = _core.Sidecar.read(str(layout.sidecar(4)))
-    publish.copy_without(layout, 4, 0, {b"b"})
+    publish.copy_without(layout, 4, 0, {b"b": frozenset()})
     assert publish.publish(layout, 4, 1) <= publish.allocated(layout, 4, 0)
     every = contents(layout, 4)
     assert contents(layout, 4, 1) == [row for row in every if row[0] != 8]
@@ -82,6 +82,16 @@ def test_copy_lacks_the_excluded_records_only(layout):
     assert payload(8, 0) not in layout.shard(4, 1).read_bytes()
 
 
+def test_copy_lacks_the_excluded_samples_of_their_object_only(layout):
+    write(layout, 4, units=[(7, "a"), (8, "b")], records=4)
+    publish.publish(layout, 4)
+    publish.copy_without(layout, 4, 0, {b"b": frozenset({"1", "3", "9"})})
+    publish.publish(layout, 4, 1)
+    left = [row for row in contents(layout, 4) if row[:2] not in ((8, 1), (8, 3))]
+    assert contents(layout, 4, 1) == left
+    assert payload(8, 3) not in layout.shard(4, 1).read_bytes()
+
+
 @pytest.mark.parametrize("place", [5, -1])
 def test_corrupt_record_is_never_copied(layout, place):
     make(layout, 4)
@@ -89,11 +99,13 @@ def test_corrupt_record_is_never_copied(layout, place):
     content[place] ^= 1
     layout.shard(4).write_bytes(content)
     with pytest.raises(DamagedError):
-        publish.copy_without(layout, 4, 0, {b"other"})
+        publish.copy_without(layout, 4, 0, {b"other": frozenset()})
     assert not layout.temporary(4, 1).exists()
+    with pytest.raises(DamagedError):
+        publish.copy_without(layout, 4, 0, {b"key-4-0": frozenset("9"), b"key-4-1": frozenset("9")})
     layout.sidecar(4).write_bytes(b"damaged")
     with pytest.raises(DamagedError):
-        publish.copy_without(layout, 4, 0, {b"other"})
+        publish.copy_without(layout, 4, 0, {b"other": frozenset()})
 
 
 @pytest.mark.parametrize("place", [".", "shards"])

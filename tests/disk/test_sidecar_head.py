@@ -39,9 +39,9 @@ def test_cursors_and_skipped_units_are_read(layout):
     assert head.digest == sealed.digest != 0
     assert (head.ended, head.passed) == (1, 5)
     assert occupied == sealed.allocated
-    assert holds(layout.sidecar(0), {b"a"})
-    assert holds(layout.sidecar(0), {"\udcff".encode("utf-8", "surrogatepass")})
-    assert not holds(layout.sidecar(0), {b"b"})
+    assert holds(layout.sidecar(0), {b"a": frozenset()})
+    assert holds(layout.sidecar(0), {"\udcff".encode("utf-8", "surrogatepass"): frozenset()})
+    assert not holds(layout.sidecar(0), {b"b": frozenset()})
 
 
 @pytest.mark.parametrize("place", [8, 60, 100])

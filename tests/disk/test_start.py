@@ -20,7 +20,9 @@ def layout(tmp_path):
 
 
 def start(layout, leased=(), state=None, excluded=()):
-    return take_inventory(layout, SHAPE, state or State(), leased, excluded)
+    return take_inventory(
+        layout, SHAPE, state or State(), leased, dict.fromkeys(excluded, frozenset())
+    )
 
 
 def statuses(found):
@@ -94,6 +96,20 @@ def test_damaged_newest_sidecar_gives_no_cursor_and_uses_its_number(layout):
     found = start(layout)
     assert statuses(found) == {(0, 0): "live", (3, 0): "lost"}
     assert found.heads[0] == (2, cursor(3))
+
+
+def test_quarantined_shard_has_an_excluded_sample_if_its_bytes_have_it(layout):
+    make(layout, 0, 3, 6)
+    for number in (0, 3, 6):
+        publish.mark_bad(layout, number, 0)
+    data = bytearray(layout.shard(6).read_bytes())
+    data[40] ^= 1
+    layout.shard(6).write_bytes(data)
+    excluded = {key: frozenset({"2"}) for key in ("key-3-1", "key-6-0")}
+    found = take_inventory(layout, SHAPE, State(), (), excluded)
+    assert statuses(found) == {(0, 0): "damaged", (3, 0): "excluded", (6, 0): "damaged"}
+    assert find_holders(layout, excluded) == [(3, 0), (6, 0)], "damaged: it may have the sample"
+    assert find_holders(layout, {"key-0-0": frozenset({"3"})}) == []
 
 
 def test_quarantined_shard_is_to_be_made_again(layout):
@@ -185,8 +201,13 @@ def test_holders_of_keys_are_found(layout):
     layout.sidecar(9).write_bytes(b"damaged")
     make(layout, 12)
     layout.sidecar(12).unlink()
-    assert find_holders(layout, {"b"}) == [(0, 0), (9, 0), (12, 0)]
-    assert find_holders(layout, {"\udcff", "a"}) == [(0, 0), (3, 0), (9, 0), (12, 0)]
+    assert find_holders(layout, dict.fromkeys("b", frozenset())) == [(0, 0), (9, 0), (12, 0)]
+    assert find_holders(layout, dict.fromkeys("\udcffa", frozenset())) == [
+        (0, 0),
+        (3, 0),
+        (9, 0),
+        (12, 0),
+    ]
 
 
 def test_mark_on_a_shard_with_a_rotten_unit_table_loses_the_shard(layout):
@@ -196,7 +217,10 @@ def test_mark_on_a_shard_with_a_rotten_unit_table_loses_the_shard(layout):
     at = sidecar.index(b"key-0-1")
     sidecar[at] ^= 4
     layout.sidecar(0).write_bytes(sidecar)
-    assert statuses(start(layout, excluded={"key"})) == {(0, 0): "lost", (3, 0): "live"}
+    assert statuses(start(layout, excluded={"key"})) == {
+        (0, 0): "lost",
+        (3, 0): "live",
+    }
 
 
 def test_cursor_of_a_stream_outlives_its_last_shard(layout):

@@ -23,11 +23,13 @@ def table(tmp_path_factory):
     table.close()
 
 
-def walk(table, shape, stream, count, excluded=frozenset()):
+def walk(table, shape, stream, count, excluded=()):
     """All units of a stream, and their places."""
     found, block, place = [], 0, 0
     while True:
-        page = units_of(table, shape, stream, block, place, count, excluded)
+        page = units_of(
+            table, shape, stream, block, place, count, dict.fromkeys(excluded, frozenset())
+        )
         assert len(page.units) <= count
         found += [((page.block, page.place + n), unit) for n, unit in enumerate(page.units)]
         if page.more == "end":

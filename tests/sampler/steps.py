@@ -22,6 +22,10 @@ def remember(record: Record) -> Record:
     return record
 
 
+def nameless(record: Record) -> Record:
+    return {name: value for name, value in record.items() if name != "__key__"}
+
+
 def twice(record: Record) -> Iterator[Record]:
     for variant in range(2):
         yield {**record, "variant": variant}

@@ -6,12 +6,15 @@ import gzip
 import io
 import tarfile
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from cachecd.config import DatasetConfig
 from cachecd.model import Unit
+from cachecd.sampler.sources import open_source
 from cachecd_client._core import decode_example, encode_example
 from tests.contracts.source import Bench, Shard, SourceContract
 
@@ -209,6 +212,28 @@ class TestWebDataset(SourceContract):
         [shard] = bench.pour([archive(((f"{key}.jpg", b"1") for key in keys), "gnu")])
         expected = [key.encode("utf-8", "surrogateescape") for key in keys]
         assert [record["__key__"] for record in decoded(shard)] == expected
+
+    @pytest.mark.parametrize("steps", [None, ["tests.sampler.steps:twice"]])
+    def test_excluded_samples_take_their_ordinals_and_are_not_skipped(self, tmp_path, steps):
+        """Also a sample that cannot be used, and with a transform that makes several records of each."""
+        config = DatasetConfig.model_validate({**CONFIG, "transform": steps})
+        members = [(f"{key}.jpg", b"1") for key in ("a", "b", "odd", "odd", "not \udce9", "c")]
+        body = archive(members, "gnu")
+        unit = Unit(0, "0.tar", len(body), excluded=("b", "not \\xe9", "odd"))
+        bench = Bench(open_source(config, ()), tmp_path)
+        [whole] = bench.pour([body])
+        assert bench.passed == ["0000: odd"]
+        bench.passed.clear()
+        [shard] = bench.pour_slices([unit], [body])
+        named = zip(whole.records, decoded(whole), strict=True)
+        assert shard.records == [row for row, record in named if record["__key__"] in b"ac"]
+        assert shard.records[-1][1] == (8 if steps else 4)
+        assert (bench.passed, bench.set_aside) == ([], {})
+        bench.source = open_source(config, ())
+        for record in range(len(whole.records) + 1):  # a stream goes on within the unit
+            rest = [row for row in shard.records if row[1] >= record]
+            poured = bench.pour_slices([replace(unit, record=record)], [body])
+            assert [row for one in poured for row in one.records] == rest
 
     # --- the archive
 

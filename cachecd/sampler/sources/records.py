@@ -8,12 +8,11 @@ from contextlib import aclosing
 from typing import Any
 
 from cachecd.errors import RecordError, UnitError
-from cachecd.model import Unit
+from cachecd.model import SAMPLE, Unit, sample_name
 from cachecd.sampler.draft import Draft
 from cachecd.sampler.sources.content import Content, whole
 from cachecd_client.schema import Schema
 
-KEY = "__key__"  # the feature that names a sample
 Record = Mapping[str, Any]
 Transform = Callable[[Record], Iterable[Record]]
 
@@ -77,6 +76,7 @@ class Records:
             shard.full = True  # need not be fetched to know that it does not fit
             yield unit.record, unit.offset
         done = unit.record if unit.offset else 0
+        excluded = frozenset(unit.excluded)
         if shard.schema is not None and self._transform is None:
             self._format.schema = shard.schema
         async with aclosing(self._format.read(unit, content)) as records:
@@ -85,14 +85,14 @@ class Records:
                     shard.describe(self._format.schema)
                     self._format.schema = shard.schema
                 begins_at = done
-                for result in self._results(record):
+                for result in self._results(record, excluded):
                     if done >= unit.record:
                         position = done, offset if done == begins_at else 0
                         yield position
                         try:
                             if isinstance(result, RecordError):
                                 raise result
-                            while not shard.add(result, unit, done):
+                            while result is not None and not shard.add(result, unit, done):
                                 yield position
                         except RecordError as error:
                             shard.pass_over(unit, done, named(error, record))
@@ -106,19 +106,27 @@ class Records:
             made = "its transform made no record of it" if self._transform else "it has no records"
             raise UnitError(made)
 
-    def _results(self, record: Record | RecordError) -> Iterator[Record | RecordError]:
-        if self._transform is None or isinstance(record, RecordError):
-            yield record
-            return
+    def _results(
+        self, record: Record | RecordError, excluded: frozenset[str]
+    ) -> Iterator[Record | RecordError | None]:
+        """Yields the results of a record; None for each result of an excluded sample. The transform gets
+        this sample too, because its results take ordinals."""
+        is_excluded = bool(excluded) and _name_of(record) in excluded
         try:
-            yield from self._transform(record)
+            if self._transform is None or isinstance(record, RecordError):
+                yield None if is_excluded else record
+            else:
+                for result in self._transform(record):
+                    yield None if is_excluded else result
         except RecordError as error:
-            yield error
+            yield None if is_excluded else error
 
 
 def named(error: RecordError, record: Record | RecordError) -> RecordError:
     """Adds the sample's name to the error, if the record has one."""
-    if not (error.sample or isinstance(record, RecordError)):
-        key = record.get(KEY, b"")
-        error.sample = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else ""
+    error.sample = error.sample or _name_of(record)
     return error
+
+
+def _name_of(record: Record | RecordError) -> str:
+    return record.sample if isinstance(record, RecordError) else sample_name(record.get(SAMPLE))

@@ -18,11 +18,11 @@ from typing import Any
 from typing_extensions import Buffer
 
 from cachecd.errors import RecordError, UnitError
-from cachecd.model import Unit
+from cachecd.model import SAMPLE, Unit
 from cachecd.sampler.sources.content import Content
 from cachecd.sampler.sources.extensions import features
 from cachecd.sampler.sources.packed import LARGEST, unpacked
-from cachecd.sampler.sources.records import KEY, Format, named
+from cachecd.sampler.sources.records import Format, named
 from cachecd.sampler.sources.tar import Member, MemberError, Tar, shown
 
 _MOST_MEMBERS = 1000
@@ -91,7 +91,7 @@ class _Sample:
                 f"the sample has a member whose extension is {shown(name)}, expected at most "
                 f"{_LONGEST_NAME} bytes of UTF-8"
             )
-        if feature in self.files or feature == KEY:
+        if feature in self.files or feature == SAMPLE:
             raise MemberError(f"the sample has {feature!r} twice, again at byte {member.begin}")
         if len(self.files) == _MOST_MEMBERS:
             raise MemberError(
@@ -106,7 +106,7 @@ class _Sample:
         return feature
 
     def record(self) -> dict[str, Any] | RecordError:
-        record: dict[str, Any] = {KEY: self.key}
+        record: dict[str, Any] = {SAMPLE: self.key}
         if self.fault is not None:
             return named(self.fault, record)
         for name in sorted(self.files):

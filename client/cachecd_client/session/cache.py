@@ -12,7 +12,7 @@ from cachecd_client.errors import CallerError
 from cachecd_client.loader.loader import Loader
 from cachecd_client.loader.options import Options, refuse_unknown
 from cachecd_client.loader.reading import place
-from cachecd_client.protocol import AskStatus, Exclude, StatusReply, Waiting
+from cachecd_client.protocol import AskStatus, Exclude, StatusReply, Waiting, sample_names
 from cachecd_client.report.summary import Report
 from cachecd_client.runs.agreement import Agreement
 from cachecd_client.runs.epoch import Epoch
@@ -270,18 +270,23 @@ class Cache:
         assert isinstance(reply, StatusReply)
         return reply.status
 
-    def exclude(self, dataset: str, *keys: str, ahead: bool = False) -> None:
+    def exclude(
+        self, dataset: str, *keys: str, samples: Sequence[str | bytes] = (), ahead: bool = False
+    ) -> None:
         """Excludes all records of these objects (keys relative to the source's URL) from the dataset: they
-        are never fetched again, and no later lease names a shard with one of their records.
+        are never fetched again, and no later lease names a shard with one of their records. `samples`: only
+        these samples of the single object, a tar; as `__key__` in the batches names them.
 
         Returns when the exclusion survives a power failure, even if a full disk delays this; the log says
         what it waits for. A key that no object has is an UnknownKeyError, once the source is listed, and
-        then none is excluded; with `ahead` it is excluded before there is such an object.
-        UnknownDatasetError; DaemonUnreachableError.
+        then none is excluded; with `ahead` it is excluded before there is such an object. So is a sample
+        that an object does not have, once shards have all of the object. RequestError: samples cannot be
+        excluded from this dataset; the message says what to do. UnknownDatasetError;
+        DaemonUnreachableError.
         """
-        wait = Wait(dataset, None, _SEARCH_POLL)
+        wait, names = Wait(dataset, None, _SEARCH_POLL), sample_names(samples)
         while isinstance(
-            reply := self._leases.ask(Exclude(new_id(), dataset, list(keys), ahead)), Waiting
+            reply := self._leases.ask(Exclude(new_id(), dataset, list(keys), ahead, names)), Waiting
         ):
             wait.pause(reply)
 
