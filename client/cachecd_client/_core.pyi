@@ -145,7 +145,8 @@ class ShardWriter:
         appended and passed over; whether the next record that fits the schema did not fit into the shard;
         the records passed over; for some of them (ordinal, reason, feature, kind, count, more): at most 10
         of a feature and kind, of which the last has the number of the others. Feature, kind and count are
-        those in the record: kind "nothing" if it is missing, feature "" if the record is no Example. An incomplete or corrupt frame is left for the next call.
+        those in the record: kind "nothing" if it is missing, feature "" if the record is no Example. An
+        incomplete or corrupt frame is left for the next call.
         CorruptRecordError(name, base, why) if the first frame is corrupt.
         """
     def finish(self, meta: str) -> tuple[int, int]:
