@@ -95,7 +95,8 @@ class Generation:
 
     def judge(self, first: int) -> None:
         """Judges the schema by the first 1,000 records, in the order of the shards' numbers: at the latest
-        where each stream has a shard and all of these have `first` bytes, or where no more is made."""
+        where these have `first` bytes and each stream one, unless it may wait for the listing; or where no
+        more is made."""
         if self.contradiction is not None or self.shape is None:
             return
         fits = misfits = size = 0
@@ -110,11 +111,15 @@ class Generation:
                     is_last = False
                 elif j < stream.next:  # before the start
                     is_last = False
-                elif more and (self.blocks.waits or stream.feeds):
+                elif more and stream.feeds and not self.blocks.waits:
                     return
                 if fits + misfits >= _TRIAL:
                     break
-            if fits + misfits >= _TRIAL or size >= first or is_last:
+            if fits + misfits >= _TRIAL or size >= first:
+                break
+            if is_last and more and self.blocks.waits:
+                return
+            if is_last:
                 break
         self._seen.clear()
         self.contradiction = ""

@@ -162,10 +162,11 @@ def test_every_wire_form_of_a_list_is_read(feature, decoded):
     assert decode(wire(entry("x", feature))) == {"x": decoded}
 
 
-def test_the_last_of_two_entries_of_one_name_wins():
+def test_two_entries_of_one_name_are_refused_if_they_differ():
     one, two = field(3, field(1, b"\x01")), field(1, field(1, b"two"))
-    assert decode(wire(entry("x", one), entry("x", two))) == {"x": ("bytes", [b"two"])}
-    assert decode(wire(entry("x", one), entry("x", b""))) == {}
+    assert decode(wire(entry("x", two), entry("x", two))) == {"x": ("bytes", [b"two"])}
+    with pytest.raises(ValueError, match="feature 'x' is there twice, with different values"):
+        decode(wire(entry("x", one), entry("x", two)))
 
 
 # Hostile bytes
