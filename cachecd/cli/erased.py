@@ -1,4 +1,4 @@
-"""`cachecd erased DATASET KEY...`: does this disk still hold a copy of what was excluded?"""
+"""`cachecd erased [DATASET] KEY...`: does this disk still hold a copy of what was excluded?"""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ if TYPE_CHECKING:
 
 
 def command(
-    dataset: Annotated[str, typer.Argument(help="The dataset's name.")],
-    keys: Annotated[
+    arguments: Annotated[
         list[str],
-        typer.Argument(metavar="KEY...", help="The objects, by their keys under the source's URL."),
+        typer.Argument(
+            metavar="[DATASET] KEY",
+            help="The dataset's name, and the objects, by their keys under the source's URL. A single "
+            "argument is a key.",
+        ),
     ],
     samples: Samples = None,
     directory: CacheDirectory = None,
@@ -40,6 +43,7 @@ def command(
     from cachecd.disk.layout import Layout
     from cachecd_client.protocol import sample_names
 
+    dataset, keys = (arguments[0], arguments[1:]) if len(arguments) > 1 else ("", arguments)
     samples = samples_of(keys, samples)
     layout = Layout(directory or directory_of_the_daemon(endpoint))
     found = list(find_copies(layout, dataset, keys, sample_names(samples)))

@@ -89,6 +89,8 @@ def test_every_copy_of_an_object_is_found(cachecd, shards, tmp_path):
         f"{shards.shard(1)}: holds a record",
         "1 shards may hold such records",
     ]
+    done = cachecd("erased", "key-1-0", "--dir", tmp_path)
+    assert done.stdout.splitlines()[0] == f"{shards.shard(1)}: holds a record in train"
     publish.copy_without(shards, 1, 0, {b"key-1-0": frozenset()})
     publish.publish(shards, 1, 1)
     done = cachecd("erased", "train", "key-1-0", "--dir", tmp_path)
