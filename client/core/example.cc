@@ -269,12 +269,9 @@ FeatureView ParseFeature(ByteSpan feature, const uint8_t* record) {
   return view;
 }
 
-uint64_t CountFloats(const WireReader::Field& value, const uint8_t* record) {
-  if (value.bytes.size % sizeof(float) != 0) {
-    throw MalformedExample(static_cast<uint64_t>(value.start - record),
-                           "a packed list of floats has a length that is no multiple of four");
-  }
-  return value.bytes.size / sizeof(float);
+void RefuseFloats(const WireReader::Field& value, const uint8_t* record) {
+  throw MalformedExample(static_cast<uint64_t>(value.start - record),
+                         "a packed list of floats has a length that is no multiple of four");
 }
 
 uint64_t CountValues(const FeatureView& feature) {

@@ -91,8 +91,14 @@ FeatureView ParseFeature(ByteSpan feature, const uint8_t* record);
 // integer lists, but decodes no number. Throws MalformedExample.
 uint64_t CountValues(const FeatureView& feature);
 
+// Throws MalformedExample for a packed list of floats whose length is no multiple of four.
+[[noreturn]] void RefuseFloats(const WireReader::Field& value, const uint8_t* record);
+
 // Returns the number of floats in a fixed32 field or a packed list. Throws MalformedExample.
-uint64_t CountFloats(const WireReader::Field& value, const uint8_t* record);
+inline uint64_t CountFloats(const WireReader::Field& value, const uint8_t* record) {
+  if (value.bytes.size % sizeof(float) != 0) RefuseFloats(value, record);
+  return value.bytes.size / sizeof(float);
+}
 
 // Calls visit(ByteSpan value) for each value of a bytes list.
 template <typename Visit>

@@ -93,8 +93,7 @@ FeatureFinder::FeatureFinder(const std::vector<FeatureSpec>& features) {
   for (size_t i = 0; i < features.size(); ++i) indices_[features[i].name] = static_cast<int>(i);
 }
 
-int FeatureFinder::Find(size_t rank, std::string_view name) {
-  if (rank < seen_.size() && seen_[rank].name == name) return seen_[rank].index;
+int FeatureFinder::LookUp(size_t rank, std::string_view name) {
   const auto found = indices_.find(name);
   const int index = found == indices_.end() ? -1 : found->second;
   if (rank < kMostSeen) {

@@ -67,13 +67,18 @@ class FeatureFinder {
   explicit FeatureFinder(const std::vector<FeatureSpec>& features);
 
   // Returns the feature's index, or -1. `rank`: the number of earlier entries in the record.
-  int Find(size_t rank, std::string_view name);
+  int Find(size_t rank, std::string_view name) {
+    if (rank < seen_.size() && seen_[rank].name == name) return seen_[rank].index;
+    return LookUp(rank, name);
+  }
 
  private:
   struct Seen {
     std::string name;
     int index;
   };
+
+  int LookUp(size_t rank, std::string_view name);
 
   std::unordered_map<std::string_view, int> indices_;
   std::vector<Seen> seen_;
