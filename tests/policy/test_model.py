@@ -58,7 +58,7 @@ class Promises(Scenario):
         configured = self.rules[lease.dataset].generation
         newer = [name for name, d in self.disk.directories.items() if d.live().keys() - d.bad
                  and name.dataset == lease.dataset and d.split == directory.split
-                 and lease.generation < name.name != configured
+                 and lease.generation < name.name != configured and d.contradiction is not None
                  and not any(getattr(c, "generation", None) == name for c in self.pending)]  # fmt: skip
         assert lease.generation == configured or not newer, "the newest generation is leased"
 
