@@ -29,6 +29,7 @@ from cachecd.disk.sidecar import (
     is_lost,
     read_head,
     read_sidecar,
+    read_whole,
     sample_at,
 )
 from cachecd.disk.start import find_holders
@@ -310,7 +311,7 @@ class DiskWork:
             for name in find_holders(layout, {key: frozenset()}, self.proceed):
                 path = layout.sidecar(*name)
                 try:
-                    head, sidecar = read_head(path), read_sidecar(path)
+                    head, sidecar = read_whole(path)
                     for place in excluded_records(path, sidecar, {encoded(key): frozenset()}):
                         samples.add(sample_at(path, int(sidecar.offsets[place])))
                 except DamagedError:

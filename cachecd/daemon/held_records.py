@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd.disk.layout import GenerationLayout
-from cachecd.disk.sidecar import END, Head, is_lost, read_head, read_sidecar
+from cachecd.disk.sidecar import END, Head, is_lost, read_whole
 from cachecd.errors import DiskError
 from cachecd.model import Excluded, Unit, etag_hash, less_excluded
 from cachecd.policy.values import Name, Piece
@@ -69,7 +69,7 @@ def held_records(
     for name in shards:
         proceed()
         try:
-            head, sidecar = read_head(layout.sidecar(*name)), read_sidecar(layout.sidecar(*name))
+            head, sidecar = read_whole(layout.sidecar(*name))
         except DiskError as error:
             if not is_lost(error):
                 raise

@@ -16,7 +16,7 @@ from cachecd.daemon.disk_work import DiskWork, generation_of
 from cachecd.daemon.feeding import FedGeneration, Feeding, OneShard, UnitsOrNone
 from cachecd.daemon.held_records import HeldRecords, held_records
 from cachecd.disk import publish
-from cachecd.disk.sidecar import END, Head, is_lost, read_head, read_sidecar
+from cachecd.disk.sidecar import END, Head, is_lost, read_whole
 from cachecd.errors import DiskError
 from cachecd.listing.table import MOST_AT_ONCE
 from cachecd.model import StreamId, Unit, less_excluded
@@ -108,8 +108,7 @@ class Refetch:
         assert fed.shape is not None, "the generation has shards"
         try:
             path = fed.layout.sidecar(number, version)
-            head = await asyncio.to_thread(read_head, path)
-            sidecar = await asyncio.to_thread(read_sidecar, path)
+            head, sidecar = await asyncio.to_thread(read_whole, path)
         except DiskError as error:
             if not is_lost(error):
                 raise

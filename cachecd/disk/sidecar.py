@@ -80,12 +80,23 @@ def read_head(path: Path) -> Head:
     with _lost(path):
         text, records, data_bytes, digest, _ = _core.read_sidecar_head(str(path))
         _refuse_other(path, text)
-        meta = json.loads(text)
-        before, after = (_cursor(meta.get(name)) for name in ("before", "after"))
-        skipped = tuple(Skipped(*row) for row in meta.get("skipped", ()))
-        parts = tuple(map(tuple, meta.get("parts", ())))
-        counts = meta.get("ended", 0), meta.get("passed", 0)
-        return Head(records, data_bytes, digest, before, after, *counts, skipped, parts)
+        return _head(text, records, data_bytes, digest)
+
+
+def read_whole(path: Path) -> tuple[Head, _core.Sidecar]:
+    """Reads a sidecar once, as `read_head` and `read_sidecar` do."""
+    sidecar = read_sidecar(path)
+    with _lost(path):
+        return _head(sidecar.meta, len(sidecar), sidecar.data_bytes, sidecar.digest), sidecar
+
+
+def _head(text: str, records: int, data_bytes: int, digest: int) -> Head:
+    meta = json.loads(text)
+    before, after = (_cursor(meta.get(name)) for name in ("before", "after"))
+    skipped = tuple(Skipped(*row) for row in meta.get("skipped", ()))
+    parts = tuple(map(tuple, meta.get("parts", ())))
+    counts = meta.get("ended", 0), meta.get("passed", 0)
+    return Head(records, data_bytes, digest, before, after, *counts, skipped, parts)
 
 
 def read_sidecar(path: Path) -> _core.Sidecar:
