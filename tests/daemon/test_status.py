@@ -25,6 +25,14 @@ assert root  # a fixture
 LIMIT = 3 << 20
 
 
+def printed(document, capsys):
+    """What `cachecd status` prints of the status document."""
+    shown = {"pid": 1, "uptime_s": 2.0, "workers": 1, "offline": False}
+    sampler = {"workers": 1, "alive": 1, "restarts": 0, "last_end": ""}
+    _print({**document, "daemon": shown, "sampler": sampler})
+    return capsys.readouterr().out
+
+
 def train(life: Life) -> dict[str, Any]:
     document: dict[str, Any] = life.loop.status()["datasets"]["train"]
     return document
@@ -67,10 +75,7 @@ async def test_status_names_the_lease_that_keeps_retired_shards(life, capsys, mo
     document = life.loop.status()
     kept = {each["lease"]: each["held"] for each in document["leases"] if each["retired_bytes"]}
     assert kept[lease] is True
-    shown = {"pid": 1, "uptime_s": 2.0, "workers": 1, "offline": False}
-    sampler = {"workers": 1, "alive": 1, "restarts": 0, "last_end": ""}
-    _print({**document, "daemon": shown, "sampler": sampler})
-    said = capsys.readouterr().out
+    said = printed(document, capsys)
     assert "nothing rotates: lease" in said
     assert "retired" in said
     os.close(fd)
@@ -165,10 +170,7 @@ async def test_status_and_log_name_what_the_listing_left_out(root, capsys):
         async with Life(config(root, LIMIT, SHARD)) as life:
             await until(lambda: train(life)["listed"])
             document = life.loop.status()
-    shown = {"pid": 1, "uptime_s": 2.0, "workers": 1, "offline": False}
-    sampler = {"workers": 1, "alive": 1, "restarts": 0, "last_end": ""}
-    _print({**document, "daemon": shown, "sampler": sampler})
-    said = capsys.readouterr().out
+    said = printed(document, capsys)
     assert "  left out: 2 hidden names (.x, _delta_log/), 1 empty object (none.tar)\n" in said
     assert "  the source has a table of Delta in it: " in said
     assert any("table of Delta" in line.get("why", "") for line in logs)
