@@ -27,12 +27,13 @@ ARROWS = {
     "config": "values",
     "stores": "values config client",
     "sampler": "values config stores client",
-    "listing": "values config stores sampler client",
-    "executors": "values config stores sampler",
+    "units": "values config stores sampler client",
+    "listing": "values config stores units client",
+    "executors": "values config stores sampler units",
     "readers": "values stores sampler",
-    "daemon": "values policy disk listing config stores sampler executors client",
+    "daemon": "values policy disk listing config stores sampler units executors client",
     "demo": "client",
-    "cli": "values policy disk listing config stores sampler daemon demo client",
+    "cli": "values policy disk listing config stores sampler units daemon demo client",
     "__main__": "cli",
 }
 ALLOWED = {room: frozenset(known.split()) for room, known in ARROWS.items()}
@@ -51,7 +52,7 @@ CLIENT_ARROWS = {
     "cachecd_client": "ground loader files runs session",
 }
 CLIENT_ALLOWED = {room: frozenset(known.split()) for room, known in CLIENT_ARROWS.items()}
-PURE = {"model", "quantities", "stores.lanes", "stores.retry"}
+PURE = {"model", "quantities", "stores.key_ranges", "stores.retry"}
 # Nothing here reads a file, a clock, the environment or a source of randomness.
 STDLIB = (
     "__future__ base64 bisect collections dataclasses decimal enum fractions functools hashlib heapq "

@@ -5,6 +5,7 @@
     transforms  the steps of a transform
     section, dataset, models
                 the sections and their keys: meaning, default, bounds
+    identity    the values that decide a generation's content, and name its directory
     keys        the section at each place of a document
     document    YAML -> values that remember their line and column
     overrides   CACHECD_SECTION__KEY=value

@@ -239,6 +239,11 @@ class SourceConfig(SectionModel):
         return next(iter(self.join.values())) if self.join else ""
 
     @property
+    def lists_objects(self) -> bool:
+        """Whether each object that is listed is a unit."""
+        return self.format in ("files", "tfrecord", "webdataset")
+
+    @property
     def is_seekable(self) -> bool:
         """Whether a unit can be read from any of its records on, without the bytes before that record."""
         return self.format in ("tfrecord", "webdataset")

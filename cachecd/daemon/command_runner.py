@@ -16,8 +16,8 @@ from typing import Any, get_args
 import structlog
 
 from cachecd.daemon.disk_work import DiskWork, Search, Write
-from cachecd.daemon.feeding import Feeding
 from cachecd.daemon.refetch import Refetch
+from cachecd.daemon.worker_streams import WorkerStreams
 from cachecd.errors import DiskError
 from cachecd.executors import Executor
 from cachecd.policy import commands as do
@@ -50,8 +50,8 @@ class CommandRunner:
         self._writes = ThreadPoolExecutor(1, thread_name_prefix="disk")
         self._searches = ThreadPoolExecutor(1, thread_name_prefix="search")
         self._closing = False
-        self.feeding = Feeding(executor, work, self.record, self._described, fetched)
-        self._refetch = Refetch(work, self.feeding, self.record)
+        self.streams = WorkerStreams(executor, work, self.record, self._described, fetched)
+        self._refetch = Refetch(work, self.streams, self.record)
 
     def carry_out(self, commands: Iterable[do.Command]) -> None:
         """Begins every command, in order. Never blocks."""
@@ -61,11 +61,11 @@ class CommandRunner:
     def _carry_out(self, command: do.Command) -> None:
         match command:
             case do.OpenStream():
-                self.feeding.open(command)
+                self.streams.open(command)
             case do.SetUntil() | do.GrantShard():
-                self.feeding.send(command)
+                self.streams.send(command)
             case do.CloseStream():
-                self.feeding.close(command)
+                self.streams.close(command)
             case do.RemakeShard(local=False) | do.FindMissing() | do.MakeSupplement():
                 self._refetch.carry_out(command)
             case _ if isinstance(command, _WRITES):
@@ -88,7 +88,7 @@ class CommandRunner:
         self._closing = True
         self._work.stops.set()
         await self._refetch.finish()
-        await self.feeding.finish()
+        await self.streams.finish()
         self._searches.shutdown(wait=False, cancel_futures=True)
         ending = asyncio.ensure_future(asyncio.to_thread(self._writes.shutdown))
         _, late = await asyncio.wait({ending}, timeout=_LAST_WRITES)
@@ -115,9 +115,9 @@ class CommandRunner:
         for event in events:
             match event:
                 case ev.Published(stream, number):
-                    self.feeding.published(stream, number)
-                case ev.Done(do.WriteShape(generation, shape)):
-                    if fed := self.feeding.generations.get(generation):
+                    self.streams.published(stream, number)
+                case ev.CommandDone(do.WriteShape(generation, shape)):
+                    if fed := self.streams.generations.get(generation):
                         fed.shape = shape
             try:
                 self._deliver(event)

@@ -18,11 +18,12 @@ from cachecd.daemon.manifest import encode_manifest
 from cachecd.disk import filesystem, leases, publish
 from cachecd.disk.durable import Skips, State, write_figures, write_state
 from cachecd.disk.excluded import ExcludedFile, Exclusion
-from cachecd.disk.identity import read_generation, write_generation
+from cachecd.disk.generation_file import read_generation, write_generation
+from cachecd.disk.inventory import find_holders
 from cachecd.disk.layout import GenerationLayout, Layout
 from cachecd.disk.sidecar import (
     LOST,
-    Head,
+    SidecarHead,
     as_stored,
     excluded_records,
     holds,
@@ -32,7 +33,6 @@ from cachecd.disk.sidecar import (
     read_whole,
     sample_at,
 )
-from cachecd.disk.start import find_holders
 from cachecd.errors import DamagedError, DiskError, LostError, NameTakenError
 from cachecd.model import Cursor, ShardFacts, Skipped, SkippedRecords, StreamId, encoded
 from cachecd.policy import commands as do
@@ -140,7 +140,7 @@ class DiskWork:
                 leases.write_manifest(self.layout, lease.id, self.manifest(lease))
             case do.MarkLease():
                 leases.mark(self.layout, *command)
-        return [ev.Done(command)]
+        return [ev.CommandDone(command)]
 
     def manifest(self, lease: Lease) -> bytes:
         """Returns the text of a lease's manifest."""
@@ -357,6 +357,6 @@ def generation_of(stream: StreamId) -> GenerationId:
     return GenerationId(stream.dataset, stream.generation)
 
 
-def _facts(head: Head, allocated: int, version: int) -> ShardFacts:
+def _facts(head: SidecarHead, allocated: int, version: int) -> ShardFacts:
     counts = head.records, head.data_bytes, head.ended, head.digest
     return ShardFacts(allocated, *counts, version, head.passed)

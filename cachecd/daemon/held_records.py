@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd.disk.layout import GenerationLayout
-from cachecd.disk.sidecar import END, Head, is_lost, read_whole
+from cachecd.disk.sidecar import END, SidecarHead, is_lost, read_whole
 from cachecd.errors import DiskError
 from cachecd.model import Excluded, Unit, etag_hash, less_excluded
 from cachecd.policy.values import Name, Piece
@@ -79,7 +79,7 @@ def held_records(
     return held
 
 
-def _add(held: HeldRecords, head: Head, sidecar: Sidecar) -> None:
+def _add(held: HeldRecords, head: SidecarHead, sidecar: Sidecar) -> None:
     for unit, (first, stop) in head.intervals(unit for unit, *_ in sidecar.table).items():
         if (first, stop) == (0, END):
             held.whole[unit] = True

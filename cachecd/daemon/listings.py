@@ -25,15 +25,16 @@ from cachecd.errors import (
 )
 from cachecd.listing.classes import ClassNames
 from cachecd.listing.pages import Page, units_of
-from cachecd.listing.selection import selection_of
-from cachecd.listing.source_pages import Lister, SourcePages
+from cachecd.listing.source_pages import SourcePages
 from cachecd.listing.table import Table
 from cachecd.listing.table_update import Changes, Listing, UnusableListingError
 from cachecd.model import Excluded, ObjectInfo, Place, Shape, Unit
 from cachecd.policy import events as ev
 from cachecd.policy.values import GenerationId
-from cachecd.sampler.sources.files import label_of
+from cachecd.sampler.formats.files import label_of
 from cachecd.stores.backend import LeftOut
+from cachecd.units.selection import selection_of
+from cachecd.units.source_units import Lister
 
 _LONGEST_PAUSE = 60.0  # a source that is back is found within a minute
 # After so many failures in a row, some ten seconds, streams no longer wait for the first listing.

@@ -13,27 +13,27 @@ from typing import Any
 import structlog
 
 from cachecd.config import Config
+from cachecd.config.identity import classes_rule
 from cachecd.daemon.command_runner import CommandRunner, ToClient
 from cachecd.daemon.directory_check import DirectoryCheck
 from cachecd.daemon.failures import Failures
-from cachecd.daemon.feeding import FedGeneration
-from cachecd.daemon.identities import classes_rule
 from cachecd.daemon.listings import ListingKeeper
 from cachecd.daemon.rules import configured, resolve
 from cachecd.daemon.start import Start, known_sizes, measure, start, weigh_foreign
 from cachecd.daemon.status import document, epoch_of, ingest_stops, rotation_waits, stale_values
+from cachecd.daemon.worker_streams import FedGeneration
 from cachecd.disk import leases
 from cachecd.disk.durable import read_egress, write_egress
 from cachecd.disk.layout import Layout
 from cachecd.disk.snapshot import write_snapshot
 from cachecd.errors import DiskError, LimitTooSmallError
 from cachecd.executors import Executor
-from cachecd.listing.source_pages import Lister
 from cachecd.policy import events as ev
 from cachecd.policy.policy import Policy
 from cachecd.policy.shard_table import LIVE
 from cachecd.policy.values import GenerationId
 from cachecd.quantities import approximate_size
+from cachecd.units.source_units import Lister
 
 _TICK, _PROBE, _MEASURE = 0.5, 0.5, 1.0  # seconds; a lease ends within one
 _RATED = 10  # measurements: the rate of fetching is over the last ten seconds
@@ -47,7 +47,7 @@ _log = structlog.get_logger("cachecd.daemon")
 
 class CacheLoop:
     """`lister` lists the sources; `reply` answers requests. All methods belong to the event
-    loop's thread. The executor's reports go to `feeding.heard`, on the event loop.
+    loop's thread. The executor's reports go to `streams.heard`, on the event loop.
 
     `offline`: nothing is listed or fetched. `progress`: as of `start`.
     """
@@ -98,7 +98,7 @@ class CacheLoop:
         self.runner = CommandRunner(
             started.work, self._executor, self.feed, self._answer, self._count
         )
-        self.feeding = self.runner.feeding
+        self.streams = self.runner.streams
         self._keepers = {name: self._configured(name) for name in started.configured}
         for keeper in self._keepers.values():
             try:
@@ -148,14 +148,14 @@ class CacheLoop:
                 what = "its sidecar is damaged: retired" if lost else "quarantined"
                 shard = f"{name.dataset}/{name.name}/{event.number}"
                 _log.error(f"shard is damaged: {what}", shard=shard)
-            case ev.Failed(stream, "worker", reason, None, False):
+            case ev.StreamFailed(stream, "worker", reason, None, False):
                 why = f"{reason}. Check sampler.python, and run `cachecd sample CONFIG`"
                 self._stopped.note(_workers(stream.dataset), why)
-            case ev.Sealed(stream):
+            case ev.ShardSealed(stream):
                 self._stopped.note(_workers(stream.dataset), "")
         self.runner.carry_out(self.policy.handle(event, self._now()))
         self._complain()
-        if isinstance(event, ev.Sealed):
+        if isinstance(event, ev.ShardSealed):
             self.runner.record(self._counts)
 
     async def drain(self, grace: float) -> None:
@@ -267,7 +267,7 @@ class CacheLoop:
         generation, listing = started.configured[name], started.listings[name]
         layout = started.layout.generation(*generation)
         shape = started.generations[generation].shape
-        self.feeding.generations[generation] = FedGeneration(
+        self.streams.generations[generation] = FedGeneration(
             generation, layout, listing, started.work.schemas.get(generation), shape
         )
         dataset = self.config.datasets[name]
@@ -277,7 +277,7 @@ class CacheLoop:
             partial(self._reserve, generation),
             lambda: max(self.policy.room.limit // 100, _LEAST_PAGE),
             self.feed,
-            lambda: self.feeding.wake(generation),
+            lambda: self.streams.wake(generation),
         )
 
     def _reserve(self, generation: GenerationId, size: int, grown: int, waits: bool) -> bool:

@@ -13,10 +13,10 @@ from typing import Any
 import structlog
 
 from cachecd.daemon.disk_work import DiskWork, generation_of
-from cachecd.daemon.feeding import FedGeneration, Feeding, OneShard, UnitsOrNone
 from cachecd.daemon.held_records import HeldRecords, held_records
+from cachecd.daemon.worker_streams import FedGeneration, OneShard, UnitsOrNone, WorkerStreams
 from cachecd.disk import publish
-from cachecd.disk.sidecar import END, Head, is_lost, read_whole
+from cachecd.disk.sidecar import END, SidecarHead, is_lost, read_whole
 from cachecd.errors import DiskError
 from cachecd.listing.table import MOST_AT_ONCE
 from cachecd.model import StreamId, Unit, less_excluded
@@ -31,15 +31,16 @@ _MOST_PIECES = 4096  # of one search
 
 
 class Refetch:
-    """Carries out FindMissing, MakeSupplement, and RemakeShard from the source. `record`: as of Feeding."""
+    """Carries out FindMissing, MakeSupplement, and RemakeShard from the source. `record`: as of
+    WorkerStreams."""
 
     def __init__(
         self,
         work: DiskWork,
-        feeding: Feeding,
+        streams: WorkerStreams,
         record: Callable[[Callable[[], list[ev.Event]]], None],
     ) -> None:
-        self._work, self._feeding, self._record = work, feeding, record
+        self._work, self._streams, self._record = work, streams, record
         self._tasks: set[asyncio.Task[None]] = set()
 
     def carry_out(self, command: do.FindMissing | do.MakeSupplement | do.RemakeShard) -> None:
@@ -61,7 +62,7 @@ class Refetch:
     # --- missing records
 
     async def _find(self, command: do.FindMissing) -> None:
-        fed = self._feeding.generations[command.generation]
+        fed = self._streams.generations[command.generation]
         listing = fed.listing
         units = await listing.run(lambda: len(listing.table))
         proceed = self._work.proceed
@@ -83,7 +84,7 @@ class Refetch:
         self._record(lambda: [event])
 
     def _supplement(self, command: do.MakeSupplement) -> None:
-        fed = self._feeding.generations[generation_of(command.stream)]
+        fed = self._streams.generations[generation_of(command.stream)]
 
         async def read() -> UnitsOrNone:
             units = await self._listed(fed, [piece.unit for piece in command.pieces])
@@ -98,13 +99,13 @@ class Refetch:
             if piece.record or piece.stop
         )
         path = str(fed.layout.temporary(command.number))
-        self._feeding.make(OneShard(Grant(command.stream, command.number, path), read, parts))
+        self._streams.make(OneShard(Grant(command.stream, command.number, path), read, parts))
 
     # --- damaged shards
 
     async def _remake(self, command: do.RemakeShard) -> None:
         generation, number, version = command.generation, command.number, command.version
-        fed = self._feeding.generations[generation]
+        fed = self._streams.generations[generation]
         assert fed.shape is not None, "the generation has shards"
         try:
             path = fed.layout.sidecar(number, version)
@@ -131,7 +132,7 @@ class Refetch:
         name = StreamId(*generation, fed.shape.streams + 1 + number)
         grant = Grant(name, number, str(fed.layout.temporary(number, version + 1)))
         made = partial(self._remade, command)
-        self._feeding.make(OneShard(grant, read, remade=meta, report=made))
+        self._streams.make(OneShard(grant, read, remade=meta, report=made))
 
     def _remade(self, command: do.RemakeShard, end: Sealed | Failed) -> ev.Event:
         """Publishes the next version."""
@@ -176,7 +177,7 @@ class Refetch:
         task.add_done_callback(end)
 
 
-def _parts(head: Head, sidecar: Sidecar) -> Iterator[Unit]:
+def _parts(head: SidecarHead, sidecar: Sidecar) -> Iterator[Unit]:
     """The parts of units between the shard's cursors, of those that have records in it. The size is not
     known."""
     covered = head.intervals(unit for unit, *_ in sidecar.table)

@@ -21,7 +21,7 @@ import structlog
 import zmq
 
 from cachecd.config import Config
-from cachecd.daemon.identities import identity_of
+from cachecd.config.identity import directory_name, identity_of
 from cachecd.daemon.loop import CacheLoop
 from cachecd.daemon.notify import ServiceManager
 from cachecd.daemon.ownership import (
@@ -38,11 +38,10 @@ from cachecd.daemon.server import Server
 from cachecd.daemon.trainer import Stop, run_trainer
 from cachecd.daemon.workers import executor_of, lister_bounds, lister_of, worker_setup
 from cachecd.disk.filesystem import refuse_network_filesystem
-from cachecd.disk.identity import directory_name
 from cachecd.disk.layout import Layout
 from cachecd.errors import DiskError, SourceError
 from cachecd.executors.local import LocalExecutor
-from cachecd.listing.first_look import check_side, check_sources
+from cachecd.units.first_look import check_side, check_sources
 from cachecd_client.errors import CallerError
 
 # SIGTERM drains within 10 s: shards that are nearly done are finished, the rest is made again.
@@ -60,15 +59,15 @@ _log = structlog.get_logger("cachecd")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """Options of this start that are not in the configuration."""
+class StartOptions:
+    """StartOptions of this start that are not in the configuration."""
 
     offline: bool = False
     lifeline: int | None = None  # a pipe's read end
     trainer: Sequence[str] = ()
 
 
-def run(config: Config, options: Options, reload: Callable[[], Config]) -> int:
+def run(config: Config, options: StartOptions, reload: Callable[[], Config]) -> int:
     """Runs until it is stopped. Returns the trainer's exit code, or 0.
 
     CallerError or WorldError if it cannot start: then nothing is left on disk that was not there before.
@@ -114,7 +113,7 @@ async def _serve(
     config: Config,
     limit: int,
     executor: LocalExecutor,
-    options: Options,
+    options: StartOptions,
     socket: Path,
     reload: Callable[[], Config],
     umask: int,
@@ -168,7 +167,7 @@ class _Daemon:
     """The cache with its workers, its listers and its requests."""
 
     def __init__(
-        self, config: Config, limit: int, executor: LocalExecutor, options: Options
+        self, config: Config, limit: int, executor: LocalExecutor, options: StartOptions
     ) -> None:
         self.manager, self.stop = ServiceManager(), Stop()
         self._config, self._executor, self._options = config, executor, options
@@ -185,7 +184,7 @@ class _Daemon:
 
     async def open(self) -> bool:
         """Begins to work. False if it was stopped meanwhile."""
-        await self._executor.start(lambda message: self._cache.feeding.heard(message))
+        await self._executor.start(lambda message: self._cache.streams.heard(message))
         try:
             await self._cache.open()
         except InterruptedError:

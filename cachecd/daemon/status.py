@@ -7,7 +7,7 @@ from typing import Any
 
 from cachecd.config import Config, DatasetConfig
 from cachecd.disk.durable import State
-from cachecd.disk.identity import Generation as Known
+from cachecd.disk.generation_file import GenerationFile
 from cachecd.policy.dataset import Dataset
 from cachecd.policy.fit import describe_epoch
 from cachecd.policy.generation import Generation
@@ -131,7 +131,7 @@ def _older(gen: Generation) -> dict[str, Any]:
     }
 
 
-def stale_values(dataset: DatasetConfig, shard_size: int, known: Known) -> list[str]:
+def stale_values(dataset: DatasetConfig, shard_size: int, known: GenerationFile) -> list[str]:
     """The values of the YAML that count from the next generation on."""
     values = [
         ("seed", dataset.seed, known.seed),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cachecd.config import Config
-from cachecd.executors.lister import Lister
+from cachecd.executors.lister import ProcessLister
 from cachecd.executors.local import LocalExecutor
 from cachecd.executors.process import Bounds
 from cachecd.sampler.messages import Setup
@@ -22,13 +22,13 @@ def executor_of(config: Config, offline: bool) -> LocalExecutor:
     )
 
 
-def lister_of(config: Config, *, is_owner: bool = True) -> Lister:
+def lister_of(config: Config, *, is_owner: bool = True) -> ProcessLister:
     """Returns the lister of the sources. `is_owner`: the caller owns cache.dir, so processes that a killed
     owner left are ended."""
     sampler = config.sampler
     name = _name(config) if is_owner else ""
     bounds = lister_bounds(config)
-    return Lister(sampler.connections, sampler.python, name, bounds, path=sampler.path)
+    return ProcessLister(sampler.connections, sampler.python, name, bounds, path=sampler.path)
 
 
 def lister_bounds(config: Config) -> Bounds:

@@ -20,24 +20,24 @@ from cachecd.executors.descendants import MARK, end_marked, mark_of
 from cachecd.executors.process import LONGEST_START, Bounds, ending, kill, memory_of
 from cachecd.model import ObjectInfo
 from cachecd.sampler import messages
-from cachecd.sampler.lister import Question, Refused, Reply, unpack
-from cachecd.sampler.opening import open_store
-from cachecd.sampler.units import list_units, needs_a_process, sweep_units
 from cachecd.stores.backend import LeftOut
 from cachecd.stores.fetch import Store
-from cachecd.stores.lanes import Lanes
-from cachecd.stores.sweep import Sweep
+from cachecd.stores.key_ranges import Lanes
+from cachecd.stores.sweep import ListingSweep
+from cachecd.units.lister import ListingRefused, Question, Reply, unpack
+from cachecd.units.source_units import list_units, needs_a_process, sweep_units
+from cachecd.units.unit_store import open_unit_store
 
 _LOOK_EVERY = 0.5  # seconds between two looks at its memory and its silence
 _LAST_WORDS = 1.0  # seconds for a process whose pipe has ended to end
 _READ = 1 << 20
 
 
-class Lister:
+class ProcessLister:
     """Lists sources. Several calls may run at a time.
 
     If the store's own listing names the units, the caller's thread lists them. Otherwise a process `python
-    -m cachecd.sampler.lister` does (`python` None: this interpreter), with the variables `environ` (None:
+    -m cachecd.units.lister` does (`python` None: this interpreter), with the variables `environ` (None:
     those of this process), and with this process's stderr and working directory. The process and everything
     that it started end with its iterator and with the caller's thread. The constructor ends processes that
     a killed process of the same `name` left. A process is ended if it exceeds the memory of `bounds`, or is
@@ -56,7 +56,7 @@ class Lister:
     ) -> None:
         self._connections = connections
         self._path = [str(folder) for folder in path]
-        self._command = (str(python or sys.executable), "-m", "cachecd.sampler.lister")
+        self._command = (str(python or sys.executable), "-m", "cachecd.units.lister")
         self._owner = f"{name or f'{os.getpid()}-{id(self):x}'}/lister"
         self._bounds = bounds or Bounds()
         self._environ = environ
@@ -83,15 +83,15 @@ class Lister:
 
     def sweep(
         self, source: SourceConfig, lanes: Lanes, left_out: LeftOut | None = None
-    ) -> Sweep | None:
-        """The same by several requests at a time (stores/lanes.py); None if the store cannot be
+    ) -> ListingSweep | None:
+        """The same by several requests at a time (stores/key_ranges.py); None if the store cannot be
         listed so."""
         if needs_a_process(source):
             return None
         return sweep_units(source, self._store(source, left_out), lanes)
 
     def _store(self, source: SourceConfig, left_out: LeftOut | None) -> Store:
-        return open_store(source, self._connections, left_out=left_out)
+        return open_unit_store(source, self._connections, left_out=left_out)
 
     def reload(self, connections: int, bounds: Bounds) -> None:
         """Changes the connections and the bounds of listings that begin from now on."""
@@ -116,7 +116,7 @@ class Lister:
             about = vars(left_out)
             answers.ask(Question(named, self._connections, after, about, self._path).pack())
             while (reply := answers.next()) is not None:
-                if isinstance(reply, Refused):
+                if isinstance(reply, ListingRefused):
                     by_user = reply.cause == "configuration"
                     raise (ConfigError if by_user else SourceUnreachableError)(reply.reason)
                 if isinstance(reply, LeftOut):

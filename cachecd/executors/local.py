@@ -15,8 +15,8 @@ import structlog
 
 from cachecd.errors import ConfigError
 from cachecd.executors.descendants import MARK, end_marked, mark_of
+from cachecd.executors.placement import Placement
 from cachecd.executors.process import SamplerProcess, memory_of
-from cachecd.executors.streams import Streams
 from cachecd.sampler.messages import (
     Failed,
     FromStream,
@@ -73,7 +73,7 @@ class LocalExecutor:
         self._workers = workers
         self._launched: list[SamplerProcess] = []  # not yet listened to
         self._processes: set[SamplerProcess] = set()
-        self._streams = Streams(self._processes)
+        self._streams = Placement(self._processes)
         self._keepers: set[asyncio.Task[None]] = set()  # one for each process, also while it starts
         self._closing = asyncio.Event()
         self._link = -1  # by which the processes share the bandwidth

@@ -7,8 +7,8 @@ import contextlib
 import math
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from typing import Any, Protocol, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any, TypeVar
 
 from cachecd.config import SourceConfig
 from cachecd.errors import SourceUnreachableError
@@ -16,27 +16,15 @@ from cachecd.listing.table import MOST_AT_ONCE
 from cachecd.listing.table_update import UnusableListingError
 from cachecd.model import ObjectInfo, encoded
 from cachecd.stores.backend import LeftOut
-from cachecd.stores.lanes import Lanes, OutOfOrderError
-from cachecd.stores.sweep import Sweep
+from cachecd.stores.key_ranges import Lanes, OutOfOrderError
+from cachecd.stores.sweep import ListingSweep
+from cachecd.units.source_units import Lister
 
 _AHEAD = 4  # pages
 _MOST = 1 << 12  # units of a page
 _MOST_EMPTY = 1000  # pages in a row; where all objects have been deleted, some stores give a few
 
 Result = TypeVar("Result")
-
-
-class Lister(Protocol):
-    """Lists sources. SourceError, ConfigError."""
-
-    def units(
-        self, source: SourceConfig, after: str, left_out: LeftOut
-    ) -> Generator[list[ObjectInfo], None, None]:
-        """All units in the order of the store, or only units of objects behind the key `after`. Counts what
-        is left out. Blocks."""
-
-    def sweep(self, source: SourceConfig, lanes: Lanes, left_out: LeftOut) -> Sweep | None:
-        """All units, by several requests at a time; None if the store cannot be listed so."""
 
 
 class SourcePages:
@@ -54,7 +42,7 @@ class SourcePages:
         self._after = self._key = ""
         self._last = self._place = (b"", -1.0)
         self._ordered = True
-        self._reader: Sweep | _ReadAhead | None = None
+        self._reader: ListingSweep | _ReadAhead | None = None
         self._page: list[ObjectInfo] = []  # not taken yet
         self._ended = False
 
@@ -114,7 +102,7 @@ class SourcePages:
             units.append(unit)
         return units
 
-    def _open(self) -> Sweep | _ReadAhead:
+    def _open(self) -> ListingSweep | _ReadAhead:
         if self._lanes is not None and (
             sweep := self._lister.sweep(self._source, self._lanes, self.left_out)
         ):

@@ -81,7 +81,7 @@ class Measured(NamedTuple):
     refused: str = ""
 
 
-class Done(NamedTuple):
+class CommandDone(NamedTuple):
     """A command was carried out, durably."""
 
     command: Command
@@ -134,7 +134,7 @@ class HalfFull(NamedTuple):
     number: int
 
 
-class Sealed(NamedTuple):
+class ShardSealed(NamedTuple):
     """A shard is finished and synced, under its temporary name. If the cursor has not moved and nothing was
     skipped, there is no file: the worker found nothing to write. A supplement without a record has none.
     `misfits`: how many records contradict the schema, and the first `misfit`, with the reason."""
@@ -149,7 +149,7 @@ class Sealed(NamedTuple):
     misfit: str = ""
 
 
-class Failed(NamedTuple):
+class StreamFailed(NamedTuple):
     """A worker lost a stream, with all of its shards that are not sealed: nothing of them is left. Commands
     to the worker about the stream are void. `cause`: "source" (the store as a whole), "disk", or "worker"
     (a lost process or a defect, with `unit` in hand). `passing`: nothing says that it was the unit's fault;
@@ -284,8 +284,8 @@ class LeaseUnheld(NamedTuple):
 
 
 Event = (
-    Configured | GenerationFound | LeaseFound | Started | Measured | Done | DiskRefused
-    | Tick | Draining | Listed | CursorRead | HalfFull | Sealed | Failed | StreamClosed
+    Configured | GenerationFound | LeaseFound | Started | Measured | CommandDone | DiskRefused
+    | Tick | Draining | Listed | CursorRead | HalfFull | ShardSealed | StreamFailed | StreamClosed
     | Published | PublishRefused | MissingFound | DamageReported | ShardVerified | ShardLost | Remade
     | RemakeFailed | ExcludeAsked | HoldersFound | AcquireAsked | RankHolds | Delivered | LeaseUnheld
 )  # fmt: skip

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from cachecd.model import Cursor, Shape, StreamId
 from cachecd.policy import commands as do
-from cachecd.policy.events import GenerationFound, Listed, Sealed
+from cachecd.policy.events import GenerationFound, Listed, ShardSealed
 from cachecd.policy.pause import Pause
 from cachecd.policy.shard_table import ShardTable, Status
 from cachecd.policy.streams import Blocks, Stream
@@ -61,7 +61,7 @@ class Generation:
         self.units = self.completed = self.num_retired = self.source_bytes = 0
         self.reason = ""
         self.contradiction = start.contradiction
-        self._seen: dict[int, Sealed] = {}  # by number, until the schema is judged
+        self._seen: dict[int, ShardSealed] = {}  # by number, until the schema is judged
         self.writes_shape = False
         self.has_resumed = False  # its streams began where a run that resumes was
         self._out = out
@@ -88,7 +88,7 @@ class Generation:
             elif status in ("excluded", "damaged"):
                 self.repairs[number] = Repair(status == "excluded", status == "damaged", True)
 
-    def note_schema(self, sealed: Sealed) -> None:
+    def note_schema(self, sealed: ShardSealed) -> None:
         """A shard was sealed, whose records may contradict the schema."""
         if self.contradiction is None and sealed.stream.index < len(self.streams):
             self._seen[sealed.number] = sealed

@@ -14,8 +14,8 @@ from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.acquire import Leases
 from cachecd.policy.dataset import Dataset
-from cachecd.policy.feeding import Feeding, Report
 from cachecd.policy.generation import Generation
+from cachecd.policy.granting import Granting, Report
 from cachecd.policy.leases import GRACE, LeaseState
 from cachecd.policy.pause import Pause, Restraint
 from cachecd.policy.repair import Repairs
@@ -41,7 +41,7 @@ class Policy:
         self.leases = Leases(
             *(self.room, self.disk, self.restraint, self._new_name, manifest_length, self._out)
         )
-        self._feeding = Feeding(self.room, self.disk, self._out)
+        self._granting = Granting(self.room, self.disk, self._out)
         self.repair = Repairs(self.room, self._new_name, self._out)
         self._rules: dict[str, Rules] = {}
         self._refused: list[do.Command] = []
@@ -89,7 +89,7 @@ class Policy:
         """Begins all work that may begin now."""
         for dataset in self.datasets.values():
             dataset.generation.judge(self.room.first(dataset))
-            self._feeding.settle(dataset.generation)
+            self._granting.settle(dataset.generation)
         if self.disk.stops(now) or self._draining:
             return
         self._repeat()
@@ -100,18 +100,18 @@ class Policy:
             gen.note_oldest()
             self.repair.make(gen, fetches, now)
             if not gen.table.num_live and self.room.page_lacks(dataset):
-                self._feeding.give_back(gen)
+                self._granting.give_back(gen)
             if fetches:
-                self._feeding.fix_shape(dataset)
+                self._granting.fix_shape(dataset)
             if fetches and gen.shape and not (gen.writes_shape or dataset.resume):
-                self._feeding.grant(dataset, now)
-                self._feeding.supplement(dataset, now)
+                self._granting.grant(dataset, now)
+                self._granting.supplement(dataset, now)
         for gen in self.room.others:
             self.repair.make(gen, False, now)
         self.repair.finish()
 
     def _apply(self, event: ev.Event, now: float) -> None:
-        subject = event.command if isinstance(event, ev.Done | ev.DiskRefused) else event
+        subject = event.command if isinstance(event, ev.CommandDone | ev.DiskRefused) else event
         name = getattr(subject, "generation", None)
         if name and name not in self.room.by_id and not isinstance(subject, _UNKNOWN_TOO):
             return  # its directory was removed meanwhile
@@ -134,7 +134,7 @@ class Policy:
             case ev.CursorRead(name, number, before):
                 self.room.by_id[name].cursor_read(number, before)
             case _ if isinstance(event, Report):
-                self._feeding.heard(self.datasets[event.stream.dataset], event, now)
+                self._granting.heard(self.datasets[event.stream.dataset], event, now)
             case ev.MissingFound(name):
                 gen = self.room.by_id[name]
                 gen.supplements.note_missing(event, now, gen.is_whole)
@@ -152,7 +152,7 @@ class Policy:
                 self.repair.exclude(event)
             case ev.HoldersFound():
                 self.repair.holders(event)
-            case ev.Done(command):
+            case ev.CommandDone(command):
                 self.disk.end()
                 self._done(command, now)
             case ev.DiskRefused(command, reason):
@@ -260,7 +260,7 @@ class Policy:
                 # Verifying the shard shows whether the disk does not return this sidecar alone.
                 self.repair.reported(ev.DamageReported("", name, number, version))
             case do.PublishShard(stream):
-                self._feeding.refused(self.datasets[stream.dataset].generation, stream)
+                self._granting.refused(self.datasets[stream.dataset].generation, stream)
             case do.MarkLease(lease, None):
                 self.leases.marked(lease)
             case do.EndLease() | do.MarkLease():

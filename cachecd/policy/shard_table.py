@@ -60,7 +60,7 @@ class ShardSet:
 
 
 @dataclass(slots=True)
-class _Column:
+class _StreamShards:
     """The shards of one stream: row i is shard `base + i`, up to row `end`. Rows before `begin` are
     UNLINKED, and no row before `live` is live."""
 
@@ -119,7 +119,7 @@ class ShardTable:
     def __init__(self, streams: int) -> None:
         self.streams = streams
         self.total = self.live_bytes = self.num_live = self.records = self.ended = 0
-        self._columns = [_Column() for _ in range(streams + 1)]
+        self._columns = [_StreamShards() for _ in range(streams + 1)]
         self._old: dict[Name, _Old] = {}
         self._leases: dict[str, tuple[Intervals, dict[int, int]]] = {}
         self._selected: ShardSet | None = None  # of all live shards, until one changes
@@ -347,7 +347,7 @@ class ShardTable:
 
     # --- rows
 
-    def _find(self, number: int) -> tuple[_Column, int]:
+    def _find(self, number: int) -> tuple[_StreamShards, int]:
         j, stream = divmod(number, self.streams + 1)
         return self._columns[stream], j - self._columns[stream].base
 

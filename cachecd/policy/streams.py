@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cachecd.model import Condemned, Cursor, Place, Shape
-from cachecd.policy.events import Failed, Sealed
+from cachecd.policy.events import ShardSealed, StreamFailed
 from cachecd.policy.pause import Pause
 
 # A unit that was in hand at this many deaths of its worker is skipped. A death that need not be the unit's
@@ -105,7 +105,7 @@ class Stream:
     blocks: Blocks
     next: int = 0
     cursor: Cursor = field(default_factory=Cursor)
-    sealed: deque[Sealed] = field(default_factory=deque)
+    sealed: deque[ShardSealed] = field(default_factory=deque)
     publishing: bool = False
     granted: deque[int] = field(default_factory=deque)
     behind: int = 0
@@ -182,7 +182,7 @@ class Stream:
         """A worker gets the stream."""
         self.open, self.fresh, self.reopen, self.until = True, True, False, until
 
-    def finish(self, j: int, event: Sealed) -> None:
+    def finish(self, j: int, event: ShardSealed) -> None:
         if self.closing or j not in self.granted:
             return
         self.granted.remove(j)
@@ -201,7 +201,7 @@ class Stream:
             self.reopen = True
         self.fresh = False
 
-    def published(self, j: int) -> Sealed:
+    def published(self, j: int) -> ShardSealed:
         sealed = self.sealed.popleft()
         if self.oldest is None:
             self.oldest, self.tail = j, (j, sealed.before)
@@ -222,7 +222,7 @@ class Stream:
         self.half = self.open = self.reopen = False
         self._begin = None
 
-    def failed(self, event: Failed, now: float) -> None:
+    def failed(self, event: StreamFailed, now: float) -> None:
         """The worker lost the stream. If the stream may have caused that, it is opened again after a pause.
         A unit that was in work at two deaths is skipped, or at three if these need not be its fault."""
         is_skipped = False

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cachecd.policy.events import Failed, MissingFound, Sealed
+from cachecd.policy.events import MissingFound, ShardSealed, StreamFailed
 from cachecd.policy.pause import Pause
 from cachecd.policy.values import Piece
 
@@ -34,7 +34,7 @@ class Supplements:
     lacks_room: bool = False
     pieces: tuple[Piece, ...] = ()
     making: tuple[Piece, ...] = ()
-    sealed: Sealed | None = None
+    sealed: ShardSealed | None = None
     closing: int = 0
     pause: Pause = field(default_factory=Pause)
     waits: dict[int, tuple[int, float]] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Supplements:
         self.making, self.pieces = self.pieces[:_AT_ONCE], self.pieces[_AT_ONCE:]
         return self.making
 
-    def finish(self, event: Sealed, now: float) -> None:
+    def finish(self, event: ShardSealed, now: float) -> None:
         """The shard is sealed. Units that it skipped wait; so do all of its units if it has no record."""
         if self.closing or not self.making:
             return
@@ -88,12 +88,12 @@ class Supplements:
         self.pieces, self.making = left + self.pieces, ()
         self.sealed = event if event.facts.records else None
 
-    def published(self) -> Sealed:
+    def published(self) -> ShardSealed:
         sealed, self.sealed, self.next = self.sealed, None, self.next + 1
         assert sealed is not None
         return sealed
 
-    def failed(self, event: Failed, now: float) -> None:
+    def failed(self, event: StreamFailed, now: float) -> None:
         """The worker lost the shard. A unit that was in hand waits."""
         if event.cause == "worker":
             self.pause.begin(now, event.reason)

@@ -12,7 +12,7 @@ from typing import Any
 from cachecd.config import Config
 from cachecd.daemon.loop import CacheLoop
 from cachecd.daemon.manifest import decode_manifest
-from cachecd.executors.lister import Lister
+from cachecd.executors.lister import ProcessLister
 from cachecd.executors.local import LocalExecutor
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
@@ -64,12 +64,12 @@ class Life:
             self.executor = LocalExecutor(Setup(datasets, 8, None), self.workers, None)
         limit = self.config.cache.limit
         assert isinstance(limit, int)
-        self.loop = CacheLoop(self.config, limit, self.executor, Lister(4), self._reply)
+        self.loop = CacheLoop(self.config, limit, self.executor, ProcessLister(4), self._reply)
         await self.loop.open()
         if self.workers:
-            await self.executor.start(self.loop.feeding.heard)
+            await self.executor.start(self.loop.streams.heard)
         else:
-            self.executor.heard = self.loop.feeding.heard
+            self.executor.heard = self.loop.streams.heard
         return self
 
     async def __aexit__(self, *error: object) -> None:

@@ -85,10 +85,10 @@ def test_shard_whose_sidecar_is_damaged_is_lost(disk, command, damage):
 def test_generation_with_an_unknown_file_is_not_removed(disk):
     (disk.generation.shards / "notes").write_text("mine")
     command = do.RemoveGeneration(NAME)
-    assert disk.work.write(command) == [ev.Done(command)], "a foreign file stops nothing"
+    assert disk.work.write(command) == [ev.CommandDone(command)], "a foreign file stops nothing"
     assert disk.generation.root.exists()
     (disk.generation.shards / "notes").unlink()
-    assert disk.work.write(command) == [ev.Done(command)]
+    assert disk.work.write(command) == [ev.CommandDone(command)]
     assert not disk.generation.root.exists()
 
 

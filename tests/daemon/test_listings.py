@@ -15,7 +15,7 @@ from cachecd.daemon.listings import GenerationListing, ListingKeeper
 from cachecd.errors import SourceUnreachableError
 from cachecd.model import ObjectInfo
 from cachecd.stores.backend import LeftOut
-from cachecd.stores.lanes import Lanes
+from cachecd.stores.key_ranges import Lanes
 from tests.daemon.directories import NAME
 from tests.listing.sources import units
 

@@ -17,7 +17,7 @@ from cachecd.daemon import loop, refetch
 from cachecd.daemon.manifest import decode_manifest
 from cachecd.disk.filesystem import walk
 from cachecd.errors import DiskError
-from cachecd.executors.lister import Lister
+from cachecd.executors.lister import ProcessLister
 from cachecd.policy import events as ev
 from cachecd_client._core import Sidecar, scan
 from tests.daemon.life import Life, config
@@ -179,12 +179,12 @@ async def test_units_that_could_not_be_fetched_come_as_a_supplement(root, monkey
     """Two objects are away while the dataset becomes whole, and are back at the next start."""
     away = [root / "src" / f"{number:03d}.tar" for number in (3, 30)]
     given = config(root, LIMIT, SHARD)
-    pages = list(Lister(4).units(given.datasets["train"].source))
+    pages = list(ProcessLister(4).units(given.datasets["train"].source))
     for path in away:
         path.rename(root / path.name)
     with monkeypatch.context() as patch:
-        patch.setattr(Lister, "units", lambda *_: iter(pages))
-        patch.setattr(Lister, "sweep", lambda *_: None)
+        patch.setattr(ProcessLister, "units", lambda *_: iter(pages))
+        patch.setattr(ProcessLister, "sweep", lambda *_: None)
         async with Life(given) as life:
             await until(lambda: is_whole(life))
             found = names(life.shards(await life.acquire()))

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from cachecd.config import Config
-from cachecd.daemon.identities import classes_rule, identity_of
+from cachecd.config.identity import classes_rule, directory_name, identity_of
 from cachecd.daemon.manifest import encode_manifest
 from cachecd.daemon.start import Start, start, weigh_foreign
 from cachecd.disk import leases, publish
 from cachecd.disk.durable import write_figures
 from cachecd.disk.filesystem import walk
-from cachecd.disk.identity import directory_name, read_generation, write_generation
+from cachecd.disk.generation_file import read_generation, write_generation
 from cachecd.disk.layout import GenerationLayout, Layout
 from cachecd.errors import DamagedError
 from cachecd.policy import commands as do

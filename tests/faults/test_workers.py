@@ -15,7 +15,7 @@ import pytest
 
 from cachecd.sampler.messages import Failed, Sealed
 from cachecd_client._core import decode_example
-from tests.contracts.source import read_back
+from tests.contracts.format import read_back
 from tests.executors.bench import Bench, is_alive, until
 from tests.faults.deeds import DEEDS
 

@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 
 from cachecd.config import SourceConfig
 from cachecd.errors import SourceUnreachableError
-from cachecd.executors.lister import Lister
+from cachecd.executors.lister import ProcessLister
 from cachecd.listing.source_pages import SourcePages
 from cachecd.listing.table_update import UnusableListingError
 from cachecd.model import ObjectInfo, encoded
 from cachecd.stores.backend import LeftOut
-from cachecd.stores.lanes import Ask, Lanes, Page
-from cachecd.stores.sweep import Sweep
+from cachecd.stores.key_ranges import Ask, KeyPage, Lanes
+from cachecd.stores.sweep import ListingSweep
 from tests.listing.sources import units
 
 OBJECTS = units(0, 5000)
@@ -40,8 +40,8 @@ class Store:
         self.answers, self.lanes, self.folder_order = answers, lanes, folder_order
         self.asked = 0
 
-    def sweep(self, source: SourceConfig, lanes: Lanes, left_out: LeftOut) -> Sweep | None:
-        return Sweep(self._page, lanes, "s3://b/", 4) if self.lanes else None
+    def sweep(self, source: SourceConfig, lanes: Lanes, left_out: LeftOut) -> ListingSweep | None:
+        return ListingSweep(self._page, lanes, "s3://b/", 4) if self.lanes else None
 
     def units(
         self, source: SourceConfig, after: str = "", left_out: LeftOut | None = None
@@ -51,10 +51,10 @@ class Store:
             self._count()
             yield OBJECTS[start : start + 500]
 
-    def _page(self, ask: Ask) -> Page:
+    def _page(self, ask: Ask) -> KeyPage:
         self._count()
         begin = bisect_right(KEYS, ask.after) if ask.after and not self.folder_order else 0
-        return Page(OBJECTS[begin : begin + ask.most], begin + ask.most < len(OBJECTS))
+        return KeyPage(OBJECTS[begin : begin + ask.most], begin + ask.most < len(OBJECTS))
 
     def _count(self) -> None:
         self.asked += 1
@@ -209,7 +209,7 @@ class Enumerated(Broken):
             self.listed = all_of_them
 
 
-class Killing(Lister):
+class Killing(ProcessLister):
     """Kills the lister process of each of the first attempts after its second page of units."""
 
     def __init__(self, attempts: int) -> None:
@@ -251,7 +251,7 @@ def test_listing_goes_on_when_its_process_is_killed_between_units_of_objects(fil
     for number in range(40):
         (tmp_path / f"{number:02d}.empty").touch()
         (tmp_path / f".{number:02d}").touch()
-    whole = [unit for page in Lister(4).units(source) for unit in page]
+    whole = [unit for page in ProcessLister(4).units(source) for unit in page]
     lister = Killing(3)
     pages = SourcePages(lister, source)
     found, attempts = read_all(pages)

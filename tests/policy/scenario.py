@@ -29,7 +29,7 @@ class Scenario(Simulated):
     def check_pass(self, event: ev.Published) -> None:
         """A shard was published."""
 
-    def check_supplement(self, about: do.MakeSupplement | ev.Sealed) -> None:
+    def check_supplement(self, about: do.MakeSupplement | ev.ShardSealed) -> None:
         """A supplement is to be made, or was made."""
 
     def check_set(self, lease: Lease, new: bool) -> None:
@@ -149,7 +149,7 @@ class Scenario(Simulated):
         """Reports an event, and checks what is promised at every instant."""
         if isinstance(event, ev.Published):
             self.check_pass(event)
-        if isinstance(event, ev.Sealed):
+        if isinstance(event, ev.ShardSealed):
             self.check_supplement(event)
         commands = self.policy.handle(event, self.now)
         for command in commands:
@@ -203,7 +203,7 @@ class Scenario(Simulated):
             events = self.carry_out(command)
             assert self.used() <= self.most(before), "the limit is kept"
         for event in events:
-            if isinstance(event, ev.Done) and isinstance(event.command, do.EndLease):
+            if isinstance(event, ev.CommandDone) and isinstance(event.command, do.EndLease):
                 self.held.pop(event.command.lease, None)
             self.send(event)
         return True
@@ -358,7 +358,7 @@ class Scenario(Simulated):
                 unit = draft.lanes[0][0].unit if draft and draft.lanes else None
                 self.lose_worker(stream)
                 cause = rng.choice(["worker", "worker", "source", "disk"])
-                self.send(ev.Failed(stream, cause, "it died", unit, rng.random() < 0.5))
+                self.send(ev.StreamFailed(stream, cause, "it died", unit, rng.random() < 0.5))
             case "refuse":
                 self.run_command(refuse=True)
             case "page" if self.other < self.capacity:

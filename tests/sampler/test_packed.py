@@ -8,11 +8,11 @@ import zlib
 from collections.abc import Callable, Iterator
 
 from cachecd.model import Unit
-from cachecd.sampler.sources import tar, tfrecord, webdataset
-from tests.contracts.source import Bench, SourceContract
+from cachecd.sampler.formats import tar, tfrecord, webdataset
+from tests.contracts.format import Bench, FormatContract
 from tests.core.shards import frames
 from tests.sampler import test_sources, test_webdataset
-from tests.sampler.test_sources import PAYLOADS, huge
+from tests.sampler.test_formats import PAYLOADS, huge
 from tests.sampler.test_webdataset import archive
 
 PACK: dict[str, Callable[[bytes], bytes]] = {"GZIP": gzip.compress, "ZLIB": zlib.compress}
@@ -24,10 +24,10 @@ def by_halves(data: bytes) -> bytes:
     return gzip.compress(data[:half]) + gzip.compress(data[half:]) + bytes(100)
 
 
-class Packed(SourceContract):
+class Packed(FormatContract):
     """As the format, with its objects compressed."""
 
-    plain: SourceContract
+    plain: FormatContract
 
     @property
     def config(self):  # type: ignore[override]

@@ -42,7 +42,7 @@ class EpochRequest(NamedTuple):
     before: Mapping[str, HeldLease] = MappingProxyType({})
 
 
-class Leases:
+class SessionLeases:
     """All leases that one session holds. Safe to use from any thread. Every lease is released by `close()`,
     or else when the session and its epochs are collected, or when the interpreter exits."""
 

@@ -19,7 +19,7 @@ from cachecd_client.runs.epoch import Epoch
 from cachecd_client.runs.mixture import NO_TF_DATASET, Mixing, Weights
 from cachecd_client.runs.run import Run, RunOptions, RunState
 from cachecd_client.runs.run_loader import RunLoader, RunLoaderOptions
-from cachecd_client.session.acquire import Leases, Wait, new_id
+from cachecd_client.session.acquire import SessionLeases, Wait, new_id
 from cachecd_client.session.epochs import Epochs
 from cachecd_client.session.private_daemon import PrivateDaemon
 from cachecd_client.transport import Transport, endpoint_of
@@ -74,7 +74,7 @@ class Cache:
     def __init__(
         self, transport: Transport, timeout: float, daemon: PrivateDaemon | None = None
     ) -> None:
-        self._leases = leases = Leases(transport, timeout, daemon)
+        self._leases = leases = SessionLeases(transport, timeout, daemon)
         self._epochs = Epochs(leases)
         self._numbers: dict[tuple[str, str, int | None], Numbers] = {}
 
