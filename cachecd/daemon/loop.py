@@ -20,7 +20,7 @@ from cachecd.daemon.failures import Failures
 from cachecd.daemon.listings import ListingKeeper
 from cachecd.daemon.rules import configured, resolve
 from cachecd.daemon.start import Start, known_sizes, measure, start, weigh_foreign
-from cachecd.daemon.status import document, epoch_of, ingest_stops, rotation_waits, stale_values
+from cachecd.daemon.status import document, epoch_of, ingest_stops, stale_values
 from cachecd.daemon.worker_streams import FedGeneration
 from cachecd.disk import leases
 from cachecd.disk.durable import read_egress, write_egress
@@ -371,7 +371,7 @@ class CacheLoop:
         reason = "" if self._offline else ingest_stops(self.policy)
         self._stopped.note("ingest", reason, verb="stops")
         for name, dataset in self.policy.datasets.items():
-            reason = rotation_waits(self.policy, dataset, self._now())
+            reason = self.policy.rotation_waits(dataset, self._now())
             self._stopped.note(f"rotation of {name}", reason, _PATIENCE, "waits")
             if name not in self._described and (description := epoch_of(self.policy, dataset)):
                 self._described.add(name)

@@ -38,7 +38,7 @@ from cachecd.disk.inventory import (
 )
 from cachecd.disk.layout import MARKS, GenerationLayout, Layout
 from cachecd.errors import DamagedError
-from cachecd.model import Shape
+from cachecd.model import Shape, shard_number
 from cachecd.policy import events as ev
 from cachecd.policy.fit import set_size
 from cachecd.policy.generation import Generation
@@ -315,7 +315,7 @@ def _names(lease: Lease, generation: GenerationId) -> list[tuple[int, int]]:
     return [
         (number, versions.get(number, 0))
         for stream, first, last in lease.intervals
-        for number in (j * (lease.streams + 1) + stream for j in range(first, last + 1))
+        for number in (shard_number(lease.streams, stream, j) for j in range(first, last + 1))
     ]
 
 

@@ -89,7 +89,7 @@ def _dataset(policy: Policy, dataset: Dataset, state: State, now: float) -> dict
         "first": policy.room.first(dataset),
         "epoch": epoch_of(policy, dataset),
         "waits_for": dataset.waits_for,
-        "rotation_waits": rotation_waits(policy, dataset, now),
+        "rotation_waits": policy.rotation_waits(dataset, now),
         "held_back": _held_back(dataset),
         "stopped": "",  # until the workers were looked at
         "contradicted": bool(gen.contradicted),
@@ -144,22 +144,6 @@ def stale_values(dataset: DatasetConfig, shard_size: int, known: GenerationFile)
         for key, now, then in values
         if now != then
     ]
-
-
-def rotation_waits(policy: Policy, dataset: Dataset, now: float) -> str:
-    """Why a full dataset replaces nothing when the next epoch begins, or ""."""
-    gen, at = dataset.generation, policy.leases.figures(dataset, now)
-    if dataset.rules.pin or not (at.full and at.feeds and at.shards):
-        return ""
-    leases = [each.lease for each in policy.leases.by_id.values()]
-    own = [each for each in leases if policy.leases.generation_of(each) is gen]
-    holder = max(own, key=lambda each: gen.table.kept_bytes(each.id), default=None)
-    if holder is not None and (kept := gen.table.kept_bytes(holder.id)):
-        return (
-            f"lease {holder.id} of job {holder.job} keeps {approximate_size(kept)} of retired shards: they "
-            "make room when the lease ends"
-        )
-    return dataset.rotation.waits(at)
 
 
 def _lease(policy: Policy, state: LeaseState) -> dict[str, Any]:

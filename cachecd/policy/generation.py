@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from cachecd.model import Cursor, Shape, StreamId
+from cachecd.model import Cursor, Shape, StreamId, shard_place
 from cachecd.policy import commands as do
 from cachecd.policy.events import GenerationFound, Listed, ShardSealed
 from cachecd.policy.pause import Pause
@@ -273,7 +273,7 @@ class Generation:
     def lose(self, number: int) -> None:
         """Retires a shard whose sidecar is lost, with the older shards of its stream, because its records
         would come again only with the next pass. A supplement is retired alone."""
-        stream = number % (self.table.streams + 1)
+        stream, _ = shard_place(self.table.streams, number)
         shards = [each for each, _ in self.table.live_of(stream) if each <= number]
         if stream == self.table.streams:
             shards = [each for each in shards if each == number]

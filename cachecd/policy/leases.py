@@ -1,4 +1,4 @@
-"""Leases that are granted or held, and how a lease is made. Pure.
+"""Leases that are granted or held, from their manifest to their end. Pure.
 
 A lease's life: its manifest is written, it is granted, held by all ranks of its node, held by no rank, and
 ends. Locks on the manifest show its holders. A grant stays valid without a lock for 30 s after the latest
@@ -7,13 +7,13 @@ request of a rank, or until all ranks have held it.
 
 from __future__ import annotations
 
-import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from cachecd.policy.events import AcquireAsked
+from cachecd.policy import commands as do
 from cachecd.policy.generation import Generation
-from cachecd.policy.shard_table import ShardSet
-from cachecd.policy.values import Lease, Rules
+from cachecd.policy.room import Room
+from cachecd.policy.values import GenerationId, Lease
 
 # A rank that was granted a lease locks its manifest at once; half a minute covers one that is stopped in
 # between by a full machine.
@@ -55,32 +55,175 @@ class LeaseState:
         return not self.written or (now < self.grace_until and not self.by_all)
 
 
-def new_lease(
-    rules: Rules, event: AcquireAsked, gen: Generation, shards: ShardSet, serial: str
-) -> Lease:
-    """The lease of these shards. `serial` makes its name unique. The fingerprint is the sum of all records'
-    digests: it names content, and never versions."""
-    shape = gen.blocks.shape
-    job = hashlib.sha256(event.job.encode()).hexdigest()[:8]
-    # The text has a version, so that the order of an epoch never drifts.
-    order = f"cachecd-epoch-order-1:{rules.seed}:{event.epoch}".encode()
-    return Lease(
-        id=f"{rules.name}.{event.epoch}.{job}.{serial}",
-        dataset=rules.name,
-        generation=gen.id.name,
-        job=event.job,
-        epoch=event.epoch,
-        streams=shape.streams,
-        intervals=shards.intervals,
-        versions=shards.versions,
-        num_records=shards.records,
-        num_bytes=shards.data_bytes,
-        fingerprint=f"{shards.digest:016x}",
-        seed=int.from_bytes(hashlib.sha256(order).digest()[:8], "little"),
-        sampling_seed=shape.seed,
-        pinned=rules.pin,
-        ranks=event.local_world_size,
-        place=gen.place,
-        source_records=gen.source_records,
-        num_skipped=shards.passed,
-    )
+class Leases:
+    """All leases, by name and by (dataset, job, epoch). Commands are appended to `out`.
+
+    If the manifest of a new epoch cannot be written, the job's last lease is the lease of that epoch too:
+    all ranks repeat their set. Training never waits for a full disk.
+    """
+
+    def __init__(self, room: Room, out: list[do.Command]) -> None:
+        self.by_id: dict[str, LeaseState] = {}
+        self._room, self._out = room, out
+        self._by_epoch: dict[tuple[str, str, int], str] = {}
+
+    def of(self, dataset: str, job: str, epoch: int) -> LeaseState | None:
+        """Returns the lease of a job's epoch."""
+        return self.by_id.get(self._by_epoch.get((dataset, job, epoch), ""))
+
+    def of_job(self, dataset: str, job: str) -> list[LeaseState]:
+        """Returns all leases of a job."""
+        return [
+            each
+            for each in self.by_id.values()
+            if (each.lease.dataset, each.lease.job) == (dataset, job)
+        ]
+
+    def generation_of(self, lease: Lease) -> Generation | None:
+        """The generation of a lease, if it is on disk and has the same S."""
+        gen = self._room.by_id.get(GenerationId(lease.dataset, lease.generation))
+        return gen if gen and gen.table.streams == lease.streams else None
+
+    def add(self, state: LeaseState, epochs: Iterable[int] = ()) -> None:
+        """A lease is made, or a start found it. `epochs`: further epochs whose lease it is."""
+        lease = state.lease
+        self.by_id[lease.id] = state
+        for epoch in (lease.epoch, *epochs):
+            self._by_epoch[lease.dataset, lease.job, epoch] = lease.id
+        if dataset := self._room.datasets.get(lease.dataset):
+            dataset.leases += 1
+            dataset.epoch = max(dataset.epoch, lease.epoch)
+        if gen := self.generation_of(lease):
+            gen.table.hold(lease)
+
+    def request(self, state: LeaseState, request: str, epoch: int, rank: int, now: float) -> None:
+        """Grants a lease to a rank, now or when the manifest is written."""
+        if state.renew(rank, now):
+            self._mark(state)
+        state.requests[request] = epoch != state.lease.epoch
+        self._reply_granted(state)
+
+    def _mark(self, state: LeaseState, epoch: int | None = None) -> None:
+        """Notes what a start must know before a rank is granted the lease."""
+        state.marking += 1
+        self._out.append(do.MarkLease(state.lease.id, epoch=epoch))
+
+    def _reply_granted(self, state: LeaseState) -> None:
+        if not state.written or state.marking:
+            return
+        coverage = self._room.datasets[state.lease.dataset].generation.coverage
+        for request, is_repeated in state.requests.items():
+            note = state.repeats if is_repeated else state.note
+            counts = state.lease.num_records, state.lease.num_skipped
+            self._out.append(do.ReplyGranted(request, state.lease.id, coverage, note, *counts))
+        state.requests.clear()
+
+    def marked(self, lease: str) -> None:
+        """A mark is durable, or the disk refused it: a start may then wait for a rank in vain."""
+        if (state := self.by_id.get(lease)) is not None:
+            state.marking -= 1
+            self._reply_granted(state)
+
+    def repeat(self, lease: Lease, why: str, now: float) -> LeaseState | None:
+        """Makes the last lease of a job the lease of a further epoch too, for all ranks. None if the job
+        has none, or one with an excluded record."""
+        known = self.of_job(lease.dataset, lease.job)
+        last = max(known, key=lambda each: each.lease.epoch, default=None)
+        if last is None or not last.written or last.lease.ranks != lease.ranks:
+            return None
+        if self._has_excluded(last.lease):
+            return None
+        self._by_epoch[lease.dataset, lease.job, lease.epoch] = last.lease.id
+        last.held_by.clear()
+        last.grace_until = now + GRACE
+        last.repeats = f"the set of epoch {last.lease.epoch} is repeated: {why}"
+        self._mark(last)
+        self._mark(last, lease.epoch)
+        return last
+
+    def written(self, lease: str) -> None:
+        """A manifest is on disk: the waiting ranks may lock it, if all of its shards are still live."""
+        if (state := self.by_id.get(lease)) is None:
+            return
+        state.written = True
+        gen = self.generation_of(state.lease)
+        shards = gen.table.find(state.lease.intervals) if gen else None
+        if shards is not None and shards.versions == state.lease.versions:
+            self._reply_granted(state)
+        else:
+            self._reply_waiting(state, "a shard of the set was quarantined")
+            self._out.append(do.EndLease(lease))
+
+    def refused(self, lease: str, reason: str, now: float, may_repeat: bool) -> None:
+        """The disk refused a manifest: the ranks of a job that has a set repeat the set, unless its files
+        cannot be found."""
+        if (state := self.by_id.get(lease)) is None:
+            return
+        self.ended(lease)
+        last = self.repeat(state.lease, reason, now) if may_repeat else None
+        if last is not None:
+            last.requests |= dict.fromkeys(state.requests, True)
+        else:
+            self._reply_waiting(state, reason)
+
+    def _reply_waiting(self, state: LeaseState, reason: str) -> None:
+        self._out += [do.ReplyWaiting(each, 0, 0, reason) for each in state.requests]
+        state.requests.clear()
+
+    def holds(self, request: str, lease: str, rank: int) -> None:
+        state = self.by_id.get(lease)
+        if state is None:
+            message = f"lease {lease} has ended: acquire again"
+            self._out.append(do.ReplyRefused(request, "lease-lost", message))
+        elif not 0 <= rank < state.lease.ranks:
+            message = f"rank {rank}: expected 0 to {state.lease.ranks - 1}"
+            self._out.append(do.ReplyRefused(request, "bad-request", message))
+        else:
+            if rank not in state.held_by:
+                state.held_by.add(rank)
+                self._out.append(do.MarkLease(lease, rank))
+            if dataset := self._room.datasets.get(state.lease.dataset):
+                dataset.was_held = True
+            self._out.append(do.ReplyDone(request))
+
+    def delivered(self, lease: str, fraction: float) -> None:
+        state = self.by_id.get(lease)
+        dataset = self._room.datasets.get(state.lease.dataset) if state else None
+        if state and dataset and dataset.generation is self.generation_of(state.lease):
+            part = min(max(fraction, 0.0), 1.0) * state.allocated / state.lease.ranks
+            dataset.rotation.delivered += part
+
+    def unheld(self, lease: str, now: float) -> None:
+        """No process locks the manifest. A lease that could no longer be granted ends without grace."""
+        if (state := self.by_id.get(lease)) is None:
+            return
+        if not state.stands(now) or (state.written and self._is_barred(state.lease)):
+            self._out.append(do.EndLease(lease))
+
+    def _is_barred(self, lease: Lease) -> bool:
+        """Whether a lease could no longer be granted."""
+        dataset, gen = self._room.datasets.get(lease.dataset), self.generation_of(lease)
+        if dataset is None or gen is None or gen.split != dataset.rules.split:
+            return True
+        return gen.table.has_quarantined(lease.intervals) or self._has_excluded(lease)
+
+    def ended(self, lease: str) -> None:
+        """The manifest is deleted: files that no lease names any more are unlinked."""
+        if (state := self.by_id.pop(lease, None)) is None:
+            return
+        for epoch in [epoch for epoch, name in self._by_epoch.items() if name == lease]:
+            del self._by_epoch[epoch]
+        if dataset := self._room.datasets.get(state.lease.dataset):
+            dataset.leases -= 1
+        if gen := self.generation_of(state.lease):
+            gen.table.let_go(state.lease)
+            gen.unlink_unheld()
+
+    def _has_excluded(self, lease: Lease) -> bool:
+        """Whether a shard of a lease holds an excluded record, or may: it has another version by now."""
+        if (gen := self.generation_of(lease)) is None:
+            return True
+        excluded = (number for number, repair in gen.repairs.items() if repair.excluded)
+        known = dict(lease.versions)
+        newer = (known.get(n, 0) != v for n, v in gen.table.set_of(lease.intervals).versions)
+        return any(newer) or any(gen.table.names(lease.id, n, known.get(n, 0)) for n in excluded)

@@ -12,11 +12,11 @@ from itertools import count
 
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
-from cachecd.policy.acquire import Leases
+from cachecd.policy.acquire import Acquire
 from cachecd.policy.dataset import Dataset
 from cachecd.policy.generation import Generation
 from cachecd.policy.granting import Granting, Report
-from cachecd.policy.leases import GRACE, LeaseState
+from cachecd.policy.leases import GRACE, Leases, LeaseState
 from cachecd.policy.pause import Pause, Restraint
 from cachecd.policy.repair import Repairs
 from cachecd.policy.room import Room, footprint
@@ -38,8 +38,10 @@ class Policy:
         self.datasets = self.room.datasets
         self.disk = Pause()
         self.restraint = Restraint()
-        self.leases = Leases(
-            *(self.room, self.disk, self.restraint, self._new_name, manifest_length, self._out)
+        self.leases = Leases(self.room, self._out)
+        self.acquire = Acquire(
+            *(self.room, self.disk, self.restraint, self.leases),
+            *(self._new_name, manifest_length, self._out),
         )
         self._granting = Granting(self.room, self.disk, self._out)
         self.repair = Repairs(self.room, self._new_name, self._out)
@@ -66,6 +68,10 @@ class Policy:
     def pauses(self, now: float) -> str:
         """Returns why nothing is fetched although there may be room, or ""."""
         return self.restraint.spent or self.restraint.idles(bool(self.leases.by_id), now)
+
+    def rotation_waits(self, dataset: Dataset, now: float) -> str:
+        """Returns why the next epoch of a full dataset replaces nothing, or ""."""
+        return dataset.rotation.waits(self.acquire.at(dataset, now))
 
     def _repeat(self) -> None:
         """Repeats commands that the disk refused, with the present figures and heads."""
@@ -118,7 +124,7 @@ class Policy:
         match event:
             case ev.AcquireAsked():
                 self.restraint.wanted_at = now
-                self.leases.acquire(event, now)
+                self.acquire.acquire(event, now)
             case ev.RankHolds(request, lease, rank):
                 self.leases.holds(request, lease, rank)
             case ev.Delivered(lease, fraction):
@@ -195,7 +201,7 @@ class Policy:
         self.restraint.egress_limit, self.restraint.idle = event.egress_limit, event.idle
         self.restraint.offline = event.offline
         if not self._started:
-            self._boot, self.leases.block = event.boot, event.block
+            self._boot, self.acquire.block = event.boot, event.block
         for rules in event.datasets:
             self._rules[rules.name] = rules
             if dataset := self.datasets.get(rules.name):
@@ -207,7 +213,7 @@ class Policy:
         configured = rules if rules is not None and rules.generation == name.name else None
         size = shape.capacity if shape else rules.shard_size if rules else 0
         gen = Generation(
-            event, configured is not None, footprint(size, self.leases.block), self._out
+            event, configured is not None, footprint(size, self.acquire.block), self._out
         )
         self.room.by_id[name] = gen
         if configured is not None:

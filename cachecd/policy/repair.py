@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from cachecd.model import shard_place
 from cachecd.policy import commands as do
 from cachecd.policy.events import (
     DamageReported,
@@ -146,7 +147,7 @@ class Repairs:
                 break
             if number in gen.remaking or not repair.marked or repair.pause.stops(now):
                 continue
-            is_supplement = number % (gen.table.streams + 1) == gen.table.streams
+            is_supplement = shard_place(gen.table.streams, number)[0] == gen.table.streams
             if repair.damaged and (is_supplement or not gen.is_configured):
                 hopeless.append(number)
             elif not repair.damaged or fetches:

@@ -15,7 +15,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from cachecd.model import ShardFacts
+from cachecd.model import ShardFacts, shard_number, shard_place
 from cachecd.policy.values import Intervals, Lease, Name
 
 _ROW = np.dtype(  # the fields of ShardFacts, then the status
@@ -176,7 +176,7 @@ class ShardTable:
         column = self._columns[stream]
         row = column.live = column.seek(column.live, LIVE)
         while row < column.end:
-            number = (column.base + row) * (self.streams + 1) + stream
+            number = shard_number(self.streams, stream, column.base + row)
             yield number, int(column.rows["allocated"][row])
             row = column.seek(row + 1, LIVE)
 
@@ -192,7 +192,7 @@ class ShardTable:
             for row in np.flatnonzero(
                 np.isin(rows["status"], LIVE) & (rows["records"] > 0)
             ).tolist():
-                number = (column.base + row) * (self.streams + 1) + stream
+                number = shard_number(self.streams, stream, column.base + row)
                 names.append((number, int(rows["version"][row])))
         return tuple(sorted(names))
 
@@ -208,7 +208,7 @@ class ShardTable:
         shards take a second."""
         by_stream: list[list[tuple[int, ...]]] = [[] for _ in self._columns]
         for number, facts, status in shards:
-            j, stream = divmod(number, self.streams + 1)
+            stream, j = shard_place(self.streams, number)
             by_stream[stream].append((j, *facts, status))
         for column, of_stream in zip(self._columns, by_stream, strict=True):
             if of_stream:
@@ -223,7 +223,7 @@ class ShardTable:
 
     def add(self, number: int, facts: ShardFacts, status: Status = Status.LIVE) -> None:
         """A shard was published: its number is above every other of its stream."""
-        j, stream = divmod(number, self.streams + 1)
+        stream, j = shard_place(self.streams, number)
         self._columns[stream].append(j)
         self._put(number, facts, status)
 
@@ -313,7 +313,7 @@ class ShardTable:
             allocated += int(rows["allocated"].sum())
             digest += int(rows["digest"].sum())
             for row in np.flatnonzero(rows["version"]).tolist():
-                number = (max(first, column.base) + row) * (self.streams + 1) + stream
+                number = shard_number(self.streams, stream, max(first, column.base) + row)
                 versions.append((number, int(rows["version"][row])))
         versions.sort()  # by number; they were found by stream
         digest %= 1 << 64
@@ -340,7 +340,7 @@ class ShardTable:
 
     def names(self, lease: str, number: int, version: int) -> bool:
         """Whether this lease names this version."""
-        j, stream = divmod(number, self.streams + 1)
+        stream, j = shard_place(self.streams, number)
         intervals, versions = self._leases[lease]
         is_named = versions.get(number, 0) == version
         return is_named and any(s == stream and a <= j <= b for s, a, b in intervals)
@@ -348,7 +348,7 @@ class ShardTable:
     # --- rows
 
     def _find(self, number: int) -> tuple[_StreamShards, int]:
-        j, stream = divmod(number, self.streams + 1)
+        stream, j = shard_place(self.streams, number)
         return self._columns[stream], j - self._columns[stream].base
 
     def _put(self, number: int, facts: ShardFacts, status: Status) -> None:

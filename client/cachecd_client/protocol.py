@@ -19,7 +19,10 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from cachecd_client.errors import CallerError, ProtocolVersionError
 
@@ -30,6 +33,8 @@ MAX_REPLY_BYTES = 64 << 20  # a status document names every lease
 MAX_TEXT = 1024  # characters of a job's or a dataset's name, a reason, an id
 MAX_KEY = 1 << 14  # characters of an object's key, which may be a signed URL
 MANIFEST_VERSION = 2
+
+Shards = TypeVar("Shards", int, NDArray[np.int64])
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,8 +278,8 @@ def _check(cls: type[Any], fields: dict[str, Any]) -> None:
 class Manifest:
     """A lease on disk: the JSON in ``leases/<lease>.json``. It never changes.
 
-    The shards are j = `first` to `last` of each interval [stream, first, last]; their numbers are
-    j * (streams + 1) + stream. A shard's file is
+    The shards are j = `first` to `last` of each interval [stream, first, last]; `shard_number` gives their
+    numbers. A shard's file is
     ``<manifest's folder>/../datasets/<dataset>/<generation>/shards/<number as 10 digits>.tfrecord``, or
     ``<number as 10 digits>.<version>.tfrecord`` if `versions` has [number, version].
     """
@@ -302,9 +307,21 @@ class Manifest:
     schema: dict[str, Any] = field(default_factory=dict)
 
 
+def shard_number(streams: int, stream: int, j: Shards) -> Shards:
+    """The number of shard j of a stream, for one j or an array. Stream `streams` has the supplements."""
+    return j * (streams + 1) + stream
+
+
+def shard_place(streams: int, number: int) -> tuple[int, int]:
+    """Returns (stream, j) of a shard's number."""
+    j, stream = divmod(number, streams + 1)
+    return stream, j
+
+
 def last_shard(intervals: Iterable[Sequence[int]], streams: int) -> int:
     """The highest shard number of a manifest's intervals, -1 if there is none."""
-    return max((last * (streams + 1) + stream for stream, _, last in intervals), default=-1)
+    numbers = (shard_number(streams, stream, last) for stream, _, last in intervals)
+    return max(numbers, default=-1)
 
 
 def decode_manifest(text: bytes) -> Manifest:

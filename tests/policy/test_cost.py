@@ -111,7 +111,7 @@ def test_boundary_costs_what_it_retires():
             dataset.was_held, dataset.rotation.delivered = True, 1.0 * (SIZE + 3)
             begun = time.thread_time()
             live = dataset.generation.table.num_live
-            policy.leases.boundary(dataset, 0.0)
+            policy.acquire.boundary(dataset, 0.0)
             tries.append(time.thread_time() - begun)
             assert dataset.generation.table.num_live == live - 1
         seconds[shards] = min(tries)

@@ -13,7 +13,7 @@ FULL = Boundary(
     rules=Rules("a", "one", first=20, shard_size=10),
     live=90,
     shards=9,
-    held=90,
+    occupied=90,
     share=100,
     first=20,
     footprint=10,
@@ -129,7 +129,7 @@ def test_one_shard_goes_at_the_floor():
 
 
 def test_last_shard_stays():
-    boundary = replace(FULL, shards=1, live=10, held=90, share=30)
+    boundary = replace(FULL, shards=1, live=10, occupied=90, share=30)
     assert retired(Rotation(sealed=90, delivered=90), boundary, OLDEST[:1]) == []
 
 

@@ -11,7 +11,7 @@ from cachecd.model import Unit
 from cachecd.sampler.formats import tar, tfrecord, webdataset
 from tests.contracts.format import Bench, FormatContract
 from tests.core.shards import frames
-from tests.sampler import test_sources, test_webdataset
+from tests.sampler import test_formats, test_webdataset
 from tests.sampler.test_formats import PAYLOADS, huge
 from tests.sampler.test_webdataset import archive
 
@@ -67,7 +67,7 @@ class Packed(FormatContract):
 
 
 class TestPackedTFRecord(Packed):
-    plain = test_sources.TestTFRecord()
+    plain = test_formats.TestTFRecord()
 
     def test_a_part_that_begins_within_an_object_is_never_taken_for_compressed(self, bench: Bench):
         body = b"ten records" + gzip.compress(self.plain.objects()[0])
@@ -76,7 +76,7 @@ class TestPackedTFRecord(Packed):
 
 
 class TestPackedTFRecordThroughATransform(Packed):
-    plain = test_sources.TestTFRecordThroughATransform()
+    plain = test_formats.TestTFRecordThroughATransform()
 
     def test_a_record_of_more_than_may_be_inflated_is_not_waited_for(
         self, bench: Bench, monkeypatch
