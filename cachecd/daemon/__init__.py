@@ -8,7 +8,6 @@ status           the status document
 loop             one cache.dir with its policy: the only wiring
 start            opens cache.dir, and reports its content
 rules            the configuration as rules of the policy, and whether the limit suffices
-manifest         the text of a lease's manifest
 command_runner   runs every command in its thread, in the order that the policy needs
 disk_work        the commands about files, one after the other; blocks
 worker_streams   streams in workers: units, grants, `until`, and the workers' reports

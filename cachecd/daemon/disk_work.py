@@ -14,7 +14,6 @@ from typing import Any
 import structlog
 
 from cachecd.daemon.held_records import gaps
-from cachecd.daemon.manifest import encode_manifest
 from cachecd.disk import filesystem, leases, publish
 from cachecd.disk.durable import Skips, State, write_figures, write_state
 from cachecd.disk.excluded import ExcludedFile, Exclusion
@@ -41,6 +40,7 @@ from cachecd.policy.values import GenerationId, Lease
 from cachecd_client import resources
 from cachecd_client._core import scan
 from cachecd_client.errors import CorruptError
+from cachecd_client.protocol import MANIFEST_VERSION, Manifest, encode_manifest
 
 Write = (
     do.WriteShape | do.ReadCursor | do.PublishShard | do.WriteJudgement | do.KeepFigures
@@ -147,7 +147,7 @@ class DiskWork:
         schema = self.schemas.get(GenerationId(lease.dataset, lease.generation))
         shards = sum(last - first + 1 for _, first, last in lease.intervals)
         window = resources.window_of(lease.num_bytes, shards, self.window)
-        return encode_manifest(lease, schema, window)
+        return encode_manifest(manifest_of(lease, schema, window))
 
     def write_counts(self) -> None:
         """Writes the counts of skipped units where they changed. DiskError."""
@@ -350,6 +350,21 @@ def _failures(command: Search, error: DiskError) -> list[ev.Event]:
     if isinstance(command, do.RemakeShard) and (lost or isinstance(error, DamagedError)):
         return [*lost, ev.RemakeFailed(name, number, str(error))]
     return lost or [ev.DiskRefused(command, str(error))]
+
+
+def manifest_of(lease: Lease, schema: dict[str, Any] | None, window: int | None = None) -> Manifest:
+    """Returns a lease as its manifest. `window`: the shuffle window in bytes; None: the whole set."""
+    fields: dict[str, Any] = lease._asdict()
+    fields["lease"] = fields.pop("id")
+    return Manifest(MANIFEST_VERSION, **fields, window=window, schema=schema or {})
+
+
+def lease_of(manifest: Manifest) -> Lease:
+    """Returns the lease of a manifest."""
+    fields = {name: getattr(manifest, name) for name in Lease._fields if name != "id"}
+    for name in ("intervals", "versions"):
+        fields[name] = tuple(map(tuple, fields[name]))
+    return Lease(manifest.lease, **fields)
 
 
 def generation_of(stream: StreamId) -> GenerationId:

@@ -21,9 +21,8 @@ import structlog
 
 from cachecd.config import Config, DatasetConfig
 from cachecd.config.identity import VERSION, directory_name, identity_of, split_of
-from cachecd.daemon.disk_work import DiskWork
+from cachecd.daemon.disk_work import DiskWork, lease_of
 from cachecd.daemon.listings import GenerationListing
-from cachecd.daemon.manifest import decode_manifest
 from cachecd.daemon.rules import configured
 from cachecd.disk import filesystem, leases
 from cachecd.disk.durable import State, read_egress, read_figures, read_state
@@ -44,6 +43,8 @@ from cachecd.policy.fit import set_size
 from cachecd.policy.generation import Generation
 from cachecd.policy.rotation import Rotation
 from cachecd.policy.values import Figures, GenerationId, Head, Lease
+from cachecd_client.errors import ProtocolVersionError
+from cachecd_client.protocol import decode_manifest
 
 _log = structlog.get_logger("cachecd.daemon")
 _COPY = re.compile(r"-([0-9]+)$")
@@ -325,10 +326,10 @@ def _find_leases(layout: Layout) -> list[ev.LeaseFound]:
     events = []
     for each in leases.find_manifests(layout):
         try:
-            lease = decode_manifest(each.text)
+            lease = lease_of(decode_manifest(each.text))
             if lease.id != each.lease:
                 raise ValueError(f"found the manifest of lease {lease.id}")
-        except ValueError as error:
+        except (ValueError, ProtocolVersionError) as error:
             path = layout.manifest(each.lease)
             if each.is_held or not leases.end_lease(layout, each.lease):
                 raise DamagedError(

@@ -14,6 +14,7 @@ version answers with its own version frame.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 import os
@@ -324,13 +325,33 @@ def last_shard(intervals: Iterable[Sequence[int]], streams: int) -> int:
     return max(numbers, default=-1)
 
 
+def check_of(content: Mapping[str, Any]) -> str:
+    """Returns a digest of a JSON object, in the order of its keys."""
+    return hashlib.blake2b(json.dumps(content).encode("ascii"), digest_size=8).hexdigest()
+
+
+def is_sound(content: dict[str, Any]) -> bool:
+    """Takes `check` out of a JSON object. Returns whether it is right; a person may have removed it."""
+    check = content.pop("check", None)
+    return check is None or check == check_of(content)
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Returns the text of a manifest, with a check of its content."""
+    body = {field.name: getattr(manifest, field.name) for field in dataclasses.fields(Manifest)}
+    body["check"] = check_of(body)
+    return json.dumps(body, separators=(",", ":")).encode("ascii")
+
+
 def decode_manifest(text: bytes) -> Manifest:
     """The manifest in a file; fields of later minor versions are ignored.
 
-    ValueError if it is no manifest; ProtocolVersionError if it has another version.
+    ValueError if it is no manifest, or damaged; ProtocolVersionError if it has another version.
     """
     try:
         body = json.loads(text)
+        if not is_sound(body):
+            raise ValueError("not a lease manifest: its check is wrong")
         if body["version"] != MANIFEST_VERSION:
             raise ProtocolVersionError(
                 f"manifest version {body['version']}, expected {MANIFEST_VERSION}: "

@@ -11,12 +11,12 @@ from typing import Any
 
 from cachecd.config import Config
 from cachecd.daemon.loop import CacheLoop
-from cachecd.daemon.manifest import decode_manifest
 from cachecd.executors.lister import ProcessLister
 from cachecd.executors.local import LocalExecutor
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.sampler.messages import Setup
+from cachecd_client.protocol import decode_manifest, shard_number
 from tests.daemon.workers import InProcess
 
 READ_LOCK = struct.pack("@hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
@@ -111,9 +111,9 @@ class Life:
         """The files that a lease names."""
         manifest = decode_manifest((self.dir / "leases" / f"{lease}.json").read_bytes())
         folder = self.dir / "datasets" / manifest.dataset / manifest.generation / "shards"
-        versions = dict(manifest.versions)
+        versions = dict(map(tuple, manifest.versions))
         numbers = [
-            j * (manifest.streams + 1) + stream
+            shard_number(manifest.streams, stream, j)
             for stream, first, last in manifest.intervals
             for j in range(first, last + 1)
         ]

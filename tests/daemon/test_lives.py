@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from cachecd.daemon import loop, refetch
-from cachecd.daemon.manifest import decode_manifest
 from cachecd.disk.filesystem import walk
 from cachecd.errors import DiskError
 from cachecd.executors.lister import ProcessLister
 from cachecd.policy import events as ev
 from cachecd_client._core import Sidecar, scan
+from cachecd_client.protocol import decode_manifest
 from tests.daemon.life import Life, config
 from tests.sampler.test_webdataset import archive
 

@@ -13,7 +13,7 @@ import pytest
 
 from cachecd.config import Config
 from cachecd.config.identity import classes_rule, directory_name, identity_of
-from cachecd.daemon.manifest import encode_manifest
+from cachecd.daemon.disk_work import manifest_of
 from cachecd.daemon.start import Start, start, weigh_foreign
 from cachecd.disk import leases, publish
 from cachecd.disk.durable import write_figures
@@ -25,6 +25,7 @@ from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.policy import Policy
 from cachecd.policy.values import Lease
+from cachecd_client.protocol import encode_manifest
 from tests.daemon.directories import lease
 from tests.disk.shards import SHAPE, make, tree
 from tests.disk.test_manifest_files import READ_LOCK
@@ -101,7 +102,7 @@ def test_shards_streams_and_leases_are_found(tmp_path):
     publish.mark_retired(layout, [(3, 0)])
     (layout.shards / "0000000006.new").write_bytes(b"half")
     held = lease_of(found)
-    leases.write_manifest(found.layout, held.id, encode_manifest(held, None))
+    leases.write_manifest(found.layout, held.id, encode_manifest(manifest_of(held, None)))
     leases.mark(found.layout, held.id, 0)
     again = begin(given)
     assert kinds(again) == [
