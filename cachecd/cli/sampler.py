@@ -227,7 +227,7 @@ class Sampler:
         )
         try:
             worker_stream.list_units(Units(stream, 0, 0, units, "end"))
-            worker_stream.grant(Grant(stream, 0, str(path)))
+            worker_stream.grant(Grant(stream, 0, path=str(path)))
             await worker_stream.work()
         finally:
             await worker_stream.close()

@@ -28,6 +28,7 @@ from cachecd.disk.layout import Layout
 from cachecd.disk.snapshot import write_snapshot
 from cachecd.errors import DiskError, LimitTooSmallError
 from cachecd.executors import Executor
+from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.policy import Policy
 from cachecd.policy.shard_table import LIVE
@@ -42,12 +43,14 @@ _LEAST_PAGE = 256 << 10  # bytes: below a limit of 25 MiB, 1 % would be a transa
 _PAUSE = 1.0  # after a failure
 _PATIENCE = 60.0  # until the log says why nothing rotates
 
+Request = ev.AcquireAsked | ev.RankHolds | ev.DamageReported | ev.ExcludeAsked
+
 _log = structlog.get_logger("cachecd.daemon")
 
 
 class CacheLoop:
-    """`lister` lists the sources; `reply` answers requests. All methods belong to the event
-    loop's thread. The executor's reports go to `streams.heard`, on the event loop.
+    """`lister` lists the sources. All methods belong to the event loop's thread. `open` starts the
+    executor; the caller closes it.
 
     `offline`: nothing is listed or fetched. `progress`: as of `start`.
     """
@@ -58,7 +61,6 @@ class CacheLoop:
         limit: int,
         executor: Executor,
         lister: Lister,
-        reply: Callable[[ToClient], None],
         *,
         offline: bool = False,
         progress: Callable[[str], None] = lambda text: None,
@@ -68,7 +70,8 @@ class CacheLoop:
         self.config, self._offline = config, offline
         self._limit = limit
         self._executor, self._lister = executor, lister
-        self._answer, self._progress = reply, progress
+        self._progress = progress
+        self._due: dict[str, Callable[[ToClient], None]] = {}  # by request
         # Seconds since 1970: the policy keeps times over restarts. Setting the clock has no effect then.
         self._zero = time.time() - time.monotonic()
         self._failing, self._stopped = Failures(), Failures()
@@ -76,7 +79,6 @@ class CacheLoop:
         self._described: set[str] = set()
         self._arrived = Counter[str]()  # bytes fetched for each dataset since the start
         self._earlier = deque([(time.monotonic(), self._arrived.copy())], _RATED)
-        self._tasks: list[asyncio.Task[Any]] = []
         self._fetched = self._corrupt = 0
 
     async def open(self) -> None:
@@ -96,9 +98,10 @@ class CacheLoop:
         started.work.check = self._directory_check.check
         self._fetched = started.fetched or 0
         self.runner = CommandRunner(
-            started.work, self._executor, self.feed, self._answer, self._count
+            started.work, self._executor, self.feed, self._reply, self._count
         )
         self.streams = self.runner.streams
+        await self._executor.start(self.streams.heard)
         self._keepers = {name: self._configured(name) for name in started.configured}
         for keeper in self._keepers.values():
             try:
@@ -125,7 +128,8 @@ class CacheLoop:
             self._every(_SNAPSHOT, self._write_snapshots),
             self._every(_SNAPSHOT, self._weigh_foreign),
         ]
-        self._tasks = [asyncio.ensure_future(each) for each in work]
+        for each in work:
+            self.runner.background.start(each)
 
     def configure(self, config: Config, limit: int) -> None:
         """Applies the values that may change while the daemon runs: limits, growth, rotation, the
@@ -139,9 +143,29 @@ class CacheLoop:
         self.feed(configured(config, limit, started.names, started.boot, self._offline))
         self._compare_limit()
 
+    def ask(
+        self, event: Request, answer: Callable[[ToClient], None], *, after_writes: bool = False
+    ) -> None:
+        """Reports a request to the policy; with `after_writes`, after the results of all writes that were
+        begun. `answer` gets its reply, at once or later."""
+        self._due[event.request] = answer
+        if after_writes:
+            self.runner.record(lambda: [event])
+        else:
+            self.feed(event)
+
+    def _reply(self, command: ToClient) -> None:
+        if (answer := self._due.pop(command.request, None)) is not None:
+            answer(command)
+
     def feed(self, event: ev.Event) -> None:
         """Reports an event to the policy, and begins to carry out the resulting commands."""
         match event:
+            case ev.Published(stream, number):
+                self.streams.published(stream, number)
+            case ev.CommandDone(do.WriteShape(generation, shape)):
+                if fed := self.streams.generations.get(generation):
+                    fed.shape = shape
             case ev.ShardVerified(name) | ev.ShardLost(name) if self._is_damage(event):
                 self._corrupt += 1
                 lost = isinstance(event, ev.ShardLost)
@@ -170,9 +194,7 @@ class CacheLoop:
     async def close(self) -> None:
         """Ends all work. Disk work that was begun is finished first."""
         self.feed(ev.Draining())
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.runner.background.close()
         await self._write_counts()
         await self._write_snapshots()
         await self.runner.finish()
@@ -203,10 +225,6 @@ class CacheLoop:
         if known is None or known.table.status(event.number) not in LIVE:
             return False
         return isinstance(event, ev.ShardLost) or not (event.sound or event.number in known.repairs)
-
-    def after_writes(self, event: ev.Event) -> None:
-        """Reports an event after the results of all writes that were begun."""
-        self.runner.record(lambda: [event])
 
     def rate(self, dataset: str) -> float:
         """Returns the present rate of fetching for a dataset, in bytes per second."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import structlog
 
+from cachecd.daemon.background import Background
 from cachecd.daemon.disk_work import DiskWork, generation_of
 from cachecd.daemon.held_records import HeldRecords, held_records
 from cachecd.daemon.worker_streams import FedGeneration, OneShard, UnitsOrNone, WorkerStreams
@@ -38,10 +39,11 @@ class Refetch:
         self,
         work: DiskWork,
         streams: WorkerStreams,
+        background: Background,
         record: Callable[[Callable[[], list[ev.Event]]], None],
     ) -> None:
         self._work, self._streams, self._record = work, streams, record
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = background
 
     def carry_out(self, command: do.FindMissing | do.MakeSupplement | do.RemakeShard) -> None:
         """Begins a command. Never blocks."""
@@ -52,12 +54,6 @@ class Refetch:
                 self._supplement(command)
             case do.RemakeShard():
                 self._start(command, self._remake(command))
-
-    async def finish(self) -> None:
-        """Ends the searches of sidecars and listing."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # --- missing records
 
@@ -98,8 +94,7 @@ class Refetch:
             for place, piece in enumerate(command.pieces)
             if piece.record or piece.stop
         )
-        path = str(fed.layout.temporary(command.number))
-        self._streams.make(OneShard(Grant(command.stream, command.number, path), read, parts))
+        self._streams.make(OneShard(Grant(command.stream, command.number), read, parts))
 
     # --- damaged shards
 
@@ -130,7 +125,7 @@ class Refetch:
         meta = json.loads(sidecar.meta)
         meta.pop("schema", None)
         name = StreamId(*generation, fed.shape.streams + 1 + number)
-        grant = Grant(name, number, str(fed.layout.temporary(number, version + 1)))
+        grant = Grant(name, number, version + 1)
         made = partial(self._remade, command)
         self._streams.make(OneShard(grant, read, remade=meta, report=made))
 
@@ -163,18 +158,12 @@ class Refetch:
     ) -> None:
         """Begins work. The policy repeats failed work."""
 
-        def end(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
-            if task.cancelled() or isinstance(error := task.exception(), InterruptedError):
-                return
-            if error is not None:
-                _log.error("records not made again", exc_info=error)
-                refused = ev.DiskRefused(command, f"{type(error).__name__}: {error}")
-                self._record(lambda: [refused])
+        def failed(error: BaseException) -> None:
+            _log.error("records not made again", exc_info=error)
+            refused = ev.DiskRefused(command, f"{type(error).__name__}: {error}")
+            self._record(lambda: [refused])
 
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(end)
+        self._background.start(work, failed)
 
 
 def _parts(head: SidecarHead, sidecar: Sidecar) -> Iterator[Unit]:

@@ -13,7 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ from cachecd.daemon.workers import executor_of, lister_bounds, lister_of, worker
 from cachecd.disk.filesystem import refuse_network_filesystem
 from cachecd.disk.layout import Layout
 from cachecd.errors import DiskError, SourceError
-from cachecd.executors.local import LocalExecutor
+from cachecd.executors import Executor
 from cachecd.units.first_look import check_side, check_sources
 from cachecd_client.errors import CallerError
 
@@ -86,19 +86,17 @@ def run(config: Config, options: StartOptions, reload: Callable[[], Config]) -> 
         owned.enter_context(made(config.cache.dir, make_cache_directory))
         layout = Layout(config.cache.dir)
         owned.enter_context(claim_directory(layout.lock, config.server.endpoint))
-        executor = executor_of(config, options.offline)
-        owned.callback(executor.abandon)
+        executor = owned.enter_context(executor_of(config, options.offline))
         if not options.offline:
-            _look_at_sources(config, layout, executor)
+            _look_at_sources(config, layout)
         return asyncio.run(_serve(config, limit, executor, options, socket, reload, umask))
 
 
-def _look_at_sources(config: Config, layout: Layout, executor: LocalExecutor) -> None:
+def _look_at_sources(config: Config, layout: Layout) -> None:
     """Refuses sources that cannot be used, for datasets without any cached shard. ConfigError,
     SourceError."""
     known, lister = set(layout.generations()), lister_of(config)
     if not known:
-        executor.launch()  # workers import meanwhile
         check_sources(config, lister)
         return
     for name, dataset in config.datasets.items():
@@ -112,7 +110,7 @@ def _look_at_sources(config: Config, layout: Layout, executor: LocalExecutor) ->
 async def _serve(
     config: Config,
     limit: int,
-    executor: LocalExecutor,
+    executor: Executor,
     options: StartOptions,
     socket: Path,
     reload: Callable[[], Config],
@@ -167,14 +165,13 @@ class _Daemon:
     """The cache with its workers, its listers and its requests."""
 
     def __init__(
-        self, config: Config, limit: int, executor: LocalExecutor, options: StartOptions
+        self, config: Config, limit: int, executor: Executor, options: StartOptions
     ) -> None:
         self.manager, self.stop = ServiceManager(), Stop()
         self._config, self._executor, self._options = config, executor, options
         self._lister = lister_of(config)
-        self.requests: Requests
         self._cache = CacheLoop(
-            *(config, limit, executor, self._lister, lambda reply: self.requests.reply(reply)),
+            *(config, limit, executor, self._lister),
             offline=options.offline,
             progress=self._progress,
         )
@@ -184,7 +181,6 @@ class _Daemon:
 
     async def open(self) -> bool:
         """Begins to work. False if it was stopped meanwhile."""
-        await self._executor.start(lambda message: self._cache.streams.heard(message))
         try:
             await self._cache.open()
         except InterruptedError:
@@ -242,10 +238,10 @@ class _Daemon:
         about = {
             "pid": os.getpid(),
             "uptime_s": round(time.monotonic() - self._began, 1),
-            "workers": sampler["workers"],
+            "workers": sampler.workers,
             "offline": self._options.offline,
         }
-        return {**self._cache.status(), "sampler": sampler, "daemon": about}
+        return {**self._cache.status(), "sampler": asdict(sampler), "daemon": about}
 
 
 def _needs_restart(old: Config, new: Config) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from cachecd.daemon.background import Background
 from cachecd.daemon.disk_work import DiskWork, generation_of
 from cachecd.daemon.listings import GenerationListing
 from cachecd.disk.layout import GenerationLayout
@@ -97,18 +98,18 @@ class WorkerStreams:
         self,
         executor: Executor,
         work: DiskWork,
+        background: Background,
         record: Callable[[Callable[[], list[ev.Event]]], None],
         described: Callable[[GenerationId, dict[str, Any]], None],
         fetched: Callable[[str, int], None],
     ) -> None:
         self.generations: dict[GenerationId, FedGeneration] = {}
-        self._executor, self._work = executor, work
+        self._executor, self._work, self._background = executor, work, background
         self._record, self._described, self._fetched = record, described, fetched
         self._streams: dict[StreamId, _Stream] = {}
         self._sealed: dict[StreamId, set[int]] = {}
         # By Close that is not answered: whether the policy waits for the answer.
         self._closes: dict[StreamId, list[bool]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
 
     # --- commands
 
@@ -136,8 +137,7 @@ class WorkerStreams:
             case do.SetUntil(name, until):
                 self._send(stream, Until(name, until))
             case do.GrantShard(name, number):
-                layout = self.generations[generation_of(name)].layout
-                self._send(stream, Grant(name, number, str(layout.temporary(number))))
+                self._send(stream, Grant(name, number))
 
     def close(self, command: do.CloseStream) -> None:
         """Takes a stream from its worker."""
@@ -156,12 +156,9 @@ class WorkerStreams:
             if stream.more == "wait":
                 self._feed(stream)
 
-    async def finish(self) -> None:
-        """Ends all work of this object on the listing. Nothing is sent afterwards."""
+    def finish(self) -> None:
+        """Sends nothing any more."""
         self._streams.clear()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # --- reports
 
@@ -213,7 +210,9 @@ class WorkerStreams:
         if only is not None:
             self._close(name, awaited=False)
             if not message.records:
-                discard(only.grant.path)
+                discard(
+                    str(self._work.of(generation_of(name)).temporary(number, only.grant.version))
+                )
                 has_file = False
         if generation := self.generations.get(generation_of(name)):
             self._end_describing(generation, name)
@@ -352,16 +351,11 @@ class WorkerStreams:
     def _start(self, stream: _Stream, work: Coroutine[Any, Any, None]) -> None:
         """Begins work in the listing. A defect fails the stream."""
 
-        def end(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
-            if task.cancelled() or (error := task.exception()) is None:
-                return
+        def failed(error: BaseException) -> None:
             _log.error("stream not fed", stream=str(stream.id), exc_info=error)
             if self._streams.get(stream.id) is stream:
                 self._close(stream.id, awaited=False)
                 reason = f"{type(error).__name__}: {error}"
                 self._failed(stream, Failed(stream.id, "worker", reason))
 
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(end)
+        self._background.start(work, failed)

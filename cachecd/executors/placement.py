@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from cachecd.executors.process import SamplerProcess
 from cachecd.model import StreamId
@@ -43,12 +44,14 @@ class _PlacedStream:
 
 
 class Placement:
-    """The streams of all processes. `processes`: the processes that are alive. `report` gets the reports of
-    streams."""
+    """The streams of all processes. `processes`: the processes that are alive. `path_of` returns the file
+    of a granted shard. `report` gets the reports of streams."""
 
-    def __init__(self, processes: Iterable[SamplerProcess]) -> None:
+    def __init__(
+        self, processes: Iterable[SamplerProcess], path_of: Callable[[Grant], Path]
+    ) -> None:
         self.report: Callable[[FromStream], None] = lambda message: None
-        self._processes = processes
+        self._processes, self._path_of = processes, path_of
         self._streams: dict[StreamId, _PlacedStream] = {}
         self._last: SamplerProcess | None = None  # that got a stream
 
@@ -70,8 +73,9 @@ class Placement:
                 stream.paths, stream.open = {}, False
             case _ if not stream.open:
                 return
-            case Grant(number=number, path=path):
-                stream.paths[number] = path
+            case Grant():
+                message = replace(message, path=str(self._path_of(message)))
+                stream.paths[message.number] = message.path
         if stream.process is None:
             stream.waiting.append(message)
             self.place()

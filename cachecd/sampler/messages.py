@@ -94,12 +94,14 @@ class Until:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Make the stream's next shard at `path`. Shards are made in the order of grants. The shard's room is
-    reserved. The reply is Sealed."""
+    """Make the stream's next shard, or the next version of a damaged shard. Shards are made in the order of
+    grants. The shard's room is reserved. The reply is Sealed. `path`: the file, which the executor names.
+    """
 
     stream: StreamId
     number: int
-    path: str
+    version: int = 0
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,12 @@ from typing import Any
 
 from cachecd.config import Config
 from cachecd.daemon.loop import CacheLoop
+from cachecd.disk.layout import Layout
 from cachecd.executors.lister import ProcessLister
 from cachecd.executors.local import LocalExecutor
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
-from cachecd.sampler.messages import Setup
+from cachecd.sampler.messages import Grant, Setup
 from cachecd_client.protocol import decode_manifest, shard_number
 from tests.daemon.workers import InProcess
 
@@ -48,7 +49,6 @@ class Life:
         self.config, self.workers = given, workers
         self.defects: list[Any] = []
         self.dir = given.cache.dir
-        self.replies: dict[str, Any] = {}
         self.locks: dict[str, int] = {}
         self.epoch = 0
 
@@ -58,36 +58,34 @@ class Life:
         asyncio.get_running_loop().set_exception_handler(
             lambda loop, context: self.defects.append(context)
         )
-        self.executor: Any = InProcess(datasets)
-        if self.workers:
-            await self.executor.end()
-            self.executor = LocalExecutor(Setup(datasets, 8, None), self.workers, None)
+        layout = Layout(self.dir)
+
+        def path_of(grant: Grant) -> Path:
+            shards = layout.generation(grant.stream.dataset, grant.stream.generation)
+            return shards.temporary(grant.number, grant.version)
+
+        self.executor: Any = (
+            LocalExecutor(Setup(datasets, 8, None), self.workers, None, path_of)
+            if self.workers
+            else InProcess(datasets, path_of)
+        )
         limit = self.config.cache.limit
         assert isinstance(limit, int)
-        self.loop = CacheLoop(self.config, limit, self.executor, ProcessLister(4), self._reply)
+        self.loop = CacheLoop(self.config, limit, self.executor, ProcessLister(4))
         await self.loop.open()
-        if self.workers:
-            await self.executor.start(self.loop.streams.heard)
-        else:
-            self.executor.heard = self.loop.streams.heard
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        await (self.executor.close(5) if self.workers else self.executor.end())
+        await self.executor.close(5)
         await self.loop.close()
         assert self.defects == []
         for fd in self.locks.values():
             os.close(fd)
 
-    def _reply(self, reply: Any) -> None:
-        self.replies[reply.request] = reply
-
     async def ask(self, event: Any) -> Any:
-        self.loop.feed(event)
-        async with asyncio.timeout(20):
-            while event.request not in self.replies:
-                await asyncio.sleep(0.002)
-        return self.replies.pop(event.request)
+        replied: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.loop.ask(event, replied.set_result)
+        return await asyncio.wait_for(replied, 20)
 
     async def acquire(self) -> str:
         """Acquires the next epoch, holds it and lets the last one go. Returns the lease, "" if there is

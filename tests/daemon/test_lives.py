@@ -147,7 +147,7 @@ async def test_killed_worker_costs_no_record(root):
         generation = life.loop.policy.datasets["train"].generation
         await until(lambda: generation.table.num_live)
         os.kill(life.executor.pids[0], signal.SIGKILL)
-        await until(lambda: life.executor.status()["restarts"])
+        await until(lambda: life.executor.status().restarts)
         await until(lambda: is_whole(life))
         found = names(life.shards(await life.acquire()))
         assert len(found) == TARS * MEMBERS

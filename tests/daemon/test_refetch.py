@@ -19,7 +19,7 @@ from cachecd.policy.values import Piece
 from cachecd.units.source_units import list_units
 from cachecd.units.unit_store import open_unit_store
 from cachecd_client._core import Sidecar
-from tests.daemon.directories import NAME, stream
+from tests.daemon.directories import NAME, Directory, stream
 from tests.daemon.test_worker_streams import SHAPE, Bench, make_source, opened
 from tests.daemon.workers import InProcess
 from tests.disk.shards import contents, tree
@@ -42,9 +42,15 @@ async def bench(tmp_path: Path, source: Path) -> AsyncIterator[Bench]:
     dataset = {"source": {"url": f"file://{source}", "format": "files"}}
     given = DatasetConfig.model_validate(dataset).source
     units = [unit for page in list_units(given, open_unit_store(given, 4)) for unit in page]
-    async with opened(tmp_path, lambda: InProcess({"train": dataset})) as bench:
+
+    def executor_of(disk: Directory) -> InProcess:
+        return InProcess(
+            {"train": dataset}, lambda grant: disk.generation.temporary(grant.number, grant.version)
+        )
+
+    async with opened(tmp_path, executor_of) as bench:
         executor = bench.runner.streams._executor
-        executor.heard = bench.streams.heard
+        await executor.start(bench.streams.heard)
         bench.fed.schema = None
         await bench.list(units, ends=True)
         yield bench

@@ -30,7 +30,6 @@ class Bench:
     def __init__(self, life: Life) -> None:
         self.life = life
         self.requests = Requests(life.loop, lambda: {"a": "status"})
-        life.loop.runner._reply = self.requests.reply
         self.number = 0
 
     async def ask(self, kind: type[Any], *fields: Any, **more: Any) -> Any:

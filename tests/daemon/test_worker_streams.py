@@ -47,6 +47,8 @@ class Bench:
         self.sent.append(message)
 
     def _deliver(self, event: Any) -> None:
+        if isinstance(event, ev.Published):
+            self.streams.published(event.stream, event.number)
         self.events.append(event)
         self.react(event)
 
@@ -79,17 +81,19 @@ class Bench:
 
 
 @asynccontextmanager
-async def opened(folder: Path, executor: Callable[[], Any] = lambda: None) -> AsyncIterator[Bench]:
+async def opened(
+    folder: Path, executor: Callable[[Directory], Any] = lambda disk: None
+) -> AsyncIterator[Bench]:
     """A bench over an empty folder; `executor` makes one, which is ended with it."""
     disk = Directory(folder / "cache")
     listing = await GenerationListing.open(disk.generation.listing)
-    carrier = executor()
+    carrier = executor(disk)
     bench = Bench(disk, listing, carrier)
     try:
         yield bench
     finally:
         if carrier is not None:
-            await carrier.end()
+            await carrier.close(5)
         await bench.runner.finish()
         await listing.close()
 
