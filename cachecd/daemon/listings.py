@@ -9,11 +9,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
 
 from cachecd.config import DatasetConfig
+from cachecd.daemon.status import ListingStatus
 from cachecd.disk.durable import read_json, write_json
 from cachecd.errors import (
     ConfigError,
@@ -167,11 +168,11 @@ class ListingKeeper:
         self.deliver(self.listing.listed(self.name, self.reason, self.doubted))
         self.changed()
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> ListingStatus:
         """Returns the figures for the status document."""
         ago = round(time.monotonic() - self.ended, 1) if self.ended else None
-        left_out = {"left_out": str(self.left_out), "warning": self.left_out.warning}
-        return {"objects": self.objects, "ended_ago_s": ago, "failed": self.reason, **left_out}
+        left_out = str(self.left_out), self.left_out.warning
+        return ListingStatus(self.objects, ago, self.reason, *left_out)
 
     async def load_classes(self) -> None:
         """Reads the class numbers that are known. DiskError, DamagedError."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
 
 import structlog
 
@@ -20,14 +18,24 @@ from cachecd.daemon.failures import Failures
 from cachecd.daemon.listings import ListingKeeper
 from cachecd.daemon.rules import configured, resolve
 from cachecd.daemon.start import Start, known_sizes, measure, start, weigh_foreign
-from cachecd.daemon.status import document, epoch_of, ingest_stops, stale_values
+from cachecd.daemon.status import (
+    DaemonStatus,
+    SeenDataset,
+    SkippedStatus,
+    Status,
+    epoch_of,
+    ingest_stops,
+    skipped_status,
+    stale_values,
+    status_of,
+)
 from cachecd.daemon.worker_streams import FedGeneration
 from cachecd.disk import leases
 from cachecd.disk.durable import read_egress, write_egress
 from cachecd.disk.layout import Layout
 from cachecd.disk.snapshot import write_snapshot
 from cachecd.errors import DiskError, LimitTooSmallError
-from cachecd.executors import Executor
+from cachecd.executors import Executor, ExecutorStatus
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.policy import Policy
@@ -79,6 +87,7 @@ class CacheLoop:
         self._described: set[str] = set()
         self._arrived = Counter[str]()  # bytes fetched for each dataset since the start
         self._earlier = deque([(time.monotonic(), self._arrived.copy())], _RATED)
+        self._probed: dict[str, leases.Probe] = {}  # by lease, when it was last looked at
         self._fetched = self._corrupt = 0
 
     async def open(self) -> None:
@@ -114,8 +123,8 @@ class CacheLoop:
                 event = event._replace(reason=unread.reason, doubted=unread.doubted)
             self.feed(event)
         started.events.clear()  # they hold the facts of all shards
-        for name, values in self._stale_values().items():
-            for value in values:
+        for name in started.configured:
+            for value in self._stale_values(name):
                 _log.warning("from the next generation on", dataset=name, value=value)
         self._compare_limit()
         keepers = {} if self._offline else self._keepers
@@ -211,7 +220,8 @@ class CacheLoop:
             return True
         try:
             self._directory_check.check()
-            if leases.is_held(self.layout, lease):
+            found = leases.probe(self.layout, lease)
+            if found is not None and found.is_held:
                 return True
         except DiskError as error:
             self._failing.note("probing leases", str(error))
@@ -245,37 +255,36 @@ class CacheLoop:
         """Returns why nothing is fetched for a dataset, or for any dataset, or ""."""
         return self.policy.disk.why or ingest_stops(self.policy) or self.why_stopped(name)
 
-    def status(self) -> dict[str, Any]:
-        """The status document of the cache."""
-        text = document(self.policy, self._started.work.states, self.config, self._now())
-        text["cache"]["dir"] = str(self.layout.root)
-        text["cache"] |= {"corrupt_shards": self._corrupt, "fetched_bytes": self._fetched}
-        text["complaints"] = self._failing.reasons
-        stale = self._stale_values()
-        for name, dataset in text["datasets"].items():
-            dataset["bytes_per_second"] = round(self.rate(name))
-            workers, source = _workers(name), _source(name)
-            dataset["stopped"] = self.why_stopped(name)
-            since = max(self._stopped.seconds(workers), self._stopped.seconds(source))
-            dataset["stopped_for_s"] = round(since, 1)
-            dataset["rewritten_units"] = self._keepers[name].rewritten
-            dataset["listing"] = self._keepers[name].status()
-            dataset["from_next_generation"] = stale[name]
-        for lease in text["leases"]:
-            with contextlib.suppress(DiskError, OSError):
-                granted = self.layout.manifest(lease["lease"]).stat().st_mtime
-                lease["age_s"] = round(max(0.0, time.time() - granted), 1)
-                lease["held"] = leases.is_held(self.layout, lease["lease"])
-        return text
+    def skipped(self, name: str) -> SkippedStatus:
+        """Returns what is skipped of a dataset, and why."""
+        return skipped_status(
+            self._started.work.states.get(self.policy.datasets[name].generation.id)
+        )
 
-    def _stale_values(self) -> dict[str, list[str]]:
-        started, config = self._started, self.config
-        return {
-            name: stale_values(
-                config.datasets[name], config.cache.shard_size, started.generations[each]
-            )
-            for name, each in started.configured.items()
-        }
+    def status(self, sampler: ExecutorStatus, daemon: DaemonStatus) -> Status:
+        """Returns every figure for people and programs."""
+        seen = {name: self._seen(name) for name in self.policy.datasets}
+        cache = str(self.layout.root), self._corrupt, self._fetched
+        return status_of(
+            *(self.policy, self._started.work.states, self._now(), cache, seen),
+            *(self._probed, self._failing.reasons, sampler, daemon),
+        )
+
+    def _seen(self, name: str) -> SeenDataset:
+        keeper, subjects = self._keepers[name], (_workers(name), _source(name))
+        return SeenDataset(
+            source_id=self.config.datasets[name].source.identity,
+            bytes_per_second=round(self.rate(name)),
+            stopped=self.why_stopped(name),
+            stopped_for_s=round(max(map(self._stopped.seconds, subjects)), 1),
+            rewritten_units=keeper.rewritten,
+            listing=keeper.status(),
+            from_next_generation=self._stale_values(name),
+        )
+
+    def _stale_values(self, name: str) -> list[str]:
+        known = self._started.generations[self._started.configured[name]]
+        return stale_values(self.config.datasets[name], self.config.cache.shard_size, known)
 
     # --- wiring
 
@@ -360,18 +369,20 @@ class CacheLoop:
         """Reports each lease on whose manifest no process holds a lock."""
         written = [name for name, state in self.policy.leases.by_id.items() if state.written]
 
-        def look() -> list[str]:
+        def look() -> dict[str, leases.Probe | None]:
             self._directory_check.check()
-            return [name for name in written if not leases.is_held(self.layout, name)]
+            return {name: leases.probe(self.layout, name) for name in written}
 
         try:
-            unheld = await asyncio.to_thread(look)
+            probed = await asyncio.to_thread(look)
         except DiskError as error:
             self._failing.note("probing leases", str(error))
             return
         self._failing.note("probing leases", "")
-        for name in unheld:
-            self.feed(ev.LeaseUnheld(name))
+        self._probed = {name: found for name, found in probed.items() if found is not None}
+        for name, found in probed.items():
+            if found is None or not found.is_held:
+                self.feed(ev.LeaseUnheld(name))
 
     async def _measure(self) -> None:
         self._earlier.append((time.monotonic(), self._arrived.copy()))

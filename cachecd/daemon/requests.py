@@ -100,10 +100,9 @@ class Requests:
 
     def _reasons(self, dataset: str) -> list[str]:
         """Returns the usual reasons for which units or records of a dataset are skipped."""
-        skipped = self._cache.status()["datasets"][dataset]["skipped"]["reasons"]
+        skipped = self._cache.skipped(dataset).reasons
         return [
-            f"{about['units'] + about['records']} x {reason} (for example "
-            f"{', '.join(about['examples'][:2])})"
+            f"{about.units + about.records} x {reason} (for example {', '.join(about.examples[:2])})"
             for reason, about in list(skipped.items())[:3]
         ]
 

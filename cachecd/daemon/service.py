@@ -35,6 +35,7 @@ from cachecd.daemon.ownership import (
 from cachecd.daemon.requests import Requests
 from cachecd.daemon.rules import resolve
 from cachecd.daemon.server import Server
+from cachecd.daemon.status import DaemonStatus
 from cachecd.daemon.trainer import Stop, run_trainer
 from cachecd.daemon.workers import executor_of, lister_bounds, lister_of, worker_setup
 from cachecd.disk.filesystem import refuse_network_filesystem
@@ -234,14 +235,10 @@ class _Daemon:
 
     def status(self) -> dict[str, Any]:
         """The status document."""
+        uptime = round(time.monotonic() - self._began, 1)
         sampler = self._executor.status()
-        about = {
-            "pid": os.getpid(),
-            "uptime_s": round(time.monotonic() - self._began, 1),
-            "workers": sampler.workers,
-            "offline": self._options.offline,
-        }
-        return {**self._cache.status(), "sampler": asdict(sampler), "daemon": about}
+        daemon = DaemonStatus(os.getpid(), uptime, sampler.workers, self._options.offline)
+        return asdict(self._cache.status(sampler, daemon))
 
 
 def _needs_restart(old: Config, new: Config) -> list[str]:

@@ -6,12 +6,15 @@ import asyncio
 import fcntl
 import os
 import struct
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from cachecd.config import Config
 from cachecd.daemon.loop import CacheLoop
+from cachecd.daemon.status import DaemonStatus
 from cachecd.disk.layout import Layout
+from cachecd.executors import ExecutorStatus
 from cachecd.executors.lister import ProcessLister
 from cachecd.executors.local import LocalExecutor
 from cachecd.policy import commands as do
@@ -81,6 +84,11 @@ class Life:
         assert self.defects == []
         for fd in self.locks.values():
             os.close(fd)
+
+    def status(self) -> dict[str, Any]:
+        """The status document."""
+        sampler = ExecutorStatus(1, 1, 0, "")
+        return asdict(self.loop.status(sampler, DaemonStatus(1, 0.0, 1, False)))
 
     async def ask(self, event: Any) -> Any:
         replied: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

@@ -118,7 +118,7 @@ async def test_sample_that_is_excluded_while_its_tar_is_read_is_in_no_later_set(
         assert set(found.values()) == {1}
         assert {ordinal for _, ordinal in found} == {*range(MEMBERS)} - {4, 15}
         assert len(found) == TARS * (MEMBERS - 2)
-        assert life.loop.status()["datasets"]["train"]["skipped"]["records"] == 0
+        assert life.status()["datasets"]["train"]["skipped"]["records"] == 0
 
 
 async def test_work_that_fails_otherwise_than_expected_is_done_again(root, monkeypatch):
@@ -237,7 +237,7 @@ async def test_odd_records_cost_no_other_and_what_is_made_again_lacks_nothing(tm
         assert (set(found), set(found.values())) == (good, {1})
         manifest = (life.dir / "leases" / f"{lease}.json").read_bytes()
         assert decode_manifest(manifest).num_skipped == 24 * MEMBERS - len(good)
-        skipped = life.loop.status()["datasets"]["train"]["skipped"]
+        skipped = life.status()["datasets"]["train"]["skipped"]
         assert (skipped["units"], skipped["records"]) == (1, 24 * MEMBERS - len(good) - MEMBERS)
         numbers = [number for number, _ in generation.table.live()]
         await life.ask(ev.DamageReported("d", generation.id, numbers[0], 0))
