@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from cachecd.config import DatasetConfig
@@ -64,17 +64,11 @@ class SkippedStatus:
 class OlderStatus:
     """A generation that is not configured. `damaged`: why it cannot be read."""
 
+    dataset: str
     generation: str
     shards: int
     bytes: int
     damaged: str
-
-
-@dataclass(frozen=True, slots=True)
-class UnconfiguredStatus(OlderStatus):
-    """A generation of a dataset that is not configured."""
-
-    dataset: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +166,7 @@ class Status:
 
     cache: CacheStatus
     datasets: dict[str, DatasetStatus]
-    unconfigured: list[UnconfiguredStatus]
+    unconfigured: list[OlderStatus]
     leases: list[LeaseStatus]
     complaints: dict[str, str]
     sampler: ExecutorStatus
@@ -209,9 +203,7 @@ def status_of(
             name: _dataset(policy, dataset, states.get(dataset.generation.id), now, seen[name])
             for name, dataset in sorted(policy.datasets.items())
         },
-        unconfigured=[
-            UnconfiguredStatus(*astuple(_older(each)), each.id.dataset) for each in others
-        ],
+        unconfigured=[_older(each) for each in others],
         leases=[
             _lease(policy, state, probed.get(name))
             for name, state in sorted(policy.leases.by_id.items())
@@ -294,7 +286,7 @@ def epoch_of(policy: Policy, dataset: Dataset) -> str:
 
 def _older(gen: Generation) -> OlderStatus:
     shards = gen.table.count(*CURRENT) + gen.table.num_kept
-    return OlderStatus(gen.id.name, shards, gen.table.total, gen.damaged)
+    return OlderStatus(*gen.id, shards, gen.table.total, gen.damaged)
 
 
 def stale_values(dataset: DatasetConfig, shard_size: int, known: GenerationFile) -> list[str]:
