@@ -29,6 +29,7 @@ from cachecd.daemon.status import (
     stale_values,
     status_of,
 )
+from cachecd.daemon.story import Story
 from cachecd.daemon.worker_streams import FedGeneration
 from cachecd.disk import leases
 from cachecd.disk.durable import read_egress, write_egress
@@ -39,7 +40,6 @@ from cachecd.executors import Executor, ExecutorStatus
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.policy import Policy
-from cachecd.policy.shard_table import LIVE
 from cachecd.policy.values import GenerationId
 from cachecd.quantities import approximate_size
 from cachecd.units.source_units import Lister
@@ -83,6 +83,7 @@ class CacheLoop:
         # Seconds since 1970: the policy keeps times over restarts. Setting the clock has no effect then.
         self._zero = time.time() - time.monotonic()
         self._failing, self._stopped = Failures(), Failures()
+        self.story = Story()
         self._keepers: dict[str, ListingKeeper] = {}
         self._described: set[str] = set()
         self._arrived = Counter[str]()  # bytes fetched for each dataset since the start
@@ -175,7 +176,7 @@ class CacheLoop:
             case ev.CommandDone(do.WriteShape(generation, shape)):
                 if fed := self.streams.generations.get(generation):
                     fed.shape = shape
-            case ev.ShardVerified(name) | ev.ShardLost(name) if self._is_damage(event):
+            case ev.ShardVerified(name) | ev.ShardLost(name) if self.policy.shows_damage(event):
                 self._corrupt += 1
                 lost = isinstance(event, ev.ShardLost)
                 what = "its sidecar is damaged: retired" if lost else "quarantined"
@@ -186,7 +187,9 @@ class CacheLoop:
                 self._stopped.note(_workers(stream.dataset), why)
             case ev.ShardSealed(stream):
                 self._stopped.note(_workers(stream.dataset), "")
-        self.runner.carry_out(self.policy.handle(event, self._now()))
+        commands = self.policy.handle(event, self._now())
+        self.story.note(event, commands)
+        self.runner.carry_out(commands)
         self._complain()
         if isinstance(event, ev.ShardSealed):
             self.runner.record(self._counts)
@@ -228,13 +231,6 @@ class CacheLoop:
             return True
         self.feed(ev.LeaseUnheld(lease))
         return False
-
-    def _is_damage(self, event: ev.ShardVerified | ev.ShardLost) -> bool:
-        """Whether an event shows damage for the first time: several readers report the same shard."""
-        known = self.policy.room.by_id.get(event.generation)
-        if known is None or known.table.status(event.number) not in LIVE:
-            return False
-        return isinstance(event, ev.ShardLost) or not (event.sound or event.number in known.repairs)
 
     def rate(self, dataset: str) -> float:
         """Returns the present rate of fetching for a dataset, in bytes per second."""

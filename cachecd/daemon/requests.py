@@ -63,8 +63,10 @@ class Requests:
                 self._report(request, answer)
             case protocol.Exclude():
                 self._cache.runner.background.start(self._exclude(request, answer))
-            case protocol.AskStatus(id):
+            case protocol.AskStatus(id, ""):
                 answer(protocol.StatusReply(id, self._status()))
+            case protocol.AskStatus(id, why):
+                answer(self._story(id, why))
 
     def _ask(self, event: Request, id: str, dataset: str, answer: Answer, **how: bool) -> None:
         """Reports a request to the policy, whose reply is sent to the client. `dataset`: the dataset whose
@@ -105,6 +107,27 @@ class Requests:
             f"{about.units + about.records} x {reason} (for example {', '.join(about.examples[:2])})"
             for reason, about in list(skipped.items())[:3]
         ]
+
+    def _story(self, id: str, subject: str) -> protocol.Reply:
+        """Tells what happened to a shard or a lease."""
+        policy, story = self._cache.policy, self._cache.story
+        dataset, _, rest = subject.partition("/")
+        generation, _, number = rest.rpartition("/")
+        if known := policy.datasets.get(dataset):
+            generation = generation or known.generation.id.name
+        name = GenerationId(dataset, generation)
+        told = None
+        if "/" not in subject:
+            told = story.of_lease(subject, policy)
+        elif number.isdecimal() and len(number) < 20 and name in policy.room.by_id:
+            told = story.of_shard(name, int(number), policy)
+        if told is None:
+            message = (
+                f"found {subject!r}, expected a shard, DATASET/NUMBER or DATASET/GENERATION/NUMBER, or a "
+                "lease that `cachecd status --json` names. `cachecd where` finds the shard of a record"
+            )
+            return protocol.Refused(id, "bad-request", message)
+        return protocol.StatusReply(id, told)
 
     # ---
 

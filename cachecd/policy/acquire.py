@@ -236,11 +236,13 @@ class Acquire:
         dataset.was_held = False
         if dataset.rules.pin:
             return
-        if chosen := dataset.rotation.boundary(self.at(dataset, now), gen.table.live()):
+        at = self.at(dataset, now)
+        if chosen := dataset.rotation.boundary(at, gen.table.live()):
             # Before the marks, but no mark waits for it: if the disk refuses the figures and the daemon
             # is killed, they are those of the boundary before.
             self._out.append(dataset.keep_figures())
-            gen.retire(chosen)
+            excess = "its dataset is above its share" if at.occupied > at.share else "rotation"
+            gen.retire(chosen, f"{excess}: an epoch began, and the oldest shards make room")
 
     def at(self, dataset: Dataset, now: float) -> Boundary:
         """Returns what rotation has to know of a dataset at this moment."""

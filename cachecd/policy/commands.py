@@ -99,20 +99,23 @@ class KeepFigures(NamedTuple):
 
 
 class MarkRetired(NamedTuple):
-    """Mark numbers as retired (`.old`), durably. `names` has each number with its newest version."""
+    """Mark numbers as retired (`.old`), durably. `names` has each number with its newest version. `why`:
+    the rule that retired them."""
 
     generation: GenerationId
     names: tuple[Name, ...]
+    why: str = ""
 
 
 class Unlink(NamedTuple):
     """Write state.json: the heads of all streams, then the head of the supplements (none: state.json
     stays). Then remove these versions with their marks, durably. The mark of a number is removed with the
-    number's last file."""
+    number's last file. `why`: the rule that retired them; "" if they were retired before."""
 
     generation: GenerationId
     heads: tuple[Head, ...]
     names: tuple[Name, ...]
+    why: str = ""
 
 
 class RemoveGeneration(NamedTuple):

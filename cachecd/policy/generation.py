@@ -31,12 +31,12 @@ _STATUS |= {"damaged": Status.QUARANTINED, "excluded": Status.QUARANTINED}
 class Repair:
     """A quarantined number that needs a next version, because it is `damaged`, or holds an `excluded`
     record: then a local copy suffices. `marked`: the mark of the damage is durable, or none is needed.
-    `retire`: the number is retired after the next version was made."""
+    `retire`: why the number is retired after the next version was made, or ""."""
 
     excluded: bool = False
     damaged: bool = False
     marked: bool = False
-    retire: bool = False
+    retire: str = ""
     pause: Pause = field(default_factory=Pause)
 
 
@@ -240,14 +240,14 @@ class Generation:
 
     # --- how shards go
 
-    def retire(self, numbers: Iterable[int]) -> None:
+    def retire(self, numbers: Iterable[int], why: str) -> None:
         """Retires shards: no later lease names them. A shard that is being made again is retired after
-        that."""
+        that. `why`: the rule, for people."""
         marks: list[Name] = []
         free: list[Name] = []
         for number in numbers:
             if number in self.remaking:
-                self.repairs[number].retire = True
+                self.repairs[number].retire = why
                 continue
             self.repairs.pop(number, None)
             self.table.set_status(number, Status.RETIRING)
@@ -255,19 +255,19 @@ class Generation:
             name = number, self.table.facts(number).version
             (marks if self.table.needs_mark(number) else free).append(name)
         if marks:
-            self._out.append(do.MarkRetired(self.id, tuple(marks)))
+            self._out.append(do.MarkRetired(self.id, tuple(marks), why))
         if free:
-            self.unlink(free)
+            self.unlink(free, why)
 
-    def retire_oldest(self, most: float) -> int:
-        """Retires the oldest shards until they have `most` bytes; returns their bytes."""
+    def retire_oldest(self, least: float, why: str) -> int:
+        """Retires the oldest shards until they have at least `least` bytes. Returns their bytes."""
         retired, numbers = 0, []
         for number, allocated in self.table.live():
-            if retired >= most:
+            if retired >= least:
                 break
             retired += allocated
             numbers.append(number)
-        self.retire(numbers)
+        self.retire(numbers, why)
         return retired
 
     def lose(self, number: int) -> None:
@@ -277,7 +277,7 @@ class Generation:
         shards = [each for each, _ in self.table.live_of(stream) if each <= number]
         if stream == self.table.streams:
             shards = [each for each in shards if each == number]
-        self.retire(shards)
+        self.retire(shards, f"the sidecar of shard {number} is damaged or missing")
 
     def knows(self, number: int, version: int) -> bool:
         """Whether the bytes of a version are counted: it is in the table, or room is reserved for it."""
@@ -294,7 +294,10 @@ class Generation:
         """Retires supplements before a stream publishes its next shard. Returns True once no supplement is
         left."""
         index = self.table.streams
-        self.retire([number for number, _ in self.table.live_of(index)])
+        supplements = [number for number, _ in self.table.live_of(index)]
+        self.retire(
+            supplements, "a stream publishes its next shard, which may have the same records"
+        )
         return self.table.oldest_current(index) is None and not self.supplements.reserved
 
     def marked(self, names: Iterable[Name]) -> None:
@@ -307,12 +310,12 @@ class Generation:
         if names := self.table.take_unheld():
             self.unlink(names)
 
-    def unlink(self, names: Iterable[Name] = ()) -> None:
+    def unlink(self, names: Iterable[Name] = (), why: str = "") -> None:
         """Writes the heads after all published shards, and then removes files."""
         heads = [Head(stream.next, stream.cursor) for stream in self.streams]
         heads.append(Head(self.supplements.next, Cursor()))
         known = () if self.damaged else tuple(heads)
-        self._out.append(do.Unlink(self.id, known, tuple(names)))
+        self._out.append(do.Unlink(self.id, known, tuple(names), why))
 
     def unlinked(self, names: Iterable[Name]) -> None:
         for name in names:

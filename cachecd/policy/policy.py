@@ -20,6 +20,7 @@ from cachecd.policy.leases import GRACE, Leases, LeaseState
 from cachecd.policy.pause import Pause, Restraint
 from cachecd.policy.repair import Repairs
 from cachecd.policy.room import Room, footprint
+from cachecd.policy.shard_table import LIVE
 from cachecd.policy.values import GenerationId, Lease, Rules
 
 # Events that may name a generation that is unknown or was removed.
@@ -69,6 +70,13 @@ class Policy:
         """Returns why nothing is fetched although there may be room, or ""."""
         return self.restraint.spent or self.restraint.idles(bool(self.leases.by_id), now)
 
+    def shows_damage(self, event: ev.ShardVerified | ev.ShardLost) -> bool:
+        """Whether an event shows damage for the first time: several readers report the same shard."""
+        known = self.room.by_id.get(event.generation)
+        if known is None or known.table.status(event.number) not in LIVE:
+            return False
+        return isinstance(event, ev.ShardLost) or not (event.sound or event.number in known.repairs)
+
     def rotation_waits(self, dataset: Dataset, now: float) -> str:
         """Returns why the next epoch of a full dataset replaces nothing, or ""."""
         return dataset.rotation.waits(self.acquire.at(dataset, now))
@@ -82,8 +90,8 @@ class Policy:
                 case do.FindMissing(name, begin, _):
                     shards = self.room.by_id[name].table.held()
                     self._out.append(do.FindMissing(name, begin, shards))
-                case do.Unlink(name, _, names):
-                    self.room.by_id[name].unlink(names)
+                case do.Unlink(name, _, names, why):
+                    self.room.by_id[name].unlink(names, why)
                 case _:
                     self._out.append(command)
         self._refused.clear()

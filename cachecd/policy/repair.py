@@ -161,14 +161,14 @@ class Repairs:
                 self._out.append(make)
         if hopeless:
             gen.supplements.try_again()
-            gen.retire(hopeless)
+            gen.retire(hopeless, "it is damaged and cannot be made again")
 
     def remade(self, gen: Generation, event: Remade) -> None:
         repair, (make, _) = gen.repairs.pop(event.number), gen.remaking.pop(event.number)
         gen.table.replace(event.number, event.facts, make.drop)
         gen.unlink_unheld()
         if repair.retire:
-            gen.retire([event.number])
+            gen.retire([event.number], repair.retire)
 
     def failed(
         self, gen: Generation, number: int, reason: str, now: float, refused: bool = False
@@ -180,7 +180,7 @@ class Repairs:
             repair.damaged = repair.damaged or not refused
             repair.pause.begin(now, reason)
             if repair.retire:
-                gen.retire([number])
+                gen.retire([number], repair.retire)
 
 
 def _is_newest(gen: Generation, number: int, version: int) -> bool:

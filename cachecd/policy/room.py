@@ -133,7 +133,9 @@ class Room:
             if not (dataset.leases or dataset.rules.pin):
                 rules, live = dataset.rules, dataset.generation.table.live_bytes
                 floor = floor_bytes(self.first(dataset), rules.refresh, self.share(dataset))
-                dataset.generation.retire_oldest(min(self.page_lacks(dataset), live - floor))
+                dataset.generation.retire_oldest(
+                    min(self.page_lacks(dataset), live - floor), "a page of the listing needs room"
+                )
         return granted
 
     def page_written(self, name: GenerationId) -> None:
@@ -212,6 +214,7 @@ class Room:
     def _retire_others(self, dataset: Dataset, size: int) -> None:
         """Retires shards of others until `size` bytes fit beside the room that is kept back."""
         short = self._short(size + self.kept + sum(self.pages.values()))
+        needs = f"dataset {dataset.rules.name} needs room"
         givers = [
             each
             for each in self.datasets.values()
@@ -221,9 +224,11 @@ class Room:
         for gen in [*self.others, *(each.generation for each in givers)]:
             short -= gen.table.total - gen.table.live_bytes
         for gen in self.others:
-            short -= gen.retire_oldest(short)
+            short -= gen.retire_oldest(short, f"{needs}, and its generation is not configured")
         shares = self.shares()
         for each in givers:
             gen = each.generation
             excess = gen.table.live_bytes + gen.reserved + gen.footprint - shares[each.rules.name]
-            short -= gen.retire_oldest(min(short, excess))
+            short -= gen.retire_oldest(
+                min(short, excess), f"{needs}, and this one is above its share"
+            )

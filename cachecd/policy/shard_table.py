@@ -340,10 +340,12 @@ class ShardTable:
 
     def names(self, lease: str, number: int, version: int) -> bool:
         """Whether this lease names this version."""
+        return self._leases[lease][1].get(number, 0) == version and self.is_named_by(lease, number)
+
+    def is_named_by(self, lease: str, number: int) -> bool:
+        """Whether this lease names a version of this number."""
         stream, j = shard_place(self.streams, number)
-        intervals, versions = self._leases[lease]
-        is_named = versions.get(number, 0) == version
-        return is_named and any(s == stream and a <= j <= b for s, a, b in intervals)
+        return any(s == stream and a <= j <= b for s, a, b in self._leases[lease][0])
 
     # --- rows
 

@@ -101,9 +101,11 @@ class ReportCorrupt:
 
 @dataclass(frozen=True, slots=True)
 class AskStatus:
-    """Asks for the status document."""
+    """Asks for the status document. `why`: the shard (DATASET/NUMBER or DATASET/GENERATION/NUMBER) or the
+    lease whose story is wanted in its place."""
 
     id: str
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,8 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class StatusReply:
-    """Answer to AskStatus; the document is described in docs/commands.md."""
+    """Answer to AskStatus: the document that docs/commands.md describes, or a story: `since`, `now`, and
+    `story` with `at`, `what` and `reason` of each sentence."""
 
     id: str
     status: dict[str, Any]

@@ -266,7 +266,16 @@ class Cache:
 
     def status(self) -> dict[str, Any]:
         """The daemon's status document, as `cachecd status --json` prints it."""
-        reply = self._leases.ask(AskStatus(new_id()))
+        return self._ask_status("")
+
+    def why(self, subject: str) -> dict[str, Any]:
+        """What happened to a shard (`train/42`) or a lease (its name) since the daemon started: `now`, its
+        state; `since`, the time from which on everything is known, in seconds since 1970; `story`, a list
+        of {"at", "what", "reason"}. CallerError if there is no such shard or lease."""
+        return self._ask_status(subject)
+
+    def _ask_status(self, why: str) -> dict[str, Any]:
+        reply = self._leases.ask(AskStatus(new_id(), why))
         assert isinstance(reply, StatusReply)
         return reply.status
 
