@@ -12,7 +12,7 @@ command_runner   runs every command in its thread, in the order that the policy 
 disk_work        the commands about files, one after the other; blocks
 worker_streams   streams in workers: units, grants, `until`, and the workers' reports
 refetch          damaged shards and supplements, made again from the source
-held_records     the listed records that no live shard holds
+cached_records     the listed records that no live shard holds
 listings         the listing of each generation, kept current
 failures         failures, each logged once
 directory_check  whether cache.dir is still the same directory

@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from cachecd.daemon.held_records import gaps
+from cachecd.daemon.cached_records import gaps
 from cachecd.disk import filesystem, leases, publish
 from cachecd.disk.durable import Skips, State, write_figures, write_state
 from cachecd.disk.excluded import ExcludedFile, Exclusion
@@ -289,7 +289,7 @@ class DiskWork:
             holders += [(generation, *shard) for shard in shards]
         return ev.HoldersFound(name, tuple(holders))
 
-    def held_keys(self, datasets: Collection[str], keys: Collection[str]) -> set[str]:
+    def cached_keys(self, datasets: Collection[str], keys: Collection[str]) -> set[str]:
         """Returns which of these keys have records in shards, or may have: a sidecar is lost. DiskError."""
         wanted, held = {encoded(key): key for key in keys}, set[str]()
         for layout in map(self.of, self._generations(datasets)):
@@ -301,7 +301,7 @@ class DiskWork:
                 held |= {wanted[key] for _, key, *_ in table if key in wanted}
         return held
 
-    def held_samples(
+    def cached_samples(
         self, datasets: Collection[str], key: str, is_renamed: bool
     ) -> tuple[set[str], bool]:
         """Returns the samples of an object that shards have, and whether it has no others: shards cover all

@@ -48,13 +48,13 @@ Result = TypeVar("Result")
 
 
 class GenerationListing:
-    """The table of one generation. `waits`: the first listing is running, so streams wait at the end of the
-    listed units. `classes`: the names of all classes, by number."""
+    """The table of one generation. `is_first`: the first listing is running, so streams wait at the end of
+    the listed units. `classes`: the names of all classes, by number."""
 
     def __init__(self, table: Table, thread: ThreadPoolExecutor) -> None:
         """`thread` made the table."""
         self.table, self.thread = table, thread
-        self.waits = table.completed == 0
+        self.is_first = table.completed == 0
         self.classes: tuple[str, ...] = ()
 
     @staticmethod
@@ -73,7 +73,7 @@ class GenerationListing:
     def listed(self, name: GenerationId, reason: str = "", doubted: bool = False) -> ev.Listed:
         """The state of the listing, for the policy."""
         ends, size = self.table.ends, self.table.num_bytes
-        counts = ends, len(self.table), size, self.waits, self.table.completed
+        counts = ends, len(self.table), size, self.is_first, self.table.completed
         return ev.Listed(name, *counts, reason, doubted)
 
     async def page(self, shape: Shape, stream: int, place: Place, excluded: Excluded) -> Page:
@@ -205,7 +205,7 @@ class ListingKeeper:
                     failures = failures + 1 if len(self.listing.table) == length else 1
                     await asyncio.sleep(self._failed(error, failures, longest))
                 else:
-                    self.reason, self.doubted, self.listing.waits = "", False, False
+                    self.reason, self.doubted, self.listing.is_first = "", False, False
                     self.report()
                     return changes
         finally:
@@ -217,11 +217,11 @@ class ListingKeeper:
         table, thread = self.listing.table, self.listing.thread
         return Listing(table, thread, self._reserve, self.page_bytes, judges, self.report)
 
-    async def _reserve(self, size: int, grown: int, waits: bool) -> bool:
+    async def _reserve(self, size: int, grown: int, must_fit: bool) -> bool:
         """Reserves room for a page, as of Listing."""
         began, is_waiting = time.monotonic(), False
-        while not self.reserve(size, grown, waits):
-            if not waits:
+        while not self.reserve(size, grown, must_fit):
+            if not must_fit:
                 return False
             if not is_waiting and time.monotonic() - began > _ROOM_PATIENCE:
                 is_waiting = True
@@ -256,7 +256,7 @@ class ListingKeeper:
             )
         elif not self.config.source.awaits_classes:
             hopeless = isinstance(error, ConfigError) or failures >= _PATIENCE
-            self.listing.waits = self.listing.waits and not hopeless
+            self.listing.is_first = self.listing.is_first and not hopeless
         _log.warning(
             "source not listed",
             dataset=self.name.dataset,

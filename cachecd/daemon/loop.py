@@ -303,10 +303,10 @@ class CacheLoop:
             lambda: self.streams.wake(generation),
         )
 
-    def _reserve(self, generation: GenerationId, size: int, grown: int, waits: bool) -> bool:
+    def _reserve(self, generation: GenerationId, size: int, grown: int, must_fit: bool) -> bool:
         """Reserves room under the limit for a page of a listing."""
-        is_reserved = self.policy.reserve(generation, size, grown, waits)
-        if not is_reserved and waits:
+        is_reserved = self.policy.reserve(generation, size, grown, must_fit)
+        if not is_reserved and must_fit:
             self.feed(ev.Tick())  # shards make room
         return is_reserved
 

@@ -13,8 +13,8 @@ from typing import Any
 import structlog
 
 from cachecd.daemon.background import Background
+from cachecd.daemon.cached_records import CachedRecords, cached_records
 from cachecd.daemon.disk_work import DiskWork, generation_of
-from cachecd.daemon.held_records import HeldRecords, held_records
 from cachecd.daemon.worker_streams import FedGeneration, OneShard, UnitsOrNone, WorkerStreams
 from cachecd.disk import publish
 from cachecd.disk.sidecar import END, SidecarHead, is_lost, read_whole
@@ -62,7 +62,7 @@ class Refetch:
         listing = fed.listing
         units = await listing.run(lambda: len(listing.table))
         proceed = self._work.proceed
-        held = await asyncio.to_thread(held_records, fed.layout, command.shards, units, proceed)
+        held = await asyncio.to_thread(cached_records, fed.layout, command.shards, units, proceed)
         if held.lost:  # their records would seem to be missing, and be made a second time
             reports = [ev.ShardLost(command.generation, *name) for name in held.lost]
             nothing = ev.MissingFound(command.generation, (), False)
@@ -74,7 +74,7 @@ class Refetch:
         while at < units and len(pieces) < _MOST_PIECES:
             numbers = range(at, min(at + MOST_AT_ONCE, units))
             page = [unit for unit in await listing.units(numbers) if unit is not None]
-            pieces += await asyncio.to_thread(HeldRecords.pieces, held, page, excluded)
+            pieces += await asyncio.to_thread(CachedRecords.pieces, held, page, excluded)
             at = numbers.stop
         event = ev.MissingFound(command.generation, tuple(pieces), at < units)
         self._record(lambda: [event])

@@ -275,7 +275,7 @@ class Requests:
         unknown = set(keys.difference(*map(work.excluded.of, sides)))
         for listing in listings:
             unknown -= await listing.run(partial(listing.table.has_keys, sorted(unknown)))
-        unknown -= await asyncio.to_thread(work.held_keys, sides, unknown) if unknown else set()
+        unknown -= await asyncio.to_thread(work.cached_keys, sides, unknown) if unknown else set()
         like = min(unknown, default="")
         return unknown, await listings[0].run(partial(tables[0].neighbours, like))
 
@@ -289,7 +289,7 @@ class Requests:
         unknown = {each for each in samples if not any(has(of, key, {each}) for of in excluded)}
         steps = [s for side in sides if side in datasets for s in datasets[side].transform or ()]
         is_renamed = any(":" in step.name for step in steps)  # by a function of the user
-        held, has_no_others = await asyncio.to_thread(work.held_samples, sides, key, is_renamed)
+        held, has_no_others = await asyncio.to_thread(work.cached_samples, sides, key, is_renamed)
         unknown = unknown - held if has_no_others else set()
         names, like = sorted(held), min(unknown, default="")
         at = bisect(names, like)

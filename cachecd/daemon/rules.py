@@ -35,7 +35,6 @@ def rules_of(config: Config, limit: int, generations: Mapping[str, str]) -> tupl
             pin=dataset.pin,
             limit=dataset.limit,
             seed=dataset.seed,
-            sampling_seed=dataset.seed,
             streams=dataset.streams,
             awaits_classes=dataset.source.awaits_classes,
         )

@@ -254,7 +254,7 @@ def _dataset(
         streams=len(gen.streams),
         open_streams=sum(stream.open for stream in gen.streams),
         units=gen.units,
-        listed=gen.completed > 0 and not gen.blocks.waits,
+        listed=gen.completed > 0 and not gen.blocks.is_growing,
         listings=gen.completed,
         coverage=round(gen.coverage, 6),
         passes=min((s.cursor.pass_ for s in gen.streams), default=0),

@@ -301,7 +301,7 @@ class WorkerStreams:
         follows."""
         listing, shape = generation.listing, generation.shape
         assert shape is not None, "the stream is open"
-        waits = listing.waits  # before the page: units that are listed meanwhile follow
+        is_first = listing.is_first  # before the page: units that are listed meanwhile follow
         excluded = self._work.excluded.of(stream.id.dataset)
         page = await self._read(
             stream, lambda: listing.page(shape, stream.id.index, stream.place, excluded)
@@ -309,7 +309,7 @@ class WorkerStreams:
         stream.reading = False
         if page is None:
             return
-        more: More = "wait" if page.more == "end" and waits else page.more
+        more: More = "wait" if page.more == "end" and is_first else page.more
         if page.units or more != stream.more:
             stream.place, stream.more = (page.block, page.place + len(page.units)), more
             self._executor.send(Units(stream.id, page.block, page.place, page.units, more))

@@ -185,20 +185,19 @@ def read_egress(path: Path) -> int:
     return read_json(path, lambda content: _count(content["fetched"]), remedy) or 0
 
 
-def write_figures(path: Path, figures: Mapping[str, float | list[float]]) -> None:
+def write_figures(path: Path, figures: Mapping[str, float]) -> None:
     """Replaces rotation.json. DiskError."""
     write_json(path, {"figures": dict(figures)})
 
 
-def read_figures(path: Path) -> dict[str, float | list[float]]:
+def read_figures(path: Path) -> dict[str, float]:
     """Reads rotation.json. No figures if the file does not exist. DamagedError, DiskError."""
 
-    def decode(content: Any) -> dict[str, float | list[float]]:
-        figures: dict[str, float | list[float]] = content["figures"]
-        for value in figures.values():
-            for number in value if isinstance(value, list) else [value]:
-                if not (isinstance(number, int | float) and 0 <= number < 1 << 63):
-                    raise ValueError(f"found {number!r}, expected a number")
+    def decode(content: Any) -> dict[str, float]:
+        figures: dict[str, float] = content["figures"]
+        for number in figures.values():
+            if not (isinstance(number, int | float) and 0 <= number < 1 << 63):
+                raise ValueError(f"found {number!r}, expected a number")
         return figures
 
     return read_json(path, decode, ". Its figures start from zero") or {}

@@ -107,7 +107,7 @@ class Acquire:
             for each in dataset.older
             if each.may_lease(rules.split) and each.table.num_live and not rules.pin
         ]
-        if rules.wait and dataset.waits(event.epoch, self._room.uncapped_share(dataset)):
+        if rules.wait and dataset.awaits_set(event.epoch, self._room.uncapped_share(dataset)):
             upto = dataset.target(event.epoch)
             lacks = any(s.next < upto and not gen.is_whole_stream(s) for s in gen.streams)
             is_ready = bool(self._restraint.spent) or not lacks
@@ -208,7 +208,7 @@ class Acquire:
             for each in room.datasets.values()
             if each.rules.pin and each is not dataset and not each.generation.is_whole
         ]
-        if not reason and gen.blocks.waits:
+        if not reason and gen.blocks.is_growing:
             reason = dataset.waits_for or "the source is being listed"
         elif not reason and gen.repairs:
             reason = self._repairing(gen)

@@ -111,13 +111,13 @@ class Generation:
                     is_last = False
                 elif j < stream.next:  # before the start
                     is_last = False
-                elif more and stream.feeds and not self.blocks.waits:
+                elif more and stream.feeds and not self.blocks.is_growing:
                     return
                 if fits + misfits >= _TRIAL:
                     break
             if fits + misfits >= _TRIAL or size >= first:
                 break
-            if is_last and more and self.blocks.waits:
+            if is_last and more and self.blocks.is_growing:
                 return
             if is_last:
                 break
@@ -132,14 +132,14 @@ class Generation:
 
     def started(self) -> None:
         """Ends a start: unlinks files that no lease names, retires shards whose sidecar is lost."""
-        self.unlink_unheld()
+        self.unlink_unleased()
         for number in self._lost:
             self.lose(number)
 
     def fix(self, shape: Shape, begin: int = 0) -> None:
         """The shape is in generation.json; streams begin at place `begin`, modulo the units listed."""
         self.shape, self.table = shape, ShardTable(shape.streams)
-        self.blocks = Blocks(shape, self.blocks.ends, self.blocks.waits)
+        self.blocks = Blocks(shape, self.blocks.ends, self.blocks.is_growing)
         self.streams = [Stream(index, self.blocks) for index in range(shape.streams)]
         if begin and self.units:
             for stream in self.streams:
@@ -147,7 +147,7 @@ class Generation:
 
     def listed(self, event: Listed, awaits_classes: bool) -> None:
         """The listing continued, ended, or failed."""
-        self.blocks.waits = event.first
+        self.blocks.is_growing = event.first
         self.blocks.ends = () if event.first and awaits_classes else event.ends
         self.units, self.completed, self.reason = event.units, event.completed, event.reason
         self.source_bytes = event.size
@@ -170,7 +170,7 @@ class Generation:
         return not (self.has_resumed or any(sealed))
 
     @property
-    def held(self) -> int:
+    def occupied(self) -> int:
         return self.table.total + self.reserved
 
     def may_lease(self, split: str) -> bool:
@@ -184,7 +184,7 @@ class Generation:
 
     def is_whole_stream(self, stream: Stream) -> bool:
         """Whether a stream has reached `until`, and all of its shards are published."""
-        return not (self.blocks.waits or stream.feeds) and self.is_settled(stream)
+        return not (self.blocks.is_growing or stream.feeds) and self.is_settled(stream)
 
     def is_settled(self, stream: Stream) -> bool:
         """Whether `until` of a stream matches its live shards: no shard is being retired or read."""
@@ -303,11 +303,11 @@ class Generation:
     def marked(self, names: Iterable[Name]) -> None:
         for number, _ in names:
             self.table.marked(number)
-        self.unlink_unheld()
+        self.unlink_unleased()
 
-    def unlink_unheld(self) -> None:
+    def unlink_unleased(self) -> None:
         """Removes files that no lease names any more."""
-        if names := self.table.take_unheld():
+        if names := self.table.take_unleased():
             self.unlink(names)
 
     def unlink(self, names: Iterable[Name] = (), why: str = "") -> None:

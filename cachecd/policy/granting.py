@@ -60,7 +60,7 @@ class Granting:
                 self._close(gen, stream)
         if opened:
             return
-        seed, resumed = rules.sampling_seed, None
+        seed, resumed = rules.seed, None
         if resume is not None:
             seed, resumed = resume.sampling_seed, resume.streams
         share = self._room.share(dataset)
@@ -117,7 +117,7 @@ class Granting:
         if not gen.is_whole or supplements.closing or supplements.pause.stops(now):
             return
         if supplements.search(gen.completed, now):
-            self._out.append(do.FindMissing(gen.id, supplements.begin, gen.table.held()))
+            self._out.append(do.FindMissing(gen.id, supplements.begin, gen.table.current_names()))
         if not supplements.pieces or supplements.reserved:
             return
         supplements.lacks_room = not self._room.make_room(dataset)
@@ -142,7 +142,7 @@ class Granting:
             if until is not None and until != stream.until:
                 stream.until, stream.fresh = until, False
                 self._out.append(do.SetUntil(gen.stream_id(stream.index), until))
-            idle = not stream.sealed and not gen.blocks.waits and gen.is_settled(stream)
+            idle = not stream.sealed and not gen.blocks.is_growing and gen.is_settled(stream)
             if idle and stream.begin is None:
                 self._close(gen, stream)
 

@@ -217,7 +217,7 @@ class Leases:
             dataset.leases -= 1
         if gen := self.generation_of(state.lease):
             gen.table.let_go(state.lease)
-            gen.unlink_unheld()
+            gen.unlink_unleased()
 
     def _has_excluded(self, lease: Lease) -> bool:
         """Whether a shard of a lease holds an excluded record, or may: it has another version by now."""

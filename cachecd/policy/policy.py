@@ -61,10 +61,10 @@ class Policy:
         self._out.clear()
         return out
 
-    def reserve(self, generation: GenerationId, size: int, grown: int, waits: bool) -> bool:
+    def reserve(self, generation: GenerationId, size: int, grown: int, must_fit: bool) -> bool:
         """Reserves room for a page of a listing, as of `Room.write_page`. The next `handle` returns the
         commands that make room."""
-        return self.room.write_page(self.datasets[generation.dataset], size, grown, waits)
+        return self.room.write_page(self.datasets[generation.dataset], size, grown, must_fit)
 
     def pauses(self, now: float) -> str:
         """Returns why nothing is fetched although there may be room, or ""."""
@@ -88,7 +88,7 @@ class Policy:
                 case do.KeepFigures(name):
                     self._out.append(self.datasets[name].keep_figures())
                 case do.FindMissing(name, begin, _):
-                    shards = self.room.by_id[name].table.held()
+                    shards = self.room.by_id[name].table.current_names()
                     self._out.append(do.FindMissing(name, begin, shards))
                 case do.Unlink(name, _, names, why):
                     self.room.by_id[name].unlink(names, why)

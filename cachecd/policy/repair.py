@@ -166,7 +166,7 @@ class Repairs:
     def remade(self, gen: Generation, event: Remade) -> None:
         repair, (make, _) = gen.repairs.pop(event.number), gen.remaking.pop(event.number)
         gen.table.replace(event.number, event.facts, make.drop)
-        gen.unlink_unheld()
+        gen.unlink_unleased()
         if repair.retire:
             gen.retire([event.number], repair.retire)
 

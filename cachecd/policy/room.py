@@ -37,7 +37,7 @@ class Room:
         # measurement that runs meanwhile may lack them.
         self._paged = self._paged_before = 0
         self._manifests = 0  # bytes of manifests since the last measurement
-        self._held_then = 0
+        self._occupied_then = 0
 
     @property
     def generations(self) -> Collection[Generation]:
@@ -52,12 +52,12 @@ class Room:
     # --- under the limit
 
     @property
-    def _held(self) -> int:
-        return sum(generation.held for generation in self.generations)
+    def _occupied(self) -> int:
+        return sum(generation.occupied for generation in self.generations)
 
     @property
     def used(self) -> int:
-        return self._held + self.measured.other + max(self.measured.slack, self._written)
+        return self._occupied + self.measured.other + max(self.measured.slack, self._written)
 
     @property
     def _written(self) -> int:
@@ -68,13 +68,13 @@ class Room:
     def measure(self, event: Measured) -> None:
         self.measured, self._manifests = event, 0
         self._paged_before, self._paged = self._paged, 0
-        self._held_then = sum(each.table.total for each in self.generations)
+        self._occupied_then = sum(each.table.total for each in self.generations)
 
     @property
     def spare(self) -> float:
         """Free bytes of the file system, less the bytes that shards took since the measurement."""
         # A reservation that is on disk already counts twice, which errs on the safe side.
-        return self.measured.spare - (self._held - self._held_then) - self._written
+        return self.measured.spare - (self._occupied - self._occupied_then) - self._written
 
     def fits(self, size: int) -> bool:
         """Whether `size` bytes more may be reserved."""
@@ -92,8 +92,8 @@ class Room:
         removed. They take turns within the room that is kept back, also above a limit that was lowered.
         """
         facts, is_local = gen.table.facts(number), not gen.repairs[number].damaged
-        is_held = gen.table.is_held(number, facts.version)
-        drop = not (is_local or is_held)
+        is_leased = gen.table.is_leased(number, facts.version)
+        drop = not (is_local or is_leased)
         freed = facts.data_bytes if drop and facts.allocated >= facts.data_bytes else 0
         size = max(0, gen.footprint - freed)
         if not self.fits(size):
@@ -101,7 +101,7 @@ class Room:
             may = (is_local or drop) and self.used > self.limit and size <= self.spare
             # A set needs one shard, else a job that holds its last set would wait for its own lease.
             is_first = not gen.table.select().records
-            if not (may and (is_first or not is_held)) or any(under_way):
+            if not (may and (is_first or not is_leased)) or any(under_way):
                 return None
         return size, drop
 
@@ -115,7 +115,7 @@ class Room:
         self._manifests += size if granted else 0
         return granted
 
-    def write_page(self, dataset: Dataset, size: int, grown: int, waits: bool) -> bool:
+    def write_page(self, dataset: Dataset, size: int, grown: int, must_fit: bool) -> bool:
         """Reserves room for a page of a dataset's listing: `size` bytes at most. `grown`: what the page
         before took of its room. While a page waits, no shard gets room, so the daemon asks until the page
         has it. Others retire shards as in `make_room`, and so does the dataset itself: at once if no lease
@@ -127,7 +127,7 @@ class Room:
         granted = self.fits(size + self.kept)
         if granted:
             self._writing[name] = size
-        elif waits:
+        elif must_fit:
             self._retire_others(dataset, size)
             self.pages[name] = size
             if not (dataset.leases or dataset.rules.pin):
@@ -161,7 +161,7 @@ class Room:
     def _claim(self, dataset: Dataset, endless: bool) -> Claim:
         gen, rules = dataset.generation, dataset.rules
         whole, listed = gen.is_whole, gen.estimate if gen.completed else math.inf
-        most = need(gen.held, whole, listed, gen.footprint, len(gen.streams))
+        most = need(gen.occupied, whole, listed, gen.footprint, len(gen.streams))
         most = math.inf if endless else most
         return Claim(rules.name, rules.first, gen.footprint, most, rules.limit, rules.pin, whole)
 
@@ -184,7 +184,7 @@ class Room:
 
     def _fills_share(self, dataset: Dataset) -> bool:
         gen = dataset.generation
-        return gen.held + 2 * gen.footprint > self.share(dataset)
+        return gen.occupied + 2 * gen.footprint > self.share(dataset)
 
     def is_full(self, dataset: Dataset) -> bool:
         """Whether a dataset has no room for one more shard: in its share, under the limit, or on the
@@ -196,7 +196,7 @@ class Room:
     def owes_room(self, dataset: Dataset) -> bool:
         """Whether a dataset holds more than its share less one footprint, and another dataset finds no room
         in its own share."""
-        if dataset.generation.held + dataset.generation.footprint <= self.share(dataset):
+        if dataset.generation.occupied + dataset.generation.footprint <= self.share(dataset):
             return False
         others = (each for each in self.datasets.values() if each is not dataset)
         return any(self.is_full(each) and not self._fills_share(each) for each in others)

@@ -60,13 +60,10 @@ class Rotation:
 
     @classmethod
     def restored(cls, figures: Figures) -> Rotation:
-        """Returns the rotation of the last daemon. A missing or invalid figure starts from zero."""
+        """Returns the rotation of the last daemon. A missing figure starts from zero."""
         rotation = cls()
         for field in fields(cls):
-            kept = figures.get(field.name)
-            is_list = isinstance(getattr(rotation, field.name), list)
-            if kept is not None and isinstance(kept, list) is is_list:
-                setattr(rotation, field.name, kept)
+            setattr(rotation, field.name, figures.get(field.name, getattr(rotation, field.name)))
         return rotation
 
     def figures(self) -> Figures:

@@ -184,7 +184,7 @@ class ShardTable:
         """Live shards of all streams, in number order. The cost grows with the shards taken."""
         return heapq.merge(*(self.live_of(stream) for stream in range(self.streams + 1)))
 
-    def held(self) -> tuple[Name, ...]:
+    def current_names(self) -> tuple[Name, ...]:
         """(number, version) of all live and quarantined shards that have records."""
         names: list[Name] = []
         for stream, column in enumerate(self._columns):
@@ -247,7 +247,7 @@ class ShardTable:
 
     def needs_mark(self, number: int) -> bool:
         """Whether a retired number needs a mark: a file of it stays, which a start might take for live."""
-        held = self.is_held(number, self.facts(number).version)
+        held = self.is_leased(number, self.facts(number).version)
         return held or any(name[0] == number for name in self._old)
 
     def marked(self, number: int) -> None:
@@ -255,9 +255,9 @@ class ShardTable:
         self._put(number, _NO_FACTS, Status.UNLINKED)
         self.keep(number, facts.version, facts.allocated)
 
-    def take_unheld(self) -> list[Name]:
+    def take_unleased(self) -> list[Name]:
         """Returns the files that no lease names any more. They must be unlinked now."""
-        names = [n for n, old in self._old.items() if not (old.unlinking or self.is_held(*n))]
+        names = [n for n, old in self._old.items() if not (old.unlinking or self.is_leased(*n))]
         for name in names:
             self._old[name].unlinking = True
         return names
@@ -329,7 +329,7 @@ class ShardTable:
     def let_go(self, lease: Lease) -> None:
         self._leases.pop(lease.id, None)
 
-    def is_held(self, number: int, version: int) -> bool:
+    def is_leased(self, number: int, version: int) -> bool:
         """Whether a lease names this version."""
         return any(self.names(lease, number, version) for lease in self._leases)
 

@@ -43,12 +43,12 @@ class Claim:
         return self.need if self.limit is None else min(self.need, self.limit)
 
 
-def need(held: int, whole: bool, listed: float, footprint: int, streams: int) -> float:
+def need(occupied: int, whole: bool, listed: float, footprint: int, streams: int) -> float:
     """The most that a dataset can use. `held`: live, retired and reserved bytes. `listed`: the bytes that
     all listed units would occupy at today's bytes per unit, infinite while that is unknown. A whole dataset
     needs room for one shard made again and one supplement."""
     spare = 2 if whole else streams + _SPARE_FOOTPRINTS
-    return (held if whole else 1.1 * listed) + spare * footprint
+    return (occupied if whole else 1.1 * listed) + spare * footprint
 
 
 def first_bytes(first: int, share: int) -> int:

@@ -23,12 +23,12 @@ _DEATHS, _PASSING_DEATHS = 2, 3
 
 @dataclass(slots=True)
 class Blocks:
-    """The listing of a generation: the ends of its blocks. `waits`: the first listing goes on, so that a
-    stream waits at the end of what is listed."""
+    """The listing of a generation: the ends of its blocks. `is_growing`: the first listing is running, so
+    a stream waits at the end of the listed units."""
 
     shape: Shape
     ends: Sequence[int] = ()
-    waits: bool = True
+    is_growing: bool = True
 
     def next_place(self, stream: int, cursor: Cursor) -> Place | None:
         """The next unit of this pass, or None if every listed unit was opened."""
@@ -44,7 +44,7 @@ class Blocks:
         something is fed after it: until then, new blocks join it."""
         if cursor.lanes or self.next_place(stream, cursor) is not None:
             return cursor
-        if self.waits or not self.shape.units_of(stream, self.ends):
+        if self.is_growing or not self.shape.units_of(stream, self.ends):
             return None
         return cursor.next_pass()
 

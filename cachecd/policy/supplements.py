@@ -24,7 +24,7 @@ class Supplements:
     complete listings at the last search. `due`: when the next search may begin. `begin`: the unit at which
     it begins; above 0, the last search has found more. `pieces`: records to fetch. `lacks_room`: there is
     no room for them. `making`: the shard that is being written. `sealed`: it is finished and being
-    published. `closing`: how many StreamClosed are due. `waits`: (days, time) of units that failed."""
+    published. `closing`: how many StreamClosed are due. `retry_at`: (days, time) of units that failed."""
 
     next: int = 0
     tried: int = 0
@@ -37,7 +37,7 @@ class Supplements:
     sealed: ShardSealed | None = None
     closing: int = 0
     pause: Pause = field(default_factory=Pause)
-    waits: dict[int, tuple[int, float]] = field(default_factory=dict)
+    retry_at: dict[int, tuple[int, float]] = field(default_factory=dict)
 
     @property
     def reserved(self) -> int:
@@ -60,7 +60,7 @@ class Supplements:
         """The result of a search; it does not count if the dataset is no longer whole."""
         self.searching = False
         if is_whole:
-            wait = {unit for unit, (_, until) in self.waits.items() if until > now}
+            wait = {unit for unit, (_, until) in self.retry_at.items() if until > now}
             self.pieces = tuple(piece for piece in event.pieces if piece.unit not in wait)
             self.begin = event.pieces[-1].unit + 1 if event.more else 0
         else:
@@ -84,7 +84,7 @@ class Supplements:
             if unit in skipped or not event.facts.records:
                 self._wait(unit, now)
             else:
-                self.waits.pop(unit, None)
+                self.retry_at.pop(unit, None)
         self.pieces, self.making = left + self.pieces, ()
         self.sealed = event if event.facts.records else None
 
@@ -117,6 +117,6 @@ class Supplements:
 
     def _wait(self, unit: int, now: float) -> None:
         """A unit failed again: it waits a day longer than the last time."""
-        days = min(self.waits.get(unit, (0, 0.0))[0] + 1, _LONGEST)
-        if len(self.waits) < _MOST_FAILED or unit in self.waits:
-            self.waits[unit] = days, now + days * DAY
+        days = min(self.retry_at.get(unit, (0, 0.0))[0] + 1, _LONGEST)
+        if len(self.retry_at) < _MOST_FAILED or unit in self.retry_at:
+            self.retry_at[unit] = days, now + days * DAY

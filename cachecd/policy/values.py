@@ -9,7 +9,7 @@ from cachecd.model import Cursor
 
 Intervals = tuple[tuple[int, int, int], ...]  # (stream, first j, last j), ascending
 Name = tuple[int, int]  # (number, version)
-Figures = Mapping[str, float | list[float]]  # what rotation remembers, by name
+Figures = Mapping[str, float]  # what rotation remembers, by name
 NO_FIGURES: Figures = {}
 
 
@@ -35,7 +35,6 @@ class Rules(NamedTuple):
     pin: bool = False
     limit: int | None = None
     seed: int = 0
-    sampling_seed: int = 0
     streams: int = 8
     awaits_classes: bool = False
 

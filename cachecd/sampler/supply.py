@@ -59,9 +59,9 @@ class Supply:
         self._ahead = ReadAhead((), self._piece, connections, self._wanted, lanes)
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Bytes in memory, or being fetched."""
-        return self._ahead.held
+        return self._ahead.buffered
 
     def add(self, unit: Unit) -> int:
         """Adds a unit that will be poured soon, after all units that were added before."""

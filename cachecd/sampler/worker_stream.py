@@ -182,9 +182,9 @@ class WorkerStream:
         )
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Bytes in memory that were fetched ahead, or are being fetched."""
-        return self._supply.held
+        return self._supply.buffered
 
     async def let_go(self) -> None:
         """Drops bytes that were fetched ahead. The stream keeps its cursor."""

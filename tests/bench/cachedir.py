@@ -110,7 +110,7 @@ def _fill_source(folder: Path, units: int) -> None:
             os.link(first, path)
 
 
-async def any_room(size: int, grown: int, waits: bool) -> bool:
+async def any_room(size: int, grown: int, must_fit: bool) -> bool:
     """Room for a page of a listing, as of Listing: there is always enough."""
     return True
 

@@ -176,13 +176,13 @@ def test_shards_tell_the_samples_of_an_object_and_whether_they_cover_it(disk):
     write(disk.generation, 0, lanes=(Lane(0, 0, 1, 5, 100, 3, 10),))
     publish(disk.generation, 0)
     names = {"0", "1", "2"}
-    assert disk.work.held_samples(["train"], "key-3-0", False) == (names, True)
-    assert disk.work.held_samples(["train"], "key-0-1", False) == (names, False)
-    assert disk.work.held_samples(["train"], "key-0-1", True) == (names, True)
+    assert disk.work.cached_samples(["train"], "key-3-0", False) == (names, True)
+    assert disk.work.cached_samples(["train"], "key-0-1", False) == (names, False)
+    assert disk.work.cached_samples(["train"], "key-0-1", True) == (names, True)
     for datasets, key in ((["val"], "key-3-0"), (["train"], "key-9-0")):
-        assert disk.work.held_samples(datasets, key, True) == (set(), False)
+        assert disk.work.cached_samples(datasets, key, True) == (set(), False)
     disk.generation.shard(3).write_bytes(b"damaged")
-    assert disk.work.held_samples(["train"], "key-3-0", False)[1] is False
+    assert disk.work.cached_samples(["train"], "key-3-0", False)[1] is False
 
 
 def test_damaged_shard_cannot_be_copied(disk):

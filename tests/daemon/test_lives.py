@@ -202,14 +202,14 @@ async def test_units_that_could_not_be_fetched_come_as_a_supplement(root, monkey
 
 async def test_remake_that_fails_otherwise_than_expected_is_begun_again(root, monkeypatch):
     failures = [ZeroDivisionError(), DiskError("EIO")]
-    real = refetch.held_records
+    real = refetch.cached_records
 
     def failing(*args: Any) -> Any:
         if failures:
             raise failures.pop()
         return real(*args)
 
-    monkeypatch.setattr(refetch, "held_records", failing)
+    monkeypatch.setattr(refetch, "cached_records", failing)
     async with Life(config(root, LIMIT, SHARD)) as life:
         generation = life.loop.policy.datasets["train"].generation
         supplements = generation.supplements
@@ -251,7 +251,9 @@ async def test_odd_records_cost_no_other_and_what_is_made_again_lacks_nothing(tm
             lambda: is_whole(life) and not life.loop.policy.datasets["train"].generation.repairs
         )
         generation = life.loop.policy.datasets["train"].generation
-        await until(lambda: generation.supplements.waits)
-        assert len(generation.supplements.waits) == 1, "only the tar of which nothing can be used"
+        await until(lambda: generation.supplements.retry_at)
+        assert len(generation.supplements.retry_at) == 1, (
+            "only the tar of which nothing can be used"
+        )
         found = names(life.shards(await life.acquire()))
         assert (set(found), set(found.values())) == (good, {1})

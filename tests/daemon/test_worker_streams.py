@@ -60,7 +60,7 @@ class Bench:
             await self.listing.run(lambda page=page: table.add(table.compare(page)))  # type: ignore[misc]
         if ends:
             await self.listing.run(table.finish)
-            self.listing.waits = False
+            self.listing.is_first = False
         self.streams.wake(NAME)
 
     def open(self, index: int = 0, cursor: Cursor = Cursor(), **more: Any) -> None:  # noqa: B008

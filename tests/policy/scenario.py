@@ -65,7 +65,7 @@ class Scenario(Simulated):
             unit = self.capacity + 3
             self.rules[name] = Rules(
                 name, "", rng.choice([1, unit, unit * shards // 4, unit * shards * 2]), self.capacity,
-                refresh=rng.choice([0.05, 0.25, 0.5, 1.0]), pin=name == "val", sampling_seed=seed,
+                refresh=rng.choice([0.05, 0.25, 0.5, 1.0]), pin=name == "val", seed=seed,
                 streams=rng.randint(1, 8), awaits_classes=rng.random() < 0.1,
             )  # fmt: skip
             if wait:
@@ -170,7 +170,7 @@ class Scenario(Simulated):
     def write_page(self, name: str) -> bool:
         """The listing of a dataset asks for the room of its next page, and writes the page."""
         generation = GenerationId(name, self.rules[name].generation)
-        is_reserved = self.policy.reserve(generation, self.pages[name], 0, waits=True)
+        is_reserved = self.policy.reserve(generation, self.pages[name], 0, must_fit=True)
         if is_reserved:
             self.other += self.pages.pop(name)
             assert self.used() <= self.limit, "the limit is kept"

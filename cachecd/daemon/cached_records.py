@@ -17,7 +17,7 @@ from cachecd_client._core import Sidecar
 
 
 @dataclass(slots=True)
-class HeldRecords:
+class CachedRecords:
     """What some shards cover, for each unit: whether all of it (`whole`), else the records of each shard
     (`parts`); whether two versions of the unit are held (`mixed`); and the hash of the ETag. `lost`: shards
     whose sidecars are lost, so the missing records are unknown."""
@@ -56,16 +56,16 @@ def gaps(parts: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int | None]]:
         yield at, None
 
 
-def held_records(
+def cached_records(
     layout: GenerationLayout,
     shards: Sequence[Name],
     units: int,
     proceed: Callable[[], None] = lambda: None,
-) -> HeldRecords:
+) -> CachedRecords:
     """Reads the sidecars of these shards; calls `proceed` before each: an error that it raises ends the
     work. `units`: the number of listed units. DiskError."""
     flags = np.zeros(units, np.bool_), np.zeros(units, np.bool_)
-    held = HeldRecords(*flags, np.zeros(units, np.uint64))
+    held = CachedRecords(*flags, np.zeros(units, np.uint64))
     for name in shards:
         proceed()
         try:
@@ -79,7 +79,7 @@ def held_records(
     return held
 
 
-def _add(held: HeldRecords, head: SidecarHead, sidecar: Sidecar) -> None:
+def _add(held: CachedRecords, head: SidecarHead, sidecar: Sidecar) -> None:
     for unit, (first, stop) in head.intervals(unit for unit, *_ in sidecar.table).items():
         if (first, stop) == (0, END):
             held.whole[unit] = True

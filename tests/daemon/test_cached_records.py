@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cachecd.daemon.held_records import held_records
+from cachecd.daemon.cached_records import cached_records
 from cachecd.disk.publish import publish
 from cachecd.model import Cursor, Lane, Unit
 from cachecd.policy.values import Piece
@@ -24,7 +24,7 @@ def unit(number: int, etag: str = "etag") -> Unit:
 
 
 def pieces(layout, numbers, excluded=(), etag="etag", shards=((0, 0),)):
-    held = held_records(layout, shards, 100)
+    held = cached_records(layout, shards, 100)
     return held.pieces(
         [unit(number, etag) for number in numbers], dict.fromkeys(excluded, frozenset())
     )
@@ -59,7 +59,7 @@ def test_named_shard_without_its_sidecar_is_lost(layout, damage):
     layout.sidecar(0).unlink()
     if damage == "directory":
         layout.sidecar(0).mkdir()
-    assert held_records(layout, [(0, 0), (3, 0)], 100).lost == [(0, 0)]
+    assert cached_records(layout, [(0, 0), (3, 0)], 100).lost == [(0, 0)]
 
 
 def covering(layout, number, ordinals, meta):
