@@ -99,8 +99,8 @@ class DiskWork:
 
     def _write(self, command: Write) -> list[ev.Event]:
         match command:
-            case do.PublishShard(stream, number):
-                return [self._publish(stream, number)]
+            case do.PublishShard():
+                return [self._publish(*command)]
             case do.ReadCursor(generation, number, version):
                 try:
                     head = read_head(self.of(generation).sidecar(number, version))
@@ -192,11 +192,11 @@ class DiskWork:
             except DiskError as error:
                 _log.warning("shard not removed", stream=str(stream), number=number, why=str(error))
 
-    def _publish(self, stream: StreamId, number: int) -> ev.Event:
+    def _publish(self, stream: StreamId, number: int, is_empty: bool) -> ev.Event:
         layout, generation = self.of(generation_of(stream)), generation_of(stream)
         if self._holds_excluded(generation, number):
             return ev.PublishRefused(stream, number)
-        allocated = publish.publish(layout, number)
+        allocated = publish.publish(layout, number, is_empty=is_empty)
         self._count(generation, self._skipped.pop((stream, number), ()))
         with contextlib.suppress(DiskError):  # the next minute repeats it
             self.write_counts()
@@ -226,7 +226,7 @@ class DiskWork:
         layout = self.of(generation)
         try:
             head = read_head(layout.temporary_sidecar(number, version))
-            allocated = publish.publish(layout, number, version)
+            allocated = publish.publish(layout, number, version, is_empty=not head.records)
         except DiskError as error:
             halves = not isinstance(error, NameTakenError)
             publish.discard(layout, number, version, halves=halves)  # its room is given back

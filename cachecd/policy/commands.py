@@ -60,10 +60,12 @@ class CloseStream(NamedTuple):
 
 
 class PublishShard(NamedTuple):
-    """Publish a sealed shard. -> Published or PublishRefused"""
+    """Publish a sealed shard; `is_empty`: it has no record, so it is a sidecar alone. -> Published or
+    PublishRefused"""
 
     stream: StreamId
     number: int
+    is_empty: bool = False
 
 
 class FindMissing(NamedTuple):

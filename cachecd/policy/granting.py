@@ -162,8 +162,7 @@ class Granting:
             return
         if gen.retire_supplements():  # a supplement may hold a record of this shard
             stream.publishing = True
-            number = stream.sealed[0].number
-            self._out.append(do.PublishShard(gen.stream_id(stream.index), number))
+            self._out.append(_publish(stream.sealed[0]))
 
     # --- reports
 
@@ -175,7 +174,7 @@ class Granting:
             case HalfFull(_, number) if stream:
                 _, j = gen.blocks.shape.split(number)
                 stream.half = stream.half or j in list(stream.granted)[:1]
-            case ShardSealed(name, number):
+            case ShardSealed(_, number):
                 dataset.source.end()
                 gen.note_schema(event)
                 if stream:
@@ -183,7 +182,7 @@ class Granting:
                 else:
                     supplements.finish(event, now)
                     if supplements.sealed is event:
-                        self._out.append(do.PublishShard(name, number))
+                        self._out.append(_publish(event))
             case Published(_, number, allocated):
                 self._disk.end()
                 _, j = gen.blocks.shape.split(number)
@@ -209,3 +208,7 @@ class Granting:
             self._close(gen, stream)
         else:
             self._close_supplements(gen)
+
+
+def _publish(sealed: ShardSealed) -> do.PublishShard:
+    return do.PublishShard(sealed.stream, sealed.number, not sealed.facts.records)

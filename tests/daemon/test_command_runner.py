@@ -99,7 +99,7 @@ async def test_search_that_the_disk_refuses_is_a_refusal(bench, monkeypatch):
 
 async def test_defect_in_a_command_is_a_refusal(bench, monkeypatch):
     monkeypatch.setattr("cachecd.disk.leases.mark", lambda *_: 1 // 0)
-    monkeypatch.setattr("cachecd.disk.publish.publish", lambda *_: 1 // 0)
+    monkeypatch.setattr("cachecd.disk.publish.publish", lambda *_, **_more: 1 // 0)
     write(bench.disk.generation, 0)
     bench.runner.carry_out([do.MarkLease("x", 0), do.PublishShard(stream(0), 0)])
     for refused in await bench.settle(2):
