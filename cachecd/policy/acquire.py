@@ -1,4 +1,4 @@
-"""Acquire: the set that a job gets, waiting and refused ranks, and the beginning of an epoch. Pure."""
+"""Acquire: chooses the set of a job's epoch, or the reason to wait, and begins epochs. Pure."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Reply = do.ReplyWaiting | do.ReplyRefused
 
 
 class Acquire:
-    """Answers the requests of ranks. `new_name` returns a name that is unique over restarts;
-    `manifest_length` the bytes of a lease's manifest. Commands are appended to `out`."""
+    """Answers the requests of ranks. `new_name` returns a name that is unique over restarts.
+    `manifest_length` returns the bytes of a lease's manifest. Commands are appended to `out`."""
 
     def __init__(
         self, room: Room, disk: Pause, restraint: Restraint, leases: Leases,
@@ -34,13 +34,13 @@ class Acquire:
         self._new_name, self._out = new_name, out
 
     def acquire(self, event: AcquireAsked, now: float) -> None:
-        """Answers a rank, now or when the manifest is written."""
+        """Answers a rank, at once or when the manifest is written."""
         if refusal := self._refusal(event):
             self._out.append(do.ReplyRefused(event.request, *refusal))
             return
         dataset = self._room.datasets[event.dataset]
         known = self._leases.of(event.dataset, event.job, event.epoch)
-        # A job that was launched again with another number of ranks gets a set for all of them.
+        # A job that starts again with another number of ranks gets another lease.
         is_same = known is not None and known.lease.ranks == event.local_world_size
         state = known if known and is_same else self._make(dataset, event, now)
         if isinstance(state, LeaseState):
@@ -49,7 +49,7 @@ class Acquire:
             self._out.append(state)
 
     def _refusal(self, event: AcquireAsked) -> tuple[str, str] | None:
-        """Code and message for a request that can never be met as it is."""
+        """Returns code and message for a request that can never be granted, or None."""
         if (dataset := self._room.datasets.get(event.dataset)) is None:
             names = ", ".join(sorted(self._room.datasets))
             message = f"no dataset {event.dataset!r}; this daemon serves {names}"
@@ -69,7 +69,7 @@ class Acquire:
         return None
 
     def _make(self, dataset: Dataset, event: AcquireAsked, now: float) -> LeaseState | Reply:
-        """Makes the lease of a new epoch, or the reply to a rank that gets no lease."""
+        """Returns the lease of a new epoch, or the reply to a rank that gets no lease."""
         chosen = self._choose(dataset, event, now)
         if isinstance(chosen, Reply):
             return chosen
@@ -96,7 +96,7 @@ class Acquire:
         if event.resume is not None:
             self._note_resume(dataset, event.resume)
             if (again := self._set_again(dataset, event.resume)) is not None:
-                return again  # no new epoch, so that nothing rotates
+                return again  # it is no new epoch, so nothing rotates
         is_new = dataset.epochs.get(event.job) != event.epoch
         dataset.epochs[event.job] = event.epoch
         if is_new and dataset.was_held:
@@ -134,7 +134,7 @@ class Acquire:
         """Whether the configured generation may be leased, without `grow.wait`."""
         gen = dataset.generation
         if dataset.rules.pin:
-            # A job that waited for shards whose room its own lease keeps would wait for ever.
+            # If only the job's own lease could make room for these shards, the job would wait forever.
             keepers = (each.job for each in self._keepers_of(gen))
             return gen.is_whole and (not gen.repairs or (job in keepers and self._lack_room(gen)))
         return (
@@ -153,14 +153,14 @@ class Acquire:
         return not gen.remaking and not any(self._room.next_version(gen, n) for n in gen.repairs)
 
     def _note_resume(self, dataset: Dataset, resume: Resume) -> None:
-        """A generation that never sealed a shard takes sampling seed, S and place of a run that resumes."""
+        """Lets a generation that never sealed a shard take sampling seed, S and place of a resumed run."""
         gen = dataset.generation
         takes_one = gen.is_fresh and not gen.writes_shape and dataset.resume is None
         if takes_one and resume.generation == gen.id.name:
             dataset.resume = resume
 
     def _set_again(self, dataset: Dataset, resume: Resume) -> tuple[Generation, ShardSet] | None:
-        """The set of a resumed run, if all of its shards are live."""
+        """Returns the set of a resumed run, if all of its shards are live."""
         gen = self._room.by_id.get(GenerationId(dataset.rules.name, resume.generation))
         if gen is None or not gen.may_lease(dataset.rules.split):
             return None
@@ -171,7 +171,7 @@ class Acquire:
         return (gen, shards) if shards is not None and same else None
 
     def _not_ready(self, dataset: Dataset, request: str, want: int) -> Reply:
-        """Returns the reply without a lease: Waiting with figures and a reason, or Refused if waiting
+        """Returns the reply to a rank that gets no lease: Waiting with a reason, or Refused if waiting
         cannot help."""
         gen, name, room = dataset.generation, dataset.rules.name, self._room
         have, spent, message = gen.table.live_bytes, self._restraint.spent, ""
@@ -231,21 +231,21 @@ class Acquire:
     # --- an epoch begins
 
     def boundary(self, dataset: Dataset, now: float) -> None:
-        """Retires shards as an epoch begins, if new shards can replace them."""
+        """Retires shards when an epoch begins, if new shards can replace them."""
         gen = dataset.generation
         dataset.was_held = False
         if dataset.rules.pin:
             return
         at = self.at(dataset, now)
         if chosen := dataset.rotation.boundary(at, gen.table.live()):
-            # Before the marks, but no mark waits for it: if the disk refuses the figures and the daemon
-            # is killed, they are those of the boundary before.
+            # Written before the marks, which do not wait for it. If the disk refuses the figures and the
+            # daemon is killed, the figures of the previous boundary are restored.
             self._out.append(dataset.keep_figures())
             excess = "its dataset is above its share" if at.occupied > at.share else "rotation"
             gen.retire(chosen, f"{excess}: an epoch began, and the oldest shards make room")
 
     def at(self, dataset: Dataset, now: float) -> Boundary:
-        """Returns what rotation has to know of a dataset at this moment."""
+        """Returns the present figures of a dataset, for rotation."""
         gen, room = dataset.generation, self._room
         own = [
             each.lease
@@ -274,8 +274,8 @@ class Acquire:
 def new_lease(
     rules: Rules, event: AcquireAsked, gen: Generation, shards: ShardSet, serial: str
 ) -> Lease:
-    """The lease of these shards. `serial` makes its name unique. The fingerprint is the sum of all records'
-    digests: it names content, and never versions."""
+    """Returns the lease of these shards. `serial` makes its name unique. The fingerprint is the sum of the
+    digests of all records: it does not depend on versions."""
     shape = gen.blocks.shape
     job = hashlib.sha256(event.job.encode()).hexdigest()[:8]
     # The text has a version, so that the order of an epoch never drifts.

@@ -1,7 +1,7 @@
-"""Granting: grants the next shards of streams, and handles the results. Pure.
+"""Grants the next shards of streams, and handles the reports of workers. Pure.
 
 Room is reserved in number order over all streams, at most 2 S numbers ahead of the lowest shard that is not
-published, also for a stream that has not requested it yet. Shards of a stream are published in order.
+published. The shards of a stream are published in order.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _AHEAD = 2  # times S
 def shape_of(
     streams: int, units: int, share: int, shard_size: int, seed: int, resumed: int | None = None
 ) -> Shape:
-    """The shape of a new generation. `units`: the units of its first block. `resumed`: S of the run that
-    resumes. Few units are divided one by one, so that each stream has some, and each worker as many units
-    as another: (units + 1) / 2 is rounded up, for 6 units are 3 streams of 2, which keep two workers busy
-    for two thirds of the time, or 4 of 2, 2, 1 and 1."""
+    """Returns the shape of a new generation. `units`: the units of its first block. `resumed`: S of the run
+    that resumes. With few units, S is (units + 1) / 2, rounded up, and the stripe is 1, so that workers get
+    equal parts: 3 streams of 2 units keep two workers busy for two thirds of the time, 4 streams of 2, 2, 1
+    and 1 units keep them busy all the time."""
     count = max(1, min(streams, units // 2 + 1, share // (4 * shard_size)))
     count = count if resumed is None else resumed
     stripe = 32 if units >= 32 * count else 8 if units >= 8 * count else 1
@@ -46,8 +46,8 @@ class Granting:
         self._room, self._disk, self._out = room, disk, out
 
     def fix_shape(self, dataset: Dataset) -> None:
-        """Fixes S, stripe and lanes when the first block ends. A run that resumes fixes them anew, once its
-        streams are closed."""
+        """Fixes S, stripe and lanes when the first block ends. A run that resumes fixes them again, when
+        all streams are closed."""
         gen, rules, resume = dataset.generation, dataset.rules, dataset.resume
         if gen.writes_shape or not gen.blocks.ends or (gen.shape is not None and resume is None):
             return
@@ -75,13 +75,13 @@ class Granting:
         while (stream := self._next(dataset, now)) is not None:
             if not self._room.make_room(dataset):
                 return
-            self._close_supplements(gen)  # the next pass has what they lack
+            self._close_supplements(gen)  # the next pass has these records
             name = gen.stream_id(stream.index)
             cursor, until = stream.begin, stream.allowed_until
             assert cursor is not None
             assert until is not None
-            anew = stream.reopen or cursor != stream.tip  # a worker ends with its pass
-            if not stream.open or (anew and not stream.granted):
+            begins = stream.reopen or cursor != stream.tip  # the pass of the worker has ended
+            if not stream.open or (begins and not stream.granted):
                 stream.opened(until)
                 self._out.append(do.OpenStream(name, cursor, until, stream.condemned))
             number = gen.blocks.shape.number(stream.index, stream.wanted)
@@ -89,7 +89,7 @@ class Granting:
             self._out.append(do.GrantShard(name, number))
 
     def _next(self, dataset: Dataset, now: float) -> Stream | None:
-        """Returns the stream whose next shard gets room first, None if no stream may have any."""
+        """Returns the stream whose next shard gets room first. None if no stream may get room."""
         gen = dataset.generation
         number = gen.blocks.shape.number
         feeding = [stream for stream in gen.streams if stream.sealed or stream.begin is not None]
@@ -147,7 +147,7 @@ class Granting:
                 self._close(gen, stream)
 
     def give_back(self, gen: Generation) -> None:
-        """Closes the streams of a generation that has no shard: they may wait for units, and a page of the
+        """Closes the streams of a generation without a shard: they may wait for units, while a page of the
         listing waits for their room."""
         for stream in gen.streams:
             if stream.granted and not stream.closing:
@@ -160,13 +160,13 @@ class Granting:
     def _publish(self, gen: Generation, stream: Stream) -> None:
         if not stream.sealed or stream.publishing or stream.closing:
             return
-        if gen.retire_supplements():  # a supplement may hold a record of this shard
+        if gen.retire_supplements():  # a supplement may have a record of this shard
             stream.publishing = True
             self._out.append(_publish(stream.sealed[0]))
 
     # --- reports
 
-    def heard(self, dataset: Dataset, event: Report, now: float) -> None:
+    def report(self, dataset: Dataset, event: Report, now: float) -> None:
         """Handles a report of a worker, or of the disk about a sealed shard."""
         gen = dataset.generation
         stream, supplements = gen.stream(event.stream), gen.supplements
@@ -203,7 +203,7 @@ class Granting:
                 (stream or supplements).closed()
 
     def refused(self, gen: Generation, name: StreamId) -> None:
-        """A shard cannot be published: its stream goes back to its last cursor."""
+        """Returns a stream to its last cursor, because its shard cannot be published."""
         if (stream := gen.stream(name)) is not None:
             self._close(gen, stream)
         else:

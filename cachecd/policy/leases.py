@@ -1,8 +1,8 @@
-"""Leases that are granted or held, from their manifest to their end. Pure.
+"""The leases, from the manifest to the end. Pure.
 
-A lease's life: its manifest is written, it is granted, held by all ranks of its node, held by no rank, and
-ends. Locks on the manifest show its holders. A grant stays valid without a lock for 30 s after the latest
-request of a rank, or until all ranks have held it.
+The daemon writes the manifest of a lease, grants the lease to the ranks of its node, and deletes the
+manifest when no rank holds the lease any more. Locks on the manifest show which processes hold it. A grant
+stays valid without a lock for 30 s after the latest request of a rank, or until all ranks have held it.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ from cachecd.policy.generation import Generation
 from cachecd.policy.room import Room
 from cachecd.policy.values import GenerationId, Lease
 
-# A rank that was granted a lease locks its manifest at once; half a minute covers one that is stopped in
-# between by a full machine.
+# Seconds. A rank locks the manifest as soon as the lease is granted, unless the machine is overloaded.
 GRACE = 30.0
 
 
 @dataclass(slots=True)
 class LeaseState:
-    """A lease that is granted or held. `held_by`: ranks that held it, as a start will know them. `requests`
-    (and whether each is of a further epoch) wait until the manifest is `written`, and for `marking` marks.
-    `allocated`: bytes on disk of its shards. `note`: what the set lacks, and why. `repeats`: why this is
-    the lease of a further epoch too."""
+    """A lease. `allocated`: the bytes of its shards on disk. `held_by`: the ranks that held it, as its mark
+    names them. `requests` wait until the manifest is `written` and `marking` marks are durable; the value
+    of a request is True if it is of a further epoch. `note`: which shards the set lacks, and why.
+    `repeats`: why a further epoch has this lease too."""
 
     lease: Lease
     allocated: int
@@ -42,8 +41,8 @@ class LeaseState:
         return len(self.held_by) >= self.lease.ranks
 
     def renew(self, rank: int, now: float) -> bool:
-        """A rank requests the lease: the 30 s begin again. Returns whether the rank has held it: then all
-        ranks may come again."""
+        """Starts the 30 s again, because a rank requests the lease. Returns whether the rank held it
+        before: then all ranks may request it again."""
         self.grace_until = now + GRACE
         is_again = rank in self.held_by
         if is_again:
@@ -58,8 +57,8 @@ class LeaseState:
 class Leases:
     """All leases, by name and by (dataset, job, epoch). Commands are appended to `out`.
 
-    If the manifest of a new epoch cannot be written, the job's last lease is the lease of that epoch too:
-    all ranks repeat their set. Training never waits for a full disk.
+    If the manifest of a new epoch cannot be written, all ranks of the job repeat their last set: its lease
+    counts for the new epoch too. So training never waits for a full disk.
     """
 
     def __init__(self, room: Room, out: list[do.Command]) -> None:
@@ -80,12 +79,13 @@ class Leases:
         ]
 
     def generation_of(self, lease: Lease) -> Generation | None:
-        """The generation of a lease, if it is on disk and has the same S."""
+        """Returns the generation of a lease. None if it is not on disk, or has another S."""
         gen = self._room.by_id.get(GenerationId(lease.dataset, lease.generation))
         return gen if gen and gen.table.streams == lease.streams else None
 
     def add(self, state: LeaseState, epochs: Iterable[int] = ()) -> None:
-        """A lease is made, or a start found it. `epochs`: further epochs whose lease it is."""
+        """Adds a new lease, or a lease that a start found. `epochs`: further epochs that have this
+        lease."""
         lease = state.lease
         self.by_id[lease.id] = state
         for epoch in (lease.epoch, *epochs):
@@ -97,14 +97,14 @@ class Leases:
             gen.table.hold(lease)
 
     def request(self, state: LeaseState, request: str, epoch: int, rank: int, now: float) -> None:
-        """Grants a lease to a rank, now or when the manifest is written."""
+        """Grants a lease to a rank, at once or when the manifest is written."""
         if state.renew(rank, now):
             self._mark(state)
         state.requests[request] = epoch != state.lease.epoch
         self._reply_granted(state)
 
     def _mark(self, state: LeaseState, epoch: int | None = None) -> None:
-        """Notes what a start must know before a rank is granted the lease."""
+        """Writes a mark beside the manifest, for a later start. The ranks wait until it is durable."""
         state.marking += 1
         self._out.append(do.MarkLease(state.lease.id, epoch=epoch))
 
@@ -119,14 +119,15 @@ class Leases:
         state.requests.clear()
 
     def marked(self, lease: str) -> None:
-        """A mark is durable, or the disk refused it: a start may then wait for a rank in vain."""
+        """Handles the end of writing a mark. If the disk refused it, a start may wait for a rank in
+        vain."""
         if (state := self.by_id.get(lease)) is not None:
             state.marking -= 1
             self._reply_granted(state)
 
     def repeat(self, lease: Lease, why: str, now: float) -> LeaseState | None:
-        """Makes the last lease of a job the lease of a further epoch too, for all ranks. None if the job
-        has none, or one with an excluded record."""
+        """Grants the last lease of a job for a further epoch too, to all ranks. Returns None if the job has
+        no lease, or its lease has an excluded record."""
         known = self.of_job(lease.dataset, lease.job)
         last = max(known, key=lambda each: each.lease.epoch, default=None)
         if last is None or not last.written or last.lease.ranks != lease.ranks:
@@ -142,7 +143,8 @@ class Leases:
         return last
 
     def written(self, lease: str) -> None:
-        """A manifest is on disk: the waiting ranks may lock it, if all of its shards are still live."""
+        """Grants a lease whose manifest is on disk to the waiting ranks, if all of its shards are still
+        live."""
         if (state := self.by_id.get(lease)) is None:
             return
         state.written = True
@@ -155,8 +157,8 @@ class Leases:
             self._out.append(do.EndLease(lease))
 
     def refused(self, lease: str, reason: str, now: float, may_repeat: bool) -> None:
-        """The disk refused a manifest: the ranks of a job that has a set repeat the set, unless its files
-        cannot be found."""
+        """Ends a lease whose manifest the disk refused. The ranks repeat the job's last set, if there is
+        one and `may_repeat`."""
         if (state := self.by_id.get(lease)) is None:
             return
         self.ended(lease)
@@ -194,21 +196,22 @@ class Leases:
             dataset.rotation.delivered += part
 
     def unheld(self, lease: str, now: float) -> None:
-        """No process locks the manifest. A lease that could no longer be granted ends without grace."""
+        """Ends a lease that no process locks: after the grace, or at once if it could no longer be
+        granted."""
         if (state := self.by_id.get(lease)) is None:
             return
         if not state.stands(now) or (state.written and self._is_barred(state.lease)):
             self._out.append(do.EndLease(lease))
 
     def _is_barred(self, lease: Lease) -> bool:
-        """Whether a lease could no longer be granted."""
+        """Whether the lease could not be granted any more."""
         dataset, gen = self._room.datasets.get(lease.dataset), self.generation_of(lease)
         if dataset is None or gen is None or gen.split != dataset.rules.split:
             return True
         return gen.table.has_quarantined(lease.intervals) or self._has_excluded(lease)
 
     def ended(self, lease: str) -> None:
-        """The manifest is deleted: files that no lease names any more are unlinked."""
+        """Forgets a lease whose manifest is deleted, and unlinks files that no lease names any more."""
         if (state := self.by_id.pop(lease, None)) is None:
             return
         for epoch in [epoch for epoch, name in self._by_epoch.items() if name == lease]:
@@ -220,7 +223,8 @@ class Leases:
             gen.unlink_unleased()
 
     def _has_excluded(self, lease: Lease) -> bool:
-        """Whether a shard of a lease holds an excluded record, or may: it has another version by now."""
+        """Whether a shard of the lease has an excluded record. True also if a shard has another version
+        now."""
         if (gen := self.generation_of(lease)) is None:
             return True
         excluded = (number for number, repair in gen.repairs.items() if repair.excluded)

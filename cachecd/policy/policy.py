@@ -1,4 +1,4 @@
-"""The policy: it takes events by `handle(event, now)` and returns commands. Pure.
+"""The policy: `handle(event, now)` takes an event and returns commands. Pure.
 
 A shard's life: granted (its room is reserved) -> sealed -> published (live) -> retired -> unlinked.
 Reserved room is freed only by Published (but for the bytes of the shard), Failed, StreamClosed or Unlink:
@@ -30,7 +30,7 @@ _UNKNOWN_TOO = (
 
 
 class Policy:
-    """The whole state of the daemon's decisions. The attributes are for reading."""
+    """The state of all decisions. Its attributes are read-only for other rooms."""
 
     def __init__(self, manifest_length: Callable[[Lease], int]) -> None:
         """`manifest_length` returns the bytes of a lease's manifest."""
@@ -52,7 +52,7 @@ class Policy:
         self._started = self._draining = False
 
     def handle(self, event: ev.Event, now: float) -> list[do.Command]:
-        """The commands that follow from an event. `now`: seconds since 1970, by a clock that never goes
+        """Returns the commands that an event causes. `now`: seconds since 1970, by a clock that never goes
         back while the daemon runs."""
         self._apply(event, now)
         if self._started:
@@ -62,7 +62,7 @@ class Policy:
         return out
 
     def reserve(self, generation: GenerationId, size: int, grown: int, must_fit: bool) -> bool:
-        """Reserves room for a page of a listing, as of `Room.write_page`. The next `handle` returns the
+        """Reserves room for a page of a listing, as `Room.write_page` does. The next `handle` returns the
         commands that make room."""
         return self.room.write_page(self.datasets[generation.dataset], size, grown, must_fit)
 
@@ -82,7 +82,7 @@ class Policy:
         return dataset.rotation.waits(self.acquire.at(dataset, now))
 
     def _repeat(self) -> None:
-        """Repeats commands that the disk refused, with the present figures and heads."""
+        """Repeats the commands that the disk refused, with the present figures and heads."""
         for command in self._refused:
             match command:
                 case do.KeepFigures(name):
@@ -128,7 +128,7 @@ class Policy:
         subject = event.command if isinstance(event, ev.CommandDone | ev.DiskRefused) else event
         name = getattr(subject, "generation", None)
         if name and name not in self.room.by_id and not isinstance(subject, _UNKNOWN_TOO):
-            return  # its directory was removed meanwhile
+            return  # its directory was removed since
         match event:
             case ev.AcquireAsked():
                 self.restraint.wanted_at = now
@@ -148,7 +148,7 @@ class Policy:
             case ev.CursorRead(name, number, before):
                 self.room.by_id[name].cursor_read(number, before)
             case _ if isinstance(event, Report):
-                self._granting.heard(self.datasets[event.stream.dataset], event, now)
+                self._granting.report(self.datasets[event.stream.dataset], event, now)
             case ev.MissingFound(name):
                 gen = self.room.by_id[name]
                 gen.supplements.note_missing(event, now, gen.is_whole)
@@ -237,7 +237,7 @@ class Policy:
                 gen.writes_shape, dataset.resume = False, None
                 gen.fix(shape, resume.place if resume else 0)
                 gen.has_resumed = resume is not None
-                if resume:  # a start, too, begins there
+                if resume:  # so that a start begins there too
                     gen.unlink()
             case do.MarkRetired(name, names):
                 self.room.by_id[name].marked(names)
@@ -271,7 +271,7 @@ class Policy:
                 self.leases.refused(lease.id, reason, now, may_repeat=not gone)
             case do.ReadCursor(name, number, version):
                 self.room.by_id[name].cursor_read(number, None)
-                # Verifying the shard shows whether the disk does not return this sidecar alone.
+                # The verification of the shard shows whether the disk returns other files.
                 self.repair.reported(ev.DamageReported("", name, number, version))
             case do.PublishShard(stream):
                 self._granting.refused(self.datasets[stream.dataset].generation, stream)

@@ -1,4 +1,4 @@
-"""The bytes of the cache: used, reserved and free bytes under the limit, and who gets free bytes. Pure.
+"""The used, reserved and free bytes under the limit, and the dataset that gets free bytes. Pure.
 
 All figures are allocated bytes. A footprint is reserved before a shard is granted. So used and reserved
 bytes never exceed the limit; after the limit was lowered, they never grow above it.
@@ -18,13 +18,13 @@ from cachecd.policy.values import GenerationId
 
 
 def footprint(shard_size: int, block: int) -> int:
-    """The most that a shard and its sidecar occupy: both round up to a block, and a fragmented file may
-    need a block for its extents."""
+    """Returns the most bytes that a shard and its sidecar occupy. Both round up to a block, and a
+    fragmented file may need a block for its extents."""
     return -(-shard_size // block) * block + 3 * block
 
 
 class Room:
-    """The limit, and all bytes that count under it. `by_id` has all generations, newest first."""
+    """The limit, and all bytes that count towards it. `by_id` has all generations, newest first."""
 
     def __init__(self) -> None:
         self.limit = 0
@@ -33,8 +33,8 @@ class Room:
         self.measured = Measured(0)
         self.pages: dict[GenerationId, int] = {}  # bytes that wait for room, by listing
         self._writing: dict[GenerationId, int] = {}  # bytes of the page that is being written
-        # Bytes of pages that were written since the last measurement began, and in the period before: a
-        # measurement that runs meanwhile may lack them.
+        # Bytes of pages that were written since the last measurement began, and in the period before. A
+        # measurement that runs at the same time may lack them.
         self._paged = self._paged_before = 0
         self._manifests = 0  # bytes of manifests since the last measurement
         self._occupied_then = 0
@@ -45,8 +45,8 @@ class Room:
 
     @property
     def others(self) -> list[Generation]:
-        """The generations that are not configured, in the order in which they make room: those that cannot
-        be read, then the oldest."""
+        """The generations that are not configured, in the order in which they make room: first the
+        generations that cannot be read, then the oldest."""
         return [each for each in reversed(self.by_id.values()) if not each.is_configured]
 
     # --- under the limit
@@ -61,7 +61,7 @@ class Room:
 
     @property
     def _written(self) -> int:
-        """Bytes of other files than shards that the measurement may lack."""
+        """Bytes of manifests and pages that the measurement may lack."""
         pages = self._paged + self._paged_before + sum(self._writing.values())
         return self._manifests + pages
 
@@ -72,8 +72,8 @@ class Room:
 
     @property
     def spare(self) -> float:
-        """Free bytes of the file system, less the bytes that shards took since the measurement."""
-        # A reservation that is on disk already counts twice, which errs on the safe side.
+        """Free bytes of the file system, minus the bytes that shards took since the measurement."""
+        # A reservation that is already on disk counts twice, which is safe.
         return self.measured.spare - (self._occupied - self._occupied_then) - self._written
 
     def fits(self, size: int) -> bool:
@@ -81,15 +81,15 @@ class Room:
         return self.measured.spare_files >= 2 and self._short(size) <= 0
 
     def _short(self, size: int) -> float:
-        """The bytes that are missing for `size` bytes more."""
+        """Returns the bytes that must be freed before `size` more bytes fit."""
         return max(self.used + size - self.limit, size - self.spare)
 
     def next_version(self, gen: Generation, number: int) -> tuple[int, bool] | None:
         """Returns the bytes that the next version of a quarantined shard needs, and whether the damaged
-        file is removed before; None if there is no room.
+        file is removed before. None if there is no room.
 
-        What removes data needs no free room: local copies, and versions before which a damaged file is
-        removed. They take turns within the room that is kept back, also above a limit that was lowered.
+        A local copy, and a version before which the damaged file is removed, need no free room: they use
+        the room that is kept back, one at a time, also if the limit was lowered.
         """
         facts, is_local = gen.table.facts(number), not gen.repairs[number].damaged
         is_leased = gen.table.is_leased(number, facts.version)
@@ -99,27 +99,27 @@ class Room:
         if not self.fits(size):
             under_way = (each.remaking or each.table.unlinks for each in self.generations)
             may = (is_local or drop) and self.used > self.limit and size <= self.spare
-            # A set needs one shard, else a job that holds its last set would wait for its own lease.
+            # A set needs one shard. Otherwise a job that holds its last set would wait for its own lease.
             is_first = not gen.table.select().records
             if not (may and (is_first or not is_leased)) or any(under_way):
                 return None
         return size, drop
 
     def write_manifest(self, size: int) -> bool:
-        """Reserves room for a manifest: in the slack, which is reserved under any limit, or where nothing
-        else is reserved."""
+        """Reserves room for a manifest, in the slack or in free bytes. Returns whether there is room."""
         taken = self.used - max(self.measured.slack, self._written) + self._written
-        # Under a limit that was lowered a job takes its next set before it gives up the last.
+        # If the limit was lowered, a job gets its next set before it releases the last.
         may = taken + size <= self.limit or taken > self.limit
         granted = (may and self._written + size <= self.measured.slack) or self.fits(size)
         self._manifests += size if granted else 0
         return granted
 
     def write_page(self, dataset: Dataset, size: int, grown: int, must_fit: bool) -> bool:
-        """Reserves room for a page of a dataset's listing: `size` bytes at most. `grown`: what the page
-        before took of its room. While a page waits, no shard gets room, so the daemon asks until the page
-        has it. Others retire shards as in `make_room`, and so does the dataset itself: at once if no lease
-        of it is held, else at the next boundary; down to the floor of rotation."""
+        """Reserves room for a page of a dataset's listing: at most `size` bytes. Returns whether there is
+        room. `grown`: the bytes that the previous page used. With `must_fit`, shards get no room until the
+        page has room, so the daemon calls this until it returns True. Other datasets then retire shards as
+        in `make_room`. The dataset itself retires shards down to the floor of rotation: at once if none of
+        its leases is held, otherwise at the next boundary."""
         name = dataset.generation.id
         self.pages.pop(name, None)
         if self._writing.pop(name, 0):
@@ -139,12 +139,12 @@ class Room:
         return granted
 
     def page_written(self, name: GenerationId) -> None:
-        """The last page of a listing that got room is written."""
+        """Notes that the last page with reserved room is written."""
         self._paged += self._writing.pop(name, 0)
 
     def page_lacks(self, dataset: Dataset) -> float:
-        """The bytes that must be retired for the page of a dataset's listing that waits; 0 if there is
-        none, if enough is retired already, or if listings take half of the limit: then it is too small."""
+        """Returns the bytes to retire for a waiting page of a dataset's listing. 0 if no page waits, if
+        enough bytes are being retired, or if listings occupy half of the limit, which is then too small."""
         size = self.pages.get(dataset.generation.id)
         if size is None or 2 * self.measured.other > self.limit:
             return 0
@@ -153,7 +153,7 @@ class Room:
 
     @property
     def kept(self) -> int:
-        """One footprint of each dataset is kept back to make a shard again."""
+        """The room that is kept back for next versions: one footprint for each dataset."""
         return sum(dataset.generation.footprint for dataset in self.datasets.values())
 
     # --- shares
@@ -166,7 +166,7 @@ class Room:
         return Claim(rules.name, rules.first, gen.footprint, most, rules.limit, rules.pin, whole)
 
     def shares(self, endless: Dataset | None = None) -> dict[str, int]:
-        """The share of each dataset; `endless` claims as if its need had no bound."""
+        """Returns the share of each dataset. The need of `endless` has no bound."""
         claims = [self._claim(each, each is endless) for each in self.datasets.values()]
         other = self.measured.other + self.measured.slack
         return shares(self.limit - other, claims)
@@ -175,7 +175,7 @@ class Room:
         return self.shares()[dataset.rules.name]
 
     def uncapped_share(self, dataset: Dataset) -> int:
-        """The share of one dataset, without its cap."""
+        """Returns the share of one dataset, without the cap by its listed size."""
         return self.shares(endless=dataset)[dataset.rules.name]
 
     def first(self, dataset: Dataset) -> int:
@@ -187,15 +187,15 @@ class Room:
         return gen.occupied + 2 * gen.footprint > self.share(dataset)
 
     def is_full(self, dataset: Dataset) -> bool:
-        """Whether a dataset has no room for one more shard: in its share, under the limit, or on the
+        """Whether one more shard of the dataset finds no room: in its share, under the limit, or on the
         file system."""
         pages = sum(self.pages.values())
         fits = self.fits(dataset.generation.footprint + self.kept + pages)
         return not fits or self._fills_share(dataset)
 
     def owes_room(self, dataset: Dataset) -> bool:
-        """Whether a dataset holds more than its share less one footprint, and another dataset finds no room
-        in its own share."""
+        """Whether a dataset occupies more than its share minus one footprint, while another dataset finds
+        no room, although its share has some."""
         if dataset.generation.occupied + dataset.generation.footprint <= self.share(dataset):
             return False
         others = (each for each in self.datasets.values() if each is not dataset)
@@ -203,8 +203,8 @@ class Room:
 
     def make_room(self, dataset: Dataset) -> bool:
         """Returns whether a dataset has room for one more shard. If its share has room but the limit has
-        none, others retire shards: first generations that are not configured, then datasets without a held
-        lease, down to their share less one footprint."""
+        none, other shards are retired: first of generations that are not configured, then of datasets
+        without a lease, down to their share minus one footprint."""
         if not self.is_full(dataset):
             return True
         if not self._fills_share(dataset):
@@ -212,7 +212,7 @@ class Room:
         return False
 
     def _retire_others(self, dataset: Dataset, size: int) -> None:
-        """Retires shards of others until `size` bytes fit beside the room that is kept back."""
+        """Retires shards of other datasets until `size` bytes fit beside the room that is kept back."""
         short = self._short(size + self.kept + sum(self.pages.values()))
         needs = f"dataset {dataset.rules.name} needs room"
         givers = [
