@@ -64,7 +64,7 @@ class Granting:
         if resume is not None:
             seed, resumed = resume.sampling_seed, resume.streams
         share = self._room.share(dataset)
-        units = gen.blocks.ends[0]  # not what is listed by now: that depends on the pages
+        units = gen.blocks.ends[0]  # the present length depends on the pages
         shape = shape_of(rules.streams, units, share, rules.shard_size, seed, resumed)
         gen.writes_shape = True
         self._out.append(do.WriteShape(gen.id, shape))

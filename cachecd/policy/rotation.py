@@ -81,7 +81,7 @@ class Rotation:
         wanted = max(by_rules, at.page)
         most = max(by_rules, _above_floor(at)) if at.page else by_rules
         for number, allocated in oldest if wanted > 0 else ():
-            # Above the share, the last shard may go beyond the amount: at least one goes.
+            # Above the share, the last shard may exceed the amount, so that at least one is retired.
             if retired >= wanted or (retired + allocated > most and not excess):
                 break
             if len(chosen) + 1 >= at.shards:

@@ -89,7 +89,7 @@ class _StreamShards:
         self.rows[np.array(js) - self.base] = rows
 
     def seek(self, row: int, statuses: tuple[Status, ...]) -> int:
-        """The first row from `row` on with such a status; `end` if there is none."""
+        """Returns the first row from `row` on with one of these statuses; `end` if no row has one."""
         status = self.rows["status"]
         while row < self.end and int(status[row]) not in statuses:
             row += 1
@@ -233,7 +233,7 @@ class ShardTable:
 
     def replace(self, number: int, facts: ShardFacts, dropped: bool) -> None:
         """The next version of a quarantined number was published, and is live. `dropped`: the file of the
-        version before is gone already."""
+        previous version is removed already."""
         before = self.facts(number)
         if not dropped:
             self.keep(number, before.version, before.allocated)
