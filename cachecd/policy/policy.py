@@ -1,7 +1,7 @@
 """The policy: `handle(event, now)` takes an event and returns commands. Pure.
 
 A shard's life: granted (its room is reserved) -> sealed -> published (live) -> retired -> unlinked.
-Reserved room is freed only by Published (but for the bytes of the shard), Failed, StreamClosed or Unlink:
+Reserved room is freed only by Published (but for the bytes of the shard), StreamFailed, StreamClosed or Unlink:
 used and reserved bytes never exceed the limit.
 """
 
