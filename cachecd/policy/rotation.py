@@ -1,7 +1,7 @@
 """Rotation: how many bytes an epoch's boundary retires, and why nothing rotates. Pure.
 
-The figures of the rules survive restarts: each field of `Rotation` is a figure in rotation.json. So a new
-rule needs its option (Rules), and in this file a field, a bound in `_most` and a reason in `waits`.
+Each field of `Rotation` is a figure in rotation.json, so it survives restarts. docs/contributing.md has the
+recipe for a new rule: its bound, its reason in `waits`, and its figure are all in this file.
 """
 
 from __future__ import annotations
