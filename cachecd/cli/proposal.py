@@ -97,7 +97,7 @@ def _dataset(source: SourceConfig, seen: Survey, form: str) -> Iterator[str]:
         yield f"# split: {{eval: 0.1}}  # {said}"
     yield "grow:"
     yield "  # first: 1GiB  # cached before the first epoch begins"
-    yield "  # per_epoch: 20GiB  # how much each epoch adds; left out: as fast as the link allows"
+    yield "  # per_epoch: 20GiB  # how much each epoch adds; default: as fast as the link allows"
 
 
 def _count(seen: Survey) -> str:

@@ -21,7 +21,7 @@ _NAMES = ("format", "manifest", "array", "reader", "options")  # with the URL, t
 
 def identity_of(dataset: DatasetConfig) -> dict[str, Any]:
     """Returns the values that decide the content of a dataset's records, with the names of generation.json,
-    and the version of the rules. Default values are left out, as `directory_name` requires."""
+    and the version of the rules. Default values are omitted, as `directory_name` requires."""
     source = dataset.source.model_dump(mode="json", exclude_defaults=True)
     whole = dataset.model_dump(mode="json", exclude_defaults=True)
     if "://" in source.get("id", ""):  # the default of a source, in words: it stays that source

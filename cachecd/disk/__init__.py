@@ -5,7 +5,6 @@ durable     small durable files: state.json, egress.json; generation_file: gener
 excluded    excluded.jsonl: the keys that a person excluded
 sidecar     reads sidecars
 leases      manifests of leases, and who holds them
-locks       locks on open files
 publish     publishes, marks, copies and unlinks shards
 snapshot    the shard table as it was in memory: makes a start quick
 inventory   takes the inventory of a generation's directory

@@ -8,6 +8,7 @@ failure either.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,8 @@ import structlog
 from cachecd.disk.durable import replace
 from cachecd.disk.filesystem import CAREFULLY, open_carefully, refusing
 from cachecd.disk.layout import NEW, Layout
-from cachecd.disk.locks import is_locked, try_write_lock
 from cachecd.errors import DiskError
+from cachecd_client.locks import is_locked, try_lock
 
 _log = structlog.get_logger("cachecd.disk")
 _SUFFIX, _HELD = ".json", ".held"
@@ -129,7 +130,7 @@ def end_lease(layout: Layout, lease: str) -> bool:
         except FileNotFoundError:
             return True
         try:
-            if not try_write_lock(fd):
+            if not try_lock(fd, fcntl.F_WRLCK):
                 return False
             os.unlink(path)
         finally:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from typing_extensions import Buffer
 
-from cachecd.config.objects import Join
+from cachecd.config.source import Join
 from cachecd.errors import UnitError
 from cachecd.model import ObjectInfo, Unit
 from cachecd.sampler.formats.content import Reads
