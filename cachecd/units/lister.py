@@ -9,20 +9,18 @@ once when stdin ends.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import json
 import os
 import threading
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, get_args
 
 from cachecd.config import SourceConfig
 from cachecd.errors import ConfigError, SourceError
 from cachecd.model import ObjectInfo
 from cachecd.sampler.child import serve_the_daemon
-from cachecd.sampler.messages import bounded, framed, read_frame
+from cachecd.sampler.messages import Frames, Reason
 from cachecd.sampler.usercode import search_first
 from cachecd.stores.backend import LeftOut
 from cachecd.units.source_units import list_units
@@ -32,89 +30,79 @@ from cachecd.units.unit_store import open_unit_store
 @dataclass(frozen=True, slots=True)
 class Question:
     """List the units of `source` (a SourceConfig as JSON), or only the units after the key `after`. `path`:
-    directories that are searched first for imports. `left_out`: the fields of LeftOut so far."""
+    directories that are searched first for imports. `left_out`: what the listing left out so far."""
 
     source: dict[str, Any]
     connections: int
     after: str
-    left_out: dict[str, Any]
+    left_out: LeftOut
     path: Sequence[str] = ()
-
-    def pack(self) -> bytes:
-        """Packs the question into one frame."""
-        return framed(json.dumps(dataclasses.asdict(self)))
 
 
 @dataclass(frozen=True, slots=True)
-class ListingRefused:
+class Page:
+    """The next units. LeftOut is sent before each page, and at the end."""
+
+    units: list[ObjectInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """There are no more units."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
     """The units cannot be listed: `cause` names what is at fault."""
 
     cause: Literal["source", "configuration"]
-    reason: str
+    reason: Reason
 
 
-# A page of units; what is left out up to the next page; None: there are no more.
-Reply = list[ObjectInfo] | LeftOut | ListingRefused | None
-
-
-def pack(reply: Reply) -> bytes:
-    """Packs a reply into one frame. A unit is a list of its fields and not a mapping, because there may be
-    millions."""
-    if isinstance(reply, list):
-        return framed(json.dumps([[u.key, u.size, u.etag, u.begin, u.label] for u in reply]))
-    return framed(json.dumps(reply and dataclasses.asdict(reply)))
-
-
-def unpack(body: bytes) -> Reply:
-    """Unpacks the reply of one frame's body. ValueError, TypeError or KeyError if the body is not a
-    reply."""
-    fields = json.loads(body)
-    if isinstance(fields, list):
-        return [ObjectInfo(*unit) for unit in fields]
-    if fields is not None and "kinds" in fields:
-        return LeftOut(**fields)
-    return None if fields is None else ListingRefused(fields["cause"], bounded(fields["reason"]))
+Reply = Page | LeftOut | Refused | Ended
+QUESTIONS = Frames[Question](Question)
+REPLIES = Frames[Reply](*get_args(Reply))
 
 
 def main() -> None:
     requests, replies = serve_the_daemon()
-    body = read_frame(requests)
-    if body is None:
+    question = QUESTIONS.read(requests)
+    if question is None:
         return
     threading.Thread(target=_end_at_eof, args=(requests,), name="listen", daemon=True).start()
     with contextlib.suppress(BrokenPipeError):
-        _reply(replies, _list(Question(**json.loads(body)), replies))
+        _reply(replies, _list(question, replies))
     os._exit(0)  # whatever threads the user's code has started
 
 
-def _list(question: Question, replies: BinaryIO) -> ListingRefused | None:
-    """Sends all pages. Returns ListingRefused if the units cannot be listed."""
+def _list(question: Question, replies: BinaryIO) -> Refused | Ended:
+    """Sends all pages. Returns Refused if the units cannot be listed."""
     try:
         source = SourceConfig.model_validate(question.source)
         search_first(question.path)
         # It has come so far: what takes long from now on is not its imports.
-        _reply(replies, [])
-        left_out = LeftOut(**question.left_out)
+        _reply(replies, Page([]))
+        left_out = question.left_out
         store = open_unit_store(source, question.connections, left_out=left_out)
         for units in list_units(source, store, question.after):
             _reply(replies, left_out)
-            _reply(replies, units)
+            _reply(replies, Page(units))
         _reply(replies, left_out)
     except (BrokenPipeError, MemoryError):
         raise
     except ConfigError as error:
-        return ListingRefused("configuration", str(error))
+        return Refused("configuration", str(error))
     except SourceError as error:
-        return ListingRefused("source", str(error))
+        return Refused("source", str(error))
     except BaseException as error:  # the user's code may do anything
         traceback.print_exc()
         message = "".join(traceback.format_exception_only(error)).strip()
-        return ListingRefused("source", f"its units cannot be listed: {message}")
-    return None
+        return Refused("source", f"its units cannot be listed: {message}")
+    return Ended()
 
 
 def _reply(replies: BinaryIO, reply: Reply) -> None:
-    replies.write(pack(reply))
+    replies.write(REPLIES.pack(reply))
     replies.flush()
 
 

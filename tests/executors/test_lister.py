@@ -89,6 +89,15 @@ def test_an_interpreter_that_is_none_is_told(lister, tmp_path):
         list(lister(python=echo).units(source("Counted", units=1)))
 
 
+def test_endless_line_is_refused(lister, tmp_path, monkeypatch):
+    monkeypatch.setattr("cachecd.executors.process.MAX_FRAME", 1 << 20)
+    zeros = tmp_path / "zeros"
+    zeros.write_text("#!/bin/sh\nexec cat /dev/zero\n")
+    zeros.chmod(0o755)
+    with pytest.raises(SourceUnreachableError, match="wrote something that is not a message"):
+        list(lister(python=zeros).units(source("Counted", units=1)))
+
+
 def test_one_that_hangs_or_grows_is_ended_with_all_that_it_started(lister, tmp_path):
     pids = tmp_path / "pids"
     with pytest.raises(SourceUnreachableError, match=r"was silent for 1 s .*sampler.unit_timeout"):

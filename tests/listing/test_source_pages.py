@@ -6,9 +6,13 @@ import asyncio
 import itertools
 import os
 import signal
+import subprocess
+import sys
+import threading
 from bisect import bisect_right
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +30,7 @@ from cachecd.model import ObjectInfo, encoded
 from cachecd.stores.backend import LeftOut
 from cachecd.stores.key_ranges import Ask, KeyPage, Lanes
 from cachecd.stores.sweep import ListingSweep
+from tests.core.processes import until
 from tests.listing.sources import units
 
 OBJECTS = units(0, 5000)
@@ -112,6 +117,69 @@ def test_store_that_lists_a_page_again_and_again_is_found_out(monkeypatch):
     monkeypatch.setattr(store, "units", lambda *_: itertools.repeat(OBJECTS[:500]))
     with pytest.raises(UnusableListingError, match="the same page twice in a row"):
         read(SourcePages(store, SOURCE))
+
+
+def listing_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "listing"]
+
+
+@pytest.mark.parametrize("lanes", [True, False])
+def test_listing_reads_ahead_in_one_thread_that_ends_with_it(lanes):
+    store = Store(1 << 30, lanes)
+    before = set(listing_threads())
+    pages = SourcePages(store, SOURCE)
+
+    async def run() -> None:
+        async for _ in pages.read():
+            assert len(set(listing_threads()) - before) <= 1
+
+    asyncio.run(run())
+    until(lambda: set(listing_threads()) <= before)
+
+
+def test_listing_that_nobody_reads_on_stops_and_ends_when_closed():
+    listed = []
+
+    class Endless(Store):
+        def units(self, *_: Any) -> Generator[list[ObjectInfo], None, None]:
+            for number in itertools.count():
+                listed.append(number)
+                yield units(number, number + 1)
+
+    before = set(listing_threads())
+    pages = SourcePages(Endless(1 << 30, lanes=False), SOURCE)
+
+    async def run() -> None:
+        async for _ in pages.read():
+            break
+
+    asyncio.run(run())
+    [thread] = set(listing_threads()) - before
+    until(lambda: len(listed) >= 4)
+    thread.join(0.1)
+    assert thread.is_alive()
+    assert len(listed) <= 1 + 2 * 5, "at most as many pages as were taken, and those ahead"
+    pages.close()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_store_that_hangs_keeps_no_process_from_ending():
+    code = (
+        "import asyncio, time\n"
+        "from tests.listing.test_source_pages import SOURCE, SourcePages, Store\n"
+        "class Hanging(Store):\n"
+        "    def units(self, *_): time.sleep(600); yield []\n"
+        "async def main():\n"
+        "    pages = SourcePages(Hanging(1, lanes=False), SOURCE)\n"
+        "    try: await asyncio.wait_for(anext(pages.read()), 0.2)\n"
+        "    except TimeoutError: print('waited')\n"
+        "    pages.close()\n"
+        "asyncio.run(main())\n"
+    )
+    root = Path(__file__).parents[2]
+    ended = subprocess.run([sys.executable, "-c", code], cwd=root, timeout=120, capture_output=True)
+    assert (ended.returncode, ended.stdout) == (0, b"waited\n"), ended.stderr
 
 
 class Broken:
