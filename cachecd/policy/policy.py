@@ -1,8 +1,8 @@
 """The policy: `handle(event, now)` takes an event and returns commands. Pure.
 
 A shard's life: granted (its room is reserved) -> sealed -> published (live) -> retired -> unlinked.
-Reserved room is freed only by Published (but for the bytes of the shard), StreamFailed, StreamClosed or Unlink:
-used and reserved bytes never exceed the limit.
+Reserved room is freed only by Published (except the bytes of the shard), StreamFailed, StreamClosed or
+Unlink: used and reserved bytes never exceed the limit.
 """
 
 from __future__ import annotations
