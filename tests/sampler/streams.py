@@ -67,7 +67,7 @@ def one_shard(
     return (
         Open(stream, Cursor(), (), None, shape, schema, ()),
         Units(stream, 0, 0, tuple(units), "end"),
-        Grant(stream, number, str(path)),
+        Grant(stream, number, path=str(path)),
     )
 
 
@@ -130,7 +130,9 @@ class Player:
     def grant(self) -> None:
         number = self.shape.number(self.stream.index, self._granted)
         self._granted += 1
-        self._worker.receive(Grant(self.stream, number, str(self.folder / f"{number}.tfrecord")))
+        self._worker.receive(
+            Grant(self.stream, number, path=str(self.folder / f"{number}.tfrecord"))
+        )
 
     def feed(self) -> None:
         units = tuple(self.units[self._next : self._next + self.page])

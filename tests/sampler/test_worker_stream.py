@@ -137,7 +137,7 @@ def test_messages_of_streams_survive_the_pipe():
         Units(stream, 1, 2, (unit, unit), "wait"),
         Until(stream, cursor),
         Until(stream, None),
-        Grant(stream, 12, "/tmp/x"),
+        Grant(stream, 12, path="/tmp/x"),
         Close(stream),
         messages.Asks(stream),
         messages.Described(stream, {"version": 1}),
