@@ -1,4 +1,4 @@
-"""The meaning of a store's refusal: for this object, for the whole store, or only for now.
+"""Turns a store's error reply into an error: the object is at fault, or the store, or a retry may succeed.
 
 Uses only the HTTP status and the error code of the body. The rest of the body may hold parts of the signed
 request, so no message quotes it.
@@ -46,9 +46,9 @@ def without_secrets(url: str) -> str:
 
 
 def redacted(text: str) -> str:
-    """Returns foreign text for a message: one line of at most 200 characters (two, if the first ends in a
-    colon), without the user and the query of URLs, and without text that looks like a key or is named as
-    one."""
+    """Makes text of another program safe for a message: returns its first line (the first two, if the first
+    ends in a colon), at most 200 characters. Removes users and queries of URLs, and secrets: words that
+    look like keys, or that follow a name such as `token`."""
     line = (re.sub(r":\s*\n\s*", ": ", text.strip()).splitlines() or [""])[0]
     for pattern, instead in (
         (_USERINFO, ""),
@@ -60,7 +60,7 @@ def redacted(text: str) -> str:
     return line[:200]
 
 
-def seconds_of(headers: Mapping[str, str], now: datetime | None = None) -> float:
+def retry_after(headers: Mapping[str, str]) -> float:
     """Returns the seconds that Retry-After requests; 0 if it is absent, past, or invalid."""
     value = headers.get("retry-after", "").strip()
     if value.isascii() and value.isdigit():
@@ -71,20 +71,18 @@ def seconds_of(headers: Mapping[str, str], now: datetime | None = None) -> float
         return 0.0
     if at.tzinfo is None:
         at = at.replace(tzinfo=UTC)
-    return max(0.0, (at - (now or datetime.now(UTC))).total_seconds())
+    return max(0.0, (at - datetime.now(UTC)).total_seconds())
 
 
 def is_version(version: str, etag: str) -> bool:
-    """Whether an object with the ETag `version` can be the version `etag`; "": unknown."""
+    """Whether two ETags may name the same version. "" is an unknown ETag."""
     bare, wanted = (tag.removeprefix("W/").strip('"') for tag in (version, etag))
     return not version or not etag or bare == wanted
 
 
 def refusal(status: int, code: str, where: str, after: float = 0.0) -> SourceError:
-    """Returns the error for a reply with this HTTP status and error code ("" if it has none).
-
-    `after`: the seconds that its Retry-After requests.
-    """
+    """Returns the error for a reply with this HTTP status and error code ("" without a code). `after`: the
+    seconds that its Retry-After requests."""
     answer = f"{status} {code}".strip()
     if code in _NO_BUCKET:
         return SourceUnreachableError(f"{where}: there is no such bucket ({answer})")
@@ -94,7 +92,7 @@ def refusal(status: int, code: str, where: str, after: float = 0.0) -> SourceErr
         )
     if code in _WRONG_KEYS:
         return SourceUnreachableError(f"{where}: {_WRONG_KEYS[code]} ({answer})")
-    if code in _EXPIRED:  # the chain may have fresher ones by the next attempt
+    if code in _EXPIRED:  # the chain may find new credentials before the next attempt
         return TransientError(f"the credentials have expired ({answer}): renew them")
     if code in _THROTTLED or status in (429, 503):
         return TransientError(f"the store is throttling ({answer})", throttled=True, after=after)

@@ -1,5 +1,5 @@
-"""The interface of every kind of store: a listing, and reads that make a single attempt. Which names every
-listing leaves out."""
+"""The interface of every kind of store: a listing, and reads that make a single attempt. Also decides which
+names every listing omits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from typing_extensions import Buffer
 
@@ -17,13 +17,13 @@ from cachecd.model import ObjectInfo
 from cachecd.quantities import printable
 
 PAGE = 1000  # entries of a listing handed over at a time
-OF_ZARR = ("zarr.json", ".zarray", ".zgroup")  # what a zarr folder has
+OF_ZARR = ("zarr.json", ".zarray", ".zgroup")  # a zarr folder has one of these files
 ZARR_ABOVE = (
     "the url names a zarr folder itself, expected the folder above it: choose the zarr folder by "
     "options: {match: NAME.zarr}"
 )
 _SHORTAGES: tuple[int, ...] = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-_EXAMPLES, _LONGEST = 3, 100  # of each kind that is left out, and characters of each
+_EXAMPLES, _LONGEST = 3, 100  # of each kind that is omitted, and characters of each
 _HIDDEN = re.compile(  # searched in a slash and the key
     r"/(?:\.(?!\.?(?:/|\Z)|z(?:array|attrs|group|metadata)\Z)|(?:_temporary|_delta_log|_spark_metadata|__MACOSX)/"
     r"|_(?:SUCCESS|metadata|common_metadata|(?:started|committed)_[^/]*)\Z)"
@@ -36,8 +36,8 @@ _TABLE = re.compile(
 class TransientError(SourceError):
     """One attempt failed; the next attempt may succeed.
 
-    `throttled`: the store requests fewer requests, so the object is not at fault; `after` is the seconds to
-    wait, 0 if the store does not say. `denied`: a retry soon hardly helps.
+    `throttled`: the store wants fewer requests, so the object is not at fault. `after`: the seconds to
+    wait, 0 if the store does not report them. `denied`: an early retry will probably fail too.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class TransientError(SourceError):
 
 
 class SlowError(TransientError):
-    """One attempt was slower than a working link is."""
+    """One attempt was slower than any working link."""
 
 
 class NotPartialError(TransientError):
@@ -66,18 +66,17 @@ class GoneError(UnitError):
 
 
 def is_shortage(error: BaseException | None) -> bool:
-    """Whether an error has its cause in this process: it lacks descriptors, memory or processes. Then no
-    retry in this process helps, and neither the store nor the unit is at fault."""
+    """Whether this process caused the error, because it lacks descriptors, memory or processes. Then no
+    retry in this process can help, and neither the store nor the unit is at fault."""
     try:
-        # Not every library reports the errno: a name that cannot be resolved, a certificate that is not
-        # found, obstore's texts.
+        # Some libraries do not report the errno, so try to open a file.
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError as own:
         error = own
-    shortages = (*_SHORTAGES, errno.EAGAIN)  # EAGAIN: fork found no room
+    shortages = (*_SHORTAGES, errno.EAGAIN)  # EAGAIN: fork reached the limit of processes
     while error is not None:
         if isinstance(error, TransientError):
-            shortages = _SHORTAGES  # no store forks: it only asks to try again
+            shortages = _SHORTAGES  # no store forks: here EAGAIN means only "try again"
         if isinstance(error, OSError) and error.errno in shortages:
             return True
         if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
@@ -87,18 +86,18 @@ def is_shortage(error: BaseException | None) -> bool:
 
 
 def is_hidden(key: str) -> bool:
-    """Whether every listing leaves this name out: a part of it begins with a dot (not `.`, `..` or a file
+    """Whether every listing omits this name: a part of it begins with a dot (except `.`, `..` and the files
     of zarr), or it is a marker or a log of the usual writers. The name of a folder ends in a slash."""
     return _HIDDEN.search(f"/{key}") is not None or key.endswith("_$folder$")
 
 
 @dataclass
 class LeftOut:
-    """What a listing leaves out, in all stores and formats: hidden names, and objects without bytes.
+    """Counts the objects that listings of all stores and formats omit: hidden names, and objects without
+    bytes. A listing that continues counts no key twice.
 
-    `kinds`: how many of each kind, and the first examples. `table`: the first table that seems to be there.
-    `last`: the greatest key counted; of the attempts before, it was `before`. A listing that continues
-    counts no key twice.
+    `kinds`: kind -> number and first examples. `table`: the first table that the names show. `last`: the
+    greatest counted key. `before`: `last` when this attempt began.
     """
 
     kinds: dict[str, tuple[int, list[str]]] = field(default_factory=dict)
@@ -107,13 +106,13 @@ class LeftOut:
     before: str = ""
 
     def begin(self, after: str) -> None:
-        """A listing begins, or continues after this key."""
+        """Notes that a listing begins, or continues after this key."""
         if not after:
             vars(self).update(vars(LeftOut()))
         self.before = self.last
 
     def keeps(self, key: str, is_empty: bool, is_wanted: bool = True) -> bool:
-        """Whether the listing has this object. Counts it if not, unless it is not wanted anyway."""
+        """Whether the listing has this object. If not, counts it, unless the object is not wanted anyway."""
         kind = "hidden name" if is_hidden(key) else "empty object" if is_empty else ""
         if (kind or key.endswith(".json")) and (table := _TABLE.match(key)):
             self.table = (
@@ -135,7 +134,7 @@ class LeftOut:
 
     @property
     def warning(self) -> str:
-        """Returns a sentence if the objects of a table still hold deleted rows, else ""."""
+        """Returns a sentence if the source has a table, whose objects still hold deleted rows; else ""."""
         return self.table and (
             f"the source has a {self.table}: its objects still hold rows that were deleted or replaced. "
             "Set source.manifest to a list of the table's current files (docs/sources.md, Manifests)"
@@ -154,12 +153,11 @@ class Backend(Protocol):
     be read until a person acts; the message says what to do.
     """
 
-    where: str  # the source as people know it, for messages
+    where: str  # the name of the source in messages
 
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
-        """Yields all objects in pages, with keys relative to the source's URL. Blocks: call it in a thread.
-
-        A page may be empty. `start_after`: only objects whose keys are greater, compared by bytes.
+        """Yields all objects in pages, with keys relative to the source's URL, or only objects whose keys
+        are greater than `start_after`, compared by bytes. A page may be empty. Blocks: call it in a thread.
         """
 
     def glimpse(self) -> Sequence[ObjectInfo]:
@@ -171,8 +169,8 @@ class Backend(Protocol):
         is shorter.
 
         Keeps at most one byte beyond `size`, however much the store sends. UnitError if the object does not
-        have `size` bytes (None: any size), or if `etag` is given and the object has another ETag now, as
-        far as the store shows this before the body. GoneError if the object does not exist.
+        have `size` bytes (None: any size). UnitError also if the store reports another ETag than `etag`
+        before it sends the body ("": any ETag). GoneError if the object does not exist.
         """
 
     async def find(self, key: str) -> ObjectInfo:
@@ -184,21 +182,14 @@ class Backend(Protocol):
 
 
 class Nowhere(Backend):
-    """The store of a source without a URL: its reader finds the data by itself."""
+    """The store of a source without a URL, whose reader finds the data itself."""
 
     where = "a source without a url"
 
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
-        raise self._refusal()
+        raise SourceUnreachableError("the source has no url, so it has no objects: set its url")
 
-    async def find(self, key: str) -> ObjectInfo:
-        raise self._refusal()
+    async def _refuse(self, *_: Any) -> Any:
+        self.list()
 
-    async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> Buffer:
-        raise self._refusal()
-
-    async def tail(self, key: str, length: int, etag: str) -> tuple[int, Buffer]:
-        raise self._refusal()
-
-    def _refusal(self) -> SourceUnreachableError:
-        return SourceUnreachableError("the source has no url, so it has no objects: give it one")
+    find = read = tail = _refuse

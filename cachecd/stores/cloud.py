@@ -1,4 +1,4 @@
-"""Object stores by obstore: single reads for S3, Google Cloud Storage and Azure, in native threads."""
+"""S3, Google Cloud Storage and Azure through obstore, whose threads are native: listings and single reads."""
 
 from __future__ import annotations
 
@@ -36,11 +36,10 @@ if TYPE_CHECKING:
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>")
-# Innermost in the debug text of a connection that failed: `message: "Connection refused"`.
+# The debug text of a failed connection ends with its cause: `message: "Connection refused"`.
 _CAUSE = re.compile(r'(?:message|error): "([^"\\]{1,200})"')
 
-
-# Asked last, when nothing else is found, is the machine's own account: it gives a token, or there is none.
+# The places where obstore looks for credentials. Last it requests a token of the machine's own account.
 _CREDENTIALS = {
     "GCS": "GOOGLE_APPLICATION_CREDENTIALS, GOOGLE_SERVICE_ACCOUNT and gcloud's application default "
     "credentials, and asked for the machine's service account",
@@ -50,8 +49,8 @@ _CREDENTIALS = {
 
 
 def client_options(connections: int, silence: float, *, allow_http: bool) -> dict[str, Any]:
-    """Returns obstore's client_options: the timeout counts seconds without data, not the length of the
-    transfer; the certificate authorities of AWS_CA_BUNDLE count besides the usual ones."""
+    """Returns obstore's client_options. A request times out after `silence` seconds without data, however
+    long the transfer takes. The authorities of AWS_CA_BUNDLE are trusted besides the usual ones."""
     options: dict[str, Any] = {
         "allow_http": allow_http,
         "connect_timeout": timedelta(seconds=min(5.0, silence)),
@@ -64,15 +63,14 @@ def client_options(connections: int, silence: float, *, allow_http: bool) -> dic
     return options
 
 
-# Tries are counted by cachecd.stores.fetch.
-NO_RETRIES: Any = {"max_retries": 0}
+NO_RETRIES: Any = {"max_retries": 0}  # cachecd.stores.fetch retries
 
 
 class CloudBackend(Backend):
-    """Reads and lists by an obstore store whose prefix is the source's URL.
+    """Reads and lists with an obstore store whose prefix is the source's URL.
 
-    For processes that end by os._exit: an obstore thread that calls into Python while the interpreter ends
-    would abort the process.
+    The process must end with os._exit. Otherwise an obstore thread may call into Python while the
+    interpreter ends, which aborts the process.
     """
 
     def __init__(self, store: Any, where: str) -> None:
@@ -85,7 +83,7 @@ class CloudBackend(Backend):
             for page in obstore.list(self._store, offset=start_after or None, chunk_size=PAGE):
                 objects = _named(page, last)
                 last = objects[-1].key if objects else last
-                # Azure, asked in its older version, begins at the beginning all the same.
+                # The older protocol that obstore uses for Azure ignores the start key.
                 if behind := [o for o in objects if os.fsencode(o.key) > os.fsencode(start_after)]:
                     yield behind
         except (obstore.exceptions.BaseError, FileNotFoundError) as error:
@@ -96,7 +94,7 @@ class CloudBackend(Backend):
 
     async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> Buffer:
         options: obstore.GetOptions = {}
-        if (start, stop) != (0, size):  # all of it is not a range: an empty object has none
+        if (start, stop) != (0, size):  # an empty object has no range
             options["range"] = (start, stop)
         return (await self._get(key, options, size, etag))[1]
 
@@ -109,16 +107,16 @@ class CloudBackend(Backend):
     async def _get(
         self, key: str, options: obstore.GetOptions, size: int | None, etag: str
     ) -> tuple[int, Buffer]:
-        """Returns the object's size, and the range in the options. Checks the size before it reads the
-        body, because an object that has grown may exceed the memory."""
-        if etag and not etag.startswith("W/"):  # a weak one matches none, by the rules of HTTP
+        """Returns the object's size, and the bytes that the options request. Checks the size before it
+        reads the body, because an object that has grown may exceed the memory."""
+        if etag and not etag.startswith("W/"):  # in HTTP, If-Match never matches a weak ETag
             options["if_match"] = etag
         with self._explained(key):
             answer = await obstore.get_async(self._store, key, options=options)
             meta = answer.meta
             if size is not None and meta["size"] != size:
                 raise resized(meta["size"], size)
-            # Some stores take no notice of If-Match.
+            # Some stores ignore If-Match.
             if not is_version(meta["e_tag"] or "", etag):
                 raise refusal(412, "", self.where)
             return meta["size"], await answer.bytes_async()
@@ -141,11 +139,11 @@ class CloudBackend(Backend):
 
 
 class GoogleBackend(CloudBackend):
-    """Google's store. It lists from any key on, so several requests can list it at a time.
+    """Google's store. It can list the keys after any key, so several requests can list it at a time.
 
-    Azure's store cannot: obstore's version of the protocol ignores the start key, and continues only behind
-    a page that it returned. A listing folder by folder would not be in key order, which an interrupted
-    listing needs.
+    Azure's store cannot: obstore's version of the protocol ignores the start key, and continues only after
+    a page that it returned. A listing folder by folder would not be in key order, but only a listing in key
+    order can be interrupted.
     """
 
     def page(self, ask: Ask) -> KeyPage:
@@ -157,7 +155,7 @@ class GoogleBackend(CloudBackend):
             raise explain(error, self.where) from None
         except ValueError as error:
             raise OutOfOrderError(f"obstore cannot list the keys after {ask.after!r}") from error
-        # A slash at the end of `after` is dropped on the way, so some of what it was behind may return.
+        # obstore drops a slash at the end of `after`, so the page may begin with smaller keys.
         objects = [o for o in _named(raw, ask.after) if o.key > ask.after]
         return KeyPage(objects, more=len(raw) == ask.most)
 
@@ -183,13 +181,13 @@ def _named(page: Sequence[obstore.ObjectMeta], before: str) -> list[ObjectInfo]:
 
 def untrusted(where: str) -> SourceUnreachableError:
     return SourceUnreachableError(
-        f"{where}: the store's TLS certificate is not trusted: if its authority is your own, let "
-        "AWS_CA_BUNDLE name a file with that authority's certificate"
+        f"{where}: the store's TLS certificate is not trusted: if you run the certificate authority, set "
+        "AWS_CA_BUNDLE to a file with its certificate"
     )
 
 
 def explain(error: Exception, where: str) -> SourceError:
-    """Returns the error for an exception of obstore. Quotes only text that is known to be harmless."""
+    """Returns the error for an exception of obstore. Quotes only text that cannot contain secrets."""
     text = str(error)
     for provider, looked in _CREDENTIALS.items():
         if text.startswith(f"Generic {provider} error: Error performing token request"):
@@ -224,7 +222,7 @@ def explain(error: Exception, where: str) -> SourceError:
     if "kind: Connect" in text:
         return TransientError(f"cannot connect to the store: {cause or 'no answer within 5 s'}")
     if "TimedOut" in text:
-        return TransientError("the store fell silent")
+        return TransientError("the store stopped sending data")
     if "kind: Body" in text or "kind: Decode" in text:
         return TransientError(
             f"the connection broke in the middle of the object: {cause}".rstrip(": ")
@@ -238,7 +236,7 @@ def explain(error: Exception, where: str) -> SourceError:
     return TransientError(f"{type(error).__name__}: {redacted(text)}")
 
 
-# Where requests go instead of to the provider itself: to an emulator, or to a gateway of one's own.
+# Variables with the address of an emulator or of a gateway, in place of the provider's.
 _ENDPOINTS = {
     True: ("GOOGLE_BASE_URL",),
     False: ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "AZURITE_BLOB_STORAGE_URL"),
@@ -254,11 +252,11 @@ def open_cloud(source: SourceConfig, connections: int, silence: float) -> CloudB
     config: dict[str, Any] = {"skip_signature": True} if source.anonymous else {}
     make: Callable[..., Any] = obstore.store.from_url
     options = client_options(connections, silence, allow_http=endpoint.startswith("http://"))
-    if google:  # else it inflates objects of this encoding as it sends them, without their size
+    if google:  # otherwise it inflates gzip objects while it sends them, and omits their size
         options["default_headers"] = {"Accept-Encoding": "gzip"}
     try:
         store = make(
-            address.root + quote(address.prefix.removesuffix("/")),  # which obstore decodes
+            address.root + quote(address.prefix.removesuffix("/")),  # obstore decodes it
             config=config or None,
             client_options=options,
             retry_config=NO_RETRIES,

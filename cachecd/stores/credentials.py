@@ -1,4 +1,4 @@
-"""AWS credentials for obstore, as boto3's chain finds them."""
+"""AWS credentials for obstore, found by boto3's chain."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ if TYPE_CHECKING:
     from botocore.credentials import Credentials
     from obstore.store import S3Credential
 
-LIFE = 60.0  # seconds for which obstore may use an answer, and for which fixed keys are believed
+LIFE = 60.0  # seconds: obstore uses keys no longer, then fixed keys are looked up again
 
-
-# Descriptions of services, parsed once: 60 ms of the 70 that a client takes otherwise.
+# Descriptions of AWS services, parsed once, because that takes 60 of the 70 ms that a client takes.
 _DESCRIPTIONS = create_loader()
 
 
 def new_session() -> boto3.Session:
-    """Returns a session that reads environment and profiles as they are now. BotoCoreError."""
+    """Returns a session with the environment and the profiles of this moment. BotoCoreError."""
     core = botocore.session.Session()
     core.register_component("data_loader", _DESCRIPTIONS)
     return boto3.Session(botocore_session=core)
@@ -39,12 +38,12 @@ def new_session() -> boto3.Session:
 class ChainCredentials:
     """Provides credentials to obstore; called in obstore's threads.
 
-    Roles, SSO and containers issue keys that expire, a `credential_process` perhaps after seconds. Keys are
-    used for at most LIFE, and for at most half of their remaining life when they were fetched. Fixed keys
-    are looked up again after LIFE, so that a renewed profile is noticed. If renewing fails, the present
-    keys are used until they expire.
+    Roles, SSO and containers issue keys that expire, and keys of a `credential_process` may expire after
+    seconds. Keys are used for at most LIFE, and for at most half of the life that they had left when they
+    were fetched. Fixed keys are looked up again after LIFE, so that a renewed profile is noticed. If
+    renewing fails, the present keys are used until they expire.
 
-    `failure`: why the latest call raised, None if it did not; obstore does not report it.
+    `failure`: the error of the latest call, which obstore does not report; None if the call succeeded.
     """
 
     def __init__(self, where: str) -> None:
@@ -61,7 +60,7 @@ class ChainCredentials:
             now = datetime.now(UTC)
             if self._answer is None or self._answer["expires_at"] <= now:  # type: ignore[operator]
                 try:
-                    self._answer = self._ask(now)
+                    self._answer = self._renewed(now)
                 except SourceError as error:
                     if self._answer is None or self._expires is None or self._expires <= now:
                         self._answer, self.failure = None, error
@@ -70,13 +69,13 @@ class ChainCredentials:
             self.failure = None
             return self._answer.copy()
 
-    def _ask(self, now: datetime) -> S3Credential:
+    def _renewed(self, now: datetime) -> S3Credential:
         try:
             current = self._current()
-            # Of role, process and container alike; botocore renews what expires within ten minutes,
-            # so keys that never live that long are fetched at each of these calls.
+            # botocore renews keys that expire within ten minutes. So keys with a shorter life are fetched
+            # by each of these calls.
             frozen = current.get_frozen_credentials()
-        # A credential_process may print anything: botocore lets what its parser says pass.
+        # A credential_process may print anything, and botocore does not catch the errors of its parser.
         except (BotoCoreError, ValueError, KeyError, OSError) as error:
             self._credentials = None
             why = f"{type(error).__name__}: {redacted(str(error))}"
@@ -103,12 +102,12 @@ class ChainCredentials:
 
 
 def missing() -> str:
-    """Returns where credentials were searched without success, and what to do."""
+    """Returns the message for missing credentials: the searched places, and what to do."""
     profile = os.environ.get("AWS_PROFILE", "default")
     keys = os.environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")
     config = os.environ.get("AWS_CONFIG_FILE", "~/.aws/config")
     return (
         "no credentials found: looked in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, in profile "
-        f"{profile!r} of {keys} and {config}, and asked for the container's and the machine's role; "
+        f"{profile!r} of {keys} and {config}, and requested the container's and the machine's role; "
         "set one of them, or `anonymous: true` for a public bucket"
     )

@@ -1,4 +1,4 @@
-"""Libraries that only one format, step or command needs: extras of the distribution."""
+"""Imports libraries that only one format, step or command needs: the extras of the distribution."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from cachecd.errors import ConfigError
 
 @contextlib.contextmanager
 def extra(name: str, user: str) -> Iterator[None]:
-    """Wraps the import of a library from the extra `name`, which `user` needs. If the library is missing,
-    ConfigError says how to install it."""
+    """Wraps an import from the extra `name`, which `user` needs. If the library is missing, ConfigError
+    says how to install it."""
     try:
         yield
     except (ImportError, OSError) as error:  # OSError: a library of the system is missing

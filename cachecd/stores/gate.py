@@ -1,4 +1,4 @@
-"""Limits the requests in flight to a store to the store's pace."""
+"""Limits the number of requests that are in flight to a store, and delays them if the store wants that."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from cachecd.stores.retry import Pace
 
 
 class Gate:
-    """`async with gate:` around each request, in order of arrival. For one event loop."""
+    """Admits requests in order of arrival: `async with gate:` around each request. For one event loop."""
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._inside = 0
-        self._opening: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> None:
         if not self._waiting and self._may_enter():  # nearly always
@@ -29,7 +29,7 @@ class Gate:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it was let in, and does not come
+            if turn.done() and not turn.cancelled():  # admitted, but given up
                 self._leave()
             raise
 
@@ -46,19 +46,19 @@ class Gate:
         self._open()
 
     def _open(self) -> None:
-        """Starts as many requests as the pace allows. Looks again when the store wants the next request."""
+        """Admits as many requests as the pace allows, and again when the store wants the next request."""
         while self._waiting and self._may_enter():
             turn = self._waiting.popleft()
             if not turn.done():
                 self._inside += 1
                 turn.set_result(None)
         wait = self._pace.not_before - time.monotonic()
-        if self._waiting and wait > 0 and self._opening is None:
-            self._opening = asyncio.get_running_loop().call_later(wait, self._reopen)
+        if self._waiting and wait > 0 and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(wait, self._reopen)
 
     def _may_enter(self) -> bool:
         return self._inside < self._pace.allowed and self._pace.not_before <= time.monotonic()
 
     def _reopen(self) -> None:
-        self._opening = None
+        self._timer = None
         self._open()

@@ -34,8 +34,8 @@ _log = logging.getLogger(__name__)
 class LocalBackend(Backend):
     """The regular files below the folder `root`. Symbolic links are followed, but not in circles.
 
-    Left out: entries that are not regular files, and names that are not UTF-8 (with a warning). A hidden
-    folder is listed as an empty object.
+    A listing omits entries that are not regular files, and, with a warning, names that are not UTF-8. A
+    hidden folder is listed as an empty object.
     """
 
     def __init__(self, root: str, connections: int) -> None:
@@ -53,15 +53,15 @@ class LocalBackend(Backend):
     def _walk(
         self, folder: str, prefix: str, above: tuple[tuple[int, int], ...], after: bytes
     ) -> Iterator[ObjectInfo]:
-        """Yields the files below `folder` with a key greater than `after`, in the order of the key's bytes;
-        `above`: the folders around it."""
+        """Yields the files below `folder` with keys greater than `after`, in the order of the keys' bytes.
+        `above`: the folders around `folder`."""
         try:
             status = os.stat(folder)
             if (status.st_dev, status.st_ino) in above:
                 return
             above = (*above, (status.st_dev, status.st_ino))
             with os.scandir(folder) as entries:
-                # A folder sorts by its name and a slash, as its keys do: "a.b" before "a/b".
+                # A folder's name sorts with a slash at its end, as its keys do: "a.b" before "a/b".
                 names = sorted(os.fsencode(e.name + "/" if e.is_dir() else e.name) for e in entries)
         except OSError as error:
             raise self._unreachable(folder, error) from error
@@ -72,7 +72,7 @@ class LocalBackend(Backend):
             try:
                 name = raw.decode()
             except UnicodeDecodeError:
-                _log.warning("left out: the name %r in %s is not UTF-8", raw, folder)
+                _log.warning("omitted: the name %r in %s is not UTF-8", raw, folder)
                 continue
             path = os.path.join(folder, name)
             if name.endswith("/") and is_hidden(name):
@@ -84,7 +84,7 @@ class LocalBackend(Backend):
             try:
                 status = os.stat(path)
             except FileNotFoundError:
-                continue  # removed meanwhile, or a link to nothing
+                continue  # deleted meanwhile, or a broken link
             except OSError as error:
                 raise self._unreachable(path, error) from error
             if stat.S_ISREG(status.st_mode):
@@ -113,7 +113,6 @@ class LocalBackend(Backend):
 
     @contextlib.contextmanager
     def _opened(self, key: str, etag: str) -> Iterator[tuple[int, int]]:
-        """Returns the file's descriptor and size."""
         try:
             fd = os.open(f"{self._root}/{key}", os.O_RDONLY | os.O_CLOEXEC)
             try:
@@ -136,7 +135,7 @@ class LocalBackend(Backend):
         except OSError as error:
             raise self._failure(error) from error
         if not stat.S_ISREG(status.st_mode):
-            raise GoneError("found something else than a file at this path")
+            raise GoneError("found no regular file at this path")
         return ObjectInfo(key, status.st_size, _etag(status))
 
     def _failure(self, error: OSError) -> Exception:

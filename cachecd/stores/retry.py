@@ -1,8 +1,8 @@
-"""Retries of reads from a store: when, how many in all, and how many requests at a time. Pure.
+"""When reads from a store are retried, how often, and how many requests run at a time. Pure.
 
-Three figures keep a store in trouble from getting more load. A `Retry` spreads one read's tries over time.
-A `Budget` bounds the retries of all reads together: if most reads fail, the load stays close to the normal
-load. A `Pace` lowers the number of requests at a time when the store throttles, and raises it as requests
+Three classes protect a failing store from more load. A `Retry` spreads one read's tries over time. A
+`Budget` bounds the retries of all reads together: if most reads fail, the load stays close to the normal
+load. A `Pace` lowers the number of requests at a time when the store throttles, and raises it when requests
 succeed. Times are seconds of a monotonic clock.
 """
 
@@ -15,12 +15,13 @@ from dataclasses import dataclass
 class Retry:
     """How long a failing read is retried: `tries` times, or for `within` seconds.
 
-    After that, the state of other objects decides (cachecd.stores.fetch). The pause before each try is a
-    random part of a span that doubles from `first` to `longest` (full jitter), so that many readers that
-    failed together do not return together.
+    Then cachecd.stores.fetch tests whether other objects can be read. The pause before each try is a random
+    part of a span that doubles from `first` to `longest` (full jitter), so that many reads that failed
+    together are not retried together.
 
-    A try ends after `silence` seconds without data, or when its rate falls below `slowest` bytes a second
-    beyond these seconds. So a large object over a slow link is not cut off, but one that only drips is.
+    A try ends after `silence` seconds without data, or if it takes longer than these seconds plus the time
+    at `slowest` bytes a second. So a slow link can read a large object, but a read that hardly advances
+    ends.
     """
 
     tries: int = 7
@@ -32,15 +33,15 @@ class Retry:
 
     def pause(self, failures: int, chance: float) -> float:
         """Returns the seconds to wait after this many failures in a row; `chance` is uniform in [0, 1)."""
-        # Capped: a read may fail for hours, and floats do not take every power of two.
+        # Capped, because a read may fail for hours, and a float cannot hold every power of two.
         return chance * min(self.longest, self.first * 2.0 ** min(failures - 1, 40))
 
     def patience(self, num_bytes: int, slow: int) -> float:
         """Returns the seconds in which a try must fetch this many bytes, after `slow` tries that were too
         slow.
 
-        Each slow try doubles the part that grows with the size, up to eightfold. If everything is slow,
-        fewer requests with more time succeed, and a repetition of the same request does not.
+        Each slow try doubles the part that grows with the size, up to eightfold. Over a slow link, fewer
+        requests with more time succeed, but repetitions of the same request do not.
         """
         return self.silence + num_bytes / self.slowest * (1 << min(slow, 3))
 
@@ -48,9 +49,9 @@ class Retry:
 class Budget:
     """A token bucket for the retries of one store's reads.
 
-    A retry takes a token. Every success returns a part of a token, and so does time: a store that fails
-    every read is still tried once a second. In any span of time there are at most `capacity` retries, plus
-    one for each 1 / `per_success` successes and for each 1 / `per_second` seconds.
+    A retry takes a token. Each success adds `per_success` tokens and each second `per_second`, up to
+    `capacity`. So even a store that fails every read is tried once a second, and any span of time has at
+    most `capacity` retries besides those that its successes and seconds add.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Budget:
         return True
 
     def wait(self, now: float) -> float:
-        """Returns the seconds until time alone returns a token."""
+        """Returns the seconds until there is a token even without a success."""
         self._pass(now)
         return max(0.0, (1.0 - self._tokens) / self._per_second)
 
@@ -89,12 +90,12 @@ class Budget:
 class Pace:
     """How many requests a store gets at a time, between 1 and `most`.
 
-    The number is halved when the store throttles, or is too slow for its requests; it grows by one after
-    each `limit` successes. Failures of requests that were in flight at the last halving do not count again.
+    The number is halved when the store throttles, or is too slow for its requests. It grows by one after
+    each `limit` successes. A failure does not halve it if its request was in flight at the last halving.
     `not_before`: the time at which the store wants the next request.
     """
 
-    LONGEST = 60.0  # seconds for which a store may send us away: it is asked again within a minute
+    LONGEST = 60.0  # seconds: a longer Retry-After is shortened
 
     def __init__(self, most: int) -> None:
         self._most = most

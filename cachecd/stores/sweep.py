@@ -1,4 +1,4 @@
-"""Reads a store's listing by several requests at a time (lanes.py), with its own retries."""
+"""Reads a store's listing by several requests at a time (key_ranges.py), with its own retries."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from cachecd.stores.retry import Pace, Retry
 
 
 class ListingSweep:
-    """One attempt at a listing, from the present state of its lanes. After `close` its threads end as soon
-    as the store replies.
+    """One attempt at a listing, from the present state of its lanes. After `close` its threads end when the
+    store replies.
 
-    `page` makes one attempt at a reply. `units` returns the units among listed objects. Failed requests are
-    retried after a while. A store that throttles gets fewer requests at a time, and more again as they
-    succeed.
+    `page` requests a part of the listing once. `units` returns the units among listed objects. A failed
+    request is retried after a pause. A store that throttles gets fewer requests at a time, and more when
+    they succeed.
     """
 
     def __init__(
@@ -43,20 +43,20 @@ class ListingSweep:
         self._turn = threading.Condition()
         self._active = 0
         self._closed = threading.Event()
-        self._answers: deque[Future[KeyPage]] = deque()  # as the lanes ask for them
+        self._replies: deque[Future[KeyPage]] = deque()  # in the order of the lanes' requests
         self._threads = ThreadPoolExecutor(min(connections, WINDOW), "lane")
 
     def next(self) -> list[ObjectInfo] | None:
-        """Returns the next units, perhaps none; None at the end of the listing. Blocks. Raises a store's
-        error after all units before the error. The lanes then keep their state, and another sweep continues
-        with them."""
+        """Returns the next units, perhaps none; None at the end of the listing. Blocks. Raises an error of
+        the store after it returned all units before the error. Another sweep can continue with the lanes.
+        """
         asks = self._lanes.asks
         if not asks:
             return None
-        for ask in asks[len(self._answers) :]:
-            self._answers.append(self._threads.submit(self._patiently, ask))
-        page = self._answers[0].result()
-        self._answers.popleft()
+        for ask in asks[len(self._replies) :]:
+            self._replies.append(self._threads.submit(self._with_retries, ask))
+        page = self._replies[0].result()
+        self._replies.popleft()
         return self._units(self._lanes.answer(page))
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ class ListingSweep:
         with self._turn:
             self._turn.notify_all()
 
-    def _patiently(self, ask: Ask) -> KeyPage:
+    def _with_retries(self, ask: Ask) -> KeyPage:
         began, failures = time.monotonic(), 0
         while True:
             try:
@@ -73,8 +73,8 @@ class ListingSweep:
             except TransientError as error:
                 failures += 1
                 spent = time.monotonic() - began >= self._retry.within
-                # Throttled, all wait for each other: only time tells.
-                spent = spent if error.throttled else spent or failures >= self._retry.tries
+                # A throttled request may wait long for others, so its tries do not count.
+                spent = spent or (not error.throttled and failures >= self._retry.tries)
                 if error.denied or spent or self._closed.is_set():
                     raise SourceUnreachableError(f"{self._where}: {error}") from error
             self._closed.wait(self._retry.pause(failures, random.random()))
