@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cachecd.disk.locks import is_locked
+from cachecd.disk.leases import is_locked
 from cachecd_client import connect
 from tests.e2e.daemons import Daemon, alive, file_source, run, said_line, trainer, wait_until
 from tests.faults.disk import FaultyDisk
