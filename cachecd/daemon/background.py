@@ -1,4 +1,4 @@
-"""Tasks that run beside the event loop's other work, until the daemon ends."""
+"""Tasks of the event loop that nobody awaits. They run until the daemon ends at the latest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Background:
         work: Coroutine[Any, Any, None],
         failed: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
-        """Begins work. `failed` is called with its error, unless it was stopped (InterruptedError)."""
+        """Starts work. If the work fails, `failed` is called with the error, except an InterruptedError."""
 
         def end(task: asyncio.Task[None]) -> None:
             self._tasks.discard(task)

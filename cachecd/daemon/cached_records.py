@@ -1,4 +1,4 @@
-"""Finds the listed records that no live shard of a generation covers, by the sidecars and the listing."""
+"""Finds the listed records that no live shard of a generation covers. It compares sidecars and listing."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from cachecd_client._core import Sidecar
 
 @dataclass(slots=True)
 class CachedRecords:
-    """What some shards cover, for each unit: whether all of it (`whole`), else the records of each shard
-    (`parts`); whether two versions of the unit are held (`mixed`); and the hash of the ETag. `lost`: shards
-    whose sidecars are lost, so the missing records are unknown."""
+    """The records that some shards cover, by unit. `whole`: one shard covers the whole unit. `parts`: the
+    intervals of records in the other shards. `mixed`: the shards have two versions of the unit. `etag`: the
+    hash of the unit's ETag in the shards. `lost`: the shards whose sidecars are lost; the missing records
+    are unknown then."""
 
     whole: NDArray[np.bool_]
     mixed: NDArray[np.bool_]
@@ -29,24 +30,24 @@ class CachedRecords:
     lost: list[Name] = field(default_factory=list)
 
     def pieces(self, units: Sequence[Unit], excluded: Excluded) -> list[Piece]:
-        """Returns the missing records of these units. A unit with another version in the shards lacks
-        nothing."""
+        """Returns the missing records of these units. If the shards have another version of a unit, none of
+        its records count as missing."""
         pieces = []
         for unit in units:
             number = unit.number
-            is_known = number < len(self.whole)
-            if less_excluded(unit, excluded) is None or (is_known and self.whole[number]):
-                continue
-            if is_known and self.etag[number] not in (0, etag_hash(unit.etag)):
-                continue
-            if is_known and self.mixed[number]:
-                continue
-            pieces += [Piece(number, *gap) for gap in gaps(self.parts.get(number, ()))]
+            lacks_nothing = number < len(self.whole) and (
+                self.whole[number]
+                or self.mixed[number]
+                or self.etag[number] not in (0, etag_hash(unit.etag))
+            )
+            if not lacks_nothing and less_excluded(unit, excluded) is not None:
+                pieces += [Piece(number, *gap) for gap in gaps(self.parts.get(number, ()))]
         return sorted(pieces, key=lambda piece: piece[:2])
 
 
 def gaps(parts: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int | None]]:
-    """Yields what is between these parts of a unit: (first, stop); stop None: to the unit's end."""
+    """Yields the intervals of records between these parts of a unit, as (first, stop). If stop is None, the
+    interval ends with the unit."""
     at = 0
     for first, stop in sorted(parts):
         if first > at:
@@ -62,10 +63,10 @@ def cached_records(
     units: int,
     proceed: Callable[[], None] = lambda: None,
 ) -> CachedRecords:
-    """Reads the sidecars of these shards; calls `proceed` before each: an error that it raises ends the
-    work. `units`: the number of listed units. DiskError."""
+    """Reads the sidecars of these shards. `units`: the number of listed units. `proceed` is called before
+    each shard; an error that it raises ends the work. DiskError."""
     flags = np.zeros(units, np.bool_), np.zeros(units, np.bool_)
-    held = CachedRecords(*flags, np.zeros(units, np.uint64))
+    cached = CachedRecords(*flags, np.zeros(units, np.uint64))
     for name in shards:
         proceed()
         try:
@@ -73,19 +74,19 @@ def cached_records(
         except DiskError as error:
             if not is_lost(error):
                 raise
-            held.lost.append(name)
+            cached.lost.append(name)
         else:
-            _add(held, head, sidecar)
-    return held
+            _add(cached, head, sidecar)
+    return cached
 
 
-def _add(held: CachedRecords, head: SidecarHead, sidecar: Sidecar) -> None:
-    for unit, (first, stop) in head.intervals(unit for unit, *_ in sidecar.table).items():
-        if (first, stop) == (0, END):
-            held.whole[unit] = True
+def _add(cached: CachedRecords, head: SidecarHead, sidecar: Sidecar) -> None:
+    for unit, interval in head.intervals(unit for unit, *_ in sidecar.table).items():
+        if interval == (0, END):
+            cached.whole[unit] = True
         else:
-            held.parts.setdefault(unit, []).append((first, stop))
+            cached.parts.setdefault(unit, []).append(interval)
     for unit, _, _, etag in sidecar.table:
         digest = etag_hash(etag.decode("utf-8", "surrogatepass"))
-        held.mixed[unit] |= bool(held.etag[unit]) and held.etag[unit] != digest
-        held.etag[unit] = digest
+        cached.mixed[unit] |= bool(cached.etag[unit]) and cached.etag[unit] != digest
+        cached.etag[unit] = digest

@@ -1,8 +1,8 @@
-"""Carries out the commands of the policy, each in its thread, and delivers the results as events.
+"""Carries out the commands of the policy in threads, and delivers the results as events.
 
-One thread writes, in the order of the commands. So shards of a stream are published in order, an exclusion
-is written before shards are searched, and the reports of a stream stay in order. Searches, and local copies
-of whole shards, take long: another thread does them. It also publishes the copies.
+One thread does all writes, in the order of the commands. So the shards of a stream are published in order,
+an exclusion is written before shards are searched, and the reports of a stream stay in order. A second
+thread does the slow work: it searches shards, and makes and publishes local copies of whole shards.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import json
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, get_args
 
 import structlog
@@ -26,16 +27,16 @@ from cachecd.policy import events as ev
 from cachecd.policy.values import GenerationId
 
 _log = structlog.get_logger("cachecd.daemon")
-_LAST_WRITES = 2.0  # seconds for the writes that wait when the daemon ends
-_RETRY = 5.0  # seconds until a schema that the disk refused is written again
+_LAST_WRITES = 2.0  # seconds for the queued writes when the daemon ends
+_RETRY = 5.0  # seconds until the daemon retries to write a schema that the disk refused
 _WRITES, _SEARCHES = get_args(Write), get_args(Search)
 
 ToClient = do.ReplyGranted | do.ReplyDone | do.ReplyWaiting | do.ReplyRefused
 
 
 class CommandRunner:
-    """`deliver` gets every event, on the event loop. `reply` gets the replies to requests. `fetched` counts
-    bytes of a dataset. `background` holds all tasks."""
+    """`deliver` receives every event, on the event loop. `reply` receives the replies to requests.
+    `fetched` counts fetched bytes by dataset. `background` holds all tasks."""
 
     def __init__(
         self,
@@ -58,37 +59,34 @@ class CommandRunner:
         self._refetch = Refetch(work, self.streams, self.background, self.record)
 
     def carry_out(self, commands: Iterable[do.Command]) -> None:
-        """Begins every command, in order. Never blocks."""
+        """Starts every command, in order. Never blocks."""
         for command in commands:
-            self._carry_out(command)
-
-    def _carry_out(self, command: do.Command) -> None:
-        match command:
-            case do.OpenStream():
-                self.streams.open(command)
-            case do.SetUntil() | do.GrantShard():
-                self.streams.send(command)
-            case do.CloseStream():
-                self.streams.close(command)
-            case do.RemakeShard(local=False) | do.FindMissing() | do.MakeSupplement():
-                self._refetch.carry_out(command)
-            case _ if isinstance(command, _WRITES):
-                self.record(lambda: self._do(self._work.write, command))
-            case _ if isinstance(command, _SEARCHES):
-                self.search(lambda: self._do(self._work.search, command))
-            case _:
-                self._reply(command)  # type: ignore[arg-type]
+            match command:
+                case do.OpenStream():
+                    self.streams.open(command)
+                case do.SetUntil() | do.GrantShard():
+                    self.streams.send(command)
+                case do.CloseStream(stream):
+                    self.streams.close(stream, is_awaited=True)
+                case do.FindMissing():
+                    self._refetch.find(command)
+                case do.MakeSupplement():
+                    self._refetch.supplement(command)
+                case do.RemakeShard(local=False):
+                    self._refetch.remake(command)
+                case _ if isinstance(command, _WRITES):
+                    self.record(partial(self._do, self._work.write, command))
+                case _ if isinstance(command, _SEARCHES):
+                    self._submit(self._searches, partial(self._do, self._work.search, command))
+                case _:
+                    self._reply(command)  # type: ignore[arg-type]
 
     def record(self, job: Callable[[], list[ev.Event]]) -> None:
-        """Does a job in the thread of writes, after all jobs before, and delivers its events."""
-        self._begin(self._writes, job)
-
-    def search(self, job: Callable[[], list[ev.Event]]) -> None:
-        """Does a job in the thread of searches, and delivers its events."""
-        self._begin(self._searches, job)
+        """Does a job in the thread of writes, after all earlier jobs, and delivers its events."""
+        self._submit(self._writes, job)
 
     async def finish(self) -> None:
-        """Ends the writes that were begun, and stops long work. Nothing is delivered afterwards."""
+        """Completes the writes that were started, and stops long work. Delivers no event afterwards."""
         self._closing = True
         self._work.stops.set()
         await self.background.close()
@@ -96,12 +94,12 @@ class CommandRunner:
         self._searches.shutdown(wait=False, cancel_futures=True)
         ending = asyncio.ensure_future(asyncio.to_thread(self._writes.shutdown))
         _, late = await asyncio.wait({ending}, timeout=_LAST_WRITES)
-        if late:  # as many writes as an exclusion of 10,000 keys has: a start takes them up
+        if late:  # an exclusion of 10,000 keys can have so many writes; the next start continues it
             self._writes.shutdown(wait=False, cancel_futures=True)
         await ending
         await asyncio.to_thread(self._searches.shutdown)
 
-    def _begin(self, pool: ThreadPoolExecutor, job: Callable[[], list[ev.Event]]) -> None:
+    def _submit(self, pool: ThreadPoolExecutor, job: Callable[[], list[ev.Event]]) -> None:
         def work() -> None:
             try:
                 events = job()
@@ -119,7 +117,7 @@ class CommandRunner:
         for event in events:
             try:
                 self._deliver(event)
-            except Exception as error:  # the events behind it count all the same
+            except Exception as error:  # the next events are still delivered
                 about = {"message": f"{type(event).__name__} not handled", "exception": error}
                 self._loop.call_exception_handler(about)
 
@@ -140,7 +138,7 @@ class CommandRunner:
             try:
                 self._work.write_schema(generation, json.dumps(schema))
             except DiskError as error:
-                _log.warning("schema stored later", dataset=generation.dataset, why=str(error))
+                _log.warning("schema not stored yet", dataset=generation.dataset, why=str(error))
                 later = self._loop.call_later
                 self._loop.call_soon_threadsafe(later, _RETRY, self._described, generation, schema)
             return []

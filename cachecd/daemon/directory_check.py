@@ -1,7 +1,7 @@
-"""Checks that cache.dir was not moved or replaced while the daemon runs.
+"""Checks that nobody moved or replaced cache.dir while the daemon runs.
 
-A file system may be unmounted, and a directory moved away. Then missing files are not lost for good, and
-the daemon must not write or delete in a directory at the same path.
+A person may unmount a file system or move a directory. Then the missing files still exist elsewhere, and
+the daemon must not write or delete in another directory at the same path.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cachecd.errors import DiskError
 
 
 class DirectoryCheck:
-    """The directories of a running daemon, by their inodes."""
+    """Remembers the inodes of directories."""
 
     def __init__(self, directories: Iterable[Path]) -> None:
         """DiskError if a directory cannot be read."""

@@ -1,4 +1,4 @@
-"""What fails, stops or waits: each is logged at once, again while it lasts, and once more when it ends."""
+"""Failures of the disk and of sources: each is logged when it begins, while it lasts, and when it ends."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 
 import structlog
 
-_QUIET = 60.0  # seconds between two complaints about a subject that fails and works in turns
-_AGAIN = 600.0  # seconds between two complaints about a failure that lasts
+_QUIET = 60.0  # seconds between two log lines about a subject that fails and recovers repeatedly
+_AGAIN = 600.0  # seconds between two log lines about a failure that lasts
 
 _log = structlog.get_logger("cachecd.daemon")
 
 
 @dataclass(slots=True)
 class _Subject:
-    """`reason`: why the disk or source fails, "" if it works. `since`: when the failure began. `logged`:
-    when a failure was last logged. `is_logged`: the last log line was a failure."""
+    """`reason`: why the subject fails, or "" if it works. `since`: when the failure began. `logged`: when a
+    failure was last logged. `is_logged`: the last log line reported a failure."""
 
     reason: str = ""
     since: float = 0.0
@@ -27,7 +27,7 @@ class _Subject:
 
 
 class Failures:
-    """By subject: the disk, or the source of a dataset."""
+    """The failures of each subject: the disk, the source of a dataset, or a task of the daemon."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -35,18 +35,15 @@ class Failures:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """The reason of each present failure, by subject."""
+        """The reasons of all present failures, by subject."""
         return {name: each.reason for name, each in self._subjects.items() if each.reason}
 
     def note(self, subject: str, reason: str, patience: float = 0.0, verb: str = "fails") -> bool:
-        """`reason`: why the subject fails now, "" if it works. A failure is logged after `patience`
-        seconds, and every ten minutes. Returns whether it was logged. `verb`: "fails", or "stops" for what
-        the configuration or other programs cause, or "waits" for a pause, which is no warning."""
-        known = self._subjects.get(subject)
-        if known is None:
-            if not reason:
-                return False
-            known = self._subjects[subject] = _Subject()
+        """Sets the state of a subject. `reason`: why it fails now, or "" if it works. A failure is logged
+        after `patience` seconds, and every ten minutes. Returns whether it was logged now. `verb`: "fails";
+        or "stops", if the configuration or other programs are the cause; or "waits" for a pause, which is
+        not logged as a warning."""
+        known = self._subjects.setdefault(subject, _Subject())
         now = self._clock()
         if not known.reason:
             known.since = now
@@ -59,10 +56,10 @@ class Failures:
             return True
         if not reason and known.is_logged:
             known.is_logged = False
-            _log.info(f"{subject} {'works again' if verb == 'fails' else 'goes on'}")
+            _log.info(f"{subject} {'works again' if verb == 'fails' else 'continues'}")
         return False
 
     def seconds(self, subject: str) -> float:
-        """For how long a subject has been failing; 0 if it works."""
-        known = self._subjects.get(subject)
-        return self._clock() - known.since if known and known.reason else 0.0
+        """Returns for how long a subject has been failing; 0 if it works."""
+        known = self._subjects.setdefault(subject, _Subject())
+        return self._clock() - known.since if known.reason else 0.0

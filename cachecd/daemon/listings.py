@@ -1,4 +1,5 @@
-"""The listing of a generation, in the thread of its table: pages for feeding, and keeping it current."""
+"""The listing of a generation: gives pages of units to streams, and lists the source again and again.
+Every access to the table runs in a thread of its own."""
 
 from __future__ import annotations
 
@@ -37,10 +38,13 @@ from cachecd.stores.backend import LeftOut
 from cachecd.units.selection import selection_of
 from cachecd.units.source_units import Lister
 
-_LONGEST_PAUSE = 60.0  # a source that is back is found within a minute
-# After so many failures in a row, some ten seconds, streams no longer wait for the first listing.
+_LONGEST_PAUSE = 60.0  # seconds between two attempts to list
+# After this many failures in a row, about ten seconds, streams stop waiting for the first listing.
 _PATIENCE = 5
-_ROOM_POLL, _ROOM_PATIENCE = 0.1, 5.0  # seconds: until the log says that a page waits for room
+_ROOM_POLL, _ROOM_PATIENCE = (
+    0.1,
+    5.0,
+)  # seconds; after the latter the log says that a page waits for space
 
 _log = structlog.get_logger("cachecd.listing")
 
@@ -48,19 +52,18 @@ Result = TypeVar("Result")
 
 
 class GenerationListing:
-    """The table of one generation. `is_first`: the first listing is running, so streams wait at the end of
-    the listed units. `classes`: the names of all classes, by number."""
+    """The table of one generation. `is_first`: the first listing is running, so streams wait after the last
+    listed unit. `classes`: the names of all classes, by number. `thread` opened the table."""
 
     def __init__(self, table: Table, thread: ThreadPoolExecutor) -> None:
-        """`thread` made the table."""
         self.table, self.thread = table, thread
         self.is_first = table.completed == 0
         self.classes: tuple[str, ...] = ()
 
     @staticmethod
     async def open(path: Path, blocks: int = 0) -> GenerationListing:
-        """Opens or creates listing.sqlite. DiskError. DamagedError also if it has fewer than `blocks`
-        blocks."""
+        """Opens or creates listing.sqlite. DamagedError, also if it has fewer than `blocks` blocks.
+        DiskError."""
         thread = ThreadPoolExecutor(1, thread_name_prefix="listing")
         try:
             loop = asyncio.get_running_loop()
@@ -71,19 +74,19 @@ class GenerationListing:
         return GenerationListing(table, thread)
 
     def listed(self, name: GenerationId, reason: str = "", doubted: bool = False) -> ev.Listed:
-        """The state of the listing, for the policy."""
+        """Returns the state of the listing, for the policy."""
         ends, size = self.table.ends, self.table.num_bytes
         counts = ends, len(self.table), size, self.is_first, self.table.completed
         return ev.Listed(name, *counts, reason, doubted)
 
     async def page(self, shape: Shape, stream: int, place: Place, excluded: Excluded) -> Page:
-        """The next units of a stream, without what is excluded. DiskError."""
+        """Returns the next units of a stream. Excluded units are None. DiskError."""
         return await self.run(
             lambda: units_of(self.table, shape, stream, *place, excluded=excluded)
         )
 
     async def units(self, numbers: Sequence[int]) -> list[Unit | None]:
-        """Units by number; None for a number that is not listed. DiskError."""
+        """Returns the units with these numbers; None for a number that is not listed. DiskError."""
 
         def look_up() -> list[Unit | None]:
             listed = [number for number in numbers if number < len(self.table)]
@@ -93,28 +96,30 @@ class GenerationListing:
         return await self.run(look_up)
 
     async def run(self, work: Callable[[], Result]) -> Result:
-        """Does work on the table in its thread."""
+        """Runs `work` in the thread of the table."""
         return await asyncio.get_running_loop().run_in_executor(self.thread, work)
 
     async def close(self) -> None:
-        """Closes the file after all work that was begun."""
+        """Closes the file after all work that was started."""
         await self.run(self.table.close)
         await asyncio.to_thread(self.thread.shutdown)
 
 
 @dataclass(eq=False)
 class ListingKeeper:
-    """Keeps the listing of one configured generation current: lists until that succeeds, then again every
-    `relist` seconds. After a failure the listing continues where it stopped, if the store has an order. The
-    listed units are fed meanwhile.
+    """Lists the source of one configured generation until that succeeds, then again every `relist` seconds.
+    After a failure the listing continues where it stopped, if the store lists in order. Streams get the
+    listed units meanwhile.
 
     Every change of the listing is delivered as Listed, and then `changed` is called. `classes`: the path of
-    the file of class numbers, which exists if the generation `is_fed`: its streams have begun. `reserve`
-    reserves room for a page, if there is any, given the bytes of this page and those that the page before
-    took; a page takes at most `page_bytes`. `reason`: why the last attempt failed, or what it waits for, or
-    "". `rewritten`: units with a new ETag, size or label since the start. `objects`: how many objects this
-    attempt has listed; `left_out`: what it left out. `ended`: when the last listing ended, by the monotonic
-    clock; 0 if none has.
+    the file of class numbers. The file must exist if `is_fed`: the streams of the generation have begun.
+    `reserve` tries to reserve space for a page, given the bytes of this page, the bytes by which the
+    previous page made the table grow, and whether the page must fit. A page has at most `page_bytes`.
+
+    `reason`: why the last attempt failed, or what it waits for, or "". `doubted`: the source seems to be
+    another source. `rewritten`: how many units got another ETag, size or label since the start. `objects`
+    and `left_out`: the objects that this attempt has listed so far, and those that it omitted. `ended`:
+    when the last listing ended, by the monotonic clock; 0 if none has ended.
     """
 
     name: GenerationId
@@ -136,10 +141,9 @@ class ListingKeeper:
     _labels: set[str] = field(default_factory=set)
 
     async def keep(self) -> None:
-        """Lists repeatedly; returns if no further listing is due."""
+        """Lists the source repeatedly. Returns after the first listing if `relist` is not set."""
         await self.load_classes()
-        longest = _LONGEST_PAUSE
-        judges = True
+        longest, judges = _LONGEST_PAUSE, True
         while True:
             began = time.monotonic()
             changes = await self._until_listed(judges, longest)
@@ -164,18 +168,18 @@ class ListingKeeper:
             await asyncio.sleep(max(self.config.relist - took, took))
 
     def report(self) -> None:
-        """Delivers the state of the listing."""
+        """Delivers the state of the listing to the policy."""
         self.deliver(self.listing.listed(self.name, self.reason, self.doubted))
         self.changed()
 
     def status(self) -> ListingStatus:
-        """Returns the figures for the status document."""
+        """Returns the listing's part of the status document."""
         ago = round(time.monotonic() - self.ended, 1) if self.ended else None
         left_out = str(self.left_out), self.left_out.warning
         return ListingStatus(self.objects, ago, self.reason, *left_out)
 
     async def load_classes(self) -> None:
-        """Reads the class numbers that are known. DiskError, DamagedError."""
+        """Reads the numbers of the known classes. DiskError, DamagedError."""
         source = self.config.source
         if not source.awaits_classes:
             self.listing.classes = source.classes
@@ -187,7 +191,7 @@ class ListingKeeper:
             self.listing.classes = known.names if known is not None else ()
 
     async def _until_listed(self, judges: bool, longest: float) -> Changes:
-        """`longest`: the most seconds between two attempts."""
+        """`longest`: the maximum of seconds between two attempts."""
         failures = 0
         pages = SourcePages(self.lister, self.config.source)
         listing = self._begin(judges)
@@ -218,7 +222,7 @@ class ListingKeeper:
         return Listing(table, thread, self._reserve, self.page_bytes, judges, self.report)
 
     async def _reserve(self, size: int, grown: int, must_fit: bool) -> bool:
-        """Reserves room for a page, as of Listing."""
+        """Reserves space for a page: see Listing."""
         began, is_waiting = time.monotonic(), False
         while not self.reserve(size, grown, must_fit):
             if not must_fit:
@@ -226,10 +230,11 @@ class ListingKeeper:
             if not is_waiting and time.monotonic() - began > _ROOM_PATIENCE:
                 is_waiting = True
                 self.reason = (
-                    f"the listing waits for {size} bytes under cache.limit: shards make room when the next "
-                    "epoch begins and leases end. If listings take half of the limit, raise it"
+                    f"the listing waits for {size} bytes under cache.limit: shards are retired when the "
+                    "next epoch begins, and deleted when leases end. If listings take half of the limit, "
+                    "raise it"
                 )
-                _log.warning("listing waits for room", dataset=self.name.dataset, why=self.reason)
+                _log.warning("listing waits for space", dataset=self.name.dataset, why=self.reason)
                 self.report()
             await asyncio.sleep(_ROOM_POLL)
         if is_waiting:
@@ -241,22 +246,23 @@ class ListingKeeper:
         """Reports a failure. Returns the seconds until the next attempt."""
         expected = (SourceError, DiskError, ConfigError)
         if not isinstance(error, expected):
-            # Whatever a store's library raises is that store's trouble, and may pass.
+            # The library of a store may raise any error. It is a failure of the store, and may pass.
             _log.exception("listing failed unexpectedly", dataset=self.name.dataset)
             error = SourceUnreachableError(f"{type(error).__name__}: {error}")
         pause = random.uniform(0, min(2.0 ** min(failures, 30), longest))
         self.doubted = isinstance(error, RewrittenError)
         self.reason = str(error)
         if self.doubted:
-            pause = _LONGEST_PAUSE  # each attempt takes a whole listing
+            pause = _LONGEST_PAUSE  # each attempt lists the whole source
             self.reason = (
                 f"{self.config.source.url}: {error}: this seems to be another store than before, and "
                 "nothing is fetched from it. Is the endpoint right? If the objects were rewritten on "
                 f"purpose, set generation: {self.config.generation + 1}"
             )
-        elif not self.config.source.awaits_classes:
-            hopeless = isinstance(error, ConfigError) or failures >= _PATIENCE
-            self.listing.is_first = self.listing.is_first and not hopeless
+        elif not self.config.source.awaits_classes and (
+            isinstance(error, ConfigError) or failures >= _PATIENCE
+        ):
+            self.listing.is_first = False
         _log.warning(
             "source not listed",
             dataset=self.name.dataset,
@@ -268,7 +274,7 @@ class ListingKeeper:
         return pause
 
     async def _units(self, pages: SourcePages) -> AsyncIterator[Sequence[ObjectInfo]]:
-        """Yields the units that the dataset takes. Collects the class names of the pages."""
+        """Yields the units that the dataset selects. Collects the class names of the pages."""
         source, takes = self.config.source, selection_of(self.config)
         self.left_out = pages.left_out
         async for page in pages.read():
@@ -279,7 +285,7 @@ class ListingKeeper:
             self.objects += len(page)
 
     async def _number_classes(self) -> None:
-        """Numbers the new classes, durably. DiskError."""
+        """Numbers the new classes durably. DiskError."""
         if self.config.source.awaits_classes:
             names = ClassNames(self.listing.classes)
             extended = names.extended(self._labels)

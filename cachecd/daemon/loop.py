@@ -1,4 +1,4 @@
-"""One cache.dir with its policy, from start to end: the only place that connects the parts."""
+"""Runs one cache.dir with its policy, from start to end. Only this module connects the rooms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cachecd.daemon.directory_check import DirectoryCheck
 from cachecd.daemon.failures import Failures
 from cachecd.daemon.listings import ListingKeeper
 from cachecd.daemon.rules import configured, resolve
-from cachecd.daemon.start import Start, known_sizes, measure, start, weigh_foreign
+from cachecd.daemon.start import known_sizes, measure, start, weigh_foreign
 from cachecd.daemon.status import (
     DaemonStatus,
     SeenDataset,
@@ -44,12 +44,13 @@ from cachecd.policy.values import GenerationId
 from cachecd.quantities import approximate_size
 from cachecd.units.source_units import Lister
 
-_TICK, _PROBE, _MEASURE = 0.5, 0.5, 1.0  # seconds; a lease ends within one
-_RATED = 10  # measurements: the rate of fetching is over the last ten seconds
+_TICK, _PROBE, _MEASURE = 0.5, 0.5, 1.0  # seconds; a lease ends within one second
+_RATED = 10  # measurements, one a second, over which the rate of fetching is computed
 _MINUTE, _SNAPSHOT = 60.0, 600.0
-_LEAST_PAGE = 256 << 10  # bytes: below a limit of 25 MiB, 1 % would be a transaction for each unit
-_PAUSE = 1.0  # after a failure
-_PATIENCE = 60.0  # until the log says why nothing rotates
+# Bytes of a page of a listing. At a limit below 25 MiB, 1 % would mean a transaction for each unit.
+_LEAST_PAGE = 256 << 10
+_PAUSE = 1.0  # seconds after a failure
+_PATIENCE = 60.0  # seconds until the log reports why nothing rotates
 
 Request = ev.AcquireAsked | ev.RankHolds | ev.DamageReported | ev.ExcludeAsked
 
@@ -57,11 +58,8 @@ _log = structlog.get_logger("cachecd.daemon")
 
 
 class CacheLoop:
-    """`lister` lists the sources. All methods belong to the event loop's thread. `open` starts the
-    executor; the caller closes it.
-
-    `offline`: nothing is listed or fetched. `progress`: as of `start`.
-    """
+    """All methods belong to the thread of the event loop. `lister` lists the sources. `open` starts the
+    executor, and the caller closes it. `offline`: nothing is listed or fetched. `progress`: see `start`."""
 
     def __init__(
         self,
@@ -79,8 +77,9 @@ class CacheLoop:
         self._limit = limit
         self._executor, self._lister = executor, lister
         self._progress = progress
-        self._due: dict[str, Callable[[ToClient], None]] = {}  # by request
-        # Seconds since 1970: the policy keeps times over restarts. Setting the clock has no effect then.
+        self._pending: dict[str, Callable[[ToClient], None]] = {}  # by request
+        # Seconds since 1970, because the policy keeps times over restarts. A change of the clock while the
+        # daemon runs has no effect.
         self._zero = time.time() - time.monotonic()
         self._failing, self._stopped = Failures(), Failures()
         self.story = Story()
@@ -88,40 +87,35 @@ class CacheLoop:
         self._described: set[str] = set()
         self._arrived = Counter[str]()  # bytes fetched for each dataset since the start
         self._earlier = deque([(time.monotonic(), self._arrived.copy())], _RATED)
-        self._probed: dict[str, leases.Probe] = {}  # by lease, when it was last looked at
+        self._probed: dict[str, leases.Probe] = {}  # the last probe of each lease
         self._fetched = self._corrupt = 0
 
     async def open(self) -> None:
-        """Reports the result of a start, then begins to list, to probe leases and to measure. DiskError.
+        """Reports the result of a start. Then begins to list, to probe leases and to measure. DiskError.
         LimitTooSmallError: a pinned dataset that was listed before does not fit."""
-        started = self._started = await start(
-            self.config, self._limit, self._offline, self._progress
-        )
-        self.work, self.listings = started.work, started.listings
+        started = await start(self.config, self._limit, self._offline, self._progress)
+        self._started, self.work, self.listings = started, started.work, started.listings
         try:
             resolve(self.config, known_sizes(self.config, started))
         except LimitTooSmallError:
-            for listing in started.listings.values():
-                await listing.close()
+            await self._close_listings()
             raise
         self._directory_check = DirectoryCheck(started.directories)
-        started.work.check = self._directory_check.check
+        self.work.check = self._directory_check.check
         self._fetched = started.fetched or 0
-        self.runner = CommandRunner(
-            started.work, self._executor, self.feed, self._reply, self._count
-        )
+        self.runner = CommandRunner(self.work, self._executor, self.feed, self._reply, self._count)
         self.streams = self.runner.streams
-        await self._executor.start(self.streams.heard)
-        self._keepers = {name: self._configured(name) for name in started.configured}
+        await self._executor.start(self.streams.handle)
+        self._keepers = {name: self._keeper_of(name) for name in started.configured}
         for keeper in self._keepers.values():
             try:
                 await keeper.load_classes()  # before a stream opens that needs the numbers
-            except DiskError as error:  # `keep` repeats it, and logs the error
+            except DiskError as error:  # `keep` reads the file again, and logs the error
                 keeper.reason, keeper.doubted = str(error), True
         for event in started.events:
             if isinstance(event, ev.Listed):
-                unread = self._keepers[event.generation.dataset]
-                event = event._replace(reason=unread.reason, doubted=unread.doubted)
+                keeper = self._keepers[event.generation.dataset]
+                event = event._replace(reason=keeper.reason, doubted=keeper.doubted)
             self.feed(event)
         started.events.clear()  # they hold the facts of all shards
         for name in started.configured:
@@ -142,34 +136,34 @@ class CacheLoop:
             self.runner.background.start(each)
 
     def configure(self, config: Config, limit: int) -> None:
-        """Applies the values that may change while the daemon runs: limits, growth, rotation, the
-        window. DamagedError, and nothing is applied: `egress_limit` needs egress.json."""
+        """Applies the values that may change while the daemon runs: limits, growth, rotation, the window.
+        DamagedError, and nothing is applied, if `egress_limit` is set and egress.json is damaged."""
         started = self._started
         if started.fetched is None and config.sampler.egress_limit is not None:
             started.fetched = read_egress(self.layout.egress)
             self._fetched += started.fetched
         self.config = config
-        started.work.configure(config.cache.window)
+        self.work.configure(config.cache.window)
         self.feed(configured(config, limit, started.names, started.boot, self._offline))
         self._compare_limit()
 
-    def ask(
+    def request(
         self, event: Request, answer: Callable[[ToClient], None], *, after_writes: bool = False
     ) -> None:
-        """Reports a request to the policy; with `after_writes`, after the results of all writes that were
-        begun. `answer` gets its reply, at once or later."""
-        self._due[event.request] = answer
+        """Reports a request to the policy. `answer` receives the reply, now or later. `after_writes`: the
+        results of all writes that were started are reported before the request."""
+        self._pending[event.request] = answer
         if after_writes:
             self.runner.record(lambda: [event])
         else:
             self.feed(event)
 
     def _reply(self, command: ToClient) -> None:
-        if (answer := self._due.pop(command.request, None)) is not None:
+        if (answer := self._pending.pop(command.request, None)) is not None:
             answer(command)
 
     def feed(self, event: ev.Event) -> None:
-        """Reports an event to the policy, and begins to carry out the resulting commands."""
+        """Reports an event to the policy, and starts the resulting commands."""
         match event:
             case ev.Published(stream, number):
                 self.streams.published(stream, number)
@@ -178,10 +172,10 @@ class CacheLoop:
                     fed.shape = shape
             case ev.ShardVerified(name) | ev.ShardLost(name) if self.policy.shows_damage(event):
                 self._corrupt += 1
-                lost = isinstance(event, ev.ShardLost)
-                what = "its sidecar is damaged: retired" if lost else "quarantined"
+                is_lost = isinstance(event, ev.ShardLost)
+                effect = "its sidecar is damaged: retired" if is_lost else "quarantined"
                 shard = f"{name.dataset}/{name.name}/{event.number}"
-                _log.error(f"shard is damaged: {what}", shard=shard)
+                _log.error(f"shard is damaged: {effect}", shard=shard)
             case ev.StreamFailed(stream, "worker", reason, None, False):
                 why = f"{reason}. Check sampler.python, and run `cachecd sample CONFIG`"
                 self._stopped.note(_workers(stream.dataset), why)
@@ -190,12 +184,12 @@ class CacheLoop:
         commands = self.policy.handle(event, self._now())
         self.story.note(event, commands)
         self.runner.carry_out(commands)
-        self._complain()
+        self._note_failures()
         if isinstance(event, ev.ShardSealed):
             self.runner.record(self._counts)
 
     async def drain(self, grace: float) -> None:
-        """Begins no more shards. Returns when no shard is being made, or after `grace` seconds."""
+        """Starts no more shards. Returns when no shard is being written, or after `grace` seconds."""
         self.feed(ev.Draining())
         deadline = time.monotonic() + grace
         while time.monotonic() < deadline and any(
@@ -204,65 +198,64 @@ class CacheLoop:
             await asyncio.sleep(0.02)
 
     async def close(self) -> None:
-        """Ends all work. Disk work that was begun is finished first."""
+        """Ends all work. First completes the disk work that was started."""
         self.feed(ev.Draining())
         await self.runner.background.close()
         await self._write_counts()
         await self._write_snapshots()
         await self.runner.finish()
-        for listing in self._started.listings.values():
+        await self._close_listings()
+
+    async def _close_listings(self) -> None:
+        for listing in self.listings.values():
             await listing.close()
 
     # --- requests
 
     def probe(self, lease: str) -> bool:
-        """Checks whether a process holds a lease, and reports if none does. Returns True also for a lease
-        that is unknown or cannot be checked."""
+        """Returns whether a process holds a lease. If not, reports this to the policy. Returns True also
+        for a lease that is unknown or cannot be checked."""
         state = self.policy.leases.by_id.get(lease)
         if state is None or not state.written:
             return True
         try:
             self._directory_check.check()
-            found = leases.probe(self.layout, lease)
-            if found is not None and found.is_held:
-                return True
+            probed = leases.probe(self.layout, lease)
         except DiskError as error:
             self._failing.note("probing leases", str(error))
+            return True
+        if probed is not None and probed.is_held:
             return True
         self.feed(ev.LeaseUnheld(lease))
         return False
 
     def rate(self, dataset: str) -> float:
-        """Returns the present rate of fetching for a dataset, in bytes per second."""
+        """Returns the current rate of fetching for a dataset, in bytes per second."""
         then, arrived = self._earlier[0]
         return (self._arrived[dataset] - arrived[dataset]) / (time.monotonic() - then)
 
-    def why_stopped(self, name: str) -> str:
-        """Returns why nothing is fetched for a dataset, or ""."""
-        dataset = self.policy.datasets[name]
-        why = self._why_not_read(name) or dataset.generation.reason
+    def why_nothing_fetched(self, name: str) -> str:
+        """Returns why nothing is fetched for a dataset, or for any dataset, or ""."""
+        return self.policy.disk.why or ingest_stops(self.policy) or self._why_stopped(name)
+
+    def _why_stopped(self, name: str) -> str:
+        why = self._why_unreadable(name) or self.policy.datasets[name].generation.reason
         return why or self._stopped.reasons.get(_workers(name), "")
 
-    def _why_not_read(self, name: str) -> str:
-        dataset, table = self.policy.datasets[name], self._started.listings[name].table
+    def _why_unreadable(self, name: str) -> str:
+        dataset, table = self.policy.datasets[name], self.listings[name].table
         return table.damage or dataset.source.why or dataset.generation.contradicted
 
-    def why_nothing_comes(self, name: str) -> str:
-        """Returns why nothing is fetched for a dataset, or for any dataset, or ""."""
-        return self.policy.disk.why or ingest_stops(self.policy) or self.why_stopped(name)
-
     def skipped(self, name: str) -> SkippedStatus:
-        """Returns what is skipped of a dataset, and why."""
-        return skipped_status(
-            self._started.work.states.get(self.policy.datasets[name].generation.id)
-        )
+        """Returns the skipped units and records of a dataset."""
+        return skipped_status(self.work.states.get(self.policy.datasets[name].generation.id))
 
     def status(self, sampler: ExecutorStatus, daemon: DaemonStatus) -> Status:
-        """Returns every figure for people and programs."""
+        """Returns the status document."""
         seen = {name: self._seen(name) for name in self.policy.datasets}
         cache = str(self.layout.root), self._corrupt, self._fetched
         return status_of(
-            *(self.policy, self._started.work.states, self._now(), cache, seen),
+            *(self.policy, self.work.states, self._now(), cache, seen),
             *(self._probed, self._failing.reasons, sampler, daemon),
         )
 
@@ -271,7 +264,7 @@ class CacheLoop:
         return SeenDataset(
             source_id=self.config.datasets[name].source.identity,
             bytes_per_second=round(self.rate(name)),
-            stopped=self.why_stopped(name),
+            stopped=self._why_stopped(name),
             stopped_for_s=round(max(map(self._stopped.seconds, subjects)), 1),
             rewritten_units=keeper.rewritten,
             listing=keeper.status(),
@@ -284,19 +277,18 @@ class CacheLoop:
 
     # --- wiring
 
-    def _configured(self, name: str) -> ListingKeeper:
-        """Starts to feed the streams of a dataset's generation, and to keep its listing current."""
-        started: Start = self._started
-        generation, listing = started.configured[name], started.listings[name]
-        layout = started.layout.generation(*generation)
-        shape = started.generations[generation].shape
-        self.streams.generations[generation] = FedGeneration(
-            generation, layout, listing, started.work.schemas.get(generation), shape
-        )
+    def _keeper_of(self, name: str) -> ListingKeeper:
+        """Returns the keeper of a dataset's listing. From now on the streams of its generation get
+        units."""
+        generation, listing = self._started.configured[name], self.listings[name]
+        layout, schema = self.layout.generation(*generation), self.work.schemas.get(generation)
+        shape = self._started.generations[generation].shape
+        fed = FedGeneration(generation, layout, listing, schema, shape)
+        self.streams.generations[generation] = fed
         dataset = self.config.datasets[name]
         return ListingKeeper(
             *(generation, dataset, listing, self._lister),
-            *(started.layout.classes(name, classes_rule(dataset)), shape is not None),
+            *(self.layout.classes(name, classes_rule(dataset)), shape is not None),
             partial(self._reserve, generation),
             lambda: max(self.policy.room.limit // 100, _LEAST_PAGE),
             self.feed,
@@ -304,10 +296,9 @@ class CacheLoop:
         )
 
     def _reserve(self, generation: GenerationId, size: int, grown: int, must_fit: bool) -> bool:
-        """Reserves room under the limit for a page of a listing."""
         is_reserved = self.policy.reserve(generation, size, grown, must_fit)
         if not is_reserved and must_fit:
-            self.feed(ev.Tick())  # shards make room
+            self.feed(ev.Tick())  # the policy retires shards for the page
         return is_reserved
 
     def _count(self, dataset: str, fetched: int) -> None:
@@ -315,8 +306,8 @@ class CacheLoop:
         self._arrived[dataset] += fetched
 
     def _compare_limit(self) -> None:
-        """Warns if the file system has no room for the whole limit. The daemon runs all the same, because
-        it keeps within the file system, and training goes on with the shards that fit."""
+        """Warns if the file system has less space than the limit. This is no error: the cache grows until
+        the file system is full, and training continues with the shards that fit."""
         room = self.policy.room
         reachable = room.used + max(0, room.measured.spare)
         if reachable < room.limit:
@@ -326,12 +317,11 @@ class CacheLoop:
                 used_and_free=approximate_size(reachable),
             )
 
-    def _complain(self) -> None:
-        """Logs a failure of the disk or a source."""
+    def _note_failures(self) -> None:
         why = self.policy.disk.why
         self._stopped.note("the disk of cache.dir", why and f"{why}. Check df, df -i and dmesg")
         for name in self.policy.datasets:
-            self._stopped.note(_source(name), self._why_not_read(name))
+            self._stopped.note(_source(name), self._why_unreadable(name))
 
     # --- time
 
@@ -344,7 +334,7 @@ class CacheLoop:
             await self._repeat(work, work.__name__.strip("_"))
 
     async def _repeat(self, work: Callable[[], Awaitable[None]], name: str) -> None:
-        """Runs work, and repeats it after a failure."""
+        """Runs work, and repeats it until it succeeds."""
         while True:
             try:
                 await work()
@@ -355,41 +345,41 @@ class CacheLoop:
             except Exception as error:
                 why = f"it failed unexpectedly: {type(error).__name__}: {error}"
                 if self._failing.note(name, why):
-                    _log.error("its traceback", exc_info=error)
+                    _log.error("traceback of the failure", exc_info=error)
             await asyncio.sleep(_PAUSE)
 
     async def _tick(self) -> None:
         self.feed(ev.Tick())
 
     async def _probe_all(self) -> None:
-        """Reports each lease on whose manifest no process holds a lock."""
+        """Probes all leases. Reports each lease that no process holds."""
         written = [name for name, state in self.policy.leases.by_id.items() if state.written]
 
-        def look() -> dict[str, leases.Probe | None]:
+        def probe() -> dict[str, leases.Probe | None]:
             self._directory_check.check()
             return {name: leases.probe(self.layout, name) for name in written}
 
         try:
-            probed = await asyncio.to_thread(look)
+            probed = await asyncio.to_thread(probe)
         except DiskError as error:
             self._failing.note("probing leases", str(error))
             return
         self._failing.note("probing leases", "")
-        self._probed = {name: found for name, found in probed.items() if found is not None}
-        for name, found in probed.items():
-            if found is None or not found.is_held:
+        self._probed = {name: each for name, each in probed.items() if each is not None}
+        for name, each in probed.items():
+            if each is None or not each.is_held:
                 self.feed(ev.LeaseUnheld(name))
 
     async def _measure(self) -> None:
         self._earlier.append((time.monotonic(), self._arrived.copy()))
 
-        def look() -> ev.Measured:
+        def measure_now() -> ev.Measured:
             self._directory_check.check()
             reserve_free, foreign = self.config.cache.reserve_free, self._started.foreign
             return measure(self.layout, self._fetched, reserve_free, foreign)
 
         try:
-            measured = await asyncio.to_thread(look)
+            measured = await asyncio.to_thread(measure_now)
         except DiskError as error:
             measured = self.policy.room.measured._replace(refused=str(error))
         self.feed(measured)
@@ -406,16 +396,15 @@ class CacheLoop:
         self._started.foreign = await weigh_foreign(self.layout, self.policy.room.by_id)
 
     def _counts(self) -> list[ev.Event]:
-        if self._started.fetched is not None:  # a damaged file stays until somebody mends it
+        if self._started.fetched is not None:  # a damaged file stays until a person repairs it
             self._write("egress.json", lambda: write_egress(self.layout.egress, self._fetched))
-        return self._write("state.json", self._started.work.write_counts)
+        return self._write("state.json", self.work.write_counts)
 
     async def _write_counts(self) -> None:
-        """Writes the bytes that were fetched and the units that were skipped."""
+        """Writes the counts of fetched bytes and of skipped units."""
         self.runner.record(self._counts)
 
     async def _write_snapshots(self) -> None:
-        """Writes the shard table of every generation."""
         for generation in self.policy.room.generations:
             table = generation.table
             shards = [(number, table.facts(number)) for number, _ in table.live()]
@@ -424,14 +413,14 @@ class CacheLoop:
             self.runner.record(partial(self._write, str(path), write))
 
     def _write(self, name: str, write: Callable[[], None]) -> list[ev.Event]:
-        """Writes a file. A start without the file also works, so a failure is only logged."""
+        """Writes a file. A failure is only logged, because a start also works without the file."""
+        reason = ""
         try:
             self._directory_check.check()
             write()
         except DiskError as error:
-            self._failing.note(f"writing {name}", str(error))
-        else:
-            self._failing.note(f"writing {name}", "")
+            reason = str(error)
+        self._failing.note(f"writing {name}", reason)
         return []
 
 

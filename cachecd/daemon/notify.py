@@ -1,4 +1,4 @@
-"""Reports the daemon's state to the service manager (sd_notify); has no effect without one."""
+"""Reports the daemon's state to the service manager (sd_notify). Without one, it has no effect."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ _STARTS_WITHIN = 120_000_000  # microseconds
 
 
 class ServiceManager:
-    """The service manager of this process, by $NOTIFY_SOCKET and $WATCHDOG_USEC; or none.
-
-    No call ever blocks or raises, because a manager that does not listen must not stop the service.
-    """
+    """The service manager that $NOTIFY_SOCKET and $WATCHDOG_USEC name. No call ever blocks or raises,
+    because a manager that does not read must not stop the daemon."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         address = environ.get("NOTIFY_SOCKET", "")
-        # "@" stands for the NUL of an abstract address. Other forms (vsock) are no Unix socket.
+        # "@" means the NUL byte of an abstract address. Other forms (vsock) are not Unix sockets.
         self._address = (
             "\0" + address[1:] if address[:1] == "@" else address if address[:1] == "/" else ""
         )
@@ -27,28 +25,27 @@ class ServiceManager:
         watched = (
             bool(self._address) and is_own and microseconds.isascii() and microseconds.isdigit()
         )
-        #: Seconds between two watchdog()s, half of what the manager allows; None: not asked for.
+        #: Seconds between two calls of `watchdog`, half of the limit; None if the manager has no limit.
         self.watchdog_interval = int(microseconds) / 2e6 if watched and int(microseconds) else None
 
     def ready(self) -> None:
-        """The daemon serves. Also ends reloading()."""
+        """Reports that the daemon serves, or that a reload has ended."""
         self._send("READY=1")
 
     def starting(self, text: str) -> None:
-        """The daemon is still starting. The manager waits as long as this is repeated within two
-        minutes."""
+        """Reports that the daemon is still starting. The manager then waits for two more minutes."""
         self._send(f"EXTEND_TIMEOUT_USEC={_STARTS_WITHIN}\nSTATUS={' '.join(text.splitlines())}")
 
     def reloading(self) -> None:
-        """The daemon reads its configuration again; ready() reports the end."""
+        """Reports that the daemon reads its configuration again. `ready` reports the end."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def stopping(self) -> None:
-        """The daemon has begun to stop."""
+        """Reports that the daemon is stopping."""
         self._send("STOPPING=1")
 
     def watchdog(self) -> None:
-        """The daemon is alive. Call this every `watchdog_interval` seconds."""
+        """Reports that the daemon is alive. The daemon must call this every `watchdog_interval` seconds."""
         self._send("WATCHDOG=1")
 
     def _send(self, message: str) -> None:

@@ -1,5 +1,5 @@
-"""Fetches records again: the missing records of a whole dataset, and damaged shards. Each shard is made by
-a stream that ends with its first shard."""
+"""Fetches the missing records of a whole dataset, and the records of damaged shards. A stream of its own
+makes each shard."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import structlog
 
 from cachecd.daemon.background import Background
-from cachecd.daemon.cached_records import CachedRecords, cached_records
+from cachecd.daemon.cached_records import cached_records
 from cachecd.daemon.disk_work import DiskWork, generation_of
 from cachecd.daemon.worker_streams import FedGeneration, OneShard, UnitsOrNone, WorkerStreams
 from cachecd.disk import publish
@@ -28,12 +28,12 @@ from cachecd.sampler.messages import Failed, Grant, Sealed
 from cachecd_client._core import Sidecar
 
 _log = structlog.get_logger("cachecd.daemon")
-_MOST_PIECES = 4096  # of one search
+_MOST_PIECES = 4096  # that one search returns
 
 
 class Refetch:
-    """Carries out FindMissing, MakeSupplement, and RemakeShard from the source. `record`: as of
-    WorkerStreams."""
+    """Carries out FindMissing, MakeSupplement, and RemakeShard from the source. No method blocks. `record`:
+    see WorkerStreams."""
 
     def __init__(
         self,
@@ -45,41 +45,36 @@ class Refetch:
         self._work, self._streams, self._record = work, streams, record
         self._background = background
 
-    def carry_out(self, command: do.FindMissing | do.MakeSupplement | do.RemakeShard) -> None:
-        """Begins a command. Never blocks."""
-        match command:
-            case do.FindMissing():
-                self._start(command, self._find(command))
-            case do.MakeSupplement():
-                self._supplement(command)
-            case do.RemakeShard():
-                self._start(command, self._remake(command))
-
     # --- missing records
+
+    def find(self, command: do.FindMissing) -> None:
+        """Finds the missing records."""
+        self._start(command, self._find(command))
 
     async def _find(self, command: do.FindMissing) -> None:
         fed = self._streams.generations[command.generation]
         listing = fed.listing
         units = await listing.run(lambda: len(listing.table))
         proceed = self._work.proceed
-        held = await asyncio.to_thread(cached_records, fed.layout, command.shards, units, proceed)
-        if held.lost:  # their records would seem to be missing, and be made a second time
-            reports = [ev.ShardLost(command.generation, *name) for name in held.lost]
+        cached = await asyncio.to_thread(cached_records, fed.layout, command.shards, units, proceed)
+        if cached.lost:  # their records would seem to be missing, and would be cached twice
+            reports = [ev.ShardLost(command.generation, *name) for name in cached.lost]
             nothing = ev.MissingFound(command.generation, (), False)
             self._record(lambda: [*reports, nothing])
             return
-        excluded = self._work.excluded.of(fed.id.dataset)
+        excluded = self._work.excluded.excluded_from(fed.id.dataset)
         pieces: list[Piece] = []
         at = command.begin
         while at < units and len(pieces) < _MOST_PIECES:
             numbers = range(at, min(at + MOST_AT_ONCE, units))
             page = [unit for unit in await listing.units(numbers) if unit is not None]
-            pieces += await asyncio.to_thread(CachedRecords.pieces, held, page, excluded)
+            pieces += await asyncio.to_thread(cached.pieces, page, excluded)
             at = numbers.stop
         event = ev.MissingFound(command.generation, tuple(pieces), at < units)
         self._record(lambda: [event])
 
-    def _supplement(self, command: do.MakeSupplement) -> None:
+    def supplement(self, command: do.MakeSupplement) -> None:
+        """Makes a shard of missing records."""
         fed = self._streams.generations[generation_of(command.stream)]
 
         async def read() -> UnitsOrNone:
@@ -97,6 +92,10 @@ class Refetch:
         self._streams.make(OneShard(Grant(command.stream, command.number), read, parts))
 
     # --- damaged shards
+
+    def remake(self, command: do.RemakeShard) -> None:
+        """Makes a damaged shard again."""
+        self._start(command, self._remake(command))
 
     async def _remake(self, command: do.RemakeShard) -> None:
         generation, number, version = command.generation, command.number, command.version
@@ -126,17 +125,16 @@ class Refetch:
         meta.pop("schema", None)
         name = StreamId(*generation, fed.shape.streams + 1 + number)
         grant = Grant(name, number, version + 1)
-        made = partial(self._remade, command)
-        self._streams.make(OneShard(grant, read, remade=meta, report=made))
+        publish_remade = partial(self._publish, command)
+        self._streams.make(OneShard(grant, read, remade=meta, report=publish_remade))
 
-    def _remade(self, command: do.RemakeShard, end: Sealed | Failed) -> ev.Event:
-        """Publishes the next version."""
+    def _publish(self, command: do.RemakeShard, report: Sealed | Failed) -> ev.Event:
         generation, number = command.generation, command.number
-        if isinstance(end, Failed):
-            return ev.RemakeFailed(generation, number, end.reason)
-        if end.end == "full":  # a record that could not be used then can be used now
-            return ev.RemakeFailed(generation, number, "its records take more room than before")
-        if not end.records:
+        if isinstance(report, Failed):
+            return ev.RemakeFailed(generation, number, report.reason)
+        if report.end == "full":  # a record that was unusable is usable now
+            return ev.RemakeFailed(generation, number, "its records need more space than before")
+        if not report.records:
             return ev.RemakeFailed(generation, number, "none of its records can be fetched now")
         try:
             return self._work.publish_remade(generation, number, command.version + 1, command.drop)
@@ -146,20 +144,20 @@ class Refetch:
     # ---
 
     async def _listed(self, fed: FedGeneration, numbers: Sequence[int]) -> list[Unit | None]:
-        """Returns the units with these numbers; None for a unit that is not listed, or is all excluded."""
+        """Returns the units with these numbers; None for a unit that is not listed or is excluded."""
         units: list[Unit | None] = []
         for at in range(0, len(numbers), MOST_AT_ONCE):
             units += await fed.listing.units(numbers[at : at + MOST_AT_ONCE])
-        excluded = self._work.excluded.of(fed.id.dataset)
+        excluded = self._work.excluded.excluded_from(fed.id.dataset)
         return [less_excluded(unit, excluded) for unit in units]
 
     def _start(
         self, command: do.FindMissing | do.RemakeShard, work: Coroutine[Any, Any, None]
     ) -> None:
-        """Begins work. The policy repeats failed work."""
+        """Starts work. The policy repeats failed work."""
 
         def failed(error: BaseException) -> None:
-            _log.error("records not made again", exc_info=error)
+            _log.error("records not fetched again", exc_info=error)
             refused = ev.DiskRefused(command, f"{type(error).__name__}: {error}")
             self._record(lambda: [refused])
 
@@ -167,8 +165,8 @@ class Refetch:
 
 
 def _parts(head: SidecarHead, sidecar: Sidecar) -> Iterator[Unit]:
-    """The parts of units between the shard's cursors, of those that have records in it. The size is not
-    known."""
+    """Yields the units, or parts of units, between the cursors of the shard that have records in the shard.
+    Their sizes are unknown."""
     covered = head.intervals(unit for unit, *_ in sidecar.table)
     for unit, key, begin, etag in sidecar.table:
         first, stop = covered[unit]

@@ -1,4 +1,4 @@
-"""Requests of clients as events of the policy, and the policy's replies as messages."""
+"""Turns requests of clients into events of the policy, and replies of the policy into messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cachecd.config.keypattern import alike, other_forms
 from cachecd.daemon.command_runner import ToClient
 from cachecd.daemon.loop import CacheLoop, Request
 from cachecd.daemon.server import Answer
-from cachecd.disk.excluded import has
+from cachecd.disk.excluded import is_excluded
 from cachecd.errors import DiskError
 from cachecd.model import SAMPLE
 from cachecd.policy import commands as do
@@ -25,10 +25,9 @@ from cachecd.policy.values import GenerationId, Resume
 from cachecd_client import protocol
 from cachecd_client.schema import Feature, Schema
 
-# Seconds until a client that excludes keys is answered to send its request again.
-_PATIENCE = 1.0
-_MOMENT = 0.02  # seconds from a rank's report of a release until its lock is probed
-_MOST = 1 << 62  # of a shard's number, or of the ranks of a node
+_PATIENCE = 1.0  # seconds until a client that excludes keys must send its request again
+_MOMENT = 0.02  # seconds until the lock of a rank is probed, after the rank released its lease
+_MOST = 1 << 62  # the largest number of a shard, and of ranks on a node
 
 _NAME = Feature(SAMPLE, "bytes", "bytes", ())
 _Wanted = tuple[str, frozenset[str], frozenset[str]]  # dataset, keys, samples
@@ -37,30 +36,30 @@ _log = structlog.get_logger("cachecd.daemon")
 
 
 class Requests:
-    """`handle` takes requests, in order. `status` makes the status document."""
+    """`handle` receives the requests in order. `status` returns the status document."""
 
     def __init__(self, cache: CacheLoop, status: Callable[[], dict[str, Any]]) -> None:
         self._cache, self._status = cache, status
-        # The policy's names of requests: never those that clients choose, and unique over restarts.
+        # Names of requests for the policy, unique over restarts. They are not the ids that clients choose.
         self._names = (f"{time.time_ns():x}.{n}" for n in itertools.count())
         self._excluding: dict[_Wanted, asyncio.Event] = {}
-        # A search may take longer than a request: the next request of the client takes its result.
+        # A search may take longer than a request. Then the next request of the client gets the result.
         self._judging: dict[_Wanted, asyncio.Future[str]] = {}
 
     def handle(self, request: protocol.Request, answer: Answer) -> None:
-        """Begins to handle a request: `answer` gets its reply."""
+        """Starts to handle a request. `answer` receives the reply."""
         match request:
             case protocol.Acquire():
                 self._acquire(request, answer)
             case protocol.Held(id, lease, rank):
-                self._ask(ev.RankHolds(next(self._names), lease, rank), id, "", answer)
+                self._report(ev.RankHolds(next(self._names), lease, rank), id, "", answer)
             case protocol.Released(id, lease, _, delivered):
                 self._cache.feed(ev.Delivered(lease, delivered))
                 answer(protocol.Done(id))
-                # The client unlocks its manifest when it has this reply: what it reports is never late.
+                # The client unlocks its manifest when it has this reply, so its report is never late.
                 asyncio.get_running_loop().call_later(_MOMENT, self._cache.probe, lease)
             case protocol.ReportCorrupt():
-                self._report(request, answer)
+                self._verify(request, answer)
             case protocol.Exclude():
                 self._cache.runner.background.start(self._exclude(request, answer))
             case protocol.AskStatus(id, ""):
@@ -68,40 +67,39 @@ class Requests:
             case protocol.AskStatus(id, why):
                 answer(self._story(id, why))
 
-    def _ask(self, event: Request, id: str, dataset: str, answer: Answer, **how: bool) -> None:
-        """Reports a request to the policy, whose reply is sent to the client. `dataset`: the dataset whose
-        rate of fetching is in the reply."""
+    def _report(self, event: Request, id: str, dataset: str, answer: Answer, **how: bool) -> None:
+        """Reports a request to the policy, and sends the reply of the policy to the client. `dataset`: the
+        dataset of the request, or ""."""
         reply = partial(self._message, id, dataset)
-        self._cache.ask(event, lambda command: answer(reply(command)), **how)
+        self._cache.request(event, lambda command: answer(reply(command)), **how)
 
     def _message(self, id: str, dataset: str, command: ToClient) -> protocol.Reply:
         match command:
             case do.ReplyGranted(_, lease, coverage, note, records, skipped):
-                why = self._cache.why_nothing_comes(dataset)
+                why = self._cache.why_nothing_fetched(dataset)
                 layout = self._cache.layout
                 manifest = layout.manifest(lease).relative_to(layout.root)
                 about = (str(layout.root), str(manifest), coverage, note, why)
-                odd = (
+                skips = (
                     f"{records} of {records + skipped} records, {skipped} skipped"
                     f" ({'; '.join(self._reasons(dataset))})"
                 )
-                return protocol.Granted(id, lease, *about, odd if skipped else "")
+                return protocol.Granted(id, lease, *about, skips if skipped else "")
             case do.ReplyWaiting(_, have, want, reason):
                 rate = self._cache.rate(dataset)
-                reason = self._cache.why_nothing_comes(dataset) or reason
+                reason = self._cache.why_nothing_fetched(dataset) or reason
                 return protocol.Waiting(id, have, want, rate, reason)
             case do.ReplyRefused(_, "skipped", message):
-                # Here, because nobody can ask a daemon that ends with its trainer.
+                # The reply has the reasons, because the daemon may end together with its trainer.
                 reasons = "; ".join(self._reasons(dataset)) or "their keys are excluded"
-                message = f"{message}: {reasons}"
-                return protocol.Refused(id, "impossible", message)
+                return protocol.Refused(id, "impossible", f"{message}: {reasons}")
             case do.ReplyRefused(_, code, message):
                 return protocol.Refused(id, code, message)
             case do.ReplyDone():
                 return protocol.Done(id)
 
     def _reasons(self, dataset: str) -> list[str]:
-        """Returns the usual reasons for which units or records of a dataset are skipped."""
+        """Returns the most frequent reasons for skipped units and records of a dataset."""
         skipped = self._cache.skipped(dataset).reasons
         return [
             f"{about.units + about.records} x {reason} (for example {', '.join(about.examples[:2])})"
@@ -109,25 +107,25 @@ class Requests:
         ]
 
     def _story(self, id: str, subject: str) -> protocol.Reply:
-        """Tells what happened to a shard or a lease."""
+        """Returns the story of a shard or a lease."""
         policy, story = self._cache.policy, self._cache.story
         dataset, _, rest = subject.partition("/")
         generation, _, number = rest.rpartition("/")
         if known := policy.datasets.get(dataset):
             generation = generation or known.generation.id.name
         name = GenerationId(dataset, generation)
-        told = None
+        document = None
         if "/" not in subject:
-            told = story.of_lease(subject, policy)
+            document = story.of_lease(subject, policy)
         elif number.isdecimal() and len(number) < 20 and name in policy.room.by_id:
-            told = story.of_shard(name, int(number), policy)
-        if told is None:
+            document = story.of_shard(name, int(number), policy)
+        if document is None:
             message = (
                 f"found {subject!r}, expected a shard, DATASET/NUMBER or DATASET/GENERATION/NUMBER, or a "
                 "lease that `cachecd status --json` names. `cachecd where` finds the shard of a record"
             )
             return protocol.Refused(id, "bad-request", message)
-        return protocol.StatusReply(id, told)
+        return protocol.StatusReply(id, document)
 
     # ---
 
@@ -148,14 +146,14 @@ class Requests:
         )
         if request.lease:
             self._cache.feed(ev.Delivered(request.lease, request.delivered))
-        # A job that was launched again under its name gets no set of the job that ended.
-        wanted = request.dataset, request.job, request.epoch
+        # If a job was launched again under the same name, it must not get the set of the ended job.
+        epoch = request.dataset, request.job, request.epoch
         leases = (state.lease for state in self._cache.policy.leases.by_id.values())
-        same = [one.id for one in leases if (one.dataset, one.job, one.epoch) == wanted]
+        same = [lease.id for lease in leases if (lease.dataset, lease.job, lease.epoch) == epoch]
         has_ended = bool(same) and not all(map(self._cache.probe, same))
-        self._ask(event, request.id, request.dataset, answer, after_writes=has_ended)
+        self._report(event, request.id, request.dataset, answer, after_writes=has_ended)
 
-    def _report(self, request: protocol.ReportCorrupt, answer: Answer) -> None:
+    def _verify(self, request: protocol.ReportCorrupt, answer: Answer) -> None:
         generation, number = GenerationId(request.dataset, request.generation), request.shard
         if not (0 <= number < _MOST and 0 <= request.version < _MOST):
             answer(protocol.Refused(request.id, "bad-request", f"found shard {number}"))
@@ -165,11 +163,11 @@ class Requests:
             about = {"offset": request.offset, "why": request.why}
             _log.warning("corrupt record reported", shard=shard, **about)
         event = ev.DamageReported(next(self._names), generation, number, request.version)
-        self._ask(event, request.id, request.dataset, answer)
+        self._report(event, request.id, request.dataset, answer)
 
     async def _exclude(self, request: protocol.Exclude, answer: Answer) -> None:
-        """Replies when the exclusion is durable and its shards are in no new set. After a while, replies
-        that the client should send the request again."""
+        """Replies when the exclusion is durable and no new set has its shards. If this takes too long,
+        replies that the client must send the request again."""
         sides = self._sides(request.dataset)
         if not sides:
             message = f"no dataset {request.dataset!r} in this cache"
@@ -198,8 +196,8 @@ class Requests:
             if unknown:
                 answer(protocol.Refused(request.id, "unknown-key", unknown))
                 return
-        under_way = [self._begin_exclusion((side, keys, samples)) for side in sides]
-        waiting = [asyncio.ensure_future(each.wait()) for each in under_way]
+        ends = [self._begin_exclusion((side, keys, samples)) for side in sides]
+        waiting = [asyncio.ensure_future(each.wait()) for each in ends]
         _, late = await asyncio.wait(waiting, timeout=_PATIENCE)
         for each in late:
             each.cancel()
@@ -210,11 +208,11 @@ class Requests:
             answer(protocol.Done(request.id))
 
     def _sides(self, dataset: str) -> list[str]:
-        """Returns the datasets from which a key is excluded together: both sides of a split. None if this
-        cache has no such dataset."""
-        given = self._cache.config.datasets.get(dataset)
-        if given is not None and given.split is not None:
-            train = dataset.removesuffix("-eval") if given.held_out else dataset
+        """Returns the datasets from which a key is excluded together: both sides of a split. Returns [] if
+        no dataset has this name."""
+        config = self._cache.config.datasets.get(dataset)
+        if config is not None and config.split is not None:
+            train = dataset.removesuffix("-eval") if config.held_out else dataset
             return [train, f"{train}-eval"]
         known = {generation.id.dataset for generation in self._cache.policy.room.generations}
         return [dataset] if dataset in known else []
@@ -223,18 +221,18 @@ class Requests:
         """Returns why samples cannot be excluded from these objects of a dataset, or ""."""
         if len(keys) != 1:
             return f"found samples of {len(keys)} objects, expected samples of one. Nothing was excluded"
-        given = self._cache.config.datasets.get(sides[0])
-        if given and given.source.format != "webdataset":
+        config = self._cache.config.datasets.get(sides[0])
+        if config and config.source.format != "webdataset":
             return (
-                f"{sides[0]} has format {given.source.format}: only samples of a tar have names. "
-                "Nothing was excluded. Leave the record out by a transform that returns None for it, or "
-                "leave out its object: source.skip, or a manifest without it"
+                f"{sides[0]} has format {config.source.format}: only samples of a tar have names. Nothing "
+                "was excluded. Write a transform that returns None for the record, or omit its object with "
+                "source.skip or a manifest"
             )
         work, policy = self._cache.work, self._cache.policy
         fed = [policy.datasets[side].generation.id for side in sides if side in policy.datasets]
         if not all(_NAME in Schema.from_json(each).features for each in work.schemas_of(sides)):
             why = "have no names: source.transform drops or replaces"
-        elif given and given.transform and not work.schemas.keys() >= {*fed}:
+        elif config and config.transform and not work.schemas.keys() >= {*fed}:
             why = "are not known yet: source.transform might drop or replace"
         else:
             return ""
@@ -244,7 +242,7 @@ class Requests:
         )
 
     async def _judge(self, sides: list[str], keys: frozenset[str], samples: frozenset[str]) -> str:
-        """Returns a message if keys or samples that were never excluded do not exist."""
+        """Returns a message if some of the keys or samples do not exist and were never excluded, or ""."""
         unknown, near = await self._unknown(sides, keys)
         what, like = f"object of {sides[0]}", "keys are relative to source.url"
         if samples and not unknown:
@@ -265,14 +263,15 @@ class Requests:
         self, sides: Sequence[str], keys: frozenset[str]
     ) -> tuple[set[str], list[str]]:
         """Returns the keys that were never excluded, and that no listing and no shard of these datasets
-        has; and listed keys near the first. No keys while a source is not listed, or with `partition`."""
+        has; and listed keys near the first unknown key. Returns no keys if a source is not listed yet, or
+        if `partition` is set."""
         work, datasets = self._cache.work, self._cache.config.datasets
         listings = [self._cache.listings[side] for side in sides if side in datasets]
         tables = [listing.table for listing in listings]
         is_listed = tables and all(table.completed and not table.damage for table in tables)
         if not is_listed or any(datasets[side].partition for side in sides if side in datasets):
             return set(), []
-        unknown = set(keys.difference(*map(work.excluded.of, sides)))
+        unknown = set(keys.difference(*map(work.excluded.excluded_from, sides)))
         for listing in listings:
             unknown -= await listing.run(partial(listing.table.has_keys, sorted(unknown)))
         unknown -= await asyncio.to_thread(work.cached_keys, sides, unknown) if unknown else set()
@@ -282,22 +281,26 @@ class Requests:
     async def _unknown_samples(
         self, sides: Sequence[str], key: str, samples: frozenset[str]
     ) -> tuple[set[str], list[str]]:
-        """Returns the samples that were never excluded, and that no shard has, if the object has no others;
-        and samples near the first."""
+        """Returns the samples that were never excluded and do not exist, and samples near the first. A
+        sample does not exist if no shard has it, and the object has no other samples."""
         work, datasets = self._cache.work, self._cache.config.datasets
-        excluded = [work.excluded.of(side) for side in sides]
-        unknown = {each for each in samples if not any(has(of, key, {each}) for of in excluded)}
+        excluded = [work.excluded.excluded_from(side) for side in sides]
+        unknown = {
+            each for each in samples if not any(is_excluded(x, key, {each}) for x in excluded)
+        }
         steps = [s for side in sides if side in datasets for s in datasets[side].transform or ()]
-        is_renamed = any(":" in step.name for step in steps)  # by a function of the user
-        held, has_no_others = await asyncio.to_thread(work.cached_samples, sides, key, is_renamed)
-        unknown = unknown - held if has_no_others else set()
-        names, like = sorted(held), min(unknown, default="")
+        is_renamed = any(
+            ":" in step.name for step in steps
+        )  # a function of the user may rename samples
+        cached, has_no_others = await asyncio.to_thread(work.cached_samples, sides, key, is_renamed)
+        unknown = unknown - cached if has_no_others else set()
+        names, like = sorted(cached), min(unknown, default="")
         at = bisect(names, like)
-        return unknown, [*other_forms(like) & held, *names[max(at - 1, 0) : at + 2]]
+        return unknown, [*other_forms(like) & cached, *names[max(at - 1, 0) : at + 2]]
 
     def _begin_exclusion(self, wanted: _Wanted) -> asyncio.Event:
-        """Begins to exclude keys or samples, unless that has begun. Returns an event that is set at the
-        end."""
+        """Starts to exclude keys or samples, unless this has started. Returns an event that is set when the
+        exclusion is durable and no new set has its shards."""
         if (known := self._excluding.get(wanted)) is not None:
             return known
         done, (dataset, keys, samples) = asyncio.Event(), wanted
@@ -313,12 +316,12 @@ class Requests:
         self._excluding[wanted] = done
         _log.info("keys excluded", dataset=dataset, keys=len(keys), samples=len(samples))
         excluded = tuple(sorted(keys)), tuple(sorted(samples))
-        self._cache.ask(ev.ExcludeAsked(next(self._names), dataset, *excluded), end)
+        self._cache.request(ev.ExcludeAsked(next(self._names), dataset, *excluded), end)
         return done
 
 
 def _mistake(request: protocol.Acquire) -> str:
-    """Returns the mistake in the numbers of a request, or "". The policy relies on valid numbers."""
+    """Returns a message if a number of the request is invalid, or "". The policy needs valid numbers."""
     place, streams, seed = request.place, request.streams, request.sampling_seed
     rank, ranks = request.local_rank, request.local_world_size
     if not (0 <= request.epoch < 1 << 63 and 0 <= rank < ranks <= _MOST):

@@ -1,6 +1,6 @@
-"""The configuration as the rules of the policy, and a check that the limit suffices.
+"""Turns the configuration into the rules of the policy, and checks that the limit suffices.
 
-An option that the policy follows has a field in Rules (policy/values.py) and a line in `rules_of`.
+Each option that the policy uses has a field in Rules (policy/values.py) and a line in `rules_of`.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from collections.abc import Mapping
 
 from cachecd.config import Config
 from cachecd.config.identity import directory_name, identity_of, split_of
-from cachecd.disk.filesystem import limit_bytes, total_bytes
+from cachecd.disk.filesystem import total_bytes
 from cachecd.errors import ConfigError
 from cachecd.policy import events as ev
 from cachecd.policy.fit import refuse_small_limit
 from cachecd.policy.values import Rules
-from cachecd.quantities import approximate_size
+from cachecd.quantities import Percent, approximate_size
 
 _BLOCK = 4096
 
 
 def rules_of(config: Config, limit: int, generations: Mapping[str, str]) -> tuple[Rules, ...]:
-    """Returns the rules of every dataset. `generations`: the configured generation of each."""
+    """Returns the rules of every dataset. `generations`: the name of each dataset's generation."""
     part = limit // len(config.datasets)
     return tuple(
         Rules(
@@ -45,7 +45,7 @@ def rules_of(config: Config, limit: int, generations: Mapping[str, str]) -> tupl
 def configured(
     config: Config, limit: int, generations: Mapping[str, str], boot: str, offline: bool
 ) -> ev.Configured:
-    """Returns the whole configuration, for the policy. `boot` makes the names of leases unique over
+    """Returns the event with the whole configuration. `boot` makes the names of leases unique over
     restarts."""
     rules, bounds = rules_of(config, limit, generations), config.sampler
     return ev.Configured(
@@ -54,22 +54,24 @@ def configured(
 
 
 def refuse_large_limit(config: Config, limit: int) -> None:
-    """ConfigError: the file system of cache.dir is too small for `cache.limit`. DiskError. A start only
-    warns (`CacheLoop`), so that a cache on a smaller disk still serves what it has."""
+    """ConfigError if the file system of cache.dir is too small for `cache.limit`. DiskError. A start only
+    warns (see `CacheLoop`), so that a cache on a smaller disk still serves its shards."""
     most = max(0, total_bytes(config.cache.dir) - config.cache.reserve_free)
     if limit > most:
         raise ConfigError(
             f"cache.limit: found {limit} bytes ({approximate_size(limit)}), expected at most {most} bytes "
-            f"({approximate_size(most)}): the file system of {config.cache.dir} less cache.reserve_free"
+            f"({approximate_size(most)}): the file system of {config.cache.dir} minus cache.reserve_free"
         )
 
 
 def resolve(
     config: Config, sizes: Mapping[str, int] | None = None
 ) -> tuple[int, tuple[Rules, ...]]:
-    """Returns `cache.limit` in bytes and the rules of every dataset. `sizes`: the bytes of the shards of
-    pinned datasets, where they are known. LimitTooSmallError, DiskError."""
-    limit = limit_bytes(config.cache.limit, config.cache.dir)
+    """Returns `cache.limit` in bytes, and the rules of every dataset. `sizes`: the bytes of all shards of
+    each pinned dataset, if they are known. LimitTooSmallError, DiskError."""
+    limit = config.cache.limit
+    if isinstance(limit, Percent):
+        limit = limit.of(total_bytes(config.cache.dir))
     names = {
         name: directory_name(identity_of(dataset)) for name, dataset in config.datasets.items()
     }

@@ -1,8 +1,8 @@
 """The control socket: a ZeroMQ ROUTER that turns frames into requests and replies into frames.
 
-A message that is no request is dropped and counted. A peer of another major version gets one clear reply.
-A reply may follow later than its request was read. A request that is repeated, the same in every byte, has
-no second effect: it gets the reply that it got, or the reply that is due.
+An invalid message is dropped and counted. A peer of another major version gets a reply that says so. A
+reply may be sent much later than its request was read. A request that is repeated, with the same bytes, has
+no second effect: it gets the first reply again, or the first reply as soon as it exists.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import zmq.asyncio
 
 from cachecd_client import protocol
 
-_REPLIES = 8192  # of 100 jobs of 8 ranks that wait, asking twice a second each: 5 s
+_REPLIES = 8192  # enough for 5 seconds, if 100 jobs of 8 ranks send a request twice a second
 _BYTES = 4 * protocol.MAX_MESSAGE_BYTES
 _log = structlog.get_logger("cachecd.server")
 
@@ -28,34 +28,32 @@ Answer = Callable[[protocol.Reply], None]
 
 
 class Answered:
-    """Replies by request. When there are too many, the oldest is forgotten.
-
-    A request is identified by all its bytes: two clients that chose the same id sent two requests.
-    """
+    """The latest replies, by the bytes of their requests. Two clients may choose the same id, but other
+    bytes of their requests differ."""
 
     def __init__(self) -> None:
         self._replies: OrderedDict[bytes, protocol.Reply] = OrderedDict()
         self._bytes = 0
 
     def find(self, request: bytes) -> protocol.Reply | None:
-        """Returns the reply to this request; None if it was never answered, or too long ago."""
+        """Returns the reply to a request, or None if there was no reply or it was dropped since."""
         return self._replies.get(request)
 
     def keep(self, request: bytes, reply: protocol.Reply) -> None:
-        """Keeps the first reply to a request."""
+        """Keeps the reply to a request. Drops the oldest replies if there are too many."""
         self._replies[request] = reply
         self._bytes += len(request)
         while len(self._replies) > _REPLIES or self._bytes > _BYTES:
-            forgotten, _ = self._replies.popitem(last=False)
-            self._bytes -= len(forgotten)
+            oldest, _ = self._replies.popitem(last=False)
+            self._bytes -= len(oldest)
 
 
 class Server:
-    """Hands each request to `handle`, in order of arrival. `handle` calls the given function with the
-    reply, once, then or later, on the event loop."""
+    """Passes each request to `handle`, in order of arrival. `handle` calls the given function once with the
+    reply, now or later, on the event loop."""
 
     def __init__(self, endpoint: str, handle: Callable[[protocol.Request, Answer], None]) -> None:
-        """Binds at once; zmq.ZMQError if the endpoint cannot be bound."""
+        """Binds the socket at once. zmq.ZMQError if this fails."""
         self._handle = handle
         self._answered = Answered()
         self._due: dict[
@@ -65,7 +63,7 @@ class Server:
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 0)
-        # ZeroMQ itself cuts off a peer that sends more.
+        # ZeroMQ disconnects a peer that sends a larger message.
         self._socket.setsockopt(zmq.MAXMSGSIZE, protocol.MAX_MESSAGE_BYTES)
         try:
             self._socket.bind(endpoint)
@@ -81,21 +79,21 @@ class Server:
                 if not self._read(frames):
                     self.dropped += 1
             except Exception as error:
-                # No message, whatever its content, may stop the replies to others.
+                # A message must not stop the replies to other peers, whatever its content is.
                 self.dropped += 1
                 _log.warning("message dropped", why=repr(error))
-            # A waiting message is received without a pause; a peer that sends without end must not stop
-            # the rest of the daemon.
+            # If messages are queued, recv_multipart does not pause. A peer that sends without end must not
+            # stop the rest of the daemon.
             await asyncio.sleep(0)
 
     def _read(self, frames: list[bytes]) -> bool:
-        """Handles a message. False if it is no request."""
+        """Handles a message. Returns False if it is invalid."""
         if len(frames) < 3 or frames[1] != b"":
             return False
         major = protocol.major_of(frames[2])
         if major is None:
             return False
-        if major != protocol.MAJOR:  # nothing but the first frame can be known
+        if major != protocol.MAJOR:  # only the first frame has the same meaning in all versions
             message = (
                 f"this daemon speaks protocol {protocol.MAJOR}, the client speaks {major}: "
                 "install cachecd and cachecd-client of the same version"
@@ -130,14 +128,14 @@ class Server:
         try:
             self._handle(request, answer)
         except Exception:
-            # No request may end the daemon that others depend on.
+            # A request must not end the daemon, because other clients need it.
             _log.exception("request failed", request=type(request).__name__)
             if (peer := self._due.pop(sent, None)) is not None:
                 message = "internal error; see the daemon's log"
                 self._send(peer, protocol.Refused(request.id, "bad-request", message))
 
     def _send(self, peer: bytes, reply: protocol.Reply) -> None:
-        """Sends a reply. A peer that does not read must not delay the others."""
+        """Sends a reply. Does not wait for a peer that does not read."""
         frames = [peer, b"", *protocol.encode(reply)]
         sending = self._socket.send_multipart(frames, flags=zmq.NOBLOCK)
         if isinstance(sending, asyncio.Future):
@@ -149,7 +147,7 @@ class Server:
             _log.warning("reply dropped", why=repr(error))
 
     def _request(self, sent: bytes) -> protocol.Request | protocol.Refused | None:
-        """Returns the request in `sent`, or the reason to refuse it; None if it has no id."""
+        """Returns the request in `sent`, or the reply that refuses it; None if it has no id."""
         body = _body(sent)
         if body is None:
             return None
@@ -160,14 +158,14 @@ class Server:
             return protocol.Refused(id, "bad-request", str(error))
         for field in dataclasses.fields(request):
             name, value = field.name, getattr(request, field.name)
-            keys = name in ("keys", "samples")
-            most = protocol.MAX_KEY if keys else protocol.MAX_TEXT
-            for text in value if keys else [value] if isinstance(value, str) else ():
+            is_keys = name in ("keys", "samples")
+            most = protocol.MAX_KEY if is_keys else protocol.MAX_TEXT
+            for text in value if is_keys else [value] if isinstance(value, str) else ():
                 if len(text) > most:
                     why = f"{name}: {len(text)} characters, expected at most {most}"
                     return protocol.Refused(id, "bad-request", why)
-                # Names of objects need not be Unicode.
-                if not keys and _is_not_unicode(text):
+                # The key of an object need not be Unicode.
+                if not is_keys and any("\ud800" <= char <= "\udfff" for char in text):
                     return protocol.Refused(id, "bad-request", f"{name}: found a lone surrogate")
         return request
 
@@ -177,17 +175,8 @@ class Server:
         self._context.term()
 
 
-def _is_not_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
-
-
 def _body(text: bytes) -> dict[str, Any] | None:
-    """Returns the fields of the request in `text`, which has an id; None if it is not a request of any
-    version."""
+    """Returns the fields of the request in `text`, or None if it is not JSON with an id."""
     try:
         body = json.loads(text)
     except (ValueError, RecursionError):

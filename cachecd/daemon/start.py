@@ -1,5 +1,5 @@
-"""A start: opens the directories that the configuration names, and reports the content of cache.dir as
-events."""
+"""Starts a cache: opens the directories of the configured generations, and reports the content of cache.dir
+as events."""
 
 from __future__ import annotations
 
@@ -48,19 +48,17 @@ from cachecd_client.protocol import decode_manifest
 
 _log = structlog.get_logger("cachecd.daemon")
 _COPY = re.compile(r"-([0-9]+)$")
-# Files that are no shards and no listings may grow by this much between two measurements.
-SLACK = 256 << 10
-_PIECE = 4096  # files that are looked at without a pause
-# Left for leases and small files, on a file system that has enough of them.
-_INODES_KEPT = 256
+SLACK = 256 << 10  # bytes by which small files may grow between two measurements
+_PIECE = 4096  # files that are measured without a pause
+_INODES_KEPT = 256  # for leases and small files, or less on a small file system
 
 
 @dataclass(slots=True)
 class Start:
-    """The result of a start. `fetched`: bytes of egress.json; None if the file is damaged and limits
-    nothing. `events`: for the policy, in their order, up to Started. `boot` makes the names of leases
-    unique over restarts. `damaged`: why a generation cannot be read. `foreign`: the bytes that the daemon
-    did not write, in `shards/` and in directories of others."""
+    """The result of a start. `fetched`: the bytes in egress.json; None if the file is damaged and no
+    egress_limit is set. `events`: the events for the policy, up to Started. `boot` makes the names of
+    leases unique over restarts. `damaged`: why a generation cannot be read. `foreign`: the bytes of files
+    that the daemon did not write, in `shards/` and in unknown directories."""
 
     layout: Layout
     work: DiskWork
@@ -87,8 +85,9 @@ class Start:
 
 
 def known_sizes(config: Config, started: Start) -> dict[str, int]:
-    """Returns the bytes of the shards of pinned datasets that were listed before: as measured if at least
-    half of the units are cached, else as listed if records are objects as they are."""
+    """Returns the bytes of all shards of each pinned dataset that was listed before. If at least half of
+    the units are cached, the bytes are estimated from the shards. Otherwise they are computed from the
+    listing, if records are unchanged objects."""
     sizes = {}
     shards = {
         each.generation: [shard.facts for shard in each.shards if shard.status == "live"]
@@ -101,10 +100,9 @@ def known_sizes(config: Config, started: Start) -> dict[str, int]:
             continue
         live = sum(facts.allocated for facts in shards[generation])
         ended = sum(facts.ended for facts in shards[generation])
-        as_they_are = dataset.source.format == "files" and not dataset.source.join
         if 2 * ended >= len(table) > 0:
             sizes[name] = set_size(0, len(table), live, ended)
-        elif as_they_are and not dataset.transform:
+        elif dataset.source.format == "files" and not (dataset.source.join or dataset.transform):
             sizes[name] = set_size(table.num_bytes, len(table))
     return sizes
 
@@ -115,12 +113,11 @@ async def start(
     offline: bool = False,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Start:
-    """Opens cache.dir. Removes the remains of killed processes. The caller owns the directory. `progress`
-    is called repeatedly, in another thread, while sidecars are read; an error that it raises stops the
-    start.
+    """Opens cache.dir, which the caller owns. Removes files that killed processes left. `progress` is
+    called repeatedly, in another thread, while sidecars are read; an error that it raises stops the start.
 
-    DiskError: the disk refuses to read; otherwise the start would consider sound shards lost. DamagedError:
-    a necessary file is damaged.
+    DamagedError: a necessary file is damaged. DiskError: the disk refuses to read. The start fails then,
+    because sound shards would seem lost.
     """
     layout = Layout(config.cache.dir)
     for folder in (layout.leases, layout.datasets):
@@ -144,13 +141,13 @@ async def start(
 
 
 async def _open(started: Start, config: Config, name: str, dataset: DatasetConfig) -> None:
-    """Opens or makes the directory of a configured generation. If generation.json or the listing is
+    """Opens or creates the directory of a configured generation. If generation.json or the listing is
     damaged, the generation gets another directory."""
     identity = identity_of(dataset)
     copies = [
         int(match[1]) if (match := _COPY.search(directory)) else 1
-        for of, directory in started.layout.generations()
-        if of == name and directory.partition("-")[0] == directory_name(identity)
+        for owner, directory in started.layout.generations()
+        if owner == name and directory.partition("-")[0] == directory_name(identity)
     ]
     copy = max(copies, default=1)
     while True:
@@ -176,7 +173,7 @@ async def _open(started: Start, config: Config, name: str, dataset: DatasetConfi
 
 
 def _make_generation(layout: GenerationLayout) -> None:
-    """DamagedError: something else has one of the names. DiskError."""
+    """DamagedError if a path exists and has another type. DiskError."""
     with filesystem.refusing(f"cannot make {layout.root}"):
         try:
             layout.shards.mkdir(parents=True, exist_ok=True)
@@ -188,14 +185,14 @@ def _make_generation(layout: GenerationLayout) -> None:
 
 
 def _known(layout: GenerationLayout) -> GenerationFile | None:
-    """Reads generation.json. Returns None if the directory has neither that file nor a shard. DamagedError:
-    the shards of the directory cannot be used. DiskError."""
+    """Reads generation.json. Returns None if the directory has neither this file nor a shard. DamagedError:
+    the shards in the directory cannot be used. DiskError."""
     known = read_generation(layout.identity)
     if known is None and layout.shards.is_dir() and any(file for _, file, _ in shard_files(layout)):
         raise DamagedError(f"{layout.identity} is missing")
     if known is not None and (version := known.identity.get("version", 1)) != VERSION:
         raise DamagedError(
-            f"{layout.root} was made by version {version} of the rules, expected {VERSION}"
+            f"{layout.root} was written by version {version} of the rules, expected {VERSION}"
         )
     return known
 
@@ -204,7 +201,7 @@ def _take_stock(
     started: Start, event: ev.Configured, reserve_free: int, progress: Callable[[str], None]
 ) -> None:
     """Reads leases and shards. Fills `events`."""
-    held = _find_leases(started.layout)
+    leases_found = _find_leases(started.layout)
     started.events.append(event)
     for dataset, name in started.layout.generations():
         generation, layout = GenerationId(dataset, name), started.layout.generation(dataset, name)
@@ -214,8 +211,10 @@ def _take_stock(
             known = _known(layout)
         except DamagedError as error:
             why = started.damaged[generation] = str(error)
-            _log.error("generation cannot be read: its shards make room", dataset=dataset, why=why)
-            known = _in_place_of(started, generation, held)
+            _log.error(
+                "generation cannot be read: its shards are deleted first", dataset=dataset, why=why
+            )
+            known = _substitute(started, generation, leases_found)
         if known is None or known.shape is None:
             started.foreign += sum(size for *_, size in shard_files(layout))
         if known is not None:
@@ -223,12 +222,12 @@ def _take_stock(
             if known.schema is not None:
                 started.work.schemas[generation] = json.loads(known.schema)
     newest_first = sorted(started.generations.items(), key=lambda each: each[1].made, reverse=True)
+    leased = [each.lease for each in leases_found]
     for generation, known in newest_first:
-        leased = [one.lease for one in held]
         started.events.append(_inspect(started, generation, known, leased, progress))
         if started.configured.get(generation.dataset) == generation:
             started.events.append(started.listings[generation.dataset].listed(generation))
-    started.events += held
+    started.events += leases_found
     started.foreign += sum(foreign_directories(started.layout))
     measured = measure(started.layout, started.fetched or 0, reserve_free, started.foreign)
     started.events.append(measured)
@@ -238,26 +237,27 @@ def _take_stock(
     started.events.append(ev.Started())
 
 
-def _in_place_of(
-    started: Start, generation: GenerationId, held: list[ev.LeaseFound]
+def _substitute(
+    started: Start, generation: GenerationId, leases_found: list[ev.LeaseFound]
 ) -> GenerationFile:
-    """Returns what stands for a generation.json that cannot be read. The shards need a place in the table;
-    S counts only for the leases that name them."""
+    """Returns a substitute for a generation.json that cannot be read. The shard table needs a shape. Its S
+    matters only for the leases that name shards of the generation."""
     configured = started.configured.get(generation.dataset)
     identity: Mapping[str, Any] = {}
     if configured and configured.name.partition("-")[0] == generation.name.partition("-")[0]:
         known = read_generation(started.layout.generation(*configured).identity)
         identity = known.identity if known is not None else {}
-    leases = {(one.lease.dataset, one.lease.generation): one.lease for one in held}
-    streams = leases[generation].streams if generation in leases else 1
-    return GenerationFile(identity, -math.inf, 0, 0, Shape(streams, 1, 1, 1, 0))
+    streams = {
+        (each.lease.dataset, each.lease.generation): each.lease.streams for each in leases_found
+    }
+    return GenerationFile(identity, -math.inf, 0, 0, Shape(streams.get(generation, 1), 1, 1, 1, 0))
 
 
 def _inspect(
     started: Start,
     generation: GenerationId,
     known: GenerationFile,
-    held: list[Lease],
+    leases: list[Lease],
     progress: Callable[[str], None],
 ) -> ev.GenerationFound:
     layout, split = started.layout.generation(*generation), split_of(known.identity)
@@ -272,8 +272,8 @@ def _inspect(
     figures = _figures(started.layout, generation.dataset) if is_configured else {}
     if known.shape is None:
         return ev.GenerationFound(generation, split, figures=figures)
-    leased = {name for lease in held for name in _names(lease, generation)}
-    excluded = started.work.excluded.of(generation.dataset)
+    leased = {name for lease in leases for name in _names(lease, generation)}
+    excluded = started.work.excluded.excluded_from(generation.dataset)
 
     def read(count: int) -> None:
         name = generation.dataset
@@ -281,7 +281,7 @@ def _inspect(
 
     inventory = take_inventory(layout, known.shape, state, leased, excluded, read)
     started.foreign += inventory.foreign
-    # The heads of a generation that cannot be read stay as they are, for a person who restores the file.
+    # If generation.json is damaged, state.json keeps its heads, because a person may restore the file.
     kept = replace(inventory, heads=state.heads) if damaged else inventory
     started.work.states[generation] = remove_leftovers(layout, kept, state)
     return ev.GenerationFound(
@@ -297,7 +297,7 @@ def _inspect(
 
 
 def _figures(layout: Layout, dataset: str) -> Figures:
-    """The stored figures of a dataset's rotation. Without them, rotation only begins more slowly."""
+    """Returns the stored figures of a dataset's rotation. Without them, rotation begins more slowly."""
     try:
         figures = read_figures(layout.rotation(dataset))
     except DamagedError as error:
@@ -321,8 +321,8 @@ def _names(lease: Lease, generation: GenerationId) -> list[tuple[int, int]]:
 
 
 def _find_leases(layout: Layout) -> list[ev.LeaseFound]:
-    """Returns the leases on disk. A damaged manifest that nobody holds is removed. DamagedError: a process
-    holds one, and the shards that it reads are unknown."""
+    """Returns the leases on disk. Removes a damaged manifest if no process holds it. DamagedError: a
+    process holds a damaged manifest, so the shards that it reads are unknown."""
     events = []
     for each in leases.find_manifests(layout):
         try:
@@ -343,9 +343,8 @@ def _find_leases(layout: Layout) -> list[ev.LeaseFound]:
 
 
 def measure(layout: Layout, fetched: int, reserve_free: int, foreign: int) -> ev.Measured:
-    """Measures everything under cache.dir but shards, and the room of the file system, without
-    `reserve_free`. `foreign`: the bytes in directories that are not the daemon's, and in `shards/` of what
-    are no shards. DiskError."""
+    """Measures everything under cache.dir except shards, and the free space of the file system beyond
+    `reserve_free`. `foreign`: see Start; it is added. DiskError."""
     with filesystem.refusing(f"cannot measure {layout.root}"):
         other = foreign + sum(map(_flat, layout.directories()))
         other += sum(block_bytes(layout.generation(*name).shards) for name in layout.generations())
@@ -356,7 +355,7 @@ def measure(layout: Layout, fetched: int, reserve_free: int, foreign: int) -> ev
 
 
 def _flat(folder: Path) -> int:
-    """Returns the bytes of a directory and of the files in it."""
+    """Returns the allocated bytes of a directory and of the files in it, without subdirectories."""
     with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
         files = [entry for entry in entries if not entry.is_dir(follow_symlinks=False)]
         return block_bytes(folder) + sum(map(block_bytes, files))
@@ -364,8 +363,8 @@ def _flat(folder: Path) -> int:
 
 
 async def weigh_foreign(layout: Layout, known: Mapping[GenerationId, Generation]) -> int:
-    """Returns the bytes below cache.dir that neither `measure` nor the policy counts. In pieces, so that a
-    stop need not wait. `known`: the generations of the policy. DiskError."""
+    """Returns the bytes under cache.dir that neither `measure` nor the policy counts. It works in pieces,
+    so that a stop need not wait. `known`: the generations of the policy. DiskError."""
     weighed = 0
     pieces = foreign_directories(layout)
     while sizes := await asyncio.to_thread(list, islice(pieces, _PIECE)):

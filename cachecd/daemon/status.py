@@ -1,5 +1,5 @@
-"""The status document: what `cachecd status --json` prints and `Cache.status()` returns. It reads no file:
-what is on disk was seen by the last probe."""
+"""The status document, which `cachecd status --json` prints and `Cache.status()` returns. It reads no file:
+the state of the disk is known from the last probe."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from cachecd.policy.shard_table import Status as ShardStatus
 from cachecd.policy.values import GenerationId, split_change
 from cachecd.quantities import approximate_size
 
-_MOST_REASONS = 100  # each may name a class, and there may be as many as objects
+_MOST_REASONS = 100  # a reason may name a class, so there may be a reason for each object
 
 
 @dataclass(frozen=True, slots=True)
 class CacheStatus:
-    """The cache directory, in bytes. `stopped`: why the disk stops ingest. `resting`: why nothing is
-    fetched although there may be room."""
+    """The cache directory, in bytes. `stopped`: why the disk stops fetching. `resting`: why nothing is
+    fetched although there may be space."""
 
     limit: int
     used: int
@@ -44,7 +44,7 @@ class CacheStatus:
 
 @dataclass(frozen=True, slots=True)
 class SkippedReason:
-    """Units and single records that are skipped for one reason."""
+    """The numbers of units and of single records that are skipped for one kind of reason."""
 
     units: int
     records: int
@@ -53,7 +53,7 @@ class SkippedReason:
 
 @dataclass(frozen=True, slots=True)
 class SkippedStatus:
-    """What is skipped, with the most frequent `reasons`."""
+    """Skipped units and single records, with the most frequent `reasons`."""
 
     units: int
     records: int
@@ -73,7 +73,7 @@ class OlderStatus:
 
 @dataclass(frozen=True, slots=True)
 class ListingStatus:
-    """The last listing. `ended_ago_s`: seconds since its end; None if none has ended since the start."""
+    """The last listing. `ended_ago_s`: seconds since it ended; None if no listing ended since the start."""
 
     objects: int
     ended_ago_s: float | None
@@ -84,7 +84,7 @@ class ListingStatus:
 
 @dataclass(frozen=True, slots=True)
 class SeenDataset:
-    """What the daemon sees of a dataset, and the policy does not: see DatasetStatus."""
+    """The fields of DatasetStatus that the daemon knows, and the policy does not."""
 
     source_id: str
     bytes_per_second: int
@@ -133,8 +133,8 @@ class DatasetStatus(SeenDataset):
 
 @dataclass(frozen=True, slots=True)
 class LeaseStatus:
-    """A lease. `held`: a process locked its manifest at the last probe; `age_s` is as of that probe too.
-    `retired_bytes`: the bytes that make room when the lease ends."""
+    """A lease. `held`: a process locked its manifest at the last probe. `retired_bytes`: the bytes that are
+    freed when the lease ends."""
 
     lease: str
     dataset: str
@@ -152,7 +152,7 @@ class LeaseStatus:
 
 @dataclass(frozen=True, slots=True)
 class DaemonStatus:
-    """The process."""
+    """The daemon's process."""
 
     pid: int
     uptime_s: float
@@ -162,7 +162,7 @@ class DaemonStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The status document: the only source of its figures. `complaints`: what fails now."""
+    """The status document. `complaints`: the present failures, by subject."""
 
     cache: CacheStatus
     datasets: dict[str, DatasetStatus]
@@ -185,8 +185,8 @@ def status_of(
     sampler: ExecutorStatus,
     daemon: DaemonStatus,
 ) -> Status:
-    """Returns the status document. `cache`: the last three fields of CacheStatus. `probed`: the leases as
-    they were at the last probe."""
+    """Returns the status document. `cache`: the last three fields of CacheStatus. `probed`: the last probe
+    of each lease."""
     room = policy.room
     others = [each for each in room.others if each.id.dataset not in policy.datasets]
     return Status(
@@ -215,16 +215,15 @@ def status_of(
 
 
 def skipped_status(state: State | None) -> SkippedStatus:
-    """Returns what is skipped of a generation. `state`: what state.json has."""
-    skipped = sorted(
-        (state or State()).skipped.values(), key=lambda each: -(each.units + each.records)
-    )
+    """Returns the skipped units and records of a generation. `state`: the content of state.json."""
+    skips = list(state.skipped.values()) if state else []
+    skips.sort(key=lambda each: -(each.units + each.records))
     return SkippedStatus(
-        sum(each.units for each in skipped),
-        sum(each.records for each in skipped),
+        sum(each.units for each in skips),
+        sum(each.records for each in skips),
         {
             each.reason: SkippedReason(each.units, each.records, list(each.examples))
-            for each in skipped[:_MOST_REASONS]
+            for each in skips[:_MOST_REASONS]
         },
     )
 
@@ -272,16 +271,15 @@ def _dataset(
 
 
 def epoch_of(policy: Policy, dataset: Dataset) -> str:
-    """Returns a sentence: how much of the source an epoch has. "" until `grow.first` is cached and the
-    source is listed."""
+    """Returns a sentence that says how much of the source an epoch reads. "" for a pinned dataset, and
+    until `grow.first` is cached and the source is listed."""
     gen, share = dataset.generation, policy.room.share(dataset)
     records, live = gen.table.select().records, gen.table.live_bytes
-    if dataset.rules.pin or not gen.source_records:
+    is_ready = gen.is_whole or live >= policy.room.first(dataset)
+    if dataset.rules.pin or not gen.source_records or not is_ready:
         return ""
-    if live < policy.room.first(dataset) and not gen.is_whole:
-        return ""
-    held = records if gen.is_whole else max(0, share - 2 * gen.footprint) * records / live
-    return describe_epoch(share, held, gen.source_records, dataset.rules.refresh)
+    in_set = records if gen.is_whole else max(0, share - 2 * gen.footprint) * records / live
+    return describe_epoch(share, in_set, gen.source_records, dataset.rules.refresh)
 
 
 def _older(gen: Generation) -> OlderStatus:
@@ -290,7 +288,7 @@ def _older(gen: Generation) -> OlderStatus:
 
 
 def stale_values(dataset: DatasetConfig, shard_size: int, known: GenerationFile) -> list[str]:
-    """The values of the YAML that count from the next generation on."""
+    """Returns the values of the YAML that have no effect before the next generation."""
     values = [
         ("seed", dataset.seed, known.seed),
         ("cache.shard_size", shard_size, known.shard_size),
@@ -323,13 +321,13 @@ def _lease(policy: Policy, state: LeaseState, probed: Probe | None) -> LeaseStat
 
 
 def _held_back(dataset: Dataset) -> str:
-    """Why older shards are not leased, or ""."""
+    """Returns why older shards are not leased, or ""."""
     split = dataset.rules.split
-    other = [each for each in dataset.older if each.split != split and not each.damaged]
-    size = sum(each.table.total for each in other)
+    others = [each for each in dataset.older if each.split != split and not each.damaged]
+    size = sum(each.table.total for each in others)
     if not size:
         return ""
-    change = split_change(other[0].split, dataset.rules.split)
+    change = split_change(others[0].split, split)
     return (
         f"datasets.{dataset.rules.name}: {change}. Shards cached before are not leased, because they may "
         f"contain records that are now held out. {approximate_size(size)} will be replaced."
@@ -337,15 +335,15 @@ def _held_back(dataset: Dataset) -> str:
 
 
 def ingest_stops(policy: Policy) -> str:
-    """Returns why records that could be fetched are not, though no try failed: the file system has no room,
-    or the egress limit is reached. Otherwise returns ""."""
+    """Returns why nothing is fetched although no request failed, or "": the file system is full, or the
+    egress limit is reached."""
     is_whole = all(each.generation.is_whole for each in policy.datasets.values())
     return "" if is_whole else _crowded(policy) or policy.restraint.spent
 
 
 def _crowded(policy: Policy) -> str:
-    """Returns a message if a dataset has records to fetch and room under the limit, but other programs have
-    filled the file system."""
+    """Returns a message if a dataset could fetch records under the limit, but other programs have filled
+    the file system. Otherwise returns ""."""
     room = policy.room
     for dataset in policy.datasets.values():
         gen, needed = dataset.generation, dataset.generation.footprint + room.kept

@@ -1,4 +1,4 @@
-"""The trainer that `cachecd run` starts beside the daemon: how it is stopped, and its exit code."""
+"""Runs the trainer of `cachecd run ... -- TRAINER`, stops it, and returns its exit code."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from typing import Any
 
 import structlog
 
-GRACE = 10.0  # seconds after Ctrl-C for a trainer to save what it has and end
-_MOMENT = 0.5  # seconds after Ctrl-C in which most trainers end: the log does not say that it waits
-_KILLED_AFTER = 3.0  # seconds after SIGTERM, once a second signal has come
+GRACE = 10.0  # seconds after Ctrl-C in which a trainer may save its state and end
+_MOMENT = (
+    0.5  # seconds after Ctrl-C until the log says that the daemon waits: most trainers end sooner
+)
+_KILLED_AFTER = 3.0  # seconds from SIGTERM to SIGKILL, after a second signal
 
 _log = structlog.get_logger("cachecd.daemon")
 
 
 class Stop:
-    """Whether the daemon must end, whether Ctrl-C was the reason, and whether the request was repeated."""
+    """The request that the daemon ends. `repeated`: it was sent twice. `interrupted`: by Ctrl-C."""
 
     def __init__(self) -> None:
         self.requested = asyncio.Event()
@@ -27,11 +29,11 @@ class Stop:
         self.interrupted = False
 
     def request(self) -> None:
-        """The daemon must end, because of SIGTERM or for its own reason."""
+        """Requests the end: after SIGTERM, or for a reason of the daemon."""
         (self.repeated if self.requested.is_set() else self.requested).set()
 
     def interrupt(self) -> None:
-        """Ctrl-C. The terminal has sent it to the trainer too."""
+        """Requests the end after Ctrl-C. The terminal has sent SIGINT to the trainer too."""
         self.interrupted = self.interrupted or not self.requested.is_set()
         self.request()
 
@@ -42,10 +44,10 @@ async def run_trainer(
     """Runs the trainer with $CACHECD_ENDPOINT set. Returns its exit code, or 128 plus the number of the
     signal that ended it.
 
-    A stop is passed on as SIGTERM: at once, or `grace` seconds after Ctrl-C. A repeated request ends the
-    trainer: SIGTERM, and soon after SIGKILL.
+    After a request to stop, the trainer gets SIGTERM: at once, or `grace` seconds after Ctrl-C. After a
+    second request, it gets SIGTERM at once, and SIGKILL 3 seconds later.
     """
-    if stop.requested.is_set():  # before it was begun
+    if stop.requested.is_set():  # before the trainer was started
         return 128 + (signal.SIGINT if stop.interrupted else signal.SIGTERM)
     environ = {**os.environ, "CACHECD_ENDPOINT": endpoint}
     try:
@@ -71,7 +73,7 @@ async def run_trainer(
         with contextlib.suppress(ProcessLookupError):
             trainer.kill()
     code = await ended
-    return 128 - code if code < 0 else code  # as a shell says "killed by signal"
+    return 128 - code if code < 0 else code  # a shell reports a signal in this way
 
 
 async def _until(

@@ -1,7 +1,7 @@
-"""Streams in workers: gives them units, grants and `until`, and turns their reports into events.
+"""Sends units, grants and `until` to the streams in workers, and turns their reports into events.
 
-A worker asks for units; a page is read from the listing in the listing's thread. Each stream has an outbox,
-because its first message needs a look into the listing.
+When a worker requests units, the daemon reads a page from the listing, in the listing's thread. Each stream
+has an outbox, because Open can be sent only after its units are read from the listing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from cachecd.sampler.messages import (
 )
 
 _log = structlog.get_logger("cachecd.daemon")
-_RETRY = 1.0  # seconds until a read of the listing that the disk refused is repeated
+_RETRY = 1.0  # seconds until the daemon repeats a read of the listing that the disk refused
 
 Result = TypeVar("Result")
 UnitsOrNone = tuple[Unit | None, ...]
@@ -49,7 +49,8 @@ UnitsOrNone = tuple[Unit | None, ...]
 
 @dataclass(slots=True)
 class FedGeneration:
-    """A configured generation whose streams may be fed. `schema` is set once it is known."""
+    """A configured generation, whose streams get units. `schema` is None until it is known. `describing`:
+    the stream whose first record decides the schema; the other streams wait for it."""
 
     id: GenerationId
     layout: GenerationLayout
@@ -57,15 +58,14 @@ class FedGeneration:
     schema: dict[str, Any] | None = None
     shape: Shape | None = None
     describing: StreamId | None = None
-    """The stream that finds the schema; the others wait for it."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(frozen=True, slots=True)
 class OneShard:
-    """A stream that ends with one shard, of the units or parts of units that `read` returns from the
-    listing. A shard without a record is removed. `parts`, `remade`: as of Open. `report` makes an
-    event of the end, in the thread of writes; None: the end is reported as of any stream."""
+    """A stream that makes one shard. `read` reads its units, or parts of units, from the listing. A shard
+    without a record is removed. `parts` and `remade`: see Open. `report` turns the last report of the
+    worker into an event, in the thread of writes. None: the stream is reported like any other stream."""
 
     grant: Grant
     read: Callable[[], Awaitable[UnitsOrNone]]
@@ -76,8 +76,9 @@ class OneShard:
 
 @dataclass(eq=False, slots=True)
 class _Stream:
-    """One stream from Open to Close. `place`: the place after the last unit that was sent. `more`: the
-    worker's knowledge of the units after it. `fetched`: bytes that were counted."""
+    """One stream from Open to Close. `place`: the place after the last unit that was sent. `more`: what the
+    worker knows about later units. `reading`: a page is being read. `woken`: the listing has grown since
+    that read began. `fetched`: the bytes that were counted."""
 
     id: StreamId
     place: Place = (0, 0)
@@ -91,8 +92,8 @@ class _Stream:
 
 
 class WorkerStreams:
-    """`record` does a job in the thread of writes, and delivers its events: so the reports of a stream
-    become events in order. `described` stores a schema; `fetched` counts bytes of a dataset."""
+    """`record` does a job in the thread of writes, and delivers its events, so that the reports of a stream
+    become events in order. `described` stores a schema. `fetched` counts bytes by dataset."""
 
     def __init__(
         self,
@@ -108,20 +109,20 @@ class WorkerStreams:
         self._record, self._described, self._fetched = record, described, fetched
         self._streams: dict[StreamId, _Stream] = {}
         self._sealed: dict[StreamId, set[int]] = {}
-        # By Close that is not answered: whether the policy waits for the answer.
+        # For each Close without a Closed: whether the policy waits for StreamClosed.
         self._closes: dict[StreamId, list[bool]] = {}
 
     # --- commands
 
     def open(self, command: do.OpenStream) -> None:
-        """Opens a stream. A stream that is open begins again."""
+        """Opens a stream. A stream that is open starts again at the cursor."""
         if command.stream in self._streams:
-            self._close(command.stream, awaited=False)
+            self.close(command.stream)
         stream = _Stream(command.stream, (command.cursor.block, command.cursor.place))
         self._begin(stream, command)
 
     def make(self, only: OneShard) -> None:
-        """Opens a stream that ends with one shard."""
+        """Opens a stream that makes one shard."""
         name = only.grant.stream
         self._begin(_Stream(name, more="end", only=only), do.OpenStream(name, Cursor(), Cursor(1)))
 
@@ -130,25 +131,27 @@ class WorkerStreams:
         self._start(stream, self._open(stream, command))
 
     def send(self, command: do.SetUntil | do.GrantShard) -> None:
-        """Makes an open stream continue."""
+        """Sends a command to an open stream. A command to a stream that failed is dropped."""
         if (stream := self._streams.get(command.stream)) is None:
-            return  # it failed, and the policy gets that event
-        match command:
-            case do.SetUntil(name, until):
-                self._send(stream, Until(name, until))
-            case do.GrantShard(name, number):
-                self._send(stream, Grant(name, number))
+            return
+        message = Grant(*command) if isinstance(command, do.GrantShard) else Until(*command)
+        if stream.opened:
+            self._executor.send(message)
+        else:
+            stream.outbox.append(message)
 
-    def close(self, command: do.CloseStream) -> None:
-        """Takes a stream from its worker."""
-        self._close(command.stream, awaited=True)
+    def close(self, name: StreamId, *, is_awaited: bool = False) -> None:
+        """Takes a stream from its worker. `is_awaited`: the policy waits for StreamClosed."""
+        self._closes.setdefault(name, []).append(is_awaited)
+        self._forget(name)
+        self._executor.send(Close(name))
 
     def published(self, stream: StreamId, number: int) -> None:
-        """A shard of a stream is published."""
+        """Notes that a sealed shard is published."""
         self._sealed.get(stream, set()).discard(number)
 
     def wake(self, name: GenerationId) -> None:
-        """The listing has continued: waiting streams get more units."""
+        """Sends new units to the waiting streams. The listing calls this when it has grown."""
         for stream in list(self._streams.values()):
             if generation_of(stream.id) != name:
                 continue
@@ -157,12 +160,12 @@ class WorkerStreams:
                 self._feed(stream)
 
     def finish(self) -> None:
-        """Sends nothing any more."""
+        """Ends all streams. Nothing is sent afterwards."""
         self._streams.clear()
 
     # --- reports
 
-    def heard(self, message: FromStream) -> None:
+    def handle(self, message: FromStream) -> None:
         """Handles a report of a worker."""
         name = message.stream
         stream = self._streams.get(name)
@@ -171,20 +174,23 @@ class WorkerStreams:
                 if stream is not None and stream.opened and stream.more == "listed":
                     self._feed(stream)
             case Described(schema=schema):
-                self._learn(name, schema)
+                generation = self.generations[generation_of(name)]
+                if generation.schema is None:
+                    generation.schema = schema
+                    self._described(generation.id, schema)
+                    self._end_describing(name)
             case Working(number=number, fetched_bytes=fetched, half=half):
                 self._count(stream, fetched)
                 if half:
                     self._record(lambda: [ev.HalfFull(name, number)])
             case Sealed():
-                self._sealed_one(stream, message)
+                self._seal(stream, message)
             case Closed():
                 self._closed(name)
             case Failed():
                 self._failed(stream, message)
 
     def _closed(self, name: StreamId) -> None:
-        """A worker has closed a stream, and reports nothing more about it."""
         if not self._closes[name].pop(0):
             return
         sealed = self._sealed.pop(name, set())
@@ -196,59 +202,46 @@ class WorkerStreams:
         self._record(end)
 
     def _count(self, stream: _Stream | None, fetched: int) -> None:
-        """Counts fetched bytes; `fetched`: of the stream since it was opened."""
+        """Counts fetched bytes. `fetched`: all bytes of the stream since it was opened."""
         if stream is not None and fetched > stream.fetched:
             self._fetched(stream.id.dataset, fetched - stream.fetched)
             stream.fetched = fetched
 
-    def _sealed_one(self, stream: _Stream | None, message: Sealed) -> None:
+    def _seal(self, stream: _Stream | None, message: Sealed) -> None:
         name, number, skipped = message.stream, message.number, message.skipped
         has_file = message.before != message.after or bool(skipped)
         only = None if stream is None else stream.only
-        report = None if only is None else only.report
         self._count(stream, message.fetched_bytes)
         if only is not None:
-            self._close(name, awaited=False)
+            self.close(name)
             if not message.records:
-                discard(
-                    str(self._work.of(generation_of(name)).temporary(number, only.grant.version))
-                )
+                layout = self._work.layout_of(generation_of(name))
+                discard(str(layout.temporary(number, only.grant.version)))
                 has_file = False
-        if generation := self.generations.get(generation_of(name)):
-            self._end_describing(generation, name)
-        if has_file and report is None:
+        self._end_describing(name)
+        if has_file and (only is None or only.report is None):
             self._sealed.setdefault(name, set()).add(number)
 
         def end() -> list[ev.Event]:
-            if report is not None:
-                return [report(message)]
             self._work.note_skipped(name, number, message.passed, skipped)
             counts = message.allocated, message.records, message.data_bytes, message.ended
             facts = ShardFacts(*counts, message.digest, passed=message.num_passed)
             sealed = name, number, message.before, message.after, facts, skipped
             return [ev.ShardSealed(*sealed, message.misfits, message.misfit)]
 
-        self._record(end)
+        self._report(stream, message, end)
 
     def _failed(self, stream: _Stream | None, message: Failed) -> None:
         self._forget(message.stream)
-        only = None if stream is None else stream.only
-        report = None if only is None else only.report
+        cause, unit = message.cause, message.unit
+        event = ev.StreamFailed(message.stream, cause, message.reason, unit, message.passing)
+        self._report(stream, message, lambda: [event])
 
-        def end() -> list[ev.Event]:
-            if report is not None:
-                return [report(message)]
-            cause, unit = message.cause, message.unit
-            return [ev.StreamFailed(message.stream, cause, message.reason, unit, message.passing)]
-
-        self._record(end)
-
-    def _learn(self, name: StreamId, schema: dict[str, Any]) -> None:
-        generation = self.generations.get(generation_of(name))
-        if generation is not None and generation.schema is None:
-            generation.schema = schema
-            self._described(generation.id, schema)
-            self._end_describing(generation, name)
+    def _report(
+        self, stream: _Stream | None, end: Sealed | Failed, job: Callable[[], list[ev.Event]]
+    ) -> None:
+        report = stream.only.report if stream is not None and stream.only is not None else None
+        self._record(job if report is None else lambda: [report(end)])
 
     # --- messages to a worker
 
@@ -258,7 +251,7 @@ class WorkerStreams:
         listed = await self._read(stream, lambda: generation.listing.units(numbers))
         if listed is None:
             return
-        excluded = self._work.excluded.of(generation.id.dataset)
+        excluded = self._work.excluded.excluded_from(generation.id.dataset)
         units = tuple(less_excluded(unit, excluded) for unit in listed)
         if only is not None:
             if (given := await self._read(stream, only.read)) is None:
@@ -266,7 +259,7 @@ class WorkerStreams:
             stream.outbox = [Units(stream.id, 0, 0, given, "end"), only.grant]
 
         def first() -> Open:
-            assert generation.shape is not None, "streams open after their shape is fixed"
+            assert generation.shape is not None, "streams open after the shape is fixed"
             return Open(
                 *(stream.id, command.cursor, units, command.until, generation.shape),
                 *(generation.schema, generation.listing.classes, command.condemned),
@@ -285,24 +278,20 @@ class WorkerStreams:
             self._executor.send(message)
         stream.outbox.clear()
 
-    def _send(self, stream: _Stream, message: OfStreams) -> None:
-        if stream.opened:
-            self._executor.send(message)
-        else:
-            stream.outbox.append(message)
-
     def _feed(self, stream: _Stream) -> None:
         if not stream.reading:
             stream.reading = True
             self._start(stream, self._page(self.generations[generation_of(stream.id)], stream))
 
     async def _page(self, generation: FedGeneration, stream: _Stream) -> None:
-        """Sends the next page of units, if there is one, or if the worker does not know yet what
+        """Sends the next page of units, unless the page is empty and the worker knows already what
         follows."""
         listing, shape = generation.listing, generation.shape
         assert shape is not None, "the stream is open"
-        is_first = listing.is_first  # before the page: units that are listed meanwhile follow
-        excluded = self._work.excluded.of(stream.id.dataset)
+        is_first = (
+            listing.is_first
+        )  # read before the page, which may lack units that are listed meanwhile
+        excluded = self._work.excluded.excluded_from(stream.id.dataset)
         page = await self._read(
             stream, lambda: listing.page(shape, stream.id.index, stream.place, excluded)
         )
@@ -318,13 +307,13 @@ class WorkerStreams:
             self._feed(stream)
 
     async def _read(self, stream: _Stream, read: Callable[[], Awaitable[Result]]) -> Result | None:
-        """Reads the listing, and repeats the call while the disk refuses. None: the stream was closed or
-        opened again meanwhile, or the listing is damaged."""
+        """Reads the listing, and repeats the call while the disk refuses. Returns None if the stream was
+        closed or opened again meanwhile, or if the listing is damaged."""
         while self._streams.get(stream.id) is stream:
             try:
                 result = await read()
             except DamagedError:
-                return None  # until the next start
+                return None  # the next start lists the source again
             except DiskError as error:
                 _log.warning("listing not read", stream=str(stream.id), why=str(error))
                 await asyncio.sleep(_RETRY)
@@ -334,27 +323,22 @@ class WorkerStreams:
 
     def _forget(self, name: StreamId) -> None:
         self._streams.pop(name, None)
-        if generation := self.generations.get(generation_of(name)):
-            self._end_describing(generation, name)
+        self._end_describing(name)
 
-    def _end_describing(self, generation: FedGeneration, name: StreamId) -> None:
-        if generation.describing == name:
+    def _end_describing(self, name: StreamId) -> None:
+        generation = self.generations.get(generation_of(name))
+        if generation is not None and generation.describing == name:
             generation.describing = None
             generation.changed.set()
             generation.changed = asyncio.Event()
 
-    def _close(self, name: StreamId, *, awaited: bool) -> None:
-        self._closes.setdefault(name, []).append(awaited)
-        self._forget(name)
-        self._executor.send(Close(name))
-
     def _start(self, stream: _Stream, work: Coroutine[Any, Any, None]) -> None:
-        """Begins work in the listing. A defect fails the stream."""
+        """Starts work for a stream. An unexpected error fails the stream."""
 
         def failed(error: BaseException) -> None:
-            _log.error("stream not fed", stream=str(stream.id), exc_info=error)
+            _log.error("stream gets no units", stream=str(stream.id), exc_info=error)
             if self._streams.get(stream.id) is stream:
-                self._close(stream.id, awaited=False)
+                self.close(stream.id)
                 reason = f"{type(error).__name__}: {error}"
                 self._failed(stream, Failed(stream.id, "worker", reason))
 

@@ -1,4 +1,4 @@
-"""The worker processes of a configuration: samplers and listers."""
+"""Makes the executor and the lister of a configuration, with their worker processes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from cachecd_client import resources
 
 @contextlib.contextmanager
 def executor_of(config: Config, offline: bool) -> Iterator[Executor]:
-    """Returns the executor of the workers, whose processes import already; it has none if `offline`.
-    cache.dir must exist. ConfigError if they cannot be started. Whoever starts the executor closes it."""
+    """Returns the executor. Its processes are launched already, unless `offline`; the caller starts and
+    closes it. cache.dir must exist. ConfigError if no process can be launched."""
     sampler, layout = config.sampler, Layout(config.cache.dir)
 
     def path_of(grant: Grant) -> Path:
@@ -43,8 +43,8 @@ def executor_of(config: Config, offline: bool) -> Iterator[Executor]:
 
 
 def lister_of(config: Config, *, is_owner: bool = True) -> ProcessLister:
-    """Returns the lister of the sources. `is_owner`: the caller owns cache.dir, so processes that a killed
-    owner left are ended."""
+    """Returns the lister of the sources. `is_owner`: the caller owns cache.dir, so the lister ends
+    processes that a killed owner left."""
     sampler = config.sampler
     name = _name(config) if is_owner else ""
     bounds = lister_bounds(config)
@@ -52,12 +52,12 @@ def lister_of(config: Config, *, is_owner: bool = True) -> ProcessLister:
 
 
 def lister_bounds(config: Config) -> Bounds:
-    """Returns the limits of each lister process, which are the limits of a worker."""
+    """Returns the limits of each lister process. They are the limits of a worker."""
     return Bounds(_memory(config), config.sampler.unit_timeout)
 
 
 def worker_setup(config: Config) -> Setup:
-    """The first message to each worker; the connections are divided among them."""
+    """Returns the first message to each worker. The workers share the connections."""
     return Setup(
         datasets={name: d.model_dump(mode="json") for name, d in config.datasets.items()},
         connections=max(1, config.sampler.connections // config.sampler.workers),
@@ -68,11 +68,10 @@ def worker_setup(config: Config) -> Setup:
 
 
 def _memory(config: Config) -> int:
-    """Bytes of memory that each worker may take."""
     return config.sampler.memory or resources.memory() // 2 // config.sampler.workers
 
 
 def _name(config: Config) -> str:
-    """Returns the name of this cache directory's processes, the same wherever the directory is mounted."""
+    """Returns the name of this cache's processes. It does not depend on where the directory is mounted."""
     status = config.cache.dir.stat()
     return f"{status.st_dev:x}-{status.st_ino:x}"

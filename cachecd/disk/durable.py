@@ -1,4 +1,4 @@
-"""Writes small files durably: state.json, egress.json, rotation.json. Replaces a file whole, or appends."""
+"""Reads small files, and writes them durably: state.json, egress.json, rotation.json."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from cachecd_client.protocol import check_of, is_sound
 
 Content = TypeVar("Content")
 
-_EXAMPLES = 10  # of what was skipped, for each reason
-_REASONS = 1000  # more kinds of reasons are counted with the last one
+_EXAMPLES = 10  # that are kept for each kind of reason
+_REASONS = 1000  # kinds of reasons; skips of further kinds are counted with the last kind
 
 
 def read(path: Path) -> bytes | None:
-    """Returns the content of a file, or None if the file does not exist. DamagedError for anything but a
-    regular file: a link is not followed, and a pipe not waited for. DiskError."""
+    """Returns the content of a regular file, or None if the file does not exist. DamagedError if the path
+    is a link, a pipe or a directory. DiskError."""
     with refusing(f"cannot read {path}"):
         try:
             regular_size(path)
@@ -39,11 +39,11 @@ def replace(path: Path, content: bytes, *, is_synced: bool = True) -> None:
     only the sync of the directory failed. The group may read the file (mode 0640)."""
     new = path.with_name(path.name + NEW)
     with refusing(f"cannot write {path}"):
-        new.unlink(missing_ok=True)  # a killed process left it
+        new.unlink(missing_ok=True)  # a killed process may have left it
         try:
             fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
             try:
-                os.fchmod(fd, 0o640)  # whatever the umask
+                os.fchmod(fd, 0o640)  # the umask may have removed bits
                 _write(fd, content)
                 if is_synced:
                     os.fsync(fd)
@@ -59,9 +59,9 @@ def replace(path: Path, content: bytes, *, is_synced: bool = True) -> None:
 
 
 def append(path: Path, content: bytes, end: int) -> int:
-    """Cuts a file to its first `end` bytes, and appends content, durably. Returns the new end.
+    """Cuts a file to its first `end` bytes, then appends content, durably. Returns the new end.
 
-    The cut removes a line that was not written whole. DamagedError: the file has become shorter. On
+    The cut removes a last line that is incomplete. DamagedError: the file is shorter than `end`. After
     DiskError the caller may repeat the call.
     """
     with refusing(f"cannot append to {path}"):
@@ -78,16 +78,16 @@ def append(path: Path, content: bytes, end: int) -> int:
             os.fsync(fd)
         finally:
             os.close(fd)
-        if end == 0:  # it may be new
+        if end == 0:  # the file may be new
             sync_directory(path.parent)
     return end + len(content)
 
 
 def _write(fd: int, content: bytes) -> None:
-    """Writes all of the content. A disk that becomes full takes only a part of it at first."""
-    left = memoryview(content)
-    while left:
-        left = left[os.write(fd, left) :]
+    """Writes all of the content. One write to a nearly full disk may write only a part."""
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
 
 
 def write_json(path: Path, content: Mapping[str, Any], indent: int | None = None) -> None:
@@ -98,8 +98,8 @@ def write_json(path: Path, content: Mapping[str, Any], indent: int | None = None
 
 
 def read_json(path: Path, decode: Callable[[Any], Content], remedy: str) -> Content | None:
-    """Returns what `decode` makes of a JSON file of version 1, or None if the file does not exist.
-    DamagedError with the `remedy`, also for what `decode` cannot read. DiskError."""
+    """Decodes a JSON file of version 1. Returns None if the file does not exist. DamagedError, with the
+    `remedy`, if the file is damaged or `decode` refuses its content. DiskError."""
     text = read(path)
     if text is None:
         return None
@@ -114,8 +114,8 @@ def read_json(path: Path, decode: Callable[[Any], Content], remedy: str) -> Cont
 
 @dataclass(frozen=True, slots=True)
 class Skips:
-    """The numbers of units and of single records that were skipped for reasons of one kind; the first
-    reason; and some of them, by key, or by key and sample."""
+    """The numbers of units and of single records that were skipped for one kind of reason. `reason`: the
+    first reason of this kind. `examples`: each is a key, or a key and a sample."""
 
     reason: str
     units: int
@@ -126,42 +126,35 @@ class Skips:
 @dataclass(frozen=True, slots=True)
 class State:
     """The content of state.json. `heads`: for each stream the j of the next shard, and the cursor at which
-    that shard begins; the last entry is for supplements. `skipped`: by kind of reason."""
+    that shard begins; the last entry belongs to the supplements. `skipped`: the skips by kind of reason."""
 
     heads: tuple[tuple[int, Cursor], ...] = ()
     skipped: Mapping[str, Skips] = field(default_factory=dict)
 
-    def with_skips(self, more: Skips) -> tuple[State, tuple[str, ...]]:
-        """Returns the state with more skips, and those of their examples that are kept."""
-        kind = kind_of(more.reason)
+    def with_skips(self, skips: Skips) -> tuple[State, tuple[str, ...]]:
+        """Returns the state with these skips added, and the new examples that it keeps."""
+        kind = kind_of(skips.reason)
         if kind not in self.skipped and len(self.skipped) == _REASONS:
             *_, kind = self.skipped
-        before = self.skipped.get(kind, Skips(more.reason, 0, 0, ()))
-        kept = more.examples[: _EXAMPLES - len(before.examples)]
-        after = Skips(
-            before.reason,
-            before.units + more.units,
-            before.records + more.records,
-            before.examples + kept,
-        )
+        before = self.skipped.get(kind, Skips(skips.reason, 0, 0, ()))
+        kept = skips.examples[: _EXAMPLES - len(before.examples)]
+        counts = before.units + skips.units, before.records + skips.records
+        after = Skips(before.reason, *counts, before.examples + kept)
         return State(self.heads, {**self.skipped, kind: after}), kept
 
 
 def write_state(path: Path, state: State) -> None:
     """Replaces state.json. DiskError."""
-    heads = [[following, cursor.pack()] for following, cursor in state.heads]
+    heads = [[j, cursor.pack()] for j, cursor in state.heads]
     skipped = [list(astuple(skips)) for skips in state.skipped.values()]
     write_json(path, {"heads": heads, "skipped": skipped})
 
 
 def read_state(path: Path) -> State:
-    """Reads state.json. Returns an empty state if the file does not exist. DamagedError: streams without a
-    shard start over. DiskError."""
+    """Reads state.json. Returns an empty state if the file does not exist. DamagedError; DiskError."""
 
     def decode(content: Any) -> State:
-        heads = [
-            (_count(following), Cursor.unpack(cursor)) for following, cursor in content["heads"]
-        ]
+        heads = [(_count(j), Cursor.unpack(cursor)) for j, cursor in content["heads"]]
         skipped = {
             kind_of(why): Skips(str(why), _count(units), _count(records), tuple(map(str, examples)))
             for why, units, records, examples in content["skipped"]
@@ -172,7 +165,7 @@ def read_state(path: Path) -> State:
 
 
 def write_egress(path: Path, fetched: int) -> None:
-    """Replaces egress.json. `fetched`: bytes fetched since the cache was made. DiskError."""
+    """Replaces egress.json. `fetched`: the bytes fetched since the cache was created. DiskError."""
     write_json(path, {"fetched": fetched})
 
 
@@ -191,7 +184,7 @@ def write_figures(path: Path, figures: Mapping[str, float]) -> None:
 
 
 def read_figures(path: Path) -> dict[str, float]:
-    """Reads rotation.json. No figures if the file does not exist. DamagedError, DiskError."""
+    """Reads rotation.json. Returns no figures if the file does not exist. DamagedError, DiskError."""
 
     def decode(content: Any) -> dict[str, float]:
         figures: dict[str, float] = content["figures"]

@@ -10,21 +10,20 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cachecd.errors import DamagedError, DiskError
-from cachecd.quantities import Percent
 
 MOUNT_TABLE = Path("/proc/self/mountinfo")
 
-# On these another machine may hold or break a lock, and a rename or an fsync may not be durable when it
-# returns: shards would not stay whole.
+# On these file systems another machine may hold or break a lock, and a rename or an fsync may not be
+# durable when it returns. Shards could be damaged.
 _NETWORK = frozenset(
     [
         *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "glusterfs", "gpfs", "lustre", "ncpfs"),
         *("nfs", "nfs4", "orangefs", "panfs", "pvfs2", "smb3", "smbfs", "wekafs"),
     ]
 )
-# A FUSE file system may be remote, as sshfs, s3fs and gcsfuse are. These are local.
+# Most FUSE file systems, such as sshfs, s3fs and gcsfuse, are remote. These are local.
 _LOCAL_FUSE = frozenset({"fuse.bindfs", "fuse.fuse-overlayfs", "fuse.mergerfs"})
-# Flags of `os.open`: a link or a pipe in the place of a file is never followed, and never waited for.
+# Flags of `os.open`: it never follows a link, and never waits for a pipe.
 CAREFULLY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
@@ -34,26 +33,27 @@ def open_carefully(path: str, flags: int) -> int:
 
 
 def regular_size(path: Path) -> int:
-    """Returns the size of a regular file. DamagedError for anything else of this name. OSError."""
-    found = path.lstat()
-    if not stat.S_ISREG(found.st_mode):
+    """Returns the size of a regular file. DamagedError if the path is anything else. OSError."""
+    status = path.lstat()
+    if not stat.S_ISREG(status.st_mode):
         raise DamagedError(f"{path} is not a regular file: remove it")
-    return found.st_size
+    return status.st_size
 
 
 @contextmanager
-def refusing(doing: str) -> Iterator[None]:
-    """Turns an OSError within into a DiskError that begins with `doing` and has it as __cause__."""
+def refusing(failure: str) -> Iterator[None]:
+    """Turns an OSError in the block into a DiskError. Its message begins with `failure`, and its
+    `__cause__` is the OSError."""
     try:
         yield
     except OSError as error:
-        raise DiskError(f"{doing}: {error.strerror or error}") from error
+        raise DiskError(f"{failure}: {error.strerror or error}") from error
 
 
 def refuse_network_filesystem(path: Path, mount_table: str | None = None) -> None:
-    """DiskError, naming mount and type, if `path` lies, or would lie, on a network file system.
+    """DiskError if `path` is on a network file system; the message names the mount and its type.
 
-    `path` need not exist: its nearest existing parent decides. `mount_table` is the text of
+    If `path` does not exist, its nearest existing parent counts. `mount_table`: the text of
     /proc/self/mountinfo.
     """
     table = (
@@ -68,42 +68,40 @@ def refuse_network_filesystem(path: Path, mount_table: str | None = None) -> Non
 
 
 def _mount_of(path: str, table: str) -> tuple[str, str]:
-    """(mount point, file system type) of an absolute path without links."""
+    """Returns the mount point and the file system type of an absolute path without links."""
     innermost = ("/", "")
     for line in table.splitlines():
         fields, _, rest = line.partition(" - ")
-        # The kernel writes blank, tab, newline and backslash as octal escapes.
+        # The kernel writes a space, tab, newline or backslash as an octal escape.
         mount = fields.split(" ")[4]
         for code, char in ((r"\040", " "), (r"\011", "\t"), (r"\012", "\n"), (r"\134", "\\")):
             mount = mount.replace(code, char)
-        inside = path == mount or path.startswith(mount.rstrip("/") + "/")
-        # A later mount on the same point hides the earlier one.
-        if inside and len(mount) >= len(innermost[0]):
+        is_inside = path == mount or path.startswith(mount.rstrip("/") + "/")
+        # A later mount on the same point hides the earlier mount.
+        if is_inside and len(mount) >= len(innermost[0]):
             innermost = (mount, rest.split(" ")[0])
     return innermost
 
 
 def walk(path: Path) -> Iterator[int]:
-    """Yields the allocated bytes of everything at and under `path`, directories included.
-
-    Links are not followed. Files that vanish meanwhile, or do not exist, count nothing.
-    """
-    todo = [os.fspath(path)]
-    while todo:
-        here = todo.pop()
+    """Yields the allocated bytes of `path`, and of each file and directory in it. Does not follow links.
+    Files that vanish meanwhile do not count."""
+    folders = [os.fspath(path)]
+    while folders:
+        folder = folders.pop()
         with contextlib.suppress(FileNotFoundError):
-            yield os.lstat(here).st_blocks * 512
+            yield os.lstat(folder).st_blocks * 512
             # `path` itself may be a file.
-            with contextlib.suppress(NotADirectoryError), os.scandir(here) as entries:
+            with contextlib.suppress(NotADirectoryError), os.scandir(folder) as entries:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
-                        todo.append(entry.path)
+                        folders.append(entry.path)
                     else:
                         yield block_bytes(entry)
 
 
 def block_bytes(entry: os.DirEntry[str] | Path) -> int:
-    """The allocated bytes of a file or directory itself; 0 if it has vanished."""
+    """Returns the allocated bytes of a file, or of a directory without its content; 0 if it vanished."""
     try:
         return entry.stat(follow_symlinks=False).st_blocks * 512
     except FileNotFoundError:
@@ -111,7 +109,7 @@ def block_bytes(entry: os.DirEntry[str] | Path) -> int:
 
 
 def total_bytes(path: Path) -> int:
-    """Size of the whole file system of `path` (or of its nearest existing parent)."""
+    """Returns the size of the file system of `path`, or of its nearest existing parent. DiskError."""
     while not path.exists():
         path = path.parent
     with refusing(f"cannot read the size of the file system of {path}"):
@@ -119,28 +117,23 @@ def total_bytes(path: Path) -> int:
     return status.f_blocks * status.f_frsize
 
 
-def limit_bytes(limit: int | Percent, path: Path) -> int:
-    """`cache.limit` in bytes, for a cache directory at `path`. DiskError."""
-    return limit.of(total_bytes(path)) if isinstance(limit, Percent) else limit
-
-
 def free_bytes(path: Path) -> int:
-    """Returns the free bytes of the file system of `path` for this user (without root's reserve)."""
+    """Returns the bytes that this user may still write to the file system of `path`. DiskError."""
     with refusing(f"cannot read the free space of the file system of {path}"):
         status = os.statvfs(path)
     return status.f_bavail * status.f_frsize
 
 
 def inodes(path: Path) -> tuple[int, int]:
-    """Returns (all, free) inodes of the file system of `path`; all is 0 if the file system does not count
-    them."""
+    """Returns the numbers of all and of free inodes of the file system of `path`. The first is 0 if the
+    file system does not count inodes. DiskError."""
     with refusing(f"cannot read the free space of the file system of {path}"):
         status = os.statvfs(path)
     return status.f_files, status.f_favail
 
 
 def sync_directory(path: Path) -> None:
-    """Makes created, renamed and removed names in `path` durable."""
+    """Makes the creation, renaming and removal of files in `path` durable. OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

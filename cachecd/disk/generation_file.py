@@ -18,10 +18,11 @@ _FIXED = ("S", "stripe", "lanes", "capacity")
 
 @dataclass(frozen=True, slots=True)
 class GenerationFile:
-    """The content of generation.json. `made`: when the directory was made, in seconds since 1970.
+    """The content of generation.json. `made`: when the directory was created, in seconds since 1970.
 
-    `shape` is None until the first block of the listing ends, `schema` until the first record is made.
-    `contradiction`: why most of the first records contradict the schema, or ""; None until that is known.
+    `shape` is None until the first block of the listing ends. `schema` is None until the first record is
+    decoded. `contradiction`: why most of the first records contradict the schema, or ""; None until this is
+    known.
     """
 
     identity: Mapping[str, Json]
@@ -44,8 +45,7 @@ def write_generation(path: Path, generation: GenerationFile) -> None:
 
 
 def read_generation(path: Path) -> GenerationFile | None:
-    """Reads generation.json. Returns None if the file does not exist. DamagedError: the streams of this
-    directory cannot continue. DiskError."""
+    """Reads generation.json. Returns None if the file does not exist. DamagedError; DiskError."""
 
     def decode(content: Json) -> GenerationFile:
         match content:

@@ -1,7 +1,7 @@
 """Takes the inventory of a generation's directory at a start: shards, heads of streams, leftovers.
 
-Sidecars are the truth. If the snapshot has a shard and the files have their sizes, the sidecar is not read.
-Only `remove_leftovers` changes the directory.
+Sidecars are the truth. If the snapshot has a shard, and its files still have the same sizes, the sidecar is
+not read. Only `remove_leftovers` changes the directory.
 """
 
 from __future__ import annotations
@@ -27,17 +27,16 @@ from cachecd.errors import DamagedError, LostError
 from cachecd.model import Cursor, Excluded, Shape, ShardFacts, ShardFound
 
 _DATA, _SIDECAR = DATA, DATA + SIDECAR
-# Shards of a stream that are retired while older ones are leased: more are no gap, but somebody's copies.
+# The daemon may retire shards of a stream while an older shard is leased, so numbers have gaps. A longer
+# gap than this many shards of each stream means that somebody else made the files with higher numbers.
 _LONGEST_GAP = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryInventory:
-    """The contents of a generation's directory. `heads`: for each stream the j of the next shard, and the
-    cursor at which that shard begins; the last entry is for supplements. What no lease names and no
-    generation needs: `dropped`, whole versions of shards, and `stray`, single files of publications or
-    unlinks that did not end. `read`: the number of sidecars that were read. `foreign`: the bytes of unknown
-    files in `shards/`."""
+    """The content of a generation's directory. `heads`: see State. `dropped`: versions of shards that are
+    not needed, and that no lease names. `stray`: single files of incomplete publications or unlinks.
+    `read`: the number of sidecars that were read. `foreign`: the bytes of unknown files in `shards/`."""
 
     shards: tuple[ShardFound, ...]
     heads: tuple[tuple[int, Cursor], ...]
@@ -55,20 +54,20 @@ def take_inventory(
     excluded: Mapping[str, frozenset[str]] = {},
     progress: Callable[[int], None] = lambda read: None,
 ) -> DirectoryInventory:
-    """Inspects every file in `shards/`. `leased`: every version that a lease names. `excluded`: what
-    is excluded from the dataset. `progress` is called with the number of sidecars read so far.
-
-    DiskError: the disk refuses to read. A start fails then, because sound shards would seem lost.
-    """
+    """Inspects every file in `shards/`. `leased`: every version that a lease names. `excluded`: the keys
+    and samples that are excluded from the dataset. `progress` is called with the number of sidecars read so
+    far. DiskError: the disk refuses to read. The start must fail then, because sound shards would seem
+    lost."""
     return _Inspection(layout, shape, leased, as_stored(excluded), progress).take(state)
 
 
 def remove_leftovers(
     layout: GenerationLayout, inventory: DirectoryInventory, state: State
 ) -> State:
-    """Removes the leftovers, durably. `state`: the content of state.json, which gets the inventory's heads
-    before the last shard of a stream is removed. Returns its content by then. DiskError: the caller may
-    repeat the call."""
+    """Removes `dropped` and `stray` files, durably. `state`: the content of state.json. The heads of the
+    inventory are written to state.json before a shard is removed, because its sidecar may be the only one
+    with the cursor of its stream. Returns the content of state.json. After DiskError the caller may repeat
+    the call."""
     for path in inventory.stray:
         with refusing(f"cannot remove {path}"):
             path.unlink(missing_ok=True)
@@ -85,22 +84,23 @@ def find_holders(
     """Returns all versions of shards that have an excluded record. A shard whose sidecar or records are
     damaged is returned too, because it may have such a record. `proceed` is called before each shard; an
     error that it raises ends the search. DiskError."""
-    wanted, files, holders = as_stored(excluded), _Files(), []
+    keys, files, holders = as_stored(excluded), _Files(), []
     files.read(layout)
     for name in sorted({*files.allocated, *((number, 0) for number in files.plain_sidecars)}):
         proceed()
         try:
-            holder = holds(layout.sidecar(*name), wanted)
+            is_holder = holds(layout.sidecar(*name), keys)
         except DamagedError:
-            holder = True
-        if holder:
+            is_holder = True
+        if is_holder:
             holders.append(name)
     return holders
 
 
 def shard_files(layout: GenerationLayout) -> Iterator[tuple[str, ShardFile | None, int]]:
-    """Yields every entry of `shards/`: its path, the parts of its name (None: it is no file of the daemon),
-    its allocated bytes. A mark that is a link to a sidecar takes none of its own. DiskError."""
+    """Yields the path, the parsed name and the allocated bytes of every entry in `shards/`. The parsed name
+    is None if the daemon did not write the file. A mark that is a link to a sidecar has 0 bytes.
+    DiskError."""
     with refusing(f"cannot look at {layout.shards}"), os.scandir(layout.shards) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):
@@ -110,8 +110,8 @@ def shard_files(layout: GenerationLayout) -> Iterator[tuple[str, ShardFile | Non
 
 
 def foreign_directories(layout: Layout) -> Iterator[int]:
-    """Yields the allocated bytes of everything in directories that the daemon did not make, outside
-    `shards/`. DiskError."""
+    """Yields the allocated bytes of each file and directory in directories that the daemon did not create,
+    except in `shards/`. DiskError."""
     with refusing(f"cannot look at {layout.root}"):
         folders = layout.directories()
         known = {*folders, *(layout.generation(*name).shards for name in layout.generations())}
@@ -131,24 +131,24 @@ def _own_bytes(entry: os.DirEntry[str], is_mark: bool = False) -> int:
 
 @dataclass(slots=True)
 class _Files:
-    """The files in `shards/`. `plain_*`: pairs of shard and sidecar of version 0 without marks; by number,
-    the size of the shard file and the 512-byte blocks of both files. All other files by number and version:
-    sizes of shard files, sidecars, allocated bytes of both, marks, temporary files."""
+    """The files in `shards/`. A plain number has a shard and a sidecar of version 0, and no mark. The
+    dictionaries `plain_*` have its files, by number. The other fields have the files of all other numbers,
+    by number and version."""
 
-    plain_sizes: dict[int, int] = field(default_factory=dict)
-    plain_blocks: dict[int, int] = field(default_factory=dict)
-    plain_sidecars: dict[int, int] = field(default_factory=dict)
-    sizes: dict[Name, int] = field(default_factory=dict)
+    plain_sizes: dict[int, int] = field(default_factory=dict)  # bytes of the shard file
+    plain_blocks: dict[int, int] = field(default_factory=dict)  # 512-byte blocks of the shard file
+    plain_sidecars: dict[int, int] = field(default_factory=dict)  # 512-byte blocks of the sidecar
+    sizes: dict[Name, int] = field(default_factory=dict)  # bytes of the shard file
     sidecars: set[Name] = field(default_factory=set)
-    allocated: dict[Name, int] = field(default_factory=dict)
-    versions: dict[int, set[int]] = field(default_factory=dict)
+    allocated: dict[Name, int] = field(default_factory=dict)  # bytes of both files
+    versions: dict[int, set[int]] = field(default_factory=dict)  # by number
     bad: set[Name] = field(default_factory=set)
     old: set[int] = field(default_factory=set)
-    temporary: list[tuple[Name, str]] = field(default_factory=list)
+    temporary: list[tuple[Name, str]] = field(default_factory=list)  # with the suffix
     foreign: int = 0  # bytes
 
     def read(self, layout: GenerationLayout) -> None:
-        """Inspects every file. A start with very many shards spends its time in this loop."""
+        """Inspects every file. A start with very many shards spends most of its time in this loop."""
         sizes, blocks, sidecars = self.plain_sizes, self.plain_blocks, self.plain_sidecars
         with refusing(f"cannot look at {layout.shards}"), os.scandir(layout.shards) as entries:
             for entry in entries:
@@ -187,8 +187,8 @@ class _Files:
             self.versions.setdefault(number, set()).add(0)
 
     def forget(self, number: int) -> int:
-        """Takes a number for foreign. Returns its bytes."""
-        names = self.of(number)
+        """Removes a number, whose files the daemon did not write. Returns the bytes of its files."""
+        names = self.names(number)
         for name in names:
             self.sizes.pop(name, None)
             self.sidecars.discard(name)
@@ -212,15 +212,15 @@ class _Files:
             self.allocated[name] = self.allocated.get(name, 0) + status.st_blocks * 512
             self.versions.setdefault(name[0], set()).add(name[1])
 
-    def of(self, number: int) -> list[Name]:
-        """Returns all versions of a number, ascending."""
+    def names(self, number: int) -> list[Name]:
+        """Returns all versions of a number, in ascending order."""
         self.move(number)
         return [(number, version) for version in sorted(self.versions.get(number, ()))]
 
 
 @dataclass
 class _Inspection:
-    """One inventory of one directory. `_halves`: a publication or an unlink did not end."""
+    """One inventory of one directory. `_halves`: dropped versions that lack the shard or the sidecar."""
 
     _layout: GenerationLayout
     _shape: Shape
@@ -257,7 +257,7 @@ class _Inspection:
             ):
                 self._shards.append(ShardFound(number, facts))
             else:
-                self._look_at(number)
+                self._inspect(number)
         for number in files.old.difference(numbers):
             self._stray.append(layout.old(number))
         for name in files.bad.difference(files.allocated):
@@ -271,10 +271,10 @@ class _Inspection:
             files.foreign,
         )
 
-    def _look_at(self, number: int) -> None:
-        """Inspects a number that is not a plain pair of files, or not in the snapshot."""
+    def _inspect(self, number: int) -> None:
+        """Inspects a number that is not plain, or that the snapshot does not have."""
         files = self._files
-        versions = files.of(number)
+        versions = files.names(number)
         current = self._current(versions)
         elders = []
         for name in versions:
@@ -286,24 +286,25 @@ class _Inspection:
                     self._halves.add(name)
         if current is not None:
             self._add_current(current, elders)
-        elif elders:  # no version is whole, but leases name one: it stays, and is not served again
+        elif elders:  # no version is whole, but a lease names one: it stays, as a retired number
             self._add((number, elders[-1][0]), None, "old", elders[:-1])
 
     def _current(self, versions: list[Name]) -> Name | None:
-        """Returns the current version of a number: the highest whole version, else one that can be made
-        again, else one that lost its sidecar. None: a publication or an unlink did not end."""
+        """Returns the current version of a number: the highest whole version. Otherwise a version that can
+        be made again, or a version that lost its sidecar. Returns None if all files of the number come from
+        incomplete publications or unlinks."""
         files = self._files
         for name in reversed(versions):
             if name in files.sizes:
                 is_whole = name in files.sidecars
-            else:  # a shard without records is a sidecar alone
+            else:  # a shard without records has only a sidecar
                 is_whole = (head := self._head(name)) is not None and head.records == 0
             if is_whole:
                 return name
         for name in reversed(versions):
             if name in files.sidecars and name in files.bad:  # `drop_data` removed the shard file
                 return name
-        # A shard file alone, above all whole shards of its stream, was never published.
+        # A shard without a sidecar, above all whole shards of its stream, was never published.
         stream, j = self._shape.split(versions[0][0])
         for name in reversed(versions):
             if name in files.sizes and (j < self._newest.get(stream, -1) or name in self._leased):
@@ -324,19 +325,19 @@ class _Inspection:
         elif files.sizes.get(name, 0) != head.data_bytes:
             status = "damaged"
         elif name in files.bad:
-            status = self._why_bad(name)
+            status = self._status_of_marked(name)
         else:
             status = "live"
         self._add(name, None if status == "lost" else head, status, elders)
 
-    def _why_bad(self, name: Name) -> str:
+    def _status_of_marked(self, name: Name) -> str:
         try:
-            excluded = self._excluded and holds(self._layout.sidecar(*name), self._excluded)
+            is_holder = self._excluded and holds(self._layout.sidecar(*name), self._excluded)
         except LostError:
             return "lost"
         except DamagedError:
             return "damaged"
-        return "excluded" if excluded else "damaged"
+        return "excluded" if is_holder else "damaged"
 
     def _add(
         self, name: Name, head: SidecarHead | None, status: str, elders: list[tuple[int, int]]
@@ -347,7 +348,7 @@ class _Inspection:
         self._shards.append(ShardFound(name[0], facts, status, tuple(elders)))
 
     def _head(self, name: Name) -> SidecarHead | None:
-        """Reads the head of the sidecar. None if the sidecar is missing or damaged."""
+        """Returns the head of the sidecar, or None if the sidecar is missing or damaged."""
         if name not in self._files.sidecars:
             return None
         try:
@@ -361,7 +362,7 @@ class _Inspection:
 
     @cached_property
     def _newest(self) -> dict[int, int]:
-        """The highest j of each stream for which both files exist, and no mark as retired."""
+        """For each stream, the highest j that has both files and is not marked as retired."""
         newest: dict[int, int] = {}
         pairs = {number for number, _ in self._files.sizes.keys() & self._files.sidecars}
         for number in pairs.difference(self._files.old).union(self._files.plain_sizes):
@@ -370,8 +371,8 @@ class _Inspection:
         return newest
 
     def _heads(self, state: State) -> tuple[tuple[int, Cursor], ...]:
-        """Returns the heads. A stream continues after its newest shard with a readable sidecar. The next
-        number is above every number that has a shard, a mark or a lease."""
+        """Returns the heads. A stream continues after its newest shard with a readable sidecar. The number
+        of its next shard is above every number with a shard, a mark or a lease."""
         streams = self._shape.streams + 1
         known = [*state.heads[:streams]]
         known += [(0, Cursor())] * (streams - len(known))
@@ -380,29 +381,29 @@ class _Inspection:
         used.update(number for number, _ in self._leased)
         used.update(name[0] for name in self._dropped if name not in self._halves)
         shards = (shard.number for shard in reversed(self._shards))
-        following = {stream: j for stream, (j, _) in enumerate(known)}
+        next_j = {stream: j for stream, (j, _) in enumerate(known)}
         cursors: dict[int, Cursor] = {streams - 1: Cursor()}
         seen = set[int]()
         for number in heapq.merge(sorted(used, reverse=True), shards, reverse=True):
             stream, j = self._shape.split(number)
             if stream not in seen:
                 seen.add(stream)
-                following[stream] = max(following[stream], j + 1)
+                next_j[stream] = max(next_j[stream], j + 1)
             if stream not in cursors:
-                if j < known[stream][0]:  # state.json knows a later cursor
+                if j < known[stream][0]:  # state.json has a later cursor
                     cursors[stream] = known[stream][1]
                 elif (after := self._after(number)) is not None:
                     cursors[stream] = after
             if len(seen) == len(cursors) == streams:
                 break
         return tuple(
-            (following[stream], cursors.get(stream, cursor))
+            (next_j[stream], cursors.get(stream, cursor))
             for stream, (_, cursor) in enumerate(known)
         )
 
     def _after(self, number: int) -> Cursor | None:
         """Returns the cursor after a shard, or None if no sidecar of the shard can be read."""
-        for name in self._files.of(number):
+        for name in self._files.names(number):
             if name not in self._halves:
                 head = self._head(name)
                 if head is not None and head.after is not None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 DATA, SIDECAR = ".tfrecord", ".idx"
 MARKS = (".bad", ".old")
 MOST_NUMBER, MOST_VERSION = (1 << 62) - 1, (1 << 32) - 1
-NEW = ".new"  # at the end of a temporary file's name
+NEW = ".new"  # the suffix of a temporary file
 
 _NAME, _HASH = r"[A-Za-z0-9][A-Za-z0-9_-]*", r"[0-9a-f]{16}(-[1-9][0-9]*)?"
 _DATASET, _GENERATION = re.compile(_NAME), re.compile(_HASH)
@@ -28,7 +28,7 @@ _SHARD_FILE = re.compile(
 
 
 class ShardFile(NamedTuple):
-    """The parts of a file name in `shards/`. `kind`: the suffix after number and version."""
+    """A parsed file name in `shards/`. `kind`: the suffix after number and version."""
 
     number: int
     version: int
@@ -43,8 +43,8 @@ class Layout:
         datasets/NAME/rotation.json   datasets/NAME/classes-RULE.json
         datasets/NAME/GENERATION/                 see GenerationLayout
 
-    Names come from dataset names (validated in the configuration), hashes and numbers, never from a
-    remote key.
+    The names consist of dataset names (which the configuration validates), hashes and numbers. Keys of a
+    remote store are never part of a path.
     """
 
     root: Path
@@ -109,10 +109,10 @@ class GenerationLayout:
 
     generation.json  listing.sqlite  state.json  snapshot
     shards/0000000042.tfrecord[.idx]      version 0 of shard 42
-    shards/0000000042.1.tfrecord[.idx]    version 1, made again
+    shards/0000000042.1.tfrecord[.idx]    version 1 replaces version 0
     shards/0000000042[.1].bad             a mark: this version is quarantined
-    shards/0000000042.old                 a mark: this number is retired
-    shards/0000000042[.1].new[.idx]       being written
+    shards/0000000042.old                 a mark: all versions of shard 42 are retired
+    shards/0000000042[.1].new[.idx]       a worker is writing this version
     """
 
     root: Path
@@ -144,7 +144,7 @@ class GenerationLayout:
         return self.shards / (_name(number, version) + DATA + SIDECAR)
 
     def temporary(self, number: int, version: int = 0) -> Path:
-        """The path at which a worker writes a shard. SIDECAR is appended for its sidecar."""
+        """The path at which a worker writes a shard."""
         return self.shards / (_name(number, version) + NEW)
 
     def temporary_sidecar(self, number: int, version: int = 0) -> Path:
@@ -158,24 +158,25 @@ class GenerationLayout:
 
 
 def _is_directory(path: Path) -> bool:
-    """A link is not one: its files belong to somebody else, or would be removed twice."""
+    """Returns False for a link to a directory: the daemon must not remove files there."""
     return path.is_dir() and not path.is_symlink()
 
 
 def is_known(path: str) -> bool:
-    """Whether the daemon writes a file with this path below cache.dir, besides shards."""
+    """Returns whether the daemon writes a file with this path, relative to cache.dir, other than files of
+    shards."""
     return bool(_SMALL_FILE.fullmatch(path))
 
 
 def shard_file(path: str) -> ShardFile | None:
-    """Parses the path of a file below cache.dir. Returns None if it is not one of a shard."""
+    """Parses a path relative to cache.dir. Returns None if the file does not belong to a shard."""
     folder, _, name = path.rpartition("/")
     return parse(name) if _SHARDS.fullmatch(folder) else None
 
 
 def parse(name: str) -> ShardFile | None:
-    """Parses a file name in `shards/`. Returns None for an unknown file, also for a number above
-    MOST_NUMBER and a version above MOST_VERSION, which the daemon never writes."""
+    """Parses a file name in `shards/`. Returns None if the daemon never writes such a name, for example
+    with a number above MOST_NUMBER or a version above MOST_VERSION."""
     match = _SHARD_FILE.fullmatch(name)
     if match is None:
         return None

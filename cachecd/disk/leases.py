@@ -1,8 +1,9 @@
 """Manifests in leases/, and the locks of their holders.
 
-A holder keeps a read lock on its manifest: the operating system reports which holders are alive. No
-descriptor stays open between two calls. Manifests are not synced: their holders do not survive a power
-failure either.
+Each holder keeps a read lock on its manifest, so the operating system reports which holders are alive. The
+locks are open-file-description locks: they belong to the open file, not to the process. (A process loses
+its older POSIX locks when it closes any descriptor of the same file.) Manifests are not synced, because
+their holders do not survive a power failure either.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -24,11 +26,14 @@ from cachecd_client.locks import is_locked, try_lock
 
 _log = structlog.get_logger("cachecd.disk")
 _SUFFIX, _HELD = ".json", ".held"
+# struct flock: l_type, l_whence, l_start, l_len, l_pid; 0, 0 is the whole file. l_pid must be 0.
+_FLOCK = struct.Struct("@hhqqi4x")
 
 
 @dataclass(frozen=True, slots=True)
 class FoundManifest:
-    """A manifest on disk. `is_held`: a process holds a lock on it. `held_by`, `epochs`: those of `mark`."""
+    """A manifest on disk. `is_held`: a process holds a lock on it. `held_by` and `epochs`: the ranks and
+    epochs that `mark` noted."""
 
     lease: str
     text: bytes
@@ -38,28 +43,28 @@ class FoundManifest:
 
 
 def write_manifest(layout: Layout, lease: str, text: bytes) -> None:
-    """Writes a manifest, whole when this returns; a manifest never changes. DiskError leaves nothing. The
-    group may read the file, because a holder locks it."""
+    """Writes a manifest. It is complete when this returns, and never changes. The group may read the file,
+    because a holder may be another user of the group. After DiskError no manifest is left."""
     replace(layout.manifest(lease), text, is_synced=False)
 
 
 def mark(layout: Layout, lease: str, rank: int | None = None, epoch: int | None = None) -> None:
-    """Notes that a rank held the lease, or that it is the lease of a further epoch; without both, that no
-    rank has held it yet. DiskError."""
+    """Notes for the next start that `rank` held the lease, or that the lease also serves `epoch`. Without
+    both, it notes that no rank has held the lease yet. DiskError."""
     line = f"rank {rank}" if rank is not None else "again" if epoch is None else f"epoch {epoch}"
     with refusing(f"cannot mark the lease {lease}"):
         flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | CAREFULLY
-        fd = os.open(_mark(layout, lease), flags, 0o640)
+        fd = os.open(_mark_path(layout, lease), flags, 0o640)
         try:
             os.write(fd, f"{line}\n".encode())
         finally:
             os.close(fd)
 
 
-def _marked(mark: Path) -> tuple[frozenset[int], frozenset[int]]:
-    """The ranks and epochs of a mark. Damage costs a line: the start waits for the rank."""
+def _read_mark(path: Path) -> tuple[frozenset[int], frozenset[int]]:
+    """Returns the ranks and epochs that `mark` noted. Damaged lines are ignored."""
     ranks, epochs, text = set[int](), set[int](), b""
-    with contextlib.suppress(OSError), open(mark, "rb", opener=open_carefully) as file:
+    with contextlib.suppress(OSError), open(path, "rb", opener=open_carefully) as file:
         text = file.read()
     for line in text.split(b"\n")[:-1]:
         word, _, number = line.partition(b" ")
@@ -71,39 +76,43 @@ def _marked(mark: Path) -> tuple[frozenset[int], frozenset[int]]:
 
 
 def find_manifests(layout: Layout) -> list[FoundManifest]:
-    """Returns the manifests on disk, by name. Removes what killed writes and ends left. Only regular files
-    can be ours: anything else is logged and left alone. DiskError names the file."""
+    """Returns the manifests on disk, sorted by name. Removes incomplete manifests, and marks without a
+    manifest: a killed daemon left them. Anything but a regular file is logged and ignored. DiskError names
+    the file."""
     manifests = []
-    with refusing(f"cannot read the leases in {layout.leases}"), os.scandir(layout.leases) as found:
-        regular = {entry.name: entry.is_file(follow_symlinks=False) for entry in found}
+    with (
+        refusing(f"cannot read the leases in {layout.leases}"),
+        os.scandir(layout.leases) as entries,
+    ):
+        regular = {entry.name: entry.is_file(follow_symlinks=False) for entry in entries}
     for name, is_regular in sorted(regular.items()):
         path = layout.leases / name
         lease = name.removesuffix(_HELD).removesuffix(_SUFFIX)
-        lone_mark = name.endswith(_HELD) and lease + _SUFFIX not in regular
+        is_lone_mark = name.endswith(_HELD) and lease + _SUFFIX not in regular
         with refusing(f"cannot read the lease {path}"):
             if not is_regular:
-                _log.warning("no regular file, left alone", path=str(path))
-            elif name.endswith(_SUFFIX + NEW) or lone_mark:
+                _log.warning("not a regular file: ignored", path=str(path))
+            elif name.endswith(_SUFFIX + NEW) or is_lone_mark:
                 path.unlink(missing_ok=True)
             elif name.endswith(_SUFFIX):
                 with open(path, "rb", opener=open_carefully) as file:
-                    held = is_locked(file.fileno())
-                    text = file.read()
-                manifests.append(FoundManifest(lease, text, held, *_marked(_mark(layout, lease))))
+                    is_held, text = is_locked(file.fileno()), file.read()
+                marked = _read_mark(_mark_path(layout, lease))
+                manifests.append(FoundManifest(lease, text, is_held, *marked))
     return manifests
 
 
 class Probe(NamedTuple):
-    """`is_held`: a process holds a lock on the manifest. `written`: when it was written, in seconds since
-    1970."""
+    """The state of a manifest. `is_held`: a process holds a lock on it. `written`: when the daemon wrote
+    it, in seconds since 1970."""
 
     is_held: bool
     written: float
 
 
 def probe(layout: Layout, lease: str) -> Probe | None:
-    """Looks at a manifest. None if there is none. DiskError."""
-    # No Path: with one, a probe took 25 us instead of 7, and 100 leases are probed twice a second.
+    """Returns the state of a manifest, or None if the manifest does not exist. DiskError."""
+    # With a Path a probe took 25 us instead of 7, and 100 leases are probed twice a second.
     path = f"{layout.root}/leases/{lease}{_SUFFIX}"
     try:
         fd = os.open(path, os.O_RDONLY | CAREFULLY)
@@ -118,10 +127,11 @@ def probe(layout: Layout, lease: str) -> Probe | None:
 
 
 def end_lease(layout: Layout, lease: str) -> bool:
-    """Deletes the manifest. False, and nothing changed, if a process holds it. DiskError.
+    """Deletes a manifest, and returns True. Returns False, without any change, if a process holds a lock on
+    the manifest. Returns True if the manifest does not exist. DiskError.
 
-    The write lock is held during the unlink: a process that opened the manifest before and locks it after
-    finds the path gone, and holds no lease. True also if there was none.
+    This function holds the write lock during the unlink. A process that opened the manifest before, and
+    locks it later, finds that the path is missing. So it knows that it holds no lease.
     """
     path = layout.manifest(lease)
     with refusing(f"cannot end the lease {path}"):
@@ -135,9 +145,9 @@ def end_lease(layout: Layout, lease: str) -> bool:
             os.unlink(path)
         finally:
             os.close(fd)
-        _mark(layout, lease).unlink(missing_ok=True)
+        _mark_path(layout, lease).unlink(missing_ok=True)
         return True
 
 
-def _mark(layout: Layout, lease: str) -> Path:
+def _mark_path(layout: Layout, lease: str) -> Path:
     return layout.leases / f"{lease}{_HELD}"

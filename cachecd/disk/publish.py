@@ -24,13 +24,12 @@ _BLOCK = 4096
 def publish(
     layout: GenerationLayout, number: int, version: int = 0, *, is_empty: bool = False
 ) -> int:
-    """Renames a sealed shard and its sidecar, both synced, to their final names. Returns their allocated
-    bytes.
+    """Renames a sealed shard and its sidecar to their final names. Returns their allocated bytes.
 
-    The sidecar is renamed first, so a visible shard always has a sidecar. `is_empty`: a shard without
-    records is a sidecar alone. The caller publishes the shards of one stream in order. NameTakenError:
-    another file has one of the names. On any other DiskError neither name is taken, unless the disk refuses
-    even that.
+    Both files are synced already. The sidecar is renamed first, so a visible shard always has a sidecar.
+    `is_empty`: the shard has no records, so only its sidecar is published. The caller publishes the shards
+    of one stream in order. NameTakenError: another file has one of the final names. After any other
+    DiskError the files have their temporary names again, unless the disk refuses that too.
     """
     new, new_sidecar = layout.temporary(number, version), layout.temporary_sidecar(number, version)
     shard, sidecar = layout.shard(number, version), layout.sidecar(number, version)
@@ -60,7 +59,7 @@ def discard(
     layout: GenerationLayout, number: int, version: int = 0, *, halves: bool = False
 ) -> None:
     """Removes the temporary files of a shard that will not be published. `halves`: also removes files with
-    the final names, after `publish` failed with an error other than NameTakenError."""
+    the final names. Set it only after `publish` failed with another error than NameTakenError."""
     paths = [layout.temporary(number, version), layout.temporary_sidecar(number, version)]
     if halves:
         paths += [layout.shard(number, version), layout.sidecar(number, version)]
@@ -82,22 +81,22 @@ def allocated(layout: GenerationLayout, number: int, version: int) -> int:
 
 
 def mark_bad(layout: GenerationLayout, number: int, version: int) -> None:
-    """Marks a version as quarantined. The daemon replies after that."""
+    """Marks a version as quarantined."""
     _mark(layout.bad(number, version), layout.sidecar(number, version))
     _sync(layout)
 
 
 def mark_retired(layout: GenerationLayout, names: Iterable[Name]) -> None:
-    """Marks numbers as retired, given with their newest versions. `unlink` removes a mark with the last
-    file of its number."""
+    """Marks numbers as retired. `names` has the newest version of each number. `unlink` removes the mark
+    together with the last file of the number."""
     for name in names:
         _mark(layout.old(name[0]), layout.sidecar(*name))
     _sync(layout)
 
 
 def _mark(mark: Path, sidecar: Path) -> None:
-    """Makes the mark a hard link to the sidecar: a full disk has room for a link. Without a sidecar the
-    mark is an empty file. DamagedError: something else has its name."""
+    """Creates the mark as a hard link to the sidecar, because a full disk has room for a link. If there is
+    no sidecar, the mark is an empty file. DamagedError: the path is not a regular file."""
     with refusing(f"cannot write {mark}"):
         if os.path.lexists(mark):
             regular_size(mark)
@@ -112,9 +111,9 @@ def _mark(mark: Path, sidecar: Path) -> None:
 
 
 def drop_data(layout: GenerationLayout, number: int, version: int) -> None:
-    """Removes a quarantined shard that no lease names, to make room for its next version. The sidecar
-    stays: it says what the next version holds. Its mark is made first, if a start found the damage: without
-    data and mark, the records would be missing."""
+    """Removes the data of a quarantined shard that no lease names, to free space for its next version. The
+    sidecar stays, because it lists the records of the next version. The mark is created first if it is
+    missing: a start ignores a sidecar without data and mark, so the records would be lost."""
     mark_bad(layout, number, version)
     with refusing(f"cannot remove {layout.shard(number, version)}"):
         layout.shard(number, version).unlink(missing_ok=True)
@@ -128,18 +127,18 @@ def copy_without(
     excluded: Encoded,
     proceed: Callable[[], None] = lambda: None,
 ) -> None:
-    """Writes the next version of a shard, without the excluded records, under its temporary name.
-    `proceed` is called before each record; an error that it raises ends the work.
+    """Copies a shard without its excluded records. The copy is the next version, under its temporary name.
 
-    Nothing is fetched. The copy is never larger than the shard, and its room is allocated first.
-    DamagedError: a record is corrupt. LostError: the sidecar is.
+    The copy is never larger than the shard, and its space is allocated first. `proceed` is called before
+    each record; an error that it raises ends the work. DamagedError: a record is damaged. LostError: the
+    sidecar is damaged or missing.
     """
     shard, new = layout.shard(number, version), layout.temporary(number, version + 1)
     discard(layout, number, version + 1)
     sidecar = read_sidecar(layout.sidecar(number, version))
     try:
         with refusing(f"cannot copy {shard}"):
-            # The writer counts both files in whole blocks.
+            # The writer counts whole blocks of both files.
             sizes = map(regular_size, (shard, layout.sidecar(number, version)))
             capacity = sum(-(-size // _BLOCK) * _BLOCK for size in sizes)
             writer = ShardWriter(str(new), capacity, len(sidecar.meta.encode()))
@@ -148,7 +147,7 @@ def copy_without(
                 _copy(shard, sidecar, dropped, writer, proceed)
                 writer.finish(sidecar.meta)
             finally:
-                writer.abort()  # without effect after finish
+                writer.abort()  # has no effect after `finish`
     except CorruptError as error:
         raise DamagedError(str(error)) from error
 
@@ -161,7 +160,7 @@ def _copy(
     proceed: Callable[[], None],
 ) -> None:
     for row in sidecar.table:
-        writer.describe(*row)  # the copy names only units that have records
+        writer.describe(*row)  # the writer keeps only the units that have records
     starts = sidecar.offsets.tolist()
     stops = [*starts[1:], sidecar.data_bytes]
     records = zip(starts, stops, sidecar.units.tolist(), sidecar.ordinals.tolist(), strict=True)
@@ -181,17 +180,17 @@ def _copy(
 def unlink(
     layout: GenerationLayout, names: Iterable[Name], proceed: Callable[[], None] = lambda: None
 ) -> None:
-    """Removes all files of these versions, and the marks of numbers without files. `proceed` is called
-    before each version; an error that it raises ends the work.
+    """Removes all files of these versions, and the marks of numbers that have no more files. `proceed` is
+    called before each version; an error that it raises ends the work.
 
-    The shard is removed before its sidecar, because a start ignores a sidecar alone. A number's mark is
-    removed after its files are gone durably: otherwise a power failure might bring a retired shard back.
+    The shard is removed before the sidecar, because a start ignores a sidecar alone. The mark is removed
+    after the removal of the files is durable: otherwise a power failure could restore a retired shard.
     """
     names = list(names)
     for name in names:
         proceed()
         for path in (layout.shard(*name), layout.sidecar(*name), layout.bad(*name)):
-            # A directory in the place of a file is somebody's, and stays.
+            # A directory with this name belongs to somebody else, and stays.
             with refusing(f"cannot remove {path}"), contextlib.suppress(IsADirectoryError):
                 path.unlink(missing_ok=True)
     _sync(layout)
@@ -205,8 +204,8 @@ def unlink(
 
 
 def remove_generation(layout: GenerationLayout) -> None:
-    """Removes a directory without shards. A directory with an unknown file stays, with all of its files.
-    DiskError."""
+    """Removes the directory of a generation without shards. If the directory has an unknown file, nothing
+    is removed. DiskError."""
     journal = layout.listing.with_name(layout.listing.name + "-journal")
     small = (layout.snapshot, layout.state, layout.listing, journal, layout.identity)
     paths = [each for path in small for each in (path, path.with_name(path.name + NEW))]

@@ -1,6 +1,6 @@
-"""The one reader of sidecars: a shard's place in its stream, its figures, its units.
+"""Reads sidecars: the position of a shard in its stream, its figures, and its units.
 
-Damage of any part of a sidecar is a LostError: the shard is lost, and its stream fetches the records again.
+If any part of a sidecar is damaged, the shard is lost (LostError), and its records are fetched again.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from cachecd_client import _core
 from cachecd_client.errors import CorruptError
 
 LOST = (errno.ENOENT, errno.EIO)
-"""What the disk says of a file that is lost."""
+"""The error numbers with which the disk reports a lost file."""
 
 END = 1 << 32
-"""Above every record of a unit."""
+"""A number above every record of a unit."""
 
 Encoded = Mapping[bytes, frozenset[str]]
-"""What is excluded (model.Excluded), by the keys as sidecars have them."""
+"""The same as model.Excluded, with keys as sidecars store them."""
 
 _GENERATION = re.compile(r'"generation": ?"([^"]*)"')
 _NUMBER = re.compile(r'"number": ?(\d+)')
@@ -42,10 +42,10 @@ def as_stored(excluded: Excluded) -> Encoded:
 
 @dataclass(frozen=True, slots=True)
 class SidecarHead:
-    """The beginning of a sidecar. A start reads only this part.
+    """The first part of a sidecar. A start reads only this part.
 
-    `before` and `after`: the cursors of the shard's stream. `ended` and `passed` are those of
-    ShardFacts, `parts` those of sampler.messages.Open.
+    `before` and `after`: the cursors of the stream before and after the shard. `ended` and `passed`: see
+    ShardFacts. `parts`: see sampler.messages.Open.
     """
 
     records: int
@@ -59,8 +59,9 @@ class SidecarHead:
     parts: tuple[tuple[int, int, int, int], ...]
 
     def intervals(self, units: Iterable[int]) -> dict[int, tuple[int, int]]:
-        """Returns of each unit the records that the shard covers, whether they could be used or not, as
-        (first, stop); stop END: to the unit's end. `units`: those that have records in the shard."""
+        """Returns the records of each unit that the shard covers, as (first, stop). They include records
+        that could not be used. If stop is END, the shard covers the unit to its end. `units`: the units
+        that have records in the shard."""
         before, after = self.before or Cursor(), self.after or Cursor()
         parts = [part for part in self.parts if part[0] < after.place]
         firsts = {lane.unit: lane.record for lane in before.lanes}
@@ -76,7 +77,7 @@ class SidecarHead:
 
 def read_head(path: Path) -> SidecarHead:
     """Reads only the header and the meta text of a sidecar. LostError: the sidecar is damaged or missing,
-    or it is the sidecar of another shard. DiskError: the disk refuses to read it."""
+    or belongs to another shard. DiskError: the disk refuses to read it."""
     with _lost(path):
         text, records, data_bytes, digest, _ = _core.read_sidecar_head(str(path))
         _refuse_other(path, text)
@@ -84,7 +85,8 @@ def read_head(path: Path) -> SidecarHead:
 
 
 def read_whole(path: Path) -> tuple[SidecarHead, _core.Sidecar]:
-    """Reads a sidecar once, as `read_head` and `read_sidecar` do."""
+    """Reads a sidecar once. Returns the results of `read_head` and of `read_sidecar`, or raises their
+    errors."""
     sidecar = read_sidecar(path)
     with _lost(path):
         return _head(sidecar.meta, len(sidecar), sidecar.data_bytes, sidecar.digest), sidecar
@@ -92,7 +94,8 @@ def read_whole(path: Path) -> tuple[SidecarHead, _core.Sidecar]:
 
 def _head(text: str, records: int, data_bytes: int, digest: int) -> SidecarHead:
     meta = json.loads(text)
-    before, after = (_cursor(meta.get(name)) for name in ("before", "after"))
+    packed = (meta.get(name) for name in ("before", "after"))
+    before, after = (None if text is None else Cursor.unpack(text) for text in packed)
     skipped = tuple(Skipped(*row) for row in meta.get("skipped", ()))
     parts = tuple(map(tuple, meta.get("parts", ())))
     counts = meta.get("ended", 0), meta.get("passed", 0)
@@ -108,8 +111,8 @@ def read_sidecar(path: Path) -> _core.Sidecar:
 
 
 def _refuse_other(path: Path, meta: str) -> None:
-    """ValueError if the meta text names another generation or number than the path. Without parsing it: a
-    search reads 100,000 sidecars."""
+    """ValueError if the meta text names another generation or number than the path. It does not parse the
+    text as JSON, because a search reads 100,000 sidecars."""
     file = parse(path.name)
     for pattern, expected in (
         (_GENERATION, path.parents[1].name),
@@ -122,24 +125,24 @@ def _refuse_other(path: Path, meta: str) -> None:
 
 def holds(path: Path, excluded: Encoded) -> bool:
     """Returns whether a shard has an excluded record. Raises the errors of `read_head`. DamagedError: a
-    record that may be excluded is damaged."""
+    record of an excluded object is damaged."""
     return any(True for _ in excluded_records(path, read_sidecar(path), excluded))
 
 
 def excluded_records(path: Path, sidecar: _core.Sidecar, excluded: Encoded) -> Iterator[int]:
-    """Yields the places of the excluded records in a shard, given the path of its sidecar. The bytes of
-    records are read only if samples of their object are excluded. DiskError; DamagedError."""
-    meant = {n: excluded[key] for n, (_, key, *_) in enumerate(sidecar.table) if key in excluded}
-    if meant:
-        for place in np.flatnonzero(np.isin(sidecar.indices, list(meant))).tolist():
-            samples = meant[int(sidecar.indices[place])]
+    """Yields the index of each excluded record of a shard. `path`: the path of its sidecar. Records are
+    read only if single samples of their object are excluded. DiskError; DamagedError."""
+    units = {n: excluded[key] for n, (_, key, *_) in enumerate(sidecar.table) if key in excluded}
+    if units:
+        for place in np.flatnonzero(np.isin(sidecar.indices, list(units))).tolist():
+            samples = units[int(sidecar.indices[place])]
             if not samples or sample_at(path, int(sidecar.offsets[place])) in samples:
                 yield place
 
 
 def sample_at(path: Path, offset: int) -> str:
-    """Returns the name of the sample at an offset in the shard with this sidecar; "" if its record has
-    none. DiskError. DamagedError: the record is damaged, or the disk does not return it."""
+    """Returns the name of the sample at an offset of a shard; "" if the record has no name. `path`: the
+    path of the sidecar. DamagedError: the record is damaged, or the disk cannot read it. DiskError."""
     shard = path.with_suffix("")
     try:
         with refusing(f"cannot read {shard}"):
@@ -154,26 +157,22 @@ def sample_at(path: Path, offset: int) -> str:
 
 
 def sample_of(record: bytes) -> str:
-    """Returns the name of the sample in a record, "" if it has none. ValueError."""
+    """Returns the name of the sample in a record; "" if the record has no name. ValueError."""
     _, values = _core.decode_example(record).get(SAMPLE, ("bytes", []))
     return sample_name(next(iter(values), None))
 
 
 def is_lost(error: DiskError) -> bool:
-    """Whether an error is of this shard alone: damage, a missing file, or a page that the disk does not
-    return."""
+    """Returns whether an error concerns only this shard: its sidecar is damaged or missing, or the disk
+    cannot read a page of it."""
     cause = error.__cause__
-    is_unread = isinstance(cause, OSError) and cause.errno in LOST
-    return isinstance(error, LostError) or is_unread
-
-
-def _cursor(packed: str | None) -> Cursor | None:
-    return None if packed is None else Cursor.unpack(packed)
+    is_unreadable = isinstance(cause, OSError) and cause.errno in LOST
+    return isinstance(error, LostError) or is_unreadable
 
 
 @contextmanager
 def _lost(path: Path) -> Iterator[None]:
-    """Raises LostError for damage, and DiskError for a disk that fails."""
+    """Raises LostError if the sidecar is damaged or missing, and DiskError if the disk fails."""
     try:
         if not stat.S_ISREG(path.lstat().st_mode):
             raise LostError(f"{path} is not a regular file")

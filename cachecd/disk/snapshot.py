@@ -1,4 +1,4 @@
-"""The shard table of a generation as it was in memory. It only makes a start quick."""
+"""The snapshot: a copy of the shard table of a generation, so that a start need not read all sidecars."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _ROW = np.dtype(  # the number, and the fields of ShardFacts
 
 
 def write_snapshot(path: Path, shards: Iterable[tuple[int, ShardFacts]]) -> None:
-    """Replaces the snapshot. The daemon does so at exit and every ten minutes. DiskError."""
+    """Replaces the snapshot. DiskError."""
     packed = np.array([(number, *facts) for number, facts in shards], _ROW).tobytes()
     header = _HEADER.pack(_MAGIC, _VERSION, len(packed) // _ROW.itemsize, _digest(packed))
     replace(path, header + packed)
 
 
 def read_snapshot(path: Path) -> dict[int, ShardFacts]:
-    """Returns the shards by number. A snapshot that is missing, damaged or of another version has none: all
-    sidecars are read then. DiskError."""
+    """Returns the shards by number. Returns no shard if the snapshot is missing, damaged or of another
+    version: the start reads all sidecars then. DiskError."""
     try:
         content = read(path) or b""
     except DamagedError:

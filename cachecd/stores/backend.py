@@ -112,7 +112,7 @@ class LeftOut:
         self.before = self.last
 
     def keeps(self, key: str, is_empty: bool, is_wanted: bool = True) -> bool:
-        """Whether the listing has this object. If not, counts it, unless the object is not wanted anyway."""
+        """Whether the listing has this object. If not, counts it, unless it is not wanted."""
         kind = "hidden name" if is_hidden(key) else "empty object" if is_empty else ""
         if (kind or key.endswith(".json")) and (table := _TABLE.match(key)):
             self.table = (
@@ -192,4 +192,4 @@ class Nowhere(Backend):
     async def _refuse(self, *_: Any) -> Any:
         self.list()
 
-    find = read = tail = _refuse
+    find = read = tail = _refuse  # type: ignore[assignment]

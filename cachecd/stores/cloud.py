@@ -1,4 +1,4 @@
-"""S3, Google Cloud Storage and Azure through obstore, whose threads are native: listings and single reads."""
+"""S3, Google Cloud Storage and Azure through obstore, which reads in native threads."""
 
 from __future__ import annotations
 

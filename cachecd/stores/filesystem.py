@@ -19,7 +19,7 @@ import fsspec.core
 
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
-from cachecd.stores.answers import redacted, refusal, seconds_of, without_secrets
+from cachecd.stores.answers import redacted, refusal, retry_after, without_secrets
 from cachecd.stores.backend import PAGE, Backend, GoneError, TransientError
 from cachecd.stores.extras import extra
 
@@ -247,7 +247,7 @@ class HubBackend(FsspecBackend):
                 if answer is None:
                     raise
                 headers = {name.lower(): value for name, value in answer.headers.items()}
-                raise refusal(answer.status_code, "", self.where, seconds_of(headers)) from error
+                raise refusal(answer.status_code, "", self.where, retry_after(headers)) from error
 
 
 def _message(error: Exception) -> str:

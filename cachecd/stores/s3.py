@@ -29,7 +29,7 @@ from cachecd.config.address import NO_PATH
 from cachecd.errors import SourceError, SourceUnreachableError
 from cachecd.model import ObjectInfo
 from cachecd.stores import listobjects
-from cachecd.stores.answers import redacted, refusal, seconds_of
+from cachecd.stores.answers import redacted, refusal, retry_after
 from cachecd.stores.backend import PAGE, TransientError, resized
 from cachecd.stores.cloud import NO_RETRIES, CloudBackend, client_options, untrusted
 from cachecd.stores.credentials import LIFE, ChainCredentials, missing, new_session
@@ -249,7 +249,7 @@ class S3Backend:
                 status, headers = about.get("HTTPStatusCode", 0), about.get("HTTPHeaders", {})
                 code = answer.get("Error", {}).get("Code") or ""
                 code = "" if code.isdigit() else code
-                return refusal(status, code, self.where, seconds_of(headers))
+                return refusal(status, code, self.where, retry_after(headers))
             case NoCredentialsError():
                 return SourceUnreachableError(f"{self.where}: {missing()}")
             case ReadTimeoutError():

@@ -19,7 +19,7 @@ from urllib3 import exceptions
 
 from cachecd.errors import SourceError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
-from cachecd.stores.answers import is_version, redacted, refusal, seconds_of, without_secrets
+from cachecd.stores.answers import is_version, redacted, refusal, retry_after, without_secrets
 from cachecd.stores.backend import Backend, TransientError, resized
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ class UrlsBackend(Backend):
             else:
                 raise UnitError(f"more than {_MOST_HOPS - 1} redirections")
             if answer.status not in (200, 206):
-                after = seconds_of({k.lower(): v for k, v in answer.headers.items()})
+                after = retry_after({k.lower(): v for k, v in answer.headers.items()})
                 raise refusal(answer.status, "", f"{urlsplit(url).hostname}", after)
             yield answer
         except SourceUnreachableError as error:

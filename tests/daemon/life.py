@@ -92,7 +92,7 @@ class Life:
 
     async def ask(self, event: Any) -> Any:
         replied: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.loop.ask(event, replied.set_result)
+        self.loop.request(event, replied.set_result)
         return await asyncio.wait_for(replied, 20)
 
     async def acquire(self) -> str:

@@ -38,7 +38,7 @@ class Bench:
         sealed = Sealed(
             stream(index), number, *place, "full", 6, 1, 8192, 5, 2, 0, (), 0, "", (), 100, 1.0
         )
-        self.runner.streams.heard(sealed)
+        self.runner.streams.handle(sealed)
 
     async def settle(self, count: int) -> list[ev.Event]:
         """Waits for this many events."""
@@ -66,7 +66,7 @@ async def test_results_come_in_the_order_of_commands_and_reports(bench):
     carry([do.MarkRetired(NAME, ((0, 0),)), do.CloseStream(stream(0))])
     assert bench.sent == [Close(stream(0))]
     bench.seal(6)  # before the worker gets Close
-    bench.runner.streams.heard(Closed(stream(0)))
+    bench.runner.streams.handle(Closed(stream(0)))
     events = await bench.settle(7)
     assert [type(event).__name__ for event in events] == [
         *(

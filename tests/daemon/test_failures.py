@@ -63,10 +63,10 @@ def test_pause_is_no_failure(bench):
         "rotation waits: a lease keeps it"
     ]
     assert bench.levels == ["info"]
-    assert bench.note("", "waits", "rotation") == ["rotation goes on"]
+    assert bench.note("", "waits", "rotation") == ["rotation continues"]
     assert bench.note("no room", "stops", "ingest") == ["ingest stops: no room"]
     assert bench.levels == ["warning"]
-    assert bench.note("", "stops", "ingest") == ["ingest goes on"]
+    assert bench.note("", "stops", "ingest") == ["ingest continues"]
 
 
 def test_success_of_one_subject_ends_no_failure_of_another(bench):

@@ -50,7 +50,7 @@ async def bench(tmp_path: Path, source: Path) -> AsyncIterator[Bench]:
 
     async with opened(tmp_path, executor_of) as bench:
         executor = bench.runner.streams._executor
-        await executor.start(bench.streams.heard)
+        await executor.start(bench.streams.handle)
         bench.fed.schema = None
         await bench.list(units, ends=True)
         yield bench

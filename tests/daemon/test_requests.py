@@ -154,7 +154,7 @@ async def test_key_that_no_object_has_is_refused_unless_it_is_excluded_ahead(ben
     assert refused.code == "unknown-key"
     assert "no object of train has the key '00015', nor 1 other keys" in refused.message
     assert "as '000.tar', '001.tar'" in refused.message
-    assert not bench.life.loop.work.excluded.of("train")
+    assert not bench.life.loop.work.excluded.excluded_from("train")
     assert isinstance(await bench.ask(protocol.Exclude, "train", ["x"], True), protocol.Done)
     again = await bench.ask(protocol.Exclude, "train", ["x"], False)
     assert isinstance(again, protocol.Done), "it was excluded before"
@@ -266,7 +266,7 @@ async def test_samples_are_refused_where_no_shard_can_be_searched(root, opened, 
             assert "Nothing was excluded" in refused.message
         two = await bench.ask(protocol.Exclude, "train", ["007.tar", "8.tar"], False, ["003"])
         assert "expected samples of one" in two.message
-        assert not bench.life.loop.work.excluded.of("train")
+        assert not bench.life.loop.work.excluded.excluded_from("train")
 
 
 @pytest.mark.parametrize("steps", [None, ["tests.sampler.steps:remember"]])
@@ -292,7 +292,11 @@ async def test_exclusion_holds_for_both_sides_of_a_split(opened):
             await bench.ask(protocol.Exclude, "train-eval", ["007.tar"], False), protocol.Done
         )
         excluded = bench.life.loop.work.excluded
-        assert excluded.of("train") == excluded.of("train-eval") == {"007.tar": frozenset()}
+        assert (
+            excluded.excluded_from("train")
+            == excluded.excluded_from("train-eval")
+            == {"007.tar": frozenset()}
+        )
 
 
 async def test_report_of_a_sound_shard_and_of_an_unknown_one_are_answered(bench):

@@ -107,7 +107,7 @@ async def test_egress_limit_that_is_reached_is_logged_unless_the_dataset_is_whol
         async with Life(given.model_copy(update={"sampler": sampler})) as life:
             await until(lambda: any(line["event"] == "ingest stops" for line in logs))
             life.loop.configure(given, 12 << 20)
-            await until(lambda: any(line["event"] == "ingest goes on" for line in logs))
+            await until(lambda: any(line["event"] == "ingest continues" for line in logs))
             await until(lambda: train(life)["whole"])
     [stopped] = [line for line in logs if line["event"] == "ingest stops"]
     assert stopped["log_level"] == "warning"

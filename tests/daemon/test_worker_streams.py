@@ -67,7 +67,7 @@ class Bench:
         self.runner.carry_out([do.OpenStream(stream(index), cursor, UNTIL, **more)])
 
     def ask(self, index: int = 0) -> None:
-        self.streams.heard(Asks(stream(index)))
+        self.streams.handle(Asks(stream(index)))
 
     async def until(self, there: Callable[[], Any]) -> Any:
         async with asyncio.timeout(20):
@@ -215,7 +215,7 @@ async def test_defect_in_the_listing_fails_the_stream(bench, monkeypatch):
     [failed] = await bench.until(lambda: bench.events)
     assert (failed.stream, failed.cause) == (stream(0), "worker")
     assert bench.sent[-1] == Close(stream(0))
-    bench.streams.heard(Closed(stream(0)))
+    bench.streams.handle(Closed(stream(0)))
     bench.runner.carry_out([do.MarkLease("x", 0)])
     await bench.until(lambda: len(bench.events) > 1)
     assert not any(isinstance(e, ev.StreamClosed) for e in bench.events)
@@ -230,7 +230,7 @@ async def test_other_streams_open_when_the_first_has_found_the_schema(bench):
     await asyncio.sleep(0.02)
     assert [(m.stream.index, m.schema) for m in bench.sent] == [(0, None)]
     schema = {"features": ["x"]}
-    bench.streams.heard(Described(stream(0), schema))
+    bench.streams.handle(Described(stream(0), schema))
     _, second = await bench.messages(2)
     assert (second.stream.index, second.schema) == (1, schema)
 

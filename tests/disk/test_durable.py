@@ -83,7 +83,7 @@ def test_excluded_samples_add_up_until_their_object_is_excluded(tmp_path):
             assert not found.are_done("train", {"0.tar": frozenset(more)}, ["x1", "x2"])
     file.add(Exclusion("x3", "train", ("0.tar",)))
     file.add(Exclusion("x4", "train", ("0.tar",), ("c",)))
-    assert ExcludedFile(path).of("train") == {"0.tar": set()}
+    assert ExcludedFile(path).excluded_from("train") == {"0.tar": set()}
 
 
 # --- the snapshot
