@@ -45,9 +45,9 @@ class _Commands(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name not in COMMANDS:
             raise KeyError(name)
-        one = typer.Typer(add_completion=False, rich_markup_mode=None)
-        one.command(name)(import_module(f"cachecd.cli.{name}").command)
-        return typer.main.get_command(one)
+        program = typer.Typer(add_completion=False, rich_markup_mode=None)
+        program.command(name)(import_module(f"cachecd.cli.{name}").command)
+        return typer.main.get_command(program)
 
     def __iter__(self) -> Iterator[str]:
         return iter(COMMANDS)
@@ -62,7 +62,7 @@ class _Group(typer.core.TyperGroup):
         self.commands: Any = _Commands()
 
 
-# What typer raises for a call that it refuses; it exports no name for it.
+# The error that typer raises for wrong arguments. typer exports no name for it.
 _UsageError: Any = typer.BadParameter.__base__
 
 
@@ -80,8 +80,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         from importlib.metadata import version
 
         print(f"cachecd {version('cachecd')}")
@@ -107,23 +107,23 @@ def run_command(arguments: Sequence[str]) -> int:
         code = app(list(arguments), prog_name="cachecd", standalone_mode=False)
         sys.stdout.flush()
     except _UsageError as error:
-        said = " ".join(error.format_message().split())
+        message = " ".join(error.format_message().split()).removesuffix(".")
         command = error.ctx.command_path if error.ctx else "cachecd"
-        print(f"cachecd: {said.removesuffix('.')} (see `{command} --help`)", file=sys.stderr)
+        print(f"cachecd: {message} (see `{command} --help`)", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # Nobody reads what we write. The interpreter flushes once more at its end: not to a pipe.
+        # The reader of the pipe has ended. The interpreter flushes stdout at exit, so redirect it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (KeyboardInterrupt, typer.Abort):
         return 130
     except Exception as error:
-        return _failed(error)
+        return _report(error)
     return code if isinstance(code, int) else 0
 
 
-def _failed(error: Exception) -> int:
-    """Prints the error's message. A defect of cachecd is raised again, with its traceback."""
+def _report(error: Exception) -> int:
+    """Prints the error's message and returns the exit code. Raises a defect of cachecd again."""
     from cachecd_client.errors import CallerError, WorldError
 
     if not isinstance(error, (CallerError, WorldError, OSError)):

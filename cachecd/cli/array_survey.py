@@ -15,7 +15,7 @@ from cachecd.model import ObjectInfo
 
 _HEADER = 64 << 10  # bytes
 _LARGEST_FILE = 16 << 20  # bytes of an HDF5 file, which is read whole
-_MOST = 32  # metadata files of a zarr folder that are read
+_MOST_METADATA = 32  # files of a zarr folder
 
 # Reads an object's first bytes.
 Head = Callable[[ObjectInfo, int], Awaitable[bytes]]
@@ -36,9 +36,9 @@ class SurveyedArray:
 
 @dataclass(frozen=True, slots=True)
 class ArraySurvey:
-    """`largest`: the array that windows are taken of. `fewest`: the number of rows that nine of ten arrays
-    have at least. `count`: the number of such arrays. `step`: a window is a multiple of it. `paths`:
-    feature -> path in a file."""
+    """`largest`: the array that is cut into windows. `fewest`: nine of ten arrays have at least this many
+    rows. `count`: the number of arrays. `step`: each window is a multiple of `step` rows. `paths`: feature
+    -> path in a file."""
 
     largest: SurveyedArray
     fewest: int
@@ -48,10 +48,10 @@ class ArraySurvey:
 
 
 async def survey_npy(head: Head, groups: Sequence[Sequence[ObjectInfo]]) -> ArraySurvey | None:
-    """Reads the headers of the largest group of arrays that belong together. None if one of them is no
-    array of numbers, or if no window makes whole rows of all of them."""
+    """Reads the headers of the largest group of arrays that belong together. Returns None if an object of
+    the group is not an array of numbers, or if no window has whole rows of every array."""
     largest = max(groups, key=lambda group: group[0].size)
-    arrays = [array for o in largest if (array := _npy(await head(o, _HEADER)))]
+    arrays = [array for o in largest if (array := _parse_npy(await head(o, _HEADER)))]
     first, *others = arrays or [SurveyedArray(0, 0, 0)]
     if len(arrays) < len(largest) or not all(array.rows for array in arrays):
         return None
@@ -65,23 +65,23 @@ async def survey_npy(head: Head, groups: Sequence[Sequence[ObjectInfo]]) -> Arra
 
 
 async def survey_zarr(head: Head, objects: Sequence[ObjectInfo]) -> ArraySurvey | None:
-    """Reads the metadata of the arrays in the first folder NAME.zarr. None if the folder has none."""
+    """Reads the metadata of the arrays in the first folder NAME.zarr. Returns None if it has no array."""
     folder = objects[0].key.partition(".zarr/")[0] + ".zarr/"
     names = (".zarray", "zarr.json")
     files = [o for o in objects if o.key.startswith(folder) and o.key.endswith(names)]
-    found = {}
-    for file in files[:_MOST]:
+    arrays = {}
+    for file in files[:_MOST_METADATA]:
         with contextlib.suppress(ValueError, KeyError, TypeError, IndexError):
-            about = json.loads(await head(file, _HEADER))
-            dtype = np.dtype(about["data_type"] if "data_type" in about else about["dtype"])
+            metadata = json.loads(await head(file, _HEADER))
+            dtype = np.dtype(metadata["data_type" if "data_type" in metadata else "dtype"])
             path = file.key[len(folder) :].rpartition("/")[0]
-            found[path] = SurveyedArray.of(about["shape"], dtype.itemsize)
-    return _chosen(found, len({o.key.partition(".zarr/")[0] for o in objects}))
+            arrays[path] = SurveyedArray.of(metadata["shape"], dtype.itemsize)
+    return _largest(arrays, len({o.key.partition(".zarr/")[0] for o in objects}))
 
 
 async def survey_hdf5(head: Head, objects: Sequence[ObjectInfo]) -> ArraySurvey | None:
-    """Looks for arrays of numbers in the smallest file. None if h5py is not installed, the file is large,
-    or it has no array."""
+    """Searches the smallest file for arrays of numbers. Returns None if h5py is not installed, if the file
+    is large, or if it has no array."""
     try:
         import h5py
     except ImportError:
@@ -90,44 +90,43 @@ async def survey_hdf5(head: Head, objects: Sequence[ObjectInfo]) -> ArraySurvey 
     smallest = min(objects, key=lambda o: o.size)
     if smallest.size > _LARGEST_FILE:
         return None
-    found: dict[str, SurveyedArray] = {}
+    arrays: dict[str, SurveyedArray] = {}
 
-    def visit(path: str, node: object) -> None:  # of no links
+    def visit(path: str, node: object) -> None:  # h5py does not call this for links
         if isinstance(node, h5py.Dataset) and node.shape and node.dtype.kind in "biuf":
-            found[path] = SurveyedArray.of(node.shape, node.dtype.itemsize)
+            arrays[path] = SurveyedArray.of(node.shape, node.dtype.itemsize)
 
     # libhdf5 may crash if bytes are missing, so the file is read whole.
     body = io.BytesIO(await head(smallest, smallest.size))
     with contextlib.suppress(OSError, RuntimeError, KeyError), h5py.File(body, "r") as file:
         file.visititems(visit)
-    return _chosen(found, len(objects))
+    return _largest(arrays, len(objects))
 
 
-def _chosen(found: dict[str, SurveyedArray], files: int) -> ArraySurvey | None:
-    """Chooses the largest array and all arrays with the same number of rows."""
-    if not found:
+def _largest(arrays: dict[str, SurveyedArray], files: int) -> ArraySurvey | None:
+    """Returns the largest array with all arrays that have the same number of rows."""
+    if not arrays:
         return None
-    largest = max(found.values(), key=lambda a: a.rows * a.row_bytes)
-    paths = [path for path, array in found.items() if array.rows == largest.rows]
+    largest = max(arrays.values(), key=lambda a: a.rows * a.row_bytes)
+    paths = [path for path, array in arrays.items() if array.rows == largest.rows]
     names = dict(_named(paths)) if len(paths) > 1 else {"array": paths[0]}
     return ArraySurvey(largest, largest.rows, files, paths=names)
 
 
 def _named(paths: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields a feature for each path: the last part of the path, or all of it where two are the same."""
+    """Yields (feature, path). The feature is the last part of the path, or the whole path if two paths end
+    with the same part."""
     last = [path.rpartition("/")[2] for path in paths]
     for path, name in zip(paths, last, strict=True):
         name = name if last.count(name) == 1 else path.replace("/", "_")
         yield (f"{name}s" if name in ("key", "start") else name), path
 
 
-def _npy(head: bytes) -> SurveyedArray | None:
-    file = io.BytesIO(head)
+def _parse_npy(head: bytes) -> SurveyedArray | None:
+    file, npy = io.BytesIO(head), np.lib.format
     try:
-        version = np.lib.format.read_magic(file)
-        read = np.lib.format.read_array_header_1_0
-        if version != (1, 0):
-            read = np.lib.format.read_array_header_2_0
+        is_first = npy.read_magic(file) == (1, 0)
+        read = npy.read_array_header_1_0 if is_first else npy.read_array_header_2_0
         shape, _, dtype = read(file)
     except ValueError:
         return None

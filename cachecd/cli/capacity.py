@@ -15,10 +15,10 @@ from cachecd.config import Config
 from cachecd.policy.fit import EMPTY_CACHE, describe_epoch, set_size
 from cachecd.quantities import approximate_size
 
-LOOKED_AT = 32  # records
-_PAGES = 10  # of a listing, to count the units
-_IN_SIDECAR = 20  # bytes of a record
-_PER_SHARD = 8 << 10  # bytes of a sidecar's text, and the rounding of two files to blocks
+SAMPLED = 32  # records
+_PAGES = 10  # pages of a listing whose units are counted
+_IN_SIDECAR = 20  # bytes of a sidecar for each record
+_PER_SHARD = 8 << 10  # bytes of a sidecar's text, and for rounding two files up to blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,29 +35,29 @@ class Capacity:
 
 def capacity(config: Config, sampler: Sampler, sample: Sample, limit: int) -> Capacity:
     """`limit`: bytes that the dataset may use."""
-    dataset, made = config.datasets[sampler.name], sample.outcome
-    if not made.records:
+    dataset, outcome = config.datasets[sampler.name], sample.outcome
+    if not outcome.records:
         return Capacity()
     listed = number, total, whole = sampler.count(_PAGES)
-    records, size = float(made.records), float(made.data_bytes)
+    records, size = float(outcome.records), float(outcome.data_bytes)
     if sample.read and number:
         units = sum(unit.size for unit in sample.units[: sample.read])
-        one_each = made.records == sample.read
-        # Listed units may differ in size from the first ones. Transformed records seldom do.
+        one_each = outcome.records == sample.read
+        # Later units may differ in size from the first units. Transformed records seldom do.
         by_number = not (total and units) or (one_each and bool(dataset.transform))
         scale = number / sample.read if by_number else total / units
-        records, size = number if one_each else made.records * scale, size * scale
+        records, size = number if one_each else outcome.records * scale, size * scale
     whole = whole and sample.read > 0
-    held = _held(config, size / records, limit)
-    epoch = describe_epoch(limit, held, records if whole else None, dataset.evict.refresh)
+    fitting = _fitting(config, size / records, limit)
+    epoch = describe_epoch(limit, fitting, records if whole else None, dataset.evict.refresh)
     images = _images(config, sampler, sample, limit, listed)
     return Capacity("" if dataset.pin else epoch, images, set_size(int(size), 0) if whole else None)
 
 
-def _held(config: Config, size: float, limit: int) -> float:
+def _fitting(config: Config, size: float, limit: int) -> float:
     """Returns how many records of `size` bytes fit into the limit."""
     shard = max(1, (config.cache.shard_size - _PER_SHARD) // size)
-    room = limit - EMPTY_CACHE - config.cache.shard_size  # a shard's room is kept free
+    room = limit - EMPTY_CACHE - config.cache.shard_size  # room for one shard stays free
     return max(0.0, room / (size + _IN_SIDECAR + _PER_SHARD / shard))
 
 
@@ -69,7 +69,7 @@ def _images(
     steps = [step.name for step in dataset.transform]
     if decodes := "decode_image" in steps:
         undecoded = Sampler(config, sampler.name, steps.index("decode_image"))
-        files = undecoded.take(sample.units, LOOKED_AT)
+        files = undecoded.take(sample.units, SAMPLED)
     bodies = [v for v in _values(files) if isinstance(v, bytes) and image_suffix(v)]
     headers = [(body, header[0]) for body in bodies if (header := image_header(body))]
     shapes = [shape for _, shape in headers]
@@ -90,16 +90,17 @@ def _images(
         mean *= scale
         pixels *= scale if len(set(shapes)) > 1 else 1
 
-    def held(size: float) -> str:
-        count = int(float(f"{_held(config, size, limit):.2g}"))
+    def fitting(size: float) -> str:
+        count = int(float(f"{_fitting(config, size, limit):.2g}"))
         return f"{count if images is None else min(count, images):,}"
 
     formats = sorted({image_suffix(body).upper().replace("JPG", "JPEG") for body, _ in headers})
     extent = "{} x {}".format(*shapes[0]) if len(set(shapes)) == 1 else "of several sizes"
     noun = "records" if dataset.source.join else "images"
     return (
-        f"{approximate_size(limit)} hold about {held(mean)}{'' if images is None else f' of {images:,}'} "
-        f"{noun} as {' and '.join(formats)}, or {held(pixels)} as pixels ({extent})"
+        f"{approximate_size(limit)} hold about {fitting(mean)}"
+        f"{'' if images is None else f' of {images:,}'} {noun} as {' and '.join(formats)}, "
+        f"or {fitting(pixels)} as pixels ({extent})"
     )
 
 

@@ -1,4 +1,4 @@
-"""`cachecd check CONFIG`: is this configuration valid, and which sizes and rules follow from it?"""
+"""`cachecd check CONFIG`: is this configuration valid, and which sizes and rules does it give?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cachecd.quantities import Percent, approximate_size, format_rate, format_size
+from cachecd.quantities import Percent, approximate_size, format_rate, format_size, printable
 
 if TYPE_CHECKING:
     from cachecd.cli.capacity import Capacity
@@ -30,16 +30,16 @@ def command(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check a configuration and print the sizes and rules that follow from it.
+    """Check a configuration and print its sizes and rules in bytes.
 
     Every mistake is one line on stderr with file, line and column, and the exit code is 2. Nothing is
-    written to disk. With --sources, the first objects go through the transform in this process: the command
-    shows one of their records and estimates how much of the source an epoch has.
+    written to disk. With --sources, the command transforms the first objects in this process, shows one of
+    their records, and estimates how much of the source an epoch has.
     """
     from cachecd.config import load, placed
 
     loaded = load(config)
-    from cachecd.daemon.rules import refuse_large_limit, resolve  # after the cheap part
+    from cachecd.daemon.rules import refuse_large_limit, resolve  # slow, so after `load`
     from cachecd.disk.filesystem import refuse_network_filesystem
 
     with placed(config):
@@ -49,7 +49,7 @@ def command(
     _find_stale(resolved)
     if sources:
         with placed(config):
-            _look(resolved)
+            _sample_sources(resolved)
             sizes = {n: c.size for n, c in resolved.capacities.items() if c.size is not None}
             resolve(loaded, sizes)
     if as_json:
@@ -60,21 +60,20 @@ def command(
     for name, sample in resolved.samples.items():
         if not sample.records:
             from cachecd.errors import UnitError
-            from cachecd.quantities import printable
 
             reasons = Counter(skipped.reason for skipped in sample.skipped)
             ((reason, count),) = reasons.most_common(1)
             raise UnitError(
-                f"datasets.{name}: of the first {len(sample.units)} units none gives a record; {count} x "
+                f"datasets.{name}: none of the first {len(sample.units)} units has a record; {count} x "
                 f"{printable(reason)}"
             )
 
 
 @dataclass(slots=True)
 class _Resolved:
-    """A configuration with its limit and rules in bytes, the results of looking at its sources, and the
-    values (`stale`) that count from the next generation on. `listed`: sentences about the listings: what a
-    split holds out, and what is left out."""
+    """A configuration with its limit and rules in bytes, and the samples of its sources. `stale`: changed
+    values that take effect with the next generation. `listed`: sentences about each listing: the part that
+    the split holds out, and the objects that are left out."""
 
     config: Config
     limit: int
@@ -85,7 +84,7 @@ class _Resolved:
     listed: dict[str, list[str]] = field(default_factory=dict)
 
     def part(self, rules: Rules) -> int:
-        """The bytes that a dataset may use, roughly, beside the other datasets."""
+        """Returns roughly how many bytes the dataset may use: its limit, or an equal part of the cache."""
         return rules.limit or self.limit // max(1, sum(not each.pin for each in self.rules))
 
 
@@ -104,9 +103,9 @@ def _find_stale(resolved: _Resolved) -> None:
             resolved.stale[name] = stale_values(dataset, size, known)
 
 
-def _look(resolved: _Resolved) -> None:
-    """Looks at each source, and takes a sample of it."""
-    from cachecd.cli.capacity import LOOKED_AT, capacity
+def _sample_sources(resolved: _Resolved) -> None:
+    """Lists the beginning of each source, and takes a sample."""
+    from cachecd.cli.capacity import SAMPLED, capacity
     from cachecd.cli.sampler import Sampler
     from cachecd.daemon.workers import lister_of
     from cachecd.units.first_look import check_sources
@@ -115,13 +114,13 @@ def _look(resolved: _Resolved) -> None:
     check_sources(config, lister_of(config, is_owner=False))
     for rules in resolved.rules:
         sampler = Sampler(config, rules.name)
-        resolved.samples[rules.name] = sample = sampler.take(sampler.beginning(), LOOKED_AT)
+        resolved.samples[rules.name] = sample = sampler.take(sampler.beginning(), SAMPLED)
         limit = resolved.part(rules)
         resolved.capacities[rules.name] = capacity(config, sampler, sample, limit)
         left_out = sampler.left_out
         lines = sampler.held_out, left_out.kinds and f"left out: {left_out}", left_out.warning
         resolved.listed[rules.name] = [line for line in lines if line]
-        del sample.records[1:]  # one is shown
+        del sample.records[1:]  # the command shows one record
 
 
 def _document(resolved: _Resolved) -> dict[str, Any]:
@@ -129,42 +128,42 @@ def _document(resolved: _Resolved) -> dict[str, Any]:
         "config": resolved.config.model_dump(mode="json"),
         "resolved": {
             "limit_bytes": resolved.limit,
-            "datasets": {rules.name: _of_dataset(resolved, rules) for rules in resolved.rules},
+            "datasets": {rules.name: _json(resolved, rules) for rules in resolved.rules},
         },
     }
 
 
-def _of_dataset(resolved: _Resolved, rules: Rules) -> dict[str, Any]:
+def _json(resolved: _Resolved, rules: Rules) -> dict[str, Any]:
     from cachecd.cli.sample_view import document
 
-    about: dict[str, Any] = {
+    values: dict[str, Any] = {
         "first_bytes": rules.first,
         "generation": rules.generation,
         "from_next_generation": resolved.stale.get(rules.name, []),
     }
     if rules.name in resolved.samples:
-        held = resolved.capacities[rules.name]
-        about["sample"] = document(resolved.samples[rules.name], {})
-        about |= {"epoch": held.epoch, "capacity": held.images, "set_bytes": held.size}
-        about["listed"] = resolved.listed[rules.name]
-    return about
+        capacity = resolved.capacities[rules.name]
+        values["sample"] = document(resolved.samples[rules.name], {})
+        values |= {"epoch": capacity.epoch, "capacity": capacity.images, "set_bytes": capacity.size}
+        values["listed"] = resolved.listed[rules.name]
+    return values
 
 
-def _read(resolved: _Resolved, rules: Rules) -> Iterator[str]:
+def _sample_lines(resolved: _Resolved, rules: Rules) -> Iterator[str]:
     from cachecd.cli.sample_view import lines
 
-    sample, held = resolved.samples[rules.name], resolved.capacities[rules.name]
+    sample, capacity = resolved.samples[rules.name], resolved.capacities[rules.name]
     outcome = sample.outcome
-    odd = outcome.num_passed
+    skipped = outcome.num_passed
     yield (
         f"read {sample.read} of the first {len(sample.units)} units: "
         f"{approximate_size(outcome.fetched_bytes)} fetched in {outcome.seconds:.2f} s, "
-        f"{outcome.records} {f'of {outcome.records + odd} ' if odd else ''}records of "
-        f"{approximate_size(outcome.data_bytes)}{f', {odd} skipped' if odd else ''}"
+        f"{outcome.records} {f'of {outcome.records + skipped} ' if skipped else ''}records of "
+        f"{approximate_size(outcome.data_bytes)}{f', {skipped} skipped' if skipped else ''}"
     )
     for left, right in lines(sample, {}):
         yield f"{left}: {right}" if left else f"  {right}"
-    yield from filter(None, (*resolved.listed[rules.name], held.epoch, held.images))
+    yield from filter(None, (*resolved.listed[rules.name], capacity.epoch, capacity.images))
 
 
 def _summary(resolved: _Resolved) -> Iterator[tuple[str, str]]:
@@ -182,9 +181,9 @@ def _summary(resolved: _Resolved) -> Iterator[tuple[str, str]]:
         for line in _dataset(dataset, min(rules.first, resolved.part(rules) // 2)):
             yield "", line
         for value in resolved.stale.get(rules.name, ()):
-            yield "", f"counts from the next generation on: {value}"
+            yield "", f"takes effect with the next generation: {value}"
         if rules.name in resolved.samples:
-            for line in _read(resolved, rules):
+            for line in _sample_lines(resolved, rules):
                 yield "", line
     rate = "" if sampler.bandwidth is None else f", at most {format_rate(sampler.bandwidth)}"
     yield "sampler", f"{sampler.workers} processes, {sampler.connections} connections{rate}"

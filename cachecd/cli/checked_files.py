@@ -32,7 +32,7 @@ from cachecd_client.errors import CallerError, CorruptRecordError, CorruptSideca
 
 # Each scan is bound by the disk or by one core's CRC; more threads only make more seeks.
 _MAX_THREADS = 8
-_MOMENT = 0.1  # seconds, in which a shard that is published or removed has both its files, or none
+_SETTLED_AFTER = 0.1  # seconds, in which the daemon publishes or removes both files of a shard
 
 _TFRECORD = re.compile(r".*\.tfrecords?(-\d+-of-\d+)?", re.DOTALL)  # a name may hold a newline
 
@@ -50,7 +50,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """One TFRecord file that was read to its end. `records` and `size` count sound records."""
+    """The result for one TFRecord file. `records` and `size` are 0 if the file is bad or unreadable."""
 
     path: Path
     records: int = 0
@@ -62,9 +62,9 @@ class Checked:
 class CheckedDirectory:
     """The contents of a directory.
 
-    `files`: the TFRecord files. `is_cache`: it is a cache directory, where each file has a sidecar.
+    `files`: the TFRecord files. `is_cache`: in a cache directory, each of these files has a sidecar.
     `unknown`: files that cachecd did not write. `unreadable`: directories that the disk refused to read.
-    `absent`: the TFRecord files of sidecars that have none.
+    `absent`: TFRecord files that are missing beside their sidecars.
     """
 
     is_cache: bool
@@ -83,9 +83,9 @@ def take_inventory(directory: Path) -> CheckedDirectory:
     if not directory.is_dir():
         raise CallerError(f"{directory}: there is no such directory; expected a cache directory")
     layout = Layout(directory)
-    # A daemon that ends removes its lock.
-    kept = layout.lock.exists() or layout.leases.is_dir()
-    inventory = CheckedDirectory(is_cache=kept and layout.datasets.is_dir())
+    # The daemon removes its lock when it ends.
+    is_owned = layout.lock.exists() or layout.leases.is_dir()
+    inventory = CheckedDirectory(is_cache=is_owned and layout.datasets.is_dir())
     refused: list[Fault] = []
     for path in sorted(_walk(directory, refused)):
         regular = path.is_file() and not (inventory.is_cache and path.is_symlink())
@@ -127,7 +127,7 @@ def check_all(inventory: CheckedDirectory) -> Iterator[Checked]:
                 if not checked.faults:
                     sound.append(checked.path)
                 yield checked
-    finally:  # also when nobody wants the rest
+    finally:  # also if the caller stops early
         pool.shutdown(cancel_futures=True)
     yield from filter(None, map(_check_absent, inventory.absent))
     if inventory.is_cache:
@@ -180,7 +180,7 @@ def _check_absent(path: Path) -> Checked | None:
         return Checked(path, faults=(Fault(sidecar, error.why),))
     except OSError as error:
         return Checked(path, faults=(_unreadable(sidecar, error),))
-    time.sleep(_MOMENT)
+    time.sleep(_SETTLED_AFTER)
     is_lost = sidecar.exists() and not path.exists()
     if not records or not is_lost or layout.bad(file.number, file.version).exists():
         return None
@@ -218,7 +218,7 @@ def _disagreement(
 
 
 def _repeats(paths: Sequence[Path]) -> Iterator[Checked]:
-    """Yields the later shard of each two live shards of a generation that hold the same record."""
+    """Yields the later shard of each pair of live shards of a generation that hold the same record."""
     generations: dict[Path, dict[int, tuple[int, Path]]] = {}
     for path in paths:
         file, folder = parse(path.name), path.parents[1]
@@ -229,13 +229,13 @@ def _repeats(paths: Sequence[Path]) -> Iterator[Checked]:
     for newest in generations.values():
         shards = [path for _, path in newest.values()]
         for other, path, unit in _pairs(shards):
-            if path.exists() and other.exists():  # what was retired meanwhile is gone
+            if path.exists() and other.exists():  # a shard that was retired meanwhile is unlinked
                 why = f"holds a record of unit {unit} that {other.name} holds too"
                 yield Checked(path, faults=(Fault(path, why),))
 
 
 def _pairs(paths: Sequence[Path]) -> Iterator[tuple[Path, Path, int]]:
-    """Yields each two shards that hold the same record, once."""
+    """Yields each pair of shards that hold the same record, once, and the number of its unit."""
     units: list[NDArray[np.uint64]] = []
     ordinals: list[NDArray[np.uint32]] = []
     shards: list[NDArray[np.int64]] = []
@@ -243,7 +243,7 @@ def _pairs(paths: Sequence[Path]) -> Iterator[tuple[Path, Path, int]]:
         try:
             sidecar = Sidecar.read(f"{path}{SIDECAR}")
         except (OSError, CorruptSidecarError):
-            continue  # it was sound a moment ago: it is gone
+            continue  # it was sound a moment ago, so the daemon has unlinked it
         units.append(sidecar.units)
         ordinals.append(sidecar.ordinals)
         shards.append(np.full(len(sidecar), nth))
@@ -274,7 +274,7 @@ def _named_by(meta: str) -> tuple[object, object, object]:
 
 
 def _walk(directory: Path, refused: list[Fault]) -> Iterator[Path]:
-    """Yields everything below that is not a directory. Links to directories are not followed."""
+    """Yields all paths below `directory` but directories. Does not follow links to directories."""
 
     def refuse(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):

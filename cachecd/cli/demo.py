@@ -1,4 +1,4 @@
-"""`cachecd demo`: a store, a cache and a trained model, on this machine alone."""
+"""`cachecd demo`: trains a model through a small cache, on this machine alone."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ def command(
     """Train a small model through a cache that is smaller than its data.
 
     Writes 1,797 images of handwritten digits into a folder, starts a daemon with a slow link, and
-    prints one row for each epoch. Everything is in a temporary directory, which is removed at the end. The
+    prints one row for each epoch. All files are in a temporary directory, which is removed at the end. The
     exit code is 1 if the cache ever exceeded its limit.
 
-    files, records: the set that this epoch reads. seen: training images that this or an earlier epoch had.
-    evicted: files deleted so far. MB/s: what the loop read from the cache. waited: seconds without a batch.
+    files, records: the size of this epoch's set. seen: training images in this set or an earlier set.
+    evicted: files deleted so far. MB/s: bytes that the loop reads from the cache. waited: seconds without a
+    batch.
     """
     from cachecd.stores.extras import extra
 
@@ -31,7 +32,7 @@ def command(
         from cachecd.demo.experiment import run
     from cachecd.demo.report import Part, json_line
 
-    def say(part: Part) -> None:
+    def show(part: Part) -> None:
         print(json_line(part) if as_json else part.text(), flush=True)
 
-    return 0 if run(epochs, say).limit_kept else 1
+    return 0 if run(epochs, show).limit_kept else 1

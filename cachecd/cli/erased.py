@@ -1,4 +1,4 @@
-"""`cachecd erased [DATASET] KEY...`: does this disk still hold a copy of what was excluded?"""
+"""`cachecd erased [DATASET] KEY...`: does this disk still hold a copy of an excluded object?"""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def command(
     """Search all shards of all datasets and generations for records of objects, or of samples of a tar;
     exit 1 if any is left.
 
-    `cachecd exclude` takes them out of a dataset. A shard with such a record stays until the last lease
+    `cachecd exclude` removes them from a dataset. A shard with such a record stays until the last lease
     that names the shard ends: run this command after that. A damaged shard counts as a copy, because it may
-    be one. A shard that is being written does not show its objects: it counts as a copy only if it has a
-    record with the name of a sample. None is ever published with a record that is excluded. Nothing is
-    changed.
+    be one. The objects of a shard that is being written are unknown, so it counts as a copy only if it has
+    a record with the name of a sample. The daemon never publishes a shard with an excluded record. This
+    command changes nothing.
     """
     from cachecd.cli.where import directory_of_the_daemon
     from cachecd.disk.layout import Layout
@@ -46,9 +46,9 @@ def command(
     dataset, keys = (arguments[0], arguments[1:]) if len(arguments) > 1 else ("", arguments)
     samples = samples_of(keys, samples)
     layout = Layout(directory or directory_of_the_daemon(endpoint))
-    found = list(find_copies(layout, dataset, keys, sample_names(samples)))
-    copies = [(path, why) for path, why in found if why]
-    unfinished = len(found) - len(copies)
+    shards = list(find_copies(layout, dataset, keys, sample_names(samples)))
+    copies = [(path, why) for path, why in shards if why]
+    unfinished = len(shards) - len(copies)
     if as_json:
         document = {"dataset": dataset, "keys": keys, "samples": samples}
         shown = [{"path": str(path), "why": why} for path, why in copies]
@@ -56,24 +56,24 @@ def command(
         return 1 if copies else 0
     for path, why in copies:
         print(f"{path}: {why}")
-    left = f"{len(copies)} shards may hold such records" if copies else "no copy is left"
+    summary = f"{len(copies)} shards may hold such records" if copies else "no copy is left"
     if samples and not copies:
-        left += " under these names"
+        summary += " under these names"
     if unfinished:
-        left += (
+        summary += (
             f" in finished shards; {unfinished} shards are being written: none of them is published with a "
             "record that is excluded"
         )
-    print(left)
+    print(summary)
     return 1 if copies else 0
 
 
 def find_copies(
     layout: Layout, dataset: str, keys: Sequence[str], samples: Sequence[str]
 ) -> Iterator[tuple[Path, str]]:
-    """Yields each shard file that holds or may hold a record of these objects, or of samples of the single
-    object, with the reason; and with "" each unfinished shard in which nothing was found. DiskError.
-    CallerError if there is no such cache directory."""
+    """Yields (path, reason) for each shard file that holds or may hold a record of these objects, or of
+    these samples of a single object; (path, "") for each other unfinished shard. DiskError. CallerError if
+    there is no such cache directory."""
     from cachecd.disk.filesystem import refusing
     from cachecd.disk.layout import DATA, NEW, parse
     from cachecd.disk.sidecar import as_stored, holds, sample_of
@@ -81,18 +81,18 @@ def find_copies(
     from cachecd_client._core import read_record
     from cachecd_client.errors import CallerError, CorruptError
 
-    def unfinished(path: Path) -> Iterator[str]:
-        """Yields the names of samples, up to the first record that is not whole."""
+    def names_in(path: Path) -> Iterator[str]:
+        """Yields the names in an unfinished shard, up to the first record that is not whole."""
         offset = 0
         with contextlib.suppress(CorruptError, ValueError, OSError):
             while True:
                 record = read_record(str(path), offset)
                 yield sample_of(record)
-                offset += len(record) + 16  # of the frame
+                offset += len(record) + 16  # bytes of the frame
 
     if not layout.datasets.is_dir():
         raise CallerError(f"{layout.root}: there is no such cache directory")
-    # A record without a name may be the sample's.
+    # A record without a name may belong to the sample.
     wanted = as_stored(dict.fromkeys(keys, frozenset([*samples, ""] if samples else [])))
     for name, generation in layout.generations():
         shards = layout.generation(name, generation).shards
@@ -106,7 +106,7 @@ def find_copies(
                 continue
             sidecar = path.with_name(path.name + ".idx")
             if file.kind == NEW and not sidecar.exists():
-                is_copy = samples and not {*samples}.isdisjoint(unfinished(path))
+                is_copy = samples and not {*samples}.isdisjoint(names_in(path))
                 why = f"has a record of this name, and is being written{elsewhere}"
                 yield path, why if is_copy else ""
                 continue

@@ -1,4 +1,4 @@
-"""`cachecd exclude DATASET KEY...`: takes bad objects, or samples of a tar, out of a dataset, for good."""
+"""`cachecd exclude DATASET KEY...`: removes objects, or samples of a tar, from a dataset permanently."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def command(
     """Remove the records of some objects, or of samples of a tar, and never cache them again. Needs a
     running daemon.
 
-    The exclusion holds across restarts, listings and generations. No later lease has such a record. A shard
-    that a running epoch reads is removed when its lease ends (`cachecd erased` takes the same arguments,
-    and searches for copies). A key that no object or sample has is an error, and then nothing is excluded.
-    To fetch an object again, stop the daemon, remove the object's line from excluded.jsonl in cache.dir,
-    and start the daemon.
+    The exclusion lasts across restarts, listings and generations. No later lease has such a record. If a
+    running epoch reads a shard, the daemon removes the shard when the lease ends: `cachecd erased` takes
+    the same arguments and searches for copies. If a key names no object or sample, the command fails and
+    excludes nothing. To fetch an object again, stop the daemon, remove the object's line from
+    excluded.jsonl in cache.dir, and start the daemon.
     """
     from cachecd.quantities import printable
     from cachecd_client import connect

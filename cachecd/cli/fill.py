@@ -1,4 +1,4 @@
-"""`cachecd fill CONFIG`: fills the cache, and ends."""
+"""`cachecd fill CONFIG`: fills the cache without a trainer, then exits."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from cachecd.config import Config
 
 _POLL = 0.5  # seconds
-_FULL_AFTER = 5.0  # seconds in which no shard is made, though nothing keeps the workers from it
+_FULL_AFTER = 5.0  # seconds without a new shard, although nothing prevents one: the cache is full
 _REPORT_EVERY = 5.0  # seconds
-# Ctrl-C reaches the daemon and this process: the daemon reports the end, and this process ends silently.
+# Ctrl-C reaches the daemon and the watcher. The daemon logs the end, so the watcher ends silently.
 _WATCH = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
     "from cachecd.cli.fill import watch; raise SystemExit(watch(float(sys.argv[1])))"
@@ -28,10 +28,10 @@ def command(
         str, typer.Option(metavar="PERCENT", help="How much of cache.limit to fill, at most.")
     ] = "100%",
 ) -> int:
-    """Fetch without a trainer until the limit, or --until of it, is filled or every dataset is whole.
+    """Fetch without a trainer until the cache reaches its limit, or every dataset is whole.
 
     grow.per_epoch and sampler.idle have no effect. Progress goes to stderr. A later `cachecd run CONFIG`
-    starts with what was cached. The exit code is 1 if something keeps the cache from being filled for good.
+    starts with these shards. The exit code is 1 if fetching is paused, for example at the egress limit.
     """
     from cachecd.cli.run import log_to_stderr
     from cachecd.config import load, placed
@@ -75,7 +75,7 @@ def watch(share: float) -> int:
             now = time.monotonic()
             if any(dataset["making"] for dataset in status["datasets"].values()):
                 idle_since = now
-            reason, code = _ended(status, share, now - idle_since)
+            reason, code = _end(status, share, now - idle_since)
             if reason or now - reported >= _REPORT_EVERY:
                 reported = now
                 print(f"{_progress(status)}{reason}", file=sys.stderr, flush=True)
@@ -84,8 +84,8 @@ def watch(share: float) -> int:
             time.sleep(_POLL)
 
 
-def _ended(status: dict[str, Any], share: float, idle: float) -> tuple[str, int]:
-    """Returns why the command ends now, with the exit code; "" if it continues."""
+def _end(status: dict[str, Any], share: float, idle: float) -> tuple[str, int]:
+    """Returns the reason to end now and the exit code; ("", 0) if the command continues."""
     cache, datasets = status["cache"], status["datasets"].values()
     if cache["used"] >= share * cache["limit"]:
         return f": filled to {share:.0%} of the limit", 0

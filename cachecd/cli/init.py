@@ -1,4 +1,4 @@
-"""`cachecd init URL`: writes a first configuration from a look at a few objects."""
+"""`cachecd init URL`: inspects a few objects and proposes a first configuration."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def command(
 ) -> None:
     """Look at a few objects under URL and print a YAML configuration for them.
 
-    The format follows from their names, sizes and first bytes, the label from folders that look like
-    classes, the limit from the free disk. Comments give the reasons. Try the configuration with `cachecd
-    sample FILE`.
+    The names, sizes and first bytes of the objects determine the format. Folders that look like classes
+    determine the label, and the free disk space determines the limit. Comments give the reasons. Try the
+    configuration with `cachecd sample FILE`.
     """
     from pydantic import ValidationError
 
@@ -44,9 +44,9 @@ def command(
 
     if "://" not in url and (path := Path(url)).is_absolute() | path.exists():
         if not path.is_dir():
-            kind = "a file" if path.exists() else "not there"
+            why = "is a file" if path.exists() else "does not exist"
             raise ConfigError(
-                f"{url} is {kind}; expected a folder, or a URL such as s3://bucket/train/"
+                f"{url} {why}; expected a folder, or a URL such as s3://bucket/train/"
             )
         url = f"file://{path.resolve()}"
     if out is not None and out.exists():
@@ -59,11 +59,7 @@ def command(
         )
     try:
         source = SourceConfig(
-            url=url,
-            format="files",
-            endpoint=endpoint,
-            region=region,
-            anonymous=anonymous,
+            url=url, format="files", endpoint=endpoint, region=region, anonymous=anonymous
         )
     except ValidationError as error:
         lines = [f"{e['loc'][0]}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors()]

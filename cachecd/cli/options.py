@@ -30,7 +30,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def samples_of(keys: Sequence[str], samples: list[str] | None) -> list[str]:
-    """Returns the samples. CallerError: their object is not clear."""
+    """Returns the samples. CallerError for samples of several objects."""
     if samples and len(keys) != 1:
         raise CallerError(f"found --sample with {len(keys)} objects, expected one object")
     return samples or []

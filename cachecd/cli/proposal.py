@@ -18,19 +18,19 @@ from cachecd.units.selection import held_out
 
 _SHARE = 0.5  # of the free space
 _GIB, _MIB = 1 << 30, 1 << 20
-_ARRAY = 4 << 20  # bytes: of several objects, an array up to that is one record
-_WINDOW = 1 << 20  # bytes of a window of a larger one
-_NUMBERS = 1024  # that make a window of an array of one axis
+_ARRAY = 4 << 20  # bytes: if there are several objects, a whole array of this size is one record
+_WINDOW = 1 << 20  # bytes of a window of a larger array
+_NUMBERS = 1024  # in a window of an array with one axis
 _NAMED = 5
-_SIDE = 224  # pixels of a square that models take
-# Other kinds are called as the format is.
+_SIDE = 224  # pixels: the square that many models take
+# The other kinds have the name of their format.
 _FORMATS = {"image": "files", "audio": "files", "": "files", "hdf5": "python", "zarr": "python"}
 
 
 def propose(source: SourceConfig, seen: Survey, form: str | None, directory: Path | None) -> str:
-    """Returns the YAML. `form`: the format, if the user names it. `directory`: the cache directory, if the
-    user names it. DiskError if no disk has enough room for a cache."""
-    found = form or _FORMATS.get(seen.kind, seen.kind)
+    """Returns the YAML. `form` and `directory`: the format and the cache directory, if the user names them.
+    DiskError if no disk has enough room for a cache."""
+    form = form or _FORMATS.get(seen.kind, seen.kind)
     directory = directory or _directory()
     limit, reason = _limit(directory, seen)
     lines = [
@@ -44,7 +44,7 @@ def propose(source: SourceConfig, seen: Survey, form: str | None, directory: Pat
         "",
         "datasets:",
         "  train:",
-        *(f"    {line}" for line in _dataset(source, seen, found)),
+        *(f"    {line}" for line in _dataset(source, seen, form)),
     ]
     return "\n".join(lines) + "\n"
 
@@ -93,8 +93,8 @@ def _dataset(source: SourceConfig, seen: Survey, form: str) -> Iterator[str]:
         case "python":
             yield from (f"  {line}" for line in _reader(seen))
     if not (seen.splits or seen.join or form == "python"):
-        said = held_out(SplitConfig(eval=0.1), form, _main(seen), seen.whole)
-        yield f"# split: {{eval: 0.1}}  # {said}"
+        note = held_out(SplitConfig(eval=0.1), form, _main(seen), seen.whole)
+        yield f"# split: {{eval: 0.1}}  # {note}"
     yield "grow:"
     yield "  # first: 1GiB  # cached before the first epoch begins"
     yield "  # per_epoch: 20GiB  # how much each epoch adds; default: as fast as the link allows"
@@ -117,14 +117,10 @@ def _why(seen: Survey, form: str) -> str:
         "webdataset": f"the members of a tar that share a name are one record; {most}",
         "parquet": f"a row is a record; pip install 'cachecd[parquet]'; {most}",
         "npy": f"windows of arrays; {most}",
-        "python": f"{_pip(seen)}; {most}",
+        "python": f"windows of arrays; pip install 'cachecd[{seen.kind}]'; {most}"
+        if seen.kind in ("hdf5", "zarr")
+        else f"a class of yours reads the objects; {most}",
     }.get(form, most)
-
-
-def _pip(seen: Survey) -> str:
-    if seen.kind in ("hdf5", "zarr"):
-        return f"windows of arrays; pip install 'cachecd[{seen.kind}]'"
-    return "a class of yours reads the objects"
 
 
 def unknown(seen: Survey) -> str:
@@ -145,8 +141,8 @@ def _others(seen: Survey, form: str) -> Iterator[str]:
     """Yields the lines about objects of unknown or other kinds."""
     if form == "files" and not seen.kind:
         yield f"# `init` {unknown(seen)}, its bytes in `payload`."
-        yield "# Rows of CSV or JSON lines: convert them to Parquet. Numbers without a header: `cachecd"
-        yield "# init --format npy`. Anything else: format python with a class of yours (docs/sources.md)."
+        yield "# Convert rows of CSV or JSON lines to Parquet. For numbers without a header, run `cachecd"
+        yield "# init --format npy`. Otherwise, use format python with a class of yours (docs/sources.md)."
     others = {o.key for o in seen.objects if o.size} - {o.key for o in _main(seen)}
     suffixes = sorted({key.rpartition(".")[2] for key in others if suffix_of(key)})
     if suffixes and form == "files":
@@ -162,7 +158,7 @@ def _join(seen: Survey) -> Iterator[str]:
     for name, pattern in seen.join.items():
         yield f"  {name}: {_quoted(pattern)}"
     if others := len(seen.objects) - seen.joined * len(seen.join):
-        yield f"# {others} more were looked at. Objects that match no pattern are not read. If an object of"
+        yield f"# init saw {others} more. Objects that match no pattern are not read. If an object of"
         yield "# another pattern than the first is missing, the record is skipped."
 
 
@@ -173,7 +169,7 @@ def _label(source: SourceConfig, seen: Survey) -> Iterator[str]:
         return
     if seen.other_table:
         yield f"# {printable(seen.other_table)} gives no labels: it has no columns key (or url) and label"
-        yield "# for these objects. With them, it could be label.manifest (docs/sources.md, Manifests)."
+        yield "# for these objects. With these columns, use label.manifest (docs/sources.md, Manifests)."
     if not seen.folders:
         yield '# label: {pattern: "^([^/]+)/"}  # if a part of the key names the class'
         return
@@ -187,7 +183,7 @@ def _label(source: SourceConfig, seen: Survey) -> Iterator[str]:
 
 
 def _images(seen: Survey, feature: str) -> Iterator[str]:
-    """Images in a feature: as encoded files if loaders can decode them, else as pixels."""
+    """Yields the lines for images: cached as encoded files if loaders can decode them, else as pixels."""
     step = "decode_image" if feature == "payload" else f"{{decode_image: {feature}}}"
     pixels = f"transform: [{step}, {{resize: 256}}]  # pip install 'cachecd[images]'"
     if seen.is_decodable:
@@ -200,7 +196,7 @@ def _images(seen: Survey, feature: str) -> Iterator[str]:
 
 
 def _encoded(seen: Survey, features: list[str]) -> Iterator[str]:
-    """The loader's line for images that are cached as encoded files."""
+    """Yields the loader's line for images that are cached as encoded files."""
     sides = [min(size) for size in seen.images]
     masks = [name for name in features if MASK.search(name) and len(features) > 1]
     grey = ', mode="L"' if 0 < len(sides) == seen.grey else ""
@@ -271,12 +267,12 @@ def _windows(seen: Survey) -> Iterator[str]:
 
 
 def _directory() -> Path:
-    """Returns the usual cache directory with the most free space among those that are writable; the user's
-    own directory, if they are on one disk."""
+    """Returns the writable cache directory with the most free space, of the usual directories. If they are
+    on one disk, returns the user's own directory."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     best: tuple[int, Path] | None = None
     for place in (home / "cachecd", Path("/var/lib/cachecd"), Path("/var/tmp/cachecd")):
-        if not (place.is_absolute() and os.access(_there(place), os.W_OK)):
+        if not (place.is_absolute() and os.access(_existing(place), os.W_OK)):
             continue
         try:
             refuse_network_filesystem(place)
@@ -290,8 +286,8 @@ def _directory() -> Path:
 
 
 def _limit(directory: Path, seen: Survey) -> tuple[int, str]:
-    """Returns the limit and its reason: twice the size of the source if that is known and fits, else most
-    of the free space."""
+    """Returns the limit and its reason: twice the size of the source if that size is known and fits, else
+    half of the free space."""
     refuse_network_filesystem(directory)
     free = _free(directory)
     limit = int(free * _SHARE)
@@ -309,10 +305,10 @@ def _limit(directory: Path, seen: Survey) -> tuple[int, str]:
 
 
 def _free(directory: Path) -> int:
-    return free_bytes(_there(directory))
+    return free_bytes(_existing(directory))
 
 
-def _there(path: Path) -> Path:
+def _existing(path: Path) -> Path:
     """Returns the path, or its nearest parent that exists."""
     return next(parent for parent in (path, *path.parents) if parent.exists())
 

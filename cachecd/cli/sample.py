@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from cachecd.cli.sampler import Sample, Sampler
+    from cachecd.cli.sampler import Sample
 
-_TRIED = 100  # units of the first page, if one after the other is refused by its name or its size
+_MOST_TRIED = 100  # units, until the name and the size of one are acceptable
 
 
 def command(
@@ -44,9 +44,9 @@ def command(
 ) -> int:
     """Fetch one unit, run the transform on it, and show its records.
 
-    Everything happens in this process, without a daemon and without a cache. Without --key, the command
-    takes the first listed unit whose name and size are acceptable. A unit that a daemon would skip is shown
-    with its reason. With --out, images (uint8 [height, width, 1 or 3], and the bytes of image files) are
+    All work is done in this process, without a daemon and without a cache. Without --key, the command takes
+    the first listed unit whose name and size are acceptable. If a daemon would skip the unit, the command
+    shows the reason. With --out, images (uint8 [height, width, 1 or 3], and the bytes of image files) are
     written as files. The exit code is 1 if there is no record.
     """
     from cachecd.config import load
@@ -62,7 +62,8 @@ def command(
             file=sys.stderr,
         )
     sampler = Sampler(loaded, name)
-    sample = _taken(sampler, key, begin, records)
+    unit = sampler.usable(_MOST_TRIED) if key is None else sampler.named(key, begin)
+    sample = sampler.take((unit,), records)
     images = {}
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
@@ -78,11 +79,6 @@ def command(
 
         debug_error(sample.errors[0])
     return 0 if sample.records else 1
-
-
-def _taken(sampler: Sampler, key: str | None, begin: int, most: int) -> Sample:
-    unit = sampler.usable(_TRIED) if key is None else sampler.named(key, begin)
-    return sampler.take((unit,), most)
 
 
 def _print(url: str, name: str, sample: Sample, images: dict[tuple[int, str], Path]) -> None:

@@ -1,4 +1,4 @@
-"""Shows a sample: each feature's name, dtype, shape and range; images as files.
+"""Shows a sample: each feature's name, dtype, shape and range; writes images to files.
 
 Text from a source is printed on one line without control characters. No file name contains such text.
 """
@@ -45,8 +45,8 @@ def document(sample: Sample, images: Mapping[tuple[int, str], Path]) -> dict[str
                 "key": record.unit.key,
                 "ordinal": record.ordinal,
                 "features": {
-                    name: {**found, **_file(images, number, name)}
-                    for name, found in _features(sample, record).items()
+                    name: {**values, **_file(images, number, name)}
+                    for name, values in _features(sample, record).items()
                 },
             }
             for number, record in enumerate(sample.records)
@@ -62,23 +62,21 @@ def document(sample: Sample, images: Mapping[tuple[int, str], Path]) -> dict[str
 
 
 def lines(sample: Sample, images: Mapping[tuple[int, str], Path]) -> Iterator[tuple[str, str]]:
-    """The sample as a table of two columns."""
+    """Yields the sample as the rows of a table with two columns."""
     for number, record in enumerate(sample.records):
         head = f"record {number}"
-        for name, found in _features(sample, record).items():
+        for name, values in _features(sample, record).items():
             file = images.get((number, name))
             written = f"  -> {file}" if file else ""
-            yield head, f"{printable(name)}: {_told(found)}{written}"
+            yield head, f"{printable(name)}: {_text(values)}{written}"
             head = ""
-    made = sample.outcome.records
-    if made > len(sample.records):
-        more = made - len(sample.records)
+    if (more := sample.outcome.records - len(sample.records)) > 0:
         yield "", f"and {more} more {'record' if more == 1 else 'records'}"
     if not sample.is_whole:
         yield "", "the shard was full before the end of the unit"
-    for odd in sample.outcome.passed:
-        count = f"{odd.records} {'record' if odd.records == 1 else 'records'}"
-        yield "skipped", f"{count}, {printable(odd.examples[0])}: {printable(odd.reason)}"
+    for group in sample.outcome.passed:
+        count = f"{group.records} {'record' if group.records == 1 else 'records'}"
+        yield "skipped", f"{count}, {printable(group.examples[0])}: {printable(group.reason)}"
     for skipped in sample.skipped[:_SKIPPED]:
         yield "skipped", f"{printable(skipped.key)}: {printable(skipped.reason)}"
     if len(sample.skipped) > _SKIPPED:
@@ -144,30 +142,29 @@ def _features(sample: Sample, record: Record) -> dict[str, dict[str, Any]]:
 
 def _described(feature: Feature, value: Any, sample: Sample) -> dict[str, Any]:
     shape = None if feature.shape is None else list(feature.shape)
-    found: dict[str, Any] = {"dtype": feature.dtype, "shape": shape}
+    values: dict[str, Any] = {"dtype": feature.dtype, "shape": shape}
     if feature.unit:
-        found["unit"] = feature.unit
+        values["unit"] = feature.unit
     if feature.optional:
-        found["optional"] = True
+        values["optional"] = True
     if value is None:
-        found["missing"] = True
+        values["missing"] = True
     elif isinstance(value, bytes):
-        found |= {"length": len(value), "first": value[:_FIRST_BYTES].hex()}
+        values |= {"length": len(value), "first": value[:_FIRST_BYTES].hex()}
         if header := image_suffix(value) and image_header(value):
-            found |= {
-                "image": "a {} file of {} x {} pixels".format(image_suffix(value), *header[0])
-            }
+            image = "a {} file of {} x {} pixels".format(image_suffix(value), *header[0])
+            values["image"] = image
     elif isinstance(value, list):
         first = value[0] if value else b""
-        found |= {"values": len(value), "first": first[:_FIRST_BYTES].hex()}
+        values |= {"values": len(value), "first": first[:_FIRST_BYTES].hex()}
     else:
         if feature.shape is None:
-            found["values"] = len(value)
+            values["values"] = len(value)
         if value.size and feature.dtype != "bfloat16":
-            found |= _extent(value)
-        if feature.name == "label" and feature.classes and value.shape == ():
-            found |= _class_of(int(value), feature.classes, sample)
-    return found
+            values |= _extent(value)
+        if feature.name == "label" and value.shape == () and 0 <= value < len(feature.classes):
+            values |= {"class": feature.classes[int(value)], "numbered": sample.numbered}
+    return values
 
 
 def _extent(value: NDArray[Any]) -> dict[str, Any]:
@@ -180,38 +177,32 @@ def _extent(value: NDArray[Any]) -> dict[str, Any]:
 
 def _plain(number: Any) -> Any:
     """Returns the value for JSON, which has no NaN."""
-    found = number.item()
-    return found if not isinstance(found, float) or np.isfinite(found) else str(found)
+    value = number.item()
+    return value if not isinstance(value, float) or np.isfinite(value) else str(value)
 
 
-def _class_of(label: int, classes: tuple[str, ...], sample: Sample) -> dict[str, Any]:
-    if not 0 <= label < len(classes):
-        return {}
-    return {"class": classes[label], "numbered": sample.numbered}
-
-
-def _told(found: Mapping[str, Any]) -> str:
-    shape = found["shape"]
+def _text(values: Mapping[str, Any]) -> str:
+    shape = values["shape"]
     dims = "[ragged]" if shape is None else str(shape) if shape else ""
-    text = f"{found['dtype']} {dims}".rstrip()
-    text += "".join(f", {word}" for word in ("optional", "missing") if word in found)
-    if "values" in found:
-        text += f", {found['values']} values"
-    if "length" in found:
-        text += f", {approximate_size(found['length'])}"
-    if "image" in found:
-        text += f": {found['image']}"
-    elif "first" in found:
-        text += f": {bytes.fromhex(found['first'])!r}"
-    if "class" in found:
-        name = printable(found["class"])
-        if not found["numbered"]:
+    text = f"{values['dtype']} {dims}".rstrip()
+    text += "".join(f", {word}" for word in ("optional", "missing") if word in values)
+    if "values" in values:
+        text += f", {values['values']} values"
+    if "length" in values:
+        text += f", {approximate_size(values['length'])}"
+    if "image" in values:
+        text += f": {values['image']}"
+    elif "first" in values:
+        text += f": {bytes.fromhex(values['first'])!r}"
+    if "class" in values:
+        name = printable(values["class"])
+        if not values["numbered"]:
             return f"{text}: class {name!r} (it gets its number when the listing ends)"
-        return f"{text}: {found['value']}, class {name!r}"
-    if "value" in found:
-        return f"{text}: {found['value']}"
-    if "min" in found:
-        mean = found["mean"]
-        told = f"{mean:.6g}" if isinstance(mean, float) else mean
-        return f"{text}: {found['min']} to {found['max']}, mean {told}"
+        return f"{text}: {values['value']}, class {name!r}"
+    if "value" in values:
+        return f"{text}: {values['value']}"
+    if "min" in values:
+        mean = values["mean"]
+        mean = f"{mean:.6g}" if isinstance(mean, float) else mean
+        return f"{text}: {values['min']} to {values['max']}, mean {mean}"
     return text

@@ -1,5 +1,5 @@
-"""Fetches, decodes, transforms and writes a few units as a worker does, in this process, to a shard that is
-deleted at the end. Needs no cache and no daemon."""
+"""Makes a shard of a few units in this process, as a worker does, reads the records back, and deletes the
+shard. Needs no cache and no daemon."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from cachecd.units.unit_store import open_unit_store
 from cachecd_client._core import Sidecar, decode_example, read_record
 from cachecd_client.schema import Feature, Schema
 
-# Units and bytes of a sample: a transform may take a second for each unit.
+# The limits of a sample. They are small, because a transform may take a second for each unit.
 _MOST_UNITS, _MOST_BYTES = 32, 16 << 20
 
 
@@ -65,9 +65,9 @@ class Record:
 class Sample:
     """The result of fetching and transforming `units`.
 
-    `records`: the first of `outcome.records`. `schema`: the schema of the records, None if there are none.
-    `errors`: why records and units were skipped, in that order, without units that were refused unread.
-    `classes`: the label's classes by number, as far as they are known (`numbered`).
+    `records`: the first of the `outcome.records` records. `schema`: None if there are no records. `errors`:
+    the errors for which records and then units were skipped; units refused by name or size have none.
+    `classes`: the label's classes by number. `numbered`: these numbers are final.
     """
 
     units: tuple[Unit, ...]
@@ -98,8 +98,8 @@ class Sampler:
     """Takes samples of one dataset of a configuration."""
 
     def __init__(self, config: Config, name: str, steps: int | None = None) -> None:
-        """`steps`: how many steps of the transform run; None: all. ConfigError if the dataset does not
-        exist, or if no installed package can read its source."""
+        """`steps`: run only this many steps of the transform. ConfigError if the dataset does not exist, or
+        if no installed package can read its source."""
         if name not in config.datasets:
             raise ConfigError(
                 f"no dataset {name!r}; the configuration has {', '.join(config.datasets)}"
@@ -109,7 +109,7 @@ class Sampler:
         transform = config.datasets[name].transform[:steps]
         self._dataset = config.datasets[name].model_copy(update={"transform": transform})
         self._source = self._dataset.source
-        # Of the last listing from its beginning: what it left out, and what a split holds out.
+        # The objects that the last complete listing left out, and the part that the split holds out.
         self.left_out, self.held_out = LeftOut(), ""
         connections = config.sampler.connections
         self._store = open_unit_store(self._source, connections, left_out=self.left_out)
@@ -120,17 +120,17 @@ class Sampler:
         return self._source.url
 
     def first(self, most: int) -> tuple[Unit, ...]:
-        """Returns the first units that the source lists and that the dataset takes (its side of a split,
-        its node's part): at least one, at most `most`, all from one page.
+        """Returns the dataset's first listed units (on its side of a split, in its node's part): at least
+        one, at most `most`, all from one page.
 
         SourceUnreachableError; ConfigError if there is no such unit.
         """
-        self._import_as_samplers_do()  # a reader says what its units are
+        self._import_as_samplers_do()  # the user's reader may list the units
         takes, listed = selection_of(self._dataset), 0
         for page in list_units(self._source, self._store):
             listed += len(page)
-            if mine := page if takes is None else list(filter(takes, page)):
-                return tuple(map(_unit, range(most), mine))
+            if taken := page if takes is None else list(filter(takes, page)):
+                return tuple(map(_unit, range(most), taken))
         if not listed:
             raise ConfigError(f"no objects under {self.url}; expected at least one")
         if self._dataset.split is not None:
@@ -143,24 +143,19 @@ class Sampler:
         """Returns the first unit whose name and size are acceptable, among the first `most`; if all are
         refused, the first unit."""
         units = self.first(most)
-        self._import_as_samplers_do()
         source = open_format(self._dataset, self._classes(units)[0])
         capacity = self._config.cache.shard_size
         return next((u for u in units if source.refusal(u, capacity) is None), units[0])
 
     def beginning(self) -> tuple[Unit, ...]:
         """Returns some of the first units: enough for an estimate, at most one shard."""
-        few = self.first(_MOST_UNITS)
-        sizes = itertools.accumulate(unit.size for unit in few)
+        units = self.first(_MOST_UNITS)
+        sizes = list(itertools.accumulate(unit.size for unit in units))
         most = min(self._config.cache.shard_size, _MOST_BYTES)
-        return tuple(
-            unit
-            for at, (unit, size) in enumerate(zip(few, sizes, strict=True))
-            if not at or size <= most
-        )
+        return units[: max(1, sum(size <= most for size in sizes))]
 
     def count(self, pages: int) -> tuple[int, int, bool]:
-        """Returns how many units of the dataset the first `pages` pages of the listing have, their bytes,
+        """Returns the number of the dataset's units in the first `pages` pages of the listing, their bytes,
         and whether the listing ends there."""
         takes, listing = selection_of(self._dataset), list_units(self._source, self._store)
         units = [unit for page in itertools.islice(listing, pages) for unit in page]
@@ -177,14 +172,16 @@ class Sampler:
         UnitError if the unit is not listed; the message names the units of the object.
         """
         begins: list[int] = []
-        for found in _listed_near(self._source, self._store, key):
-            if found.key == key:
-                if found.begin == begin:
-                    return _unit(0, found)
-                begins.append(found.begin)
+        for listed in _listed_near(self._source, self._store, key):
+            if listed.key == key:
+                if listed.begin == begin:
+                    return _unit(0, listed)
+                begins.append(listed.begin)
         if begins:
-            told = ", ".join(map(str, begins[:5])) + (" ..." if len(begins) > 5 else "")
-            raise UnitError(f"no unit of {key!r} begins at byte {begin}; its units begin at {told}")
+            shown = ", ".join(map(str, begins[:5])) + (" ..." if len(begins) > 5 else "")
+            raise UnitError(
+                f"no unit of {key!r} begins at byte {begin}; its units begin at {shown}"
+            )
         for other in other_forms(key):
             if any(u.key == other for u in _listed_near(self._source, self._store, other)):
                 raise UnitError(alike(key, other))
@@ -206,10 +203,10 @@ class Sampler:
             path = Path(folder, "shard.tfrecord")
             with contextlib.redirect_stdout(sys.stderr):
                 sealed = asyncio.run(self._fill(path, units, classes, errors))
-            found = Sample(units, sealed, errors=errors, classes=classes, numbered=numbered)
+            sample = Sample(units, sealed, errors=errors, classes=classes, numbered=numbered)
             if sealed.records:
-                _read_back(path, found, most)
-        return found
+                _read_back(path, sample, most)
+        return sample
 
     async def _fill(
         self, path: Path, units: tuple[Unit, ...], classes: tuple[str, ...], errors: list[Exception]
@@ -241,8 +238,8 @@ class Sampler:
         search_first([str(folder) for folder in self._config.sampler.path])
 
     def _classes(self, units: tuple[Unit, ...]) -> tuple[tuple[str, ...], bool]:
-        """Returns the label's classes by number, and whether the numbers are final. Without configured
-        classes, the numbers are known only after a complete listing."""
+        """Returns the label's classes by number, and whether the numbers are final. If `classes` is not
+        configured, only a complete listing makes them final."""
         source = self._source
         if not source.awaits_classes:
             return source.classes, True
@@ -250,18 +247,18 @@ class Sampler:
         return ClassNames().extended(filter(None, names)).names, False
 
 
-def _unit(number: int, found: ObjectInfo) -> Unit:
-    return Unit(number, found.key, found.size, found.etag, found.begin, found.label)
+def _unit(number: int, listed: ObjectInfo) -> Unit:
+    return Unit(number, listed.key, listed.size, listed.etag, listed.begin, listed.label)
 
 
 def _listed_near(source: SourceConfig, store: Store, key: str) -> Iterator[ObjectInfo]:
-    """Returns the listing from shortly before the key up to the place where the key belongs."""
-    # What is less than the key and begins like it: few objects lie between.
+    """Yields the listing from shortly before the key up to the place where the key belongs."""
     wanted, before = encoded(key), ""
-    # A table or a class may name it anywhere, and a joined unit's key is not the object's.
+    # A table and a reader have any order, and the key of a joined unit is not an object's key.
     ordered = not (source.manifest or source.reader or source.join)
+    # Few objects lie between the key without its last character and the key.
     for page in list_units(source, store, key[:-1]):
-        keys = [before, *(found.key for found in page)]
+        keys = [before, *(listed.key for listed in page)]
         ordered = ordered and all(encoded(a) <= encoded(b) for a, b in pairwise(keys))
         yield from page
         before = keys[-1]
@@ -275,22 +272,22 @@ def _read_back(path: Path, sample: Sample, most: int) -> None:
     by_number = {unit.number: unit for unit in sample.units}
     places = zip(sidecar.offsets[:most], sidecar.units, sidecar.ordinals, strict=False)
     for offset, unit, ordinal in places:
-        listed = decode_example(read_record(str(path), int(offset)))
+        stored = decode_example(read_record(str(path), int(offset)))
         values = {
-            feature.name: _value(feature, listed.get(feature.name, ("", []))[1])
+            feature.name: _value(feature, stored.get(feature.name, ("", []))[1])
             for feature in schema.features
-            if feature.shape is None or feature.name in listed
+            if feature.shape is None or feature.name in stored
         }
         sample.records.append(Record(by_number[int(unit)], int(ordinal), values))
     sample.schema = schema
 
 
-def _value(feature: Feature, listed: list[Any]) -> Any:
-    """Returns the value of a feature: bytes, a list of bytes, or an array; bfloat16 as its bits in
+def _value(feature: Feature, stored: list[Any]) -> Any:
+    """Returns the value of a feature: bytes, a list of bytes, or an array; the bits of bfloat16 as
     uint16."""
     if feature.dtype == "bytes":
-        return listed[0] if feature.shape == () and listed else listed
+        return stored[0] if feature.shape == () and stored else stored
     dtype = np.dtype("uint16" if feature.dtype == "bfloat16" else feature.dtype)
     little = dtype.newbyteorder("<")
-    array = np.frombuffer(b"".join(listed), little) if feature.raw else np.array(listed, dtype)
+    array = np.frombuffer(b"".join(stored), little) if feature.raw else np.array(stored, dtype)
     return array if feature.shape is None else array.reshape(feature.shape)

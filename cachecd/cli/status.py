@@ -7,6 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from cachecd.quantities import approximate_duration, printable
+from cachecd.quantities import approximate_size as size
+
 _LINES = {
     "epoch": "an epoch",
     "waits_for": "waits",
@@ -38,51 +41,45 @@ def command(
         _print(document)
 
 
-def _say(line: str) -> None:
-    # Jobs, keys and reasons are the words of others.
-    from cachecd.quantities import printable
-
-    print(printable(line))
+def _print_line(line: str) -> None:
+    print(printable(line))  # users and stores choose the names of jobs and keys
 
 
 def _print(document: dict[str, Any]) -> None:
-    from cachecd.quantities import approximate_size as size
-
     cache, daemon = document["cache"], document["daemon"]
     share = cache["used"] / cache["limit"]
     offline = ", offline" if daemon["offline"] else ""
-    _say(f"cache {cache['dir']}  (pid {daemon['pid']}, up {daemon['uptime_s']:.0f} s{offline})")
-    _say(
+    _print_line(
+        f"cache {cache['dir']}  (pid {daemon['pid']}, up {daemon['uptime_s']:.0f} s{offline})"
+    )
+    _print_line(
         f"  {size(cache['used'])} used and {size(cache['reserved'])} reserved"
         f" of {size(cache['limit'])} ({share:.0%})"
     )
     if cache["stopped"]:
-        _say(f"  ingest stopped by the disk: {cache['stopped']}")
+        _print_line(f"  ingest stopped by the disk: {cache['stopped']}")
     if cache["resting"]:
-        _say(f"  nothing is fetched: {cache['resting']}")
+        _print_line(f"  nothing is fetched: {cache['resting']}")
     if cache["corrupt_shards"]:
-        _say(f"  {cache['corrupt_shards']} damaged shards found")
+        _print_line(f"  {cache['corrupt_shards']} damaged shards found")
     sampler = document["sampler"]
     if sampler["restarts"] or sampler["alive"] < sampler["workers"]:
-        _say(
+        _print_line(
             f"  {sampler['alive']} of {sampler['workers']} worker processes alive, "
             f"{sampler['restarts']} replaced; the last: {sampler['last_end']}"
         )
     for subject, reason in document["complaints"].items():
-        _say(f"  {subject} fails: {reason}")
+        _print_line(f"  {subject} fails: {reason}")
     for name, dataset in document["datasets"].items():
-        _print_dataset(name, dataset, size)
+        _print_dataset(name, dataset)
     for other in document["unconfigured"]:
-        _say(f"not configured: {other['dataset']}, {_older(other, size)}")
+        _print_line(f"not configured: {other['dataset']}, {_generation(other)}")
     for lease in document["leases"]:
-        _say(_lease(lease, size))
+        _print_line(_lease(lease))
 
 
-def _lease(lease: dict[str, Any], size: Any) -> str:
-    """One line for a lease: its dataset, job and holders, its age, and the bytes that its end would
-    free."""
-    from cachecd.quantities import approximate_duration
-
+def _lease(lease: dict[str, Any]) -> str:
+    """Returns the line of a lease: dataset, job, holders, age, and the bytes that the lease keeps."""
     ranks = ", ".join(map(str, lease["held_by"]))
     by = f" ({len(lease['held_by'])} of {lease['ranks']} ranks: {ranks})" if ranks else ""
     kept = f", keeps {size(lease['retired_bytes'])} retired" if lease["retired_bytes"] else ""
@@ -93,16 +90,14 @@ def _lease(lease: dict[str, Any], size: Any) -> str:
     )
 
 
-def _older(older: dict[str, Any], size: Any) -> str:
-    damaged = f" ({older['damaged']})" if older["damaged"] else ""
-    shards = f"{older['shards']} shards, {size(older['bytes'])}"
-    return f"generation {older['generation']}: {shards}{damaged}"
+def _generation(values: dict[str, Any]) -> str:
+    damaged = f" ({values['damaged']})" if values["damaged"] else ""
+    shards = f"{values['shards']} shards, {size(values['bytes'])}"
+    return f"generation {values['generation']}: {shards}{damaged}"
 
 
 def _listing(dataset: dict[str, Any]) -> str:
-    """How far the first listing is, or when the last listing ended."""
-    from cachecd.quantities import approximate_duration
-
+    """Returns the progress of the first listing, or the age of the last listing."""
     listing = dataset["listing"]
     if not dataset["listed"]:
         return f"still listing: {listing['objects']} objects"
@@ -110,46 +105,46 @@ def _listing(dataset: dict[str, Any]) -> str:
     return "complete" if ago is None else f"complete, {approximate_duration(ago)} ago"
 
 
-def _print_dataset(name: str, dataset: dict[str, Any], size: Any) -> None:
+def _print_dataset(name: str, dataset: dict[str, Any]) -> None:
     pinned = ", pinned" if dataset["pinned"] else ""
     whole = ", whole" if dataset["whole"] else ""
     records = f"{dataset['records']} records"
-    if odd := dataset["skipped_records"]:
-        records = f"{dataset['records']} of {dataset['records'] + odd} records, {odd} skipped"
-    _say(f"dataset {name}  (generation {dataset['generation']}{pinned}{whole})")
-    _say(
+    if count := dataset["skipped_records"]:
+        records = f"{dataset['records']} of {dataset['records'] + count} records, {count} skipped"
+    _print_line(f"dataset {name}  (generation {dataset['generation']}{pinned}{whole})")
+    _print_line(
         f"  cached: {dataset['shards']} shards, {records}, "
         f"{size(dataset['data_bytes'])} of a share of {size(dataset['share'])}; "
         f"{dataset['evicted_shards']} shards retired, {dataset['retired_shards']} of them still held"
     )
-    _say(f"  listing: {dataset['units']} units ({_listing(dataset)})")
+    _print_line(f"  listing: {dataset['units']} units ({_listing(dataset)})")
     if dataset["listing"]["left_out"]:
-        _say(f"  left out: {dataset['listing']['left_out']}")
+        _print_line(f"  left out: {dataset['listing']['left_out']}")
     if dataset["listing"]["warning"]:
-        _say(f"  {dataset['listing']['warning']}")
+        _print_line(f"  {dataset['listing']['warning']}")
     pass_ = "whole: nothing is missing" if dataset["whole"] else f"pass {dataset['passes'] + 1}"
-    _say(f"  {pass_}; {dataset['coverage']:.1%} of the units cached at least once")
-    _say(
+    _print_line(f"  {pass_}; {dataset['coverage']:.1%} of the units cached at least once")
+    _print_line(
         f"  making {dataset['making']} shards at {size(dataset['bytes_per_second'])}/s, "
         f"{dataset['open_streams']} of {dataset['streams']} streams open"
     )
     for key, what in _LINES.items():
         if dataset[key]:
-            _say(f"  {what}: {dataset[key]}")
+            _print_line(f"  {what}: {dataset[key]}")
     if dataset["stopped"]:
-        _say(f"  ingest stopped {dataset['stopped_for_s']:.0f} s ago: {dataset['stopped']}")
+        _print_line(f"  ingest stopped {dataset['stopped_for_s']:.0f} s ago: {dataset['stopped']}")
     if dataset["rewritten_units"] and dataset["whole"]:
-        _say(
+        _print_line(
             f"  {dataset['rewritten_units']} units were rewritten in the source; the cached versions stay "
             "until generation is raised"
         )
     for value in dataset["from_next_generation"]:
-        _say(f"  counts from the next generation on: {value}")
+        _print_line(f"  takes effect with the next generation: {value}")
     for older in dataset["older"]:
-        _say(f"  older {_older(older, size)}")
+        _print_line(f"  older {_generation(older)}")
     skipped = dataset["skipped"]
     if skipped["reasons"]:
-        _say(f"  {skipped['units']} units and {skipped['records']} single records skipped:")
-        for reason, about in list(skipped["reasons"].items())[:5]:
-            count = about["units"] + about["records"]
-            _say(f"    {count} x {reason} (for example {about['examples'][0]})")
+        _print_line(f"  {skipped['units']} units and {skipped['records']} single records skipped:")
+        for reason, values in list(skipped["reasons"].items())[:5]:
+            count = values["units"] + values["records"]
+            _print_line(f"    {count} x {reason} (for example {values['examples'][0]})")

@@ -1,5 +1,4 @@
-"""Surveys an unknown source for `cachecd init`: the names of its objects, and the content of a few
-objects."""
+"""Surveys an unknown source for `cachecd init`: reads the names of objects and the content of a few."""
 
 from __future__ import annotations
 
@@ -34,18 +33,18 @@ from cachecd.stores.fetch import Store
 from cachecd.units.tables import read_rows
 from cachecd_client._core import count_example, masked_crc32c
 from cachecd_client.errors import SchemaError
+from cachecd_client.files.locate import spread
 from cachecd_client.schema import LIST_DTYPES, Feature
 
-_PAGES = 2  # read from the listing's beginning
-_FOLDERS, _OF_EACH = 12, 50  # looked into behind that, and objects of each
-_TOPS = 3  # folders at the top that are looked into behind these
-_HEAD = 64 << 10
-_LARGEST_IMAGE = 16 << 20
-_HEADER = 4 << 10  # bytes of an image in a tar
-_IMAGES = 4  # that are looked into
-_MOST_TABLES = 3  # that are looked into
-_PACKED, _SAMPLE = 20, 256 << 10  # tars and TFRecord files that are looked into, and bytes of each
-_RECORDS = 64  # of each TFRecord file
+_PAGES = 2  # pages at the beginning of the listing
+_FOLDERS, _IN_FOLDER = 12, 50  # folders listed after these pages, and objects of each folder
+_TOPS = 3  # top folders listed after these folders
+_HEAD = 64 << 10  # bytes
+_LARGEST_IMAGE = 16 << 20  # bytes
+_IMAGES = 4  # images that are read
+_MOST_TABLES = 3  # tables that are read
+_PACKED, _SAMPLE = 20, 256 << 10  # tars or TFRecord files that are read, and bytes of each
+_RECORDS = 64  # records of each TFRecord file
 
 _SUFFIXES = {
     **dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"), "image"),
@@ -68,7 +67,7 @@ _OBJECT = re.compile(
     rf"(?:(?P<above>(?:.*/)?){_ROLE}/)?(?P<text>.+?)(?:[._/-]{_ROLE})?\.(?P<suffix>[a-z][a-z0-9]*)",
     re.I | re.A,
 )
-"""A folder that names what its objects are, the text of a pair, and the end of the name."""
+"""A folder and the end of a name may say what an object is; `text` is common to objects of a pair."""
 MASK = re.compile("mask|label|annot|seg|gt", re.I)
 _NUMBERED = re.compile(r"\d{4}-?\d\d(-?\d\d)?|(part|shard|batch|chunk)[-_]?\d+")
 
@@ -77,15 +76,14 @@ _NUMBERED = re.compile(r"\d{4}-?\d\d(-?\d\d)?|(part|shard|batch|chunk)[-_]?\d+")
 class Survey:
     """The findings of a survey.
 
-    `kind`: the kind that most bytes have: image, audio, webdataset, tfrecord, parquet, npy, hdf5, zarr, or
-    "" for none of these. `suffixes`: the number of objects by suffix, the most frequent first. `whole`:
-    `objects` has all objects of the source. `folders`: names of folders that look like classes, `depth`
-    folders down.
-    `splits`: names of folders that look like parts of the data. `join`: patterns of objects that belong
-    together, by feature. `joined`: the number of texts for which all patterns have an object. With `join`,
-    `folders` are in the texts. `labels`: the key of a table that gives these objects a label.
-    `other_table`: the key of another table beside them. `left_out`: what a listing leaves out of the
-    objects; `objects` has the others.
+    `kind`: the kind with the most bytes: image, audio, webdataset, tfrecord, parquet, npy, hdf5, zarr, or
+    "" for another kind. `suffixes`: the number of objects by suffix, the most frequent first. `whole`:
+    `objects` has all objects of the source. `folders`: names of folders that look like classes, at level
+    `depth`. `splits`: names of folders that look like parts of the data. `join`: patterns of objects that
+    belong together, by feature. `joined`: the number of texts for which all patterns have an object. With
+    `join`, `folders` are in the texts. `labels`: the key of a table with labels for these objects.
+    `other_table`: the key of another table beside the objects. `left_out`: objects that a listing omits;
+    `objects` does not have them.
     """
 
     objects: list[ObjectInfo]
@@ -97,28 +95,28 @@ class Survey:
     splits: list[str] = field(default_factory=list)
     join: dict[str, str] = field(default_factory=dict)
     joined: int = 0
-    images: list[tuple[int, int]] = field(default_factory=list)  # height, width of some
+    images: list[tuple[int, int]] = field(default_factory=list)  # height, width of some images
     grey: int = 0  # how many of these images are grey
     arrays: ArraySurvey | None = None
-    members: list[str] = field(default_factory=list)  # what a tar's first samples are made of
-    varying: list[Feature] = field(default_factory=list)  # as they would fit all records looked at
+    members: list[str] = field(default_factory=list)  # extensions in a tar's first samples
+    varying: list[Feature] = field(default_factory=list)  # declared so that all read records fit
     labels: str = ""
     other_table: str = ""
     left_out: LeftOut = field(default_factory=LeftOut)
 
     @property
     def total_bytes(self) -> int:
-        return sum(found.size for found in self.objects)
+        return sum(o.size for o in self.objects)
 
     @property
     def is_decodable(self) -> bool:
-        """Whether the suffixes say that loaders can decode most of the images."""
+        """Whether loaders can decode most of the images, by their suffixes."""
         suffix = next(filter(is_image, self.members or self.suffixes), "")
         return suffix in ("", "jpg", "jpeg", "png")
 
 
 def survey(store: Store, url: str) -> Survey:
-    """Lists the beginning of a source and of some later folders, and reads a few objects. `store` lists
+    """Lists the beginning of a source and some later folders, and reads a few objects. `store` must list
     hidden names too.
 
     SourceUnreachableError; ConfigError if the source has no objects with content.
@@ -171,8 +169,8 @@ def _listed(store: Store) -> Survey:
         folder, slash, _ = part(last, "/")
         if not slash:
             break
-        # "0" comes after "/": from the next folder on.
-        page = next(store.list(f"{folder}0"), [])[:_OF_EACH]
+        # "0" is the next character after "/", so the listing starts with the next folder.
+        page = next(store.list(f"{folder}0"), [])[:_IN_FOLDER]
         if not page:
             break
         objects += page
@@ -181,26 +179,27 @@ def _listed(store: Store) -> Survey:
 
 
 async def _look_into(store: Store, found: Survey, objects: Sequence[ObjectInfo], url: str) -> None:
-    """Completes the survey by the content of some objects and by the names of all objects."""
+    """Completes the survey with the content of some objects and the names of all objects."""
     head = partial(_head, store)
-    mine = [o for o in objects if kind_of(o.key) == found.kind]
-    largest = max(mine, key=lambda o: o.size)
+    chosen = [o for o in objects if kind_of(o.key) == found.kind]
+    largest = max(chosen, key=lambda o: o.size)
     if not found.kind:
         found.kind = _sniff(await head(largest), largest.size)
-        mine = [o for o in mine if suffix_of(o.key) == suffix_of(largest.key)]
-    packed = _spread(mine) if found.kind in ("webdataset", "tfrecord") else []
+        chosen = [o for o in chosen if suffix_of(o.key) == suffix_of(largest.key)]
+    is_packed = found.kind in ("webdataset", "tfrecord")
+    packed = [chosen[i] for i in spread(len(chosen), _PACKED)] if is_packed else []
     bodies = await asyncio.gather(*(head(o, _SAMPLE) for o in packed))
     match found.kind:
         case "image":
-            small = [o for o in mine if o.size <= _LARGEST_IMAGE]
-            chosen = small[:: max(1, len(small) // _IMAGES)][:_IMAGES]
-            for body in await asyncio.gather(*(head(o, o.size) for o in chosen)):
+            small = [o for o in chosen if o.size <= _LARGEST_IMAGE]
+            images = small[:: max(1, len(small) // _IMAGES)][:_IMAGES]
+            for body in await asyncio.gather(*(head(o, o.size) for o in images)):
                 _note_image(found, body)
         case "webdataset":
             parts = [_samples(body) for body in bodies]
             found.members = sorted({name for part in parts for s in part for name in s})
-            images = (s[name] for part in parts for s in part for name in filter(is_image, s))
-            _note_image(found, next(images, b""))
+            bodies_of_images = (s[n] for part in parts for s in part for n in filter(is_image, s))
+            _note_image(found, next(bodies_of_images, b""))
             # The last sample in a part of a tar may lack members.
             ends = [-1 if o.size > _SAMPLE else None for o in packed]
             whole = (s for part, end in zip(parts, ends, strict=True) for s in part[:end])
@@ -208,11 +207,11 @@ async def _look_into(store: Store, found: Survey, objects: Sequence[ObjectInfo],
         case "tfrecord":
             found.varying = _varying([each for body in bodies for each in _examples(body)])
         case "npy":
-            found.arrays = await survey_npy(head, [[o] for o in mine])
+            found.arrays = await survey_npy(head, [[o] for o in chosen])
         case "zarr":
-            found.arrays = await survey_zarr(head, mine)
+            found.arrays = await survey_zarr(head, chosen)
         case "hdf5":
-            found.arrays = await survey_hdf5(head, mine)
+            found.arrays = await survey_hdf5(head, chosen)
     texts = _find_join(found, [o.key for o in found.objects])
     if found.kind == "npy" and texts:
         by_key = {o.key: o for o in found.objects}
@@ -226,12 +225,11 @@ async def _look_into(store: Store, found: Survey, objects: Sequence[ObjectInfo],
     await _find_tables(head, found, objects, url, keys)
 
 
-async def _head(store: Store, found: ObjectInfo, length: int = _HEAD) -> bytes:
-    """Returns the object's first bytes, or no bytes if the object cannot be read: the next object may be
-    readable."""
+async def _head(store: Store, o: ObjectInfo, length: int = _HEAD) -> bytes:
+    """Returns the object's first bytes; no bytes if the object cannot be read, because the next object may
+    be readable."""
     try:
-        stop = min(length, found.size)
-        return bytes(await store.get(found.key, found.size, found.etag, 0, stop))
+        return bytes(await store.get(o.key, o.size, o.etag, 0, min(length, o.size)))
     except UnitError:
         return b""
 
@@ -261,26 +259,20 @@ def image_header(body: bytes) -> tuple[tuple[int, int], bool] | None:
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
-        return None  # the extra `images` is not installed: names alone tell
+        return None  # the extra `images` is not installed, so only names show images
 
     try:
-        with Image.open(io.BytesIO(body)) as image:  # reads the header alone
+        with Image.open(io.BytesIO(body)) as image:  # reads only the header
             return (image.height, image.width), image.mode.startswith(("1", "L", "I"))
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None
 
 
 def _note_image(found: Survey, body: bytes) -> None:
-    if looked := image_header(body):
-        size, grey = looked
+    if header := image_header(body):
+        size, grey = header
         found.images.append(size)
         found.grey += grey
-
-
-def _spread(objects: Sequence[ObjectInfo]) -> list[ObjectInfo]:
-    """Returns some objects, evenly spaced, with the first and the last."""
-    last, most = len(objects) - 1, min(_PACKED, len(objects))
-    return [objects[i * last // max(1, most - 1)] for i in range(most)]
 
 
 def _samples(head: bytes) -> list[dict[str, bytes]]:
@@ -295,13 +287,13 @@ def _samples(head: bytes) -> list[dict[str, bytes]]:
             stem, _, name = base.partition(".")
             if name and (file := archive.extractfile(member)):
                 sample = samples.setdefault(f"{folder}/{stem}", {})
-                sample[name.lower()] = b""  # in case that the rest of it is missing
+                sample[name.lower()] = b""  # if reading the member fails
                 sample[name.lower()] = file.read() if member.size <= _LARGEST_IMAGE else b""
     return list(samples.values())
 
 
 def _decoded(sample: Mapping[str, bytes]) -> dict[str, Feature]:
-    """Returns the features of a sample; none if the sample will be skipped."""
+    """Returns the features of a sample; no features if a worker would skip the sample."""
     try:
         values = dict(each for name, body in sample.items() for each in features(name, body))
         return {feature.name: feature for feature in infer(values).features}
@@ -331,8 +323,8 @@ def _examples(head: bytes) -> Iterator[dict[str, Feature]]:
 
 
 def _varying(records: Sequence[Mapping[str, Feature]]) -> list[Feature]:
-    """Returns the features that some records lack, or of which records have different numbers of values,
-    declared so that they fit all these records. Features that no declaration fits are left out."""
+    """Returns the features that some records lack, or whose number of values differs between records. They
+    are declared so that all these records fit. Features that no declaration fits are omitted."""
     varying = []
     for name in sorted({name for record in records for name in record}):
         forms = [record[name] for record in records if name in record]
@@ -354,9 +346,8 @@ def is_image(suffix: str) -> bool:
 
 
 def _find_join(found: Survey, keys: Sequence[str]) -> list[str]:
-    """Finds patterns with the same texts in place of the *: the objects' suffixes differ, or a folder or
-    the end of the name tells the objects of a pair apart. Returns the texts; empty if no objects belong
-    together."""
+    """Finds patterns of objects that belong together: their names are equal except for the suffix, a folder
+    or the end of the name. Returns the texts that stand for the *; empty if there are no such patterns."""
     records: dict[tuple[str, str], dict[str, re.Match[str]]] = {}
     for key in keys if found.kind in ("image", "audio", "npy", "") else ():
         if "*" not in key and (match := _OBJECT.fullmatch(key)):
@@ -370,8 +361,8 @@ def _find_join(found: Survey, keys: Sequence[str]) -> list[str]:
         return []
 
     def order(pattern: str) -> tuple[bool, bool, bool, str]:
-        """Orders patterns: the first pattern is the one that is listed. It matches no objects of other
-        patterns, and has the input."""
+        """Orders patterns. A dataset lists the first pattern, which must match no objects of other patterns
+        and should have the input."""
         matches_others = any(matches(pattern, p.replace("*", "x")) for p in patterns - {pattern})
         is_input = kind_of(pattern) in ("image", "audio")
         return matches_others, bool(MASK.search(pattern)), not is_input, pattern
@@ -387,7 +378,8 @@ def _find_join(found: Survey, keys: Sequence[str]) -> list[str]:
 
 
 def _find_classes(found: Survey, keys: Sequence[str]) -> None:
-    """Whether the folders that most objects lie in look like classes."""
+    """Notes the folders of most objects if they look like classes, and the top folders if they look like
+    parts of the data."""
     depth = Counter(key.count("/") for key in keys).most_common(1)[0][0]
     folders = [key.split("/")[depth - 1] for key in keys if depth and key.count("/") == depth]
     names = sorted(set(folders))
@@ -404,12 +396,12 @@ def _find_classes(found: Survey, keys: Sequence[str]) -> None:
 async def _find_tables(
     head: Head, found: Survey, objects: Sequence[ObjectInfo], url: str, keys: Sequence[str]
 ) -> None:
-    """Whether a table beside the records gives them their labels, or looks as if it did."""
+    """Notes a table with labels for these objects, or another table beside them."""
     if found.kind not in ("image", "audio", ""):
         return
     tables = [o for o in objects if o.key.lower().endswith(_TABLES)]
     if len(tables) == len(objects):
-        return  # the tables are the records
+        return  # the tables hold the records
     known = set(keys)
     for table in tables[:_MOST_TABLES]:
         body = io.BytesIO(await head(table, _HEAD))

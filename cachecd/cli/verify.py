@@ -24,16 +24,16 @@ def command(
         bool,
         typer.Option(
             "--report",
-            help="Report bad shards to the daemon, which checks them and replaces what is damaged.",
+            help="Report bad shards to the daemon, which checks them and replaces damaged shards.",
         ),
     ] = False,
     endpoint: Endpoint = None,
 ) -> int:
     """Read every shard and its sidecar and check all CRCs; exit 1 if a file is bad.
 
-    Without --report nothing is changed, and a daemon may use the directory meanwhile. Each bad file is one
-    line, with the byte at which its first bad record begins. A live shard that holds a record of another
-    live shard is bad. Files that cachecd did not write are listed as unknown.
+    Without --report the command changes nothing, and a daemon may use the directory meanwhile. Each bad
+    file is one line, with the byte at which its first bad record begins. A live shard that holds a record
+    of another live shard is bad. Files that cachecd did not write are listed as unknown.
     """
     from cachecd.cli.checked_files import check_all, take_inventory
     from cachecd.quantities import approximate_size
@@ -85,7 +85,7 @@ def _report(faults: Iterable[Fault], endpoint: str | None) -> None:
     daemon = Transport(endpoint_of(endpoint, os.environ))
     for fault in faults:
         file, generation = parse(fault.path.name), fault.path.parents[1]
-        assert file is not None, "a file in shards/"
+        assert file is not None  # `take_inventory` has parsed the name
         names = (generation.parent.name, generation.name, file.number, file.version)
         daemon.ask(ReportCorrupt(uuid.uuid4().hex, *names, fault.offset or 0, fault.why), 10.0)
 
@@ -101,6 +101,6 @@ def _json(fault: Fault) -> dict[str, Any]:
 
 
 def _shown(path: Path) -> str:
-    """Returns the name on one line with printable characters."""
+    """Returns the path on one line, in printable characters."""
     text = os.fsencode(path).decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -1,4 +1,4 @@
-"""`cachecd where DATASET [GENERATION/]NUMBER:RECORD`: from which object did this record come?"""
+"""`cachecd where DATASET [GENERATION/]NUMBER:RECORD`: which object has this record?"""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def command(
         typer.Argument(
             metavar="[GENERATION/]NUMBER:RECORD",
             help=(
-                "A shard's number and a record's place in it, from 0 on: _shard and _record of a batch. "
-                "Without GENERATION, the newest. NUMBER.VERSION names an older version of a shard that was "
-                "made again."
+                "A shard's number and the record's place in the shard, from 0 on: _shard and _record of a "
+                "batch. Default GENERATION: the newest. NUMBER.VERSION names an older version of a shard "
+                "that was replaced."
             ),
         ),
     ],
@@ -35,7 +35,7 @@ def command(
     endpoint: Endpoint = None,
     as_json: AsJson = False,
 ) -> None:
-    """Name the object, the byte and the ordinal that a cached record came from.
+    """Name the object, the byte and the ordinal in the source of a cached record.
 
     Reads the shard's sidecar in the cache directory. A daemon may run meanwhile.
     """
@@ -43,16 +43,16 @@ def command(
     from cachecd.quantities import printable
     from cachecd_client.errors import CallerError
 
-    named = _RECORD.fullmatch(record)
-    if named is None or not re.fullmatch(r"[\w-]+", dataset):
+    match = _RECORD.fullmatch(record)
+    if match is None or not re.fullmatch(r"[\w-]+", dataset):
         raise CallerError(
             f"found {dataset!r} and {record!r}, expected a dataset and [GENERATION/]NUMBER:RECORD, such as "
             "12:345 or 60e33dd25cc8b744/12:345"
         )
     cache = Layout(directory or directory_of_the_daemon(endpoint))
-    layout = cache.generation(dataset, named[1] or newest_generation(cache, dataset))
-    version = int(named[3]) if named[3] else None
-    origin = find_origin(layout, int(named[2]), version, int(named[4]))
+    layout = cache.generation(dataset, match[1] or newest_generation(cache, dataset))
+    version = int(match[3]) if match[3] else None
+    origin = find_origin(layout, int(match[2]), version, int(match[4]))
     if as_json:
         print(json.dumps(asdict(origin), indent=2))
     else:
@@ -74,18 +74,18 @@ def newest_generation(cache: Layout, dataset: str) -> str:
     from cachecd.disk.generation_file import read_generation
     from cachecd_client.errors import CallerError
 
-    names = [name for of, name in cache.generations() if of == dataset]
-    known = {name: read_generation(cache.generation(dataset, name).identity) for name in names}
-    made = {name: each.made for name, each in known.items() if each is not None}
-    if not made:
-        raise CallerError(f"{cache.dataset(dataset)}: nothing of this dataset is cached")
-    return max(made, key=made.__getitem__)
+    names = [name for owner, name in cache.generations() if owner == dataset]
+    files = {name: read_generation(cache.generation(dataset, name).identity) for name in names}
+    created = {name: file.made for name, file in files.items() if file is not None}
+    if not created:
+        raise CallerError(f"{cache.dataset(dataset)}: no shard of this dataset is cached")
+    return max(created, key=created.__getitem__)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordOrigin:
-    """The record is number `ordinal` of the unit that begins at byte `begin` of the object `url`. `source`:
-    the source's URL. Of a joined unit, `url` is the first object."""
+    """The record has number `ordinal` in the unit that begins at byte `begin` of the object `url`.
+    `source`: the source's URL. For a joined unit, `url` is the first object."""
 
     url: str
     source: str
@@ -98,7 +98,7 @@ class RecordOrigin:
 def find_origin(
     layout: GenerationLayout, number: int, version: int | None, record: int
 ) -> RecordOrigin:
-    """Returns where a record came from. `version` None: the newest version of the shard.
+    """Returns the origin of a record. `version` None: the newest version of the shard.
 
     CallerError if there is no such shard or record. DiskError if the sidecar cannot be read.
     """
@@ -113,17 +113,17 @@ def find_origin(
     versions = [file.version for file in files if file.kind == ".tfrecord.idx"]
     path = layout.sidecar(number, max(versions, default=0) if version is None else version)
     if not path.exists():
-        raise CallerError(f"{path}: there is no such shard. Was it evicted?")
+        raise CallerError(f"{path}: there is no such shard; it may have been evicted")
     sidecar = read_sidecar(path)
     if record >= len(sidecar):
         raise CallerError(f"{path} has {len(sidecar)} records: there is no record {record}")
     _, key, begin, etag = sidecar.table[int(sidecar.indices[record])]
-    known = read_generation(layout.identity)
-    words = dict(known.identity) if known else {}
+    generation = read_generation(layout.identity)
+    identity = dict(generation.identity) if generation else {}
     text = key.decode("utf-8", "surrogatepass")
-    url = str(words.get("url", ""))
+    url = str(identity.get("url", ""))
     return RecordOrigin(
-        _object_url(url, words.get("join"), text),
+        _object_url(url, identity.get("join"), text),
         url,
         text,
         begin,
@@ -136,6 +136,5 @@ def _object_url(url: str, join: Any, key: str) -> str:
     from cachecd.config.address import Address
 
     if join:
-        patterns = list(dict(join).values())
-        key = patterns[0].replace("*", key)
+        key = next(iter(dict(join).values())).replace("*", key)
     return Address.of(url).url_of(key) if url else key

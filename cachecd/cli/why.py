@@ -21,7 +21,7 @@ def command(
     endpoint: Endpoint = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell what happened to a shard or a lease since the daemon started. Needs a running daemon.
+    """Show the history of a shard or a lease since the daemon started. Needs a running daemon.
 
     The daemon remembers its last 10,000 events. A shard's number is in the name of its file. --json omits
     the reasons, which may quote keys of objects, so its output can go into a bug report.
@@ -30,16 +30,16 @@ def command(
     from cachecd_client import connect
 
     with connect(endpoint, timeout=5.0) as cache:
-        told = cache.why(subject)
+        reply = cache.why(subject)
     if as_json:
-        story = [{"at": each["at"], "what": each["what"]} for each in told["story"]]
-        print(json.dumps({"subject": subject, **told, "story": story}, indent=2))
+        story = [{"at": each["at"], "what": each["what"]} for each in reply["story"]]
+        print(json.dumps({"subject": subject, **reply, "story": story}, indent=2))
         return
-    print(printable(f"{subject}: {told['now']}"))
-    for each in told["story"]:
+    print(printable(f"{subject}: {reply['now']}"))
+    for each in reply["story"]:
         reason = f" ({each['reason']})" if each["reason"] else ""
         print(printable(f"  {_time(each['at'])}  {each['what']}{reason}"))
-    print(f"  Nothing is known of the time before {_time(told['since'])}.")
+    print(f"  Events before {_time(reply['since'])} are unknown.")
 
 
 def _time(seconds: float) -> str:

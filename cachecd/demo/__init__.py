@@ -1,11 +1,11 @@
 """`cachecd demo`: the main use of cachecd, small and complete, on one machine.
 
-experiment      puts the parts below together, and runs them
+experiment      connects the parts below, and runs them
 images          the training data: scanned digits as PNG files in a folder
 configuration   the YAML of the demo's daemon
 trainer         the small model, in NumPy
-passes          an epoch's passes over its set, and how long the loop waited
-disk_watch      the disk usage of the cache, measured from outside
+passes          times the passes of an epoch over its set
+disk_watch      measures the disk usage of the cache from outside
 report          one row for each epoch, for people or for programs
-interruption    Ctrl-C and SIGTERM end the demo through every cleanup, once
+interruption    runs every cleanup once after Ctrl-C or SIGTERM
 """

@@ -7,15 +7,15 @@ from pathlib import Path
 
 BANDWIDTH = "400kB/s"
 
-# A shard takes 76 KiB at most, for 14 images of 4 KiB. So the limit holds the test images and some 40 %
-# of the training images, and the link brings another 14 % in a second, which is an epoch here: growth,
-# then rotation, within ten of them.
+# A shard takes 76 KiB at most, for 14 images of 4 KiB. So the limit holds the test images and about 40 %
+# of the training images. In one second, which is an epoch here, the link fetches another 14 %. So ten
+# epochs show growth and rotation.
 _TEXT = """\
 version: 1
 cache:
   dir: {cache}
   limit: 5MiB              # less than the data: the cache has to rotate
-  shard_size: 64KiB        # as small as they come, as the data is
+  shard_size: 64KiB        # the smallest size, because the data is small
 datasets:
   train:
     source:
@@ -24,7 +24,7 @@ datasets:
       label: {{pattern: "-([0-9])[.]png$"}}
     transform: [{{decode_image: {{mode: L}}}}]   # grey pixels are cached, not PNG
     grow: {{first: 256KiB}}
-    streams: 2             # few, as the shards are small
+    streams: 2             # few, because the cache holds few shards
     evict: {{refresh: 0.25}}
     seed: 17
   test:
@@ -36,7 +36,7 @@ datasets:
     pin: true              # whole, and never evicted
 sampler:
   workers: 2
-  bandwidth: {bandwidth}       # a slow link, so that growth is seen
+  bandwidth: {bandwidth}       # a slow link, so that the growth is visible
 """
 
 
@@ -51,5 +51,5 @@ def configuration(store: Path, cache: Path) -> str:
 
 
 def _text(value: str) -> str:
-    """Returns YAML text. A dollar sign is doubled, because it would begin a variable."""
+    """Returns a YAML string. A dollar sign is doubled, because it would begin a variable."""
     return json.dumps(value.replace("$", "$$"))

@@ -22,14 +22,14 @@ class DiskWatch:
         self.measurements = 0
 
     def now(self) -> int:
-        """Returns the bytes of allocated blocks under the directory, with its folders. Each file counts
+        """Returns the bytes of allocated blocks under the directory, including folders. Each file counts
         once."""
         blocks: dict[int, int] = {}
         for folder, _, files in os.walk(self._directory):
             for name in (".", *files):
-                with suppress(FileNotFoundError):  # it went while we looked
-                    found = os.lstat(os.path.join(folder, name))
-                    blocks[found.st_ino] = found.st_blocks
+                with suppress(FileNotFoundError):  # the daemon may delete files meanwhile
+                    status = os.lstat(os.path.join(folder, name))
+                    blocks[status.st_ino] = status.st_blocks
         return 512 * sum(blocks.values())
 
     def __enter__(self) -> Self:

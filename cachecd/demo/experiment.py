@@ -26,29 +26,29 @@ from cachecd_client.errors import CachecdError, WorldError
 
 _EPOCH_SECONDS = 1.0
 _SEED = 17
-_ROOM = 32 << 20  # it writes about 15 MiB
-_LOG_LINES = 20  # of the daemon's, shown when something fails
+_ROOM = 32 << 20  # bytes; the demo writes about 15 MiB
+_LOG_LINES = 20  # lines of the daemon's log to print after a failure
 
 
-def run(epochs: int, say: Callable[[Part], None]) -> Summary:
-    """Runs the demo in a temporary directory, and passes each part of the output to `say` at once.
+def run(epochs: int, show: Callable[[Part], None]) -> Summary:
+    """Runs the demo in a temporary directory, and passes each part of the output to `show` at once.
 
     Leaves no process and no file behind, even if the demo fails or is interrupted. Raises the errors of the
-    daemon, the disk and `say`.
+    daemon, the disk and `show`.
     """
     began = time.monotonic()
     with Interruption() as interruption, ExitStack() as owned, interruption.heeded():
         home = Path(owned.enter_context(tempfile.TemporaryDirectory(prefix="cachecd-demo-")))
         _check_room(home)
-        # On two cores shared with samplers a step takes 0.4 ms so, and 3 to 27 ms in two threads.
+        # On two cores shared with samplers, a step takes 0.4 ms in one thread, and 3 to 27 ms in two.
         owned.enter_context(threadpool_limits(1))
         objects = images()
         store, folder, config = home / "store", home / "cache", home / "demo.yaml"
         write_images(objects, store)
         config.write_text(configuration(store, folder))
-        cache = owned.enter_context(_own_daemon(config, home / "daemon.log"))
+        cache = owned.enter_context(_private_session(config, home / "daemon.log"))
         limit = cache.status()["cache"]["limit"]
-        say(
+        show(
             Setting(
                 directory=str(home),
                 images=len(objects),
@@ -60,10 +60,10 @@ def run(epochs: int, say: Callable[[Part], None]) -> Summary:
             )
         )
         watch = owned.enter_context(DiskWatch(folder))
-        to_see = sum(key.startswith("train/") for key in objects)
+        images_to_see = sum(key.startswith("train/") for key in objects)
         rows = []
-        for row in _rows(cache, epochs, to_see, watch, limit):
-            say(row)
+        for row in _rows(cache, epochs, images_to_see, watch, limit):
+            show(row)
             rows.append(row)
             interruption.check()
         summary = Summary(
@@ -77,28 +77,28 @@ def run(epochs: int, say: Callable[[Part], None]) -> Summary:
             first_accuracy=rows[0].accuracy,
             last_accuracy=rows[-1].accuracy,
         )
-        say(summary)
+        show(summary)
     return summary
 
 
 def _check_room(directory: Path) -> None:
     if (free := shutil.disk_usage(directory).free) < _ROOM:
         raise WorldError(
-            f"the demo needs {_ROOM >> 20} MiB, and {directory.parent} has {free >> 20}: "
-            "choose another place with TMPDIR=DIRECTORY"
+            f"the demo needs {_ROOM >> 20} MiB, but {directory.parent} has {free >> 20} MiB free: "
+            "choose another directory with TMPDIR=DIRECTORY"
         )
 
 
 def _rows(
-    cache: Cache, epochs: int, to_see: int, watch: DiskWatch, limit: int
+    cache: Cache, epochs: int, images_to_see: int, watch: DiskWatch, limit: int
 ) -> Iterator[EpochRow]:
-    """Trains, and yields a row after each epoch. `to_see`: the number of training images."""
+    """Trains, and yields a row after each epoch. `images_to_see`: the number of training images."""
     trainer = Trainer(_SEED)
     seen: set[bytes] = set()
-    asked = time.monotonic()
+    requested = time.monotonic()
     with cache.acquire("test") as held_out:
         for epoch in cache.epochs("train", epochs):
-            waited = time.monotonic() - asked
+            waited = time.monotonic() - requested
             passes = PassTimer(_EPOCH_SECONDS)
             trainer.train(epoch, passes)
             seen |= _keys(epoch)
@@ -107,7 +107,7 @@ def _rows(
                 epoch=epoch.epoch,
                 files=len(epoch.files),
                 records=epoch.num_records,
-                seen=len(seen) / to_see,
+                seen=len(seen) / images_to_see,
                 disk_bytes=watch.now(),
                 limit_bytes=limit,
                 evicted_shards=cache.status()["datasets"]["train"]["evicted_shards"],
@@ -115,11 +115,11 @@ def _rows(
                 waited_seconds=waited + passes.waited,
                 accuracy=trainer.accuracy(held_out),
             )
-            asked = time.monotonic()
+            requested = time.monotonic()
 
 
 def _keys(epoch: Epoch) -> set[bytes]:
-    """Returns the keys of all images in the epoch's set, by one more pass that is not timed."""
+    """Returns the keys of all images in the epoch's set. Reads the set once more, which is not timed."""
     keys: set[bytes] = set()
     for batch in epoch.numpy(BATCH, features=["key"], shuffle=False, drop_last=False):
         keys.update(batch["key"])
@@ -127,10 +127,10 @@ def _keys(epoch: Epoch) -> set[bytes]:
 
 
 @contextmanager
-def _own_daemon(config: Path, log: Path) -> Iterator[Cache]:
-    """A session with its own daemon. Both log to `log`, so that no line breaks the table. After a failure
+def _private_session(config: Path, log: Path) -> Iterator[Cache]:
+    """A session with a private daemon. Both log to `log`, so that no line breaks the table. After a failure
     the end of the log is printed, because it may have the reason."""
-    # None of the user's settings for other daemons is meant for this one.
+    # The user's settings are for other daemons.
     for variable in [name for name in os.environ if name.startswith("CACHECD_")]:
         del os.environ[variable]
     client, handler = logging.getLogger("cachecd"), logging.FileHandler(log)
@@ -153,7 +153,7 @@ def _own_daemon(config: Path, log: Path) -> Iterator[Cache]:
 
 @contextmanager
 def _stderr_to(log: Path) -> Iterator[None]:
-    """Processes started within write their stderr to `log`."""
+    """Within this context, new processes write their stderr to `log`."""
     before = os.dup(2)
     with log.open("ab") as file:
         os.dup2(file.fileno(), 2)

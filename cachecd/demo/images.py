@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-SIDE = 64  # pixels; the scans have 8, too few bytes to be worth a cache
+SIDE = 64  # pixels; the original 8 pixels are too few bytes to be worth a cache
 CLASSES = 10
 
-# The last ones, not some in between: neighbours are by the same hand.
+# The last images. One person wrote neighbouring digits, so a random choice would not be independent.
 _HELD_OUT = 197
 
 

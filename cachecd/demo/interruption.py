@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a closed terminal end the demo through its cleanups at any time."""
+"""Ctrl-C, SIGTERM or a closed terminal may end the demo at any time: all cleanups still run."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-_RISING = 1.0  # seconds that an exception may be on its way out of `heeded`
+_RISING = 1.0  # seconds until an exception has left `heeded`
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interruption:
-    """Turns these signals into exceptions, but never in a cleanup. For the main thread.
+    """Turns these signals into exceptions, but never during a cleanup. For the main thread.
 
         with Interruption() as interruption, ExitStack() as cleanups, interruption.heeded():
 
-    Within `heeded` a signal raises KeyboardInterrupt (Ctrl-C) or SystemExit. Then, while the cleanups run
-    and the process ends, further signals have no effect, so that no cleanup is cut short. A signal that
-    arrives in an undisturbed cleanup is raised after the cleanup.
+    Within `heeded` a signal raises KeyboardInterrupt (Ctrl-C) or SystemExit. Then the cleanups run and the
+    process ends. Further signals have no effect, so that no cleanup is cut short. If the first signal
+    arrives during a cleanup, it is raised after the cleanup.
 
-    A second signal that follows the first at once has no effect either, while the exception of the first
-    passes through objects that are being closed: a generator's end, for example, could only print it. Later
-    signals are raised.
+    A second signal within a second of the first has no effect either, because the exception of the first
+    may still pass through generators that are being closed, and a generator's end could only print an
+    exception. Later signals are raised.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Interruption:
 
     def __enter__(self) -> Self:
         for number in _SIGNALS:
-            # Under nohup SIGHUP is ignored, and is to stay so.
+            # nohup ignores SIGHUP, and it must stay ignored.
             if (before := signal.getsignal(number)) != signal.SIG_IGN:
                 self._before[number] = before
                 signal.signal(number, self._receive)
@@ -64,7 +64,7 @@ class Interruption:
             self._heeding = False
 
     def check(self) -> None:
-        """Raises if a signal arrived and its exception was lost, as in a weak reference's callback."""
+        """Raises if a signal arrived but its exception was lost, as in a weak reference's callback."""
         self._since = time.monotonic()
         if self._received == signal.SIGINT:
             raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""An epoch of the demo: passes over the leased set for a fixed time, whatever the machine's speed."""
+"""Times an epoch of the demo: passes over the leased set until a fixed time is over."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Batch = TypeVar("Batch")
 class PassTimer:
     """Times the reading of one epoch.
 
-    `batches`: the number of batches. `seconds`: the running time. `waited`: the part of that time in which
-    the loop waited for a batch.
+    `batches`: the number of batches. `seconds`: the running time. `waited`: the seconds in which the loop
+    waited for a batch.
     """
 
     def __init__(self, budget: float) -> None:
@@ -29,14 +29,14 @@ class PassTimer:
         began = time.monotonic()
         number = 0
         while True:
-            asked = time.monotonic()
+            requested = time.monotonic()
             for batch in open_pass(number):
                 now = time.monotonic()
-                self.waited += now - asked
+                self.waited += now - requested
                 if number and now - began > self._budget:
                     self.seconds = now - began
                     return
                 self.batches += 1
                 yield batch
-                asked = time.monotonic()
+                requested = time.monotonic()
             number += 1

@@ -15,7 +15,7 @@ class Setting:
 
     kind: ClassVar[str] = "setting"
 
-    directory: str  # holds all that the demo makes
+    directory: str  # of all files of the demo
     images: int
     object_bytes: int
     pixel_bytes: int
@@ -36,7 +36,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class EpochRow:
-    """One epoch. `seen`: the share of the training images that this or an earlier set had."""
+    """One epoch. `seen`: the share of all training images that were in this set or an earlier set."""
 
     kind: ClassVar[str] = "epoch"
 
@@ -52,7 +52,7 @@ class EpochRow:
     accuracy: float
 
     def text(self) -> str:
-        """Returns the row; the first row comes with the table's heading."""
+        """Returns the row; the table's heading precedes the first row."""
         heads = "" if self.epoch else f"\n{_HEADS}\n"
         return (
             f"{heads}{self.epoch + 1:5}  {self.files:5}  {self.records:7}  {self.seen:4.0%}"
@@ -64,7 +64,7 @@ class EpochRow:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The run as a whole."""
+    """The results of the whole run."""
 
     kind: ClassVar[str] = "summary"
 
@@ -98,7 +98,7 @@ Part = Setting | EpochRow | Summary
 
 
 def json_line(part: Part) -> str:
-    """One object with every figure; `kind` is setting, epoch or summary."""
+    """Returns a JSON object with every figure; `kind` is setting, epoch or summary."""
     values = {"kind": part.kind, **asdict(part)}
     if isinstance(part, Summary):
         values["limit_kept"] = part.limit_kept

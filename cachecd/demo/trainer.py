@@ -21,7 +21,7 @@ _MOMENTUM = 0.9
 
 class Trainer:
     def __init__(self, seed: int) -> None:
-        """Makes the weights. The same seed gives the same weights."""
+        """The seed determines the weights."""
         random = np.random.default_rng(seed)
         pixels = SIDE * SIDE
 
@@ -64,9 +64,9 @@ class Trainer:
         hidden = self._hidden(inputs)
         weights = self._parameters[2]
         scores = hidden @ weights + self._parameters[3]
-        # The gradient of the mean cross-entropy of a softmax: probability less truth.
-        likely = np.exp(scores - scores.max(axis=1, keepdims=True))
-        by_score = likely / likely.sum(axis=1, keepdims=True)
+        # The gradient of the mean cross-entropy after a softmax: the probabilities minus the truth.
+        exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
+        by_score = exponentials / exponentials.sum(axis=1, keepdims=True)
         by_score[np.arange(len(labels)), labels] -= 1
         by_score /= len(labels)
         by_hidden = (by_score @ weights.T) * (hidden > 0)

@@ -4,8 +4,8 @@ Batches are arrays of NumPy, PyTorch, TensorFlow or JAX.
 
     from cachecd_client import connect, FileSet
 
-Importing this package loads nothing else: each name loads its modules when it is first used, and a
-framework is imported when a loader for it is made.
+Importing this package imports only its errors. The first use of any other name imports that name's modules,
+and the first loader for a framework imports the framework.
 """
 
 from __future__ import annotations

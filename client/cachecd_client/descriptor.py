@@ -6,8 +6,8 @@ import os
 import threading
 import weakref
 
-# Held while a descriptor is opened or closed and while the process forks, so that no child has a descriptor
-# that is missing in the set.
+# Locked while a descriptor is opened or closed and while the process forks. So the set has every descriptor
+# that a child inherits.
 _guard = threading.RLock()
 _open: weakref.WeakSet[Descriptor] = weakref.WeakSet()
 
@@ -15,9 +15,9 @@ _open: weakref.WeakSet[Descriptor] = weakref.WeakSet()
 class Descriptor:
     """An open file descriptor that belongs to the process that opened it, and to no other process.
 
-    The copy of a forked child is closed before the child runs any Python code, and an executed program has
-    no copy. So the signal to other processes (a lock is held, the other end of a pipe is open) ends with
-    this process, whatever its children do.
+    A forked child closes its copy before it runs any Python code, and an executed program has no copy. So
+    the signal to other processes (a lock is held, the other end of a pipe is open) ends with this process,
+    even if its children live longer.
     """
 
     def __init__(self, number: int) -> None:
@@ -26,24 +26,24 @@ class Descriptor:
 
     @staticmethod
     def of_file(path: str | os.PathLike[str], flags: int = os.O_RDONLY) -> Descriptor:
-        """Opens `path`, for reading unless `flags` say otherwise. OSError as from os.open."""
+        """Opens `path`, by default for reading. OSError as from os.open."""
         with _guard:
             return Descriptor(os.open(path, flags | os.O_CLOEXEC, 0o666))
 
     @staticmethod
     def of_pipe() -> tuple[int, Descriptor]:
-        """A new pipe: the plain reading end, for a child to inherit, and the writing end."""
+        """Returns the ends of a new pipe: the reading end, for a child to inherit, and the writing end."""
         with _guard:
             reading, writing = os.pipe2(os.O_CLOEXEC)
             return reading, Descriptor(writing)
 
     @property
     def closed(self) -> bool:
-        """Whether this process does not have it: it was closed here, or inherited over a fork."""
+        """Whether this process has no open descriptor: it was closed, or this is a forked child."""
         return self._number < 0
 
     def fileno(self) -> int:
-        """The number; ValueError if it is closed."""
+        """Returns the number of the descriptor; ValueError if it is closed."""
         if self._number < 0:
             raise ValueError("the descriptor is closed")
         return self._number

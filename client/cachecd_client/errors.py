@@ -1,25 +1,5 @@
-"""All errors of a trainer, in one tree.
-
-    CachecdError
-    ├── CallerError                an argument or the configuration is wrong; the same call fails again
-    │   ├── UnknownDatasetError    the daemon serves no dataset of that name
-    │   ├── SchemaError            a record, or a request for features, does not fit the schema
-    │   ├── RequestError           the daemon understood the request and refused it
-    │   │   └── SplitChangedError  the job holds a set from before a change of the split
-    │   └── ProtocolVersionError   client and daemon speak different major versions
-    └── WorldError                 something outside of the program failed; the same call may succeed later
-        ├── DaemonUnreachableError no daemon answers on the socket
-        ├── UnknownKeyError        no object of the dataset has that key
-        ├── AcquireTimeoutError    the cache did not reach `grow.first` in time
-        ├── LeaseLostError         the manifest is gone or was replaced before it was locked
-        ├── OtherNodeError         another node of the run could not take its set
-        ├── ReplicasDifferError    processes have wrong ranks, or different sets for one rank
-        └── CorruptError           bytes on disk differ from the bytes that were written
-            ├── CorruptRecordError a record of a TFRecord file
-            └── CorruptSidecarError a shard's sidecar
-
-Messages say what happened, what was expected, and what to do.
-"""
+"""All errors of a trainer, in one tree: each is a CallerError (the same call fails again) or a WorldError
+(the same call may succeed later). Messages say what happened, what was expected, and what to do."""
 
 from __future__ import annotations
 
@@ -33,7 +13,7 @@ class CallerError(CachecdError):
 
 
 class UnknownDatasetError(CallerError):
-    """The daemon serves no dataset of that name; the message lists those it serves."""
+    """The daemon serves no dataset with that name; the message lists its datasets."""
 
 
 class SchemaError(CallerError, ValueError):
@@ -41,16 +21,16 @@ class SchemaError(CallerError, ValueError):
 
 
 class RequestError(CallerError):
-    """The daemon understood the request and refused it; the message is the daemon's."""
+    """The daemon understood the request and refused it; the message has the daemon's reason."""
 
 
 class SplitChangedError(RequestError):
-    """`split` was changed in the daemon's configuration, and the set of the job may have records that are
-    held out now: start the job again."""
+    """`split` was changed in the daemon's configuration, so the set of the job may have records that are
+    now held out. Start the job again."""
 
 
 class ProtocolVersionError(CallerError):
-    """Client and daemon speak different major versions of the protocol."""
+    """Client and daemon have different major versions of the protocol."""
 
 
 class WorldError(CachecdError):
@@ -62,24 +42,24 @@ class DaemonUnreachableError(WorldError, ConnectionError):
 
 
 class UnknownKeyError(WorldError):
-    """No object of the dataset has that key; the message shows what keys look like."""
+    """No object of the dataset has that key; the message has examples of keys."""
 
 
 class AcquireTimeoutError(WorldError, TimeoutError):
-    """No lease within the timeout; the message says how far the cache is and how fast it grows."""
+    """No lease within the timeout; the message has the size of the cache and its rate of growth."""
 
 
 class LeaseLostError(WorldError):
-    """The lease's manifest vanished or was replaced before this process could lock it."""
+    """The lease's manifest was deleted or replaced before this process could lock it."""
 
 
 class OtherNodeError(WorldError):
-    """Another node of the run could not take its set for an epoch; the message names its process."""
+    """Another node of the run could not acquire its set for an epoch; the message names the process."""
 
 
 class ReplicasDifferError(WorldError):
-    """The ranks of a run's processes are not those of replicas, or processes of one rank have different
-    sets, or read them in different orders. The message has a table of all processes."""
+    """The ranks of a run's processes are invalid, or processes of one rank have different sets, or read
+    their set in different orders. The message has a table of all processes."""
 
 
 class CorruptError(WorldError):

@@ -2,9 +2,9 @@
 
     python -m cachecd_client.index /data/*.tfrecord.gz --out /data/plain
 
-For each file NAME, DIR gets a link to the file, or the inflated file without `.gz`, and its sidecar
-NAME.idx. If DIR is the file's own folder, a plain file gets the sidecar alone. A file that was indexed
-before, and has not changed since, is left alone.
+For each file NAME, this writes into DIR a link to the file, or the inflated file without `.gz`, and the
+sidecar NAME.idx. If DIR is the folder of a plain file, only the sidecar is written. A file that was indexed
+before, and has not changed since, is skipped.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from cachecd_client.files.inflate import (
 from cachecd_client.files.locate import by_sidecar
 
 _ENDINGS = (".gz", ".gzip", ".zlib", ".zz", ".z")
-_READ = 1 << 20
-_MAGIC = b"CACHECDX"  # how a sidecar begins
+_READ = 1 << 20  # bytes
+_MAGIC = b"CACHECDX"  # the first bytes of a sidecar
 
 
 class Indexed(NamedTuple):
-    """The file in DIR, and whether it was there before."""
+    """The file in DIR. `is_kept`: it was indexed before."""
 
     records: int
     num_bytes: int
-    was_there: bool
+    is_kept: bool
 
 
 @dataclass(frozen=True)
 class Job:
-    """A file, and the path in DIR at which a FileSet reads it; `in_place`: the path is the file itself."""
+    """A source file, and the path in DIR that a FileSet reads. `in_place`: both are the same file."""
 
     source: str
     target: str
@@ -59,21 +59,21 @@ class Job:
     in_place: bool
 
     def run(self) -> Indexed:
-        """Indexes the file, or raises CallerError, CorruptRecordError or OSError and changes nothing."""
+        """Indexes the file. After CallerError, CorruptRecordError or OSError, DIR is unchanged."""
         known = self._own_sidecar() if self.in_place else self._kept()
         if known is not None:
             return known
         folder, name = os.path.split(self.target)
         temporary = os.path.join(folder, f".{name}.tmp")
         try:
-            _remove(temporary, f"{temporary}.idx")  # of a run that was killed
+            _remove(temporary, f"{temporary}.idx")  # left by a run that was killed
             return self._make(temporary)
         finally:
             _remove(temporary, f"{temporary}.idx")
 
     def _own_sidecar(self) -> Indexed | None:
-        """The records by the sidecar beside the file; None if there is no sidecar, or if it is damaged or
-        outdated. CallerError if it belongs to another tool."""
+        """Returns the counts of the sidecar beside the file; None if the sidecar is missing, damaged or
+        outdated. CallerError if the sidecar belongs to another tool."""
         sidecar = f"{self.source}.idx"
         try:
             known = by_sidecar(self.source)
@@ -92,8 +92,8 @@ class Job:
         return None
 
     def _kept(self) -> Indexed | None:
-        """The file in DIR, if it is whole and its source has not changed. CallerError if DIR has another
-        file of this name."""
+        """Returns the file in DIR if it is whole and its source has not changed, else None. CallerError if
+        DIR has a file with this name from another source."""
         sidecar = f"{self.target}.idx"
         if not os.path.lexists(self.target) and not os.path.lexists(sidecar):
             return None
@@ -107,8 +107,8 @@ class Job:
             is_ours = is_ours and os.path.islink(self.target)
         if not is_ours:
             raise CallerError(
-                f"{self.target} exists, but by {sidecar} it was not made from {self.source}: remove "
-                "both, or give --out another directory"
+                f"{self.target} exists, but {sidecar} does not say that it was made from {self.source}: "
+                "remove both, or give --out another directory"
             )
         if origin != self._origin() or not os.path.exists(self.target):
             return None
@@ -137,13 +137,13 @@ class Job:
             try:
                 offsets = _core.scan(temporary)
             except CorruptRecordError as error:
-                why = f"{error.why} (the byte counts in the inflated file)"
+                why = f"{error.why} (at this byte of the inflated file)"
                 raise CorruptRecordError(self.source, error.offset, why) from None
         size = os.path.getsize(self.source if self.in_place else temporary)
         if meta["source"] != self._origin():
-            raise CallerError("the file changed while it was read: index it once it is complete")
+            raise CallerError("the file changed while it was read: index it when it is complete")
         _core.write_sidecar(f"{temporary}.idx", json.dumps(meta), size, offsets)
-        # A sidecar never stands beside data that it does not describe, whenever this process ends.
+        # Whenever this process ends, no sidecar is beside data that it does not describe.
         if not self.in_place:
             _remove(self.target)
         os.replace(f"{temporary}.idx", f"{self.target}.idx")
@@ -153,7 +153,7 @@ class Job:
 
 
 def _records(path: str) -> tuple[NDArray[np.uint64], dict[str, Any] | None]:
-    """The places of the records in a plain file, and the schema of its sidecar, if any."""
+    """Returns the offsets of the records in a plain file, and the schema in its sidecar, if any."""
     with contextlib.suppress(CorruptSidecarError):
         if (known := by_sidecar(path)) is not None:
             return known.find(), known.schema
@@ -161,8 +161,8 @@ def _records(path: str) -> tuple[NDArray[np.uint64], dict[str, Any] | None]:
 
 
 def inflate(path: str, compression: Compression, to: BinaryIO) -> None:
-    """Inflates the file. CorruptRecordError for a damaged stream, with the compressed byte at which it
-    fails, and for a stream that is no TFRecord file."""
+    """Inflates the file. CorruptRecordError for a damaged stream, with the compressed byte at which
+    inflating fails, and for a stream that is not a TFRecord file."""
     inflater = Inflater(compression)
     head = b""
     try:
@@ -190,7 +190,8 @@ def _remove(*paths: str) -> None:
 
 
 def jobs_of(files: Sequence[str], out: str) -> list[Job]:
-    """A job for each file. CallerError for a missing file, or for two files with one name in DIR."""
+    """Returns a job for each file. CallerError if a file is missing, or if two files would have one name in
+    DIR."""
     jobs: dict[str, Job] = {}
     for path in dict.fromkeys(files):
         if not os.path.isfile(path):
@@ -214,8 +215,8 @@ def jobs_of(files: Sequence[str], out: str) -> list[Job]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit status: 0; 1 if a file could not be indexed, which stderr names. Exits with 2 for a
-    bad call."""
+    """Returns the exit status: 1 if a file could not be indexed (stderr names it), else 0. Exits with 2 for
+    wrong arguments."""
     parser = argparse.ArgumentParser(
         prog="python -m cachecd_client.index",
         description="Write sidecars for TFRecord files into DIR, and inflate compressed files (GZIP, "
@@ -231,7 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (CallerError, OSError) as error:
         parser.error(str(error))
     with contextlib.suppress(OSError):  # a file system without locks
-        fcntl.flock(folder, fcntl.LOCK_EX)  # until the process ends: another run waits
+        fcntl.flock(folder, fcntl.LOCK_EX)  # other runs wait until this process ends
     indexed, failed = [], 0
     threads = ThreadPoolExecutor(min(len(jobs), resources.processors()), "cachecd-index")
     try:
@@ -242,12 +243,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 failed += 1
                 sys.stderr.write(f"{job.source}: {error}\n")
     except KeyboardInterrupt:
-        os._exit(130)  # threads would inflate to the ends of their files; the next run cleans up
+        os._exit(130)  # does not wait for the threads; the next run removes their temporary files
     threads.shutdown()
     os.close(folder)
     sys.stdout.write(
         f"{options.out}: {len(indexed)} files, {sum(one.records for one in indexed)} records, "
-        f"{sum(one.num_bytes for one in indexed)} bytes; {sum(one.was_there for one in indexed)} were there"
+        f"{sum(one.num_bytes for one in indexed)} bytes; {sum(one.is_kept for one in indexed)} up to date"
         f"{f'; {failed} failed' if failed else ''}\n"
     )
     return 1 if failed else 0

@@ -1,4 +1,4 @@
-"""The job of this process, and its rank on this node, from the variables of the launcher."""
+"""Reads the job of this process, and its rank on this node, from the launcher's variables."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from collections.abc import Mapping
 
 from cachecd_client.errors import CallerError
 
-# Of Open MPI, of MPICH and Intel MPI, of Horovod.
+# Local rank and size: Open MPI; MPICH and Intel MPI; Horovod.
 _RANK_AND_WORLD = (
     ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     ("MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     ("HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
 )
 _JOBS = (
-    ("PMIX_NAMESPACE", "mpi"),  # of one mpirun
+    ("PMIX_NAMESPACE", "mpi"),  # differs for each mpirun
     ("RAY_JOB_ID", "ray"),
     ("PBS_JOBID", "pbs"),
     ("LSB_JOBID", "lsf"),
 )
-# Of the job step that srun starts: a batch script has the numbers of the allocation, but is one process.
+# A job step that srun starts has this variable. A batch script has the numbers of the allocation, but is
+# one process.
 _SLURM_TASKS = "SLURM_STEP_TASKS_PER_NODE"
 
 
 def local_ranks(environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """(rank, world): this process's rank among the ranks on this node, and how many there are.
+    """Returns (rank, world): the rank of this process on this node, and the number of ranks on this node.
 
-    From LOCAL_RANK and LOCAL_WORLD_SIZE, which torchrun and similar launchers set; else from TensorFlow's
-    TF_CONFIG, this worker's place among the workers at the same host; else from the variables of mpirun,
-    horovodrun or srun; else (0, 1). CallerError for impossible values.
+    The first source that exists is used: LOCAL_RANK and LOCAL_WORLD_SIZE, which torchrun and similar
+    launchers set; TensorFlow's TF_CONFIG, with the workers on the same host; the variables of mpirun,
+    horovodrun or srun. Without a source: (0, 1). CallerError for impossible values.
     """
     if "LOCAL_RANK" in environ or "LOCAL_WORLD_SIZE" in environ:
         # DeepSpeed's name for LOCAL_WORLD_SIZE.
@@ -48,14 +49,14 @@ def local_ranks(environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
 
 
 def job_id(environ: Mapping[str, str] = os.environ) -> str:
-    """A name for this launch of the training run, the same in all its ranks on this node.
+    """Returns a name for this launch of the training run, the same in all ranks on this node.
 
-    The id of the launcher if there is one (torchrun, Slurm, Open MPI, Ray, PBS, LSF), or the addresses of
-    TensorFlow's workers if several are at one host. Otherwise the process that started the ranks, which
-    have one parent; a single process is its own job. The start time distinguishes a process from an
-    earlier process with the same number.
+    It is the launcher's id (torchrun, Slurm, Open MPI, Ray, PBS, LSF), or a hash of the addresses of
+    TensorFlow's workers if several are on one host. Otherwise it names the process that started the ranks,
+    because the ranks have one parent; a single process is its own job. The start time distinguishes a
+    process from an earlier process with the same number.
     """
-    # torchrun without --rdzv-id says "none", in every run alike.
+    # Without --rdzv-id, torchrun sets "none" in every run.
     if (run := environ.get("TORCHELASTIC_RUN_ID", "")) not in ("", "none"):
         return run
     if job := environ.get("SLURM_JOB_ID"):
@@ -66,15 +67,15 @@ def job_id(environ: Mapping[str, str] = os.environ) -> str:
         if job := environ.get(variable):
             return f"{scheduler}-{job}"
     if "TF_CONFIG" in environ and local_ranks(environ)[1] > 1:
-        # Workers may have different parents, but each has the addresses of all.
+        # Workers may have different parents, but each has the addresses of all workers.
         return "tf-" + hashlib.sha256(" ".join(_tf_workers(environ)[0]).encode()).hexdigest()[:16]
     pid = os.getppid() if local_ranks(environ)[1] > 1 else os.getpid()
     return f"{socket.gethostname()}-{pid}-{_start_time(pid)}"
 
 
 def _tf_workers(environ: Mapping[str, str]) -> tuple[list[str], str]:
-    """(addresses, own): the tasks that train at the host of this task by TF_CONFIG, and this task. ([], "")
-    for a task that does not train with others, such as an evaluator."""
+    """Returns (addresses, own) from TF_CONFIG: the training tasks on the host of this task, and this task.
+    ([], "") for a task that does not train with others, such as an evaluator."""
     try:
         config = json.loads(environ["TF_CONFIG"] or "{}")
         cluster, task = config.get("cluster", {}), config.get("task", {})
@@ -103,9 +104,9 @@ def _place(environ: Mapping[str, str], rank: str, world: str) -> tuple[int, int]
 
 
 def _slurm_task(environ: Mapping[str, str]) -> tuple[int, int]:
-    """(rank, world) on this node of a task that srun started. SLURM_STEP_TASKS_PER_NODE is "5,4(x3)" for
-    five tasks on the first node and four on each of the next three (srun(1), "Output environment
-    variables")."""
+    """Returns (rank, world) on this node for a task that srun started. SLURM_STEP_TASKS_PER_NODE is
+    "5,4(x3)" for five tasks on the first node and four on each of the next three nodes (srun(1), "Output
+    environment variables")."""
     tasks: list[int] = []
     try:
         for run in environ[_SLURM_TASKS].split(","):
@@ -133,10 +134,10 @@ def _integer(environ: Mapping[str, str], variable: str, default: int) -> int:
 
 
 def _start_time(pid: int) -> str:
-    """Clock ticks from boot to the process's start: field 22 of /proc/PID/stat."""
+    """Returns the clock ticks from boot to the process's start: field 22 of /proc/PID/stat."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
             # The second field, the command, may itself hold spaces and parentheses.
             return stat.read().rpartition(b")")[2].split()[19].decode()
     except OSError:
-        return "0"  # a parent of another user; its number is enough
+        return "0"  # another user's process may be hidden; then the number must be enough

@@ -1,14 +1,14 @@
-"""The messages between trainer and daemon, and their form on the wire.
+"""The messages between trainer and daemon, and their encoding.
 
-A message is one ZeroMQ multipart of two frames after the routing envelope: `VERSION_FRAME` and one
-JSON object ``{"type": <class name>, ...fields}`` in UTF-8: a request at most MAX_MESSAGE_BYTES long, no
-text in it longer than MAX_TEXT, a reply at most MAX_REPLY_BYTES. Requests carry an `id` chosen by the
-client; a request sent again, the same in every byte, gets the same reply and has no second effect, so
-a client may repeat one after a timeout or across a restart of the daemon.
+A message is one ZeroMQ multipart of two frames after the routing envelope: `VERSION_FRAME` and a JSON
+object ``{"type": <class name>, ...fields}`` in UTF-8. A request has at most MAX_MESSAGE_BYTES, and each of
+its texts at most MAX_TEXT characters; a reply has at most MAX_REPLY_BYTES. The client chooses the `id` of a
+request. If the client sends the same bytes again, it gets the same reply, and the request has no second
+effect. So a client may repeat a request after a timeout or across a restart of the daemon.
 
-The major version fixes the field names below; unknown fields are ignored on reading, so a minor version may
-add fields. In every major version the first frame is the version frame, and a reader of another major
-version answers with its own version frame.
+The major version fixes the field names below. Readers ignore unknown fields, so a minor version may add
+fields. In every major version the first frame is the version frame, and a reader of another major version
+answers with its own version frame.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ Shards = TypeVar("Shards", int, NDArray[np.int64])
 
 @dataclass(frozen=True, slots=True)
 class Acquire:
-    """Asks for the file set of `epoch`; idempotent per (dataset, job, epoch) while granted or held.
+    """Requests the file set of `epoch`; idempotent per (dataset, job, epoch) while granted or held.
 
     `delivered`: the fraction (0 to 1) of this rank's part of `lease` that was delivered since the rank's
     last report.
 
     A run that resumes has `streams` > 0 and names its previous set: generation, `shards` as intervals
-    [stream, first j, last j], fingerprint. It gets the same set if all of it is still cached, else the
-    current set. A generation that never sealed a shard takes `sampling_seed`, `streams` and `place`.
+    [stream, first j, last j], fingerprint. It gets the same set if that is still cached as a whole, else
+    the current set. A generation that never sealed a shard adopts `sampling_seed`, `streams` and `place`.
     """
 
     id: str
@@ -77,7 +77,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Reports that this rank closes its manifest after the reply: a hint to probe the lock, never a proof.
+    """Reports that this rank closes its manifest after the reply: a hint to probe the lock, not a proof.
     `delivered`: as in Acquire. A client that cannot count reports 1.0."""
 
     id: str
@@ -101,8 +101,8 @@ class ReportCorrupt:
 
 @dataclass(frozen=True, slots=True)
 class AskStatus:
-    """Asks for the status document. `why`: the shard (DATASET/NUMBER or DATASET/GENERATION/NUMBER) or the
-    lease whose story is wanted in its place."""
+    """Requests the status document; with `why`, the story of a shard (DATASET/NUMBER or
+    DATASET/GENERATION/NUMBER) or of a lease instead."""
 
     id: str
     why: str = ""
@@ -110,9 +110,9 @@ class AskStatus:
 
 @dataclass(frozen=True, slots=True)
 class Exclude:
-    """Excludes all records of these keys from the dataset, for good; or these samples of a single key.
-    Idempotent. `ahead`: also keys that no object or sample has; otherwise they are refused once that is
-    known."""
+    """Permanently excludes all records of these keys from the dataset, or these samples of a single key.
+    Idempotent. `ahead`: also keys that no object or sample has; otherwise the daemon refuses these keys, as
+    soon as it knows them."""
 
     id: str
     dataset: str
@@ -122,8 +122,8 @@ class Exclude:
 
 
 def sample_names(samples: Sequence[str | bytes]) -> list[str]:
-    """The samples as Exclude names them: bytes that are not UTF-8 are escapes. CallerError for a text
-    instead of a list of texts."""
+    """Returns the samples as Exclude names them: bytes that are not UTF-8 become escapes. CallerError for a
+    single name instead of a list."""
     if isinstance(samples, (str, bytes)):
         raise CallerError(f"samples={samples!r}, expected a list of names: [{samples!r}]")
     return [os.fsencode(sample).decode("utf-8", "backslashreplace") for sample in samples]
@@ -131,11 +131,11 @@ def sample_names(samples: Sequence[str | bytes]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """Answer to Acquire: lock `manifest`, then send Held. `cache_dir` is the daemon's path to it.
+    """Answer to Acquire: lock `manifest`, then send Held. `cache_dir`: the cache's path in the daemon.
 
     `coverage`: the share of the source's units that were in a shard at least once, 0..1. `note`: why the
-    lease is the lease of an earlier epoch, or why the set lacks shards. `stopped`: why nothing is fetched
-    now. `skipped`: how many records between those of the set could not be used, and why; "": none.
+    lease is the lease of an earlier epoch, or why the set lacks shards. `stopped`: why fetching is paused.
+    `skipped`: how many records between the records of the set could not be used, and why; "": none.
     """
 
     id: str
@@ -150,7 +150,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Answer to Acquire and Exclude: not yet. Send the request again; the figures show the progress."""
+    """Answer to Acquire and Exclude: not ready. Send the request again; the figures show the progress."""
 
     id: str
     have_bytes: int
@@ -204,20 +204,20 @@ ANSWERS: dict[type[Any], tuple[type[Any], ...]] = {
 
 
 def encode(message: Message) -> list[bytes]:
-    """The message's frames, without a routing envelope."""
+    """Returns the message's frames, without a routing envelope."""
     body = {"type": type(message).__name__, **dataclasses.asdict(message)}
     return [VERSION_FRAME, json.dumps(body, separators=(",", ":")).encode()]
 
 
 def major_of(frame: bytes) -> int | None:
-    """The major version in a version frame; None if it is no version frame."""
+    """Returns the major version in a version frame; None if it is not a version frame."""
     name, _, version = frame.partition(b"/")
     major, _, _ = version.partition(b".")
     return int(major) if name == b"cachecd" and major.isdigit() and len(major) < 6 else None
 
 
 def decode_reply(frames: list[bytes]) -> Reply:
-    """The reply in `frames`; ValueError if they are no reply of this major version."""
+    """Returns the reply in `frames`; ValueError if they are not a reply of this major version."""
     if len(frames) != 2 or major_of(frames[0]) != MAJOR:
         raise ValueError(f"expected [{VERSION_FRAME!r}, reply], got {[f[:40] for f in frames[:3]]}")
     try:
@@ -229,8 +229,8 @@ def decode_reply(frames: list[bytes]) -> Reply:
 
 
 def parse(kinds: Mapping[str, type[Any]], body: Any) -> Any:
-    """The message of one of these kinds in a JSON value; unknown fields are ignored. ValueError, with the
-    field, if a field is missing or has another type."""
+    """Returns the message in a JSON value, which must be of one of these kinds; ignores unknown fields.
+    ValueError, with the name of the field, if a field is missing or has another type."""
     kind = body.get("type") if isinstance(body, dict) else None
     cls = kinds.get(kind) if isinstance(kind, str) else None
     if cls is None:
@@ -251,11 +251,11 @@ def _is_float(value: Any) -> bool:
     return type(value) in (int, float) and abs(value) < 1e300 and math.isfinite(value)
 
 
-def _is_list(value: Any, of: Callable[[Any], bool]) -> bool:
-    return isinstance(value, list) and all(map(of, value))
+def _is_list(value: Any, is_item: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and all(map(is_item, value))
 
 
-#: Whether a JSON value has the type in the annotation of a field.
+#: By the annotation of a field: whether a JSON value has this type.
 _IS: dict[str, Callable[[Any], bool]] = {
     "str": lambda value: isinstance(value, str),
     "bool": lambda value: isinstance(value, bool),
@@ -271,7 +271,7 @@ _IS: dict[str, Callable[[Any], bool]] = {
 
 
 def _check(cls: type[Any], fields: dict[str, Any]) -> None:
-    """ValueError for a value of another type than its field."""
+    """ValueError if a value does not have the type of its field."""
     for f in dataclasses.fields(cls):
         if f.name in fields and not _IS[str(f.type)](fields[f.name]):
             name = f"{cls.__name__}.{f.name}"
@@ -282,8 +282,8 @@ def _check(cls: type[Any], fields: dict[str, Any]) -> None:
 class Manifest:
     """A lease on disk: the JSON in ``leases/<lease>.json``. It never changes.
 
-    The shards are j = `first` to `last` of each interval [stream, first, last]; `shard_number` gives their
-    numbers. A shard's file is
+    The set has the shards j = `first` to `last` of each interval [stream, first, last]; `shard_number`
+    computes their numbers. A shard's file is
     ``<manifest's folder>/../datasets/<dataset>/<generation>/shards/<number as 10 digits>.tfrecord``, or
     ``<number as 10 digits>.<version>.tfrecord`` if `versions` has [number, version].
     """
@@ -300,41 +300,42 @@ class Manifest:
     num_records: int
     num_bytes: int
     fingerprint: str  # names the records
-    seed: int  # of the order in which they are read
+    seed: int  # of the reading order
     sampling_seed: int
     pinned: bool
     ranks: int  # processes that share the lease
-    place: int  # the least place of all streams when the lease was granted
-    source_records: int = 0  # estimated records of the source; 0: not known
-    num_skipped: int = 0  # records of the source between those of the set that could not be used
+    place: int  # the smallest place of all streams when the lease was granted
+    source_records: int = 0  # estimated records of the source; 0: unknown
+    num_skipped: int = 0  # unusable records of the source between the records of the set
     window: int | None = None  # shuffle window in bytes; None: the whole set
     schema: dict[str, Any] = field(default_factory=dict)
 
 
 def shard_number(streams: int, stream: int, j: Shards) -> Shards:
-    """The number of shard j of a stream, for one j or an array. Stream `streams` has the supplements."""
+    """Returns the number of shard j of a stream, for one j or an array. Stream `streams` has the
+    supplements."""
     return j * (streams + 1) + stream
 
 
 def shard_place(streams: int, number: int) -> tuple[int, int]:
-    """Returns (stream, j) of a shard's number."""
+    """Returns (stream, j) for the number of a shard: the inverse of `shard_number`."""
     j, stream = divmod(number, streams + 1)
     return stream, j
 
 
 def last_shard(intervals: Iterable[Sequence[int]], streams: int) -> int:
-    """The highest shard number of a manifest's intervals, -1 if there is none."""
+    """Returns the highest shard number in a manifest's intervals; -1 if it has no intervals."""
     numbers = (shard_number(streams, stream, last) for stream, _, last in intervals)
     return max(numbers, default=-1)
 
 
 def check_of(content: Mapping[str, Any]) -> str:
-    """Returns a digest of a JSON object, in the order of its keys."""
+    """Returns a digest of a JSON object, which depends on the order of its keys."""
     return hashlib.blake2b(json.dumps(content).encode("ascii"), digest_size=8).hexdigest()
 
 
 def is_sound(content: dict[str, Any]) -> bool:
-    """Takes `check` out of a JSON object. Returns whether it is right; a person may have removed it."""
+    """Removes `check` from a JSON object. Returns whether it was right or missing; people may remove it."""
     check = content.pop("check", None)
     return check is None or check == check_of(content)
 
@@ -347,9 +348,9 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(text: bytes) -> Manifest:
-    """The manifest in a file; fields of later minor versions are ignored.
+    """Returns the manifest in a file; ignores the fields of later minor versions.
 
-    ValueError if it is no manifest, or damaged; ProtocolVersionError if it has another version.
+    ValueError if it is damaged or not a manifest; ProtocolVersionError if it has another version.
     """
     try:
         body = json.loads(text)

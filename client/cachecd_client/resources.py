@@ -1,4 +1,4 @@
-"""The memory and the processors that the cgroups of this process allow."""
+"""Reads the memory and the processors that the cgroups of this process allow."""
 
 from __future__ import annotations
 
@@ -7,41 +7,42 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-# Files that are mapped at once. A process may have 65,530 mappings (vm.max_map_count), and a trainer maps
-# the next set beside the current one, and several datasets of a mixture.
+# The most files that a set maps at once. A process may have 65,530 mappings (vm.max_map_count), and a
+# trainer maps the next set beside the current set, and several datasets for a mixture.
 _MAPPED = 16_384
 _LEAST = "hierarchical_memory_limit "
-_NONE = 1 << 60  # cgroup v1 says "no limit" by a number near 2**63
+_NONE = 1 << 60  # a number near 2**63 means "no limit" in cgroup v1
 
 
 def memory(root: Path = Path("/")) -> int:
-    """Bytes of memory that this process may use: of the machine, or the lowest limit of its cgroups. The
-    limits of all ancestors count. `root`: the folder of `proc` and of the mounts."""
+    """Returns the bytes of memory that this process may use: the memory of the machine, or the lowest limit
+    of its cgroups and their ancestors. `root`: the folder with `proc` and the mounts."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limits: list[int] = []
     for folder in _folders("memory", root):
         for name in ("memory.max", "memory.high", "memory.limit_in_bytes"):
             limits += _numbers(folder / name)[:1]
-        # Version 1 has the lowest limit of all ancestors, also of those that a container cannot see.
+        # In version 1, this is the lowest limit of all ancestors, even if a container cannot see them.
         stat = _lines(folder / "memory.stat")
         limits += [int(line.split()[1]) for line in stat if line.startswith(_LEAST)]
     return min([machine, *(limit for limit in limits if 0 < limit < _NONE)])
 
 
 def window(root: Path = Path("/")) -> int:
-    """The default bytes of a set that are read at random at once: half of the memory."""
+    """Returns the default shuffle window in bytes: half of the memory."""
     return max(1, memory(root) // 2)
 
 
 def window_of(size: int, files: int, most: int | None = None) -> int | None:
-    """The shuffle window of a set of `size` bytes: at most `most`, by default `window()`, and at most as
-    many files as a process can map. None: the set fits."""
+    """Returns the shuffle window for a set of `size` bytes: at most `most`, by default `window()`, and at
+    most as many files as a process can map. None: the whole set fits."""
     bound = min(window() if most is None else most, max(1, size * _MAPPED // max(1, files)))
     return bound if size > bound else None
 
 
 def processors(root: Path = Path("/")) -> int:
-    """Processors that this process may use, at least 1: by its affinity and the quotas of its cgroups."""
+    """Returns how many processors this process may use, at least 1, by its affinity and the quotas of its
+    cgroups."""
     count = len(os.sched_getaffinity(0))
     for folder in _folders("cpu", root):
         quota = _numbers(folder / "cpu.max")  # "max 100000" has one number: no quota
@@ -53,7 +54,7 @@ def processors(root: Path = Path("/")) -> int:
 
 
 def _folders(controller: str, root: Path) -> Iterator[Path]:
-    """The cgroups of this process that may limit it, each before its parent."""
+    """Yields the cgroups that may limit this process, each before its parent."""
     paths = {}
     for line in _lines(root / "proc/self/cgroup"):
         number, names, path = line.split(":", 2)

@@ -1,8 +1,8 @@
-"""The schema of records: features by name, dtype and shape, and their form inside an Example.
+"""The schema of records: features with name, dtype and shape, and how an Example stores them.
 
 Scalars, strings and lists of int64 or float32 are stored as ordinary Example lists, which any TFRecord tool
-reads; every other array or ragged list is one bytes value of raw little-endian elements, with dtype and
-shape in the schema. Each sidecar and each lease's manifest has the schema.
+reads. Every other array or ragged list is one bytes value of raw little-endian elements; the schema has its
+dtype and shape. Each sidecar and each lease's manifest has the schema.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import Any, Literal
 import cachecd_client._core as _core
 from cachecd_client.errors import SchemaError
 
-# Of a schema in a line: features, and characters of a name.
-_SHOWN, _NAME = 8, 40
+_SHOWN, _NAME = 8, 40  # features that a schema's text shows, and characters of each name
 
 Kind = Literal["bytes", "float", "int64"]
 
@@ -36,11 +35,11 @@ NUMERIC_DTYPES = frozenset(
 class Feature:
     """One feature of every record.
 
-    `dtype`: a NumPy name, "bfloat16", or "bytes". `shape`: of one record; () is a scalar, None a
-    ragged list. `raw`: stored as one bytes value of little-endian elements. `classes`: for an
-    integer label, the name of each class. `unit`: of a date, time or duration, as "us since 1970".
-    `optional`: records may lack it. A loader then needs a `default`, or leaves the feature out. A ragged
-    feature is never optional: a record without it has an empty list.
+    `dtype`: a NumPy name, "bfloat16", or "bytes". `shape`: the shape in one record; () is a scalar, None a
+    ragged list. `raw`: stored as one bytes value of little-endian elements. `classes`: for an integer
+    label, the name of each class. `unit`: for a date, time or duration, such as "us since 1970".
+    `optional`: records may lack the feature, so a loader needs a `default`, or must not select the feature.
+    A ragged feature is never optional: a record without it has an empty list.
     """
 
     name: str
@@ -63,7 +62,7 @@ class Feature:
             raise SchemaError(f"feature {self.name!r}: a ragged feature needs no `optional`")
 
     def for_reader(self) -> tuple[str, str, str, tuple[int, ...] | None, bool]:
-        """The feature as the core's BatchReader takes it."""
+        """Returns the feature in the form that the core's BatchReader takes."""
         return (self.name, self.kind, self.dtype, self.shape, self.raw)
 
 
@@ -89,17 +88,17 @@ class Schema:
         raise SchemaError(f"no feature {name!r}; the schema has {', '.join(self.names) or 'none'}")
 
     def for_writer(self) -> list[_core.ReaderFeature]:
-        """The schema as the core's ShardWriter takes it."""
+        """Returns the schema in the form that the core's ShardWriter takes."""
         return [(*f.for_reader(), {"optional": f.optional}) for f in self.features]
 
     def select(self, names: Iterable[str]) -> Schema:
-        """The schema of these features only; SchemaError for an unknown feature, or a string."""
+        """Returns a schema with only these features; SchemaError for an unknown feature, or a string."""
         if isinstance(names, str):
             raise SchemaError(f"features={names!r}, expected a list of names: [{names!r}]")
         return Schema(tuple(self[name] for name in names))
 
     def __str__(self) -> str:
-        """``image uint8[224, 224, 3], at int64[] (us since 1970)``; of many features, the first ones."""
+        """``image uint8[224, 224, 3], at int64[] (us since 1970)``; at most the first eight features."""
         shown = []
         for f in self.features[:_SHOWN]:
             notes = ", ".join(note for note in (f.unit, "optional" if f.optional else "") if note)
@@ -109,7 +108,7 @@ class Schema:
         return ", ".join(shown) or "no features"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values, the form in sidecars and manifests."""
+        """Returns plain JSON values, as sidecars and manifests store the schema."""
         return {
             "version": 1,
             "features": [
@@ -129,7 +128,7 @@ class Schema:
 
     @staticmethod
     def from_json(value: Mapping[str, Any] | str) -> Schema:
-        """The inverse of to_json, also from its text; SchemaError for anything else."""
+        """Returns the schema from the values of `to_json`, or from their JSON text; else SchemaError."""
         document: Any = value
         try:
             if isinstance(value, str):
@@ -151,12 +150,12 @@ class Schema:
             raise SchemaError(f"not a schema: {error!r} in {str(document)[:200]}") from error
 
 
-#: The place of a record, and the kind and number of values of each of its features.
+#: The location of a record, and for each feature the kind and the number of its values.
 Form = tuple[str, Mapping[str, tuple[Kind, int]]]
 
 
 def form(place: str, record: bytes) -> Form:
-    """The form of a serialized Example; SchemaError, with the place, if it is no Example."""
+    """Returns the form of a serialized Example; SchemaError, with the location, for other bytes."""
     try:
         return place, _core.count_example(record)
     except ValueError as error:
@@ -166,10 +165,10 @@ def form(place: str, record: bytes) -> Form:
 
 
 def infer_forms(forms: Iterable[Form], declared: Collection[str] = ()) -> Schema:
-    """The schema of some records, from their forms. A list with one length in all records has a fixed shape
-    (one element: a scalar); a list whose length differs, or that is missing in a record, is ragged.
-    SchemaError if a feature has two kinds and is not `declared`, if a record is no Example, or if there are
-    no records."""
+    """Infers the schema of some records from their forms. A list with one length in all records has a fixed
+    shape (one element: a scalar). A list is ragged if its length differs or if a record lacks it.
+    SchemaError if a feature has two kinds and is not `declared`, if a record is not an Example, or if there
+    are no records."""
     lengths: dict[str, set[int]] = {}
     kinds: dict[str, tuple[Kind, str]] = {}
     count = 0

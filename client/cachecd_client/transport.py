@@ -1,4 +1,4 @@
-"""Requests to the daemon, each with its reply."""
+"""Sends requests to the daemon and receives their replies."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from cachecd_client.sockets import MAX_PATH, default_endpoint, path_length, peer
 
 _FIRST_PATIENCE = 1.0  # seconds until a request is sent again; doubles up to _LAST_PATIENCE
 _LAST_PATIENCE = 8.0
-_TOLD_WITHIN = 200  # milliseconds
-_LOOK_PAUSE = 0.05  # seconds between two looks at a socket that nobody listens on
+_NOTIFY_WITHIN = 200  # milliseconds
+_PROBE_PAUSE = 0.05  # seconds between two probes of a socket without a listening process
 
 _REFUSALS: dict[str, type[CallerError] | type[WorldError]] = {
     "unknown-dataset": UnknownDatasetError,
@@ -57,18 +57,18 @@ _REFUSALS: dict[str, type[CallerError] | type[WorldError]] = {
 
 
 def endpoint_of(target: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> str:
-    """The address of the socket, by `target` or the environment."""
+    """Returns the address of the socket: `target`, or by default the address in the environment."""
     named = os.fspath(target) if target is not None else environ.get("CACHECD_ENDPOINT", "")
     named = named or default_endpoint(environ)
     return named if "://" in named else f"ipc://{named}"
 
 
 class Transport:
-    """The connection to one daemon; nothing stays open between conversations.
+    """The connection to one daemon. No socket stays open between conversations.
 
-    Safe to use from any thread, in forked children, and pickled: each conversation makes a socket, which
-    takes about a millisecond, and an epoch has few. An open socket would keep two threads of ZeroMQ in the
-    trainer, and forks of a process with threads are unsafe.
+    Safe to use from any thread, in forked children, and pickled, because each conversation opens a socket.
+    Opening takes about a millisecond, and an epoch has few conversations. An open socket would keep two
+    threads of ZeroMQ in the trainer, and forks of a process with threads are unsafe.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -82,13 +82,13 @@ class Transport:
         if path_length(self.path) > MAX_PATH:
             raise CallerError(
                 f"endpoint {endpoint!r}: its path has {path_length(self.path)} bytes, a Unix "
-                f"socket allows {MAX_PATH}: choose a shorter one"
+                f"socket allows {MAX_PATH}: choose a shorter path"
             )
 
     def ask(self, request: Request, timeout: float) -> Reply:
-        """The daemon's reply. A Refused raises the error that its code names. DaemonUnreachableError
-        without a reply within `timeout` seconds; ProtocolVersionError if the peer speaks another version,
-        or is no daemon."""
+        """Returns the daemon's reply. A Refused raises the error for its code. DaemonUnreachableError if no
+        reply arrives within `timeout` seconds; ProtocolVersionError if the peer has another version, or is
+        not a daemon."""
         with Conversation(self) as conversation:
             return conversation.ask(request, timeout)
 
@@ -96,45 +96,47 @@ class Transport:
         try:
             reply = decode_reply(frames)
             if not isinstance(reply, (Refused, *ANSWERS[type(request)])):
-                raise ValueError(f"{type(reply).__name__} is no answer to {type(request).__name__}")
+                raise ValueError(f"{type(reply).__name__} does not answer {type(request).__name__}")
             # A daemon cannot read the id in a request of another version.
             if reply.id != request.id and not (isinstance(reply, Refused) and not reply.id):
                 raise ValueError(f"it answers request {reply.id[:40]!r}, expected {request.id!r}")
             return reply
         except ValueError as error:
             major = major_of(frames[0]) if frames else None
-            spoken = frames[0][:40].decode(errors="replace") if frames else "nothing"
+            sent = frames[0][:40].decode(errors="replace") if frames else "nothing"
             remedy = "install the same release of cachecd and cachecd-client"
             if major is None:
-                found = f"the program that answers on {self.endpoint} is not cachecd (it sent {spoken!r})"
+                what = (
+                    f"the program that answers on {self.endpoint} is not cachecd (it sent {sent!r})"
+                )
                 remedy = "set $CACHECD_ENDPOINT to the socket of the daemon"
             elif major == MAJOR:
-                found = (
+                what = (
                     f"this client cannot read the answer of the daemon on {self.endpoint} ({error})"
                 )
             else:
                 own = VERSION_FRAME.decode()
-                found = f"the daemon on {self.endpoint} speaks {spoken!r}, this client {own!r}"
-            raise ProtocolVersionError(f"{found}: {remedy}") from error
+                what = f"the daemon on {self.endpoint} speaks {sent!r}, this client {own!r}"
+            raise ProtocolVersionError(f"{what}: {remedy}") from error
 
     def await_owner(self, timeout: float) -> None:
-        """Returns when a process listens on the socket; after a daemon was killed, no process does.
-        DaemonUnreachableError after `timeout` seconds without one."""
+        """Waits until a process listens on the socket; after a daemon was killed, no process listens.
+        DaemonUnreachableError after `timeout` seconds."""
         deadline = time.monotonic() + timeout
-        while not self._look()[0]:
+        while not self._probe()[0]:
             if time.monotonic() >= deadline:
                 raise DaemonUnreachableError(self.diagnosis(timeout))
-            time.sleep(_LOOK_PAUSE)
+            time.sleep(_PROBE_PAUSE)
 
     def diagnosis(self, timeout: float) -> str:
         within = f" within {timeout:.3g} s" if timeout else ""
         return (
-            f"no daemon answered on {self.endpoint}{within}: {self._look()[1]}. Start one with "
+            f"no daemon answered on {self.endpoint}{within}: {self._probe()[1]}. Start one with "
             "`cachecd run CONFIG`, or set $CACHECD_ENDPOINT to its socket"
         )
 
-    def _look(self) -> tuple[bool, str]:
-        """Whether a process listens on the socket, and the result of a plain connection to it."""
+    def _probe(self) -> tuple[bool, str]:
+        """Returns whether a process listens on the socket, and what a plain connection to it shows."""
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(1.0)
             try:
@@ -152,9 +154,9 @@ class Transport:
 
 
 class Conversation:
-    """Several requests over one socket, one after another, by one thread; a context manager. A request is
-    repeated with the same id until a reply or its timeout, each time on a new socket (the "Lazy Pirate" of
-    the ZeroMQ guide), so it survives a restart of the daemon."""
+    """A context manager in which one thread sends requests over one socket. It repeats a request with the
+    same id until a reply or the timeout, each time on a new socket (the "Lazy Pirate" pattern of the ZeroMQ
+    guide). So a request survives a restart of the daemon."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -180,7 +182,7 @@ class Conversation:
         """Sends a request without waiting for its reply, and ends the conversation. Never fails."""
         with contextlib.suppress(zmq.ZMQError):
             socket = self._open()
-            socket.linger = socket.sndtimeo = _TOLD_WITHIN
+            socket.linger = socket.sndtimeo = _NOTIFY_WITHIN
             socket.send_multipart(encode(request))
         self.close()
 
@@ -189,14 +191,14 @@ class Conversation:
         answer = None
         try:
             socket = self._open()
-            # Without a ZeroMQ peer on the other side, sending blocks.
+            # Sending blocks if the peer does not use ZeroMQ.
             socket.sndtimeo = milliseconds
             socket.send_multipart(frames)
             if socket.poll(milliseconds):
                 answer = socket.recv_multipart()
         except zmq.Again:
             pass
-        except zmq.ZMQError as error:  # for example too many open files
+        except zmq.ZMQError as error:  # for example, too many files are open
             raise DaemonUnreachableError(
                 f"no socket to {self._transport.endpoint}: {error}"
             ) from error
@@ -223,8 +225,8 @@ class Conversation:
             self._socket = None
             if self._context is not None:
                 self._context.term()
-        # If an interrupt came while the socket was made, its context would wait for it for ever here. It
-        # ends when the traceback of the interrupt is dropped.
+        # After an interrupt while the socket was made, term() would wait for that socket forever. So the
+        # context is only dropped; it ends when the traceback of the interrupt is dropped.
         self._context = None
 
     def __enter__(self) -> Self:
@@ -240,4 +242,4 @@ def _refusal(path: str) -> str:
             return "the socket exists, but its daemon has ended"
     except OSError:
         return "the socket was just removed"
-    return "the path is no socket"
+    return "the path is not a socket"

@@ -66,7 +66,7 @@ def test_values_that_count_from_the_next_generation_on_are_named(cachecd, writte
     layout.root.mkdir(parents=True)
     write_generation(layout.identity, GenerationFile({}, 0.0, 7, 64 << 20))
     done = cachecd("check", path)
-    assert "counts from the next generation on: seed: 0 in the YAML, 7 in" in done.stdout
+    assert "takes effect with the next generation: seed: 0 in the YAML, 7 in" in done.stdout
     stale = json.loads(cachecd("check", path, "--json").stdout)["resolved"]["datasets"]
     assert len(stale["train"]["from_next_generation"]) == 1
     assert stale["eval"]["from_next_generation"] == []
@@ -131,7 +131,7 @@ def test_a_source_none_of_whose_objects_gives_a_record_fails_the_check(objects, 
     assert "skipped: 0.bin: decode_image raised" in said.out
     (line,) = said.err.splitlines()
     assert line.startswith(
-        "cachecd: datasets.train: of the first 5 units none gives a record; 5 x dec"
+        "cachecd: datasets.train: none of the first 5 units has a record; 5 x dec"
     )
 
 

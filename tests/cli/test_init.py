@@ -243,7 +243,7 @@ def test_a_file_that_is_there_is_not_overwritten(put, tmp_path, capsys):
     ("url", "why"),
     [
         ("nowhere", "expected a URL such as s3://"),
-        ("/nowhere", "/nowhere is not there; expected a folder, or a URL such as s3://"),
+        ("/nowhere", "/nowhere does not exist; expected a folder, or a URL such as s3://"),
         (__file__, "is a file; expected a folder"),
         ("s3://", "expected s3://BUCKET/PREFIX/"),
     ],

@@ -68,8 +68,11 @@ WAITS = {**REPORT, "seconds_waited": 30.0, "seconds_elsewhere": 70.0, "wait_shar
             replace(MOST, bytes=1200 * 5_000_000, pictures=38_000_000),
             "prefetch_bytes=67108864 holds fewer than two batches of 43000000 bytes: raise it to 172000000",
         ),
-        (replace(MOST, threads=1), "threads=1 on 4 processors: raise it, or leave it out"),
-        (replace(MOST, bytes=31_000_000_000), "reading gave 310 MB/s, which disk and processors"),
+        (replace(MOST, threads=1), "threads=1 on 4 processors: raise it, or omit it"),
+        (
+            replace(MOST, bytes=31_000_000_000),
+            "the loader read 310 MB/s, limited by disk and processors",
+        ),
     ],
 )
 def test_a_run_that_waits_for_batches_is_told_what_limits_them(most, said):

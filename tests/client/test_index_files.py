@@ -52,7 +52,7 @@ def test_indexed_files_open_without_a_scan(tmp_path, index, out, no_scans, capsy
     ]
     assert index(*paths) == 0
     size = len(frames(numbers(0, 20)))
-    assert capsys.readouterr().out == f"{out}: 4 files, 20 records, {size} bytes; 0 were there\n"
+    assert capsys.readouterr().out == f"{out}: 4 files, 20 records, {size} bytes; 0 up to date\n"
     indexed = [out / f"{i}.tfrecord" for i in range(4)]
     assert names(out) == sorted(
         path.name for i in indexed for path in (i, i.with_name(i.name + ".idx"))
@@ -62,7 +62,7 @@ def test_indexed_files_open_without_a_scan(tmp_path, index, out, no_scans, capsy
     assert (files.num_records, files.num_bytes) == (20, size)
     assert labels(files.numpy(batch_size=5, shuffle=False)) == list(range(20))
     assert index(*paths) == 0
-    assert "4 were there" in capsys.readouterr().out
+    assert "4 up to date" in capsys.readouterr().out
 
 
 def by_tensorflow(path, records, compression):
@@ -108,7 +108,7 @@ def test_what_is_not_whole_is_made_anew(tmp_path, index, out, capsys, damage):
         (out / "a.idx").unlink()
         (out / "a").unlink()
     assert index(path) == 0
-    assert capsys.readouterr().out.count("0 were there") == 2
+    assert capsys.readouterr().out.count("0 up to date") == 2
     assert labels(FileSet(out / "a").numpy(1, shuffle=False)) == [0, 1, 2]
 
 

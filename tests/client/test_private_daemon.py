@@ -125,7 +125,7 @@ def test_a_daemon_that_fails_at_its_start_is_reported_at_once(config, mode, how)
 
 def test_a_daemon_that_never_answers_is_ended(config, runtime):
     path = config("silent")
-    with pytest.raises(DaemonUnreachableError, match=r"did not answer within 2 s and was ended"):
+    with pytest.raises(DaemonUnreachableError, match=r"did not answer within 2 s and was stopped"):
         connect(path, timeout=2)
     assert not alive(child_of(path))
     assert not list(runtime.iterdir())

@@ -42,7 +42,7 @@ def test_what_is_read_elsewhere_counts_as_often_as_its_steps_go_over_the_set(cac
 @pytest.mark.parametrize(
     ("coverage", "pinned", "said"),
     [
-        (0.4, False, "so far, while 60 % of the source was not cached yet: let the cache grow"),
+        (0.4, False, "so far, but 60 % of the source has never been cached: let the cache grow"),
         (None, False, "so far: let the cache grow"),
         (1.0, False, None),  # there is nothing else to read
         (0.4, True, None),  # what evaluation sets are for

@@ -100,7 +100,7 @@ def test_a_socket_without_an_owner_is_noticed_at_once(tmp_path):
 
 def test_a_file_in_the_place_of_the_socket_is_told_from_a_dead_daemon(tmp_path):
     (tmp_path / "file").touch()
-    assert "the path is no socket" in unreachable(tmp_path / "file")
+    assert "the path is not a socket" in unreachable(tmp_path / "file")
 
 
 def test_a_socket_of_another_group_is_told_from_none(tmp_path):

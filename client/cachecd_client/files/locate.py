@@ -200,12 +200,12 @@ def _inferred(files: Sequence[Located]) -> Schema:
 
 def _sample(files: Sequence[Located]) -> Iterator[Form]:
     """The forms of some records, spread over some files. Corrupt records are skipped."""
-    chosen = [files[i] for i in _spread(len(files), _FILES)]
+    chosen = [files[i] for i in spread(len(files), _FILES)]
     corrupt: CorruptRecordError | None = None
     whole = size = 0
     for file in chosen:
         offsets = file.find()
-        for number, i in enumerate(_spread(len(offsets), _RECORDS // len(chosen))):
+        for number, i in enumerate(spread(len(offsets), _RECORDS // len(chosen))):
             begin = int(offsets[i])
             end = int(offsets[i + 1]) if i + 1 < len(offsets) else file.num_bytes
             size += end - begin
@@ -222,8 +222,8 @@ def _sample(files: Sequence[Located]) -> Iterator[Form]:
         raise corrupt
 
 
-def _spread(count: int, most: int) -> list[int]:
-    """At most `most` of the numbers below `count`: evenly spaced, with the first and the last."""
+def spread(count: int, most: int) -> list[int]:
+    """Returns at most `most` of the numbers below `count`, evenly spaced, with the first and the last."""
     if count <= most:
         return list(range(count))
     return [i * (count - 1) // (most - 1) for i in range(most)]

@@ -1,5 +1,5 @@
-"""One lease, as the trainer holds it.
+"""The trainer's side of one lease.
 
-`held_lease` is the lock on the manifest. `leased_set` has the files that the manifest names, their schema
-and seed, and reports corrupt records to the daemon.
+`held_lease` locks the manifest. `leased_set` has the files that the manifest names, their schema and seed,
+and reports corrupt records to the daemon.
 """

@@ -15,32 +15,32 @@ from cachecd_client.protocol import Granted, Manifest, decode_manifest
 
 
 def manifest_path(granted: Granted, environ: Mapping[str, str]) -> Path:
-    """The manifest's path in this process; a container may mount the cache elsewhere."""
+    """Returns the manifest's path in this process; a container may mount the cache elsewhere."""
     return Path(environ.get("CACHECD_DIR") or granted.cache_dir) / granted.manifest
 
 
 class HeldLease:
     """This process's read lock on a lease's manifest.
 
-    While it is held, every file that the manifest names stays present and byte-identical. It is an
+    While the lock is held, every file that the manifest names stays present and byte-identical. It is an
     open-file-description lock: it ends when this process closes it or dies in any way, and no fork
-    prolongs it. A forked child, or a process that unpickles the lease, holds nothing until it calls
-    `ensure`, which takes its own lock.
+    prolongs it. A forked child, or a process that unpickles the lease, has no lock until it calls
+    `ensure`, which takes a lock for that process.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Takes the lock. LeaseLostError if the manifest is gone, being deleted, or replaced. CallerError
-        if the cache cannot be seen or read from here; CorruptError or ProtocolVersionError if the manifest
-        is not one this client can read."""
+        """Takes the lock. LeaseLostError if the manifest was deleted or replaced, or is being deleted.
+        CallerError if this process cannot see or read the cache; CorruptError or ProtocolVersionError if
+        this client cannot read the manifest."""
         self.path = Path(path)
         self.released = False
-        #: The fraction of this rank's part that was delivered, and the fraction that was reported.
+        #: The delivered fraction of this rank's part, and the fraction that was reported.
         self.delivered = self.reported = 0.0
         self._descriptor, self.manifest = _lock(self.path)
 
     def ensure(self) -> None:
-        """Takes the lock if this process does not hold it; LeaseLostError if the lease has ended. Not
-        allowed after `close`."""
+        """Takes the lock if this process does not hold it; LeaseLostError if the lease has ended. Must not
+        be called after `close`."""
         assert not self.released
         if not self.is_held:
             self._descriptor, self.manifest = _lock(self.path)
@@ -54,7 +54,7 @@ class HeldLease:
         return self._descriptor is not None and not self._descriptor.closed
 
     def close(self) -> None:
-        """Ends this process's share in the lease, for good. Idempotent."""
+        """Closes this process's lock permanently. Idempotent."""
         self.released = True
         if self._descriptor is not None:
             self._descriptor.close()
@@ -72,7 +72,7 @@ def _lock(path: Path) -> tuple[Descriptor, Manifest]:
                 f"there is no {path.parent}: the daemon's cache is not visible here; "
                 "mount it in this container and set $CACHECD_DIR to the place"
             ) from None
-        raise LeaseLostError(f"{path}: the lease's manifest is gone") from None
+        raise LeaseLostError(f"{path}: the lease's manifest no longer exists") from None
     except PermissionError as error:
         raise CallerError(
             f"{path}: {error.strerror}; a trainer needs read permission on the cache: "
@@ -81,26 +81,20 @@ def _lock(path: Path) -> tuple[Descriptor, Manifest]:
     try:
         if not try_lock(descriptor, fcntl.F_RDLCK):
             raise LeaseLostError(f"{path}: the daemon is deleting this lease")
-        # A lock on a file that is no longer the one at `path` protects nothing.
-        _compare(path, os.fstat(descriptor.fileno()))
-        return descriptor, _manifest(path, descriptor.fileno())
+        locked = os.fstat(descriptor.fileno())
+        # A lock on a deleted or replaced file does not protect the files of the lease.
+        try:
+            is_current = os.path.samestat(path.stat(), locked)
+        except FileNotFoundError:
+            is_current = False
+        if not is_current:
+            raise LeaseLostError(
+                f"{path}: the manifest was deleted or replaced before it was locked"
+            )
+        return descriptor, decode_manifest(os.pread(descriptor.fileno(), locked.st_size, 0))
+    except ValueError as error:
+        descriptor.close()
+        raise CorruptError(f"{path}: {error}") from error
     except BaseException:
         descriptor.close()
         raise
-
-
-def _compare(path: Path, held: os.stat_result) -> None:
-    try:
-        current = path.stat()
-    except FileNotFoundError:
-        raise LeaseLostError(f"{path}: the manifest was deleted before it was locked") from None
-    if (current.st_dev, current.st_ino) != (held.st_dev, held.st_ino):
-        raise LeaseLostError(f"{path}: the manifest was replaced before it was locked")
-
-
-def _manifest(path: Path, descriptor: int) -> Manifest:
-    text = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
-    try:
-        return decode_manifest(text)
-    except ValueError as error:
-        raise CorruptError(f"{path}: {error}") from error

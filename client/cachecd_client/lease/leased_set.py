@@ -1,4 +1,4 @@
-"""The files of one dataset, on lease to this process."""
+"""The files of one dataset that this process has on lease."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _REPORT_PAUSE = 30.0  # seconds until the next attempt, if no daemon answered
 
 
 class LeasedSet:
-    """The files that a lease names, how they are read, and the reports of corrupt records. A copy, pickled
-    or in a forked child, takes its own lock before it reads (`ensure`), and releases only that lock."""
+    """The files that a lease names, their schema and seed, and the reports of corrupt records. A copy
+    (pickled, or in a forked child) takes a lock before it reads (`ensure`), and releases only that lock."""
 
     def __init__(
         self, held: HeldLease, transport: Transport, release: Callable[[HeldLease], None], *, number: int,
         reads: Reads | None = None, coverage: float | None = None, note: str = "",
     ) -> None:  # fmt: skip
-        """`release` ends the lease. `number`: of the epoch, which is the manifest's epoch unless the set is
-        repeated. `reads`: of the job; `coverage` and `note`: from the grant. SchemaError for a damaged
-        schema."""
+        """`release` ends the lease. `number`: the number of the epoch, which differs from the manifest's
+        epoch if the set is repeated. `reads`: the job's counts; `coverage` and `note`: from the grant.
+        SchemaError for a damaged schema."""
         manifest = held.manifest
         self.held = held
         self.manifest = manifest
@@ -48,7 +48,7 @@ class LeasedSet:
         self.number = number
         datasets = held.path.parent.parent / "datasets"
         folder = datasets / manifest.dataset / manifest.generation / "shards"
-        # Files are not checked one by one: the lease guarantees them.
+        # The lease guarantees that the files exist.
         self.files = ShardFiles(
             str(folder), manifest.streams, manifest.intervals, manifest.versions
         )
@@ -56,7 +56,7 @@ class LeasedSet:
         self.seed = _seed(manifest.seed, number) if self.is_repeated else manifest.seed
         self.reads = reads or Reads(manifest.dataset)
         self.coverage = coverage
-        #: Why the set is repeated, lacks shards, or does not grow; "" if nothing is known.
+        #: Why the set is repeated, lacks shards, or does not grow; "" if unknown.
         self.note = note
         self.transport = transport
         self._release: Callable[[HeldLease], None] | None = release
@@ -65,12 +65,12 @@ class LeasedSet:
 
     @property
     def released(self) -> bool:
-        """Whether the files may be gone."""
+        """Whether the daemon may have deleted the files."""
         return self.held.released
 
     @property
     def is_repeated(self) -> bool:
-        """Whether it is the set of an earlier epoch, because no daemon answered, or its disk is full."""
+        """Whether this is the set of an earlier epoch, because no daemon answered, or its disk is full."""
         return self.number != self.manifest.epoch
 
     @property
@@ -92,7 +92,7 @@ class LeasedSet:
             self._release(self.held)
 
     def repeated(self, number: int) -> LeasedSet:
-        """The same set for epoch `number`, in another order; takes over the lease of this one."""
+        """Returns the same set for epoch `number`, in another order. The result owns the lease."""
         assert self._release is not None
         return LeasedSet(
             self.held, self.transport, self._release, number=number, reads=self.reads,
@@ -101,7 +101,7 @@ class LeasedSet:
 
     def report(self, path: str, offset: int, why: str) -> None:
         """Reports the first corrupt record of each shard to the daemon, which then verifies the shard.
-        Never fails."""
+        Never raises an error."""
         if path in self._reported or time.monotonic() < self._silent_until:
             return
         number, _, version = Path(path).stem.partition(".")
@@ -121,19 +121,19 @@ class LeasedSet:
 
 
 def _seed(seed: int, number: int) -> int:
-    """The seed of an epoch that repeats a set: the same on every rank and in every run."""
+    """Returns the seed of an epoch that repeats a set: the same on every rank and in every run."""
     digest = hashlib.sha256(f"cachecd repeated epoch {seed} {number}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
 
 class ShardFiles(Collection[str]):
-    """The paths of a lease's shards, in the order of their numbers; each is made when it is used. A lease
-    may name a hundred thousand shards, whose paths take 40 ms and whose numbers take 2 ms to make."""
+    """The paths of a lease's shards, in the order of their numbers. Each path is made when it is used,
+    because a lease may name 100,000 shards: their paths take 40 ms to make, their numbers 2 ms."""
 
     def __init__(
         self, folder: str, streams: int, intervals: Sequence[Sequence[int]], versions: Iterable[Any] = (),
     ) -> None:  # fmt: skip
-        """`intervals` and `versions` are those of a manifest."""
+        """`intervals` and `versions`: as in a manifest."""
         self.folder = folder
         self._streams = streams
         self._intervals = intervals

@@ -1,4 +1,4 @@
 """The figures of an epoch.
 
-`reads` counts how often each record of a job was read, `summary` makes the log line and the advice.
+`reads` counts how often a job reads each record, `summary` makes the log line and the advice.
 """

@@ -1,4 +1,4 @@
-"""The growth of a job's sets, and the mean number of reads of each record."""
+"""Measures the growth of a job's sets, and how often a job reads each record on average."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from cachecd_client.report.summary import Report
 
 log = logging.getLogger("cachecd")
 
-# Mean reads of each record above which the log says that the cache grows too slowly. For language models,
-# up to 4 passes over a text are about as good as new text, and more than 16 add almost nothing
+# More mean reads of each record cause a warning that the cache grows too slowly. For language models, up to
+# 4 passes over a text are about as good as new text, and more than 16 add almost nothing
 # (Muennighoff et al., "Scaling Data-Constrained Language Models", 2023).
 MANY_READS = 10
 
@@ -23,32 +23,33 @@ class Reads:
     """One job's epochs of one dataset, in this process."""
 
     def __init__(self, dataset: str, rank: int = 0) -> None:
-        """`rank`: of this process on its node. Only rank 0 warns."""
+        """`rank`: the rank of this process on its node. Only rank 0 logs warnings."""
         self.dataset = dataset
         self.rank = rank
         #: The time of the last lease, and the report of its epoch.
         self.latest: tuple[float, Callable[[], Report]] | None = None
-        self._asked: float | None = None  # when the next set was requested
-        self._bytes: int | None = None  # of the last set
+        self._requested: float | None = None  # when the next set was requested
+        self._bytes: int | None = None  # size of the last set
         self._generation = ""
-        self._shards: list[Interval] = []  # of all sets of the generation
-        self._different = 0.0  # records in them
+        self._shards: list[Interval] = []  # the shards of all sets of the generation
+        self._different = 0.0  # records in these shards
         self._reads = 0.0
         self._warned = False
 
     def requested(self) -> None:
-        """Notes that the next set is requested now."""
-        self._asked = time.monotonic()
+        """Notes that the job requests its next set now."""
+        self._requested = time.monotonic()
 
     def leased(
         self, generation: str, shards: Iterable[Sequence[int]], records: int, size: int
     ) -> tuple[float, float | None]:
-        """Notes the next set: its shards by the intervals of a manifest, its records, its bytes.
+        """Notes the next set: the intervals of its manifest, its records, its bytes.
 
-        Returns the seconds since `requested`, and the growth over the set before; None for the first set.
+        Returns the seconds since `requested`, and the size divided by the previous size (None for the first
+        set).
         """
-        seconds = 0.0 if self._asked is None else time.monotonic() - self._asked
-        self._asked = None
+        seconds = 0.0 if self._requested is None else time.monotonic() - self._requested
+        self._requested = None
         growth = size / self._bytes if self._bytes else None
         self._bytes = size
         if generation != self._generation:
@@ -56,18 +57,18 @@ class Reads:
         own = [(stream, first, last) for stream, first, last in shards]
         every = _united([*self._shards, *own])
         if each := _count(own):
-            # A manifest has the records of all its shards together.
+            # A manifest has only the total number of records, so this is an estimate.
             self._different += (_count(every) - _count(self._shards)) * records / each
         self._shards = every
         return seconds, growth
 
     def reads_per_record(self, more: float = 0.0) -> float:
-        """Mean reads over all leased records: those passed to `read`, and `more`."""
+        """Returns the mean reads of a leased record: the records passed to `read`, and `more` records."""
         return (self._reads + more) / self._different if self._different else 0.0
 
     def read(self, records: float, coverage: float | None, pinned: bool) -> None:
         """Adds the records that an epoch read over all ranks. Warns once if records are read too often
-        while the source has others."""
+        although the source has other records."""
         self._reads += records
         mean = self.reads_per_record()
         if self._warned or mean <= MANY_READS or pinned or (coverage or 0.0) >= 1.0:
@@ -77,28 +78,29 @@ class Reads:
             return
         rest = ""
         if coverage is not None:
-            rest = f", while {100 * (1 - coverage):.0f} % of the source was not cached yet"
+            rest = f", but {100 * (1 - coverage):.0f} % of the source has never been cached"
         log.warning(
             "%s: each record was read %.0f times so far%s: let the cache grow faster "
-            "(grow.per_epoch, evict.refresh, cache.limit, sampler.bandwidth; `cachecd status` shows which "
-            "of them is the limit), or plan fewer epochs, or fewer steps",
+            "(grow.per_epoch, evict.refresh, cache.limit, sampler.bandwidth; `cachecd status` shows the "
+            "limiting option), or plan fewer epochs or steps",
             self.dataset, mean, rest,
         )  # fmt: skip
 
 
 class JobReads:
-    """The jobs of a session."""
+    """The reads of all jobs of a session."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._jobs: dict[tuple[str, str], Reads] = {}
 
     def of(self, dataset: str, job: str) -> Reads:
-        """The reads of the job; a new job has none."""
+        """Returns the reads of the job, which are new for a new job."""
         return self._jobs.setdefault((dataset, job), Reads(dataset, self._rank))
 
     def report(self, dataset: str | None) -> Report:
-        """The report of the last leased epoch, of this dataset or of any; CallerError without one."""
+        """Returns the report of the last leased epoch of this dataset, or of any dataset; CallerError if
+        there is no such epoch."""
         chosen = [job for job in list(self._jobs.values()) if dataset in (None, job.dataset)]
         latest = max(
             (job.latest for job in chosen if job.latest), default=None, key=lambda at: at[0]
@@ -114,7 +116,7 @@ def _count(shards: Iterable[Interval]) -> int:
 
 
 def _united(shards: list[Interval]) -> list[Interval]:
-    """The union of the intervals, ascending and disjoint."""
+    """Returns the union of the intervals, ascending and disjoint."""
     united: list[Interval] = []
     for stream, first, last in sorted(shards):
         before = united[-1] if united else None

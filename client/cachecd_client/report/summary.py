@@ -1,4 +1,4 @@
-"""The figures of an epoch as a line of the log, with advice if the epoch waited too long. Pure."""
+"""Formats the figures of an epoch as a log line, with advice if the epoch waited too long. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 #: The figures of an epoch by name, as JSON values: docs/telemetry.md explains each.
 Report = dict[str, Any]
 
-# Waiting is reported above this share of the time, and above these seconds of waiting for batches and for a
-# set. The first set always takes some seconds.
+# An epoch waited too long if waiting took more than this share of the time, and more than these seconds for
+# batches or for a set. The first set always takes some seconds.
 _MUCH = 0.1
 _SECONDS, _SECONDS_LEASING = 1.0, 10.0
 
@@ -22,7 +22,7 @@ def line(report: Report) -> str:
     elif report["lent"]:
         read = f"read by {report['lent']}, whose waiting is not measured here"
     else:
-        read = "nothing read by its loaders in this process"
+        read = "its loaders in this process read nothing"
     if report["seconds_leasing"] >= _SECONDS:
         read += f" and {report['seconds_leasing']:.0f} s for the set"
     parts = [f"epoch {report['epoch']} of {report['dataset']}: {read}", _size(report)]
@@ -45,7 +45,7 @@ def _size(report: Report) -> str:
     if report["repeated"]:
         return (
             report["note"]
-            or "no daemon answered, so it repeats the set before: start the daemon again"
+            or "no daemon answered, so it repeats the previous set: start the daemon again"
         )
     growth = report["growth"]
     part = _part(report)
@@ -60,7 +60,8 @@ def _size(report: Report) -> str:
 
 
 def _part(report: Report) -> str:
-    """The share of the source in the set, or "" if it is all of it, or not known."""
+    """Returns the share of the source in the set; "" if the set has the whole source, or if the size of the
+    source is unknown."""
     held, source = report["set_records"], report["source_records"]
     if held >= 0.99 * source:
         return ""
@@ -71,27 +72,27 @@ def _part(report: Report) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """The pass that waited most, which decides the advice."""
+    """The figures of the pass that waited most, which decides the advice."""
 
     seconds: float = 0.0
     steps: int = 0
     bytes: int = 0
     elapsed: float = 0.0
-    threads: int = 0  # the option; 0: chosen by the reader
+    threads: int = 0  # the option; 0: the reader chooses
     prefetch_bytes: int = 0
-    pictures: int = 0  # bytes of a batch's decoded pictures
+    pictures: int = 0  # bytes of the decoded pictures in a batch
 
 
 def advice(report: Report, most: Waited, processors: int) -> str:
-    """What to change if the epoch waited too long, else ""."""
+    """Returns what to change if the epoch waited too long, else ""."""
     if report["seconds_waited"] >= _SECONDS and report["wait_share"] > _MUCH and most.steps:
         return _faster_reading(most, processors)
     leasing = 0.0 if report["repeated"] else report["seconds_leasing"]
     whole = leasing + report["seconds_waited"] + report["seconds_elsewhere"]
     if leasing >= _SECONDS_LEASING and leasing > _MUCH * whole:
         return (
-            "the set came late: the store, its link or the samplers are the limit, which `cachecd status` "
-            "tells apart; a smaller grow.first, and no grow.wait, let epochs begin sooner"
+            "the set was late: the store, its link or the samplers are the limit (`cachecd status` shows "
+            "which); a smaller grow.first, or no grow.wait, lets epochs begin earlier"
         )
     return ""
 
@@ -104,9 +105,9 @@ def _faster_reading(most: Waited, processors: int) -> str:
             f"raise it to {4 * mean} or more"
         )
     if 0 < most.threads < processors:
-        return f"threads={most.threads} on {processors} processors: raise it, or leave it out"
+        return f"threads={most.threads} on {processors} processors: raise it, or omit it"
     return (
-        f"reading gave {most.bytes / most.elapsed / 1e6:.0f} MB/s, which disk and processors limit: "
+        f"the loader read {most.bytes / most.elapsed / 1e6:.0f} MB/s, limited by disk and processors: "
         "ask for fewer `features`, store them smaller (a transform), or put cache.dir on a faster disk"
     )
 

@@ -1,4 +1,4 @@
-"""A daemon that belongs to this process alone, and never outlives it."""
+"""A daemon that belongs to this process, and ends with it."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from cachecd_client.transport import Transport
 
 _START_POLL = 0.1
 _DRAIN = 15.0  # seconds from SIGTERM to SIGKILL; the daemon drains within 10
-_LONGEST_FOLDER = MAX_PATH - len("/cachecd-0123456789abcdef/cachecd.sock")
+_LONGEST_FOLDER = MAX_PATH - len("/cachecd-0123456789abcdef/cachecd.sock")  # bytes
 
 
 class PrivateDaemon:
-    """``cachecd run CONFIG`` as a child process, on a socket in a folder of its own. It ends when this
-    process ends in any way: it reads a pipe whose other end is open in this process only, and the kernel
-    closes that end. Its output goes to the stderr of this process."""
+    """``cachecd run CONFIG`` in a child process, with a socket in a new folder. The daemon ends when this
+    process ends in any way, because the kernel then closes a pipe that the daemon reads. Its output goes to
+    the stderr of this process."""
 
     def __init__(self, config: str | os.PathLike[str]) -> None:
-        """Starts it; returns before it answers. CallerError if it cannot be started from here."""
+        """Starts the daemon, and returns before it answers. CallerError if it cannot be started here."""
         self.config = Path(config)
         if not self.config.is_file():
             raise CallerError(f"{self.config}: this configuration file does not exist")
         if local_ranks()[1] > 1:
             raise CallerError(
-                f"{self.config}: several ranks on this node cannot each start a daemon for one cache; run "
-                f"the launcher under one daemon: cachecd run {self.config} -- torchrun ..."
+                f"{self.config}: several ranks on this node cannot each start a daemon for one cache: run "
+                f"the launcher under one daemon, cachecd run {self.config} -- torchrun ..."
             )
         if importlib.util.find_spec("cachecd") is None:
             raise CallerError(
@@ -58,9 +58,9 @@ class PrivateDaemon:
                 ],
                 env={**os.environ, "CACHECD_SERVER__ENDPOINT": self.endpoint},
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # the trainer's stdout is the trainer's
+                stdout=2,  # only the trainer may write to stdout
                 pass_fds=[lifeline],
-                # Ctrl-C is for the trainer, which may still read its epoch to the end.
+                # Ctrl-C goes only to the trainer, which may still read its epoch to the end.
                 process_group=0,
             )
         finally:
@@ -71,7 +71,8 @@ class PrivateDaemon:
         return self._process.pid
 
     def check(self) -> None:
-        """Raises if it has ended: CallerError for exit 2, else DaemonUnreachableError."""
+        """Raises an error if the daemon has ended: CallerError for exit code 2, else
+        DaemonUnreachableError."""
         code = self._process.poll()
         if code is None:
             return
@@ -85,8 +86,8 @@ class PrivateDaemon:
         )
 
     def await_answer(self, transport: Transport, timeout: float) -> None:
-        """Returns when it has answered; DaemonUnreachableError if it does not within `timeout` seconds,
-        and as `check`."""
+        """Waits until the daemon answers. DaemonUnreachableError if it does not answer within `timeout`
+        seconds, and the errors of `check`."""
         deadline = time.monotonic() + timeout
         while True:
             self.check()
@@ -97,11 +98,11 @@ class PrivateDaemon:
                 if time.monotonic() >= deadline:
                     raise DaemonUnreachableError(
                         f"the daemon started for {self.config} (process {self.pid}) did not answer "
-                        f"within {timeout:.3g} s and was ended; its messages are on stderr, above"
+                        f"within {timeout:.3g} s and was stopped; its messages are on stderr, above"
                     ) from error
 
     def close(self) -> None:
-        """SIGTERM, then waits for its drain. Idempotent. Does nothing in a forked child."""
+        """Sends SIGTERM and waits until the daemon ends. Idempotent. Does nothing in a forked child."""
         if os.getpid() != self._owner:
             return
         self._process.terminate()
@@ -112,12 +113,12 @@ class PrivateDaemon:
             self._process.wait()
         finally:
             self._lifeline.close()
-            # The daemon removes it, unless it was killed.
+            # A killed daemon leaves the folder behind.
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def _unused_folder() -> str:
-    """An unused path for the folder of the socket; the daemon makes the folder, and removes it."""
+    """Returns an unused path for the socket's folder, which the daemon makes and removes."""
     base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     if path_length(base) > _LONGEST_FOLDER or not os.access(base, os.W_OK):
         base = "/tmp"
