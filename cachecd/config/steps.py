@@ -128,7 +128,7 @@ def _color(name: Any, color: Any) -> list[int]:
     )
 
 
-class ClassMap(Step):
+class ClassMapStep(Step):
     """Turns colors into numbers of classes."""
 
     FORM = (
@@ -164,7 +164,7 @@ STEPS: Mapping[str, type[Step]] = {
     "decode_image": DecodeImage,
     "resize": Resize,
     "center_crop": CenterCrop,
-    "class_map": ClassMap,
+    "class_map": ClassMapStep,
     "decode_audio": DecodeAudio,
 }
 

@@ -118,6 +118,7 @@ class CacheLoop:
                 event = event._replace(reason=keeper.reason, doubted=keeper.doubted)
             self.feed(event)
         started.events.clear()  # they hold the facts of all shards
+        await self._probe_all()
         for name in started.configured:
             for value in self._stale_values(name):
                 _log.warning("from the next generation on", dataset=name, value=value)

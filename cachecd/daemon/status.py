@@ -133,8 +133,8 @@ class DatasetStatus(SeenDataset):
 
 @dataclass(frozen=True, slots=True)
 class LeaseStatus:
-    """A lease. `held`: a process locked its manifest at the last probe. `retired_bytes`: the bytes that are
-    freed when the lease ends."""
+    """A lease. `held`: a process locked its manifest at the last probe, or a rank reported that since.
+    `retired_bytes`: the bytes that are freed when the lease ends."""
 
     lease: str
     dataset: str
@@ -312,7 +312,7 @@ def _lease(policy: Policy, state: LeaseState, probed: Probe | None) -> LeaseStat
         epoch=lease.epoch,
         records=lease.num_records,
         skipped_records=lease.num_skipped,
-        held=probed is not None and probed.is_held,
+        held=probed.is_held if probed else bool(state.held_by),
         ranks=lease.ranks,
         held_by=sorted(state.held_by),
         age_s=round(max(0.0, time.time() - probed.written), 1) if probed else 0.0,

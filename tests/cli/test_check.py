@@ -138,7 +138,11 @@ def test_a_source_none_of_whose_objects_gives_a_record_fails_the_check(objects, 
 @pytest.mark.parametrize(
     ("picks", "code", "reason"),
     [
-        ('join: {a: "*.bin", b: "*.txt"}', 1, "datasets.train: of the first 5 units none gives"),
+        (
+            'join: {a: "*.bin", b: "*.txt"}',
+            1,
+            "datasets.train: none of the first 5 units has a record",
+        ),
         ('match: "*.jpg"', 2, "datasets.train.source.match: selects none of the objects under"),
     ],
 )

@@ -176,7 +176,7 @@ def test_a_proposal_of_pairs_runs_as_it_is(put, tmp_path, capsys):
     assert train.source.join == {"image": "images/*.png", "mask": "masks/*.jpg"}
     assert train.source.label.pattern == "^([^/]+)/"
     assert "is the same text; 7 were seen\n" in text
-    assert "# 2 more were looked at." in text
+    assert "# init saw 2 more." in text
     assert "other suffixes" not in text
     assert '"mask": Image(4, crop="random", flip=0.5, mode="L", resample="nearest")' in text
     assert cli.run_command(["check", str(tmp_path / "proposed.yaml"), "--sources"]) == 0

@@ -198,7 +198,7 @@ LAYOUTS = {
         options=["--format", "npy"],
     ),
     "rows of CSV": Layout(
-        {"train.csv": b"age,name\n1,a\n"}, FILES, PAYLOAD, ("convert them to Parquet",), True
+        {"train.csv": b"age,name\n1,a\n"}, FILES, PAYLOAD, ("Convert rows of CSV",), True
     ),
     "HDF5": Layout(
         {"a.h5": hdf5(64), "b.h5": hdf5(80)},

@@ -108,7 +108,7 @@ def test_a_manifest_deleted_or_replaced_just_before_the_lock_is_a_lost_lease(
         return lock(*call)
 
     monkeypatch.setattr(fcntl, "fcntl", overtaken)
-    match = "replaced before" if replaced else "deleted before"
+    match = "deleted or replaced before"
     with pytest.raises(LeaseLostError, match=match):
         HeldLease(path)
 

@@ -148,7 +148,7 @@ def test_a_runtime_folder_too_deep_for_a_socket_is_passed_over(config, runtime, 
 def test_several_ranks_cannot_each_start_one(config, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    with pytest.raises(CallerError, match="run the launcher under one daemon: cachecd run"):
+    with pytest.raises(CallerError, match="run the launcher under one daemon, cachecd run"):
         connect(config())
 
 

@@ -23,8 +23,8 @@ def test_more_than_ten_reads_of_each_record_are_warned_of_once(cache, caplog):
     read(cache, [10, 10, 0, 0])  # 200 / 30, then 500 / 40
     assert warnings(caplog) == [
         "train: each record was read 12 times so far: let the cache grow faster (grow.per_epoch, "
-        "evict.refresh, cache.limit, sampler.bandwidth; `cachecd status` shows which of them is the "
-        "limit), or plan fewer epochs, or fewer steps"
+        "evict.refresh, cache.limit, sampler.bandwidth; `cachecd status` shows the limiting option), or "
+        "plan fewer epochs or steps"
     ]
     read(cache, [20, 20])
     assert len(warnings(caplog)) == 1

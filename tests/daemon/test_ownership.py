@@ -141,7 +141,7 @@ def test_the_longest_possible_path_is_taken_and_one_byte_more_is_not(path):
     longest = path.with_name("s" * room)
     with claim_socket(longest), socket.socket(socket.AF_UNIX) as bound:
         bound.bind(str(longest))
-    with pytest.raises(ConfigError, match="has 108 bytes, the system takes at most 107"):
+    with pytest.raises(ConfigError, match="has 108 bytes, the system allows at most 107"):
         refused(claim_socket(path.with_name("s" * (room + 1))))
 
 

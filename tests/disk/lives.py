@@ -102,7 +102,9 @@ def check(layout: GenerationLayout, kept: Collection[str] = ()) -> DirectoryInve
     )
     assert least <= read_egress(egress(layout)) <= 6
     exclusions = ExcludedFile(excluded(layout))
-    assert "a key is excluded" not in kept or exclusions.of("train").keys() == {"key-4-1"}
+    assert "a key is excluded" not in kept or exclusions.excluded_from("train").keys() == {
+        "key-4-1"
+    }
     assert "the exclusion is done" not in kept or not exclusions.unfinished
     remove_leftovers(layout, found, State())
     again = take_inventory(layout, SHAPE, State(), (), {"key-4-1": frozenset()})

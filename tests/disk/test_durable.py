@@ -49,9 +49,9 @@ def test_exclusions_are_read_back(tmp_path):
     file.add(DOG)
     file.finish("x2")
     for found in (file, ExcludedFile(path)):
-        assert found.of("train").keys() == set(DOG.keys)
-        assert found.of("val") == {"cat/1.jpg": set()}
-        assert found.of("other") == {}
+        assert found.excluded_from("train").keys() == set(DOG.keys)
+        assert found.excluded_from("val") == {"cat/1.jpg": set()}
+        assert found.excluded_from("other") == {}
         assert found.unfinished == (DOG,)
     assert len(path.read_bytes().splitlines()) == 3
 
@@ -76,7 +76,7 @@ def test_excluded_samples_add_up_until_their_object_is_excluded(tmp_path):
     file.add(Exclusion("x1", "train", ("0.tar",), ("a",)))
     file.add(Exclusion("x2", "train", ("0.tar",), ("b\\xff",)))
     for found in (file, ExcludedFile(path)):
-        assert found.of("train") == {"0.tar": two}
+        assert found.excluded_from("train") == {"0.tar": two}
         assert found.are_done("train", {"0.tar": two}, ["x1", "x2"])
         assert not found.are_done("train", {"0.tar": two}, ["x1"])
         for more in ({"a", "c"}, ()):

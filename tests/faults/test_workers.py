@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from cachecd.executors import ExecutorStatus
 from cachecd.sampler.messages import Failed, Sealed
 from cachecd_client._core import decode_example
 from tests.contracts.format import read_back
@@ -90,12 +91,8 @@ class Workers:
         number, answer = self.make("fine", "fine", deed, "fine")
         assert isinstance(answer, Failed), answer
         assert (answer.cause, answer.unit) == ("worker", 1000 * number + 2)
-        assert self.executor.status() == {
-            "workers": 2,
-            "alive": 2,
-            "restarts": before["restarts"] + 1,
-            "last_end": f"{answer.reason} (unit {answer.unit})",
-        }
+        last_end = f"{answer.reason} (unit {answer.unit})"
+        assert self.executor.status() == ExecutorStatus(2, 2, before.restarts + 1, last_end)
         return answer.reason
 
     def failed_at_once(self, *deeds: str) -> list[str]:
