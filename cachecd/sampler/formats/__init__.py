@@ -1,6 +1,6 @@
-"""Formats: the units of a source, and how their bytes become records. One format for each file.
+"""Formats turn the bytes of units into records. Each format has its own file.
 
-A format knows no store: it requests bytes, and adds records to the draft.
+A format knows no store: it requests bytes from `Content`, and adds records to the draft.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cachecd.sampler.draft import Draft
 from cachecd.sampler.formats.content import Content
 from cachecd.stores.extras import extra
 
-# Of the record that comes next: its ordinal, and its offset (0: not known, or the start).
+# Ordinal and offset of the next record in a unit. Offset 0: unknown, or the start of the unit.
 Position = tuple[int, int]
 
 
@@ -22,39 +22,38 @@ class PreparedFormat(Protocol):
     """One dataset's format together with its transform."""
 
     def refusal(self, unit: Unit, capacity: int) -> str | None:
-        """Returns why a unit cannot be used in shards of `capacity` bytes, judged by its key and size; None
-        if only fetching can tell. SourceUnreachableError if it cannot be judged yet."""
+        """Returns the reason a unit cannot be used in shards of `capacity` bytes, or None. Fetches nothing.
+        SourceUnreachableError: too early to decide, because the listing is incomplete."""
 
     def span(self, unit: Unit) -> tuple[int, int] | None:
-        """Returns the bytes of the object that will be read in sequence (`Content.chunks`). They are
-        fetched before `pour`. None if only the content decides which bytes are read."""
+        """Returns the range of the object that `pour` reads in sequence (`Content.chunks`); it is fetched
+        ahead. None if only the content decides which bytes are read."""
 
     def pour(
         self, unit: Unit, content: Content, shard: Draft
     ) -> AsyncGenerator[Position, int | None]:
-        """Adds the unit's records from `unit.record` on, up to `unit.stop`, to the shard. Yields its
-        position before each record; or, if Python does not look at single records, before each run of a
-        bounded length. The caller may send the ordinal of a record: then the next run ends before that
-        record.
+        """Adds the unit's records from `unit.record` up to `unit.stop` to the shard. The result never
+        depends on time, or on how the bytes are divided into chunks.
 
-        Ends when the unit is done. If the shard is full, yields the position of the record that did not
-        fit, and adds this record first when it is resumed: by then `shard` is the next shard. Pouring the
-        unit from a yielded position continues exactly there. UnitError if the unit cannot be used; records
-        that were added before stay. The result never depends on time, or on where the chunks are cut.
+        Yields the position before each record, or before each run of records if records are copied in
+        runs. If the caller sends the ordinal of a record, the next run ends before that record. If the
+        shard is full, yields the position of the record that did not fit. When it is resumed, `shard` is
+        the next shard, and it adds this record first. A later call with a yielded position continues with
+        the same record. UnitError: the rest of the unit cannot be used; records that were added stay.
         """
 
 
 def open_format(
     config: DatasetConfig, classes: tuple[str, ...], memory: float = float("inf")
 ) -> PreparedFormat:
-    """Returns the source of a dataset. `classes`: the names of the label's classes. `memory`: the bytes
-    that the process may take.
-
-    Imports the transform's modules. Raises their errors unchanged.
-    """
+    """Returns the format of a dataset together with its transform. `classes`: the class names of the label.
+    `memory`: bytes that the process may use. ConfigError if an import fails."""
     from cachecd.sampler.formats.files import Files
+    from cachecd.sampler.formats.npy import Arrays
+    from cachecd.sampler.formats.python import Python
     from cachecd.sampler.formats.records import Records
     from cachecd.sampler.formats.tfrecord import Examples, Verbatim
+    from cachecd.sampler.formats.webdataset import WebDataset
     from cachecd.sampler.transforms import build
 
     source = config.source
@@ -67,22 +66,14 @@ def open_format(
         case "tfrecord":
             return Records(Examples(), transform)
         case "webdataset":
-            from cachecd.sampler.formats.webdataset import WebDataset
-
             return Records(WebDataset(), transform)
         case "npy":
-            from cachecd.sampler.formats.npy import Arrays
-
             assert source.array is not None, "the configuration requires it"
             return Records(Arrays(source.array), transform)
         case "python":
-            from cachecd.sampler.formats.python import Python
-
             return Records(Python(source), transform)
         case "parquet":
             with extra("parquet", "format parquet"):
                 from cachecd.sampler.formats.parquet.rows import Parquet
 
             return Records(Parquet(source, transform is not None, memory), transform)
-        case other:
-            raise NotImplementedError(f"format {other}")

@@ -1,4 +1,4 @@
-"""One array of an object: its layout, found without reading the rest, and its rows by byte range."""
+"""Reads one array in an object: first its header, then its rows by byte range."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from cachecd.errors import UnitError
 from cachecd.sampler.formats.content import Content
 from cachecd_client.schema import NUMERIC_DTYPES
 
-# A record has to be held in memory several times, and a record of TFRecord's ends at 2 GiB.
+# Bytes of a row or a window. A record is in memory several times, and protobuf allows 2 GiB a message.
 LARGEST = 1 << 30
-# As NumPy bounds it: a header is parsed as Python literals, and a sound one has a hundred characters.
-_LONGEST = 10_000
-_FIRST_READ = 1024  # bytes, which hold nearly every header
+_LONGEST = 10_000  # bytes of a header: NumPy's limit. A valid header has about a hundred
+_FIRST_READ = 1024  # bytes: more than nearly every header has
 
 Kind = Literal["npy", "raw"]
 Read = Callable[[int, int], Awaitable[Buffer]]
@@ -32,11 +31,8 @@ Read = Callable[[int, int], Awaitable[Buffer]]
 
 @dataclass(frozen=True, slots=True)
 class ArrayLayout:
-    """The facts about an array that are known without its content.
-
-    `stored`: the dtype of the stored bytes. `dtype`: its name in a record (bfloat16 is stored as uint16).
-    `shape`: the shape of one row.
-    """
+    """Number, shape and type of an array's rows. `shape`: the shape of one row. `stored`: the dtype of the
+    bytes. `dtype`: the name of the dtype in a record (bfloat16 is stored as uint16)."""
 
     rows: int
     shape: tuple[int, ...]
@@ -49,7 +45,7 @@ class ArrayLayout:
 
 
 def kind_of(key: str, file: ArrayFile) -> Kind | None:
-    """Returns how an object stores its array, by the object's name; None if the name does not show it."""
+    """Returns how an object stores its array, judged by the key; None if the key does not show it."""
     if key.lower().endswith(".npy"):
         return "npy"
     return None if file.dtype is None else "raw"
@@ -63,8 +59,9 @@ def matches(file: ArrayFile, key: str) -> bool:
 def layout_of(shape: tuple[int, ...], dtype: np.dtype[Any], file: ArrayFile) -> ArrayLayout:
     """Returns the layout of an array whose header has this shape and dtype. UnitError if a record cannot
     hold a row, or if the configuration expects another dtype."""
+    shown = _shortened(shape)
     if any(type(side) is not int or side < 0 for side in shape):
-        raise UnitError(f"the array's shape is {_shown(shape)}, expected whole numbers")
+        raise UnitError(f"the array's shape is {shown}, expected whole numbers")
     if not shape:
         raise UnitError("the array has no axis to take windows along: its shape is ()")
     name = dtype.name
@@ -77,32 +74,32 @@ def layout_of(shape: tuple[int, ...], dtype: np.dtype[Any], file: ArrayFile) -> 
         dtype, name = np.dtype("<u2"), "bfloat16"
     elif dtype.hasobject:
         raise UnitError(
-            f"the array's dtype is {_shown(dtype)}: it holds Python objects, which only unpickling "
+            f"the array's dtype is {_shortened(dtype)}: it holds Python objects, which only unpickling "
             "could read"
         )
     elif name not in NUMERIC_DTYPES:
         expected = ", ".join(sorted(NUMERIC_DTYPES))
-        raise UnitError(f"the array's dtype is {_shown(dtype)}: expected one of {expected}")
+        raise UnitError(f"the array's dtype is {_shortened(dtype)}: expected one of {expected}")
     wanted = file.dtype if file.dtype in (None, "bfloat16") else np.dtype(file.dtype).name
     if wanted not in (None, name):
         raise UnitError(f"the array's dtype is {name}, the configuration says {wanted}")
     layout = ArrayLayout(shape[0], shape[1:], dtype, name)
     if not layout.row_bytes:
-        raise UnitError(f"the array of shape {_shown(shape)} is empty")
+        raise UnitError(f"the array of shape {shown} is empty")
     if len(shape) > 64 or layout.row_bytes > LARGEST:
         raise UnitError(
-            f"one row of the array of shape {_shown(shape)} has {layout.row_bytes} bytes, expected at "
-            f"most {LARGEST}"
+            f"one row of the array of shape {shown} has {layout.row_bytes} bytes, expected at most "
+            f"{LARGEST}"
         )
     return layout
 
 
 def raw_layout(file: ArrayFile, size: int) -> ArrayLayout:
-    """Returns the layout of an object that has only rows."""
+    """Returns the layout of an object of `size` bytes that has rows and no header. UnitError."""
     dtype = np.dtype("V2") if file.dtype == "bfloat16" else np.dtype(file.dtype)
     row = layout_of((1, *file.shape), dtype, file)
-    rows, over = divmod(size, row.row_bytes)
-    if over:
+    rows, rest = divmod(size, row.row_bytes)
+    if rest:
         raise UnitError(
             f"the object has {size} bytes, expected a multiple of a row's {row.row_bytes}: dtype "
             f"{file.dtype}, shape {list(file.shape)}"
@@ -110,14 +107,14 @@ def raw_layout(file: ArrayFile, size: int) -> ArrayLayout:
     return replace(row, rows=rows)
 
 
-def _shown(value: object) -> str:
+def _shortened(value: object) -> str:
     text = str(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """Consecutive rows in the object `key`, from byte `at` on."""
+    """The rows of an array in the object `key`; row 0 begins at byte `at`. `etag`: the object's version."""
 
     key: str
     layout: ArrayLayout
@@ -125,50 +122,49 @@ class Array:
     etag: str = ""
 
     async def rows(self, content: Content, start: int, stop: int) -> NDArray[Any]:
-        """Returns rows [start, stop) as they are stored. UnitError."""
-        begin, each = self.at, self.layout.row_bytes
-        data = await content.read(begin + start * each, begin + stop * each, self.key, self.etag)
+        """Returns rows [start, stop) in the stored byte order. UnitError."""
+        begin, stop = (self.at + row * self.layout.row_bytes for row in (start, stop))
+        data = await content.read(begin, stop, self.key, self.etag)
         return shaped(self.layout, data)
 
 
 def shaped(layout: ArrayLayout, data: Buffer) -> NDArray[Any]:
-    """Returns bytes of whole rows as an array."""
+    """Returns an array over the bytes of whole rows, without a copy."""
     flat: NDArray[Any] = np.frombuffer(memoryview(data), layout.stored)
     return flat.reshape(-1, *layout.shape)
 
 
 def window_of(layout: ArrayLayout, rows: NDArray[Any], start: int, stop: int) -> NDArray[Any]:
-    """Returns rows [start, stop) of `rows` for a record: a copy, in the machine's byte order."""
+    """Returns a copy of rows [start, stop) of `rows`, in the machine's byte order."""
     part = rows[start:stop]
     if layout.stored.kind == "b":
-        true: NDArray[Any] = part.view(np.uint8) != 0  # whatever byte stands for it
+        true: NDArray[Any] = part.view(np.uint8) != 0  # any nonzero byte is True
         return true
     return part.astype(part.dtype.newbyteorder("="), copy=True)
 
 
 class ArrivingBytes:
-    """Bytes [begin, end) of an object, which arrive in order, addressed by their place in the object."""
+    """Bytes [begin, end) of an object, which arrive in order. Offsets are offsets in the object."""
 
     def __init__(self, chunks: AsyncIterator[Buffer], begin: int, end: int) -> None:
         self.begin = begin
         self.end = end
         self._chunks = chunks
-        self._at = begin  # what has come ends here
-        self._held: deque[tuple[int, memoryview]] = deque()
+        self._received = begin  # all bytes before this offset have arrived
+        self._pieces: deque[tuple[int, memoryview]] = deque()
 
     async def take(self, start: int, stop: int) -> Buffer:
-        """Returns bytes [start, stop). Earlier bytes are dropped."""
-        while self._held and self._held[0][0] + self._held[0][1].nbytes <= start:
-            self._held.popleft()
-        while self._at < stop:
-            try:
-                chunk = memoryview(await anext(self._chunks)).cast("B")
-            except StopAsyncIteration:
-                raise UnitError(f"its bytes end at {self._at}, expected {stop}") from None
-            if self._at + chunk.nbytes > start:
-                self._held.append((self._at, chunk))
-            self._at += chunk.nbytes
-        parts = [piece[max(start - at, 0) : stop - at] for at, piece in self._held if at < stop]
+        """Returns bytes [start, stop). Drops all bytes before `start`."""
+        while self._pieces and self._pieces[0][0] + self._pieces[0][1].nbytes <= start:
+            self._pieces.popleft()
+        while self._received < stop:
+            if (arrived := await anext(self._chunks, None)) is None:
+                raise UnitError(f"its bytes end at {self._received}, expected {stop}")
+            chunk = memoryview(arrived).cast("B")
+            if self._received + chunk.nbytes > start:
+                self._pieces.append((self._received, chunk))
+            self._received += chunk.nbytes
+        parts = [piece[max(start - at, 0) : stop - at] for at, piece in self._pieces if at < stop]
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
@@ -179,16 +175,16 @@ async def open_array(
     size: int | None = None,
     begun: ArrivingBytes | None = None,
 ) -> Array:
-    """Opens the array in the object `key`; reads only its description. UnitError gives the reason if it
-    cannot. `size`: the size of the object, if it is known. `begun`: bytes from the beginning of the object.
-    Another object than the unit's own is read in the version that it has now."""
+    """Opens the array in the object `key`: reads the header, and no row. UnitError if it cannot be used.
+    `size`: the object's size, if known. `begun`: the bytes of the object that arrive, from its start on. If
+    `key` is not the unit's own object, the present version is read."""
     kind = kind_of(key, file)
     if kind is None:
         raise UnitError(
-            "its name does not end with .npy; if it is raw binary, set array.dtype and array.shape; if it "
-            "is no part of the data, array.match"
+            "its name does not end with .npy: if it is raw binary, set array.dtype and array.shape; if it "
+            "does not belong to the data, exclude it with array.match"
         )
-    etag = ""  # of an object beside the unit's own, which is the one that was listed
+    etag = ""  # only for another object: the unit's own object has the listed ETag
     if size is None and not (kind == "npy" and begun):
         info = await content.find(key)
         size, etag = info.size, info.etag
@@ -210,14 +206,14 @@ async def open_array(
     if size is not None and end > size:
         raise UnitError(
             f"truncated: the object has {size} bytes, its header promises {end} (shape "
-            f"{_shown((layout.rows, *layout.shape))}, {layout.dtype})"
+            f"{_shortened((layout.rows, *layout.shape))}, {layout.dtype})"
         )
     return Array(key, layout, at, etag)
 
 
 async def npy_layout(file: ArrayFile, read: Read, size: int) -> tuple[ArrayLayout, int]:
-    """Returns the layout of a .npy object from its header, and the byte of row 0. The object has `size`
-    bytes or more."""
+    """Returns the layout of a .npy object, and the offset of row 0. The object has at least `size` bytes.
+    UnitError."""
     head = bytes(await read(0, min(_FIRST_READ, size)))
     if head[:6] != npy.MAGIC_PREFIX or len(head) < 10:
         raise UnitError(
@@ -235,15 +231,15 @@ async def npy_layout(file: ArrayFile, read: Read, size: int) -> tuple[ArrayLayou
         raise UnitError(f"truncated: the object has {size} bytes, its header ends at {at}")
     if at > len(head):
         head = bytes(await read(0, at))
-    # Version 3 differs from 2 by names of fields in UTF-8, which no record can hold.
+    # Version 3 only adds field names in UTF-8. A record cannot hold an array with named fields.
     parse = npy.read_array_header_1_0 if version == 1 else npy.read_array_header_2_0
     try:
         shape, by_columns, dtype = parse(io.BytesIO(head[8:at]))
-    except Exception as error:  # NumPy parses a Python expression; much can be wrong with that
+    except Exception as error:  # NumPy parses a Python expression, which can fail in many ways
         raise UnitError(f"its header cannot be read: {str(error)[:200]}") from None
     if by_columns and len(shape) > 1:
         raise UnitError(
-            "it is in Fortran order, so the bytes of a row are not together; save it as "
+            "it is in Fortran order, so the bytes of a row are not contiguous: save it with "
             "numpy.ascontiguousarray(...)"
         )
     return layout_of(shape, dtype, file), at

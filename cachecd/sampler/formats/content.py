@@ -1,4 +1,4 @@
-"""The bytes of a unit, as a format requests them."""
+"""Gives a format the bytes of one unit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cachecd.sampler.read_ahead import in_pieces
 
 
 class Reads(Protocol):
-    """A store, or a store that counts its reads; the methods are those of `fetch.Store`."""
+    """A store, or a store that counts its reads. `fetch.Store` documents the methods."""
 
     async def get(self, key: str, size: int | None, etag: str, start: int, stop: int) -> Buffer: ...
     async def tail(self, key: str, length: int, etag: str) -> tuple[int, Buffer]: ...
@@ -21,14 +21,14 @@ class Reads(Protocol):
 
 
 class Content:
-    """One unit's object, in the version that was listed.
+    """The object of one unit, in the version that was listed.
 
-    Reads raise UnitError if the bytes cannot be read, SourceUnreachableError if nothing can be read from
-    the store.
+    Reads raise UnitError if the bytes cannot be read, and SourceUnreachableError if nothing can be
+    read from the store.
 
-    `chunks`: the bytes of the format's `span`, in order, cut anywhere; at least one piece. Can be iterated
-    once. `objects`: the objects of a joined unit, whose bytes are the chunks, one object after the other.
-    Complete when the chunks have ended.
+    `chunks`: the bytes of the format's `span`, in order, in one or more pieces of any length. Can be
+    iterated once. `objects`: the objects of a joined unit; complete when the chunks have ended. The chunks
+    are the bytes of these objects, one object after the other.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Content:
 
     @staticmethod
     def without_chunks(unit: ObjectInfo, reader: Reads) -> Content:
-        """Content without chunks, for inspecting a listed object."""
+        """Returns content without chunks, to inspect a listed object."""
 
         async def nothing() -> AsyncIterator[Buffer]:
             for chunk in list[Buffer]():
@@ -54,8 +54,8 @@ class Content:
         return Content(Unit(0, unit.key, unit.size, unit.etag), nothing(), reader)
 
     async def read(self, start: int, stop: int, key: str | None = None, etag: str = "") -> Buffer:
-        """Returns bytes [start, stop) of the object, or of the object `key` of the same source, in the
-        version `etag` if that is given: exactly this many. Large reads use several requests at a time."""
+        """Returns exactly the bytes [start, stop) of the object; or of the object `key` of the same source,
+        in the version `etag` if that is given. Large reads use concurrent requests."""
         if key is None or key == self._unit.key:
             key, etag = self._unit.key, self._unit.etag
         name = key
@@ -68,8 +68,8 @@ class Content:
         return await self._reader.tail(self._unit.key, length, self._unit.etag)
 
     async def find(self, key: str) -> ObjectInfo:
-        """Looks up the object `key` of the same source as it is now: returns its size. GoneError if it does
-        not exist."""
+        """Returns present size and ETag of the object `key` of the same source. GoneError if it does not
+        exist."""
         return await self._reader.find(key)
 
     def list(self) -> Iterator[list[ObjectInfo]]:
@@ -78,5 +78,5 @@ class Content:
 
 
 def whole(unit: Unit) -> tuple[int, int]:
-    """The span of a format that reads its units from one end to the other: from `unit.offset` on."""
+    """Returns the bytes of the unit from `unit.offset` to its end, as a range of the object."""
     return unit.begin + unit.offset, unit.begin + unit.size

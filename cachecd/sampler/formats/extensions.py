@@ -1,5 +1,4 @@
-"""Decodes a file of a sample by its extension, as WebDataset does: bytes, a number, arrays. Never
-unpickles."""
+"""Decodes a file of a WebDataset sample by its extension: bytes, a number or arrays. Never unpickles."""
 
 from __future__ import annotations
 
@@ -24,10 +23,11 @@ _ENCRYPTED = 1  # a flag of a ZIP file's entry
 
 
 def features(name: str, data: bytes) -> Iterator[tuple[str, Any]]:
-    """Returns the features of the file: one with its `name`, or for an .npz `NAME/ARRAY` for each array.
+    """Yields (name, value) of each feature in the file: `name` itself, or `NAME/ARRAY` for each array of an
+    .npz. ValueError if the file is damaged, too large, or a pickle.
 
-    `name` is lower case and may have several parts. The last part decides; after .gz, the part before it.
-    ValueError if the file is damaged, too large, or a pickle.
+    `name`: the extension in lower case, such as `seg.npy`. The last part decides how the file is decoded;
+    if it is gz, the file is inflated and the part before it decides.
     """
     kind = name.rpartition(".")[2]
     if kind == "gz":
@@ -37,11 +37,7 @@ def features(name: str, data: bytes) -> Iterator[tuple[str, Any]]:
         for array, values in _arrays(data):
             yield f"{name}/{array}", values
     else:
-        yield name, _DECODED.get(kind, _as_it_is)(data)
-
-
-def _as_it_is(data: bytes) -> bytes:
-    return data
+        yield name, _DECODERS.get(kind, bytes)(data)
 
 
 def _integer(data: bytes) -> int:
@@ -59,10 +55,10 @@ def _array(data: bytes) -> NDArray[Any]:
             raise ValueError(f"version {version}, expected 1.0 or 2.0")
         read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, by_columns, dtype = read(stream)
-    except Exception as error:  # NumPy parses a Python expression; much can be wrong with that
-        raise ValueError(f"no .npy file: {str(error)[:200]}") from None
+    except Exception as error:  # NumPy parses a Python expression, which can fail in many ways
+        raise ValueError(f"not a .npy file: {str(error)[:200]}") from None
     if dtype.hasobject:
-        raise ValueError("it holds Python objects, which are pickled and never read")
+        raise ValueError("it holds Python objects, which only unpickling could read")
     body = memoryview(data)[stream.tell() :]
     expected = math.prod(shape) * dtype.itemsize
     if not dtype.itemsize or min(shape, default=0) < 0 or len(body) != expected:
@@ -88,9 +84,9 @@ def _arrays(data: bytes) -> Iterator[tuple[str, NDArray[Any]]]:
                 left -= entry.file_size
                 if left < 0:
                     raise ValueError(f"more than {LARGEST} bytes of arrays")
-                # Others inflate all at once, whatever the size that they state.
+                # zipfile inflates other methods in one step, even beyond the stated size.
                 if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                    raise ValueError(f"its array {name[:80]!r} is compressed by another method")
+                    raise ValueError(f"its array {name[:80]!r} is not stored or deflated")
                 if entry.flag_bits & _ENCRYPTED:
                     raise ValueError(f"its array {name[:80]!r} is encrypted")
                 with archive.open(entry) as file:
@@ -98,8 +94,8 @@ def _arrays(data: bytes) -> Iterator[tuple[str, NDArray[Any]]]:
                 yield name, _array(content)
     except (MemoryError, ValueError):
         raise
-    except Exception as error:  # zipfile lets out whatever it stumbles over
-        raise ValueError(f"no .npz file: {error or type(error).__name__}") from None
+    except Exception as error:  # zipfile raises many types for a damaged file
+        raise ValueError(f"not an .npz file: {error or type(error).__name__}") from None
 
 
 def _gunzipped(data: bytes) -> bytes:
@@ -121,7 +117,7 @@ def _refused(data: bytes) -> bytes:
     )
 
 
-_DECODED: dict[str, Callable[[bytes], Any]] = {
+_DECODERS: dict[str, Callable[[bytes], Any]] = {
     **dict.fromkeys(("cls", "cls2", "index", "inx", "id"), _integer),
     **dict.fromkeys(("pth", "pt", "pkl", "pickle", "pyd"), _refused),
     "npy": _array,

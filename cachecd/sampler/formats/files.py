@@ -1,7 +1,7 @@
-"""Format `files`: one object, one record; or, with `join`, one object of each pattern.
+"""Format `files`: each object is a record. With `join`, a record has one object of each pattern.
 
 Features: `payload` (the object's bytes), or with `join` one feature for each object; `key` (the unit's
-key); and, if a label is configured, `label`: int64, the number of its class.
+key); and, if a label is configured, `label` (int64: the number of the class).
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from cachecd_client.schema import Feature, Schema
 
 
 class Files(Format):
-    """Reads objects as records. `classes`: the class names by number, configured or found in the
-    listing."""
+    """Reads objects as records. `classes`: the class names in the order of their numbers."""
 
     single = True
 
@@ -47,12 +46,12 @@ class Files(Format):
         if name not in self._numbers:
             if not self._source.awaits_classes:
                 forms = other_forms(name).intersection(self._numbers)
-                but = "".join(f" ({alike(name, other)})" for other in forms)
+                hint = "".join(f" ({alike(name, other)})" for other in forms)
                 return (
-                    f"class {name!r} is not in label.classes{but}: add it to the list (which makes a new "
+                    f"class {name!r} is not in label.classes{hint}: add it to the list (which makes a new "
                     "generation), or move its objects to another prefix"
                 )
-            # Only the whole listing tells the classes. The unit is not to blame.
+            # Only a complete listing shows all classes, so this is no fault of the unit.
             raise SourceUnreachableError(
                 f"class {name!r} of {unit.key!r} has no number yet: the source's listing is not "
                 "complete; label.classes in the configuration would give it one"
@@ -65,12 +64,10 @@ class Files(Format):
         record: dict[str, Any] = {"key": os.fsencode(unit.key)}
         if self._source.label is not None:
             record["label"] = self._numbers[label_of(self._source, unit.key, unit.label) or ""]
-        parts = [memoryview(chunk) async for chunk in content.chunks]
-        body = b"".join(parts)
+        body = b"".join([memoryview(chunk) async for chunk in content.chunks])
         if self._source.join is None:
             record["payload"] = body
         else:
-            del parts
             ends = accumulate(part.size for part in content.objects)
             for name, (begin, end) in zip(self._source.join, pairwise((0, *ends)), strict=True):
                 record[name] = body[begin:end]
@@ -78,13 +75,13 @@ class Files(Format):
 
 
 def label_of(source: SourceConfig, key: str, listed: str = "") -> str | None:
-    """Returns the class of a unit; None if the label's pattern does not match, or there is no label.
+    """Returns the class of a unit; None if it has none.
 
-    The pattern is searched in the key; the class is its group "label", or its only group. Without a
+    The class is what the label's pattern finds in the key: its group "label", or its only group. Without a
     pattern, the class is the label that a table `listed` for the unit.
     """
     if source.label is None:
         return None
     if source.label.pattern is None:
         return listed or None
-    return found_in(key, source.label.pattern, "label") or None  # no class has an empty name
+    return found_in(key, source.label.pattern, "label") or None  # "" is not a class

@@ -1,7 +1,7 @@
 """Format `npy`: windows of arrays that are read by byte range, never whole.
 
-Features: `key` (the key of the object; with several arrays, of the first array), `start` (int64: the row at
-which the window begins) and the array as `array`, or each of several under its own name. arrays.py reads
+Features: `key` (of the object; with several arrays, of the first array), `start` (int64: the first row of
+the window) and `array`; or instead of `array`, each of several arrays under its own name. arrays.py reads
 one array, windows.Cut computes the units.
 """
 
@@ -22,16 +22,8 @@ from cachecd.config.keypattern import text_in
 from cachecd.errors import UnitError
 from cachecd.model import ObjectInfo, Unit, encoded
 from cachecd.sampler.encoding import infer
-from cachecd.sampler.formats.arrays import (
-    LARGEST,
-    Array,
-    ArrivingBytes,
-    kind_of,
-    matches,
-    open_array,
-    shaped,
-    window_of,
-)
+from cachecd.sampler.formats import arrays as array_files
+from cachecd.sampler.formats.arrays import LARGEST, Array, ArrivingBytes
 from cachecd.sampler.formats.content import Content, whole
 from cachecd.sampler.formats.records import Format
 from cachecd.sampler.formats.windows import Cut, is_dense
@@ -43,40 +35,41 @@ if TYPE_CHECKING:
     from cachecd.stores.fetch import Store
 
 _TOGETHER = 16 << 20  # bytes of a unit that are read at a time
-_GAP = 256 << 10  # bytes between two windows that are read along rather than ask twice
-_MOST_LAYOUTS = 256  # arrays of which the layout is remembered
+_GAP = 256 << 10  # two windows with at most this many bytes between them are read by one request
+_MOST_LAYOUTS = 256  # open arrays that are remembered
 
-Window = tuple[int, int]  # its offset in the unit, and the row at which it begins
+Window = tuple[int, int]  # offset in the unit, first row
 
 
-# --- which units there are
+# --- listing units
 
 
 def first_arrays(config: ArrayConfig, store: Store, after: str) -> Iterator[ObjectInfo]:
-    """Yields the first array's object of each stem, in key order. If a stem has no first array, yields the
-    object of another array: reading it reports what is missing. For a single array, yields all matching
-    objects. Blocks."""
+    """Yields one object for each stem, in key order: the object of the first array. If that is missing,
+    yields the object of another array, and reading it reports the fault. For a single array, yields all
+    matching objects. Blocks."""
     files = list(config.files.values())
     if not config.arrays:
-        yield from (a for page in store.list(after) for a in page if matches(config, a.key))
+        yield from (
+            a for page in store.list(after) for a in page if array_files.matches(config, a.key)
+        )
         return
-    # Everything is listed first: objects with one stem may be far apart.
-    arrays: dict[str, tuple[int, ObjectInfo]] = {}
+    # The listing must be complete, because the objects of one stem may be far apart.
+    by_stem: dict[str, tuple[int, ObjectInfo]] = {}
     for about in (a for page in store.list() for a in page):
         for number, file in enumerate(files):
             assert file.match is not None
             stem = text_in(file.match, about.key)
-            if stem is not None and arrays.get(stem, (len(files),))[0] > number:
-                arrays[stem] = number, about
-    keys = {encoded(about.key): about for _, about in arrays.values()}
-    behind = encoded(after)
-    yield from (keys[key] for key in sorted(keys) if key > behind)
+            if stem is not None and by_stem.get(stem, (len(files),))[0] > number:
+                by_stem[stem] = number, about
+    keys = {encoded(about.key): about for _, about in by_stem.values()}
+    yield from (keys[key] for key in sorted(keys) if key > encoded(after))
 
 
 async def units_in(
     config: ArrayConfig, content: Content, about: ObjectInfo
 ) -> Iterable[tuple[int, int]]:
-    """Returns begin and size of the units of an object with the first array. UnitError."""
+    """Returns (begin, size) of each unit of an object that `first_arrays` yields. UnitError."""
     return (await _open_aligned(config, content, about.key, about.size)).cut.units()
 
 
@@ -85,20 +78,20 @@ async def units_in(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Aligned:
-    """Feature -> array, and its rows for each row of the first array."""
+    """Arrays that are read together, by feature. `ratios`: (rows, per) means `rows` rows for each `per`
+    rows of the first array. `cut`: the windows of the first array."""
 
     arrays: Mapping[str, Array]
     ratios: Mapping[str, tuple[int, int]]
     cut: Cut
 
     def range_of(self, name: str, start: int, stop: int) -> tuple[int, int]:
-        """Returns the rows of this array that belong to rows [start, stop) of the first array."""
+        """Returns the rows that belong to rows [start, stop) of the first array."""
         rows, per = self.ratios[name]
         return start * rows // per, stop * rows // per
 
     async def rows(self, name: str, content: Content, run: list[Window]) -> NDArray[Any]:
-        """Returns the rows of this array from the first window to the end of the last. UnitError names the
-        array, unless it is the first."""
+        """Returns the rows from the first window to the end of the last. UnitError."""
         stop = run[-1][1] + self.cut.window
         try:
             return await self.arrays[name].rows(content, *self.range_of(name, run[0][1], stop))
@@ -113,16 +106,16 @@ class _Aligned:
         for name, array in self.arrays.items():
             layout = array.layout
             _, length = self.range_of(name, 0, self.cut.window)
-            nothing = np.zeros((), layout.stored.newbyteorder("="))
-            example = {name: np.broadcast_to(nothing, (length, *layout.shape))}
+            zero = np.zeros((), layout.stored.newbyteorder("="))
+            example = {name: np.broadcast_to(zero, (length, *layout.shape))}
             [feature] = infer(example).features
             features.append(dataclasses.replace(feature, dtype=layout.dtype))
         return Schema(tuple(sorted(features, key=lambda feature: feature.name)))
 
 
 def _siblings(config: ArrayConfig, key: str) -> dict[str, str]:
-    """Feature -> key of all arrays that are read together with `key`, including `key`. UnitError if `key`
-    is not the first array."""
+    """Returns feature -> key of the arrays that are read together with `key`, including `key`. UnitError if
+    `key` is not the first array."""
     (name, first), *others = config.files.items()
     if not others:
         return {name: key}
@@ -130,7 +123,7 @@ def _siblings(config: ArrayConfig, key: str) -> dict[str, str]:
     stem = text_in(first.match, key)
     if stem is None:
         raise UnitError(f"no object {first.match!r} of array.arrays.{name} belongs to it")
-    return {name: key} | {o: (file.match or "").replace("*", stem) for o, file in others}
+    return {name: key} | {n: (file.match or "").replace("*", stem) for n, file in others}
 
 
 async def _open_aligned(
@@ -140,14 +133,14 @@ async def _open_aligned(
     size: int | None = None,
     begun: ArrivingBytes | None = None,
 ) -> _Aligned:
-    """Opens the arrays that belong to the object `key` of the unit. `size` and `begun` belong to that
-    object (arrays.open_array). UnitError."""
+    """Opens the arrays that belong to the object `key`, the first array. For `size` and `begun` see
+    arrays.open_array. UnitError."""
 
     async def open_one(name: str, other: str) -> Array:
         if other == key:
-            return await open_array(config.files[name], key, content, size, begun)
+            return await array_files.open_array(config.files[name], key, content, size, begun)
         try:
-            return await open_array(config.files[name], other, content)
+            return await array_files.open_array(config.files[name], other, content)
         except UnitError as error:
             why = "is missing" if isinstance(error, GoneError) else f"cannot be used: {error}"
             raise UnitError(f"{other!r} of array.arrays.{name} {why}") from None
@@ -169,7 +162,7 @@ async def _open_aligned(
 
 
 def _ratio(name: str, rows: int, first: int) -> tuple[int, int]:
-    """Returns the rows of an array for each row of the first array."""
+    """See _Aligned.ratios."""
     if not rows or not first:
         raise UnitError("the array has 0 rows")
     if rows % first and first % rows:
@@ -184,22 +177,24 @@ def _ratio(name: str, rows: int, first: int) -> tuple[int, int]:
 
 
 class Arrays(Format):
-    """Reads units as windows."""
+    """Reads the windows of a unit as records."""
 
     def __init__(self, config: ArrayConfig) -> None:
         self._config = config
-        self._layouts: OrderedDict[tuple[str, str], _Aligned] = OrderedDict()
+        self._opened: OrderedDict[tuple[str, str], _Aligned] = OrderedDict()  # by key and ETag
 
     def refusal(self, unit: Unit) -> str | None:
         files = self._config.files.values()
-        if not any(matches(file, unit.key) for file in files):
+        if not any(array_files.matches(file, unit.key) for file in files):
             patterns = ", ".join(repr(file.match) for file in files)
             return f"the key matches no pattern of array: {patterns}"
         return None if unit.size else "the object is empty"
 
     def span(self, unit: Unit) -> tuple[int, int] | None:
         first = next(iter(self._config.files.values()))
-        return whole(unit) if is_dense(self._config) and kind_of(unit.key, first) else None
+        return (
+            whole(unit) if is_dense(self._config) and array_files.kind_of(unit.key, first) else None
+        )
 
     async def read(
         self, unit: Unit, content: Content
@@ -211,7 +206,7 @@ class Arrays(Format):
         cut, arrays = aligned.cut, aligned.arrays
         first = next(iter(arrays))
         read = [name for name in arrays if stream is None or name != first]
-        for runs in _together(cut.of_unit(unit), cut.window, cut.total_bytes):
+        for runs in _group(cut.of_unit(unit), cut.window, cut.total_bytes):
             fetched = iter(
                 await together(aligned.rows(name, content, run) for run in runs for name in read)
             )
@@ -221,32 +216,33 @@ class Arrays(Format):
                 if stream is not None:
                     stop = run[-1][1] + cut.window
                     places = (cut.at + row * cut.row_bytes for row in (begin, stop))
-                    rows[first] = shaped(arrays[first].layout, await stream.take(*places))
+                    rows[first] = array_files.shaped(
+                        arrays[first].layout, await stream.take(*places)
+                    )
                 for offset, start in run:
                     record: dict[str, Any] = {"key": os.fsencode(unit.key), "start": start}
                     for name, array in arrays.items():
                         at, _ = aligned.range_of(name, begin, begin)
                         low, high = aligned.range_of(name, start, start + cut.window)
-                        record[name] = window_of(array.layout, rows[name], low - at, high - at)
+                        record[name] = array_files.window_of(
+                            array.layout, rows[name], low - at, high - at
+                        )
                     yield offset, record
 
     async def _open(self, unit: Unit, content: Content, stream: ArrivingBytes | None) -> _Aligned:
-        name = unit.key, unit.etag
-        if (array := self._layouts.get(name)) is None:
+        version = unit.key, unit.etag
+        if (aligned := self._opened.pop(version, None)) is None:
             begun = stream if stream is not None and stream.begin == 0 else None
-            array = await _open_aligned(self._config, content, unit.key, begun=begun)
-        self._layouts[name] = array
-        self._layouts.move_to_end(name)
-        if len(self._layouts) > _MOST_LAYOUTS:
-            self._layouts.popitem(last=False)
-        return array
+            aligned = await _open_aligned(self._config, content, unit.key, begun=begun)
+        self._opened[version] = aligned
+        if len(self._opened) > _MOST_LAYOUTS:
+            self._opened.popitem(last=False)
+        return aligned
 
 
-def _together(
-    windows: Iterator[Window], length: int, row_bytes: int
-) -> Iterator[list[list[Window]]]:
-    """Groups ascending windows into runs with at most _GAP bytes between two windows. A group has as many
-    runs, and as much of a run, as _TOGETHER bytes hold."""
+def _group(windows: Iterator[Window], length: int, row_bytes: int) -> Iterator[list[list[Window]]]:
+    """Yields groups of runs. A group has at most _TOGETHER bytes, or one window. A run is a list of
+    ascending windows with at most _GAP bytes between two of them."""
     runs: list[list[Window]] = []
     left = 0
     for window in windows:

@@ -1,4 +1,4 @@
-"""Objects that are compressed as a whole: recognized by their first bytes, and inflated as they arrive."""
+"""Inflates objects that are compressed as a whole, as they arrive. Their first bytes show the method."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from cachecd_client.files.inflate import (
     compression_of_head,
 )
 
-# One record is held in memory at a time; one of more bytes than this is refused before it is waited for.
-# Deflate makes up to a thousand bytes of one, so an object's size is no bound.
+# Bytes of a record, which is held in memory. A larger record is refused before it arrives. The size of the
+# object is no bound, because Deflate can make a thousand bytes from one.
 LARGEST = 1 << 30
 
 
 async def unpacked(
     unit: Unit, content: Content, known: Iterable[Compression] = ("GZIP", "ZLIB")
 ) -> tuple[AsyncIterator[Buffer], bool]:
-    """Returns the unit's chunks, inflated if the object is compressed in a `known` way, and whether it is.
+    """Returns the unit's chunks, and whether they were compressed. Inflates `known` compressions.
 
     A compressed object can only be read from its start: its parts have an `offset` of 0. If the stream is
-    damaged or cut short, the chunks raise UnitError, at each further request too; the bytes before may be
-    used.
+    damaged or incomplete, the chunks raise UnitError, also when they are requested again. The bytes before
+    the damage may be used.
     """
     if unit.offset:
         return content.chunks, False
@@ -74,7 +74,7 @@ class _Inflated(AsyncIterator[Buffer]):
     async def __anext__(self) -> Buffer:
         if self._error is not None:
             raise self._error
-        await asyncio.sleep(0)  # a chunk may inflate to gigabytes; heartbeats go on
+        await asyncio.sleep(0)  # lets heartbeats run: a chunk may inflate to gigabytes
         try:
             while True:
                 for piece in self._pieces:
@@ -88,7 +88,9 @@ class _Inflated(AsyncIterator[Buffer]):
                 else:
                     self._pieces = self._inflater.feed(memoryview(chunk).cast("B"))
         except InflateError as error:
-            why = str(error).replace("the file", "the object")
-            at = f", near byte {self._inflater.fed} of the object; the records before it are kept"
-            self._error = UnitError(why + at)
+            reason = str(error).replace("the file", "the object")
+            place = (
+                f", near byte {self._inflater.fed} of the object; the records before it are kept"
+            )
+            self._error = UnitError(reason + place)
             raise self._error from None

@@ -21,16 +21,16 @@ T = TypeVar("T")
 
 
 class Python(Format):
-    """Reads units by one object of the class, which is made and used in one thread.
+    """Reads units with one object of the user's class, which is constructed and used in one thread.
 
-    A unit that raises is read once more from its start; records that it gave before are passed over. A part
-    of a unit is read in the same way.
+    If reading a unit raises, the unit is read once more from its start. Records that were already yielded
+    are skipped.
     """
 
     def __init__(self, source: SourceConfig) -> None:
         """ConfigError if the class does not exist. Imports it."""
         assert source.reader is not None, "the configuration requires a reader"
-        imported(source.reader, "reader", "class")  # ahead of the first unit, in the main thread
+        imported(source.reader, "reader", "class")  # before the first unit, in the main thread
         self._source = source
         self._steps = Lockstep()
         self._reader: UserReader | None = None
@@ -41,13 +41,13 @@ class Python(Format):
     async def read(
         self, unit: model.Unit, content: Content
     ) -> AsyncGenerator[tuple[int, Record], None]:
-        made = 0
+        yielded = 0
         first: BlamedError | None = None
         while True:
             try:
-                async with aclosing(self._records(unit, content, made)) as records:
+                async with aclosing(self._records(unit, content, yielded)) as records:
                     async for record in records:
-                        made += 1
+                        yielded += 1
                         yield 0, record
                 return
             except BlamedError as error:
@@ -56,18 +56,18 @@ class Python(Format):
                 first = error
 
     async def _records(
-        self, unit: model.Unit, content: Content, passed: int
+        self, unit: model.Unit, content: Content, skip: int
     ) -> AsyncGenerator[Record, None]:
-        """Yields the records after the first `passed`."""
+        """Yields the records after the first `skip`."""
         steps = self._steps
         store = StoreView(content, steps.wait)
         reader = await steps.run(self._make_reader)
         records = await steps.run(lambda: reader.read(NamedUnit.of(unit), store))
         try:
-            # One at a time: whoever gave a record may change it in place to make the next.
+            # No record is read ahead: the user's code may change the yielded one to make the next.
             while (record := await steps.run(lambda: next(records, None))) is not None:
-                if passed:
-                    passed -= 1
+                if skip:
+                    skip -= 1
                 else:
                     yield record
         finally:
@@ -81,29 +81,27 @@ class Python(Format):
 
 class Lockstep:
     """Runs the user's code in a separate thread, in step with the event loop. All steps use the same
-    thread, so thread-local state of libraries stays usable.
+    thread, so that thread-local state of libraries stays usable.
 
-    While it reads a unit, the user's code computes and waits for bytes in turn. The event loop fetches the
-    bytes, as for all formats, with limits and retries. While the code computes, the loop waits, as it does
-    for a transform, so that endless computing is noticed.
+    While the user's code computes, the event loop waits, as it does during a transform, so that endless
+    computing is noticed. While the user's code waits for bytes, the event loop fetches them, with the
+    limits and retries of all formats.
     """
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "guest")
         self._one_at_a_time = asyncio.Lock()
-        self._changed = threading.Condition()  # guards what follows
-        self._loop: asyncio.AbstractEventLoop | None = None  # of the step in hand
+        self._changed = threading.Condition()  # guards the attributes below
+        self._loop: asyncio.AbstractEventLoop | None = None  # of the present step
         self._waits: list[Future[Any]] = []
-        self._idle: asyncio.Event | None = (
-            None  # set when the loop that runs meanwhile is to look again
-        )
+        self._idle: asyncio.Event | None = None  # wakes `run` while the loop fetches
 
     async def run(self, code: Callable[[], T]) -> T:
-        """Returns the result of the code, or raises its error. Stops the loop until the code ends or calls
-        `wait`, from any thread.
+        """Returns the result of the code, or raises the error of the code. Blocks the event loop until the
+        code ends or calls `wait` from any thread.
 
-        If this is cancelled, each `wait` raises CancelledError until the code has ended: then the thread is
-        free for the next step.
+        If this call is cancelled, each `wait` raises CancelledError, and the call ends when the code has
+        ended, so that the thread is free for the next step.
         """
         async with self._one_at_a_time:
             self._loop = asyncio.get_running_loop()
@@ -122,13 +120,13 @@ class Lockstep:
                     self._loop = None
                 for future in self._pending():
                     future.cancel()
-                step.exception()  # when the code has ended
+                step.exception()  # waits until the code has ended
                 raise
             return step.result()
 
     def wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Returns the result of `work`, run by the loop. For threads of the user's code, while a step
-        runs."""
+        """Returns the result of `work`, which the event loop runs. Call it from a thread of the user's code
+        during a step."""
         with self._changed:
             if self._loop is None:
                 raise asyncio.CancelledError

@@ -1,4 +1,4 @@
-"""Formats whose records are decoded here, and the records' way through the transform."""
+"""The base class of formats that decode records, and the transform of these records."""
 
 from __future__ import annotations
 
@@ -18,39 +18,38 @@ Transform = Callable[[Record], Iterable[Record]]
 
 
 class Format:
-    """How a unit's bytes become records. The base class of formats that read a unit from one end to the
-    other."""
+    """Decodes the bytes of a unit into records. The defaults suit a format that reads units in sequence."""
 
     schema: Schema | None = None
-    """Of the records as they are; None if only a record can tell, or as long as no unit was looked at."""
+    """The schema of the decoded records. None: not known yet, or only the records show it."""
 
     single = False
-    """Whether a unit is one record that holds all its bytes: then its size tells whether it fits."""
+    """Whether a unit is one record with all bytes of the unit: a unit larger than a shard is refused."""
 
     def refusal(self, unit: Unit) -> str | None:
-        """Returns why a unit cannot be used, judged by its key and size."""
+        """See PreparedFormat.refusal, without the check of the capacity."""
         return None
 
     def span(self, unit: Unit) -> tuple[int, int] | None:
-        """See Source.span."""
+        """See PreparedFormat.span."""
         return whole(unit)
 
     def read(
         self, unit: Unit, content: Content
     ) -> AsyncGenerator[tuple[int, Record | RecordError], None]:
-        """Yields each record with the offset in the unit at which it begins, from `unit.offset` on; or, of
-        a record that cannot be used, the reason. Reading a part with that offset begins with this record.
-        Offset 0: unknown. UnitError: the rest of the unit cannot be used."""
+        """Yields (offset, record) from `unit.offset` on; RecordError instead of a record that cannot be
+        used. Reading a unit with this `offset` begins with this record. Offset 0: unknown. UnitError: the
+        rest of the unit cannot be used."""
         raise NotImplementedError
 
 
 class Records:
-    """A format's records, each sent through the transform if there is one.
+    """Pours the records of a format, after the transform if there is one.
 
-    A unit's ordinals count the results of the transform; a record that cannot be used, or of which the
-    transform fails, counts as one result. The rest of a unit begins, if possible, at the record that did
-    not fit (`offset`). If a shard became full between several results of one record, the
-    rest begins at the object's start again, and the first `ordinal` results are passed over.
+    Ordinals count the results of the transform. A record that cannot be used, or whose transform fails,
+    counts as one result. The rest of a unit is read from the `offset` of the record that did not fit. If
+    the offset is unknown, or the shard became full between two results of one record, the rest is read
+    from the unit's start, and the first `ordinal` results are skipped.
     """
 
     def __init__(self, records: Format, transform: Transform | None) -> None:
@@ -73,7 +72,7 @@ class Records:
         self, unit: Unit, content: Content, shard: Draft
     ) -> AsyncGenerator[tuple[int, int], int | None]:
         while self._sized and shard.records and unit.size > shard.room:
-            shard.full = True  # need not be fetched to know that it does not fit
+            shard.full = True  # the unit's size shows it, without fetching
             yield unit.record, unit.offset
         done = unit.record if unit.offset else 0
         excluded = frozenset(unit.excluded)
@@ -100,17 +99,18 @@ class Records:
                     if done == unit.stop:
                         return
                 if self._transform is not None:
-                    # What the user's code has done to this process shows while its own unit is in hand.
+                    # If the user's code has damaged this process, it fails while this unit is in work.
                     await asyncio.sleep(0)
         if not done:
-            made = "its transform made no record of it" if self._transform else "it has no records"
-            raise UnitError(made)
+            raise UnitError(
+                "its transform made no record of it" if self._transform else "it has no records"
+            )
 
     def _results(
         self, record: Record | RecordError, excluded: frozenset[str]
     ) -> Iterator[Record | RecordError | None]:
-        """Yields the results of a record; None for each result of an excluded sample. The transform gets
-        this sample too, because its results take ordinals."""
+        """Yields the results of a record; None for each result of an excluded sample. Excluded samples are
+        transformed too, because their results count as ordinals."""
         is_excluded = bool(excluded) and _name_of(record) in excluded
         try:
             if self._transform is None or isinstance(record, RecordError):

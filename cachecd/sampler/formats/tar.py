@@ -1,8 +1,8 @@
-"""Reads a tar archive as it arrives: its members one after the other, without a seek.
+"""Reads the members of a tar archive in sequence as the archive arrives.
 
 Supports the dialects v7, ustar, pax and GNU: long names, prefixes, sizes above 8 GiB. Checks the checksum
-of every header; tar has no checksum of contents. An archive must end with its end mark (one block of zeros;
-the standard has two) and nothing else: an archive without it was cut short. Hard links are resolved.
+of every header; tar has no checksum of contents. An archive must end with an end mark, one block of zeros
+(the standard has two): an archive without it is incomplete. Only zeros may follow. Hard links are resolved.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from cachecd.sampler.read_ahead import PIECE
 
 _BLOCK = 512
 _ZEROS = bytes(_BLOCK)
-# Name, size, checksum, type, name of the target, magic and prefix.
+# Name, size, checksum, type, target of a link, magic, prefix.
 _HEADER = struct.Struct("100s24x12s12x8sc100s6s82x155s12x")
-_POSIX = b"ustar\0"  # GNU's is "ustar ", and has other things where the prefix is
-_SPACES = sum(b" " * 8)  # the checksum is made with spaces in its own place
-_PADDING = 1 << 20  # bytes behind the end mark that are looked at at a time
-_NAMES = 1 << 20  # bytes of a long name, or of a pax header with its other attributes
+_POSIX = b"ustar\0"  # GNU tar writes "ustar ", and has other fields in place of the prefix
+_SPACES = sum(b" " * 8)  # the checksum counts its own field as spaces
+_PADDING = 1 << 20  # bytes after the end mark that are checked at a time
+_NAMES = 1 << 20  # most bytes of a long name or of a pax header
 
 _REGULAR = b"07\0"
 _HARD_LINK, _SYMBOLIC_LINK = b"1", b"2"
-_WITHOUT_DATA = b"123456"  # links, devices, directories, pipes, whatever their size says
-_OTHERS = b"ADEIV"  # access lists, lists of a directory, attributes, inodes, a volume's name
+_WITHOUT_DATA = b"123456"  # links, devices, directories, pipes, even if the header has a size
+_OTHERS = b"ADEIV"  # access lists, directory listings, attributes, inodes, volume names
 _SPARSE = b"GNU.sparse."  # attributes with this prefix
 _LONG_NAME, _LONG_LINK, _PAX, _GLOBAL = b"L", b"K", b"xX", b"g"
 _ELSEWHERE = {b"S": "sparse", b"M": "continued from another volume"}
 
 
 class TarError(ValueError):
-    """The bytes are not a tar archive, or it is damaged, or of an unsupported kind."""
+    """The bytes are no tar archive, or the archive is damaged or of an unsupported kind."""
 
 
 class MemberError(ValueError):
-    """One member cannot be used; the members behind it can."""
+    """One member cannot be used; the members after it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A file in the archive, or a hard link to the earlier member `target`. `begin`: the byte at which its
-    headers begin, including a long name's. `at`: the byte at which its content begins."""
+    """A member of the archive. `begin`: the offset of the first header, which may be the header of a long
+    name. `at`: the offset of the content. `target`: the member that a link names."""
 
     begin: int
     name: bytes
@@ -59,10 +59,10 @@ class Member:
 
 
 class Tar:
-    """The members of an archive. `end`: the byte at which it ends, if that is known. Offsets are in the
-    archive. `reread` returns a range of the archive's bytes, which hard links need; None: it cannot.
+    """Reads the members of an archive. Every fault raises TarError or MemberError, with the offset.
 
-    Every fault raises TarError with the offset, or MemberError.
+    `chunks`: the archive's bytes from `offset` on. `end`: the length of the archive, if known. `reread`
+    returns a range of the archive's bytes; without it, reading a hard link raises MemberError.
     """
 
     def __init__(
@@ -76,11 +76,10 @@ class Tar:
         self._bytes = _Bytes(chunks, offset)
         self._end = end
         self._unread = 0  # bytes of the last member that have not been read
-        self._place = ""  # what the last member is called in messages
+        self._place = ""  # names the last member in messages
 
     async def next(self) -> Member | None:
-        """Returns the next file or link; None at the end mark. Directories and other members are passed
-        over."""
+        """Returns the next file or link; None at the end mark. Skips directories and other members."""
         while True:
             self._require(self._unread)
             if self._end is None and self._unread > LARGEST:
@@ -97,14 +96,14 @@ class Tar:
             self._unread = (
                 0 if member.kind in _WITHOUT_DATA else member.size + -member.size % _BLOCK
             )
-            # v7 marks its directories by their names alone.
+            # In v7 only the name shows that a member is a directory.
             is_link = member.kind in (_HARD_LINK, _SYMBOLIC_LINK)
             is_file = is_link or member.kind not in _WITHOUT_DATA + _OTHERS
             if is_file and not member.name.endswith(b"/"):
                 return member
 
     async def read(self, member: Member) -> bytes:
-        """Returns the content of the member that `next` returned last. Call it once for each member."""
+        """Returns the content of the member that `next` returned last. Call it at most once a member."""
         if member.kind == _HARD_LINK:
             if self._links is None:
                 raise MemberError(
@@ -129,8 +128,7 @@ class Tar:
         return data
 
     async def finish(self) -> None:
-        """Checks the end of the archive after `next` returned None. TarError if anything but zeros follows
-        the end mark."""
+        """Call it after `next` returned None. TarError if anything but zeros follows the end mark."""
         end = self._bytes.offset - _BLOCK
         while block := await self._bytes.take(_PADDING):
             if block.strip(b"\0"):
@@ -141,7 +139,7 @@ class Tar:
                 raise TarError(f"the tar's end mark at byte {end} is followed by zeros without end")
 
     async def _headers(self) -> Member | None:
-        """Returns the next member, from all its headers; None for the end mark."""
+        """Reads all headers of the next member. Returns None at the end mark."""
         begin = self._bytes.offset
         long_name, long_target, attributes = b"", b"", dict[bytes, bytes]()
         while True:
@@ -193,7 +191,7 @@ class Tar:
         return data[:length]
 
     def _require(self, count: int) -> None:
-        """Raises at once if the object is too short, and not only after all its bytes were fetched."""
+        """TarError if the object is too short for `count` more bytes, before these are fetched."""
         if self._end is not None and self._bytes.offset + count > self._end:
             raise self._truncated(self._place, self._end)
 
@@ -204,8 +202,7 @@ class Tar:
 
 
 class _Links:
-    """Reads what hard links name: earlier members. For that the headers are read once more, up to the
-    link."""
+    """Reads the targets of hard links. Finds them by reading the headers before the link again."""
 
     def __init__(self, reread: Callable[[int, int], Awaitable[Buffer]]) -> None:
         self._reread = reread
@@ -219,12 +216,12 @@ class _Links:
             is_link = member.kind == _HARD_LINK
             known = self._known.get(_path(member.target), member) if is_link else member
             self._known[_path(member.name)] = known
-        found = self._known.get(_path(link.target))
-        if found is None or found.kind not in _REGULAR or found.size > LARGEST:
+        target = self._known.get(_path(link.target))
+        if target is None or target.kind not in _REGULAR or target.size > LARGEST:
             raise MemberError(
                 f"{link} is a hard link to {shown(link.target)}, expected the name of a file before it"
             )
-        return bytes(await self._reread(found.at, found.at + found.size))
+        return bytes(await self._reread(target.at, target.at + target.size))
 
     async def _chunks(self) -> AsyncIterator[Buffer]:
         at = 0
@@ -238,7 +235,7 @@ def _path(name: bytes) -> bytes:
 
 
 class _Bytes:
-    """Chunks as one stream of bytes. `offset`: the offset of the next byte."""
+    """Reads chunks as one stream. `offset`: the offset of the next byte."""
 
     def __init__(self, chunks: AsyncIterator[Buffer], offset: int) -> None:
         self._chunks = chunks
@@ -246,7 +243,7 @@ class _Bytes:
         self.offset = offset
 
     async def take(self, count: int) -> bytes:
-        """Returns the next `count` bytes; fewer only at the end. Copies each byte once."""
+        """Returns the next `count` bytes, or fewer at the end. Copies each byte once."""
         view = self._view
         if len(view) >= count:
             self._view = view[count:]
@@ -263,7 +260,7 @@ class _Bytes:
         return b"".join(parts)
 
     async def drop(self, count: int) -> int:
-        """Passes over `count` bytes. Returns how many of them are missing."""
+        """Skips `count` bytes. Returns the number of bytes that are missing at the end."""
         while count > len(self._view):
             count -= len(self._view)
             self.offset += len(self._view)
@@ -287,14 +284,13 @@ def _adds_up(block: bytes, checksum: bytes) -> bool:
     unsigned = sum(block) - sum(checksum) + _SPACES
     if stated == unsigned:
         return True
-    # Some old writers took bytes for signed.
+    # Some old writers added signed bytes.
     high = sum(byte > 127 for byte in block[:148] + block[156:])
     return stated == unsigned - 256 * high
 
 
 def _number(field: bytes) -> int | None:
-    """Parses a number of a header: octal digits, or big-endian after a byte of 128 (GNU). None if it is not
-    a number."""
+    """Parses a number in a header: octal digits, or big-endian after a byte of 128 (GNU). None: invalid."""
     if field[0] == 128:
         return int.from_bytes(field[1:], "big")
     digits = field.partition(b"\0")[0].strip(b" ")
@@ -304,9 +300,9 @@ def _number(field: bytes) -> int | None:
 
 
 def _attributes(data: bytes, at: int) -> dict[bytes, bytes]:
-    """What counts of a pax header: path, linkpath, size, and whether it has any GNU.sparse attribute.
+    """Returns the attributes path, linkpath and size of a pax header, and one GNU.sparse attribute if any.
 
-    Its records are "LENGTH KEY=VALUE\\n", the length that of the whole record.
+    A record of the header is "LENGTH KEY=VALUE\\n". LENGTH counts the whole record.
     """
     attributes: dict[bytes, bytes] = {}
     begin = 0
@@ -320,12 +316,8 @@ def _attributes(data: bytes, at: int) -> dict[bytes, bytes]:
             )
         if key.startswith(_SPARSE):
             key = _SPARSE
-        if key in (
-            b"path",
-            b"linkpath",
-            b"size",
-            _SPARSE,
-        ):  # one header may follow another without end
+        # Other attributes are dropped: any number of headers may follow one another.
+        if key in (b"path", b"linkpath", b"size", _SPARSE):
             attributes[key] = value[:-1]
         begin += length
     return attributes

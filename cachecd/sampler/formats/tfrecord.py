@@ -1,10 +1,10 @@
 """Format `tfrecord`: objects that are TFRecord files.
 
-Without a transform, records that fit the schema are copied verbatim, in large pieces that Python does not
-parse. With a transform, each record is decoded as an Example: a feature with one value is that value
-(bytes, int or float), a feature with several values is a NumPy array (int64 or float32) or a list of bytes.
+Without a transform, records that fit the schema are copied unchanged, in large pieces that Python does not
+parse. With a transform, each record is decoded as an Example: a feature with one value becomes that value
+(bytes, int or float), a feature with several values a NumPy array (int64 or float32) or a list of bytes.
 
-Objects that are compressed as a whole, by GZIP or ZLIB, are inflated as they arrive. Offsets in messages
+Objects that are compressed as a whole, with GZIP or ZLIB, are inflated as they arrive. Offsets in messages
 then count inflated bytes.
 """
 
@@ -30,15 +30,15 @@ from cachecd_client.schema import Form, form, infer_forms
 
 _HEADER = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
-_AROUND = _HEADER.size + _CRC.size  # bytes of a frame beside its payload
-# Records that decide the schema, and bytes that are looked at for them.
+_AROUND = _HEADER.size + _CRC.size  # bytes of a frame without the payload
+# The schema is inferred from at most this many records, and from about this many bytes.
 _SAMPLE, _SAMPLE_BYTES = 64, 16 << 20
-# A shard is filled by this many runs of records, or by single records if they are longer than a run.
+# A shard is filled with this many runs of records, or with single records if they are longer than a run.
 _RUNS = 128
 
 
 class Verbatim:
-    """Copies whole records and checks their CRCs."""
+    """Copies whole records, after a check of their CRCs."""
 
     def refusal(self, unit: Unit, capacity: int) -> str | None:
         return None
@@ -53,8 +53,8 @@ class Verbatim:
         end = None if packed else unit.size
         frames = _Frames(chunks, unit.offset, max(shard.capacity, LARGEST), end)
         ordinal = unit.record
-        if ordinal and not unit.offset:  # where it begins is not known
-            await frames.pass_over(ordinal)
+        if ordinal and not unit.offset:  # the offset of this record is unknown
+            await frames.skip(ordinal)
         run = max(shard.capacity // _RUNS, 1)
         while True:
             until = yield ordinal, 0 if packed else frames.offset
@@ -64,7 +64,7 @@ class Verbatim:
                 records, ended = await self._copy(frames, unit, shard, ordinal, run, most)
             except RecordError as error:
                 shard.pass_over(unit, ordinal, error)
-                await frames.pass_by()
+                await frames.skip_unread()
                 records, ended = 1, False
             ordinal += records
             if ended:
@@ -77,16 +77,16 @@ class Verbatim:
     async def _copy(
         self, frames: _Frames, unit: Unit, shard: Draft, ordinal: int, run: int, most: int | None
     ) -> tuple[int, bool]:
-        """Copies a run of records, at most `most`. Returns their number, and whether the object has no
-        more. RecordError: the first one fits into no shard."""
+        """Copies a run of at most `most` records. Returns the number of records, and whether the object has
+        no more. RecordError: the first record fits into no shard."""
         if shard.schema is None:
             await _describe(frames, shard)
         if not await frames.reach(run, shard.room):
-            # What cannot fit need not be fetched.
+            # The record cannot fit, so the rest of it is not fetched.
             shard.refuse((frames.next_length() or 0) - _AROUND)
             return 0, False
         if shard.schema is None:
-            return 0, True  # there was no record to describe
+            return 0, True  # the object has no record
         piece = frames.buffer[: max(run, frames.next_length() or 0)]
         if most is not None:
             piece = frames.first(most)[: len(piece)]
@@ -97,7 +97,7 @@ class Verbatim:
         frames.drop(consumed)
         if full:
             length = (frames.next_length() or 0) - _AROUND
-            if not records or length <= shard.capacity:  # else it comes first in the next run
+            if not records or length <= shard.capacity:  # else the next run begins with it
                 shard.refuse(length)
             return records, False
         return records, not records or not (frames.buffer or await frames.more())
@@ -128,12 +128,12 @@ class Examples(Format):
                     return
             except RecordError as error:
                 yield 0 if packed else frames.offset, error
-                await frames.pass_by()
+                await frames.skip_unread()
 
 
 async def _describe(frames: _Frames, shard: Draft) -> None:
-    """Finds the dataset's schema in the first records, without consuming them. What contradicts the records
-    before it does not count."""
+    """Infers the dataset's schema from the first records, without consuming them. Ignores a record that
+    contradicts the records before it."""
     sample: list[bytes] = []
     try:
         while not sample or (len(sample) < _SAMPLE and len(frames.buffer) < _SAMPLE_BYTES):
@@ -142,19 +142,18 @@ async def _describe(frames: _Frames, shard: Draft) -> None:
             sample = []
             for _, payload in islice(frames.whole(), _SAMPLE):
                 sample.append(bytes(payload))
-    except UnitError:  # of a later record, it is met again when the records are carried over
+    except UnitError:  # in a later record: copying the records raises it again
         if not sample:
             raise
     forms: list[Form] = []
     fault = ""
     for number, record in enumerate(sample):
         try:
-            longer = [*forms, form(f"record {number}", record)]
-            infer_forms(longer, shard.features)
+            extended = [*forms, form(f"record {number}", record)]
+            infer_forms(extended, shard.features)
+            forms = extended
         except ValueError as error:
             fault = fault or str(error)
-        else:
-            forms = longer
     if forms:
         shard.describe(infer_forms(forms, shard.features))
     elif sample:
@@ -179,11 +178,11 @@ def _corrupt(offset: int, why: str) -> UnitError:
 
 
 class _Frames:
-    """The bytes of a TFRecord file as they arrive: `buffer` begins with a frame, at `offset`.
+    """Reads the frames of a TFRecord file as they arrive. `buffer` begins with a frame, at byte `offset`.
 
     `buffer` is the rest of the current chunk, which begins at `_begin`. If a frame crosses two chunks,
     `buffer` is a copy of the needed part of both. Frames of more than `most` bytes are refused before they
-    are fetched. `end`: where the file ends, if that is known.
+    are fetched. `end`: the length of the file, if known.
     """
 
     def __init__(
@@ -196,7 +195,7 @@ class _Frames:
         self._begin = self.offset = offset
 
     def whole(self) -> Iterator[tuple[int, memoryview]]:
-        """Yields offset and payload of every whole record in the buffer, after a check of both CRCs.
+        """Yields (offset, payload) of each whole record in the buffer, after a check of both CRCs.
         UnitError."""
         at = 0
         while len(self.buffer) - at >= _HEADER.size:
@@ -212,7 +211,7 @@ class _Frames:
             at = end
 
     def first(self, count: int) -> memoryview:
-        """Returns the first `count` frames, or as many as there are, without a check."""
+        """Returns the first `count` frames of the buffer, or the whole buffer if it has fewer. No check."""
         end = 0
         for _ in range(count):
             if len(self.buffer) - end < _HEADER.size:
@@ -221,8 +220,8 @@ class _Frames:
             end += length + _AROUND
         return self.buffer[:end]
 
-    async def pass_over(self, count: int) -> None:
-        """Drops the first `count` frames. UnitError if one of them is corrupt or missing."""
+    async def skip(self, count: int) -> None:
+        """Skips the first `count` frames. UnitError if one of them is corrupt or missing."""
         left = count
         while left:
             consumed = 0
@@ -239,8 +238,8 @@ class _Frames:
             raise _corrupt(self.offset + at, "its length's CRC is wrong")
 
     async def reach(self, length: int, room: int) -> bool:
-        """Loads the frame at the beginning, and this many bytes from there on if the object has them.
-        Returns False as soon as the frame is known to need more than `room`. UnitError."""
+        """Loads the first frame, and at least `length` bytes if the object has them. Returns False as soon
+        as the header shows that the frame needs more than `room`. UnitError."""
         while True:
             first = self.next_length()
             if first is not None and first > room:
@@ -250,8 +249,8 @@ class _Frames:
             if len(self.buffer) >= needed or not await self._extend(needed):
                 return True
 
-    async def pass_by(self) -> None:
-        """Drops the frame at the beginning, and keeps none of its bytes. UnitError."""
+    async def skip_unread(self) -> None:
+        """Skips the first frame without loading it as a whole. UnitError."""
         self._check_length()
         length = self.next_length() or 0
         end = self.offset + length
@@ -270,7 +269,7 @@ class _Frames:
         self.offset, self.buffer = end, self._chunk[end - self._begin :]
 
     async def _extend(self, length: int) -> bool:
-        """Extends the buffer to at least this length. Returns False if the object has no more bytes."""
+        """Adds the next bytes to the buffer, up to `length` bytes. Returns False if the object has none."""
         end = self.offset + len(self.buffer)
         if end == self._begin + len(self._chunk):
             chunk = await anext(self._chunks, None)
@@ -293,15 +292,15 @@ class _Frames:
             self.buffer = self._chunk[self.offset - self._begin :]
 
     def next_length(self) -> int | None:
-        """Returns the bytes of the frame at the beginning; None if its header is not loaded yet."""
+        """Returns the length of the first frame; None if its header is not loaded yet."""
         if len(self.buffer) < _HEADER.size:
             return None
         length: int = _HEADER.unpack_from(self.buffer)[0]
         return length + _AROUND
 
     async def more(self) -> bool:
-        """Loads more bytes: one piece, or as many as complete the frame at the beginning. Returns False if
-        the object has no more bytes."""
+        """Loads the next bytes, at least those that complete the first frame. Returns False if the object
+        has no more bytes."""
         end = self.offset + len(self.buffer)
         parts = [self.buffer, self._chunk[end - self._begin :]]
         have = len(self.buffer) + len(parts[1])

@@ -1,10 +1,10 @@
-"""Format `webdataset`: tar files whose neighbouring members form samples. One sample is one record.
+"""Format `webdataset`: tar files in which consecutive members with the same key are one sample, one record.
 
-The rules are WebDataset's. A member's key is its path up to the first dot of its base name; the text after
-the dot, in lower case, names the feature. Consecutive members with one key are one sample. Hard links are
-the members that they name. Directories, devices, names without a dot or with a leading dot, and `__...__`
-are passed over. A sample that cannot be used, as one with a symbolic link, costs no other. Features:
-`__key__` (bytes), then one for each member, by name (extensions.py).
+The rules are WebDataset's. A member's key is its path up to the first dot of the base name. The text after
+the dot, in lower case, is the feature's name. Hard links are resolved. Directories, devices, names without
+a dot or with a leading dot, and `__...__` are skipped. A sample that cannot be used, for example because
+it has a symbolic link, is skipped alone. Features: `__key__` (bytes), and the features of each member
+(extensions.py).
 
 A .tar.gz is inflated as it arrives; its offsets count inflated bytes.
 """
@@ -26,7 +26,7 @@ from cachecd.sampler.formats.records import Format, named
 from cachecd.sampler.formats.tar import Member, MemberError, Tar, shown
 
 _MOST_MEMBERS = 1000
-_LONGEST_NAME = 255  # bytes of a feature's name, as of a file's
+_LONGEST_NAME = 255  # bytes of a feature's name: the limit of file names
 _META = re.compile(rb"__[^/]*__(/|$)")
 
 
@@ -47,8 +47,7 @@ class WebDataset(Format):
         before = unit.record > 0
         try:
             while (member := await tar.next()) is not None:
-                parts = _split(member.name)
-                if parts is None:
+                if (parts := _split(member.name)) is None:
                     continue
                 key, name = parts
                 if sample is not None and sample.key != key:
@@ -72,8 +71,8 @@ class WebDataset(Format):
 
 
 class _Sample:
-    """The members of one key. `begin`: the byte at which the headers of the first member begin. `fault`:
-    why the sample cannot be used."""
+    """The members with one key. `begin`: the offset of the first member's headers. `fault`: the reason the
+    sample cannot be used."""
 
     def __init__(self, begin: int, key: bytes) -> None:
         self.begin = begin
@@ -83,10 +82,13 @@ class _Sample:
         self._size = 0
 
     def expect(self, name: bytes, member: Member) -> str:
-        """Checks that another member fits in, before it is read. Returns its feature's name.
+        """Checks, before the next member is read, that the sample can hold it. Returns the feature's name.
         MemberError."""
-        feature = _feature(name)
-        if feature is None:
+        try:
+            feature = name.decode().lower() if len(name) <= _LONGEST_NAME else ""
+        except UnicodeDecodeError:
+            feature = ""
+        if not feature:
             raise MemberError(
                 f"the sample has a member whose extension is {shown(name)}, expected at most "
                 f"{_LONGEST_NAME} bytes of UTF-8"
@@ -118,17 +120,9 @@ class _Sample:
 
 
 def _split(path: bytes) -> tuple[bytes, bytes] | None:
-    """Returns a member's key, and the text after its dot; None if it belongs to no sample."""
+    """Returns (key, text after the dot) of a member; None if it belongs to no sample."""
     folder, slash, base = path.rpartition(b"/")
     stem, _, name = base.partition(b".")
     if not stem or not name or _META.match(path):
         return None
     return folder + slash + stem, name
-
-
-def _feature(name: bytes) -> str | None:
-    """Returns the feature's name, or None if the text cannot be a name."""
-    try:
-        return name.decode().lower() if len(name) <= _LONGEST_NAME else None
-    except UnicodeDecodeError:
-        return None
