@@ -98,5 +98,5 @@ def _function(step: TransformStep) -> Callable[[Record], Any]:
     with extra("audio" if step.name == "decode_audio" else "images", f"transform {step.name}"):
         module = importlib.import_module(f"cachecd.sampler.transforms.{step.name}")
     if step.name == "class_map":
-        return cast("Callable[[Record], Any]", module.ColorsToClasses(**step.argument))
+        return cast("Callable[[Record], Any]", module.ClassMap(**step.argument))
     return functools.partial(getattr(module, step.name), **step.argument)
