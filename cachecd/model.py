@@ -16,6 +16,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
+from cachecd_client.protocol import shard_number as shard_number
+from cachecd_client.protocol import shard_place as shard_place
+
 Place = tuple[int, int]  # (block, place among the stream's units of the block)
 
 # What follows a page of units: more of this pass, to be asked for; more of this pass, when the listing has
@@ -254,16 +257,11 @@ class Shape:
 
     def number(self, stream: int, j: int) -> int:
         """The number of a stream's shard j. Stream S makes supplements."""
-        return j * (self.streams + 1) + stream
+        return shard_number(self.streams, stream, j)
 
     def split(self, number: int) -> tuple[int, int]:
         """Returns (stream, j) of a shard's number."""
-        j, stream = divmod(number, self.streams + 1)
-        return stream, j
-
-    def stream_of(self, g: int) -> int:
-        """The stream that gets the unit at place g."""
-        return g // self.stripe % self.streams
+        return shard_place(self.streams, number)
 
     def units_in(self, stream: int, block: int, ends: Sequence[int]) -> int:
         """How many units of a block belong to a stream."""

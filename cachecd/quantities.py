@@ -5,8 +5,7 @@
     rate      600MB/s  1GiB/s  2000000                -> bytes per second
 
 The `parse_*` functions take such a text or a plain number. Their ValueError names the text and the expected
-form. Each `format_*` is the exact inverse of its `parse_*`. `approximate_size` is for people who compare
-figures, not for copying.
+form. Each `format_*` is the exact inverse of its `parse_*`.
 """
 
 from __future__ import annotations
@@ -16,6 +15,9 @@ import re
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final
+
+from cachecd_client.quantities import approximate_duration as approximate_duration
+from cachecd_client.quantities import approximate_size as approximate_size
 
 MAX_SIZE: Final = 2**63 - 1  # what a file offset holds
 
@@ -128,25 +130,6 @@ def format_duration(seconds: float) -> str:
 def format_rate(rate: float) -> str:
     """Returns the text that parse_rate reads back."""
     return f"{format_size(int(rate))}/s" if rate.is_integer() else _plain(Decimal(repr(rate)))
-
-
-def approximate_size(size: float) -> str:
-    """For people: ``1.4 GiB``."""
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
-        if size < 1024:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} EiB"
-
-
-def approximate_duration(seconds: float) -> str:
-    """For people: ``45 s``, ``12 min``, ``5.5 h``, ``3.2 d``."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    for unit, name in ((86400, "d"), (3600, "h")):
-        if seconds >= 2 * unit:
-            return f"{seconds / unit:.1f} {name}"
-    return f"{seconds / 60:.0f} min"
 
 
 def shown(value: object) -> str:

@@ -127,7 +127,8 @@ class Hatchery:
 
 
 def _serve() -> None:
-    process.subprocess = SimpleNamespace(Popen=_popen, PIPE=subprocess.PIPE)  # type: ignore[assignment]
+    known = {"PIPE": subprocess.PIPE, "TimeoutExpired": subprocess.TimeoutExpired}
+    process.subprocess = SimpleNamespace(Popen=_popen, **known)  # type: ignore[assignment]
     for prepared in sys.argv[1:]:
         importlib.import_module(prepared).prepare()
     gc.freeze()
@@ -168,18 +169,16 @@ def _be_a_daemon(
 
 
 def _popen(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes] | ForkedSampler:
-    if command[0] == sys.executable and early(options["env"]) == early(os.environ):
-        return ForkedSampler(command, options["env"], options["pass_fds"])
+    is_ours = list(command[:3]) == [sys.executable, "-m", "cachecd.sampler"]
+    if is_ours and early(options["env"]) == early(os.environ):
+        return ForkedSampler(options["env"], options["pass_fds"])
     return subprocess.Popen(command, **options)
 
 
 class ForkedSampler:
     """What an executor needs of Popen, for `python -m cachecd.sampler PROGRESS_FD LINK_FD`."""
 
-    def __init__(
-        self, command: Sequence[str], environ: Mapping[str, str], passed: Sequence[int]
-    ) -> None:
-        assert command[1:3] == ["-m", "cachecd.sampler"], command
+    def __init__(self, environ: Mapping[str, str], passed: Sequence[int]) -> None:
         requests, give = os.pipe()
         take, replies = os.pipe()
         leads, told = os.pipe()
@@ -194,7 +193,8 @@ class ForkedSampler:
         self.stdin = os.fdopen(give, "wb", 0)
         self.stdout = os.fdopen(take, "rb", 0)
 
-    def wait(self) -> int:
+    def wait(self, timeout: float | None = None) -> int:
+        """Without a limit: an executor waits for a sampler when it has ended."""
         if self.returncode is None:
             self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.returncode

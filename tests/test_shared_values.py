@@ -96,7 +96,9 @@ def test_each_place_belongs_to_one_stream_in_ascending_order(shape: Shape, ends:
         found = []
         for block in range(len(ends)):
             begin = ends[block - 1] if block else 0
-            expected = [g for g in range(begin, ends[block]) if shape.stream_of(g) == stream]
+            expected = [
+                g for g in range(begin, ends[block]) if g // shape.stripe % shape.streams == stream
+            ]
             count = shape.units_in(stream, block, ends)
             assert [shape.g_of(stream, block, place, ends) for place in range(count)] == expected
             found += expected

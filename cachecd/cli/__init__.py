@@ -29,6 +29,7 @@ COMMANDS = (
     "fill",
     "schema",
     "status",
+    "why",
     "sample",
     "where",
     "exclude",

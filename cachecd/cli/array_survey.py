@@ -22,7 +22,7 @@ Head = Callable[[ObjectInfo, int], Awaitable[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Array:
+class SurveyedArray:
     """The layout of one array. `row_bytes`: the bytes of one step along axis 0."""
 
     rows: int
@@ -30,29 +30,29 @@ class Array:
     axes: int
 
     @classmethod
-    def of(cls, shape: Sequence[int], itemsize: int) -> Array:
+    def of(cls, shape: Sequence[int], itemsize: int) -> SurveyedArray:
         return cls(shape[0], itemsize * math.prod(shape[1:]), len(shape))
 
 
 @dataclass(frozen=True, slots=True)
-class Arrays:
+class ArraySurvey:
     """`largest`: the array that windows are taken of. `fewest`: the number of rows that nine of ten arrays
     have at least. `count`: the number of such arrays. `step`: a window is a multiple of it. `paths`:
     feature -> path in a file."""
 
-    largest: Array
+    largest: SurveyedArray
     fewest: int
     count: int
     step: int = 1
     paths: dict[str, str] = field(default_factory=dict)
 
 
-async def survey_npy(head: Head, groups: Sequence[Sequence[ObjectInfo]]) -> Arrays | None:
+async def survey_npy(head: Head, groups: Sequence[Sequence[ObjectInfo]]) -> ArraySurvey | None:
     """Reads the headers of the largest group of arrays that belong together. None if one of them is no
     array of numbers, or if no window makes whole rows of all of them."""
     largest = max(groups, key=lambda group: group[0].size)
     arrays = [array for o in largest if (array := _npy(await head(o, _HEADER)))]
-    first, *others = arrays or [Array(0, 0, 0)]
+    first, *others = arrays or [SurveyedArray(0, 0, 0)]
     if len(arrays) < len(largest) or not all(array.rows for array in arrays):
         return None
     if any(max(first.rows, o.rows) % min(first.rows, o.rows) for o in others):
@@ -61,10 +61,10 @@ async def survey_npy(head: Head, groups: Sequence[Sequence[ObjectInfo]]) -> Arra
     header = largest[0].size - first.rows * first.row_bytes
     fewest = (sizes[len(sizes) // 10] - header) // max(first.row_bytes, 1)
     step = math.lcm(*(first.rows // o.rows or 1 for o in others))
-    return Arrays(first, max(0, fewest), len(groups), step)
+    return ArraySurvey(first, max(0, fewest), len(groups), step)
 
 
-async def survey_zarr(head: Head, objects: Sequence[ObjectInfo]) -> Arrays | None:
+async def survey_zarr(head: Head, objects: Sequence[ObjectInfo]) -> ArraySurvey | None:
     """Reads the metadata of the arrays in the first folder NAME.zarr. None if the folder has none."""
     folder = objects[0].key.partition(".zarr/")[0] + ".zarr/"
     names = (".zarray", "zarr.json")
@@ -75,11 +75,11 @@ async def survey_zarr(head: Head, objects: Sequence[ObjectInfo]) -> Arrays | Non
             about = json.loads(await head(file, _HEADER))
             dtype = np.dtype(about["data_type"] if "data_type" in about else about["dtype"])
             path = file.key[len(folder) :].rpartition("/")[0]
-            found[path] = Array.of(about["shape"], dtype.itemsize)
+            found[path] = SurveyedArray.of(about["shape"], dtype.itemsize)
     return _chosen(found, len({o.key.partition(".zarr/")[0] for o in objects}))
 
 
-async def survey_hdf5(head: Head, objects: Sequence[ObjectInfo]) -> Arrays | None:
+async def survey_hdf5(head: Head, objects: Sequence[ObjectInfo]) -> ArraySurvey | None:
     """Looks for arrays of numbers in the smallest file. None if h5py is not installed, the file is large,
     or it has no array."""
     try:
@@ -90,11 +90,11 @@ async def survey_hdf5(head: Head, objects: Sequence[ObjectInfo]) -> Arrays | Non
     smallest = min(objects, key=lambda o: o.size)
     if smallest.size > _LARGEST_FILE:
         return None
-    found: dict[str, Array] = {}
+    found: dict[str, SurveyedArray] = {}
 
     def visit(path: str, node: object) -> None:  # of no links
         if isinstance(node, h5py.Dataset) and node.shape and node.dtype.kind in "biuf":
-            found[path] = Array.of(node.shape, node.dtype.itemsize)
+            found[path] = SurveyedArray.of(node.shape, node.dtype.itemsize)
 
     # libhdf5 may crash if bytes are missing, so the file is read whole.
     body = io.BytesIO(await head(smallest, smallest.size))
@@ -103,14 +103,14 @@ async def survey_hdf5(head: Head, objects: Sequence[ObjectInfo]) -> Arrays | Non
     return _chosen(found, len(objects))
 
 
-def _chosen(found: dict[str, Array], files: int) -> Arrays | None:
+def _chosen(found: dict[str, SurveyedArray], files: int) -> ArraySurvey | None:
     """Chooses the largest array and all arrays with the same number of rows."""
     if not found:
         return None
     largest = max(found.values(), key=lambda a: a.rows * a.row_bytes)
     paths = [path for path, array in found.items() if array.rows == largest.rows]
     names = dict(_named(paths)) if len(paths) > 1 else {"array": paths[0]}
-    return Arrays(largest, largest.rows, files, paths=names)
+    return ArraySurvey(largest, largest.rows, files, paths=names)
 
 
 def _named(paths: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -121,7 +121,7 @@ def _named(paths: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield (f"{name}s" if name in ("key", "start") else name), path
 
 
-def _npy(head: bytes) -> Array | None:
+def _npy(head: bytes) -> SurveyedArray | None:
     file = io.BytesIO(head)
     try:
         version = np.lib.format.read_magic(file)
@@ -131,4 +131,4 @@ def _npy(head: bytes) -> Array | None:
         shape, _, dtype = read(file)
     except ValueError:
         return None
-    return Array.of(shape, dtype.itemsize) if shape and not dtype.hasobject else None
+    return SurveyedArray.of(shape, dtype.itemsize) if shape and not dtype.hasobject else None

@@ -92,7 +92,7 @@ class _Resolved:
 def _find_stale(resolved: _Resolved) -> None:
     """Compares the configuration with the generations in the cache directory."""
     from cachecd.daemon.status import stale_values
-    from cachecd.disk.identity import read_generation
+    from cachecd.disk.generation_file import read_generation
     from cachecd.disk.layout import Layout
 
     config, layout = resolved.config, Layout(resolved.config.cache.dir)
@@ -109,7 +109,7 @@ def _look(resolved: _Resolved) -> None:
     from cachecd.cli.capacity import LOOKED_AT, capacity
     from cachecd.cli.sampler import Sampler
     from cachecd.daemon.workers import lister_of
-    from cachecd.listing.first_look import check_sources
+    from cachecd.units.first_look import check_sources
 
     config = resolved.config
     check_sources(config, lister_of(config, is_owner=False))

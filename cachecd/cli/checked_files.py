@@ -59,7 +59,7 @@ class Checked:
 
 
 @dataclass(slots=True)
-class Inventory:
+class CheckedDirectory:
     """The contents of a directory.
 
     `files`: the TFRecord files. `is_cache`: it is a cache directory, where each file has a sidecar.
@@ -74,7 +74,7 @@ class Inventory:
     absent: list[Path] = field(default_factory=list)
 
 
-def take_inventory(directory: Path) -> Inventory:
+def take_inventory(directory: Path) -> CheckedDirectory:
     """Lists everything below `directory`, sorted by path.
 
     CallerError if the directory does not exist, or if it is neither a cache directory nor has TFRecord
@@ -85,7 +85,7 @@ def take_inventory(directory: Path) -> Inventory:
     layout = Layout(directory)
     # A daemon that ends removes its lock.
     kept = layout.lock.exists() or layout.leases.is_dir()
-    inventory = Inventory(is_cache=kept and layout.datasets.is_dir())
+    inventory = CheckedDirectory(is_cache=kept and layout.datasets.is_dir())
     refused: list[Fault] = []
     for path in sorted(_walk(directory, refused)):
         regular = path.is_file() and not (inventory.is_cache and path.is_symlink())
@@ -115,7 +115,7 @@ def take_inventory(directory: Path) -> Inventory:
     return inventory
 
 
-def check_all(inventory: Inventory) -> Iterator[Checked]:
+def check_all(inventory: CheckedDirectory) -> Iterator[Checked]:
     """Reads every file, several at a time, and yields each result in the order of the inventory. At the
     end, yields the faults that single files do not show: live shards that hold the same record."""
     threads = min(_MAX_THREADS, resources.processors(), max(1, len(inventory.files)))

@@ -35,7 +35,7 @@ def command(
     """
     from cachecd.cli.run import log_to_stderr
     from cachecd.config import load, placed
-    from cachecd.daemon.service import Options, run
+    from cachecd.daemon.service import StartOptions, run
     from cachecd.quantities import Percent, parse_size_or_percent
     from cachecd_client.errors import CallerError
 
@@ -49,7 +49,7 @@ def command(
     log_to_stderr()
     watcher = (sys.executable, "-c", _WATCH, str(share.percent / 100))
     with placed(config):
-        return run(loaded, Options(trainer=watcher), lambda: unpaused(load(config)))
+        return run(loaded, StartOptions(trainer=watcher), lambda: unpaused(load(config)))
 
 
 def unpaused(config: Config) -> Config:

@@ -40,7 +40,7 @@ def command(
     from cachecd.cli.survey import survey
     from cachecd.config import AVAILABLE_FORMATS, SourceConfig
     from cachecd.errors import ConfigError
-    from cachecd.stores.fetch import open_plain_store
+    from cachecd.stores.fetch import open_store
 
     if "://" not in url and (path := Path(url)).is_absolute() | path.exists():
         if not path.is_dir():
@@ -68,7 +68,7 @@ def command(
     except ValidationError as error:
         lines = [f"{e['loc'][0]}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors()]
         raise ConfigError("\n".join(lines)) from None
-    seen = survey(open_plain_store(source, 4), url)
+    seen = survey(open_store(source, 4), url)
     text = propose(source, seen, form, cache and cache.absolute())
     if form is None and (doubt := unknown(seen)):
         sys.stderr.write(f"{doubt}; the comments say what else is possible\n")

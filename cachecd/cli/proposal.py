@@ -11,10 +11,10 @@ from cachecd.cli.survey import MASK, Survey, is_image, kind_of, suffix_of
 from cachecd.config import SourceConfig, SplitConfig
 from cachecd.disk.filesystem import free_bytes, refuse_network_filesystem
 from cachecd.errors import DiskError
-from cachecd.listing.selection import held_out
 from cachecd.model import ObjectInfo
 from cachecd.quantities import approximate_size, format_size, printable
 from cachecd.sampler.encoding import yaml_of
+from cachecd.units.selection import held_out
 
 _SHARE = 0.5  # of the free space
 _GIB, _MIB = 1 << 30, 1 << 20
@@ -97,7 +97,7 @@ def _dataset(source: SourceConfig, seen: Survey, form: str) -> Iterator[str]:
         yield f"# split: {{eval: 0.1}}  # {said}"
     yield "grow:"
     yield "  # first: 1GiB  # cached before the first epoch begins"
-    yield "  # per_epoch: 20GiB  # how much each epoch adds; left out: as fast as the link allows"
+    yield "  # per_epoch: 20GiB  # how much each epoch adds; default: as fast as the link allows"
 
 
 def _count(seen: Survey) -> str:

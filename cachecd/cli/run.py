@@ -38,12 +38,12 @@ def command(
     once.
     """
     from cachecd.config import load, placed
-    from cachecd.daemon.service import Options, run
+    from cachecd.daemon.service import StartOptions, run
 
     loaded = load(config)
     log_to_stderr()
     with placed(config):
-        return run(loaded, Options(offline, lifeline, trainer or ()), lambda: load(config))
+        return run(loaded, StartOptions(offline, lifeline, trainer or ()), lambda: load(config))
 
 
 def _printable(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -23,7 +23,6 @@ from cachecd.config.keypattern import alike, other_forms
 from cachecd.daemon.workers import worker_setup
 from cachecd.errors import ConfigError, UnitError
 from cachecd.listing.classes import ClassNames
-from cachecd.listing.selection import empty_side, held_out, selection_of
 from cachecd.model import (
     MOST_LANES,
     Cursor,
@@ -34,17 +33,18 @@ from cachecd.model import (
     Unit,
     encoded,
 )
+from cachecd.sampler.formats import open_format
+from cachecd.sampler.formats.files import label_of
 from cachecd.sampler.messages import FromStream, Grant, Open, Sealed, Units
-from cachecd.sampler.opening import open_store
 from cachecd.sampler.origin import Origin
-from cachecd.sampler.sources import open_source
-from cachecd.sampler.sources.files import label_of
 from cachecd.sampler.throttle import Throttle
-from cachecd.sampler.units import list_units
 from cachecd.sampler.usercode import search_first
 from cachecd.sampler.worker_stream import WorkerStream
 from cachecd.stores.backend import LeftOut
 from cachecd.stores.fetch import Store
+from cachecd.units.selection import empty_side, held_out, selection_of
+from cachecd.units.source_units import list_units
+from cachecd.units.unit_store import open_unit_store
 from cachecd_client._core import Sidecar, decode_example, read_record
 from cachecd_client.schema import Feature, Schema
 
@@ -112,7 +112,7 @@ class Sampler:
         # Of the last listing from its beginning: what it left out, and what a split holds out.
         self.left_out, self.held_out = LeftOut(), ""
         connections = config.sampler.connections
-        self._store = open_store(self._source, connections, left_out=self.left_out)
+        self._store = open_unit_store(self._source, connections, left_out=self.left_out)
 
     @property
     def url(self) -> str:
@@ -144,7 +144,7 @@ class Sampler:
         refused, the first unit."""
         units = self.first(most)
         self._import_as_samplers_do()
-        source = open_source(self._dataset, self._classes(units)[0])
+        source = open_format(self._dataset, self._classes(units)[0])
         capacity = self._config.cache.shard_size
         return next((u for u in units if source.refusal(u, capacity) is None), units[0])
 
@@ -227,7 +227,7 @@ class Sampler:
         )
         try:
             worker_stream.list_units(Units(stream, 0, 0, units, "end"))
-            worker_stream.grant(Grant(stream, 0, str(path)))
+            worker_stream.grant(Grant(stream, 0, path=str(path)))
             await worker_stream.work()
         finally:
             await worker_stream.close()

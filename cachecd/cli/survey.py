@@ -17,7 +17,7 @@ from functools import partial
 from itertools import islice
 
 from cachecd.cli.array_survey import (
-    Arrays,
+    ArraySurvey,
     Head,
     survey_hdf5,
     survey_npy,
@@ -28,10 +28,10 @@ from cachecd.config.keypattern import matches
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
 from cachecd.sampler.encoding import infer
-from cachecd.sampler.sources.extensions import features
-from cachecd.sampler.tables import read_rows
+from cachecd.sampler.formats.extensions import features
 from cachecd.stores.backend import OF_ZARR, ZARR_ABOVE, LeftOut, is_hidden
 from cachecd.stores.fetch import Store
+from cachecd.units.tables import read_rows
 from cachecd_client._core import count_example, masked_crc32c
 from cachecd_client.errors import SchemaError
 from cachecd_client.schema import LIST_DTYPES, Feature
@@ -99,7 +99,7 @@ class Survey:
     joined: int = 0
     images: list[tuple[int, int]] = field(default_factory=list)  # height, width of some
     grey: int = 0  # how many of these images are grey
-    arrays: Arrays | None = None
+    arrays: ArraySurvey | None = None
     members: list[str] = field(default_factory=list)  # what a tar's first samples are made of
     varying: list[Feature] = field(default_factory=list)  # as they would fit all records looked at
     labels: str = ""

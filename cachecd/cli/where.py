@@ -71,7 +71,7 @@ def directory_of_the_daemon(endpoint: str | None) -> Path:
 
 def newest_generation(cache: Layout, dataset: str) -> str:
     """Returns the name of the newest generation. CallerError: the dataset has no generation. DiskError."""
-    from cachecd.disk.identity import read_generation
+    from cachecd.disk.generation_file import read_generation
     from cachecd_client.errors import CallerError
 
     names = [name for of, name in cache.generations() if of == dataset]
@@ -83,7 +83,7 @@ def newest_generation(cache: Layout, dataset: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class RecordOrigin:
     """The record is number `ordinal` of the unit that begins at byte `begin` of the object `url`. `source`:
     the source's URL. Of a joined unit, `url` is the first object."""
 
@@ -95,14 +95,16 @@ class Origin:
     ordinal: int
 
 
-def find_origin(layout: GenerationLayout, number: int, version: int | None, record: int) -> Origin:
+def find_origin(
+    layout: GenerationLayout, number: int, version: int | None, record: int
+) -> RecordOrigin:
     """Returns where a record came from. `version` None: the newest version of the shard.
 
     CallerError if there is no such shard or record. DiskError if the sidecar cannot be read.
     """
-    from cachecd.disk.identity import read_generation
+    from cachecd.disk.generation_file import read_generation
+    from cachecd.disk.inventory import shard_files
     from cachecd.disk.sidecar import read_sidecar
-    from cachecd.disk.start import shard_files
     from cachecd_client.errors import CallerError
 
     files = [
@@ -120,7 +122,7 @@ def find_origin(layout: GenerationLayout, number: int, version: int | None, reco
     words = dict(known.identity) if known else {}
     text = key.decode("utf-8", "surrogatepass")
     url = str(words.get("url", ""))
-    return Origin(
+    return RecordOrigin(
         _object_url(url, words.get("join"), text),
         url,
         text,

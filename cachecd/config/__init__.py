@@ -1,10 +1,12 @@
 """The configuration: its keys (models), and how it is read (load).
 
     address     the parser of source URLs
-    values      the types of single values
+    values, urls
+                the types of single values
     transforms  the steps of a transform
-    section, dataset, models
-                the sections and their keys: meaning, default, bounds
+    models, dataset, selection, source, array
+                the sections: each key with its type, default, meaning and checks
+    identity    the values that decide a generation's content, and name its directory
     keys        the section at each place of a document
     document    YAML -> values that remember their line and column
     overrides   CACHECD_SECTION__KEY=value
@@ -27,12 +29,10 @@ from cachecd.config.models import (
     Config,
     SamplerConfig,
     ServerConfig,
-    default_endpoint,
 )
 from cachecd.config.selection import PartitionConfig, SplitConfig
-from cachecd.config.source import LabelConfig, SourceConfig
+from cachecd.config.source import AVAILABLE_FORMATS, LabelConfig, SourceConfig
 from cachecd.config.transforms import TransformStep
-from cachecd.config.values import AVAILABLE_FORMATS
 from cachecd.errors import ConfigError
 from cachecd.quantities import Percent
 
@@ -52,7 +52,6 @@ __all__ = [
     "SourceConfig",
     "SplitConfig",
     "TransformStep",
-    "default_endpoint",
     "load",
     "placed",
 ]

@@ -1,19 +1,16 @@
-"""The configuration of arrays: which objects they are, and the windows that become records."""
+"""The section `source.array`: the objects that hold arrays, and the windows that become records."""
 
 from __future__ import annotations
 
 import re
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, GetJsonSchemaHandler, model_validator
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from cachecd.config.objects import check_feature
-from cachecd.config.section import SectionModel, conflict
+from cachecd.config.section import SectionModel, check_feature, conflict
 from cachecd.config.values import Integer, Text
 
-# NumPy's names of what a record may hold, and its short forms, which may say the byte order.
+# NumPy's names of the types that a record may hold, and its short forms, which may name the byte order.
 _DTYPE = re.compile(
     r"bool|bfloat16|float(16|32|64)|u?int(8|16|32|64)|[<>=|]?(b1|[iu][1248]|f[248])"
 )
@@ -27,46 +24,35 @@ def _dtype(value: str) -> str:
     return value
 
 
-DType = Annotated[Text, AfterValidator(_dtype)]
+def _section(value: Any) -> Any:
+    """Returns the section of an array for which only a pattern is written."""
+    return {"match": value} if isinstance(value, str) else value
+
+
 Side = Annotated[Integer, Field(ge=1, le=2**40)]
 
 
 class ArrayFile(SectionModel):
-    """Which objects hold an array, and the properties that the objects do not state themselves. In YAML the
-    pattern alone is enough."""
+    """Which objects hold an array, and the properties that the objects do not state themselves."""
 
     match: Text | None = Field(
         None,
-        description="Pattern of the keys to read; * stands for any text. Left out: every object.",
+        description=("Pattern of the keys to read; * stands for any text. Default: every object."),
         examples=["*.audio.npy"],
     )
-    dtype: DType | None = Field(
+    dtype: Annotated[Text, AfterValidator(_dtype)] | None = Field(
         None,
         description=(
-            "Dtype of raw binary, with its byte order, such as >i2. A .npy file has its own, which "
-            "must agree; it stores bfloat16 as two bytes without a type."
+            "Dtype of raw binary, with its byte order, such as >i2. A .npy file states its own dtype, "
+            "which must agree; but it stores bfloat16 as two bytes without a type."
         ),
         examples=["float32", ">i2"],
     )
     shape: tuple[Side, ...] = Field(
         (),
-        description="Shape of one row of raw binary. Left out: a row is one number.",
+        description="Shape of one row of raw binary. Default: a row is one number.",
         examples=[[2]],
     )
-
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        found = handler(core_schema)
-        if cls is not ArrayFile:
-            return found
-        return {"description": found["description"], "anyOf": [{"type": "string"}, found]}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _may_be_a_pattern(cls, value: Any) -> Any:
-        return {"match": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _shape_has_a_dtype(self) -> ArrayFile:
@@ -83,7 +69,10 @@ class ArrayConfig(ArrayFile):
     window: Integer = Field(
         ge=1,
         le=2**40,
-        description="Rows along axis 0 that make one record. Of several arrays, rows of the first.",
+        description=(
+            "Rows along axis 0 that make one record. If there are several arrays, the rows are counted "
+            "in the first one."
+        ),
         examples=[16000],
     )
     stride: Integer | None = Field(
@@ -91,24 +80,23 @@ class ArrayConfig(ArrayFile):
         ge=1,
         le=2**40,
         description=(
-            "Rows from the start of one window to the start of the next: less than `window`, they "
-            "overlap; more, rows are left out. Left out: `window`."
+            "Rows from the start of one window to the start of the next. If it is less than `window`, "
+            "windows overlap; if it is more, the rows between two windows are skipped. Default: "
+            "`window`."
         ),
         examples=[8000],
     )
-    arrays: dict[str, ArrayFile] = Field(
+    arrays: dict[
+        str,
+        Annotated[ArrayFile, BeforeValidator(_section, json_schema_input_type=str | ArrayFile)],
+    ] = Field(
         {},
         description=(
-            "Several arrays that are read together: feature -> pattern (or section) with one *. "
-            "Objects for which * stands for the same text belong together."
+            "Several arrays that are read together. Each feature has a pattern (or a section) with one "
+            "*. Objects belong together if * stands for the same text."
         ),
         examples=[{"audio": "*.audio.npy", "labels": "*.labels.npy"}],
     )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _may_be_a_pattern(cls, value: Any) -> Any:
-        return value  # a section: the window has no default
 
     @model_validator(mode="after")
     def _keys_agree(self) -> ArrayConfig:

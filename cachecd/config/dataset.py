@@ -18,24 +18,25 @@ class GrowConfig(SectionModel):
     first: PositiveSize | None = Field(
         None,
         description=(
-            "How much is cached before the first epoch begins. Small: training starts sooner. "
-            "Large: more variety. At most half of the dataset's share counts. Left out: 1GiB, or a "
-            "quarter of the limit if that is smaller."
+            "Data to cache before the first epoch begins. With a small value, training starts "
+            "sooner; with a large value, the first epoch has more variety. At most half of the "
+            "dataset's share counts. Default: 1GiB, or a quarter of the limit if that is smaller."
         ),
         examples=["1GiB"],
     )
     per_epoch: Size | None = Field(
         None,
         description=(
-            "How much each epoch may add after `first`. Left out: as fast as the link allows."
+            "Data that each epoch may add after `first`. Default: as fast as the link allows."
         ),
         examples=["20GiB"],
     )
     wait: Boolean = Field(
         False,
         description=(
-            "Epoch k waits for exactly first + k * per_epoch, so that every run has the same sets, "
-            "however fast the link is. No effect once a shard was retired. Needs `per_epoch`."
+            "Epoch k waits until exactly first + k * per_epoch is cached, so that every run has the "
+            "same sets, however fast the link is. It has no effect after a shard was retired. Needs "
+            "`per_epoch`."
         ),
     )
 
@@ -61,7 +62,7 @@ class EvictConfig(SectionModel):
         le=1,
         description=(
             "Part of a full share that may be retired when an epoch begins. Never more than the "
-            "link refills, or than was delivered to trainers since the last rotation."
+            "link refills, nor more than trainers received since the last rotation."
         ),
     )
 
@@ -75,8 +76,8 @@ class DatasetConfig(SectionModel):
     transform: Steps = Field(
         (),
         description=(
-            "Prepares a record once, before it is cached: ready-made steps, and module:function "
-            "for your own. A single module:function may stand alone."
+            "Prepares each record once, before it is cached: ready-made steps, and module:function "
+            "for a function of yours. A single module:function needs no list."
         ),
         examples=[["decode_image", {"resize": 256}], "my_project.prepare:to_tensors"],
     )
@@ -87,7 +88,7 @@ class DatasetConfig(SectionModel):
         ge=0,
         le=2**64 - 1,
         description=(
-            "Decides the order of sampling, which a generation keeps, and the default order of "
+            "Determines the order of sampling, which a generation keeps, and the default order of "
             "reading."
         ),
     )
@@ -96,14 +97,17 @@ class DatasetConfig(SectionModel):
         ge=1,
         le=1024,
         description=(
-            "How many sequences of records are sampled side by side, at most: one for each 8 units "
-            "of the first block of the listing, and one for each 4 shards of the share. A "
-            "generation keeps its number. More keep more workers busy."
+            "Maximum number of record sequences that are sampled side by side. There is at most one "
+            "for each 8 units of the first block of the listing, and at most one for each 4 shards "
+            "of the share. A generation keeps its number. More sequences keep more workers busy."
         ),
     )
     pin: Boolean = Field(
         False,
-        description="Fetched first, leased only when it is whole, never evicted: for evaluation sets.",
+        description=(
+            "For evaluation sets: the dataset is fetched first, leased only when it is whole, and "
+            "never evicted."
+        ),
     )
     limit: PositiveSize | None = Field(
         None,
@@ -111,7 +115,8 @@ class DatasetConfig(SectionModel):
         examples=["100GiB"],
     )
     split: SplitConfig | None = Field(
-        None, description="Holds a part out, as a pinned dataset of its own: NAME-eval."
+        None,
+        description="Holds out a part of the source as a pinned dataset of its own: NAME-eval.",
     )
     partition: PartitionConfig | None = Field(
         None,
@@ -121,8 +126,8 @@ class DatasetConfig(SectionModel):
         1,
         ge=1,
         description=(
-            "A higher number prepares everything anew, for example after a change inside a "
-            "transform's function. The old shards are leased until `grow.first` of new ones is "
+            "A higher number prepares all records again, for example after a change inside a "
+            "transform's function. The old shards are leased until `grow.first` of new shards is "
             "cached."
         ),
     )
@@ -130,7 +135,7 @@ class DatasetConfig(SectionModel):
         None,
         description=(
             "How often the source is listed again. The next pass has new and rewritten objects. "
-            "Left out: once a start. Not for a pinned dataset."
+            "Default: once at each start. Not allowed for a pinned dataset."
         ),
         examples=["10m"],
     )
@@ -165,17 +170,13 @@ class DatasetConfig(SectionModel):
         return self
 
     @model_validator(mode="after")
-    def _features_have_a_use(self) -> DatasetConfig:
+    def _keys_agree(self) -> DatasetConfig:
         if self.source.features and not self.transform and self.source.format in ("files", "npy"):
             raise conflict(
                 ("source", "features"),
                 f"found features for format {self.source.format} without a transform, expected none: "
                 "every record has the same features",
             )
-        return self
-
-    @model_validator(mode="after")
-    def _keys_agree(self) -> DatasetConfig:
         if self.relist is not None and self.pin:
             raise conflict(
                 ("relist",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -50,6 +50,8 @@ def _section(annotation: Any) -> Section | None:
     origin = get_origin(annotation)
     if origin in (Union, types.UnionType):
         return next((s for a in get_args(annotation) if (s := _section(a)) is not None), None)
+    if origin is Annotated:
+        return _section(get_args(annotation)[0])
     if origin is dict:
         inner = _section(get_args(annotation)[1])
         return None if inner is None else Section(inner.model, named=True)

@@ -11,11 +11,12 @@ from pydantic_core import ErrorDetails
 
 from cachecd.config.document import Document, Place, Problem, raise_all, read_document
 from cachecd.config.keys import Loc, section_at
-from cachecd.config.models import Config, default_endpoint
+from cachecd.config.models import Config
 from cachecd.config.overrides import apply_overrides
 from cachecd.config.removed import removed
 from cachecd.errors import ConfigError, LimitTooSmallError
 from cachecd.quantities import shown
+from cachecd_client.sockets import default_endpoint
 
 # What pydantic's own errors expected, where its sentence would not follow "expected".
 _EXPECTED = {

@@ -1,18 +1,23 @@
 """The configuration, version 1, as frozen models.
 
-The meaning, the default and the bounds of each key are here and in dataset.py, and nowhere else: the JSON
-schema, `cachecd check` and docs/configuration.md follow from them. After loading, sizes are bytes,
-durations are seconds and rates are bytes per second. A model's JSON form (`model_dump(mode="json")`)
-validates back to an equal model.
+Each key has its type, default, meaning and checks where it is declared: here, or in the file of its
+section. The JSON schema, `cachecd check` and docs/configuration.md are made from them. After loading, sizes
+are bytes, durations are seconds and rates are bytes per second. A model's JSON form
+(`model_dump(mode="json")`) validates back to an equal model.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, field_serializer, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_serializer,
+    model_validator,
+)
 
 from cachecd.config.dataset import DatasetConfig
 from cachecd.config.section import SectionModel, conflict
@@ -25,18 +30,13 @@ from cachecd.config.values import (
     Rate,
     Size,
     SizeOrPercent,
-    SocketAddress,
+    Text,
 )
 from cachecd.quantities import approximate_size, format_size
+from cachecd_client.sockets import MAX_PATH, default_endpoint, path_length
 
 _MIN_SHARD: Final = 64 << 10
 _MAX_SHARD: Final = 4 << 30
-
-
-def default_endpoint(environ: Mapping[str, str] = os.environ) -> str:
-    """Returns the default socket of a daemon: the user's own, or the service's."""
-    runtime = environ.get("XDG_RUNTIME_DIR")
-    return f"ipc://{runtime}/cachecd/cachecd.sock" if runtime else "ipc:///run/cachecd/cachecd.sock"
 
 
 class CacheConfig(SectionModel):
@@ -73,9 +73,9 @@ class CacheConfig(SectionModel):
         gt=0,
         description=(
             "Bytes of shards that a trainer reads at random at a time, at most 16,384 shards. A "
-            "larger set is shuffled within a sliding window, because random access to more than "
-            "the memory holds is very slow. Set it if trainers on several machines must read in "
-            "the same order. Left out: half of the memory of the daemon's cgroup."
+            "larger set is shuffled within a sliding window, because random access to more data "
+            "than the memory holds is very slow. Set it if trainers on several machines must read "
+            "in the same order. Default: half of the memory of the daemon's cgroup."
         ),
         examples=["32GiB"],
     )
@@ -106,7 +106,8 @@ class SamplerConfig(SectionModel):
         ge=1,
         le=1024,
         description=(
-            "Processes. More help if the transform takes the time. Leave the trainer its cores."
+            "Number of worker processes. More workers help if the transform takes most of the time. "
+            "Leave the trainer enough cores."
         ),
     )
     connections: Integer = Field(
@@ -114,46 +115,47 @@ class SamplerConfig(SectionModel):
         ge=1,
         le=65536,
         description=(
-            "Requests in flight to the store, over all workers. More help with small objects and "
-            "distant stores."
+            "Requests in flight to the store, over all workers. More requests help with small "
+            "objects and distant stores."
         ),
     )
     bandwidth: Rate | None = Field(
         None,
-        description="Part of the link to use at most. Left out: all of it.",
+        description="Rate at which the workers fetch at most, all together. Default: no limit.",
         examples=["600MB/s"],
     )
     python: AbsolutePath | None = Field(
         None,
         description=(
-            "Interpreter of the workers, with the transform's module. Left out: the daemon's own."
+            "Interpreter of the workers. It must be able to import the transform's module. Default: "
+            "the daemon's interpreter."
         ),
         examples=["/home/me/project/.venv/bin/python"],
     )
     path: tuple[Directory, ...] = Field(
         (),
         description=(
-            "Folders of your modules that are not installed. Workers search them first, then the "
-            "daemon's working directory, PYTHONPATH and installed packages. A relative folder is "
-            "relative to the configuration file. Most of Python's own modules cannot be replaced."
+            "Folders with modules of yours that are not installed. Workers search them first, then "
+            "the daemon's working directory, PYTHONPATH and installed packages. A relative folder "
+            "is relative to the configuration file. Most of Python's own modules cannot be "
+            "replaced."
         ),
         examples=[["."]],
     )
     memory: PositiveSize | None = Field(
         None,
         description=(
-            "Memory that one worker may take. The daemon ends a worker that takes more, and the "
-            "unit in hand is tried once more. Mapped files, and processes that a transform starts, "
-            "do not count. Left out: half of the memory of the daemon's cgroup, divided among the "
-            "workers."
+            "Memory that one worker may use. The daemon ends a worker that uses more, and tries the "
+            "current unit once more. Mapped files do not count, nor do processes that a transform "
+            "starts. Default: half of the memory of the daemon's cgroup, divided among the workers."
         ),
         examples=["4GiB"],
     )
     unit_timeout: Duration = Field(
         600.0,
         description=(
-            "How long a transform may take for one record. The daemon ends a worker that is silent "
-            "for longer, and the unit in hand is tried once more. Imports may take two minutes, or "
+            "Time that a transform may take for one record. The daemon ends a worker that is silent "
+            "for longer, and tries the current unit once more. Imports may take two minutes, or "
             "this time if it is longer."
         ),
         examples=["2m"],
@@ -161,16 +163,16 @@ class SamplerConfig(SectionModel):
     egress_limit: PositiveSize | None = Field(
         None,
         description=(
-            "Bytes to fetch in all, over restarts. At the limit the daemon fetches nothing more, "
-            "and training goes on with what is cached."
+            "Bytes to fetch in total, also over restarts. At the limit the daemon fetches nothing "
+            "more, and training continues with the cached data."
         ),
         examples=["10TiB"],
     )
     idle: Duration | None = Field(
         None,
         description=(
-            "Fetch nothing if no job had a lease for so long; the next acquire resumes. Left out: "
-            "fetch whether or not a job trains."
+            "Pause fetching when no job has had a lease for this time; the next acquire resumes it. "
+            "Default: fetch whether or not a job trains."
         ),
         examples=["30m"],
     )
@@ -186,15 +188,28 @@ class SamplerConfig(SectionModel):
         return self
 
 
+def _socket_address(value: str) -> str:
+    path = value.removeprefix("ipc://")
+    if path == value or not path.startswith("/"):
+        raise ValueError(f"found {value!r}, expected ipc:// and an absolute path")
+    length = path_length(path)
+    if length > MAX_PATH:
+        raise ValueError(
+            f"found a socket path of {length} bytes ({path}), expected at most {MAX_PATH}: "
+            "choose a shorter directory"
+        )
+    return value
+
+
 class ServerConfig(SectionModel):
     """How trainers and people reach the daemon."""
 
-    endpoint: SocketAddress = Field(
-        default_factory=default_endpoint,
+    endpoint: Annotated[Text, AfterValidator(_socket_address)] = Field(
+        default_factory=lambda: default_endpoint(os.environ),
         validate_default=True,
         description=(
-            "Unix socket of the daemon: ipc:// and an absolute path of at most 107 bytes. Its "
-            "group can read everything that is cached. Left out: "
+            "Unix socket of the daemon: ipc:// and an absolute path of at most 107 bytes. Members "
+            "of the socket's group can read everything that is cached. Default: "
             "ipc://$XDG_RUNTIME_DIR/cachecd/cachecd.sock, or ipc:///run/cachecd/cachecd.sock "
             "without that variable."
         ),
@@ -213,8 +228,8 @@ class Config(SectionModel):
     datasets: dict[DatasetName, DatasetConfig] = Field(
         min_length=1,
         description=(
-            "At least one. A name has 1 to 64 letters, digits, dashes and underscores, and begins "
-            "with a letter or digit."
+            "At least one dataset. A name has 1 to 64 letters, digits, dashes and underscores, and "
+            "begins with a letter or digit."
         ),
     )
     sampler: SamplerConfig = Field(

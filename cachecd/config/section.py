@@ -1,11 +1,14 @@
-"""The base of every section of the configuration."""
+"""The base of every section of the configuration, and errors between its keys."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
+
+_FEATURE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 
 
 class SectionModel(BaseModel):
@@ -28,3 +31,13 @@ def conflict(
     `too_small`: `cache.limit` cannot hold the configuration."""
     kind = "limit_too_small" if too_small else "conflict"
     return PydanticCustomError(kind, "{message}", {"at": at, "message": message})
+
+
+def check_feature(at: tuple[str, ...], name: object, *own: str) -> None:
+    """Refuses a name that no feature may have, or that is one of `own`, which every record has."""
+    if not _FEATURE.fullmatch(str(name)) or name in own:
+        raise conflict(
+            at,
+            f"found a feature named {name!r}, expected letters, digits, _, - and ., and neither "
+            f"{' nor '.join(own)}: every record has these",
+        )

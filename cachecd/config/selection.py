@@ -19,27 +19,27 @@ class SplitConfig(SectionModel):
         lt=1,
         description=(
             "Part of the source that is held out as the pinned dataset NAME-eval, prepared in the "
-            "same way. A hash of each key decides, so the choice is the same on every machine and "
-            "in every run. A larger part contains every smaller one. Another part is another "
-            "generation of both datasets."
+            "same way. A hash of each key decides, so every machine and every run makes the same "
+            "choice. A larger part contains every smaller part. A change makes another generation "
+            "of both datasets."
         ),
         examples=[0.01],
     )
     by: Literal["key", "unit"] = Field(
         "key",
         description=(
-            "The input of the hash. key: the object's key, or the group in it. unit: the key and "
-            "the place in the object, which divides a large object: an array by runs of windows of "
-            "about 4 MiB (windows that overlap share rows across a border), a Parquet file by row "
+            "Input of the hash. key: the object's key, or the group in it. unit: the key and the "
+            "position in the object, which divides a large object: an array into runs of windows of "
+            "about 4 MiB (windows that overlap share rows across a border), a Parquet file into row "
             "groups."
         ),
     )
     group: Text | None = Field(
         None,
         description=(
-            "Regular expression, searched in each key. Objects with the same text in its only "
-            "group, or in the group named `group`, are on one side, such as all objects of a "
-            "patient. A key without a match is a group by itself."
+            "Regular expression that is searched in each key. Objects with the same text in its "
+            "only group, or in the group named `group`, are on the same side, for example all "
+            "objects of a patient. A key without a match is a group by itself."
         ),
         examples=["^(patient-[0-9]+)/"],
     )
@@ -64,15 +64,15 @@ class PartitionConfig(SectionModel):
     index: Integer = Field(
         ge=0,
         description=(
-            "Number of this node, from 0. A hash of each unit decides which node takes it: "
-            "together the nodes have all units, and none twice. Class numbers are those of the "
+            "Number of this node, from 0. A hash of each unit decides which node takes the unit: "
+            "together the nodes have all units, and no unit twice. Classes are numbered over the "
             "whole source."
         ),
         examples=[0],
     )
     count: Integer = Field(
         ge=1,
-        description="How many nodes there are. Another number is another generation.",
+        description="Number of nodes. A change makes another generation.",
         examples=[8],
     )
 

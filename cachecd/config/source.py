@@ -1,27 +1,148 @@
-"""The configuration of a source: its URL, its format, and which objects belong to it."""
+"""The section `source` of a dataset: every key with its type, default, meaning and checks.
+
+The section `source.array`, the windows of format npy, is in array.py.
+"""
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+import json
+import math
+import re
+from typing import Annotated, Any, Final, Literal, get_args
 
-from cachecd.config.address import Address
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    Strict,
+    WithJsonSchema,
+    model_validator,
+)
+
+from cachecd.config.address import EVERY_HOST, Address
 from cachecd.config.array import ArrayConfig
 from cachecd.config.keypattern import complaint
-from cachecd.config.manifest import LABELS, MANIFEST, TableUrl, check_manifest
-from cachecd.config.objects import JOIN, MATCH, SKIP, Join, Patterns, check_objects
-from cachecd.config.parquet import COLUMNS, EXAMPLE, Columns
-from cachecd.config.python import OPTIONS, READER, Options, Reader, check_reader
-from cachecd.config.section import SectionModel, conflict
-from cachecd.config.values import (
-    Boolean,
-    ClassName,
-    FeatureShape,
-    FeatureType,
-    Format,
-    StoreAddress,
-    Text,
-    UrlOrNone,
-)
+from cachecd.config.section import SectionModel, check_feature, conflict
+from cachecd.config.urls import SourceUrl, StoreUrl, TableUrl
+from cachecd.config.values import PYTHON_NAME, Boolean, Text, WrittenInt
+from cachecd.quantities import shown
+
+Format = Literal["files", "webdataset", "tfrecord", "parquet", "npy", "python"]
+AVAILABLE_FORMATS: Final = get_args(Format)
+
+# The keys that one format has, and the message for a source of another format.
+_KEYS_OF_FORMATS = {
+    "match": ("files", "match", "format files"),
+    "skip": ("files", "skip", "format files"),
+    "join": ("files", "join", "format files"),
+    "label": ("files", "a label", "none: its records carry their own features"),
+    "array": ("npy", "array", "it for npy alone"),
+    "columns": ("parquet", "columns", "none: only parquet has columns"),
+    "reader": ("python", "it", "it for python only"),
+    "options": ("python", "it", "it for python only"),
+}
+_OUTSIDE = re.compile(r"/|(.*/)?\.\.?(/|$)")
+
+
+def _listed(value: Any) -> Any:
+    if value == []:
+        raise ValueError("found none, expected a pattern such as '*.jpg', or a list of patterns")
+    return [value] if isinstance(value, str) else value
+
+
+def _joined(value: Any) -> Any:
+    if not isinstance(value, dict) or not value:
+        raise ValueError(
+            f"found {shown(value)}, expected names and patterns: {{image: images/*.png, mask: masks/*.png}}"
+        )
+    for name, pattern in value.items():
+        check_feature((name,), name, "key", "label")
+        if not isinstance(pattern, str) or pattern.count("*") != 1 or _OUTSIDE.match(pattern):
+            raise conflict(
+                (name,),
+                f"found {shown(pattern)}, expected a pattern below source.url with exactly one *, which "
+                "stands for the same text in each of them",
+            )
+    return value
+
+
+def _columns(names: tuple[str, ...]) -> tuple[str, ...]:
+    if not names:
+        raise ValueError(
+            "found no column, expected at least one; remove the key to read all columns"
+        )
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            raise ValueError(f"found {name!r} twice, expected each column once")
+    return names
+
+
+def _class(value: str) -> str:
+    if not PYTHON_NAME.fullmatch(value):
+        raise ValueError(
+            f"found {value!r}, expected module:Class, such as my_project.data:Readings"
+        )
+    return value
+
+
+def _plain(value: dict[str, Any]) -> dict[str, Any]:
+    """Accepts values that JSON can hold: the options go to other processes, and are part of the
+    generation's identity."""
+    for name, option in value.items():
+        try:
+            same = json.loads(json.dumps(option, allow_nan=False)) == option
+        except (TypeError, ValueError):
+            same = False
+        if not same:
+            raise ValueError(
+                f"found {name!r}: {option!r}, expected text, numbers, true, false, null, and lists and "
+                "mappings of them"
+            )
+    return value
+
+
+def _class_name(value: object) -> str:
+    match value:
+        case WrittenInt():
+            return value.text  # a folder called 007 is not the number 7
+        case int() if not isinstance(value, bool):
+            return str(value)
+        case str() if value and "\0" not in value:
+            return value
+    raise ValueError(f"found {shown(value)}, expected the name of a class: text or a whole number")
+
+
+def _shape(value: object) -> tuple[int | None, ...]:
+    extents = tuple(value) if isinstance(value, (list, tuple)) else (0,)
+    whole = all(type(extent) is int and extent > 0 for extent in extents)
+    if extents != (None,) and not (whole and math.prod(extents) < 2**40):
+        raise ValueError(
+            f"found {shown(value)}, expected [], whole numbers such as [4] or [2, 3], or [null] for a "
+            "list of any length"
+        )
+    return extents
+
+
+Patterns = Annotated[
+    tuple[Text, ...], BeforeValidator(_listed, json_schema_input_type=str | list[str])
+]
+Join = Annotated[dict[str, str], BeforeValidator(_joined)]
+ClassName = Annotated[
+    str,
+    PlainValidator(_class_name),
+    WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1}, {"type": "integer"}]}),
+]
+FeatureType = Literal[
+    "bytes", "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
+    "float16", "bfloat16", "float32", "float64",
+]  # fmt: skip
+_LENGTHS = {"type": "array", "items": {"type": "integer", "minimum": 1}}
+FeatureShape = Annotated[
+    tuple[int | None, ...],
+    BeforeValidator(_shape),
+    WithJsonSchema({"anyOf": [_LENGTHS, {"const": [None]}]}),
+]
 
 
 class LabelConfig(SectionModel):
@@ -30,8 +151,8 @@ class LabelConfig(SectionModel):
     pattern: Text | None = Field(
         None,
         description=(
-            "Regular expression, searched in each key. Its only group, or the group named `label`, "
-            "is the class's name."
+            "Regular expression that is searched in each key. The text of its only group, or of the "
+            "group named `label`, is the name of the class."
         ),
         examples=["^([^/]+)/"],
     )
@@ -39,19 +160,26 @@ class LabelConfig(SectionModel):
         None,
         json_schema_extra={"minItems": 1},
         description=(
-            "The names of all classes, in the order of their numbers, which are then the same on "
-            "every machine, and the source is sampled while it is listed. Objects of other classes "
-            "are skipped, each by name: the list is no filter. Left out: classes are numbered by "
-            "name (whole numbers by value) when the first listing ends, and nothing is sampled "
-            "before; a class that comes later gets the next number. A label keeps its number in "
-            "every generation. Another list is another generation."
+            "Names of all classes. The order gives each class its number, so the numbers are the same "
+            "on every machine, and sampling begins while the source is listed. An object of another "
+            "class is skipped, and reported by name; to choose objects, use `source.match`. Default: "
+            "when the first listing ends, classes are numbered by name (whole numbers by value), and "
+            "sampling begins only then. A class that appears later gets the next number. A class "
+            "keeps its number in every generation. A change of the list makes another generation."
         ),
         examples=[["cat", "dog"]],
     )
-    manifest: TableUrl | None = LABELS
+    manifest: TableUrl | None = Field(
+        None,
+        description=(
+            "In place of a pattern: URL of a table with the columns key (or url) and label, in a "
+            "format that `source.manifest` may have. A unit without a row is skipped."
+        ),
+        examples=["s3://bucket/lists/labels.csv"],
+    )
     column: Boolean = Field(
         False,
-        description="In place of a pattern: the labels are in the column `label` of `source.manifest`.",
+        description="In place of a pattern: the column `label` of `source.manifest` has the labels.",
     )
 
     @model_validator(mode="after")
@@ -82,17 +210,25 @@ class FeatureConfig(SectionModel):
     """One feature of the records as they are cached."""
 
     dtype: FeatureType = Field(
-        description="bytes, or the dtype of the numbers; int64 and float32 are lists of an Example.",
+        description=(
+            "bytes, or the dtype of the numbers. In a TFRecord, int64 and float32 are lists of an "
+            "Example; another dtype is one bytes value that holds a little-endian array."
+        ),
         examples=["float32"],
     )
     shape: FeatureShape = Field(
         (),
-        description="Shape in each record. [null]: a list of any length. Left out: a single value.",
+        description=(
+            "Shape of the feature in each record. [null] is a list of any length. Default: a single "
+            "value."
+        ),
         examples=[[4], [None]],
     )
     optional: Boolean = Field(
         False,
-        description="Records may lack it: a loader then needs default=, or leaves the feature out.",
+        description=(
+            "Records may lack the feature. A loader then needs `default=`, or omits the feature."
+        ),
     )
 
     @property
@@ -104,31 +240,33 @@ class FeatureConfig(SectionModel):
 class SourceConfig(SectionModel):
     """A remote store and the format of its objects."""
 
-    url: UrlOrNone = Field(
+    url: SourceUrl = Field(
         "",
         description=(
-            "The prefix of all objects, such as s3://bucket/train/: literal, as keys are. Not "
-            "required for format python. A password in the URL is refused."
+            "The prefix of all objects, such as s3://bucket/train/. cachecd takes the text literally, "
+            "without decoding it. Format python does not require it. A password in the URL is refused."
         ),
         examples=["s3://bucket/train/", "file:///data/train/"],
     )
     format: Format = Field(
         description=(
-            "What one object is. files: one record. webdataset: a tar file, one record a sample. "
-            "tfrecord: its records, verbatim. parquet: its rows are records. npy: windows of "
-            "arrays. python: what a class of yours says."
+            "Format of one object. files: the object is a record. webdataset: a tar file, in which each "
+            "sample is a record. tfrecord: its records, unchanged. parquet: each row is a record. npy: "
+            "each window of an array is a record. python: your class reads the records."
         )
     )
-    endpoint: StoreAddress | None = Field(
+    endpoint: StoreUrl | None = Field(
         None,
-        description="Address of an S3 service other than Amazon's. Left out: AWS_ENDPOINT_URL counts.",
+        description=(
+            "Address of an S3 service other than Amazon's. Default: the variable AWS_ENDPOINT_URL."
+        ),
         examples=["https://minio.example:9000"],
     )
     id: Text | None = Field(
         None,
         description=(
-            "Names the source in place of `url` and `endpoint`. If a bucket moves, set `id` to the "
-            "default, `source_id` in `cachecd status --json`: the cached shards stay in use."
+            "Name of the source in place of `url` and `endpoint`. If a bucket moves, set `id` to the "
+            "default, which `cachecd status --json` shows as `source_id`: the cached shards stay in use."
         ),
         examples=["s3://bucket/train/"],
     )
@@ -139,44 +277,123 @@ class SourceConfig(SectionModel):
     )
     anonymous: Boolean = Field(
         False,
-        description="Read without credentials and without looking for any: for public buckets.",
+        description="Read without credentials, and do not look for any: for public buckets.",
     )
     requester_pays: Boolean = Field(
         False,
         description="Pay for requests yourself (S3 Requester Pays).",
     )
-    match: Patterns | None = MATCH
-    skip: Patterns | None = SKIP
-    join: Join | None = JOIN
+    match: Patterns | None = Field(
+        None,
+        description=(
+            "For files: only objects that match one of these patterns are records. A pattern is "
+            "compared with the key below the URL; * stands for any text, also with slashes. Only the "
+            "folder that the patterns have in common is listed."
+        ),
+        examples=["train/*.jpg"],
+    )
+    skip: Patterns | None = Field(
+        None,
+        description="For files: objects that match one of these patterns are not records.",
+        examples=[["*/.thumbnails/*", "*.txt"]],
+    )
+    join: Join | None = Field(
+        None,
+        description=(
+            "For files: several objects make one record. Each feature has a pattern with exactly one *. "
+            "Objects belong together if * stands for the same text, which is the record's `key`. Only "
+            "the objects of the first pattern are listed. If another object is missing, the record is "
+            "skipped. Not allowed with `match`, `skip` or `manifest`."
+        ),
+        examples=[{"image": "images/*.png", "mask": "masks/*.png"}],
+    )
     label: LabelConfig | None = Field(
         None, description="For files: adds the feature `label` (int64) to every record."
     )
     array: ArrayConfig | None = Field(
         None, description="For npy: which windows of which arrays are the records."
     )
-    columns: Columns | None = Field(None, description=COLUMNS, examples=[EXAMPLE])
+    columns: Annotated[tuple[Text, ...], AfterValidator(_columns)] | None = Field(
+        None,
+        description=(
+            "For parquet: the columns to read. Only their bytes are fetched. Write a field of a struct "
+            "with dots; the name of a struct stands for all its fields. Default: all columns. A "
+            "change makes another generation."
+        ),
+        examples=[["image", "label", "meta.width"]],
+    )
     features: dict[str, FeatureConfig] = Field(
         {},
         description=(
-            "Features of the records as they are cached, after the transform. The first records "
-            "decide all others: a later record that does not fit is skipped. Not for npy and files "
-            "without a transform. Other features are another generation."
+            "Features of the records as they are cached, after the transform. The first records decide "
+            "all features that are not named here: a later record that does not fit is skipped. Not "
+            "allowed for npy, nor for files without a transform. A change makes another generation."
         ),
         examples=[{"caption": {"dtype": "bytes", "optional": True}}],
     )
-    manifest: TableUrl | None = MANIFEST
-    reader: Reader | None = READER
-    options: Options = OPTIONS
+    manifest: TableUrl | None = Field(
+        None,
+        description=(
+            "URL of a table that replaces the store's listing: *.csv, *.jsonl (both also with .gz), "
+            "*.parquet, or the manifest.json of an S3 Inventory. Required column: key (relative to "
+            "`url`) or url (absolute). Optional columns: offset and length (a part of the object), size, "
+            "etag and label."
+        ),
+        examples=["s3://bucket/lists/train.csv"],
+    )
+    reader: Annotated[Text, AfterValidator(_class)] | None = Field(
+        None,
+        description=(
+            "For python: your class. The workers import it, make an object of it with `options`, and "
+            "read the units that the object names."
+        ),
+        examples=["my_project.data:Recordings"],
+    )
+    options: Annotated[dict[Annotated[str, Strict()], Any], AfterValidator(_plain)] = Field(
+        {},
+        description=(
+            "For python: the keyword arguments of the class. Like `reader`, they are part of the "
+            "generation's name."
+        ),
+        examples=[{"rate": 16000}],
+    )
 
     @model_validator(mode="after")
-    def _names_a_place(self) -> SourceConfig:
-        check_reader(self.format, self.reader, self.options)
+    def _format_has_its_keys(self) -> SourceConfig:
+        for name, (format, found, expected) in _KEYS_OF_FORMATS.items():
+            if self.format != format and getattr(self, name):
+                raise conflict(
+                    (name,), f"found {found} for format {self.format}, expected {expected}"
+                )
+        if self.format == "python" and self.reader is None:
+            raise conflict((), "found format python without reader, expected reader: module:Class")
+        if self.format == "npy" and self.array is None:
+            raise conflict((), "found no array, expected array: {window: ...} for format npy")
+        return self
+
+    @model_validator(mode="after")
+    def _names_its_objects(self) -> SourceConfig:
         if not self.url and self.format != "python":
             raise conflict(("url",), "missing: The prefix under which all objects lie")
-        check_manifest(self.url, self.manifest)
-        check_objects(
-            self.format, match=self.match, skip=self.skip, manifest=self.manifest, join=self.join
-        )
+        if not self.url and self.manifest is not None:
+            raise conflict(
+                ("manifest",), "found manifest without url, expected url: keys are relative to it"
+            )
+        if self.url in EVERY_HOST and self.manifest is None:
+            raise conflict(
+                ("url",),
+                f"found {self.url!r} without manifest, expected a name after {self.url}, or manifest: a "
+                "table of URLs",
+            )
+        given = [name for name in ("match", "skip", "manifest") if getattr(self, name)]
+        if self.join and given:
+            raise conflict(
+                ("join",),
+                f"found join beside {given[0]}, expected one of them: the first pattern of join selects "
+                "the records",
+            )
+        if self.label is not None and self.label.column and self.manifest is None:
+            raise conflict(("label", "column"), "found true without source.manifest, expected one")
         return self
 
     @model_validator(mode="after")
@@ -189,37 +406,6 @@ class SourceConfig(SectionModel):
             raise conflict(
                 ("requester_pays",),
                 "found true with anonymous: true, expected one of them: nobody can be billed",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _label_has_a_use(self) -> SourceConfig:
-        if self.label is not None and self.format != "files":
-            raise conflict(
-                ("label",),
-                f"found a label for format {self.format}, expected none: its records carry their "
-                "own features",
-            )
-        if self.label is not None and self.label.column and self.manifest is None:
-            raise conflict(("label", "column"), "found true without source.manifest, expected one")
-        return self
-
-    @model_validator(mode="after")
-    def _arrays_have_windows(self) -> SourceConfig:
-        if self.format == "npy" and self.array is None:
-            raise conflict((), "found no array, expected array: {window: ...} for format npy")
-        if self.format != "npy" and self.array is not None:
-            raise conflict(
-                ("array",), f"found array for format {self.format}, expected it for npy alone"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _columns_have_a_use(self) -> SourceConfig:
-        if self.columns is not None and self.format != "parquet":
-            raise conflict(
-                ("columns",),
-                f"found columns for format {self.format}, expected none: only parquet has columns",
             )
         return self
 
@@ -237,6 +423,11 @@ class SourceConfig(SectionModel):
     def listed_pattern(self) -> str:
         """The pattern of the objects that are listed for `join`; "" without `join`."""
         return next(iter(self.join.values())) if self.join else ""
+
+    @property
+    def lists_objects(self) -> bool:
+        """Whether each object that is listed is a unit."""
+        return self.format in ("files", "tfrecord", "webdataset")
 
     @property
     def is_seekable(self) -> bool:

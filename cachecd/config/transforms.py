@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, GetJsonSchemaHandler, model_validator
@@ -11,9 +10,8 @@ from pydantic_core import CoreSchema
 
 from cachecd.config.removed import removed_step
 from cachecd.config.steps import STEPS, checked
+from cachecd.config.values import PYTHON_NAME
 from cachecd.quantities import shown
-
-_FUNCTION = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 class TransformStep(BaseModel):
@@ -84,7 +82,7 @@ def _argument(name: str, argument: Any) -> Any:
         return checked(name, argument)
     if gone := removed_step(name):
         raise ValueError(f"{name}: {gone}")
-    if not _FUNCTION.fullmatch(name):
+    if not PYTHON_NAME.fullmatch(name):
         raise ValueError(f"found {name!r}, expected {', '.join(STEPS)} or module:function")
     if argument is not None:
         raise ValueError(

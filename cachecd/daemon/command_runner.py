@@ -15,9 +15,10 @@ from typing import Any, get_args
 
 import structlog
 
+from cachecd.daemon.background import Background
 from cachecd.daemon.disk_work import DiskWork, Search, Write
-from cachecd.daemon.feeding import Feeding
 from cachecd.daemon.refetch import Refetch
+from cachecd.daemon.worker_streams import WorkerStreams
 from cachecd.errors import DiskError
 from cachecd.executors import Executor
 from cachecd.policy import commands as do
@@ -33,8 +34,8 @@ ToClient = do.ReplyGranted | do.ReplyDone | do.ReplyWaiting | do.ReplyRefused
 
 
 class CommandRunner:
-    """`deliver` gets every event, on the event loop. `reply` answers requests. `fetched` counts bytes of a
-    dataset."""
+    """`deliver` gets every event, on the event loop. `reply` gets the replies to requests. `fetched` counts
+    bytes of a dataset. `background` holds all tasks."""
 
     def __init__(
         self,
@@ -50,8 +51,11 @@ class CommandRunner:
         self._writes = ThreadPoolExecutor(1, thread_name_prefix="disk")
         self._searches = ThreadPoolExecutor(1, thread_name_prefix="search")
         self._closing = False
-        self.feeding = Feeding(executor, work, self.record, self._described, fetched)
-        self._refetch = Refetch(work, self.feeding, self.record)
+        self.background = Background()
+        self.streams = WorkerStreams(
+            *(executor, work, self.background, self.record, self._described, fetched)
+        )
+        self._refetch = Refetch(work, self.streams, self.background, self.record)
 
     def carry_out(self, commands: Iterable[do.Command]) -> None:
         """Begins every command, in order. Never blocks."""
@@ -61,11 +65,11 @@ class CommandRunner:
     def _carry_out(self, command: do.Command) -> None:
         match command:
             case do.OpenStream():
-                self.feeding.open(command)
+                self.streams.open(command)
             case do.SetUntil() | do.GrantShard():
-                self.feeding.send(command)
+                self.streams.send(command)
             case do.CloseStream():
-                self.feeding.close(command)
+                self.streams.close(command)
             case do.RemakeShard(local=False) | do.FindMissing() | do.MakeSupplement():
                 self._refetch.carry_out(command)
             case _ if isinstance(command, _WRITES):
@@ -87,8 +91,8 @@ class CommandRunner:
         """Ends the writes that were begun, and stops long work. Nothing is delivered afterwards."""
         self._closing = True
         self._work.stops.set()
-        await self._refetch.finish()
-        await self.feeding.finish()
+        await self.background.close()
+        self.streams.finish()
         self._searches.shutdown(wait=False, cancel_futures=True)
         ending = asyncio.ensure_future(asyncio.to_thread(self._writes.shutdown))
         _, late = await asyncio.wait({ending}, timeout=_LAST_WRITES)
@@ -113,12 +117,6 @@ class CommandRunner:
         if self._closing:
             return
         for event in events:
-            match event:
-                case ev.Published(stream, number):
-                    self.feeding.published(stream, number)
-                case ev.Done(do.WriteShape(generation, shape)):
-                    if fed := self.feeding.generations.get(generation):
-                        fed.shape = shape
             try:
                 self._deliver(event)
             except Exception as error:  # the events behind it count all the same

@@ -13,16 +13,16 @@ from typing import Any
 
 import structlog
 
-from cachecd.daemon.held_records import gaps
-from cachecd.daemon.manifest import encode_manifest
+from cachecd.daemon.cached_records import gaps
 from cachecd.disk import filesystem, leases, publish
 from cachecd.disk.durable import Skips, State, write_figures, write_state
 from cachecd.disk.excluded import ExcludedFile, Exclusion
-from cachecd.disk.identity import read_generation, write_generation
+from cachecd.disk.generation_file import read_generation, write_generation
+from cachecd.disk.inventory import find_holders
 from cachecd.disk.layout import GenerationLayout, Layout
 from cachecd.disk.sidecar import (
     LOST,
-    Head,
+    SidecarHead,
     as_stored,
     excluded_records,
     holds,
@@ -32,7 +32,6 @@ from cachecd.disk.sidecar import (
     read_whole,
     sample_at,
 )
-from cachecd.disk.start import find_holders
 from cachecd.errors import DamagedError, DiskError, LostError, NameTakenError
 from cachecd.model import Cursor, ShardFacts, Skipped, SkippedRecords, StreamId, encoded
 from cachecd.policy import commands as do
@@ -41,6 +40,7 @@ from cachecd.policy.values import GenerationId, Lease
 from cachecd_client import resources
 from cachecd_client._core import scan
 from cachecd_client.errors import CorruptError
+from cachecd_client.protocol import MANIFEST_VERSION, Manifest, encode_manifest
 
 Write = (
     do.WriteShape | do.ReadCursor | do.PublishShard | do.WriteJudgement | do.KeepFigures
@@ -99,8 +99,8 @@ class DiskWork:
 
     def _write(self, command: Write) -> list[ev.Event]:
         match command:
-            case do.PublishShard(stream, number):
-                return [self._publish(stream, number)]
+            case do.PublishShard():
+                return [self._publish(*command)]
             case do.ReadCursor(generation, number, version):
                 try:
                     head = read_head(self.of(generation).sidecar(number, version))
@@ -140,14 +140,14 @@ class DiskWork:
                 leases.write_manifest(self.layout, lease.id, self.manifest(lease))
             case do.MarkLease():
                 leases.mark(self.layout, *command)
-        return [ev.Done(command)]
+        return [ev.CommandDone(command)]
 
     def manifest(self, lease: Lease) -> bytes:
         """Returns the text of a lease's manifest."""
         schema = self.schemas.get(GenerationId(lease.dataset, lease.generation))
         shards = sum(last - first + 1 for _, first, last in lease.intervals)
         window = resources.window_of(lease.num_bytes, shards, self.window)
-        return encode_manifest(lease, schema, window)
+        return encode_manifest(manifest_of(lease, schema, window))
 
     def write_counts(self) -> None:
         """Writes the counts of skipped units where they changed. DiskError."""
@@ -192,11 +192,11 @@ class DiskWork:
             except DiskError as error:
                 _log.warning("shard not removed", stream=str(stream), number=number, why=str(error))
 
-    def _publish(self, stream: StreamId, number: int) -> ev.Event:
+    def _publish(self, stream: StreamId, number: int, is_empty: bool) -> ev.Event:
         layout, generation = self.of(generation_of(stream)), generation_of(stream)
         if self._holds_excluded(generation, number):
             return ev.PublishRefused(stream, number)
-        allocated = publish.publish(layout, number)
+        allocated = publish.publish(layout, number, is_empty=is_empty)
         self._count(generation, self._skipped.pop((stream, number), ()))
         with contextlib.suppress(DiskError):  # the next minute repeats it
             self.write_counts()
@@ -226,7 +226,7 @@ class DiskWork:
         layout = self.of(generation)
         try:
             head = read_head(layout.temporary_sidecar(number, version))
-            allocated = publish.publish(layout, number, version)
+            allocated = publish.publish(layout, number, version, is_empty=not head.records)
         except DiskError as error:
             halves = not isinstance(error, NameTakenError)
             publish.discard(layout, number, version, halves=halves)  # its room is given back
@@ -289,7 +289,7 @@ class DiskWork:
             holders += [(generation, *shard) for shard in shards]
         return ev.HoldersFound(name, tuple(holders))
 
-    def held_keys(self, datasets: Collection[str], keys: Collection[str]) -> set[str]:
+    def cached_keys(self, datasets: Collection[str], keys: Collection[str]) -> set[str]:
         """Returns which of these keys have records in shards, or may have: a sidecar is lost. DiskError."""
         wanted, held = {encoded(key): key for key in keys}, set[str]()
         for layout in map(self.of, self._generations(datasets)):
@@ -301,7 +301,7 @@ class DiskWork:
                 held |= {wanted[key] for _, key, *_ in table if key in wanted}
         return held
 
-    def held_samples(
+    def cached_samples(
         self, datasets: Collection[str], key: str, is_renamed: bool
     ) -> tuple[set[str], bool]:
         """Returns the samples of an object that shards have, and whether it has no others: shards cover all
@@ -352,11 +352,26 @@ def _failures(command: Search, error: DiskError) -> list[ev.Event]:
     return lost or [ev.DiskRefused(command, str(error))]
 
 
+def manifest_of(lease: Lease, schema: dict[str, Any] | None, window: int | None = None) -> Manifest:
+    """Returns a lease as its manifest. `window`: the shuffle window in bytes; None: the whole set."""
+    fields: dict[str, Any] = lease._asdict()
+    fields["lease"] = fields.pop("id")
+    return Manifest(MANIFEST_VERSION, **fields, window=window, schema=schema or {})
+
+
+def lease_of(manifest: Manifest) -> Lease:
+    """Returns the lease of a manifest."""
+    fields = {name: getattr(manifest, name) for name in Lease._fields if name != "id"}
+    for name in ("intervals", "versions"):
+        fields[name] = tuple(map(tuple, fields[name]))
+    return Lease(manifest.lease, **fields)
+
+
 def generation_of(stream: StreamId) -> GenerationId:
     """The generation of a stream."""
     return GenerationId(stream.dataset, stream.generation)
 
 
-def _facts(head: Head, allocated: int, version: int) -> ShardFacts:
+def _facts(head: SidecarHead, allocated: int, version: int) -> ShardFacts:
     counts = head.records, head.data_bytes, head.ended, head.digest
     return ShardFacts(allocated, *counts, version, head.passed)

@@ -9,11 +9,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import structlog
 
 from cachecd.config import DatasetConfig
+from cachecd.daemon.status import ListingStatus
 from cachecd.disk.durable import read_json, write_json
 from cachecd.errors import (
     ConfigError,
@@ -25,15 +26,16 @@ from cachecd.errors import (
 )
 from cachecd.listing.classes import ClassNames
 from cachecd.listing.pages import Page, units_of
-from cachecd.listing.selection import selection_of
-from cachecd.listing.source_pages import Lister, SourcePages
+from cachecd.listing.source_pages import SourcePages
 from cachecd.listing.table import Table
 from cachecd.listing.table_update import Changes, Listing, UnusableListingError
 from cachecd.model import Excluded, ObjectInfo, Place, Shape, Unit
 from cachecd.policy import events as ev
 from cachecd.policy.values import GenerationId
-from cachecd.sampler.sources.files import label_of
+from cachecd.sampler.formats.files import label_of
 from cachecd.stores.backend import LeftOut
+from cachecd.units.selection import selection_of
+from cachecd.units.source_units import Lister
 
 _LONGEST_PAUSE = 60.0  # a source that is back is found within a minute
 # After so many failures in a row, some ten seconds, streams no longer wait for the first listing.
@@ -46,13 +48,13 @@ Result = TypeVar("Result")
 
 
 class GenerationListing:
-    """The table of one generation. `waits`: the first listing is running, so streams wait at the end of the
-    listed units. `classes`: the names of all classes, by number."""
+    """The table of one generation. `is_first`: the first listing is running, so streams wait at the end of
+    the listed units. `classes`: the names of all classes, by number."""
 
     def __init__(self, table: Table, thread: ThreadPoolExecutor) -> None:
         """`thread` made the table."""
         self.table, self.thread = table, thread
-        self.waits = table.completed == 0
+        self.is_first = table.completed == 0
         self.classes: tuple[str, ...] = ()
 
     @staticmethod
@@ -71,7 +73,7 @@ class GenerationListing:
     def listed(self, name: GenerationId, reason: str = "", doubted: bool = False) -> ev.Listed:
         """The state of the listing, for the policy."""
         ends, size = self.table.ends, self.table.num_bytes
-        counts = ends, len(self.table), size, self.waits, self.table.completed
+        counts = ends, len(self.table), size, self.is_first, self.table.completed
         return ev.Listed(name, *counts, reason, doubted)
 
     async def page(self, shape: Shape, stream: int, place: Place, excluded: Excluded) -> Page:
@@ -166,11 +168,11 @@ class ListingKeeper:
         self.deliver(self.listing.listed(self.name, self.reason, self.doubted))
         self.changed()
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> ListingStatus:
         """Returns the figures for the status document."""
         ago = round(time.monotonic() - self.ended, 1) if self.ended else None
-        left_out = {"left_out": str(self.left_out), "warning": self.left_out.warning}
-        return {"objects": self.objects, "ended_ago_s": ago, "failed": self.reason, **left_out}
+        left_out = str(self.left_out), self.left_out.warning
+        return ListingStatus(self.objects, ago, self.reason, *left_out)
 
     async def load_classes(self) -> None:
         """Reads the class numbers that are known. DiskError, DamagedError."""
@@ -203,7 +205,7 @@ class ListingKeeper:
                     failures = failures + 1 if len(self.listing.table) == length else 1
                     await asyncio.sleep(self._failed(error, failures, longest))
                 else:
-                    self.reason, self.doubted, self.listing.waits = "", False, False
+                    self.reason, self.doubted, self.listing.is_first = "", False, False
                     self.report()
                     return changes
         finally:
@@ -215,11 +217,11 @@ class ListingKeeper:
         table, thread = self.listing.table, self.listing.thread
         return Listing(table, thread, self._reserve, self.page_bytes, judges, self.report)
 
-    async def _reserve(self, size: int, grown: int, waits: bool) -> bool:
+    async def _reserve(self, size: int, grown: int, must_fit: bool) -> bool:
         """Reserves room for a page, as of Listing."""
         began, is_waiting = time.monotonic(), False
-        while not self.reserve(size, grown, waits):
-            if not waits:
+        while not self.reserve(size, grown, must_fit):
+            if not must_fit:
                 return False
             if not is_waiting and time.monotonic() - began > _ROOM_PATIENCE:
                 is_waiting = True
@@ -254,7 +256,7 @@ class ListingKeeper:
             )
         elif not self.config.source.awaits_classes:
             hopeless = isinstance(error, ConfigError) or failures >= _PATIENCE
-            self.listing.waits = self.listing.waits and not hopeless
+            self.listing.is_first = self.listing.is_first and not hopeless
         _log.warning(
             "source not listed",
             dataset=self.name.dataset,

@@ -3,37 +3,46 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
 
 import structlog
 
 from cachecd.config import Config
+from cachecd.config.identity import classes_rule
 from cachecd.daemon.command_runner import CommandRunner, ToClient
 from cachecd.daemon.directory_check import DirectoryCheck
 from cachecd.daemon.failures import Failures
-from cachecd.daemon.feeding import FedGeneration
-from cachecd.daemon.identities import classes_rule
 from cachecd.daemon.listings import ListingKeeper
 from cachecd.daemon.rules import configured, resolve
 from cachecd.daemon.start import Start, known_sizes, measure, start, weigh_foreign
-from cachecd.daemon.status import document, epoch_of, ingest_stops, rotation_waits, stale_values
+from cachecd.daemon.status import (
+    DaemonStatus,
+    SeenDataset,
+    SkippedStatus,
+    Status,
+    epoch_of,
+    ingest_stops,
+    skipped_status,
+    stale_values,
+    status_of,
+)
+from cachecd.daemon.story import Story
+from cachecd.daemon.worker_streams import FedGeneration
 from cachecd.disk import leases
 from cachecd.disk.durable import read_egress, write_egress
 from cachecd.disk.layout import Layout
 from cachecd.disk.snapshot import write_snapshot
 from cachecd.errors import DiskError, LimitTooSmallError
-from cachecd.executors import Executor
-from cachecd.listing.source_pages import Lister
+from cachecd.executors import Executor, ExecutorStatus
+from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.policy import Policy
-from cachecd.policy.shard_table import LIVE
 from cachecd.policy.values import GenerationId
 from cachecd.quantities import approximate_size
+from cachecd.units.source_units import Lister
 
 _TICK, _PROBE, _MEASURE = 0.5, 0.5, 1.0  # seconds; a lease ends within one
 _RATED = 10  # measurements: the rate of fetching is over the last ten seconds
@@ -42,12 +51,14 @@ _LEAST_PAGE = 256 << 10  # bytes: below a limit of 25 MiB, 1 % would be a transa
 _PAUSE = 1.0  # after a failure
 _PATIENCE = 60.0  # until the log says why nothing rotates
 
+Request = ev.AcquireAsked | ev.RankHolds | ev.DamageReported | ev.ExcludeAsked
+
 _log = structlog.get_logger("cachecd.daemon")
 
 
 class CacheLoop:
-    """`lister` lists the sources; `reply` answers requests. All methods belong to the event
-    loop's thread. The executor's reports go to `feeding.heard`, on the event loop.
+    """`lister` lists the sources. All methods belong to the event loop's thread. `open` starts the
+    executor; the caller closes it.
 
     `offline`: nothing is listed or fetched. `progress`: as of `start`.
     """
@@ -58,7 +69,6 @@ class CacheLoop:
         limit: int,
         executor: Executor,
         lister: Lister,
-        reply: Callable[[ToClient], None],
         *,
         offline: bool = False,
         progress: Callable[[str], None] = lambda text: None,
@@ -68,15 +78,17 @@ class CacheLoop:
         self.config, self._offline = config, offline
         self._limit = limit
         self._executor, self._lister = executor, lister
-        self._answer, self._progress = reply, progress
+        self._progress = progress
+        self._due: dict[str, Callable[[ToClient], None]] = {}  # by request
         # Seconds since 1970: the policy keeps times over restarts. Setting the clock has no effect then.
         self._zero = time.time() - time.monotonic()
         self._failing, self._stopped = Failures(), Failures()
+        self.story = Story()
         self._keepers: dict[str, ListingKeeper] = {}
         self._described: set[str] = set()
         self._arrived = Counter[str]()  # bytes fetched for each dataset since the start
         self._earlier = deque([(time.monotonic(), self._arrived.copy())], _RATED)
-        self._tasks: list[asyncio.Task[Any]] = []
+        self._probed: dict[str, leases.Probe] = {}  # by lease, when it was last looked at
         self._fetched = self._corrupt = 0
 
     async def open(self) -> None:
@@ -96,9 +108,10 @@ class CacheLoop:
         started.work.check = self._directory_check.check
         self._fetched = started.fetched or 0
         self.runner = CommandRunner(
-            started.work, self._executor, self.feed, self._answer, self._count
+            started.work, self._executor, self.feed, self._reply, self._count
         )
-        self.feeding = self.runner.feeding
+        self.streams = self.runner.streams
+        await self._executor.start(self.streams.heard)
         self._keepers = {name: self._configured(name) for name in started.configured}
         for keeper in self._keepers.values():
             try:
@@ -111,8 +124,8 @@ class CacheLoop:
                 event = event._replace(reason=unread.reason, doubted=unread.doubted)
             self.feed(event)
         started.events.clear()  # they hold the facts of all shards
-        for name, values in self._stale_values().items():
-            for value in values:
+        for name in started.configured:
+            for value in self._stale_values(name):
                 _log.warning("from the next generation on", dataset=name, value=value)
         self._compare_limit()
         keepers = {} if self._offline else self._keepers
@@ -125,7 +138,8 @@ class CacheLoop:
             self._every(_SNAPSHOT, self._write_snapshots),
             self._every(_SNAPSHOT, self._weigh_foreign),
         ]
-        self._tasks = [asyncio.ensure_future(each) for each in work]
+        for each in work:
+            self.runner.background.start(each)
 
     def configure(self, config: Config, limit: int) -> None:
         """Applies the values that may change while the daemon runs: limits, growth, rotation, the
@@ -139,23 +153,45 @@ class CacheLoop:
         self.feed(configured(config, limit, started.names, started.boot, self._offline))
         self._compare_limit()
 
+    def ask(
+        self, event: Request, answer: Callable[[ToClient], None], *, after_writes: bool = False
+    ) -> None:
+        """Reports a request to the policy; with `after_writes`, after the results of all writes that were
+        begun. `answer` gets its reply, at once or later."""
+        self._due[event.request] = answer
+        if after_writes:
+            self.runner.record(lambda: [event])
+        else:
+            self.feed(event)
+
+    def _reply(self, command: ToClient) -> None:
+        if (answer := self._due.pop(command.request, None)) is not None:
+            answer(command)
+
     def feed(self, event: ev.Event) -> None:
         """Reports an event to the policy, and begins to carry out the resulting commands."""
         match event:
-            case ev.ShardVerified(name) | ev.ShardLost(name) if self._is_damage(event):
+            case ev.Published(stream, number):
+                self.streams.published(stream, number)
+            case ev.CommandDone(do.WriteShape(generation, shape)):
+                if fed := self.streams.generations.get(generation):
+                    fed.shape = shape
+            case ev.ShardVerified(name) | ev.ShardLost(name) if self.policy.shows_damage(event):
                 self._corrupt += 1
                 lost = isinstance(event, ev.ShardLost)
                 what = "its sidecar is damaged: retired" if lost else "quarantined"
                 shard = f"{name.dataset}/{name.name}/{event.number}"
                 _log.error(f"shard is damaged: {what}", shard=shard)
-            case ev.Failed(stream, "worker", reason, None, False):
+            case ev.StreamFailed(stream, "worker", reason, None, False):
                 why = f"{reason}. Check sampler.python, and run `cachecd sample CONFIG`"
                 self._stopped.note(_workers(stream.dataset), why)
-            case ev.Sealed(stream):
+            case ev.ShardSealed(stream):
                 self._stopped.note(_workers(stream.dataset), "")
-        self.runner.carry_out(self.policy.handle(event, self._now()))
+        commands = self.policy.handle(event, self._now())
+        self.story.note(event, commands)
+        self.runner.carry_out(commands)
         self._complain()
-        if isinstance(event, ev.Sealed):
+        if isinstance(event, ev.ShardSealed):
             self.runner.record(self._counts)
 
     async def drain(self, grace: float) -> None:
@@ -170,9 +206,7 @@ class CacheLoop:
     async def close(self) -> None:
         """Ends all work. Disk work that was begun is finished first."""
         self.feed(ev.Draining())
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.runner.background.close()
         await self._write_counts()
         await self._write_snapshots()
         await self.runner.finish()
@@ -189,24 +223,14 @@ class CacheLoop:
             return True
         try:
             self._directory_check.check()
-            if leases.is_held(self.layout, lease):
+            found = leases.probe(self.layout, lease)
+            if found is not None and found.is_held:
                 return True
         except DiskError as error:
             self._failing.note("probing leases", str(error))
             return True
         self.feed(ev.LeaseUnheld(lease))
         return False
-
-    def _is_damage(self, event: ev.ShardVerified | ev.ShardLost) -> bool:
-        """Whether an event shows damage for the first time: several readers report the same shard."""
-        known = self.policy.room.by_id.get(event.generation)
-        if known is None or known.table.status(event.number) not in LIVE:
-            return False
-        return isinstance(event, ev.ShardLost) or not (event.sound or event.number in known.repairs)
-
-    def after_writes(self, event: ev.Event) -> None:
-        """Reports an event after the results of all writes that were begun."""
-        self.runner.record(lambda: [event])
 
     def rate(self, dataset: str) -> float:
         """Returns the present rate of fetching for a dataset, in bytes per second."""
@@ -227,37 +251,36 @@ class CacheLoop:
         """Returns why nothing is fetched for a dataset, or for any dataset, or ""."""
         return self.policy.disk.why or ingest_stops(self.policy) or self.why_stopped(name)
 
-    def status(self) -> dict[str, Any]:
-        """The status document of the cache."""
-        text = document(self.policy, self._started.work.states, self.config, self._now())
-        text["cache"]["dir"] = str(self.layout.root)
-        text["cache"] |= {"corrupt_shards": self._corrupt, "fetched_bytes": self._fetched}
-        text["complaints"] = self._failing.reasons
-        stale = self._stale_values()
-        for name, dataset in text["datasets"].items():
-            dataset["bytes_per_second"] = round(self.rate(name))
-            workers, source = _workers(name), _source(name)
-            dataset["stopped"] = self.why_stopped(name)
-            since = max(self._stopped.seconds(workers), self._stopped.seconds(source))
-            dataset["stopped_for_s"] = round(since, 1)
-            dataset["rewritten_units"] = self._keepers[name].rewritten
-            dataset["listing"] = self._keepers[name].status()
-            dataset["from_next_generation"] = stale[name]
-        for lease in text["leases"]:
-            with contextlib.suppress(DiskError, OSError):
-                granted = self.layout.manifest(lease["lease"]).stat().st_mtime
-                lease["age_s"] = round(max(0.0, time.time() - granted), 1)
-                lease["held"] = leases.is_held(self.layout, lease["lease"])
-        return text
+    def skipped(self, name: str) -> SkippedStatus:
+        """Returns what is skipped of a dataset, and why."""
+        return skipped_status(
+            self._started.work.states.get(self.policy.datasets[name].generation.id)
+        )
 
-    def _stale_values(self) -> dict[str, list[str]]:
-        started, config = self._started, self.config
-        return {
-            name: stale_values(
-                config.datasets[name], config.cache.shard_size, started.generations[each]
-            )
-            for name, each in started.configured.items()
-        }
+    def status(self, sampler: ExecutorStatus, daemon: DaemonStatus) -> Status:
+        """Returns every figure for people and programs."""
+        seen = {name: self._seen(name) for name in self.policy.datasets}
+        cache = str(self.layout.root), self._corrupt, self._fetched
+        return status_of(
+            *(self.policy, self._started.work.states, self._now(), cache, seen),
+            *(self._probed, self._failing.reasons, sampler, daemon),
+        )
+
+    def _seen(self, name: str) -> SeenDataset:
+        keeper, subjects = self._keepers[name], (_workers(name), _source(name))
+        return SeenDataset(
+            source_id=self.config.datasets[name].source.identity,
+            bytes_per_second=round(self.rate(name)),
+            stopped=self.why_stopped(name),
+            stopped_for_s=round(max(map(self._stopped.seconds, subjects)), 1),
+            rewritten_units=keeper.rewritten,
+            listing=keeper.status(),
+            from_next_generation=self._stale_values(name),
+        )
+
+    def _stale_values(self, name: str) -> list[str]:
+        known = self._started.generations[self._started.configured[name]]
+        return stale_values(self.config.datasets[name], self.config.cache.shard_size, known)
 
     # --- wiring
 
@@ -267,7 +290,7 @@ class CacheLoop:
         generation, listing = started.configured[name], started.listings[name]
         layout = started.layout.generation(*generation)
         shape = started.generations[generation].shape
-        self.feeding.generations[generation] = FedGeneration(
+        self.streams.generations[generation] = FedGeneration(
             generation, layout, listing, started.work.schemas.get(generation), shape
         )
         dataset = self.config.datasets[name]
@@ -277,13 +300,13 @@ class CacheLoop:
             partial(self._reserve, generation),
             lambda: max(self.policy.room.limit // 100, _LEAST_PAGE),
             self.feed,
-            lambda: self.feeding.wake(generation),
+            lambda: self.streams.wake(generation),
         )
 
-    def _reserve(self, generation: GenerationId, size: int, grown: int, waits: bool) -> bool:
+    def _reserve(self, generation: GenerationId, size: int, grown: int, must_fit: bool) -> bool:
         """Reserves room under the limit for a page of a listing."""
-        is_reserved = self.policy.reserve(generation, size, grown, waits)
-        if not is_reserved and waits:
+        is_reserved = self.policy.reserve(generation, size, grown, must_fit)
+        if not is_reserved and must_fit:
             self.feed(ev.Tick())  # shards make room
         return is_reserved
 
@@ -342,18 +365,20 @@ class CacheLoop:
         """Reports each lease on whose manifest no process holds a lock."""
         written = [name for name, state in self.policy.leases.by_id.items() if state.written]
 
-        def look() -> list[str]:
+        def look() -> dict[str, leases.Probe | None]:
             self._directory_check.check()
-            return [name for name in written if not leases.is_held(self.layout, name)]
+            return {name: leases.probe(self.layout, name) for name in written}
 
         try:
-            unheld = await asyncio.to_thread(look)
+            probed = await asyncio.to_thread(look)
         except DiskError as error:
             self._failing.note("probing leases", str(error))
             return
         self._failing.note("probing leases", "")
-        for name in unheld:
-            self.feed(ev.LeaseUnheld(name))
+        self._probed = {name: found for name, found in probed.items() if found is not None}
+        for name, found in probed.items():
+            if found is None or not found.is_held:
+                self.feed(ev.LeaseUnheld(name))
 
     async def _measure(self) -> None:
         self._earlier.append((time.monotonic(), self._arrived.copy()))
@@ -371,7 +396,7 @@ class CacheLoop:
         reason = "" if self._offline else ingest_stops(self.policy)
         self._stopped.note("ingest", reason, verb="stops")
         for name, dataset in self.policy.datasets.items():
-            reason = rotation_waits(self.policy, dataset, self._now())
+            reason = self.policy.rotation_waits(dataset, self._now())
             self._stopped.note(f"rotation of {name}", reason, _PATIENCE, "waits")
             if name not in self._described and (description := epoch_of(self.policy, dataset)):
                 self._described.add(name)

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import socket
 import stat
-import struct
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from cachecd.disk.filesystem import CAREFULLY, refusing
-from cachecd.disk.locks import try_write_lock
 from cachecd.errors import ConfigError, DiskError, InUseError
+from cachecd_client.locks import try_lock
+from cachecd_client.sockets import MAX_PATH, path_length, peer_pid
 
 _HOLDER = 512
-SOCKET_PATH_BYTES = 107  # sun_path holds 108 with its NUL
 
 
 @contextlib.contextmanager
@@ -49,7 +49,7 @@ def _lock(resource: str, lock: Path) -> int | None:
     """Locks the file. None if its last holder was just unlinking it."""
     fd = os.open(lock, os.O_RDWR | os.O_CREAT | CAREFULLY, 0o600)
     try:
-        if not try_write_lock(fd):
+        if not try_lock(fd, fcntl.F_WRLCK):
             raise InUseError(f"{resource} is in use by {_holder(os.pread(fd, 4096, 0))}")
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(fd), os.stat(lock)):
@@ -83,11 +83,11 @@ def claim_socket(path: Path) -> Iterator[None]:
     The socket's directory must exist (see make_private_directory). ConfigError if the path is too long or
     is not a socket; InUseError if a process answers there.
     """
-    length = len(os.fsencode(path))
-    if length > SOCKET_PATH_BYTES:
+    length = path_length(path)
+    if length > MAX_PATH:
         raise ConfigError(
             f"the socket's path {path} has {length} bytes, the system takes at most "
-            f"{SOCKET_PATH_BYTES}; set server.endpoint to a shorter one, for example ipc:///run/cachecd/cachecd.sock"
+            f"{MAX_PATH}; set server.endpoint to a shorter one, for example ipc:///run/cachecd/cachecd.sock"
         )
     lock = path.with_name(path.name + ".lock")
     with _owned(f"socket {path}", lock, f"ipc://{path}"):
@@ -107,18 +107,12 @@ def _remove_stale(path: Path) -> None:
         probe.setblocking(False)
         failure = probe.connect_ex(os.fspath(path))
         if failure in (0, errno.EAGAIN):  # EAGAIN: alive, its backlog is full
-            raise InUseError(
-                f"socket {path} is in use by {_peer(probe) if not failure else 'a process'}"
-            )
+            owner = "a process" if failure else f"pid {peer_pid(probe)}"
+            raise InUseError(f"socket {path} is in use by {owner}")
     if failure != errno.ECONNREFUSED:
         raise DiskError(f"cannot use the socket {path}: {os.strerror(failure)}")
     with refusing(f"cannot remove the stale socket {path}"):
         path.unlink(missing_ok=True)
-
-
-def _peer(connected: socket.socket) -> str:
-    credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return f"pid {struct.unpack('3i', credentials)[0]}"
 
 
 def open_socket_to_group(path: Path) -> None:

@@ -12,11 +12,12 @@ from typing import Any
 
 import structlog
 
+from cachecd.daemon.background import Background
+from cachecd.daemon.cached_records import CachedRecords, cached_records
 from cachecd.daemon.disk_work import DiskWork, generation_of
-from cachecd.daemon.feeding import FedGeneration, Feeding, OneShard, UnitsOrNone
-from cachecd.daemon.held_records import HeldRecords, held_records
+from cachecd.daemon.worker_streams import FedGeneration, OneShard, UnitsOrNone, WorkerStreams
 from cachecd.disk import publish
-from cachecd.disk.sidecar import END, Head, is_lost, read_whole
+from cachecd.disk.sidecar import END, SidecarHead, is_lost, read_whole
 from cachecd.errors import DiskError
 from cachecd.listing.table import MOST_AT_ONCE
 from cachecd.model import StreamId, Unit, less_excluded
@@ -31,16 +32,18 @@ _MOST_PIECES = 4096  # of one search
 
 
 class Refetch:
-    """Carries out FindMissing, MakeSupplement, and RemakeShard from the source. `record`: as of Feeding."""
+    """Carries out FindMissing, MakeSupplement, and RemakeShard from the source. `record`: as of
+    WorkerStreams."""
 
     def __init__(
         self,
         work: DiskWork,
-        feeding: Feeding,
+        streams: WorkerStreams,
+        background: Background,
         record: Callable[[Callable[[], list[ev.Event]]], None],
     ) -> None:
-        self._work, self._feeding, self._record = work, feeding, record
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._work, self._streams, self._record = work, streams, record
+        self._background = background
 
     def carry_out(self, command: do.FindMissing | do.MakeSupplement | do.RemakeShard) -> None:
         """Begins a command. Never blocks."""
@@ -52,20 +55,14 @@ class Refetch:
             case do.RemakeShard():
                 self._start(command, self._remake(command))
 
-    async def finish(self) -> None:
-        """Ends the searches of sidecars and listing."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
     # --- missing records
 
     async def _find(self, command: do.FindMissing) -> None:
-        fed = self._feeding.generations[command.generation]
+        fed = self._streams.generations[command.generation]
         listing = fed.listing
         units = await listing.run(lambda: len(listing.table))
         proceed = self._work.proceed
-        held = await asyncio.to_thread(held_records, fed.layout, command.shards, units, proceed)
+        held = await asyncio.to_thread(cached_records, fed.layout, command.shards, units, proceed)
         if held.lost:  # their records would seem to be missing, and be made a second time
             reports = [ev.ShardLost(command.generation, *name) for name in held.lost]
             nothing = ev.MissingFound(command.generation, (), False)
@@ -77,13 +74,13 @@ class Refetch:
         while at < units and len(pieces) < _MOST_PIECES:
             numbers = range(at, min(at + MOST_AT_ONCE, units))
             page = [unit for unit in await listing.units(numbers) if unit is not None]
-            pieces += await asyncio.to_thread(HeldRecords.pieces, held, page, excluded)
+            pieces += await asyncio.to_thread(CachedRecords.pieces, held, page, excluded)
             at = numbers.stop
         event = ev.MissingFound(command.generation, tuple(pieces), at < units)
         self._record(lambda: [event])
 
     def _supplement(self, command: do.MakeSupplement) -> None:
-        fed = self._feeding.generations[generation_of(command.stream)]
+        fed = self._streams.generations[generation_of(command.stream)]
 
         async def read() -> UnitsOrNone:
             units = await self._listed(fed, [piece.unit for piece in command.pieces])
@@ -97,14 +94,13 @@ class Refetch:
             for place, piece in enumerate(command.pieces)
             if piece.record or piece.stop
         )
-        path = str(fed.layout.temporary(command.number))
-        self._feeding.make(OneShard(Grant(command.stream, command.number, path), read, parts))
+        self._streams.make(OneShard(Grant(command.stream, command.number), read, parts))
 
     # --- damaged shards
 
     async def _remake(self, command: do.RemakeShard) -> None:
         generation, number, version = command.generation, command.number, command.version
-        fed = self._feeding.generations[generation]
+        fed = self._streams.generations[generation]
         assert fed.shape is not None, "the generation has shards"
         try:
             path = fed.layout.sidecar(number, version)
@@ -129,9 +125,9 @@ class Refetch:
         meta = json.loads(sidecar.meta)
         meta.pop("schema", None)
         name = StreamId(*generation, fed.shape.streams + 1 + number)
-        grant = Grant(name, number, str(fed.layout.temporary(number, version + 1)))
+        grant = Grant(name, number, version + 1)
         made = partial(self._remade, command)
-        self._feeding.make(OneShard(grant, read, remade=meta, report=made))
+        self._streams.make(OneShard(grant, read, remade=meta, report=made))
 
     def _remade(self, command: do.RemakeShard, end: Sealed | Failed) -> ev.Event:
         """Publishes the next version."""
@@ -162,21 +158,15 @@ class Refetch:
     ) -> None:
         """Begins work. The policy repeats failed work."""
 
-        def end(task: asyncio.Task[None]) -> None:
-            self._tasks.discard(task)
-            if task.cancelled() or isinstance(error := task.exception(), InterruptedError):
-                return
-            if error is not None:
-                _log.error("records not made again", exc_info=error)
-                refused = ev.DiskRefused(command, f"{type(error).__name__}: {error}")
-                self._record(lambda: [refused])
+        def failed(error: BaseException) -> None:
+            _log.error("records not made again", exc_info=error)
+            refused = ev.DiskRefused(command, f"{type(error).__name__}: {error}")
+            self._record(lambda: [refused])
 
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(end)
+        self._background.start(work, failed)
 
 
-def _parts(head: Head, sidecar: Sidecar) -> Iterator[Unit]:
+def _parts(head: SidecarHead, sidecar: Sidecar) -> Iterator[Unit]:
     """The parts of units between the shard's cursors, of those that have records in it. The size is not
     known."""
     covered = head.intervals(unit for unit, *_ in sidecar.table)

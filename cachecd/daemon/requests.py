@@ -7,7 +7,6 @@ import itertools
 import time
 from bisect import bisect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,7 +14,7 @@ import structlog
 
 from cachecd.config.keypattern import alike, other_forms
 from cachecd.daemon.command_runner import ToClient
-from cachecd.daemon.loop import CacheLoop
+from cachecd.daemon.loop import CacheLoop, Request
 from cachecd.daemon.server import Answer
 from cachecd.disk.excluded import has
 from cachecd.errors import DiskError
@@ -37,29 +36,16 @@ _Wanted = tuple[str, frozenset[str], frozenset[str]]  # dataset, keys, samples
 _log = structlog.get_logger("cachecd.daemon")
 
 
-@dataclass(slots=True)
-class _Due:
-    """A request that the policy has not answered. `dataset`: the dataset whose fetch rate is in the
-    reply."""
-
-    id: str
-    dataset: str
-    answer: Answer
-
-
 class Requests:
-    """`handle` takes requests, in order; `reply` takes the policy's replies. `status` makes the status
-    document."""
+    """`handle` takes requests, in order. `status` makes the status document."""
 
     def __init__(self, cache: CacheLoop, status: Callable[[], dict[str, Any]]) -> None:
         self._cache, self._status = cache, status
-        self._due: dict[str, _Due] = {}
         # The policy's names of requests: never those that clients choose, and unique over restarts.
         self._names = (f"{time.time_ns():x}.{n}" for n in itertools.count())
         self._excluding: dict[_Wanted, asyncio.Event] = {}
         # A search may take longer than a request: the next request of the client takes its result.
         self._judging: dict[_Wanted, asyncio.Future[str]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def handle(self, request: protocol.Request, answer: Answer) -> None:
         """Begins to handle a request: `answer` gets its reply."""
@@ -67,7 +53,7 @@ class Requests:
             case protocol.Acquire():
                 self._acquire(request, answer)
             case protocol.Held(id, lease, rank):
-                self._cache.feed(ev.RankHolds(self._name(id, "", answer), lease, rank))
+                self._ask(ev.RankHolds(next(self._names), lease, rank), id, "", answer)
             case protocol.Released(id, lease, _, delivered):
                 self._cache.feed(ev.Delivered(lease, delivered))
                 answer(protocol.Done(id))
@@ -76,57 +62,72 @@ class Requests:
             case protocol.ReportCorrupt():
                 self._report(request, answer)
             case protocol.Exclude():
-                task = asyncio.ensure_future(self._exclude(request, answer))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-            case protocol.AskStatus(id):
+                self._cache.runner.background.start(self._exclude(request, answer))
+            case protocol.AskStatus(id, ""):
                 answer(protocol.StatusReply(id, self._status()))
+            case protocol.AskStatus(id, why):
+                answer(self._story(id, why))
 
-    def reply(self, command: ToClient) -> None:
-        """Sends the policy's reply to its client."""
-        if (due := self._due.pop(command.request, None)) is not None:
-            due.answer(self._message(command, due))
+    def _ask(self, event: Request, id: str, dataset: str, answer: Answer, **how: bool) -> None:
+        """Reports a request to the policy, whose reply is sent to the client. `dataset`: the dataset whose
+        rate of fetching is in the reply."""
+        reply = partial(self._message, id, dataset)
+        self._cache.ask(event, lambda command: answer(reply(command)), **how)
 
-    def _message(self, command: ToClient, due: _Due) -> protocol.Reply:
+    def _message(self, id: str, dataset: str, command: ToClient) -> protocol.Reply:
         match command:
             case do.ReplyGranted(_, lease, coverage, note, records, skipped):
-                why = self._cache.why_nothing_comes(due.dataset)
+                why = self._cache.why_nothing_comes(dataset)
                 layout = self._cache.layout
                 manifest = layout.manifest(lease).relative_to(layout.root)
                 about = (str(layout.root), str(manifest), coverage, note, why)
                 odd = (
                     f"{records} of {records + skipped} records, {skipped} skipped"
-                    f" ({'; '.join(self._reasons(due.dataset))})"
+                    f" ({'; '.join(self._reasons(dataset))})"
                 )
-                return protocol.Granted(due.id, lease, *about, odd if skipped else "")
+                return protocol.Granted(id, lease, *about, odd if skipped else "")
             case do.ReplyWaiting(_, have, want, reason):
-                rate = self._cache.rate(due.dataset)
-                reason = self._cache.why_nothing_comes(due.dataset) or reason
-                return protocol.Waiting(due.id, have, want, rate, reason)
+                rate = self._cache.rate(dataset)
+                reason = self._cache.why_nothing_comes(dataset) or reason
+                return protocol.Waiting(id, have, want, rate, reason)
             case do.ReplyRefused(_, "skipped", message):
                 # Here, because nobody can ask a daemon that ends with its trainer.
-                reasons = "; ".join(self._reasons(due.dataset)) or "their keys are excluded"
+                reasons = "; ".join(self._reasons(dataset)) or "their keys are excluded"
                 message = f"{message}: {reasons}"
-                return protocol.Refused(due.id, "impossible", message)
+                return protocol.Refused(id, "impossible", message)
             case do.ReplyRefused(_, code, message):
-                return protocol.Refused(due.id, code, message)
+                return protocol.Refused(id, code, message)
             case do.ReplyDone():
-                return protocol.Done(due.id)
+                return protocol.Done(id)
 
     def _reasons(self, dataset: str) -> list[str]:
         """Returns the usual reasons for which units or records of a dataset are skipped."""
-        skipped = self._cache.status()["datasets"][dataset]["skipped"]["reasons"]
+        skipped = self._cache.skipped(dataset).reasons
         return [
-            f"{about['units'] + about['records']} x {reason} (for example "
-            f"{', '.join(about['examples'][:2])})"
+            f"{about.units + about.records} x {reason} (for example {', '.join(about.examples[:2])})"
             for reason, about in list(skipped.items())[:3]
         ]
 
-    def _name(self, id: str, dataset: str, answer: Answer) -> str:
-        """Names a request for the policy."""
-        name = next(self._names)
-        self._due[name] = _Due(id, dataset, answer)
-        return name
+    def _story(self, id: str, subject: str) -> protocol.Reply:
+        """Tells what happened to a shard or a lease."""
+        policy, story = self._cache.policy, self._cache.story
+        dataset, _, rest = subject.partition("/")
+        generation, _, number = rest.rpartition("/")
+        if known := policy.datasets.get(dataset):
+            generation = generation or known.generation.id.name
+        name = GenerationId(dataset, generation)
+        told = None
+        if "/" not in subject:
+            told = story.of_lease(subject, policy)
+        elif number.isdecimal() and len(number) < 20 and name in policy.room.by_id:
+            told = story.of_shard(name, int(number), policy)
+        if told is None:
+            message = (
+                f"found {subject!r}, expected a shard, DATASET/NUMBER or DATASET/GENERATION/NUMBER, or a "
+                "lease that `cachecd status --json` names. `cachecd where` finds the shard of a record"
+            )
+            return protocol.Refused(id, "bad-request", message)
+        return protocol.StatusReply(id, told)
 
     # ---
 
@@ -142,8 +143,7 @@ class Requests:
                 *(request.fingerprint, request.sampling_seed, request.streams, request.place),
             )
         event = ev.AcquireAsked(
-            self._name(request.id, request.dataset, answer),
-            *(request.dataset, request.job, request.epoch),
+            *(next(self._names), request.dataset, request.job, request.epoch),
             *(request.local_rank, request.local_world_size, resume),
         )
         if request.lease:
@@ -152,10 +152,8 @@ class Requests:
         wanted = request.dataset, request.job, request.epoch
         leases = (state.lease for state in self._cache.policy.leases.by_id.values())
         same = [one.id for one in leases if (one.dataset, one.job, one.epoch) == wanted]
-        if same and not all(map(self._cache.probe, same)):
-            self._cache.after_writes(event)
-        else:
-            self._cache.feed(event)
+        has_ended = bool(same) and not all(map(self._cache.probe, same))
+        self._ask(event, request.id, request.dataset, answer, after_writes=has_ended)
 
     def _report(self, request: protocol.ReportCorrupt, answer: Answer) -> None:
         generation, number = GenerationId(request.dataset, request.generation), request.shard
@@ -166,8 +164,8 @@ class Requests:
             shard = f"{request.dataset}/{request.generation}/{number}"
             about = {"offset": request.offset, "why": request.why}
             _log.warning("corrupt record reported", shard=shard, **about)
-        name = self._name(request.id, request.dataset, answer)
-        self._cache.feed(ev.DamageReported(name, generation, number, request.version))
+        event = ev.DamageReported(next(self._names), generation, number, request.version)
+        self._ask(event, request.id, request.dataset, answer)
 
     async def _exclude(self, request: protocol.Exclude, answer: Answer) -> None:
         """Replies when the exclusion is durable and its shards are in no new set. After a while, replies
@@ -277,7 +275,7 @@ class Requests:
         unknown = set(keys.difference(*map(work.excluded.of, sides)))
         for listing in listings:
             unknown -= await listing.run(partial(listing.table.has_keys, sorted(unknown)))
-        unknown -= await asyncio.to_thread(work.held_keys, sides, unknown) if unknown else set()
+        unknown -= await asyncio.to_thread(work.cached_keys, sides, unknown) if unknown else set()
         like = min(unknown, default="")
         return unknown, await listings[0].run(partial(tables[0].neighbours, like))
 
@@ -291,7 +289,7 @@ class Requests:
         unknown = {each for each in samples if not any(has(of, key, {each}) for of in excluded)}
         steps = [s for side in sides if side in datasets for s in datasets[side].transform or ()]
         is_renamed = any(":" in step.name for step in steps)  # by a function of the user
-        held, has_no_others = await asyncio.to_thread(work.held_samples, sides, key, is_renamed)
+        held, has_no_others = await asyncio.to_thread(work.cached_samples, sides, key, is_renamed)
         unknown = unknown - held if has_no_others else set()
         names, like = sorted(held), min(unknown, default="")
         at = bisect(names, like)
@@ -308,16 +306,14 @@ class Requests:
             done.set()
             return done
 
-        def end(_: protocol.Reply) -> None:
+        def end(_: ToClient) -> None:
             del self._excluding[wanted]
             done.set()
 
         self._excluding[wanted] = done
         _log.info("keys excluded", dataset=dataset, keys=len(keys), samples=len(samples))
-        name = self._name("", dataset, end)
-        self._cache.feed(
-            ev.ExcludeAsked(name, dataset, tuple(sorted(keys)), tuple(sorted(samples)))
-        )
+        excluded = tuple(sorted(keys)), tuple(sorted(samples))
+        self._cache.ask(ev.ExcludeAsked(next(self._names), dataset, *excluded), end)
         return done
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cachecd.config import Config
-from cachecd.daemon.identities import identity_of, split_of
+from cachecd.config.identity import directory_name, identity_of, split_of
 from cachecd.disk.filesystem import limit_bytes, total_bytes
-from cachecd.disk.identity import directory_name
 from cachecd.errors import ConfigError
 from cachecd.policy import events as ev
 from cachecd.policy.fit import refuse_small_limit
@@ -36,7 +35,6 @@ def rules_of(config: Config, limit: int, generations: Mapping[str, str]) -> tupl
             pin=dataset.pin,
             limit=dataset.limit,
             seed=dataset.seed,
-            sampling_seed=dataset.seed,
             streams=dataset.streams,
             awaits_classes=dataset.source.awaits_classes,
         )

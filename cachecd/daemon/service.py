@@ -13,7 +13,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import structlog
 import zmq
 
 from cachecd.config import Config
-from cachecd.daemon.identities import identity_of
+from cachecd.config.identity import directory_name, identity_of
 from cachecd.daemon.loop import CacheLoop
 from cachecd.daemon.notify import ServiceManager
 from cachecd.daemon.ownership import (
@@ -35,14 +35,14 @@ from cachecd.daemon.ownership import (
 from cachecd.daemon.requests import Requests
 from cachecd.daemon.rules import resolve
 from cachecd.daemon.server import Server
+from cachecd.daemon.status import DaemonStatus
 from cachecd.daemon.trainer import Stop, run_trainer
 from cachecd.daemon.workers import executor_of, lister_bounds, lister_of, worker_setup
 from cachecd.disk.filesystem import refuse_network_filesystem
-from cachecd.disk.identity import directory_name
 from cachecd.disk.layout import Layout
 from cachecd.errors import DiskError, SourceError
-from cachecd.executors.local import LocalExecutor
-from cachecd.listing.first_look import check_side, check_sources
+from cachecd.executors import Executor
+from cachecd.units.first_look import check_side, check_sources
 from cachecd_client.errors import CallerError
 
 # SIGTERM drains within 10 s: shards that are nearly done are finished, the rest is made again.
@@ -60,15 +60,15 @@ _log = structlog.get_logger("cachecd")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """Options of this start that are not in the configuration."""
+class StartOptions:
+    """StartOptions of this start that are not in the configuration."""
 
     offline: bool = False
     lifeline: int | None = None  # a pipe's read end
     trainer: Sequence[str] = ()
 
 
-def run(config: Config, options: Options, reload: Callable[[], Config]) -> int:
+def run(config: Config, options: StartOptions, reload: Callable[[], Config]) -> int:
     """Runs until it is stopped. Returns the trainer's exit code, or 0.
 
     CallerError or WorldError if it cannot start: then nothing is left on disk that was not there before.
@@ -87,19 +87,17 @@ def run(config: Config, options: Options, reload: Callable[[], Config]) -> int:
         owned.enter_context(made(config.cache.dir, make_cache_directory))
         layout = Layout(config.cache.dir)
         owned.enter_context(claim_directory(layout.lock, config.server.endpoint))
-        executor = executor_of(config, options.offline)
-        owned.callback(executor.abandon)
+        executor = owned.enter_context(executor_of(config, options.offline))
         if not options.offline:
-            _look_at_sources(config, layout, executor)
+            _look_at_sources(config, layout)
         return asyncio.run(_serve(config, limit, executor, options, socket, reload, umask))
 
 
-def _look_at_sources(config: Config, layout: Layout, executor: LocalExecutor) -> None:
+def _look_at_sources(config: Config, layout: Layout) -> None:
     """Refuses sources that cannot be used, for datasets without any cached shard. ConfigError,
     SourceError."""
     known, lister = set(layout.generations()), lister_of(config)
     if not known:
-        executor.launch()  # workers import meanwhile
         check_sources(config, lister)
         return
     for name, dataset in config.datasets.items():
@@ -113,8 +111,8 @@ def _look_at_sources(config: Config, layout: Layout, executor: LocalExecutor) ->
 async def _serve(
     config: Config,
     limit: int,
-    executor: LocalExecutor,
-    options: Options,
+    executor: Executor,
+    options: StartOptions,
     socket: Path,
     reload: Callable[[], Config],
     umask: int,
@@ -168,14 +166,13 @@ class _Daemon:
     """The cache with its workers, its listers and its requests."""
 
     def __init__(
-        self, config: Config, limit: int, executor: LocalExecutor, options: Options
+        self, config: Config, limit: int, executor: Executor, options: StartOptions
     ) -> None:
         self.manager, self.stop = ServiceManager(), Stop()
         self._config, self._executor, self._options = config, executor, options
         self._lister = lister_of(config)
-        self.requests: Requests
         self._cache = CacheLoop(
-            *(config, limit, executor, self._lister, lambda reply: self.requests.reply(reply)),
+            *(config, limit, executor, self._lister),
             offline=options.offline,
             progress=self._progress,
         )
@@ -185,7 +182,6 @@ class _Daemon:
 
     async def open(self) -> bool:
         """Begins to work. False if it was stopped meanwhile."""
-        await self._executor.start(lambda message: self._cache.feeding.heard(message))
         try:
             await self._cache.open()
         except InterruptedError:
@@ -239,14 +235,10 @@ class _Daemon:
 
     def status(self) -> dict[str, Any]:
         """The status document."""
+        uptime = round(time.monotonic() - self._began, 1)
         sampler = self._executor.status()
-        about = {
-            "pid": os.getpid(),
-            "uptime_s": round(time.monotonic() - self._began, 1),
-            "workers": sampler["workers"],
-            "offline": self._options.offline,
-        }
-        return {**self._cache.status(), "sampler": sampler, "daemon": about}
+        daemon = DaemonStatus(os.getpid(), uptime, sampler.workers, self._options.offline)
+        return asdict(self._cache.status(sampler, daemon))
 
 
 def _needs_restart(old: Config, new: Config) -> list[str]:

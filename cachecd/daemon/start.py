@@ -20,30 +20,31 @@ from typing import Any
 import structlog
 
 from cachecd.config import Config, DatasetConfig
-from cachecd.daemon.disk_work import DiskWork
-from cachecd.daemon.identities import VERSION, identity_of, split_of
+from cachecd.config.identity import VERSION, directory_name, identity_of, split_of
+from cachecd.daemon.disk_work import DiskWork, lease_of
 from cachecd.daemon.listings import GenerationListing
-from cachecd.daemon.manifest import decode_manifest
 from cachecd.daemon.rules import configured
 from cachecd.disk import filesystem, leases
 from cachecd.disk.durable import State, read_egress, read_figures, read_state
 from cachecd.disk.excluded import ExcludedFile
 from cachecd.disk.filesystem import block_bytes
-from cachecd.disk.identity import Generation, directory_name, read_generation, write_generation
-from cachecd.disk.layout import MARKS, GenerationLayout, Layout
-from cachecd.disk.start import (
+from cachecd.disk.generation_file import GenerationFile, read_generation, write_generation
+from cachecd.disk.inventory import (
     foreign_directories,
     remove_leftovers,
     shard_files,
     take_inventory,
 )
+from cachecd.disk.layout import MARKS, GenerationLayout, Layout
 from cachecd.errors import DamagedError
-from cachecd.model import Shape
+from cachecd.model import Shape, shard_number
 from cachecd.policy import events as ev
 from cachecd.policy.fit import set_size
-from cachecd.policy.generation import Generation as Counted
+from cachecd.policy.generation import Generation
 from cachecd.policy.rotation import Rotation
 from cachecd.policy.values import Figures, GenerationId, Head, Lease
+from cachecd_client.errors import ProtocolVersionError
+from cachecd_client.protocol import decode_manifest
 
 _log = structlog.get_logger("cachecd.daemon")
 _COPY = re.compile(r"-([0-9]+)$")
@@ -67,7 +68,7 @@ class Start:
     boot: str = field(default_factory=lambda: f"{time.time_ns():x}.")
     listings: dict[str, GenerationListing] = field(default_factory=dict)
     configured: dict[str, GenerationId] = field(default_factory=dict)
-    generations: dict[GenerationId, Generation] = field(default_factory=dict)
+    generations: dict[GenerationId, GenerationFile] = field(default_factory=dict)
     damaged: dict[GenerationId, str] = field(default_factory=dict)
     foreign: int = 0
     events: list[ev.Event] = field(default_factory=list)
@@ -160,7 +161,7 @@ async def _open(started: Start, config: Config, name: str, dataset: DatasetConfi
             known = _known(layout)
             if known is None:
                 size = config.cache.shard_size
-                known = Generation(identity, time.time(), dataset.seed, size)
+                known = GenerationFile(identity, time.time(), dataset.seed, size)
                 write_generation(layout.identity, known)
             blocks = 0 if known.shape is None else 1
             started.listings[name] = await GenerationListing.open(layout.listing, blocks)
@@ -186,7 +187,7 @@ def _make_generation(layout: GenerationLayout) -> None:
             return  # a new listing
 
 
-def _known(layout: GenerationLayout) -> Generation | None:
+def _known(layout: GenerationLayout) -> GenerationFile | None:
     """Reads generation.json. Returns None if the directory has neither that file nor a shard. DamagedError:
     the shards of the directory cannot be used. DiskError."""
     known = read_generation(layout.identity)
@@ -237,7 +238,9 @@ def _take_stock(
     started.events.append(ev.Started())
 
 
-def _in_place_of(started: Start, generation: GenerationId, held: list[ev.LeaseFound]) -> Generation:
+def _in_place_of(
+    started: Start, generation: GenerationId, held: list[ev.LeaseFound]
+) -> GenerationFile:
     """Returns what stands for a generation.json that cannot be read. The shards need a place in the table;
     S counts only for the leases that name them."""
     configured = started.configured.get(generation.dataset)
@@ -247,13 +250,13 @@ def _in_place_of(started: Start, generation: GenerationId, held: list[ev.LeaseFo
         identity = known.identity if known is not None else {}
     leases = {(one.lease.dataset, one.lease.generation): one.lease for one in held}
     streams = leases[generation].streams if generation in leases else 1
-    return Generation(identity, -math.inf, 0, 0, Shape(streams, 1, 1, 1, 0))
+    return GenerationFile(identity, -math.inf, 0, 0, Shape(streams, 1, 1, 1, 0))
 
 
 def _inspect(
     started: Start,
     generation: GenerationId,
-    known: Generation,
+    known: GenerationFile,
     held: list[Lease],
     progress: Callable[[str], None],
 ) -> ev.GenerationFound:
@@ -313,7 +316,7 @@ def _names(lease: Lease, generation: GenerationId) -> list[tuple[int, int]]:
     return [
         (number, versions.get(number, 0))
         for stream, first, last in lease.intervals
-        for number in (j * (lease.streams + 1) + stream for j in range(first, last + 1))
+        for number in (shard_number(lease.streams, stream, j) for j in range(first, last + 1))
     ]
 
 
@@ -323,10 +326,10 @@ def _find_leases(layout: Layout) -> list[ev.LeaseFound]:
     events = []
     for each in leases.find_manifests(layout):
         try:
-            lease = decode_manifest(each.text)
+            lease = lease_of(decode_manifest(each.text))
             if lease.id != each.lease:
                 raise ValueError(f"found the manifest of lease {lease.id}")
-        except ValueError as error:
+        except (ValueError, ProtocolVersionError) as error:
             path = layout.manifest(each.lease)
             if each.is_held or not leases.end_lease(layout, each.lease):
                 raise DamagedError(
@@ -360,7 +363,7 @@ def _flat(folder: Path) -> int:
     return 0
 
 
-async def weigh_foreign(layout: Layout, known: Mapping[GenerationId, Counted]) -> int:
+async def weigh_foreign(layout: Layout, known: Mapping[GenerationId, Generation]) -> int:
     """Returns the bytes below cache.dir that neither `measure` nor the policy counts. In pieces, so that a
     stop need not wait. `known`: the generations of the policy. DiskError."""
     weighed = 0

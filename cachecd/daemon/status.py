@@ -1,112 +1,274 @@
-"""The status document: what `cachecd status --json` prints and `Cache.status()` returns. Pure."""
+"""The status document: what `cachecd status --json` prints and `Cache.status()` returns. It reads no file:
+what is on disk was seen by the last probe."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
-from cachecd.config import Config, DatasetConfig
+from cachecd.config import DatasetConfig
 from cachecd.disk.durable import State
-from cachecd.disk.identity import Generation as Known
+from cachecd.disk.generation_file import GenerationFile
+from cachecd.disk.leases import Probe
+from cachecd.executors import ExecutorStatus
 from cachecd.policy.dataset import Dataset
 from cachecd.policy.fit import describe_epoch
 from cachecd.policy.generation import Generation
 from cachecd.policy.leases import LeaseState
 from cachecd.policy.policy import Policy
-from cachecd.policy.shard_table import CURRENT, Status
+from cachecd.policy.shard_table import CURRENT
+from cachecd.policy.shard_table import Status as ShardStatus
 from cachecd.policy.values import GenerationId, split_change
 from cachecd.quantities import approximate_size
 
 _MOST_REASONS = 100  # each may name a class, and there may be as many as objects
 
 
-def document(
-    policy: Policy, states: Mapping[GenerationId, State], config: Config, now: float
-) -> dict[str, Any]:
-    """Returns every figure for people and programs, as plain JSON values; sizes in bytes."""
+@dataclass(frozen=True, slots=True)
+class CacheStatus:
+    """The cache directory, in bytes. `stopped`: why the disk stops ingest. `resting`: why nothing is
+    fetched although there may be room."""
+
+    limit: int
+    used: int
+    reserved: int
+    room: float
+    stopped: str
+    resting: str
+    dir: str
+    corrupt_shards: int
+    fetched_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedReason:
+    """Units and single records that are skipped for one reason."""
+
+    units: int
+    records: int
+    examples: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedStatus:
+    """What is skipped, with the most frequent `reasons`."""
+
+    units: int
+    records: int
+    reasons: dict[str, SkippedReason]
+
+
+@dataclass(frozen=True, slots=True)
+class OlderStatus:
+    """A generation that is not configured. `damaged`: why it cannot be read."""
+
+    dataset: str
+    generation: str
+    shards: int
+    bytes: int
+    damaged: str
+
+
+@dataclass(frozen=True, slots=True)
+class ListingStatus:
+    """The last listing. `ended_ago_s`: seconds since its end; None if none has ended since the start."""
+
+    objects: int
+    ended_ago_s: float | None
+    failed: str
+    left_out: str
+    warning: str
+
+
+@dataclass(frozen=True, slots=True)
+class SeenDataset:
+    """What the daemon sees of a dataset, and the policy does not: see DatasetStatus."""
+
+    source_id: str
+    bytes_per_second: int
+    stopped: str
+    stopped_for_s: float
+    rewritten_units: int
+    listing: ListingStatus
+    from_next_generation: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetStatus(SeenDataset):
+    """A configured dataset. docs/commands.md explains each figure."""
+
+    generation: str
+    pinned: bool
+    whole: bool
+    shards: int
+    records: int
+    skipped_records: int
+    data_bytes: int
+    allocated: int
+    retired_shards: int
+    retired_bytes: int
+    quarantined_shards: int
+    evicted_shards: int
+    making: int
+    streams: int
+    open_streams: int
+    units: int
+    listed: bool
+    listings: int
+    coverage: float
+    passes: int
+    full: bool
+    first: int
+    share: int
+    epoch: str
+    waits_for: str
+    rotation_waits: str
+    held_back: str
+    contradicted: bool
+    skipped: SkippedStatus
+    older: list[OlderStatus]
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseStatus:
+    """A lease. `held`: a process locked its manifest at the last probe; `age_s` is as of that probe too.
+    `retired_bytes`: the bytes that make room when the lease ends."""
+
+    lease: str
+    dataset: str
+    generation: str
+    job: str
+    epoch: int
+    records: int
+    skipped_records: int
+    held: bool
+    ranks: int
+    held_by: list[int]
+    age_s: float
+    retired_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonStatus:
+    """The process."""
+
+    pid: int
+    uptime_s: float
+    workers: int
+    offline: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The status document: the only source of its figures. `complaints`: what fails now."""
+
+    cache: CacheStatus
+    datasets: dict[str, DatasetStatus]
+    unconfigured: list[OlderStatus]
+    leases: list[LeaseStatus]
+    complaints: dict[str, str]
+    sampler: ExecutorStatus
+    daemon: DaemonStatus
+    version: int = 1
+
+
+def status_of(
+    policy: Policy,
+    states: Mapping[GenerationId, State],
+    now: float,
+    cache: tuple[str, int, int],
+    seen: Mapping[str, SeenDataset],
+    probed: Mapping[str, Probe],
+    complaints: dict[str, str],
+    sampler: ExecutorStatus,
+    daemon: DaemonStatus,
+) -> Status:
+    """Returns the status document. `cache`: the last three fields of CacheStatus. `probed`: the leases as
+    they were at the last probe."""
     room = policy.room
-    shares = room.shares()
-    return {
-        "version": 1,
-        "cache": {
-            "limit": room.limit,
-            "used": sum(each.table.total for each in room.generations) + room.measured.other,
-            "reserved": sum(each.reserved for each in room.generations),
-            "room": max(0, room.limit - room.used),
-            "stopped": policy.disk.why or _crowded(policy),
-            "resting": policy.pauses(now),
-        },
-        "datasets": {
-            name: {
-                **_dataset(policy, dataset, states.get(dataset.generation.id, State()), now),
-                "share": shares[name],
-                "source_id": config.datasets[name].source.identity,
-            }
+    others = [each for each in room.others if each.id.dataset not in policy.datasets]
+    return Status(
+        cache=CacheStatus(
+            room.limit,
+            sum(each.table.total for each in room.generations) + room.measured.other,
+            sum(each.reserved for each in room.generations),
+            max(0, room.limit - room.used),
+            policy.disk.why or _crowded(policy),
+            policy.pauses(now),
+            *cache,
+        ),
+        datasets={
+            name: _dataset(policy, dataset, states.get(dataset.generation.id), now, seen[name])
             for name, dataset in sorted(policy.datasets.items())
         },
-        "unconfigured": [
-            {"dataset": each.id.dataset, **_older(each)}
-            for each in room.others
-            if each.id.dataset not in policy.datasets
+        unconfigured=[_older(each) for each in others],
+        leases=[
+            _lease(policy, state, probed.get(name))
+            for name, state in sorted(policy.leases.by_id.items())
         ],
-        "leases": [
-            _lease(policy, state)
-            for _, state in sorted(policy.leases.by_id.items())
-        ],
-    }  # fmt: skip
+        complaints=complaints,
+        sampler=sampler,
+        daemon=daemon,
+    )
 
 
-def _dataset(policy: Policy, dataset: Dataset, state: State, now: float) -> dict[str, Any]:
-    gen = dataset.generation
-    table, opened = gen.table, [s for s in gen.streams if s.open]
-    shards = table.select()
-    passes = min((s.cursor.pass_ for s in gen.streams), default=0)
-    skipped = sorted(state.skipped.values(), key=lambda each: -(each.units + each.records))
-    return {
-        "generation": gen.id.name,
-        "pinned": dataset.rules.pin,
-        "whole": gen.is_whole,
-        "shards": table.num_live,
-        "records": shards.records,
-        "skipped_records": shards.passed,
-        "data_bytes": shards.data_bytes,
-        "allocated": table.total,
-        "retired_shards": table.count(Status.RETIRING) + table.num_kept,
-        "retired_bytes": table.total - table.live_bytes,
-        "quarantined_shards": len(gen.repairs),
-        "evicted_shards": gen.num_retired,
-        "making": sum(s.reserved for s in gen.streams)
-        + gen.supplements.reserved
-        + len(gen.remaking),
-        "streams": len(gen.streams),
-        "open_streams": len(opened),
-        "units": gen.units,
-        "listed": gen.completed > 0 and not gen.blocks.waits,
-        "listings": gen.completed,
-        "coverage": round(gen.coverage, 6),
-        "passes": passes,
-        "full": policy.room.is_full(dataset),
-        "first": policy.room.first(dataset),
-        "epoch": epoch_of(policy, dataset),
-        "waits_for": dataset.waits_for,
-        "rotation_waits": rotation_waits(policy, dataset, now),
-        "held_back": _held_back(dataset),
-        "stopped": "",  # until the workers were looked at
-        "contradicted": bool(gen.contradicted),
-        "skipped": {
-            "units": sum(each.units for each in skipped),
-            "records": sum(each.records for each in skipped),
-            "reasons": {
-                each.reason: {
-                    "units": each.units,
-                    "records": each.records,
-                    "examples": list(each.examples),
-                }
-                for each in skipped[:_MOST_REASONS]
-            },
+def skipped_status(state: State | None) -> SkippedStatus:
+    """Returns what is skipped of a generation. `state`: what state.json has."""
+    skipped = sorted(
+        (state or State()).skipped.values(), key=lambda each: -(each.units + each.records)
+    )
+    return SkippedStatus(
+        sum(each.units for each in skipped),
+        sum(each.records for each in skipped),
+        {
+            each.reason: SkippedReason(each.units, each.records, list(each.examples))
+            for each in skipped[:_MOST_REASONS]
         },
-        "older": [_older(each) for each in dataset.older],
-    }
+    )
+
+
+def _dataset(
+    policy: Policy, dataset: Dataset, state: State | None, now: float, seen: SeenDataset
+) -> DatasetStatus:
+    gen = dataset.generation
+    table, shards = gen.table, gen.table.select()
+    making = sum(s.reserved for s in gen.streams) + gen.supplements.reserved + len(gen.remaking)
+    as_seen: dict[str, Any] = {field.name: getattr(seen, field.name) for field in fields(seen)}
+    return DatasetStatus(
+        **as_seen,
+        generation=gen.id.name,
+        pinned=dataset.rules.pin,
+        whole=gen.is_whole,
+        shards=table.num_live,
+        records=shards.records,
+        skipped_records=shards.passed,
+        data_bytes=shards.data_bytes,
+        allocated=table.total,
+        retired_shards=table.count(ShardStatus.RETIRING) + table.num_kept,
+        retired_bytes=table.total - table.live_bytes,
+        quarantined_shards=len(gen.repairs),
+        evicted_shards=gen.num_retired,
+        making=making,
+        streams=len(gen.streams),
+        open_streams=sum(stream.open for stream in gen.streams),
+        units=gen.units,
+        listed=gen.completed > 0 and not gen.blocks.is_growing,
+        listings=gen.completed,
+        coverage=round(gen.coverage, 6),
+        passes=min((s.cursor.pass_ for s in gen.streams), default=0),
+        full=policy.room.is_full(dataset),
+        first=policy.room.first(dataset),
+        share=policy.room.share(dataset),
+        epoch=epoch_of(policy, dataset),
+        waits_for=dataset.waits_for,
+        rotation_waits=policy.rotation_waits(dataset, now),
+        held_back=_held_back(dataset),
+        contradicted=bool(gen.contradicted),
+        skipped=skipped_status(state),
+        older=[_older(each) for each in dataset.older],
+    )
 
 
 def epoch_of(policy: Policy, dataset: Dataset) -> str:
@@ -122,16 +284,12 @@ def epoch_of(policy: Policy, dataset: Dataset) -> str:
     return describe_epoch(share, held, gen.source_records, dataset.rules.refresh)
 
 
-def _older(gen: Generation) -> dict[str, Any]:
-    return {
-        "generation": gen.id.name,
-        "shards": gen.table.count(*CURRENT) + gen.table.num_kept,
-        "bytes": gen.table.total,
-        "damaged": gen.damaged,
-    }
+def _older(gen: Generation) -> OlderStatus:
+    shards = gen.table.count(*CURRENT) + gen.table.num_kept
+    return OlderStatus(*gen.id, shards, gen.table.total, gen.damaged)
 
 
-def stale_values(dataset: DatasetConfig, shard_size: int, known: Known) -> list[str]:
+def stale_values(dataset: DatasetConfig, shard_size: int, known: GenerationFile) -> list[str]:
     """The values of the YAML that count from the next generation on."""
     values = [
         ("seed", dataset.seed, known.seed),
@@ -146,38 +304,22 @@ def stale_values(dataset: DatasetConfig, shard_size: int, known: Known) -> list[
     ]
 
 
-def rotation_waits(policy: Policy, dataset: Dataset, now: float) -> str:
-    """Why a full dataset replaces nothing when the next epoch begins, or ""."""
-    gen, at = dataset.generation, policy.leases.figures(dataset, now)
-    if dataset.rules.pin or not (at.full and at.feeds and at.shards):
-        return ""
-    leases = [each.lease for each in policy.leases.by_id.values()]
-    own = [each for each in leases if policy.leases.generation_of(each) is gen]
-    holder = max(own, key=lambda each: gen.table.kept_bytes(each.id), default=None)
-    if holder is not None and (kept := gen.table.kept_bytes(holder.id)):
-        return (
-            f"lease {holder.id} of job {holder.job} keeps {approximate_size(kept)} of retired shards: they "
-            "make room when the lease ends"
-        )
-    return dataset.rotation.waits(at)
-
-
-def _lease(policy: Policy, state: LeaseState) -> dict[str, Any]:
+def _lease(policy: Policy, state: LeaseState, probed: Probe | None) -> LeaseStatus:
     lease, gen = state.lease, policy.leases.generation_of(state.lease)
-    return {
-        "lease": lease.id,
-        "dataset": lease.dataset,
-        "generation": lease.generation,
-        "job": lease.job,
-        "epoch": lease.epoch,
-        "records": lease.num_records,
-        "skipped_records": lease.num_skipped,
-        "held": False,  # until its locks were looked at
-        "ranks": lease.ranks,
-        "held_by": sorted(state.held_by),
-        "age_s": 0.0,  # as above
-        "retired_bytes": gen.table.kept_bytes(lease.id) if gen else 0,
-    }
+    return LeaseStatus(
+        lease=lease.id,
+        dataset=lease.dataset,
+        generation=lease.generation,
+        job=lease.job,
+        epoch=lease.epoch,
+        records=lease.num_records,
+        skipped_records=lease.num_skipped,
+        held=probed is not None and probed.is_held,
+        ranks=lease.ranks,
+        held_by=sorted(state.held_by),
+        age_s=round(max(0.0, time.time() - probed.written), 1) if probed else 0.0,
+        retired_bytes=gen.table.kept_bytes(lease.id) if gen else 0,
+    )
 
 
 def _held_back(dataset: Dataset) -> str:

@@ -2,33 +2,53 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
 from cachecd.config import Config
-from cachecd.executors.lister import Lister
+from cachecd.disk.layout import Layout
+from cachecd.executors import Executor
+from cachecd.executors.lister import ProcessLister
 from cachecd.executors.local import LocalExecutor
 from cachecd.executors.process import Bounds
-from cachecd.sampler.messages import Setup
+from cachecd.sampler.messages import Grant, Setup
 from cachecd_client import resources
 
 
-def executor_of(config: Config, offline: bool) -> LocalExecutor:
-    """Returns the executor of the workers; it has no workers if `offline`. cache.dir must exist."""
-    sampler = config.sampler
-    return LocalExecutor(
+@contextlib.contextmanager
+def executor_of(config: Config, offline: bool) -> Iterator[Executor]:
+    """Returns the executor of the workers, whose processes import already; it has none if `offline`.
+    cache.dir must exist. ConfigError if they cannot be started. Whoever starts the executor closes it."""
+    sampler, layout = config.sampler, Layout(config.cache.dir)
+
+    def path_of(grant: Grant) -> Path:
+        stream = grant.stream
+        shards = layout.generation(stream.dataset, stream.generation)
+        return shards.temporary(grant.number, grant.version)
+
+    executor = LocalExecutor(
         worker_setup(config),
         0 if offline else sampler.workers,
         sampler.python,
+        path_of,
         silence=sampler.unit_timeout,
         name=_name(config),
     )
+    try:
+        executor.launch()
+        yield executor
+    finally:
+        executor.abandon()
 
 
-def lister_of(config: Config, *, is_owner: bool = True) -> Lister:
+def lister_of(config: Config, *, is_owner: bool = True) -> ProcessLister:
     """Returns the lister of the sources. `is_owner`: the caller owns cache.dir, so processes that a killed
     owner left are ended."""
     sampler = config.sampler
     name = _name(config) if is_owner else ""
     bounds = lister_bounds(config)
-    return Lister(sampler.connections, sampler.python, name, bounds, path=sampler.path)
+    return ProcessLister(sampler.connections, sampler.python, name, bounds, path=sampler.path)
 
 
 def lister_bounds(config: Config) -> Bounds:

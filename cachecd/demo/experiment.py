@@ -18,8 +18,8 @@ from cachecd.demo.configuration import BANDWIDTH, configuration
 from cachecd.demo.disk_watch import DiskWatch
 from cachecd.demo.images import SIDE, images, write_images
 from cachecd.demo.interruption import Interruption
-from cachecd.demo.passes import Passes
-from cachecd.demo.report import Part, Row, Setting, Summary
+from cachecd.demo.passes import PassTimer
+from cachecd.demo.report import EpochRow, Part, Setting, Summary
 from cachecd.demo.trainer import BATCH, Trainer
 from cachecd_client import Cache, Epoch, connect
 from cachecd_client.errors import CachecdError, WorldError
@@ -89,7 +89,9 @@ def _check_room(directory: Path) -> None:
         )
 
 
-def _rows(cache: Cache, epochs: int, to_see: int, watch: DiskWatch, limit: int) -> Iterator[Row]:
+def _rows(
+    cache: Cache, epochs: int, to_see: int, watch: DiskWatch, limit: int
+) -> Iterator[EpochRow]:
     """Trains, and yields a row after each epoch. `to_see`: the number of training images."""
     trainer = Trainer(_SEED)
     seen: set[bytes] = set()
@@ -97,11 +99,11 @@ def _rows(cache: Cache, epochs: int, to_see: int, watch: DiskWatch, limit: int) 
     with cache.acquire("test") as held_out:
         for epoch in cache.epochs("train", epochs):
             waited = time.monotonic() - asked
-            passes = Passes(_EPOCH_SECONDS)
+            passes = PassTimer(_EPOCH_SECONDS)
             trainer.train(epoch, passes)
             seen |= _keys(epoch)
             read = passes.batches * BATCH * epoch.num_bytes / epoch.num_records
-            yield Row(
+            yield EpochRow(
                 epoch=epoch.epoch,
                 files=len(epoch.files),
                 records=epoch.num_records,

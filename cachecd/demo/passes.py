@@ -9,7 +9,7 @@ from typing import TypeVar
 Batch = TypeVar("Batch")
 
 
-class Passes:
+class PassTimer:
     """Times the reading of one epoch.
 
     `batches`: the number of batches. `seconds`: the running time. `waited`: the part of that time in which

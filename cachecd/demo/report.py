@@ -35,7 +35,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class EpochRow:
     """One epoch. `seen`: the share of the training images that this or an earlier set had."""
 
     kind: ClassVar[str] = "epoch"
@@ -94,7 +94,7 @@ class Summary:
         )
 
 
-Part = Setting | Row | Summary
+Part = Setting | EpochRow | Summary
 
 
 def json_line(part: Part) -> str:

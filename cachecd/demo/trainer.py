@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd.demo.images import CLASSES, SIDE
-from cachecd.demo.passes import Passes
+from cachecd.demo.passes import PassTimer
 from cachecd_client import Epoch
 
 Array = NDArray[np.float32]
@@ -37,7 +37,7 @@ class Trainer:
         ]
         self._velocities = [np.zeros_like(parameter) for parameter in self._parameters]
 
-    def train(self, epoch: Epoch, passes: Passes) -> None:
+    def train(self, epoch: Epoch, passes: PassTimer) -> None:
         """Trains on batches of BATCH until `passes` ends."""
         for batch in passes.over(lambda n: epoch.numpy(BATCH, seed=epoch.seed + n)):
             self._step(_inputs(batch), batch["label"])

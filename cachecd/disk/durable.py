@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from cachecd.disk.filesystem import open_carefully, refusing, regular_size, sync
 from cachecd.disk.layout import NEW
 from cachecd.errors import DamagedError
 from cachecd.model import Cursor, kind_of
+from cachecd_client.protocol import check_of, is_sound
 
 Content = TypeVar("Content")
 
@@ -95,17 +95,6 @@ def write_json(path: Path, content: Mapping[str, Any], indent: int | None = None
     whole = {"version": 1, **content}
     text = json.dumps({**whole, "check": check_of(whole)}, indent=indent)
     replace(path, text.encode("ascii") + b"\n")
-
-
-def check_of(content: Mapping[str, Any]) -> str:
-    """Returns a digest of a JSON object, in the order of its keys."""
-    return hashlib.blake2b(json.dumps(content).encode("ascii"), digest_size=8).hexdigest()
-
-
-def is_sound(content: dict[str, Any]) -> bool:
-    """Takes `check` out of a JSON object. Returns whether it is right; a person may have removed it."""
-    check = content.pop("check", None)
-    return check is None or check == check_of(content)
 
 
 def read_json(path: Path, decode: Callable[[Any], Content], remedy: str) -> Content | None:
@@ -196,20 +185,19 @@ def read_egress(path: Path) -> int:
     return read_json(path, lambda content: _count(content["fetched"]), remedy) or 0
 
 
-def write_figures(path: Path, figures: Mapping[str, float | list[float]]) -> None:
+def write_figures(path: Path, figures: Mapping[str, float]) -> None:
     """Replaces rotation.json. DiskError."""
     write_json(path, {"figures": dict(figures)})
 
 
-def read_figures(path: Path) -> dict[str, float | list[float]]:
+def read_figures(path: Path) -> dict[str, float]:
     """Reads rotation.json. No figures if the file does not exist. DamagedError, DiskError."""
 
-    def decode(content: Any) -> dict[str, float | list[float]]:
-        figures: dict[str, float | list[float]] = content["figures"]
-        for value in figures.values():
-            for number in value if isinstance(value, list) else [value]:
-                if not (isinstance(number, int | float) and 0 <= number < 1 << 63):
-                    raise ValueError(f"found {number!r}, expected a number")
+    def decode(content: Any) -> dict[str, float]:
+        figures: dict[str, float] = content["figures"]
+        for number in figures.values():
+            if not (isinstance(number, int | float) and 0 <= number < 1 << 63):
+                raise ValueError(f"found {number!r}, expected a number")
         return figures
 
     return read_json(path, decode, ". Its figures start from zero") or {}

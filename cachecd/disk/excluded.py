@@ -13,9 +13,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from cachecd.disk.durable import append, check_of, is_sound, read
+from cachecd.disk.durable import append, read
 from cachecd.errors import DamagedError
 from cachecd.model import Excluded
+from cachecd_client.protocol import check_of, is_sound
 
 
 @dataclass(frozen=True, slots=True)

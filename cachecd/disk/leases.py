@@ -8,17 +8,19 @@ failure either.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
 from cachecd.disk.durable import replace
 from cachecd.disk.filesystem import CAREFULLY, open_carefully, refusing
 from cachecd.disk.layout import NEW, Layout
-from cachecd.disk.locks import is_locked, try_write_lock
 from cachecd.errors import DiskError
+from cachecd_client.locks import is_locked, try_lock
 
 _log = structlog.get_logger("cachecd.disk")
 _SUFFIX, _HELD = ".json", ".held"
@@ -91,18 +93,26 @@ def find_manifests(layout: Layout) -> list[FoundManifest]:
     return manifests
 
 
-def is_held(layout: Layout, lease: str) -> bool:
-    """Returns whether a process holds a lock on the manifest; False if there is none. DiskError."""
+class Probe(NamedTuple):
+    """`is_held`: a process holds a lock on the manifest. `written`: when it was written, in seconds since
+    1970."""
+
+    is_held: bool
+    written: float
+
+
+def probe(layout: Layout, lease: str) -> Probe | None:
+    """Looks at a manifest. None if there is none. DiskError."""
     # No Path: with one, a probe took 25 us instead of 7, and 100 leases are probed twice a second.
     path = f"{layout.root}/leases/{lease}{_SUFFIX}"
     try:
         fd = os.open(path, os.O_RDONLY | CAREFULLY)
         try:
-            return is_locked(fd)
+            return Probe(is_locked(fd), os.fstat(fd).st_mtime)
         finally:
             os.close(fd)
     except FileNotFoundError:
-        return False
+        return None
     except OSError as error:
         raise DiskError(f"cannot probe the lease {path}: {error.strerror or error}") from error
 
@@ -120,7 +130,7 @@ def end_lease(layout: Layout, lease: str) -> bool:
         except FileNotFoundError:
             return True
         try:
-            if not try_write_lock(fd):
+            if not try_lock(fd, fcntl.F_WRLCK):
                 return False
             os.unlink(path)
         finally:

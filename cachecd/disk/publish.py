@@ -12,7 +12,7 @@ from pathlib import Path
 
 from cachecd.disk.filesystem import open_carefully, refusing, regular_size, sync_directory
 from cachecd.disk.layout import DATA, NEW, SIDECAR, GenerationLayout, parse
-from cachecd.disk.sidecar import Encoded, excluded_records, read_head, read_sidecar
+from cachecd.disk.sidecar import Encoded, excluded_records, read_sidecar
 from cachecd.errors import DamagedError, NameTakenError
 from cachecd_client._core import ShardWriter, Sidecar
 from cachecd_client.errors import CorruptError
@@ -21,13 +21,16 @@ Name = tuple[int, int]  # number, version
 _BLOCK = 4096
 
 
-def publish(layout: GenerationLayout, number: int, version: int = 0) -> int:
+def publish(
+    layout: GenerationLayout, number: int, version: int = 0, *, is_empty: bool = False
+) -> int:
     """Renames a sealed shard and its sidecar, both synced, to their final names. Returns their allocated
     bytes.
 
-    The sidecar is renamed first, so a visible shard always has a sidecar. A shard without records is a
-    sidecar alone. The caller publishes the shards of one stream in order. NameTakenError: another file has
-    one of the names. On any other DiskError neither name is taken, unless the disk refuses even that.
+    The sidecar is renamed first, so a visible shard always has a sidecar. `is_empty`: a shard without
+    records is a sidecar alone. The caller publishes the shards of one stream in order. NameTakenError:
+    another file has one of the names. On any other DiskError neither name is taken, unless the disk refuses
+    even that.
     """
     new, new_sidecar = layout.temporary(number, version), layout.temporary_sidecar(number, version)
     shard, sidecar = layout.shard(number, version), layout.sidecar(number, version)
@@ -37,18 +40,17 @@ def publish(layout: GenerationLayout, number: int, version: int = 0) -> int:
                 f"{path} exists, but the daemon did not write it: move it out of {layout.shards}"
             )
     with refusing(f"cannot publish {shard}"):
-        empty = read_head(new_sidecar).records == 0
-        if empty:
+        if is_empty:
             new.unlink(missing_ok=True)
         os.rename(new_sidecar, sidecar)
         try:
-            if not empty:
+            if not is_empty:
                 os.rename(new, shard)
             sync_directory(layout.shards)
         except OSError:
             with contextlib.suppress(OSError):
                 os.rename(sidecar, new_sidecar)
-                if not empty:
+                if not is_empty:
                     os.rename(shard, new)
             raise
     return allocated(layout, number, version)

@@ -41,7 +41,7 @@ def as_stored(excluded: Excluded) -> Encoded:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class SidecarHead:
     """The beginning of a sidecar. A start reads only this part.
 
     `before` and `after`: the cursors of the shard's stream. `ended` and `passed` are those of
@@ -74,7 +74,7 @@ class Head:
         return {unit: part for unit, part in covered.items() if part[0] < part[1]}
 
 
-def read_head(path: Path) -> Head:
+def read_head(path: Path) -> SidecarHead:
     """Reads only the header and the meta text of a sidecar. LostError: the sidecar is damaged or missing,
     or it is the sidecar of another shard. DiskError: the disk refuses to read it."""
     with _lost(path):
@@ -83,20 +83,20 @@ def read_head(path: Path) -> Head:
         return _head(text, records, data_bytes, digest)
 
 
-def read_whole(path: Path) -> tuple[Head, _core.Sidecar]:
+def read_whole(path: Path) -> tuple[SidecarHead, _core.Sidecar]:
     """Reads a sidecar once, as `read_head` and `read_sidecar` do."""
     sidecar = read_sidecar(path)
     with _lost(path):
         return _head(sidecar.meta, len(sidecar), sidecar.data_bytes, sidecar.digest), sidecar
 
 
-def _head(text: str, records: int, data_bytes: int, digest: int) -> Head:
+def _head(text: str, records: int, data_bytes: int, digest: int) -> SidecarHead:
     meta = json.loads(text)
     before, after = (_cursor(meta.get(name)) for name in ("before", "after"))
     skipped = tuple(Skipped(*row) for row in meta.get("skipped", ()))
     parts = tuple(map(tuple, meta.get("parts", ())))
     counts = meta.get("ended", 0), meta.get("passed", 0)
-    return Head(records, data_bytes, digest, before, after, *counts, skipped, parts)
+    return SidecarHead(records, data_bytes, digest, before, after, *counts, skipped, parts)
 
 
 def read_sidecar(path: Path) -> _core.Sidecar:

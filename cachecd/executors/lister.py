@@ -7,37 +7,30 @@ import contextlib
 import itertools
 import os
 import select
-import subprocess
 import sys
 import threading
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from cachecd.config import SourceConfig
 from cachecd.errors import ConfigError, SourceUnreachableError
 from cachecd.executors.descendants import MARK, end_marked, mark_of
-from cachecd.executors.process import LONGEST_START, Bounds, ending, kill, memory_of
+from cachecd.executors.process import Bounds, PipeEndError, WorkerProcess
 from cachecd.model import ObjectInfo
-from cachecd.sampler import messages
-from cachecd.sampler.lister import Question, Refused, Reply, unpack
-from cachecd.sampler.opening import open_store
-from cachecd.sampler.units import list_units, needs_a_process, sweep_units
 from cachecd.stores.backend import LeftOut
 from cachecd.stores.fetch import Store
-from cachecd.stores.lanes import Lanes
-from cachecd.stores.sweep import Sweep
+from cachecd.stores.key_ranges import Lanes
+from cachecd.stores.sweep import ListingSweep
+from cachecd.units.lister import QUESTIONS, REPLIES, Ended, Page, Question, Refused, Reply
+from cachecd.units.source_units import list_units, needs_a_process, sweep_units
+from cachecd.units.unit_store import open_unit_store
 
-_LOOK_EVERY = 0.5  # seconds between two looks at its memory and its silence
-_LAST_WORDS = 1.0  # seconds for a process whose pipe has ended to end
-_READ = 1 << 20
 
-
-class Lister:
+class ProcessLister:
     """Lists sources. Several calls may run at a time.
 
     If the store's own listing names the units, the caller's thread lists them. Otherwise a process `python
-    -m cachecd.sampler.lister` does (`python` None: this interpreter), with the variables `environ` (None:
+    -m cachecd.units.lister` does (`python` None: this interpreter), with the variables `environ` (None:
     those of this process), and with this process's stderr and working directory. The process and everything
     that it started end with its iterator and with the caller's thread. The constructor ends processes that
     a killed process of the same `name` left. A process is ended if it exceeds the memory of `bounds`, or is
@@ -56,13 +49,13 @@ class Lister:
     ) -> None:
         self._connections = connections
         self._path = [str(folder) for folder in path]
-        self._command = (str(python or sys.executable), "-m", "cachecd.sampler.lister")
+        self._command = (str(python or sys.executable), "-m", "cachecd.units.lister")
         self._owner = f"{name or f'{os.getpid()}-{id(self):x}'}/lister"
         self._bounds = bounds or Bounds()
         self._environ = environ
         self._numbers = itertools.count(1)
         self._closed = False
-        self._running: set[subprocess.Popen[bytes]] = set()
+        self._running: set[_ListerProcess] = set()
         self._changing = threading.Lock()
         if name:
             end_marked(self._owner)
@@ -83,15 +76,15 @@ class Lister:
 
     def sweep(
         self, source: SourceConfig, lanes: Lanes, left_out: LeftOut | None = None
-    ) -> Sweep | None:
-        """The same by several requests at a time (stores/lanes.py); None if the store cannot be
+    ) -> ListingSweep | None:
+        """The same by several requests at a time (stores/key_ranges.py); None if the store cannot be
         listed so."""
         if needs_a_process(source):
             return None
         return sweep_units(source, self._store(source, left_out), lanes)
 
     def _store(self, source: SourceConfig, left_out: LeftOut | None) -> Store:
-        return open_store(source, self._connections, left_out=left_out)
+        return open_unit_store(source, self._connections, left_out=left_out)
 
     def reload(self, connections: int, bounds: Bounds) -> None:
         """Changes the connections and the bounds of listings that begin from now on."""
@@ -102,129 +95,76 @@ class Lister:
         with self._changing:
             self._closed = True
             for process in self._running:
-                kill(process)
+                process.kill()
         end_marked(self._owner)
 
     def _apart(
         self, source: SourceConfig, after: str, left_out: LeftOut
     ) -> Iterator[list[ObjectInfo]]:
         number = next(self._numbers)
-        process = self._start(number)
+        process = self._start(source, number)
+        named = source.model_dump(mode="json")
+        question = Question(named, self._connections, after, left_out, self._path)
         try:
-            named = source.model_dump(mode="json")
-            answers = _Answers(process, self._bounds, source.reader)
-            about = vars(left_out)
-            answers.ask(Question(named, self._connections, after, about, self._path).pack())
-            while (reply := answers.next()) is not None:
-                if isinstance(reply, Refused):
-                    by_user = reply.cause == "configuration"
-                    raise (ConfigError if by_user else SourceUnreachableError)(reply.reason)
-                if isinstance(reply, LeftOut):
-                    about.update(vars(reply))
-                elif reply:
-                    yield reply
+            for reply in process.replies(question):
+                match reply:
+                    case Page(units) if units:
+                        yield units
+                    case LeftOut():
+                        vars(left_out).update(vars(reply))
+                    case Refused(cause, reason):
+                        by_user = cause == "configuration"
+                        raise (ConfigError if by_user else SourceUnreachableError)(reason)
+                    case Ended():
+                        return
         finally:
             with self._changing:
                 self._running.discard(process)
-                kill(process)
-            process.wait()  # without the lock, because `close` must not wait for it
-            for pipe in (process.stdin, process.stdout):
-                assert pipe is not None
-                pipe.close()
+                process.kill()
+            process.close()  # without the lock, because `close` must not wait for it
             end_marked(self._owner, number)
 
-    def _start(self, number: int) -> subprocess.Popen[bytes]:
+    def _start(self, source: SourceConfig, number: int) -> _ListerProcess:
         environ = os.environ if self._environ is None else self._environ
+        marked = {**environ, MARK: mark_of(self._owner, number)}
         with self._changing:
             if self._closed:
                 raise SourceUnreachableError("the listing was stopped: the daemon ends")
             try:
-                process = subprocess.Popen(
-                    self._command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    bufsize=0,
-                    env={**environ, MARK: mark_of(self._owner, number)},
-                    start_new_session=True,
-                )
+                process = _ListerProcess(self._command, marked, self._bounds)
             except OSError as error:
                 raise ConfigError(
                     f"sampler.python: cannot start {self._command[0]}: {error}"
                 ) from error
+            process.name += f" by {source.reader}" if source.reader else ""
             self._running.add(process)
         return process
 
 
-class _Answers:
-    """The messages of a lister process, in order."""
+class _ListerProcess(WorkerProcess[Reply]):
+    """A process that lists the units of one source."""
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], bounds: Bounds, reader: str | None
-    ) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self._process, self._bounds = process, bounds
-        self._name = f"the process that lists its units{(reader and f' by {reader}') or ''}"
-        self._in, self._out = process.stdin, process.stdout.fileno()
-        self._buffer = bytearray()
-        self._started = False
+    frames, name, code = REPLIES, "the process that lists its units", "reader"
 
-    def ask(self, question: bytes) -> None:
-        with contextlib.suppress(BrokenPipeError):  # `next` reports how the process ended
-            self._in.write(question)
-
-    def next(self) -> Reply:
-        """Returns the next message. SourceUnreachableError: the process ended, was silent, or sent an
-        invalid message."""
-        garbled = "wrote something that is not a message (does a reader write to its pipe?) and "
-        length = int.from_bytes(self._take(4), "little")
-        if length > messages.MAX_FRAME:
-            self._refuse(garbled)
-        body = self._take(length)
-        self._started = True
-        try:
-            return unpack(body)
-        except (ValueError, TypeError, KeyError):
-            self._refuse(garbled)
-
-    def _take(self, count: int) -> bytes:
+    def replies(self, question: Question) -> Iterator[Reply]:
+        """Yields the replies to the question. SourceUnreachableError: the process ended, exceeded its
+        bounds while the caller waited, or sent an invalid message."""
         ready = select.poll()
         ready.register(self._out, select.POLLIN)
-        silent_for = 0.0
-        self._look(silent_for)
-        while len(self._buffer) < count:
-            pause = min(_LOOK_EVERY, self._bounds.silence / 8)
-            if not ready.poll(pause * 1000):
-                # In pauses, not by the clock: nobody is silent while this process was stopped.
-                silent_for += pause
-                self._look(silent_for)
-                continue
-            silent_for = 0.0
-            data = os.read(self._out, _READ)
-            if not data:
-                self._refuse("")
-            self._buffer += data
-        taken = bytes(self._buffer[:count])
-        del self._buffer[:count]
-        return taken
+        passed, why = 0.0, ""
+        with contextlib.suppress(BrokenPipeError):  # the end of the process is reported below
+            self._in.write(QUESTIONS.pack(question))
+        try:
+            while not (why := self.offence(passed)):
+                passed = 0.0 if ready.poll(self.pause * 1000) else self.pause
+                if not passed:
+                    yield from self.messages()
+        except PipeEndError as end:
+            why = str(end)
+        raise SourceUnreachableError(self.finish(why))
 
-    def _look(self, silent_for: float) -> None:
-        patience = self._bounds.silence
-        if not self._started:
-            patience = max(patience, LONGEST_START)
-        if silent_for > patience:
-            self._refuse(
-                f"was silent for {patience:g} s (does a reader hang? sampler.unit_timeout) and "
-            )
-        if memory_of(self._process.pid) > self._bounds.memory:
-            self._refuse(
-                f"took more than {int(self._bounds.memory) >> 20} MiB of memory (sampler.memory) and "
-            )
-
-    def _refuse(self, why: str) -> NoReturn:
-        if not why:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(_LAST_WORDS)
-        kill(self._process)
-        end = ending(self._process.wait(), by_us=bool(why))
-        raise SourceUnreachableError(f"{self._name} {why}{end}")
+    def close(self) -> None:
+        """Frees the process's resources, once it is dead. It must be killed."""
+        self._popen.wait()
+        self._in.close()
+        self._out.close()

@@ -14,12 +14,14 @@ from typing import Any, cast
 import structlog
 
 from cachecd.errors import ConfigError
+from cachecd.executors import ExecutorStatus
 from cachecd.executors.descendants import MARK, end_marked, mark_of
+from cachecd.executors.placement import Placement
 from cachecd.executors.process import SamplerProcess, memory_of
-from cachecd.executors.streams import Streams
 from cachecd.sampler.messages import (
     Failed,
     FromStream,
+    Grant,
     OfStreams,
     Sealed,
     Setup,
@@ -36,6 +38,7 @@ _TIRED = 0.75  # the share of its memory with which a process is replaced once a
 
 class LocalExecutor:
     """Runs streams in `workers` local processes. A stream goes to the process with the fewest streams.
+    `path_of` returns the file of a granted shard.
 
     A process is `python -m cachecd.sampler` in its own session (`python` None: this interpreter), with the
     variables `environ` (None: those of this process) and with this process's stderr. `launch` starts all
@@ -61,6 +64,7 @@ class LocalExecutor:
         setup: Setup,
         workers: int,
         python: Path | None,
+        path_of: Callable[[Grant], Path],
         environ: Mapping[str, str] | None = None,
         silence: float = 600.0,
         name: str = "",
@@ -73,7 +77,7 @@ class LocalExecutor:
         self._workers = workers
         self._launched: list[SamplerProcess] = []  # not yet listened to
         self._processes: set[SamplerProcess] = set()
-        self._streams = Streams(self._processes)
+        self._streams = Placement(self._processes, path_of)
         self._keepers: set[asyncio.Task[None]] = set()  # one for each process, also while it starts
         self._closing = asyncio.Event()
         self._link = -1  # by which the processes share the bandwidth
@@ -86,15 +90,9 @@ class LocalExecutor:
         """The ids of the processes that are alive."""
         return [process.pid for process in self._processes]
 
-    def status(self) -> dict[str, Any]:
-        """Returns how many processes there should be and how many are alive, how often one died and was
-        replaced, and the reason of the last death."""
-        return {
-            "workers": self._workers,
-            "alive": len(self._processes),
-            "restarts": self._restarts,
-            "last_end": self._last_end,
-        }
+    def status(self) -> ExecutorStatus:
+        alive = len(self._processes)
+        return ExecutorStatus(self._workers, alive, self._restarts, self._last_end)
 
     def launch(self) -> None:
         """Starts the processes. Needs no event loop. ConfigError if they cannot be started; then none is
@@ -113,8 +111,7 @@ class LocalExecutor:
             ) from error
 
     async def start(self, report: Callable[[FromStream], None]) -> None:
-        """Launches the processes if `launch` was not called, and sends messages from now on. Reports of
-        streams go to `report`. ConfigError as of `launch`."""
+        """Launches the processes first, if `launch` was not called."""
         if self._link < 0:
             self.launch()
         self._streams.report = report
@@ -133,8 +130,6 @@ class LocalExecutor:
             self._link = -1
 
     def reload(self, setup: Setup, workers: int) -> None:
-        """Changes the setup and the number of processes. Each process is replaced, or ends if there are too
-        many; its streams fail without blame."""
         self._setup, self._workers = setup, workers
         for process in tuple(self._processes):
             self._retire_outdated(process)
@@ -150,10 +145,6 @@ class LocalExecutor:
             self._streams.send(message)
 
     async def close(self, grace: float) -> None:
-        """Ends all processes, within `grace` and 3 seconds. A process that has not ended after `grace`
-        seconds is killed. Afterwards no process and none of their temporary files is left, and no report is
-        delivered. Only a process that the kernel cannot kill yet is left, because it waits for a dead disk
-        or file server."""
         self._closing.set()
         self._streams.report = lambda message: None
         for process in self._processes:

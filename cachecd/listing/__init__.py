@@ -1,8 +1,6 @@
 """The listing of a source: its units by number, their blocks, and their order within a block.
 
-selection    which units of a source a dataset takes
 source_pages pages of units from a lister, over several attempts
-first_look   checks each source before anything is made on disk
 table        listing.sqlite: units and ends of blocks; the only SQL
 table_update brings a table up to date from the pages of a lister
 permutation  the order of a block's units, the same in every pass

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import queue
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from typing import Any, Protocol, TypeVar
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Generator
+from functools import partial
 
 from cachecd.config import SourceConfig
 from cachecd.errors import SourceUnreachableError
@@ -16,27 +16,13 @@ from cachecd.listing.table import MOST_AT_ONCE
 from cachecd.listing.table_update import UnusableListingError
 from cachecd.model import ObjectInfo, encoded
 from cachecd.stores.backend import LeftOut
-from cachecd.stores.lanes import Lanes, OutOfOrderError
-from cachecd.stores.sweep import Sweep
+from cachecd.stores.key_ranges import Lanes, OutOfOrderError
+from cachecd.stores.sweep import ListingSweep
+from cachecd.units.source_units import Lister
 
 _AHEAD = 4  # pages
 _MOST = 1 << 12  # units of a page
 _MOST_EMPTY = 1000  # pages in a row; where all objects have been deleted, some stores give a few
-
-Result = TypeVar("Result")
-
-
-class Lister(Protocol):
-    """Lists sources. SourceError, ConfigError."""
-
-    def units(
-        self, source: SourceConfig, after: str, left_out: LeftOut
-    ) -> Generator[list[ObjectInfo], None, None]:
-        """All units in the order of the store, or only units of objects behind the key `after`. Counts what
-        is left out. Blocks."""
-
-    def sweep(self, source: SourceConfig, lanes: Lanes, left_out: LeftOut) -> Sweep | None:
-        """All units, by several requests at a time; None if the store cannot be listed so."""
 
 
 class SourcePages:
@@ -54,9 +40,9 @@ class SourcePages:
         self._after = self._key = ""
         self._last = self._place = (b"", -1.0)
         self._ordered = True
-        self._reader: Sweep | _ReadAhead | None = None
+        self._sweep: ListingSweep | None = None
+        self._ahead: _ReadAhead | None = None
         self._page: list[ObjectInfo] = []  # not taken yet
-        self._ended = False
 
     def anew(self) -> SourcePages:
         """The pages of another listing of the same source."""
@@ -68,35 +54,61 @@ class SourcePages:
     async def read(self) -> AsyncIterator[list[ObjectInfo]]:
         """Yields the pages that were not taken yet, with at most MOST_AT_ONCE units each. A page is taken
         when the next page is requested. Raises the lister's errors."""
-        while bool(self._page) or await _aside(self._fetch):
+        while self._page or await self._fetch():
             yield self._page[:MOST_AT_ONCE]
             del self._page[:MOST_AT_ONCE]
 
     def close(self) -> None:
         """Ends all requests. A thread ends when its store answers."""
-        if self._reader is not None:
-            self._reader.close()
+        if self._ahead is not None:
+            self._ahead.close()
+        if self._sweep is not None:
+            self._sweep.close()
 
-    def _fetch(self) -> bool:
+    async def _fetch(self) -> bool:
         """Gets units from the lister. Returns whether there are any."""
-        while not self._page and not self._ended:
-            if self._reader is None:
-                self._reader = self._open()
-            try:
-                page = self._reader.next()
-            except BaseException as error:
-                self.close()
-                self._reader = None
-                self.goes_on = self._lanes is not None or self._ordered
-                if isinstance(error, OutOfOrderError):
-                    self._lanes, self.goes_on = None, False
-                    raise SourceUnreachableError(
-                        f"{error}: the source is listed by one request at a time"
-                    ) from error
-                raise
-            self._ended = page is None
-            self._page = (page or []) if self._lanes is not None else self._unlisted(page or [])
+        if self._ahead is None:
+            self._ahead = _ReadAhead(self._attempt())
+        try:
+            self._page = await self._ahead.next()
+        except Exception:  # of the lister: the next call begins another attempt
+            self._ahead = None
+            raise
         return bool(self._page)
+
+    def _attempt(self) -> Generator[list[ObjectInfo], None, None]:
+        """Yields the pages of one attempt. Blocks."""
+        try:
+            if self._lanes is not None:
+                self._sweep = self._lister.sweep(self._source, self._lanes, self.left_out)
+                if self._sweep is not None:
+                    with contextlib.closing(self._sweep):
+                        yield from iter(self._sweep.next, None)
+                    return
+            self._lanes = None
+            yield from self._one_by_one()
+        except OutOfOrderError as error:
+            self._lanes, self.goes_on = None, False
+            raise SourceUnreachableError(
+                f"{error}: the source is listed by one request at a time"
+            ) from error
+        except Exception:
+            self.goes_on = self._lanes is not None or self._ordered
+            raise
+
+    def _one_by_one(self) -> Generator[list[ObjectInfo], None, None]:
+        """Yields the pages of a store that is listed by one request after the other."""
+        self._place = (encoded(self._after), math.inf)
+        last: list[ObjectInfo] = []
+        empty = 0
+        for page in self._lister.units(self._source, self._after, self.left_out):
+            empty = 0 if page else empty + 1
+            if page and page == last:
+                raise UnusableListingError("the store listed the same page twice in a row")
+            if empty > _MOST_EMPTY:
+                raise UnusableListingError(f"the store listed {empty} empty pages")
+            last = page
+            yield self._unlisted(page)
 
     def _unlisted(self, page: list[ObjectInfo]) -> list[ObjectInfo]:
         """Returns the page without units that an earlier attempt listed. An attempt repeats the units of
@@ -114,86 +126,56 @@ class SourcePages:
             units.append(unit)
         return units
 
-    def _open(self) -> Sweep | _ReadAhead:
-        if self._lanes is not None and (
-            sweep := self._lister.sweep(self._source, self._lanes, self.left_out)
-        ):
-            return sweep
-        self._lanes = None
-        after = self._after
-        self._place = (encoded(after), math.inf)
-        return _ReadAhead(lambda: self._lister.units(self._source, after, self.left_out))
-
 
 class _ReadAhead:
-    """Reads pages of a listing in a separate thread, so that no page waits for the next page."""
+    """Reads pages in a thread, so that no page waits for the next page. No exit waits for the thread: a
+    store that hangs must not keep the daemon from ending."""
 
-    def __init__(self, pages: Callable[[], Iterator[list[ObjectInfo]]]) -> None:
-        self._read: queue.Queue[list[ObjectInfo] | BaseException | None] = queue.Queue(_AHEAD)
-        self._end: list[BaseException | None] = []
-        self._closed = threading.Event()
-        threading.Thread(target=self._run, args=(pages,), name="pages", daemon=True).start()
+    def __init__(self, pages: Generator[list[ObjectInfo], None, None]) -> None:
+        self._read: deque[list[ObjectInfo] | BaseException | None] = deque()  # None: the end
+        self._room = threading.Semaphore(_AHEAD)
+        self._closed = False
+        self._report: Callable[[], object] = lambda: None
+        threading.Thread(target=self._run, args=(pages,), name="listing", daemon=True).start()
 
     def close(self) -> None:
-        self._closed.set()
+        self._closed = True
+        self._room.release()
 
-    def next(self) -> list[ObjectInfo] | None:
-        """All pages that were read by now, at least one; None at the end. Raises the error of the store
-        after the pages that were read before the error."""
-        page: list[ObjectInfo] = []
-        while not self._end and not (page and self._read.empty()) and len(page) < _MOST:
-            match self._read.get():
-                case list(more):
-                    page += more
-                case end:
-                    self._end.append(end)
-        if not page and self._end and self._end[0] is not None:
-            raise self._end[0]
-        return page or None
+    async def next(self) -> list[ObjectInfo]:
+        """Returns all units that were read by now, at least one; [] at the end. Raises the error of the
+        store after the units that were read before the error."""
+        arrived = asyncio.Event()
+        self._report = partial(asyncio.get_running_loop().call_soon_threadsafe, arrived.set)
+        units: list[ObjectInfo] = []
+        while len(units) < _MOST and (self._read or not units):
+            arrived.clear()
+            if not self._read:
+                await arrived.wait()
+            elif isinstance(page := self._read[0], list):
+                units += page
+                self._read.popleft()
+                self._room.release()
+            elif page is None or units:
+                break
+            else:
+                raise page
+        return units
 
-    def _run(self, pages: Callable[[], Iterator[list[ObjectInfo]]]) -> None:
-        last: list[ObjectInfo] = []
-        empty = 0
-        try:
-            for page in pages():
-                empty = 0 if page else empty + 1
-                if page and page == last:
-                    raise UnusableListingError("the store listed the same page twice in a row")
-                if empty > _MOST_EMPTY:
-                    raise UnusableListingError(f"the store listed {empty} empty pages")
-                last = page
-                if not self._put(page):
-                    return
-        except BaseException as error:
-            self._put(error)
-        else:
-            self._put(None)
+    def _run(self, pages: Generator[list[ObjectInfo], None, None]) -> None:
+        end: BaseException | None = None
+        with contextlib.closing(pages):
+            try:
+                for page in pages:
+                    self._put(page)
+                    self._room.acquire()
+                    if self._closed:
+                        return
+            except BaseException as error:
+                end = error
+        self._put(end)
 
-    def _put(self, message: list[ObjectInfo] | BaseException | None) -> bool:
-        while not self._closed.is_set():
-            with contextlib.suppress(queue.Full):
-                self._read.put(message, timeout=0.1)
-                return True
-        return False
-
-
-async def _aside(work: Callable[[], Result]) -> Result:
-    """Runs work in a thread that no exit waits for: a store that hangs must not keep the daemon from
-    ending."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[Result] = loop.create_future()
-
-    def report(call: Callable[[Any], None], outcome: Any) -> None:
-        if not done.cancelled():
-            call(outcome)
-
-    def run() -> None:
-        try:
-            outcome: tuple[Callable[[Any], None], Any] = (done.set_result, work())
-        except BaseException as error:
-            outcome = (done.set_exception, error)
+    def _put(self, item: list[ObjectInfo] | BaseException | None) -> None:
+        self._read.append(item)
         with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(report, *outcome)
-
-    threading.Thread(target=run, name="listing", daemon=True).start()
-    return await done
+            self._report()

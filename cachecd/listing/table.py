@@ -158,13 +158,9 @@ class Table:
         except KeyError as error:
             raise self._damaged(f"it has no unit {error}") from None
 
-    def find(self, key: str) -> list[Unit]:
-        """Returns all units of one object, ordered by `begin`. Empty if the object is not listed."""
-        return self._units("key = ? ORDER BY begin", (_stored(key),))
-
     def has_keys(self, keys: Iterable[str]) -> set[str]:
         """Returns which of these keys are listed."""
-        return {key for key in keys if self.find(key)}
+        return {key for key in keys if self._units("key = ? LIMIT 1", (_stored(key),))}
 
     def neighbours(self, key: str) -> list[str]:
         """Returns the listed keys in another Unicode normalization, and those next to this key: at most one

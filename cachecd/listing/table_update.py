@@ -108,8 +108,8 @@ class Listing:
 
     async def _add(self, page: Sequence[ObjectInfo]) -> None:
         changes = await self._run(lambda: self._table.compare(page))
-        waits = len(page) == 1 or changes.cost <= self._page_bytes()
-        if changes.cost and not await self._reserve(changes.cost, self._grown, waits):
+        must_fit = len(page) == 1 or changes.cost <= self._page_bytes()
+        if changes.cost and not await self._reserve(changes.cost, self._grown, must_fit):
             await self._add(page[: len(page) // 2])
             await self._add(page[len(page) // 2 :])
             return

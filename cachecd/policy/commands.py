@@ -1,7 +1,7 @@
 """The decisions of the policy: commands that the daemon carries out.
 
 The arrow `->` names the event that reports the result. A command without an arrow, except replies, has the
-result `Done(command)`, once it is durable. If the disk refuses a command, the result is
+result `CommandDone(command)`, once it is durable. If the disk refuses a command, the result is
 `DiskRefused(command)`.
 """
 
@@ -29,8 +29,8 @@ class ReadCursor(NamedTuple):
 
 
 class OpenStream(NamedTuple):
-    """Give a stream to a worker. A stream that a worker has already begins again. -> Failed, if it fails
-    later"""
+    """Give a stream to a worker. If a worker has the stream already, the stream begins again. ->
+    StreamFailed, if it fails later"""
 
     stream: StreamId
     cursor: Cursor
@@ -39,14 +39,14 @@ class OpenStream(NamedTuple):
 
 
 class SetUntil(NamedTuple):
-    """An open stream may go on up to here."""
+    """Let an open stream continue up to this cursor."""
 
     stream: StreamId
     until: Cursor
 
 
 class GrantShard(NamedTuple):
-    """A shard may be written: its room is reserved. -> HalfFull, then Sealed or Failed"""
+    """Let a worker write a shard, whose room is reserved. -> HalfFull, then ShardSealed or StreamFailed"""
 
     stream: StreamId
     number: int
@@ -60,10 +60,12 @@ class CloseStream(NamedTuple):
 
 
 class PublishShard(NamedTuple):
-    """Publish a sealed shard. -> Published or PublishRefused"""
+    """Publish a sealed shard; `is_empty`: it has no record, so it is a sidecar alone. -> Published or
+    PublishRefused"""
 
     stream: StreamId
     number: int
+    is_empty: bool = False
 
 
 class FindMissing(NamedTuple):
@@ -76,7 +78,7 @@ class FindMissing(NamedTuple):
 
 
 class MakeSupplement(NamedTuple):
-    """Make a shard of these pieces; its room is reserved. -> Sealed or Failed"""
+    """Make a shard of these pieces; its room is reserved. -> ShardSealed or StreamFailed"""
 
     stream: StreamId
     number: int
@@ -85,7 +87,7 @@ class MakeSupplement(NamedTuple):
 
 class WriteJudgement(NamedTuple):
     """The schema of a generation was judged. `contradiction`: why most of the first records contradict it,
-    or "". -> Done"""
+    or "". -> CommandDone"""
 
     generation: GenerationId
     contradiction: str
@@ -99,20 +101,23 @@ class KeepFigures(NamedTuple):
 
 
 class MarkRetired(NamedTuple):
-    """Mark numbers as retired (`.old`), durably. `names` has each number with its newest version."""
+    """Mark numbers as retired (`.old`), durably. `names` has each number with its newest version. `why`:
+    the rule that retired them."""
 
     generation: GenerationId
     names: tuple[Name, ...]
+    why: str = ""
 
 
 class Unlink(NamedTuple):
     """Write state.json: the heads of all streams, then the head of the supplements (none: state.json
     stays). Then remove these versions with their marks, durably. The mark of a number is removed with the
-    number's last file."""
+    number's last file. `why`: the rule that retired them; "" if they were retired before."""
 
     generation: GenerationId
     heads: tuple[Head, ...]
     names: tuple[Name, ...]
+    why: str = ""
 
 
 class RemoveGeneration(NamedTuple):
@@ -178,8 +183,8 @@ class WriteManifest(NamedTuple):
 
 
 class MarkLease(NamedTuple):
-    """Note at the manifest, for a start: the lease is also the lease of `epoch`; or a `rank` held it.
-    Without both: no rank has held it yet, because one requested it again."""
+    """Mark a lease, for a start: it is also the lease of `epoch`, or a `rank` held it. Without both: no
+    rank has held it, because one requested it again."""
 
     lease: str
     rank: int | None = None
@@ -212,7 +217,7 @@ class ReplyDone(NamedTuple):
 
 
 class ReplyWaiting(NamedTuple):
-    """The rank must request again later. `have` of `want` bytes are cached."""
+    """The rank must send its request again. `have` of `want` bytes are cached."""
 
     request: str
     have: int
@@ -221,7 +226,7 @@ class ReplyWaiting(NamedTuple):
 
 
 class ReplyRefused(NamedTuple):
-    """The request can never be granted, or not before a person changes something."""
+    """The request cannot be granted until a person changes something."""
 
     request: str
     code: str

@@ -50,7 +50,7 @@ class Dataset:
     @property
     def waits_for(self) -> str:
         """Returns why the streams do not start yet, or ""."""
-        if not self.generation.blocks.waits or self.generation.blocks.ends:
+        if not self.generation.blocks.is_growing or self.generation.blocks.ends:
             return ""
         if self.rules.awaits_classes:
             return (
@@ -67,7 +67,7 @@ class Dataset:
         size = self.rules.first + epoch * (self.rules.per_epoch or 0)
         return math.ceil(size / (shape.streams * shape.capacity))
 
-    def waits(self, epoch: int, share: int) -> bool:
+    def awaits_set(self, epoch: int, share: int) -> bool:
         """Whether `grow.wait` has an effect on an epoch's set: no shard was retired, and the set fits into
         the share. `share`: the dataset's share, without its cap."""
         gen = self.generation
@@ -83,7 +83,7 @@ class Dataset:
         gen, rules = self.generation, self.rules
         if rules.pin or not (gen.table.num_live or gen.reserved):
             return True
-        if self.waits(self.epoch + 1, share):
+        if self.awaits_set(self.epoch + 1, share):
             return j < self.target(self.epoch + 1)
         if rules.per_epoch is None or gen.table.live_bytes + gen.reserved < first:
             return True

@@ -38,11 +38,11 @@ class Configured(NamedTuple):
 
 
 class GenerationFound(NamedTuple):
-    """A directory that a start found or made; `heads` has one entry for each stream, then the supplements'
-    (whose cursor means nothing). `contradiction`: as of WriteJudgement; None: the schema is not judged yet.
-    `figures`: what KeepFigures wrote last, if the generation is configured.
-    `damaged`: why generation.json cannot be read: the shards are never leased, and the first to make room.
-    Generations of a dataset come newest first, damaged ones last."""
+    """A directory that a start found or made. `heads` has one entry for each stream, and one for the
+    supplements, whose cursor has no meaning. `contradiction`: that of WriteJudgement; None if the schema is
+    not judged yet. `figures`: those of the last KeepFigures, if the generation is configured. `damaged`:
+    why generation.json cannot be read, or "". Such shards are never leased, and are the first to make room.
+    The generations of a dataset are reported newest first, damaged generations last."""
 
     generation: GenerationId
     split: str = ""
@@ -65,7 +65,7 @@ class LeaseFound(NamedTuple):
 
 
 class Started(NamedTuple):
-    """Everything that the start found was reported."""
+    """The start has reported everything that it found."""
 
 
 class Measured(NamedTuple):
@@ -81,15 +81,15 @@ class Measured(NamedTuple):
     refused: str = ""
 
 
-class Done(NamedTuple):
+class CommandDone(NamedTuple):
     """A command was carried out, durably."""
 
     command: Command
 
 
 class DiskRefused(NamedTuple):
-    """The disk refused a command; nothing of it is left. The policy repeats it. `gone`: because cache.dir
-    was moved or replaced."""
+    """The disk refused a command, which had no effect. The policy repeats it. `gone`: cache.dir was moved
+    or replaced."""
 
     command: Command
     reason: str
@@ -97,11 +97,11 @@ class DiskRefused(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """Time has passed."""
+    """Half a second has passed."""
 
 
 class Draining(NamedTuple):
-    """The daemon ends: no more work begins."""
+    """The daemon ends. No more work begins."""
 
 
 class Listed(NamedTuple):
@@ -134,7 +134,7 @@ class HalfFull(NamedTuple):
     number: int
 
 
-class Sealed(NamedTuple):
+class ShardSealed(NamedTuple):
     """A shard is finished and synced, under its temporary name. If the cursor has not moved and nothing was
     skipped, there is no file: the worker found nothing to write. A supplement without a record has none.
     `misfits`: how many records contradict the schema, and the first `misfit`, with the reason."""
@@ -149,11 +149,11 @@ class Sealed(NamedTuple):
     misfit: str = ""
 
 
-class Failed(NamedTuple):
-    """A worker lost a stream, with all of its shards that are not sealed: nothing of them is left. Commands
-    to the worker about the stream are void. `cause`: "source" (the store as a whole), "disk", or "worker"
-    (a lost process or a defect, with `unit` in hand). `passing`: nothing says that it was the unit's fault;
-    without a unit, nor the stream's. Such a stream is opened again at once, until its unit is skipped."""
+class StreamFailed(NamedTuple):
+    """A worker lost a stream, with all of its shards that are not sealed; their files are removed. Commands
+    to the worker about the stream have no effect. `cause`: "source" (the whole store), "disk", or "worker"
+    (a lost process or a defect, with `unit` in work). `passing`: the unit, or without a unit the stream,
+    need not be the cause. Such a stream is opened again at once, until its unit is skipped."""
 
     stream: StreamId
     cause: str
@@ -163,7 +163,7 @@ class Failed(NamedTuple):
 
 
 class StreamClosed(NamedTuple):
-    """CloseStream is done."""
+    """CloseStream was carried out."""
 
     stream: StreamId
 
@@ -184,8 +184,8 @@ class PublishRefused(NamedTuple):
 
 
 class MissingFound(NamedTuple):
-    """Records that the shards without a mark `.old` lack, of listed units that are not excluded and have no
-    other version in them. Ascending; `more`: there are more."""
+    """Records that the shards of FindMissing lack, in ascending order. Excluded units are omitted, and
+    units of which the shards have another version. `more`: there are more."""
 
     generation: GenerationId
     pieces: tuple[Piece, ...]
@@ -193,7 +193,7 @@ class MissingFound(NamedTuple):
 
 
 class DamageReported(NamedTuple):
-    """A reader met a corrupt record in a shard; `request` waits for a reply, if it is not ""."""
+    """A reader found a corrupt record in a shard. `request` waits for a reply, unless it is ""."""
 
     request: str
     generation: GenerationId
@@ -227,7 +227,7 @@ class Remade(NamedTuple):
 
 
 class RemakeFailed(NamedTuple):
-    """The next version could not be made, and nothing of it is left: it is tried again."""
+    """The next version could not be made, and its files are removed. The policy tries again."""
 
     generation: GenerationId
     number: int
@@ -244,7 +244,7 @@ class ExcludeAsked(NamedTuple):
 
 
 class HoldersFound(NamedTuple):
-    """All shards that hold a record of an exclusion. A start reports it for each unfinished exclusion."""
+    """All shards that have an excluded record. A start reports it for each unfinished exclusion."""
 
     exclusion: str
     holders: tuple[tuple[GenerationId, int, int], ...]  # generation, number, version
@@ -284,8 +284,8 @@ class LeaseUnheld(NamedTuple):
 
 
 Event = (
-    Configured | GenerationFound | LeaseFound | Started | Measured | Done | DiskRefused
-    | Tick | Draining | Listed | CursorRead | HalfFull | Sealed | Failed | StreamClosed
+    Configured | GenerationFound | LeaseFound | Started | Measured | CommandDone | DiskRefused
+    | Tick | Draining | Listed | CursorRead | HalfFull | ShardSealed | StreamFailed | StreamClosed
     | Published | PublishRefused | MissingFound | DamageReported | ShardVerified | ShardLost | Remade
     | RemakeFailed | ExcludeAsked | HoldersFound | AcquireAsked | RankHolds | Delivered | LeaseUnheld
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Whether first sets and pinned sets fit the limit, before anything is fetched. Pure."""
+"""Checks that first sets and pinned sets fit the limit, before fetching begins. Pure."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from cachecd.policy.shares import LEAST_FOOTPRINTS
 from cachecd.policy.values import Rules
 from cachecd.quantities import approximate_size
 
-# Everything under cache.dir but shards and units of listings, and its growth between two measurements.
+# Bytes of everything under cache.dir except shards and units of listings, with its growth between two
+# measurements.
 EMPTY_CACHE = 768 << 10
-# The part of a shard that is records. The rest is its sidecar, and room that the next record did not fit.
+# The part of a shard that has records. The rest is the sidecar, and room too small for the next record.
 _FILLED = 0.85
 _PER_UNIT = 128  # bytes of a small object's key, label, frame and sidecar
 _MIB = 1 << 20
@@ -46,8 +47,8 @@ def set_size(listed: int, units: int, live: int = 0, ended: int = 0) -> int:
 
 
 def describe_epoch(limit: int, held: float, records: float | None, refresh: float) -> str:
-    """What an epoch is, in a sentence. `held`: how many records fit into the `limit`. `records`: how many
-    the source has, None if that is not known."""
+    """Returns a sentence that describes an epoch. `held`: the number of records that fit into the `limit`.
+    `records`: the number of records in the source, None if it is not known."""
     if records is not None and held >= records:
         return (
             f"the limit holds all of about {_about(records)} records: every epoch has all of them"
@@ -63,7 +64,7 @@ def describe_epoch(limit: int, held: float, records: float | None, refresh: floa
 
 
 def _need(rules: Rules, size: int | None, shard: int) -> int:
-    """The smallest share in which a dataset reaches `first` and rotates, or a pinned set fits."""
+    """Returns the smallest share in which a dataset reaches `first` and rotates, or a pinned set fits."""
     if rules.pin:
         return (size or 0) + 2 * shard
     first = -(-rules.first // int(_FILLED * rules.shard_size)) * shard
@@ -82,5 +83,5 @@ def _too_small(key: str, limit: int, needed: int, largest: Rules) -> LimitTooSma
 
 
 def _about(count: float) -> str:
-    """Two significant digits."""
+    """Returns a number with two significant digits."""
     return f"{int(float(f'{max(count, 0):.2g}')):,}"

@@ -1,9 +1,9 @@
 """A generation: its listing, its streams and its shards, and how shards are removed. Pure.
 
-A shard is removed in two steps. First it is retired: no later lease names it. Then it is unlinked: at once
-if no lease names it; else it is marked, and unlinked when its last lease ends. `until`, which depends on
-the shard, moves only when the mark or the unlink is durable. An unlink first writes the heads of all
-streams: if the sidecar of a stream's newest shard is lost later, there may be no older shard.
+A shard is removed in two steps. First it is retired: no later lease names it. If no lease names it, it is
+unlinked at once. Otherwise it is marked, and unlinked when its last lease ends. `until` depends on the
+shard, and moves only when the mark or the unlink is durable. The heads of all streams are written before an
+unlink, because a stream may have no shard left whose sidecar has its head.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from cachecd.model import Cursor, Shape, StreamId
+from cachecd.model import Cursor, Shape, StreamId, shard_place
 from cachecd.policy import commands as do
-from cachecd.policy.events import GenerationFound, Listed, Sealed
+from cachecd.policy.events import GenerationFound, Listed, ShardSealed
 from cachecd.policy.pause import Pause
 from cachecd.policy.shard_table import ShardTable, Status
 from cachecd.policy.streams import Blocks, Stream
@@ -29,14 +29,14 @@ _STATUS |= {"damaged": Status.QUARANTINED, "excluded": Status.QUARANTINED}
 
 @dataclass(slots=True)
 class Repair:
-    """A quarantined number that needs a next version, because it is `damaged`, or holds an `excluded`
-    record: then a local copy suffices. `marked`: the mark of the damage is durable, or none is needed.
-    `retire`: the number is retired after the next version was made."""
+    """A quarantined number that needs a next version. It is `damaged`, or it has an `excluded` record, so
+    that a local copy suffices. `marked`: the mark of the damage is durable, or no mark is needed. `retire`:
+    why the number is retired when the next version is made, or ""."""
 
     excluded: bool = False
     damaged: bool = False
     marked: bool = False
-    retire: bool = False
+    retire: str = ""
     pause: Pause = field(default_factory=Pause)
 
 
@@ -61,7 +61,7 @@ class Generation:
         self.units = self.completed = self.num_retired = self.source_bytes = 0
         self.reason = ""
         self.contradiction = start.contradiction
-        self._seen: dict[int, Sealed] = {}  # by number, until the schema is judged
+        self._seen: dict[int, ShardSealed] = {}  # by number, until the schema is judged
         self.writes_shape = False
         self.has_resumed = False  # its streams began where a run that resumes was
         self._out = out
@@ -88,15 +88,15 @@ class Generation:
             elif status in ("excluded", "damaged"):
                 self.repairs[number] = Repair(status == "excluded", status == "damaged", True)
 
-    def note_schema(self, sealed: Sealed) -> None:
-        """A shard was sealed, whose records may contradict the schema."""
+    def note_schema(self, sealed: ShardSealed) -> None:
+        """Keeps a sealed shard until the schema is judged."""
         if self.contradiction is None and sealed.stream.index < len(self.streams):
             self._seen[sealed.number] = sealed
 
     def judge(self, first: int) -> None:
-        """Judges the schema by the first 1,000 records, in the order of the shards' numbers: at the latest
-        where these have `first` bytes and each stream one, unless it may wait for the listing; or where no
-        more is made."""
+        """Judges the schema by the first 1,000 records, in the order of the shards' numbers. Fewer records
+        suffice if their shards have `first` bytes, one of each stream unless it may wait for the listing,
+        or if no more shards are made."""
         if self.contradiction is not None or self.shape is None:
             return
         fits = misfits = size = 0
@@ -111,13 +111,13 @@ class Generation:
                     is_last = False
                 elif j < stream.next:  # before the start
                     is_last = False
-                elif more and stream.feeds and not self.blocks.waits:
+                elif more and stream.feeds and not self.blocks.is_growing:
                     return
                 if fits + misfits >= _TRIAL:
                     break
             if fits + misfits >= _TRIAL or size >= first:
                 break
-            if is_last and more and self.blocks.waits:
+            if is_last and more and self.blocks.is_growing:
                 return
             if is_last:
                 break
@@ -131,23 +131,24 @@ class Generation:
         self._out.append(do.WriteJudgement(self.id, self.contradiction))
 
     def started(self) -> None:
-        """Ends a start: unlinks files that no lease names, retires shards whose sidecar is lost."""
-        self.unlink_unheld()
+        """Ends a start: unlinks files that no lease names, and retires shards whose sidecar is lost."""
+        self.unlink_unleased()
         for number in self._lost:
             self.lose(number)
 
     def fix(self, shape: Shape, begin: int = 0) -> None:
-        """The shape is in generation.json; streams begin at place `begin`, modulo the units listed."""
+        """Makes the streams, after the shape is durable. They begin at place `begin`, modulo the listed
+        units."""
         self.shape, self.table = shape, ShardTable(shape.streams)
-        self.blocks = Blocks(shape, self.blocks.ends, self.blocks.waits)
+        self.blocks = Blocks(shape, self.blocks.ends, self.blocks.is_growing)
         self.streams = [Stream(index, self.blocks) for index in range(shape.streams)]
         if begin and self.units:
             for stream in self.streams:
                 stream.cursor = self.blocks.cursor_at(stream.index, begin % self.units)
 
     def listed(self, event: Listed, awaits_classes: bool) -> None:
-        """The listing continued, ended, or failed."""
-        self.blocks.waits = event.first
+        """Takes the state of the listing."""
+        self.blocks.is_growing = event.first
         self.blocks.ends = () if event.first and awaits_classes else event.ends
         self.units, self.completed, self.reason = event.units, event.completed, event.reason
         self.source_bytes = event.size
@@ -170,7 +171,7 @@ class Generation:
         return not (self.has_resumed or any(sealed))
 
     @property
-    def held(self) -> int:
+    def occupied(self) -> int:
         return self.table.total + self.reserved
 
     def may_lease(self, split: str) -> bool:
@@ -179,22 +180,22 @@ class Generation:
 
     @property
     def is_whole(self) -> bool:
-        """Every stream is whole: nothing can be fed before a shard retires."""
+        """Whether every stream is whole: no unit is left to feed until a shard is retired."""
         return self.shape is not None and all(map(self.is_whole_stream, self.streams))
 
     def is_whole_stream(self, stream: Stream) -> bool:
         """Whether a stream has reached `until`, and all of its shards are published."""
-        return not (self.blocks.waits or stream.feeds) and self.is_settled(stream)
+        return not (self.blocks.is_growing or stream.feeds) and self.is_settled(stream)
 
     def is_settled(self, stream: Stream) -> bool:
-        """Whether `until` of a stream matches its live shards: no shard is being retired or read."""
+        """Whether `until` matches the live shards of a stream: no shard is being retired or read."""
         return self.table.oldest_live(stream.index) == (stream.tail and stream.tail[0])
 
     @property
     def estimate(self) -> float:
-        """The bytes that all listed units would occupy, at today's bytes per unit."""
+        """Estimates the bytes of the shards of all listed units, at the present bytes per unit."""
         lanes = self.blocks.shape.lanes * self.blocks.shape.streams
-        # At most `lanes` units may have begun before the live shards.
+        # At most this many units began before the live shards.
         ended = max(0, self.table.ended - lanes)
         return self.units * self.table.live_bytes / ended if ended else math.inf
 
@@ -221,7 +222,8 @@ class Generation:
 
     @property
     def coverage(self) -> float:
-        """The part of the units that was ever cached, 0 to 1. A unit in hand counts by its bytes."""
+        """The part of the units that was cached at least once, 0 to 1. A unit in work counts by its
+        bytes."""
         covered = sum(self.blocks.covered(stream.index, stream.tip) for stream in self.streams)
         return min(1.0, covered / self.units) if self.units else 0.0
 
@@ -240,14 +242,14 @@ class Generation:
 
     # --- how shards go
 
-    def retire(self, numbers: Iterable[int]) -> None:
+    def retire(self, numbers: Iterable[int], why: str) -> None:
         """Retires shards: no later lease names them. A shard that is being made again is retired after
-        that."""
+        that. `why`: the rule, for people."""
         marks: list[Name] = []
         free: list[Name] = []
         for number in numbers:
             if number in self.remaking:
-                self.repairs[number].retire = True
+                self.repairs[number].retire = why
                 continue
             self.repairs.pop(number, None)
             self.table.set_status(number, Status.RETIRING)
@@ -255,32 +257,32 @@ class Generation:
             name = number, self.table.facts(number).version
             (marks if self.table.needs_mark(number) else free).append(name)
         if marks:
-            self._out.append(do.MarkRetired(self.id, tuple(marks)))
+            self._out.append(do.MarkRetired(self.id, tuple(marks), why))
         if free:
-            self.unlink(free)
+            self.unlink(free, why)
 
-    def retire_oldest(self, most: float) -> int:
-        """Retires the oldest shards until they have `most` bytes; returns their bytes."""
+    def retire_oldest(self, least: float, why: str) -> int:
+        """Retires the oldest shards, at least `least` bytes if there are as many. Returns their bytes."""
         retired, numbers = 0, []
         for number, allocated in self.table.live():
-            if retired >= most:
+            if retired >= least:
                 break
             retired += allocated
             numbers.append(number)
-        self.retire(numbers)
+        self.retire(numbers, why)
         return retired
 
     def lose(self, number: int) -> None:
-        """Retires a shard whose sidecar is lost, with the older shards of its stream, because its records
-        would come again only with the next pass. A supplement is retired alone."""
-        stream = number % (self.table.streams + 1)
+        """Retires a shard whose sidecar is lost, with the older shards of its stream, so that the stream
+        fetches these records again at once. A supplement is retired alone."""
+        stream, _ = shard_place(self.table.streams, number)
         shards = [each for each, _ in self.table.live_of(stream) if each <= number]
         if stream == self.table.streams:
             shards = [each for each in shards if each == number]
-        self.retire(shards)
+        self.retire(shards, f"the sidecar of shard {number} is damaged or missing")
 
     def knows(self, number: int, version: int) -> bool:
-        """Whether the bytes of a version are counted: it is in the table, or room is reserved for it."""
+        """Whether the bytes of a version are counted: it is in the table, or has reserved room."""
         if self.shape is None:
             return False
         index, j = self.blocks.shape.split(number)
@@ -294,25 +296,28 @@ class Generation:
         """Retires supplements before a stream publishes its next shard. Returns True once no supplement is
         left."""
         index = self.table.streams
-        self.retire([number for number, _ in self.table.live_of(index)])
+        supplements = [number for number, _ in self.table.live_of(index)]
+        self.retire(
+            supplements, "a stream publishes its next shard, which may have the same records"
+        )
         return self.table.oldest_current(index) is None and not self.supplements.reserved
 
     def marked(self, names: Iterable[Name]) -> None:
         for number, _ in names:
             self.table.marked(number)
-        self.unlink_unheld()
+        self.unlink_unleased()
 
-    def unlink_unheld(self) -> None:
-        """Removes files that no lease names any more."""
-        if names := self.table.take_unheld():
+    def unlink_unleased(self) -> None:
+        """Unlinks the files that no lease names any more."""
+        if names := self.table.take_unleased():
             self.unlink(names)
 
-    def unlink(self, names: Iterable[Name] = ()) -> None:
-        """Writes the heads after all published shards, and then removes files."""
+    def unlink(self, names: Iterable[Name] = (), why: str = "") -> None:
+        """Unlinks files, after the heads of all streams are written."""
         heads = [Head(stream.next, stream.cursor) for stream in self.streams]
         heads.append(Head(self.supplements.next, Cursor()))
         known = () if self.damaged else tuple(heads)
-        self._out.append(do.Unlink(self.id, known, tuple(names)))
+        self._out.append(do.Unlink(self.id, known, tuple(names), why))
 
     def unlinked(self, names: Iterable[Name]) -> None:
         for name in names:
@@ -324,7 +329,7 @@ class Generation:
             stream.note_oldest(self.table.oldest_current(stream.index))
             oldest = stream.oldest
             known = stream.tail and stream.tail[0]
-            # The files of a shard that is being retired may be gone by then.
+            # A shard that is being retired may lose its files meanwhile.
             stays = oldest == self.table.oldest_live(stream.index)
             if oldest is not None and stays and oldest not in (known, stream.reading_tail):
                 stream.reading_tail = oldest
@@ -333,10 +338,10 @@ class Generation:
                 self._out.append(do.ReadCursor(self.id, number, version))
 
     def cursor_read(self, number: int, before: Cursor | None) -> None:
-        """The cursor before a shard was read from its sidecar; None: the disk refused."""
+        """Takes the cursor before a shard, from its sidecar. None: the disk refused."""
         index, j = self.blocks.shape.split(number)
         if index == len(self.streams):
-            return  # nothing depends on the cursor of a supplement
+            return  # the cursor of a supplement has no use
         stream = self.streams[index]
         if stream.reading_tail == j:
             stream.reading_tail = None

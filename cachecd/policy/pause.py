@@ -1,4 +1,4 @@
-"""Reasons to pause fetching: a failure that may pass, the egress limit, no job that trains. Pure."""
+"""Reasons to pause fetching: a failure, the egress limit, or no job is training. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _SHORTEST, _LONGEST = 1.0, 60.0
 
 @dataclass(slots=True)
 class Pause:
-    """The pause after a failure: one second, doubled by each failure after a pause. `reason`: the last
-    failure. `refused` stops everything, however long ago it was."""
+    """The pause after a failure: one second, and twice as long after each further failure, up to a minute.
+    `reason`: the last failure. `refused`: a reason to pause until it is removed."""
 
     reason: str = ""
     until: float = 0.0
@@ -29,7 +29,7 @@ class Pause:
         return bool(self.refused) or now < self.until
 
     def begin(self, now: float, reason: str) -> None:
-        """A try failed. Tries that began before the pause do not prolong it."""
+        """Begins a pause after a failure. Failures during a pause do not prolong it."""
         self.reason = reason
         if now >= self.until:
             self._length = min(max(_SHORTEST, 2 * self._length), _LONGEST)
@@ -41,8 +41,8 @@ class Pause:
 
 @dataclass(slots=True)
 class Restraint:
-    """Bounds of the configuration. `offline`: nothing is fetched. `fetched`: bytes fetched in all, over
-    restarts. `wanted_at`: when a lease was last requested, or ended."""
+    """The bounds of the configuration. `offline`: nothing is fetched. `fetched`: all bytes fetched, over
+    restarts. `wanted_at`: when a lease was last requested or ended."""
 
     egress_limit: int | None = None
     idle: float | None = None
@@ -52,7 +52,7 @@ class Restraint:
 
     @property
     def spent(self) -> str:
-        """Why nothing will be fetched any more, or ""."""
+        """Returns why nothing will be fetched, or ""."""
         if self.offline:
             return "the daemon runs offline: start it without --offline to fetch"
         if self.egress_limit is None or self.fetched < self.egress_limit:

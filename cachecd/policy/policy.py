@@ -1,8 +1,8 @@
-"""The policy: it takes events by `handle(event, now)` and returns commands. Pure.
+"""The policy: `handle(event, now)` takes an event and returns commands. Pure.
 
 A shard's life: granted (its room is reserved) -> sealed -> published (live) -> retired -> unlinked.
-Reserved room is freed only by Published (but for the bytes of the shard), Failed, StreamClosed or Unlink:
-used and reserved bytes never exceed the limit.
+Reserved room is freed only by Published (except the bytes of the shard), StreamFailed, StreamClosed or
+Unlink: used and reserved bytes never exceed the limit.
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from itertools import count
 
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
-from cachecd.policy.acquire import Leases
+from cachecd.policy.acquire import Acquire
 from cachecd.policy.dataset import Dataset
-from cachecd.policy.feeding import Feeding, Report
 from cachecd.policy.generation import Generation
-from cachecd.policy.leases import GRACE, LeaseState
+from cachecd.policy.granting import Granting, Report
+from cachecd.policy.leases import GRACE, Leases, LeaseState
 from cachecd.policy.pause import Pause, Restraint
 from cachecd.policy.repair import Repairs
 from cachecd.policy.room import Room, footprint
+from cachecd.policy.shard_table import LIVE
 from cachecd.policy.values import GenerationId, Lease, Rules
 
 # Events that may name a generation that is unknown or was removed.
@@ -29,7 +30,7 @@ _UNKNOWN_TOO = (
 
 
 class Policy:
-    """The whole state of the daemon's decisions. The attributes are for reading."""
+    """The state of all decisions. Its attributes are read-only for other rooms."""
 
     def __init__(self, manifest_length: Callable[[Lease], int]) -> None:
         """`manifest_length` returns the bytes of a lease's manifest."""
@@ -38,10 +39,12 @@ class Policy:
         self.datasets = self.room.datasets
         self.disk = Pause()
         self.restraint = Restraint()
-        self.leases = Leases(
-            *(self.room, self.disk, self.restraint, self._new_name, manifest_length, self._out)
+        self.leases = Leases(self.room, self._out)
+        self.acquire = Acquire(
+            *(self.room, self.disk, self.restraint, self.leases),
+            *(self._new_name, manifest_length, self._out),
         )
-        self._feeding = Feeding(self.room, self.disk, self._out)
+        self._granting = Granting(self.room, self.disk, self._out)
         self.repair = Repairs(self.room, self._new_name, self._out)
         self._rules: dict[str, Rules] = {}
         self._refused: list[do.Command] = []
@@ -49,7 +52,7 @@ class Policy:
         self._started = self._draining = False
 
     def handle(self, event: ev.Event, now: float) -> list[do.Command]:
-        """The commands that follow from an event. `now`: seconds since 1970, by a clock that never goes
+        """Returns the commands that an event causes. `now`: seconds since 1970, by a clock that never goes
         back while the daemon runs."""
         self._apply(event, now)
         if self._started:
@@ -58,26 +61,37 @@ class Policy:
         self._out.clear()
         return out
 
-    def reserve(self, generation: GenerationId, size: int, grown: int, waits: bool) -> bool:
-        """Reserves room for a page of a listing, as of `Room.write_page`. The next `handle` returns the
+    def reserve(self, generation: GenerationId, size: int, grown: int, must_fit: bool) -> bool:
+        """Reserves room for a page of a listing, as `Room.write_page` does. The next `handle` returns the
         commands that make room."""
-        return self.room.write_page(self.datasets[generation.dataset], size, grown, waits)
+        return self.room.write_page(self.datasets[generation.dataset], size, grown, must_fit)
 
     def pauses(self, now: float) -> str:
         """Returns why nothing is fetched although there may be room, or ""."""
         return self.restraint.spent or self.restraint.idles(bool(self.leases.by_id), now)
 
+    def shows_damage(self, event: ev.ShardVerified | ev.ShardLost) -> bool:
+        """Whether an event shows damage for the first time: several readers report the same shard."""
+        known = self.room.by_id.get(event.generation)
+        if known is None or known.table.status(event.number) not in LIVE:
+            return False
+        return isinstance(event, ev.ShardLost) or not (event.sound or event.number in known.repairs)
+
+    def rotation_waits(self, dataset: Dataset, now: float) -> str:
+        """Returns why the next epoch of a full dataset replaces nothing, or ""."""
+        return dataset.rotation.waits(self.acquire.at(dataset, now))
+
     def _repeat(self) -> None:
-        """Repeats commands that the disk refused, with the present figures and heads."""
+        """Repeats the commands that the disk refused, with the present figures and heads."""
         for command in self._refused:
             match command:
                 case do.KeepFigures(name):
                     self._out.append(self.datasets[name].keep_figures())
                 case do.FindMissing(name, begin, _):
-                    shards = self.room.by_id[name].table.held()
+                    shards = self.room.by_id[name].table.current_names()
                     self._out.append(do.FindMissing(name, begin, shards))
-                case do.Unlink(name, _, names):
-                    self.room.by_id[name].unlink(names)
+                case do.Unlink(name, _, names, why):
+                    self.room.by_id[name].unlink(names, why)
                 case _:
                     self._out.append(command)
         self._refused.clear()
@@ -89,7 +103,7 @@ class Policy:
         """Begins all work that may begin now."""
         for dataset in self.datasets.values():
             dataset.generation.judge(self.room.first(dataset))
-            self._feeding.settle(dataset.generation)
+            self._granting.settle(dataset.generation)
         if self.disk.stops(now) or self._draining:
             return
         self._repeat()
@@ -100,25 +114,25 @@ class Policy:
             gen.note_oldest()
             self.repair.make(gen, fetches, now)
             if not gen.table.num_live and self.room.page_lacks(dataset):
-                self._feeding.give_back(gen)
+                self._granting.give_back(gen)
             if fetches:
-                self._feeding.fix_shape(dataset)
+                self._granting.fix_shape(dataset)
             if fetches and gen.shape and not (gen.writes_shape or dataset.resume):
-                self._feeding.grant(dataset, now)
-                self._feeding.supplement(dataset, now)
+                self._granting.grant(dataset, now)
+                self._granting.supplement(dataset, now)
         for gen in self.room.others:
             self.repair.make(gen, False, now)
         self.repair.finish()
 
     def _apply(self, event: ev.Event, now: float) -> None:
-        subject = event.command if isinstance(event, ev.Done | ev.DiskRefused) else event
+        subject = event.command if isinstance(event, ev.CommandDone | ev.DiskRefused) else event
         name = getattr(subject, "generation", None)
         if name and name not in self.room.by_id and not isinstance(subject, _UNKNOWN_TOO):
-            return  # its directory was removed meanwhile
+            return  # its directory was removed since
         match event:
             case ev.AcquireAsked():
                 self.restraint.wanted_at = now
-                self.leases.acquire(event, now)
+                self.acquire.acquire(event, now)
             case ev.RankHolds(request, lease, rank):
                 self.leases.holds(request, lease, rank)
             case ev.Delivered(lease, fraction):
@@ -134,7 +148,7 @@ class Policy:
             case ev.CursorRead(name, number, before):
                 self.room.by_id[name].cursor_read(number, before)
             case _ if isinstance(event, Report):
-                self._feeding.heard(self.datasets[event.stream.dataset], event, now)
+                self._granting.report(self.datasets[event.stream.dataset], event, now)
             case ev.MissingFound(name):
                 gen = self.room.by_id[name]
                 gen.supplements.note_missing(event, now, gen.is_whole)
@@ -152,7 +166,7 @@ class Policy:
                 self.repair.exclude(event)
             case ev.HoldersFound():
                 self.repair.holders(event)
-            case ev.Done(command):
+            case ev.CommandDone(command):
                 self.disk.end()
                 self._done(command, now)
             case ev.DiskRefused(command, reason):
@@ -195,7 +209,7 @@ class Policy:
         self.restraint.egress_limit, self.restraint.idle = event.egress_limit, event.idle
         self.restraint.offline = event.offline
         if not self._started:
-            self._boot, self.leases.block = event.boot, event.block
+            self._boot, self.acquire.block = event.boot, event.block
         for rules in event.datasets:
             self._rules[rules.name] = rules
             if dataset := self.datasets.get(rules.name):
@@ -207,7 +221,7 @@ class Policy:
         configured = rules if rules is not None and rules.generation == name.name else None
         size = shape.capacity if shape else rules.shard_size if rules else 0
         gen = Generation(
-            event, configured is not None, footprint(size, self.leases.block), self._out
+            event, configured is not None, footprint(size, self.acquire.block), self._out
         )
         self.room.by_id[name] = gen
         if configured is not None:
@@ -223,7 +237,7 @@ class Policy:
                 gen.writes_shape, dataset.resume = False, None
                 gen.fix(shape, resume.place if resume else 0)
                 gen.has_resumed = resume is not None
-                if resume:  # a start, too, begins there
+                if resume:  # so that a start begins there too
                     gen.unlink()
             case do.MarkRetired(name, names):
                 self.room.by_id[name].marked(names)
@@ -257,10 +271,10 @@ class Policy:
                 self.leases.refused(lease.id, reason, now, may_repeat=not gone)
             case do.ReadCursor(name, number, version):
                 self.room.by_id[name].cursor_read(number, None)
-                # Verifying the shard shows whether the disk does not return this sidecar alone.
+                # The verification of the shard shows whether the disk returns other files.
                 self.repair.reported(ev.DamageReported("", name, number, version))
             case do.PublishShard(stream):
-                self._feeding.refused(self.datasets[stream.dataset].generation, stream)
+                self._granting.refused(self.datasets[stream.dataset].generation, stream)
             case do.MarkLease(lease, None):
                 self.leases.marked(lease)
             case do.EndLease() | do.MarkLease():

@@ -1,15 +1,15 @@
-"""Repair: shards that are reported damaged or hold an excluded record, until their next versions are
-published. Pure.
+"""Repair: replaces shards that are damaged or have an excluded record with next versions. Pure.
 
-A damaged shard of the configured generation is made again from the source; of an older one it is
-retired. A shard whose sidecar is lost is retired with the older ones of its stream, and a damaged
-supplement alone. The mark of damage is durable before the reply.
+A damaged shard of the configured generation is made again from the source. A damaged shard of an older
+generation is retired. A shard whose sidecar is lost is retired with the older shards of its stream; a
+damaged supplement is retired alone. The mark of damage is durable before the reply.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from cachecd.model import shard_place
 from cachecd.policy import commands as do
 from cachecd.policy.events import (
     DamageReported,
@@ -23,7 +23,7 @@ from cachecd.policy.generation import Generation, Repair
 from cachecd.policy.room import Room
 from cachecd.policy.shard_table import LIVE, Status
 
-# How many next versions of a generation are made at a time: an exclusion may need 10,000 of them.
+# Next versions of a generation that are made at a time. An exclusion may need 10,000 of them.
 _AT_ONCE = 16
 
 
@@ -34,14 +34,14 @@ class Repairs:
         self._room, self._new_name, self._out = room, new_name, out
         self._verifying: dict[do.VerifyShard, list[str]] = {}
         self._exclusions: dict[str, str] = {}  # the requests that wait for them
-        # Exclusions whose shards are in no new set; whether their second lines are being written.
+        # Exclusions whose shards no new set names: whether their second lines are being written.
         self.handled: dict[str, bool] = {}
         self._waiting: list[tuple[set[do.MarkBad], Sequence[do.Command]]] = []
 
     # --- damage
 
     def reported(self, event: DamageReported) -> None:
-        """A reader met a corrupt record: no new set names the shard until it was verified."""
+        """Quarantines a shard in which a reader found a corrupt record, until it is verified."""
         _, name, number, version = event
         gen, verify = self._room.by_id.get(name), do.VerifyShard(name, number, version)
         if gen is None or not _is_newest(gen, number, version):
@@ -66,7 +66,7 @@ class Repairs:
         self._mark(marks, _replies(requests))
 
     def lost(self, event: ShardLost) -> None:
-        """The sidecar of a version is damaged: the shard is retired, with the older ones of its stream."""
+        """Retires a shard whose sidecar is damaged, with the older shards of its stream."""
         name, number, version = event
         self._out += _replies(self._verifying.pop(do.VerifyShard(name, number, version), []))
         if (gen := self._room.by_id.get(name)) is None:
@@ -77,7 +77,7 @@ class Repairs:
             gen.lose(number)
 
     def _mark(self, marks: Sequence[do.MarkBad], then: Sequence[do.Command]) -> None:
-        """Has marks written; other commands follow once all of them are durable."""
+        """Writes marks. Other commands follow when all marks are durable."""
         self._out += marks
         if marks:
             self._waiting.append((set(marks), then))
@@ -102,21 +102,21 @@ class Repairs:
         self._out.append(do.WriteExclusion(exclusion, *event[1:]))
 
     def holders(self, event: HoldersFound) -> None:
-        """Takes the shards that hold a record of an exclusion out of new sets, which needs no mark: a start
-        searches them again, until the second line follows the next versions."""
+        """Quarantines the shards that have an excluded record. They need no mark, because a start searches
+        them again until the second line of the exclusion is written."""
         marks: list[do.MarkBad] = []
         for name, number, version in event.holders:
             if (gen := self._room.by_id.get(name)) is None:
                 continue
             if _is_newest(gen, number, version):
                 _quarantine(gen, number, version, excluded=True)
-            elif gen.table.status(number) == Status.RETIRING:  # a kill may bring it back
+            elif gen.table.status(number) == Status.RETIRING:  # it may be live after a kill
                 marks.append(do.MarkBad(name, number, version))
         reply = _replies([self._exclusions.pop(event.exclusion, "")])
         self._mark(marks, [*reply, do.FinishExclusion(event.exclusion)])
 
     def finish(self) -> None:
-        """Ends exclusions when no shard with an excluded record waits for its next version."""
+        """Ends exclusions, if no shard with an excluded record waits for its next version."""
         repairs = (each for gen in self._room.generations for each in gen.repairs.values())
         if not all(self.handled.values()) and not any(repair.excluded for repair in repairs):
             self._out += [
@@ -125,7 +125,7 @@ class Repairs:
             self.handled = dict.fromkeys(self.handled, True)
 
     def finished(self, exclusion: str) -> None:
-        """excluded.jsonl has the second line of an exclusion."""
+        """Forgets an exclusion whose second line is in excluded.jsonl."""
         self.handled.pop(exclusion, None)
 
     def _then(self, commands: Sequence[do.Command]) -> None:
@@ -138,15 +138,15 @@ class Repairs:
     # --- next versions
 
     def make(self, gen: Generation, fetches: bool, now: float) -> None:
-        """Begins next versions, oldest reports first, at most _AT_ONCE, as long as there is room.
-        `fetches`: fetching is allowed."""
+        """Begins next versions, oldest reports first, at most _AT_ONCE, while there is room. `fetches`:
+        fetching is allowed."""
         hopeless, refused = [], 0
         for number, repair in gen.repairs.items():
             if len(gen.remaking) + refused >= _AT_ONCE:
                 break
             if number in gen.remaking or not repair.marked or repair.pause.stops(now):
                 continue
-            is_supplement = number % (gen.table.streams + 1) == gen.table.streams
+            is_supplement = shard_place(gen.table.streams, number)[0] == gen.table.streams
             if repair.damaged and (is_supplement or not gen.is_configured):
                 hopeless.append(number)
             elif not repair.damaged or fetches:
@@ -160,26 +160,26 @@ class Repairs:
                 self._out.append(make)
         if hopeless:
             gen.supplements.try_again()
-            gen.retire(hopeless)
+            gen.retire(hopeless, "it is damaged and cannot be made again")
 
     def remade(self, gen: Generation, event: Remade) -> None:
         repair, (make, _) = gen.repairs.pop(event.number), gen.remaking.pop(event.number)
         gen.table.replace(event.number, event.facts, make.drop)
-        gen.unlink_unheld()
+        gen.unlink_unleased()
         if repair.retire:
-            gen.retire([event.number])
+            gen.retire([event.number], repair.retire)
 
     def failed(
         self, gen: Generation, number: int, reason: str, now: float, refused: bool = False
     ) -> None:
-        """A next version could not be made now. `refused`: the disk refused it; otherwise a shard that
-        cannot be copied is damaged."""
+        """Begins a pause, because a next version could not be made. `refused`: the disk refused it. Without
+        `refused`, a shard that cannot be copied is damaged."""
         gen.remaking.pop(number, None)
         if repair := gen.repairs.get(number):
             repair.damaged = repair.damaged or not refused
             repair.pause.begin(now, reason)
             if repair.retire:
-                gen.retire([number])
+                gen.retire([number], repair.retire)
 
 
 def _is_newest(gen: Generation, number: int, version: int) -> bool:
@@ -188,8 +188,8 @@ def _is_newest(gen: Generation, number: int, version: int) -> bool:
 
 
 def _quarantine(gen: Generation, number: int, version: int, excluded: bool) -> list[do.MarkBad]:
-    """Takes a shard out of later leases because it is damaged, or `excluded`: it holds an excluded record.
-    Returns the mark that a damaged shard needs first."""
+    """Quarantines a shard that is damaged or, with `excluded`, has an excluded record. Returns the mark
+    that a damaged shard needs first."""
     gen.table.set_status(number, Status.QUARANTINED)
     repair = gen.repairs.setdefault(number, Repair())
     repair.excluded, repair.damaged = repair.excluded or excluded, repair.damaged or not excluded

@@ -1,4 +1,4 @@
-"""The bytes of the cache: used, reserved and free bytes under the limit, and who gets free bytes. Pure.
+"""The used, reserved and free bytes under the limit, and the dataset that gets free bytes. Pure.
 
 All figures are allocated bytes. A footprint is reserved before a shard is granted. So used and reserved
 bytes never exceed the limit; after the limit was lowered, they never grow above it.
@@ -18,13 +18,13 @@ from cachecd.policy.values import GenerationId
 
 
 def footprint(shard_size: int, block: int) -> int:
-    """The most that a shard and its sidecar occupy: both round up to a block, and a fragmented file may
-    need a block for its extents."""
+    """Returns the most bytes that a shard and its sidecar occupy. Both round up to a block, and a
+    fragmented file may need a block for its extents."""
     return -(-shard_size // block) * block + 3 * block
 
 
 class Room:
-    """The limit, and all bytes that count under it. `by_id` has all generations, newest first."""
+    """The limit, and all bytes that count towards it. `by_id` has all generations, newest first."""
 
     def __init__(self) -> None:
         self.limit = 0
@@ -33,11 +33,11 @@ class Room:
         self.measured = Measured(0)
         self.pages: dict[GenerationId, int] = {}  # bytes that wait for room, by listing
         self._writing: dict[GenerationId, int] = {}  # bytes of the page that is being written
-        # Bytes of pages that were written since the last measurement began, and in the period before: a
-        # measurement that runs meanwhile may lack them.
+        # Bytes of pages that were written since the last measurement began, and in the period before. A
+        # measurement that runs at the same time may lack them.
         self._paged = self._paged_before = 0
         self._manifests = 0  # bytes of manifests since the last measurement
-        self._held_then = 0
+        self._occupied_then = 0
 
     @property
     def generations(self) -> Collection[Generation]:
@@ -45,81 +45,81 @@ class Room:
 
     @property
     def others(self) -> list[Generation]:
-        """The generations that are not configured, in the order in which they make room: those that cannot
-        be read, then the oldest."""
+        """The generations that are not configured, in the order in which they make room: first the
+        generations that cannot be read, then the oldest."""
         return [each for each in reversed(self.by_id.values()) if not each.is_configured]
 
     # --- under the limit
 
     @property
-    def _held(self) -> int:
-        return sum(generation.held for generation in self.generations)
+    def _occupied(self) -> int:
+        return sum(generation.occupied for generation in self.generations)
 
     @property
     def used(self) -> int:
-        return self._held + self.measured.other + max(self.measured.slack, self._written)
+        return self._occupied + self.measured.other + max(self.measured.slack, self._written)
 
     @property
     def _written(self) -> int:
-        """Bytes of other files than shards that the measurement may lack."""
+        """Bytes of manifests and pages that the measurement may lack."""
         pages = self._paged + self._paged_before + sum(self._writing.values())
         return self._manifests + pages
 
     def measure(self, event: Measured) -> None:
         self.measured, self._manifests = event, 0
         self._paged_before, self._paged = self._paged, 0
-        self._held_then = sum(each.table.total for each in self.generations)
+        self._occupied_then = sum(each.table.total for each in self.generations)
 
     @property
     def spare(self) -> float:
-        """Free bytes of the file system, less the bytes that shards took since the measurement."""
-        # A reservation that is on disk already counts twice, which errs on the safe side.
-        return self.measured.spare - (self._held - self._held_then) - self._written
+        """Free bytes of the file system, minus the bytes that shards took since the measurement."""
+        # A reservation that is already on disk counts twice, which is safe.
+        return self.measured.spare - (self._occupied - self._occupied_then) - self._written
 
     def fits(self, size: int) -> bool:
         """Whether `size` bytes more may be reserved."""
         return self.measured.spare_files >= 2 and self._short(size) <= 0
 
     def _short(self, size: int) -> float:
-        """The bytes that are missing for `size` bytes more."""
+        """Returns the bytes that must be freed before `size` more bytes fit."""
         return max(self.used + size - self.limit, size - self.spare)
 
     def next_version(self, gen: Generation, number: int) -> tuple[int, bool] | None:
         """Returns the bytes that the next version of a quarantined shard needs, and whether the damaged
-        file is removed before; None if there is no room.
+        file is removed before. None if there is no room.
 
-        What removes data needs no free room: local copies, and versions before which a damaged file is
-        removed. They take turns within the room that is kept back, also above a limit that was lowered.
+        A local copy, and a version before which the damaged file is removed, need no free room: they use
+        the room that is kept back, one at a time, also if the limit was lowered.
         """
         facts, is_local = gen.table.facts(number), not gen.repairs[number].damaged
-        is_held = gen.table.is_held(number, facts.version)
-        drop = not (is_local or is_held)
+        is_leased = gen.table.is_leased(number, facts.version)
+        drop = not (is_local or is_leased)
         freed = facts.data_bytes if drop and facts.allocated >= facts.data_bytes else 0
         size = max(0, gen.footprint - freed)
         if not self.fits(size):
             under_way = (each.remaking or each.table.unlinks for each in self.generations)
             may = (is_local or drop) and self.used > self.limit and size <= self.spare
-            # A set needs one shard, else a job that holds its last set would wait for its own lease.
+            # A set needs one shard. Otherwise a job that holds its last set would wait for its own lease.
             is_first = not gen.table.select().records
-            if not (may and (is_first or not is_held)) or any(under_way):
+            if not (may and (is_first or not is_leased)) or any(under_way):
                 return None
         return size, drop
 
     def write_manifest(self, size: int) -> bool:
-        """Reserves room for a manifest: in the slack, which is reserved under any limit, or where nothing
-        else is reserved."""
+        """Reserves room for a manifest, in the slack or in free bytes. Returns whether there is room."""
         taken = self.used - max(self.measured.slack, self._written) + self._written
-        # Under a limit that was lowered a job takes its next set before it gives up the last.
+        # If the limit was lowered, a job gets its next set before it releases the last.
         may = taken + size <= self.limit or taken > self.limit
         granted = (may and self._written + size <= self.measured.slack) or self.fits(size)
         self._manifests += size if granted else 0
         return granted
 
-    def write_page(self, dataset: Dataset, size: int, grown: int, waits: bool) -> bool:
-        """Reserves room for a page of a dataset's listing: `size` bytes at most. `grown`: what the page
-        before took of its room. While a page waits, no shard gets room, so the daemon asks until the page
-        has it. Others retire shards as in `make_room`, and so does the dataset itself: at once if no lease
-        of it is held, else at the next boundary; down to the floor of rotation."""
+    def write_page(self, dataset: Dataset, size: int, grown: int, must_fit: bool) -> bool:
+        """Reserves room for a page of a dataset's listing: at most `size` bytes. Returns whether there is
+        room. `grown`: the bytes that the previous page used. With `must_fit`, shards get no room until the
+        page has room, so the daemon calls this until it returns True. Other datasets then retire shards as
+        in `make_room`. The dataset itself retires shards down to the floor of rotation: at once if none of
+        its leases is held, otherwise at the next boundary."""
         name = dataset.generation.id
         self.pages.pop(name, None)
         if self._writing.pop(name, 0):
@@ -127,22 +127,24 @@ class Room:
         granted = self.fits(size + self.kept)
         if granted:
             self._writing[name] = size
-        elif waits:
+        elif must_fit:
             self._retire_others(dataset, size)
             self.pages[name] = size
             if not (dataset.leases or dataset.rules.pin):
                 rules, live = dataset.rules, dataset.generation.table.live_bytes
                 floor = floor_bytes(self.first(dataset), rules.refresh, self.share(dataset))
-                dataset.generation.retire_oldest(min(self.page_lacks(dataset), live - floor))
+                dataset.generation.retire_oldest(
+                    min(self.page_lacks(dataset), live - floor), "a page of the listing needs room"
+                )
         return granted
 
     def page_written(self, name: GenerationId) -> None:
-        """The last page of a listing that got room is written."""
+        """Notes that the last page with reserved room is written."""
         self._paged += self._writing.pop(name, 0)
 
     def page_lacks(self, dataset: Dataset) -> float:
-        """The bytes that must be retired for the page of a dataset's listing that waits; 0 if there is
-        none, if enough is retired already, or if listings take half of the limit: then it is too small."""
+        """Returns the bytes to retire for a waiting page of a dataset's listing. 0 if no page waits, if
+        enough bytes are being retired, or if listings occupy half of the limit, which is then too small."""
         size = self.pages.get(dataset.generation.id)
         if size is None or 2 * self.measured.other > self.limit:
             return 0
@@ -151,7 +153,7 @@ class Room:
 
     @property
     def kept(self) -> int:
-        """One footprint of each dataset is kept back to make a shard again."""
+        """The room that is kept back for next versions: one footprint for each dataset."""
         return sum(dataset.generation.footprint for dataset in self.datasets.values())
 
     # --- shares
@@ -159,12 +161,12 @@ class Room:
     def _claim(self, dataset: Dataset, endless: bool) -> Claim:
         gen, rules = dataset.generation, dataset.rules
         whole, listed = gen.is_whole, gen.estimate if gen.completed else math.inf
-        most = need(gen.held, whole, listed, gen.footprint, len(gen.streams))
+        most = need(gen.occupied, whole, listed, gen.footprint, len(gen.streams))
         most = math.inf if endless else most
         return Claim(rules.name, rules.first, gen.footprint, most, rules.limit, rules.pin, whole)
 
     def shares(self, endless: Dataset | None = None) -> dict[str, int]:
-        """The share of each dataset; `endless` claims as if its need had no bound."""
+        """Returns the share of each dataset. The need of `endless` has no bound."""
         claims = [self._claim(each, each is endless) for each in self.datasets.values()]
         other = self.measured.other + self.measured.slack
         return shares(self.limit - other, claims)
@@ -173,7 +175,7 @@ class Room:
         return self.shares()[dataset.rules.name]
 
     def uncapped_share(self, dataset: Dataset) -> int:
-        """The share of one dataset, without its cap."""
+        """Returns the share of one dataset, without the cap by its listed size."""
         return self.shares(endless=dataset)[dataset.rules.name]
 
     def first(self, dataset: Dataset) -> int:
@@ -182,27 +184,27 @@ class Room:
 
     def _fills_share(self, dataset: Dataset) -> bool:
         gen = dataset.generation
-        return gen.held + 2 * gen.footprint > self.share(dataset)
+        return gen.occupied + 2 * gen.footprint > self.share(dataset)
 
     def is_full(self, dataset: Dataset) -> bool:
-        """Whether a dataset has no room for one more shard: in its share, under the limit, or on the
+        """Whether one more shard of the dataset finds no room: in its share, under the limit, or on the
         file system."""
         pages = sum(self.pages.values())
         fits = self.fits(dataset.generation.footprint + self.kept + pages)
         return not fits or self._fills_share(dataset)
 
     def owes_room(self, dataset: Dataset) -> bool:
-        """Whether a dataset holds more than its share less one footprint, and another dataset finds no room
-        in its own share."""
-        if dataset.generation.held + dataset.generation.footprint <= self.share(dataset):
+        """Whether a dataset occupies more than its share minus one footprint, while another dataset finds
+        no room, although its share has some."""
+        if dataset.generation.occupied + dataset.generation.footprint <= self.share(dataset):
             return False
         others = (each for each in self.datasets.values() if each is not dataset)
         return any(self.is_full(each) and not self._fills_share(each) for each in others)
 
     def make_room(self, dataset: Dataset) -> bool:
         """Returns whether a dataset has room for one more shard. If its share has room but the limit has
-        none, others retire shards: first generations that are not configured, then datasets without a held
-        lease, down to their share less one footprint."""
+        none, other shards are retired: first of generations that are not configured, then of datasets
+        without a lease, down to their share minus one footprint."""
         if not self.is_full(dataset):
             return True
         if not self._fills_share(dataset):
@@ -210,8 +212,9 @@ class Room:
         return False
 
     def _retire_others(self, dataset: Dataset, size: int) -> None:
-        """Retires shards of others until `size` bytes fit beside the room that is kept back."""
+        """Retires shards of other datasets until `size` bytes fit beside the room that is kept back."""
         short = self._short(size + self.kept + sum(self.pages.values()))
+        needs = f"dataset {dataset.rules.name} needs room"
         givers = [
             each
             for each in self.datasets.values()
@@ -221,9 +224,11 @@ class Room:
         for gen in [*self.others, *(each.generation for each in givers)]:
             short -= gen.table.total - gen.table.live_bytes
         for gen in self.others:
-            short -= gen.retire_oldest(short)
+            short -= gen.retire_oldest(short, f"{needs}, and its generation is not configured")
         shares = self.shares()
         for each in givers:
             gen = each.generation
             excess = gen.table.live_bytes + gen.reserved + gen.footprint - shares[each.rules.name]
-            short -= gen.retire_oldest(min(short, excess))
+            short -= gen.retire_oldest(
+                min(short, excess), f"{needs}, and this one is above its share"
+            )

@@ -1,39 +1,49 @@
 """Rotation: how many bytes an epoch's boundary retires, and why nothing rotates. Pure.
 
-The figures of the rules survive restarts: each field of `Rotation` is a figure in rotation.json. So a new
-rule needs its option (Rules), and in this file a field, a bound in `_most` and a reason in `waits`.
+Each field of `Rotation` is a figure in rotation.json, so it survives restarts. docs/contributing.md has the
+recipe for a new rule: its bound, its reason in `waits`, and its figure are all in this file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
+from typing import NamedTuple
 
 from cachecd.policy.values import Figures, Rules
 from cachecd.quantities import approximate_size
+
+
+class HeldLease(NamedTuple):
+    """A lease of the dataset's generation. `kept`: the bytes of retired shards that it names."""
+
+    id: str
+    job: str
+    kept: int
 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
     """A dataset when an epoch begins.
 
-    `now`: seconds since 1970. `live`: bytes of live shards, of which `shards` have records. `held`: live
-    and reserved bytes. `first`: the part of `grow.first` that counts. `full`: there is no room for one more
-    shard. `feeds`: a stream or a supplement needs room, or the dataset owes room to another dataset.
-    `page`: bytes that a page of the dataset's listing lacks.
+    `now`: seconds since 1970. `live`: bytes of live shards, of which `shards` have records. `occupied`:
+    live and reserved bytes. `first`: the part of `grow.first` that counts. `full`: there is no room for one
+    more shard. `feeds`: a stream or a supplement needs room, or the dataset owes room to another dataset.
+    `page`: bytes that a page of the dataset's listing lacks. `leases`: the leases of its generation.
     """
 
     now: float
     rules: Rules
     live: int
     shards: int
-    held: int
+    occupied: int
     share: int
     first: int
     footprint: int
     full: bool
     feeds: bool
     page: float = 0
+    leases: tuple[HeldLease, ...] = ()
 
 
 @dataclass(slots=True)
@@ -50,13 +60,10 @@ class Rotation:
 
     @classmethod
     def restored(cls, figures: Figures) -> Rotation:
-        """Returns the rotation of the last daemon. A missing or invalid figure starts from zero."""
+        """Returns the rotation of the last daemon. A missing figure starts from zero."""
         rotation = cls()
         for field in fields(cls):
-            kept = figures.get(field.name)
-            is_list = isinstance(getattr(rotation, field.name), list)
-            if kept is not None and isinstance(kept, list) is is_list:
-                setattr(rotation, field.name, kept)
+            setattr(rotation, field.name, figures.get(field.name, getattr(rotation, field.name)))
         return rotation
 
     def figures(self) -> Figures:
@@ -70,11 +77,11 @@ class Rotation:
     def boundary(self, at: Boundary, oldest: Iterable[tuple[int, int]]) -> list[int]:
         """The numbers of the shards to retire. `oldest` yields (number, allocated bytes), oldest first."""
         chosen: list[int] = []
-        retired, by_rules, excess = 0, self._most(at), at.held > at.share
+        retired, by_rules, excess = 0, self._most(at), at.occupied > at.share
         wanted = max(by_rules, at.page)
         most = max(by_rules, _above_floor(at)) if at.page else by_rules
         for number, allocated in oldest if wanted > 0 else ():
-            # Above the share, the last shard may go beyond the amount: at least one goes.
+            # Above the share, the last shard may exceed the amount, so that at least one is retired.
             if retired >= wanted or (retired + allocated > most and not excess):
                 break
             if len(chosen) + 1 >= at.shards:
@@ -88,7 +95,15 @@ class Rotation:
         return chosen
 
     def waits(self, at: Boundary) -> str:
-        """Why the next boundary retires nothing of a full dataset, or ""."""
+        """Returns why a full dataset retires nothing when the next epoch begins, or ""."""
+        if at.rules.pin or not (at.full and at.feeds and at.shards):
+            return ""
+        most = max(at.leases, key=lambda lease: lease.kept, default=None)
+        if most is not None and most.kept:
+            return (
+                f"lease {most.id} of job {most.job} keeps {approximate_size(most.kept)} of retired shards: "
+                "they make room when the lease ends"
+            )
         if self.unread and self.delivered < at.footprint:
             return (
                 f"jobs reported {approximate_size(self.delivered)} as delivered since the last rotation: "
@@ -99,8 +114,8 @@ class Rotation:
     def _most(self, at: Boundary) -> float:
         """Returns how many bytes may be retired: nothing while there is room, or while nothing would
         replace them."""
-        if at.held > at.share:  # read or not
-            return min(at.held - at.share, max(at.footprint, at.rules.refresh * at.live))
+        if at.occupied > at.share:  # read or not
+            return min(at.occupied - at.share, max(at.footprint, at.rules.refresh * at.live))
         if not (at.full and at.feeds):
             return 0
         again = 2 * self.last if self.refilled >= self.last else 0

@@ -15,7 +15,7 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from cachecd.model import ShardFacts
+from cachecd.model import ShardFacts, shard_number, shard_place
 from cachecd.policy.values import Intervals, Lease, Name
 
 _ROW = np.dtype(  # the fields of ShardFacts, then the status
@@ -60,7 +60,7 @@ class ShardSet:
 
 
 @dataclass(slots=True)
-class _Column:
+class _StreamShards:
     """The shards of one stream: row i is shard `base + i`, up to row `end`. Rows before `begin` are
     UNLINKED, and no row before `live` is live."""
 
@@ -89,7 +89,7 @@ class _Column:
         self.rows[np.array(js) - self.base] = rows
 
     def seek(self, row: int, statuses: tuple[Status, ...]) -> int:
-        """The first row from `row` on with such a status; `end` if there is none."""
+        """Returns the first row from `row` on with one of these statuses; `end` if no row has one."""
         status = self.rows["status"]
         while row < self.end and int(status[row]) not in statuses:
             row += 1
@@ -119,7 +119,7 @@ class ShardTable:
     def __init__(self, streams: int) -> None:
         self.streams = streams
         self.total = self.live_bytes = self.num_live = self.records = self.ended = 0
-        self._columns = [_Column() for _ in range(streams + 1)]
+        self._columns = [_StreamShards() for _ in range(streams + 1)]
         self._old: dict[Name, _Old] = {}
         self._leases: dict[str, tuple[Intervals, dict[int, int]]] = {}
         self._selected: ShardSet | None = None  # of all live shards, until one changes
@@ -176,7 +176,7 @@ class ShardTable:
         column = self._columns[stream]
         row = column.live = column.seek(column.live, LIVE)
         while row < column.end:
-            number = (column.base + row) * (self.streams + 1) + stream
+            number = shard_number(self.streams, stream, column.base + row)
             yield number, int(column.rows["allocated"][row])
             row = column.seek(row + 1, LIVE)
 
@@ -184,7 +184,7 @@ class ShardTable:
         """Live shards of all streams, in number order. The cost grows with the shards taken."""
         return heapq.merge(*(self.live_of(stream) for stream in range(self.streams + 1)))
 
-    def held(self) -> tuple[Name, ...]:
+    def current_names(self) -> tuple[Name, ...]:
         """(number, version) of all live and quarantined shards that have records."""
         names: list[Name] = []
         for stream, column in enumerate(self._columns):
@@ -192,7 +192,7 @@ class ShardTable:
             for row in np.flatnonzero(
                 np.isin(rows["status"], LIVE) & (rows["records"] > 0)
             ).tolist():
-                number = (column.base + row) * (self.streams + 1) + stream
+                number = shard_number(self.streams, stream, column.base + row)
                 names.append((number, int(rows["version"][row])))
         return tuple(sorted(names))
 
@@ -208,7 +208,7 @@ class ShardTable:
         shards take a second."""
         by_stream: list[list[tuple[int, ...]]] = [[] for _ in self._columns]
         for number, facts, status in shards:
-            j, stream = divmod(number, self.streams + 1)
+            stream, j = shard_place(self.streams, number)
             by_stream[stream].append((j, *facts, status))
         for column, of_stream in zip(self._columns, by_stream, strict=True):
             if of_stream:
@@ -223,7 +223,7 @@ class ShardTable:
 
     def add(self, number: int, facts: ShardFacts, status: Status = Status.LIVE) -> None:
         """A shard was published: its number is above every other of its stream."""
-        j, stream = divmod(number, self.streams + 1)
+        stream, j = shard_place(self.streams, number)
         self._columns[stream].append(j)
         self._put(number, facts, status)
 
@@ -233,7 +233,7 @@ class ShardTable:
 
     def replace(self, number: int, facts: ShardFacts, dropped: bool) -> None:
         """The next version of a quarantined number was published, and is live. `dropped`: the file of the
-        version before is gone already."""
+        previous version is removed already."""
         before = self.facts(number)
         if not dropped:
             self.keep(number, before.version, before.allocated)
@@ -247,7 +247,7 @@ class ShardTable:
 
     def needs_mark(self, number: int) -> bool:
         """Whether a retired number needs a mark: a file of it stays, which a start might take for live."""
-        held = self.is_held(number, self.facts(number).version)
+        held = self.is_leased(number, self.facts(number).version)
         return held or any(name[0] == number for name in self._old)
 
     def marked(self, number: int) -> None:
@@ -255,9 +255,9 @@ class ShardTable:
         self._put(number, _NO_FACTS, Status.UNLINKED)
         self.keep(number, facts.version, facts.allocated)
 
-    def take_unheld(self) -> list[Name]:
+    def take_unleased(self) -> list[Name]:
         """Returns the files that no lease names any more. They must be unlinked now."""
-        names = [n for n, old in self._old.items() if not (old.unlinking or self.is_held(*n))]
+        names = [n for n, old in self._old.items() if not (old.unlinking or self.is_leased(*n))]
         for name in names:
             self._old[name].unlinking = True
         return names
@@ -313,7 +313,7 @@ class ShardTable:
             allocated += int(rows["allocated"].sum())
             digest += int(rows["digest"].sum())
             for row in np.flatnonzero(rows["version"]).tolist():
-                number = (max(first, column.base) + row) * (self.streams + 1) + stream
+                number = shard_number(self.streams, stream, max(first, column.base) + row)
                 versions.append((number, int(rows["version"][row])))
         versions.sort()  # by number; they were found by stream
         digest %= 1 << 64
@@ -329,7 +329,7 @@ class ShardTable:
     def let_go(self, lease: Lease) -> None:
         self._leases.pop(lease.id, None)
 
-    def is_held(self, number: int, version: int) -> bool:
+    def is_leased(self, number: int, version: int) -> bool:
         """Whether a lease names this version."""
         return any(self.names(lease, number, version) for lease in self._leases)
 
@@ -340,15 +340,17 @@ class ShardTable:
 
     def names(self, lease: str, number: int, version: int) -> bool:
         """Whether this lease names this version."""
-        j, stream = divmod(number, self.streams + 1)
-        intervals, versions = self._leases[lease]
-        is_named = versions.get(number, 0) == version
-        return is_named and any(s == stream and a <= j <= b for s, a, b in intervals)
+        return self._leases[lease][1].get(number, 0) == version and self.is_named_by(lease, number)
+
+    def is_named_by(self, lease: str, number: int) -> bool:
+        """Whether this lease names a version of this number."""
+        stream, j = shard_place(self.streams, number)
+        return any(s == stream and a <= j <= b for s, a, b in self._leases[lease][0])
 
     # --- rows
 
-    def _find(self, number: int) -> tuple[_Column, int]:
-        j, stream = divmod(number, self.streams + 1)
+    def _find(self, number: int) -> tuple[_StreamShards, int]:
+        stream, j = shard_place(self.streams, number)
         return self._columns[stream], j - self._columns[stream].base
 
     def _put(self, number: int, facts: ShardFacts, status: Status) -> None:

@@ -1,6 +1,6 @@
-"""Shares: how the datasets divide the cache's limit. A formula of current figures; pure.
+"""Shares: the formula that divides the limit among the datasets. Pure.
 
-No account is kept: the same figures always give the same shares. All figures are allocated bytes.
+The same figures always give the same shares, whatever happened before. All figures are allocated bytes.
 """
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-# A dataset can rotate with four footprints: one live, one retired and leased, one being written, and
-# one kept back to make a damaged shard again.
+# A dataset needs four footprints to rotate: for a live shard, for a retired shard that a lease names, for
+# the shard that is being written, and for the next version of a damaged shard.
 LEAST_FOOTPRINTS = 4
-# A dataset may have this many footprints besides one for each stream beyond its listed size.
+# Beyond its listed size, a dataset may have one footprint for each stream, and this many more.
 _SPARE_FOOTPRINTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one dataset claims of the limit.
+    """The claim of one dataset on the limit.
 
     `first`: `grow.first`. `footprint`: the most that one shard occupies. `need`: the most that the
     dataset can use, infinite while that is unknown. `limit`: the dataset's own limit.
@@ -43,31 +43,30 @@ class Claim:
         return self.need if self.limit is None else min(self.need, self.limit)
 
 
-def need(held: int, whole: bool, listed: float, footprint: int, streams: int) -> float:
-    """The most that a dataset can use. `held`: live, retired and reserved bytes. `listed`: the bytes that
-    all listed units would occupy at today's bytes per unit, infinite while that is unknown. A whole dataset
-    needs room for one shard made again and one supplement."""
+def need(occupied: int, whole: bool, listed: float, footprint: int, streams: int) -> float:
+    """Returns the most that a dataset can use. `occupied`: live, retired and reserved bytes. `listed`: the
+    estimated bytes of the shards of all listed units, infinite while it is unknown. A whole dataset needs
+    room for the next version of one shard and for one supplement."""
     spare = 2 if whole else streams + _SPARE_FOOTPRINTS
-    return (held if whole else 1.1 * listed) + spare * footprint
+    return (occupied if whole else 1.1 * listed) + spare * footprint
 
 
 def first_bytes(first: int, share: int) -> int:
-    """`grow.first` counts at most half of the share."""
+    """Returns the part of `grow.first` that counts: at most half of the share."""
     return min(first, share // 2)
 
 
 def shares(limit: int, claims: Sequence[Claim]) -> dict[str, int]:
-    """The share of each dataset. The shares of datasets that are not held at their least sum to at most
-    `limit`.
+    """Returns the share of each dataset. The shares that are above their least add up to at most `limit`.
 
-    A pinned dataset takes as much as it needs. Until all pinned datasets are whole, the others stay at
-    `first`, of which at most half of an equal part counts. A dataset with a limit takes it. The other
-    datasets divide the rest equally, and what one of them cannot use is divided among the others.
+    A pinned dataset gets as much as it needs. Until all pinned datasets are whole, the others get `first`,
+    of which at most half of an equal part counts. A dataset with a limit gets that limit. The other
+    datasets divide the rest equally. If one of them cannot use its part, the others divide it.
     """
     pinned = sorted((c for c in claims if c.pinned), key=lambda c: (c.most, c.name))
     plain = [claim for claim in claims if not claim.pinned]
     filling = any(not claim.whole for claim in pinned)
-    left: dict[str, int] = {}  # what pinned datasets leave the others
+    left: dict[str, int] = {}  # that pinned datasets leave to the others
     for claim in plain:
         left[claim.name] = claim.least
         if filling:
@@ -88,7 +87,7 @@ def shares(limit: int, claims: Sequence[Claim]) -> dict[str, int]:
 
 
 def _divide(rest: float, claims: Iterable[Claim]) -> dict[str, int]:
-    """Equal parts of `rest`, but at most `most` for each claim; the others get what one cannot use."""
+    """Divides `rest` equally, with at most `most` for each claim. The others get the difference."""
     divided: dict[str, int] = {}
     waiting = sorted(claims, key=lambda claim: (claim.most, claim.name))
     for count, claim in zip(range(len(waiting), 0, -1), waiting, strict=True):

@@ -1,8 +1,8 @@
 """Streams: the cursor of each stream, the next shard, and the limit of its reading (`until`). Pure.
 
-A stream may go on up to `until`: the cursor before its oldest shard, one pass later. So no set names a
-record twice. What counts is the oldest shard that a start might take for live: `until` moves only after
-a mark or an unlink is durable.
+A stream may continue up to `until`: the cursor before its oldest shard, one pass later. So no set names a
+record twice. The oldest shard is the oldest that a start might take for live: `until` moves only when a
+mark or an unlink is durable.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cachecd.model import Condemned, Cursor, Place, Shape
-from cachecd.policy.events import Failed, Sealed
+from cachecd.policy.events import ShardSealed, StreamFailed
 from cachecd.policy.pause import Pause
 
-# A unit that was in hand at this many deaths of its worker is skipped. A death that need not be the unit's
-# fault costs no pause, as long as the unit is not skipped.
+# A unit is skipped if it was in work at this many deaths of a worker: at the second number, if the deaths
+# may have other causes. Such a death costs no pause until the unit is skipped.
 _DEATHS, _PASSING_DEATHS = 2, 3
 
 
 @dataclass(slots=True)
 class Blocks:
-    """The listing of a generation: the ends of its blocks. `waits`: the first listing goes on, so that a
-    stream waits at the end of what is listed."""
+    """The listing of a generation: the ends of its blocks. `is_growing`: the first listing is running, so
+    a stream waits at the end of the listed units."""
 
     shape: Shape
     ends: Sequence[int] = ()
-    waits: bool = True
+    is_growing: bool = True
 
     def next_place(self, stream: int, cursor: Cursor) -> Place | None:
-        """The next unit of this pass, or None if every listed unit was opened."""
+        """Returns the next unit of this pass. None if every listed unit was opened."""
         place = cursor.place
         for block in range(cursor.block, len(self.ends)):
             if place < self.shape.units_in(stream, block, self.ends):
@@ -40,16 +40,16 @@ class Blocks:
         return None
 
     def begin(self, stream: int, cursor: Cursor) -> Cursor | None:
-        """Returns the begin of the shard after a cursor, None if nothing can follow. A pass ends only when
-        something is fed after it: until then, new blocks join it."""
+        """Returns the cursor at which the shard after a cursor begins. None if no unit can follow. A pass
+        includes all blocks that end before the next pass begins."""
         if cursor.lanes or self.next_place(stream, cursor) is not None:
             return cursor
-        if self.waits or not self.shape.units_of(stream, self.ends):
+        if self.is_growing or not self.shape.units_of(stream, self.ends):
             return None
         return cursor.next_pass()
 
     def may_feed(self, stream: int, cursor: Cursor, until: Cursor) -> bool:
-        """Whether a stream has a record to read between a cursor and `until`."""
+        """Whether a stream can read a record between a cursor and `until`."""
         if cursor.pass_ > until.pass_:
             return False
         here = self.next_place(stream, cursor)
@@ -62,8 +62,8 @@ class Blocks:
         )
 
     def covered(self, stream: int, cursor: Cursor) -> float:
-        """Returns the units of a stream that come before a cursor, at least once; with parts of those that
-        are in hand."""
+        """Returns the number of a stream's units before a cursor, in any pass, with the parts of units in
+        work."""
         if cursor.pass_:
             return self.shape.units_of(stream, self.ends)
         whole = range(min(cursor.block, len(self.ends)))
@@ -80,7 +80,7 @@ class Blocks:
         return cursor.pass_ * units + g
 
     def cursor_at(self, stream: int, g: int) -> Cursor:
-        """The cursor of a stream before its first unit at place g or later."""
+        """Returns the cursor of a stream before its first unit at place g or later."""
         begin = 0
         for block, end in enumerate(self.ends):
             if g < end:
@@ -97,7 +97,7 @@ class Stream:
     that are not published yet, in order. `publishing`: the first of them is being published. `granted`: the
     j of shards that have room and are not sealed, in order. `half`: the first of them is half full.
     `behind`: the j after the last sealed shard. `open`: a worker has the stream. `reopen`: the stream must
-    begin again, at the right cursor. `fresh`: the worker has done nothing since the stream was opened.
+    begin again, at another cursor. `fresh`: the worker has done nothing since the stream was opened.
     `closing`: how many StreamClosed are due. `tail`: the oldest shard and the cursor before it.
     """
 
@@ -105,7 +105,7 @@ class Stream:
     blocks: Blocks
     next: int = 0
     cursor: Cursor = field(default_factory=Cursor)
-    sealed: deque[Sealed] = field(default_factory=deque)
+    sealed: deque[ShardSealed] = field(default_factory=deque)
     publishing: bool = False
     granted: deque[int] = field(default_factory=deque)
     behind: int = 0
@@ -117,8 +117,8 @@ class Stream:
     until: Cursor | None = None  # as the worker knows it
     tail: tuple[int, Cursor] | None = None
     reading_tail: int | None = None
-    oldest: int | None = None  # the oldest j that a start might take for live
-    stalled: bool = False  # the worker found nothing where the arithmetic sees something
+    oldest: int | None = None  # the first j that a start might take for live
+    stalled: bool = False  # the worker found no record, although the cursors leave some
     pause: Pause = field(default_factory=Pause)
     deaths: dict[int, int] = field(default_factory=dict)
     condemned: tuple[Condemned, ...] = ()
@@ -131,7 +131,7 @@ class Stream:
 
     @property
     def wanted(self) -> int:
-        """The j of the first shard that has no room yet."""
+        """The j of the first shard without reserved room."""
         return self.granted[-1] + 1 if self.granted else self.behind
 
     @property
@@ -141,9 +141,9 @@ class Stream:
 
     @property
     def allowed_until(self) -> Cursor | None:
-        """Returns the cursor up to which the stream may continue; None while that is unknown, or if nothing
-        follows. While the cursor before a new oldest shard is being read, the older cursor counts: it is
-        less."""
+        """Returns the cursor up to which the stream may continue. None if it is not known yet, or if no
+        unit follows. While the cursor before a new oldest shard is being read, the smaller cursor before
+        the last oldest shard counts."""
         if self.oldest is not None:
             first = self.tail[1] if self.tail else None
         elif self.sealed:
@@ -154,7 +154,7 @@ class Stream:
 
     @property
     def begin(self) -> Cursor | None:
-        """Returns the begin of the next shard, None if there is nothing to feed."""
+        """Returns the cursor at which the next shard begins. None if there is no unit to feed."""
         if self._begin is None:
             cursor, until = self.blocks.begin(self.index, self.tip), self.allowed_until
             may = cursor and until and self.blocks.may_feed(self.index, cursor, until)
@@ -167,11 +167,11 @@ class Stream:
         return bool(self.reserved) or self.begin is not None
 
     def changed(self) -> None:
-        """The cursor, `until` or the listing changed."""
+        """Forgets what depends on the cursor, `until` and the listing."""
         self._begin, self.stalled = None, False
 
     def note_oldest(self, oldest: int | None) -> None:
-        """The oldest shard that a start might take for live is now another one."""
+        """Sets the oldest shard that a start might take for live."""
         if oldest != self.oldest:
             self.oldest = oldest
             if oldest is None:
@@ -179,10 +179,10 @@ class Stream:
             self.changed()
 
     def opened(self, until: Cursor) -> None:
-        """A worker gets the stream."""
+        """Notes that a worker gets the stream."""
         self.open, self.fresh, self.reopen, self.until = True, True, False, until
 
-    def finish(self, j: int, event: Sealed) -> None:
+    def finish(self, j: int, event: ShardSealed) -> None:
         if self.closing or j not in self.granted:
             return
         self.granted.remove(j)
@@ -197,11 +197,11 @@ class Stream:
             self.behind, self.reopen = j + 1, False
         elif self.fresh and not self.granted:
             self.stalled = True
-        else:  # its pass has ended, or it did not know the newest `until`
+        else:  # the worker ended its pass, or did not have the newest `until`
             self.reopen = True
         self.fresh = False
 
-    def published(self, j: int) -> Sealed:
+    def published(self, j: int) -> ShardSealed:
         sealed = self.sealed.popleft()
         if self.oldest is None:
             self.oldest, self.tail = j, (j, sealed.before)
@@ -210,7 +210,7 @@ class Stream:
         return sealed
 
     def closed(self) -> None:
-        """The worker no longer has the stream, and its sealed shards are removed."""
+        """Handles StreamClosed: the sealed shards are removed."""
         self.closing = max(0, self.closing - 1)
         if not self.closing:
             self.sealed.clear()
@@ -222,9 +222,10 @@ class Stream:
         self.half = self.open = self.reopen = False
         self._begin = None
 
-    def failed(self, event: Failed, now: float) -> None:
-        """The worker lost the stream. If the stream may have caused that, it is opened again after a pause.
-        A unit that was in work at two deaths is skipped, or at three if these need not be its fault."""
+    def failed(self, event: StreamFailed, now: float) -> None:
+        """Handles the failure of the stream in its worker. If the stream may be the cause, it is opened
+        again after a pause. A unit that was in work at two deaths of a worker is skipped; at three, if the
+        deaths may have other causes."""
         is_skipped = False
         if event.cause == "worker" and event.unit is not None:
             deaths = self.deaths[event.unit] = self.deaths.get(event.unit, 0) + 1

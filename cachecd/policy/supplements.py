@@ -1,14 +1,14 @@
-"""Supplements: a whole dataset fetches missing records again, in shards of stream S. Pure.
+"""Supplements: a whole dataset fetches its missing records again, in shards of stream S. Pure.
 
-After a complete listing, once a day at most, a whole dataset searches the records that its live shards
-lack. Units that fail again wait for a day, then two, up to a week.
+After a complete listing, at most once a day, a whole dataset searches for records that its live shards
+lack. A unit that fails again waits for one day, then two days, up to a week.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from cachecd.policy.events import Failed, MissingFound, Sealed
+from cachecd.policy.events import MissingFound, ShardSealed, StreamFailed
 from cachecd.policy.pause import Pause
 from cachecd.policy.values import Piece
 
@@ -21,10 +21,11 @@ _MOST_FAILED = 10_000  # units whose failures are remembered
 @dataclass(slots=True, eq=False)
 class Supplements:
     """Stream S, which makes one shard at a time. `next`: the j of its next shard. `tried`: the number of
-    complete listings at the last search. `due`: when the next search may begin. `begin`: the unit at which
-    it begins; above 0, the last search has found more. `pieces`: records to fetch. `lacks_room`: there is
-    no room for them. `making`: the shard that is being written. `sealed`: it is finished and being
-    published. `closing`: how many StreamClosed are due. `waits`: (days, time) of units that failed."""
+    complete listings at the last search. `due`: when the next search may begin. `begin`: its first unit;
+    above 0 if the last search found too many records. `pieces`: records to fetch. `lacks_room`: there is no
+    room for them. `making`: the pieces of the shard that is being written. `sealed`: the shard that is
+    being published. `closing`: how many StreamClosed are due. `retry_at`: days and time of each unit that
+    failed."""
 
     next: int = 0
     tried: int = 0
@@ -34,10 +35,10 @@ class Supplements:
     lacks_room: bool = False
     pieces: tuple[Piece, ...] = ()
     making: tuple[Piece, ...] = ()
-    sealed: Sealed | None = None
+    sealed: ShardSealed | None = None
     closing: int = 0
     pause: Pause = field(default_factory=Pause)
-    waits: dict[int, tuple[int, float]] = field(default_factory=dict)
+    retry_at: dict[int, tuple[int, float]] = field(default_factory=dict)
 
     @property
     def reserved(self) -> int:
@@ -45,11 +46,11 @@ class Supplements:
         return bool(self.making) + (self.sealed is not None)
 
     def try_again(self) -> None:
-        """A supplement is lost: search without waiting for a day."""
+        """Searches without waiting for a day, because a supplement is lost."""
         self.tried, self.due = 0, 0.0
 
     def search(self, completed: int, now: float) -> bool:
-        """Whether a search for missing records begins now."""
+        """Begins a search for missing records, if one is due. Returns whether it begins."""
         idle = not (self.searching or self.pieces or self.reserved)
         begins = idle and (self.begin > 0 or (completed > self.tried and now >= self.due))
         if begins:
@@ -57,22 +58,22 @@ class Supplements:
         return begins
 
     def note_missing(self, event: MissingFound, now: float, is_whole: bool) -> None:
-        """The result of a search; it does not count if the dataset is no longer whole."""
+        """Takes the result of a search. If the dataset is no longer whole, the result is dropped."""
         self.searching = False
         if is_whole:
-            wait = {unit for unit, (_, until) in self.waits.items() if until > now}
+            wait = {unit for unit, (_, until) in self.retry_at.items() if until > now}
             self.pieces = tuple(piece for piece in event.pieces if piece.unit not in wait)
             self.begin = event.pieces[-1].unit + 1 if event.more else 0
         else:
             self.try_again()
 
     def start(self) -> tuple[Piece, ...]:
-        """The pieces of the next supplement, for which room was reserved."""
+        """Returns the pieces of the next supplement, for which room is reserved."""
         self.making, self.pieces = self.pieces[:_AT_ONCE], self.pieces[_AT_ONCE:]
         return self.making
 
-    def finish(self, event: Sealed, now: float) -> None:
-        """The shard is sealed. Units that it skipped wait; so do all of its units if it has no record."""
+    def finish(self, event: ShardSealed, now: float) -> None:
+        """Takes a sealed shard. Its skipped units wait. If it has no record, all of its units wait."""
         if self.closing or not self.making:
             return
         self.pause.end()
@@ -84,17 +85,17 @@ class Supplements:
             if unit in skipped or not event.facts.records:
                 self._wait(unit, now)
             else:
-                self.waits.pop(unit, None)
+                self.retry_at.pop(unit, None)
         self.pieces, self.making = left + self.pieces, ()
         self.sealed = event if event.facts.records else None
 
-    def published(self) -> Sealed:
+    def published(self) -> ShardSealed:
         sealed, self.sealed, self.next = self.sealed, None, self.next + 1
         assert sealed is not None
         return sealed
 
-    def failed(self, event: Failed, now: float) -> None:
-        """The worker lost the shard. A unit that was in hand waits."""
+    def failed(self, event: StreamFailed, now: float) -> None:
+        """Handles the loss of the shard in a worker. The unit in work waits."""
         if event.cause == "worker":
             self.pause.begin(now, event.reason)
         unit = event.unit if event.cause == "worker" else None
@@ -104,19 +105,19 @@ class Supplements:
         self.making = ()
 
     def forget(self) -> None:
-        """Drops the result of the last search: a stream continues, or the disk refuses."""
+        """Drops the result of the last search, because a stream continues, or the disk refuses."""
         if self.pieces or self.begin or self.reserved:
             self.try_again()
         self.pieces, self.begin, self.lacks_room = (), 0, False
 
     def closed(self) -> None:
-        """The worker has stopped, and its sealed shard is removed."""
+        """Handles StreamClosed: the sealed shard is removed."""
         self.closing = max(0, self.closing - 1)
         if not self.closing:
             self.making, self.sealed = (), None
 
     def _wait(self, unit: int, now: float) -> None:
-        """A unit failed again: it waits a day longer than the last time."""
-        days = min(self.waits.get(unit, (0, 0.0))[0] + 1, _LONGEST)
-        if len(self.waits) < _MOST_FAILED or unit in self.waits:
-            self.waits[unit] = days, now + days * DAY
+        """Lets a unit that failed again wait for a day longer than the last time."""
+        days = min(self.retry_at.get(unit, (0, 0.0))[0] + 1, _LONGEST)
+        if len(self.retry_at) < _MOST_FAILED or unit in self.retry_at:
+            self.retry_at[unit] = days, now + days * DAY

@@ -9,7 +9,7 @@ from cachecd.model import Cursor
 
 Intervals = tuple[tuple[int, int, int], ...]  # (stream, first j, last j), ascending
 Name = tuple[int, int]  # (number, version)
-Figures = Mapping[str, float | list[float]]  # what rotation remembers, by name
+Figures = Mapping[str, float]  # of rotation, by name
 NO_FIGURES: Figures = {}
 
 
@@ -35,13 +35,12 @@ class Rules(NamedTuple):
     pin: bool = False
     limit: int | None = None
     seed: int = 0
-    sampling_seed: int = 0
     streams: int = 8
     awaits_classes: bool = False
 
 
 def split_change(before: str, now: str) -> str:
-    """Returns what differs between two splits (`Rules.split`, a line "NAME: VALUE" for each value)."""
+    """Returns the difference between two splits (`Rules.split`, a line "NAME: VALUE" for each value)."""
     if not (before and now):
         return f"split was {'set' if now else 'removed'}"
     old, new = (dict(line.split(": ", 1) for line in text.splitlines()) for text in (before, now))
@@ -68,7 +67,7 @@ class Head(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """The file set that a job holds for one epoch: what its manifest says.
+    """The file set that a job holds for one epoch. A manifest has these values.
 
     `versions` are the numbers whose version is not 0. `ranks`: how many processes share the lease.
     `place`: the least place of all streams when it was granted. `fingerprint` names the records.

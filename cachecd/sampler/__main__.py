@@ -19,12 +19,11 @@ import traceback
 from collections.abc import Callable
 from typing import BinaryIO, NoReturn
 
-from cachecd.sampler import messages
 from cachecd.sampler.child import give_way, keep_freed_memory, serve_the_daemon
 from cachecd.sampler.descriptors import mapped
 from cachecd.sampler.draft import discard
 from cachecd.sampler.heartbeat import SIZE, Heartbeat
-from cachecd.sampler.messages import FromStream, OfStreams, Setup
+from cachecd.sampler.messages import FRAMES, FromStream, OfStreams, Setup
 from cachecd.sampler.usercode import Guest, search_first
 from cachecd.sampler.worker import Worker
 
@@ -33,7 +32,7 @@ def main(arguments: list[str]) -> None:
     keep_freed_memory()
     requests, replies = serve_the_daemon()
     give_way()
-    setup = messages.read(requests)
+    setup = FRAMES.read(requests)
     if setup is None:
         return
     assert isinstance(setup, Setup), f"expected Setup first, got {type(setup).__name__}"
@@ -49,7 +48,7 @@ def main(arguments: list[str]) -> None:
 
     def send(message: FromStream) -> None:
         try:
-            replies.write(messages.pack(message))
+            replies.write(FRAMES.pack(message))
             replies.flush()
         except BrokenPipeError:
             end()
@@ -71,7 +70,7 @@ async def _serve(worker: Worker, requests: BinaryIO, end: Callable[[], NoReturn]
 
     def listen() -> None:
         try:
-            while isinstance(request := messages.read(requests), OfStreams):
+            while isinstance(request := FRAMES.read(requests), OfStreams):
                 loop.call_soon_threadsafe(worker.receive, request)
         except ValueError:
             traceback.print_exc()

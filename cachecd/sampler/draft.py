@@ -33,7 +33,7 @@ Examples = tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Sealed:
+class FinishedDraft:
     """A finished shard: the length of its file, the allocated bytes of both files, the digest."""
 
     records: int = 0
@@ -237,7 +237,7 @@ class Draft:
 
     # --- the end
 
-    def seal(self, end: Mapping[str, Any]) -> Sealed:
+    def seal(self, end: Mapping[str, Any]) -> FinishedDraft:
         """Finishes both files durably. Without a record there is only a sidecar.
 
         `end`: entries of the meta text besides `meta` and the schema, within the bytes that are kept for
@@ -255,7 +255,7 @@ class Draft:
                 digest, self._writer = self._writer.digest, None
             files = _files(self.path)[0 if records else 1 :]
             allocated = sum(os.stat(file).st_blocks * 512 for file in files)
-        return Sealed(records, data, allocated, digest)
+        return FinishedDraft(records, data, allocated, digest)
 
     def _text(self, end: Mapping[str, Any]) -> str:
         schema = {} if self.schema is None else {"schema": self.schema.to_json()}

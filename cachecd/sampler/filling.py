@@ -26,7 +26,7 @@ from cachecd.model import (
     etag_hash,
 )
 from cachecd.sampler.draft import Draft, skipped_bytes
-from cachecd.sampler.sources import Position
+from cachecd.sampler.formats import Position
 from cachecd.sampler.supply import Supply
 from cachecd.stores.backend import is_shortage
 
@@ -64,7 +64,7 @@ class _Queued:
 
 
 @dataclass(slots=True)
-class Part:
+class UnsealedShard:
     """The current shard, besides its records: the cursor before it, and the units skipped in it."""
 
     before: Cursor
@@ -109,7 +109,7 @@ class Filling:
         self._hand = 0
         self._changed = False  # lanes
         self._stops: dict[int, int] = {}
-        self.part: Part | None = None
+        self.part: UnsealedShard | None = None
         """The shard in hand, or the one that has just ended."""
         self._ended = True
         self.move_until(until)
@@ -190,14 +190,14 @@ class Filling:
         """Adds records to the draft until the shard ends, or "waits": then the next call continues. Errors
         of the supply end the stream, except a UnitError that is no shortage."""
         if self._ended or self.part is None:
-            self.part, self._ended = Part(self.cursor()), False
+            self.part, self._ended = UnsealedShard(self.cursor()), False
             for lane in self._lanes:
                 lane.given, lane.begin = 0, None
         end = await self._fill(draft, self.part)
         self._ended = end != "waits"
         return end
 
-    async def _fill(self, draft: Draft, part: Part) -> End:
+    async def _fill(self, draft: Draft, part: UnsealedShard) -> End:
         breath = time.monotonic()
         while not draft.full:
             while self._has_room():
@@ -250,7 +250,7 @@ class Filling:
     def _counts(self, unit: Unit) -> int:
         return 0 if self._stops.get(unit.number) == 0 else self._supply.in_hand(unit)
 
-    def _open(self, part: Part) -> None:
+    def _open(self, part: UnsealedShard) -> None:
         """Takes the next unit in hand, or skips it."""
         queued = self._queue.popleft()
         (block, place), unit = queued.place, queued.unit
@@ -314,7 +314,7 @@ class Filling:
                 if lane.records is None and lane.handle >= 0:
                     lane.records = self._supply.pour(lane.handle, draft)
 
-    async def _step(self, lane: _Lane, draft: Draft, part: Part) -> None:
+    async def _step(self, lane: _Lane, draft: Draft, part: UnsealedShard) -> None:
         """Adds or passes over one record of the lane, or a run of records; or ends the lane. A unit of
         which every record was passed over is skipped."""
         size, ordinals = draft.num_bytes, draft.ordinals
@@ -355,7 +355,7 @@ class Filling:
         self._lanes.remove(lane)
         self._count()
 
-    def _skip(self, lane: _Lane, part: Part, record: int, error: UnitError) -> None:
+    def _skip(self, lane: _Lane, part: UnsealedShard, record: int, error: UnitError) -> None:
         """Skips a unit from `record` on."""
         if lane.handle >= 0:
             self._supply.leave(lane.handle, error)

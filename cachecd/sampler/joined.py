@@ -7,10 +7,10 @@ from typing import TypeVar
 
 from typing_extensions import Buffer
 
-from cachecd.config.objects import Join
+from cachecd.config.source import Join
 from cachecd.errors import UnitError
 from cachecd.model import ObjectInfo, Unit
-from cachecd.sampler.sources.content import Reader
+from cachecd.sampler.formats.content import Reads
 from cachecd.stores.backend import GoneError
 
 _Result = TypeVar("_Result")
@@ -26,7 +26,7 @@ class Joined:
     """
 
     def __init__(
-        self, unit: Unit, join: Join, reader: Reader, longer: Callable[[int], None]
+        self, unit: Unit, join: Join, reader: Reads, longer: Callable[[int], None]
     ) -> None:
         first, *self._others = (pattern.replace("*", unit.key) for pattern in join.values())
         self.objects = [ObjectInfo(first, unit.size, unit.etag)]

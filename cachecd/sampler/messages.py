@@ -1,33 +1,74 @@
 """The messages between daemon and sampler process, over the process's stdin and stdout.
 
-A frame is a little-endian uint32 length and that many bytes of UTF-8 JSON, ``{"type": <class name>,
-...fields}``. No pickles: the sampler may run under the user's own interpreter. EOF on stdin ends the
-sampler.
+A frame is a line of ASCII JSON, ``{"type": <class name>, ...fields}``. Fields with their default value are
+omitted. No pickles: the sampler may run under the user's own interpreter. EOF on stdin ends the sampler.
 """
 
 from __future__ import annotations
 
-import functools
 import json
-import struct
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, is_dataclass
-from typing import Any, BinaryIO, get_args, get_origin, get_type_hints
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, BinaryIO, Generic, TypeVar, get_args
 
-from cachecd.model import (
-    Condemned,
-    Cursor,
-    More,
-    Shape,
-    Skipped,
-    SkippedRecords,
-    StreamId,
-    Unit,
-)
+from pydantic import AfterValidator, ConfigDict, TypeAdapter
 
-_LENGTH = struct.Struct("<I")
+from cachecd.model import Condemned, Cursor, More, Shape, Skipped, SkippedRecords, StreamId, Unit
+
 MAX_FRAME = 256 << 20
 LONGEST_REASON = 1_000  # characters
+
+Kind = TypeVar("Kind")
+
+
+def _bounded(reason: str) -> str:
+    """Returns an exception's text, cut in its middle if it is long. A user's exception may quote a record,
+    and memory and sidecars keep the reason of each skipped unit, perhaps a million."""
+    if len(reason) <= LONGEST_REASON:
+        return reason
+    ends = LONGEST_REASON // 2
+    return f"{reason[:ends]} [...] {reason[-ends:]}"
+
+
+def _with_bounded_reason(value: Any) -> Any:
+    return replace(value, reason=_bounded(value.reason))
+
+
+Reason = Annotated[str, AfterValidator(_bounded)]
+_BOUNDED = AfterValidator(_with_bounded_reason)
+
+
+class Frames(Generic[Kind]):
+    """Packs messages of these dataclasses into frames. Unpacks them, with the types of all fields checked.
+
+    Strings keep lone surrogates, which keys have that are not UTF-8. pydantic's own JSON refuses them.
+    """
+
+    def __init__(self, *kinds: Any) -> None:
+        # Built when first used, because that takes 0.1 s for all messages. `| None`, because pydantic takes
+        # no configuration for a dataclass itself.
+        strict = ConfigDict(extra="forbid", defer_build=True)
+        self._adapters = {
+            kind.__name__: TypeAdapter[Any](kind | None, config=strict) for kind in kinds
+        }
+
+    def pack(self, message: Kind) -> bytes:
+        """Packs the message into one frame."""
+        name = type(message).__name__
+        fields = self._adapters[name].dump_python(message, exclude_defaults=True)
+        return json.dumps({"type": name, **fields}).encode() + b"\n"
+
+    def unpack(self, frame: bytes) -> Kind:
+        """Unpacks the message of one frame. ValueError, TypeError, KeyError or AttributeError if the frame
+        is not a message."""
+        fields = json.loads(frame)
+        message: Kind = self._adapters[fields.pop("type")].validate_python(fields)
+        return message
+
+    def read(self, stream: BinaryIO) -> Kind | None:
+        """Returns the next message, or None at EOF. The errors of `unpack`."""
+        frame = stream.readline()
+        return self.unpack(frame) if frame.endswith(b"\n") else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +135,14 @@ class Until:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Make the stream's next shard at `path`. Shards are made in the order of grants. The shard's room is
-    reserved. The reply is Sealed."""
+    """Make the stream's next shard, or the next version of a damaged shard. Shards are made in the order of
+    grants. The shard's room is reserved. The reply is Sealed. `path`: the file, which the executor names.
+    """
 
     stream: StreamId
     number: int
-    path: str
+    version: int = 0
+    path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +202,10 @@ class Sealed:
     digest: int
     ended: int
     num_passed: int
-    passed: tuple[SkippedRecords, ...]
+    passed: tuple[Annotated[SkippedRecords, _BOUNDED], ...]
     misfits: int
     misfit: str
-    skipped: tuple[Skipped, ...]
+    skipped: tuple[Annotated[Skipped, _BOUNDED], ...]
     fetched_bytes: int
     seconds: float
 
@@ -186,7 +229,7 @@ class Failed:
 
     stream: StreamId
     cause: str
-    reason: str
+    reason: Reason
     code: int = 0
     unit: int | None = None
     passing: bool = False
@@ -196,82 +239,4 @@ class Failed:
 OfStreams = Open | Units | Until | Grant | Close
 FromStream = Asks | Described | Working | Sealed | Closed | Failed
 Message = Setup | OfStreams | FromStream
-
-
-def pack(message: Message) -> bytes:
-    """Packs the message into one frame."""
-    fields = {"type": type(message).__name__, **_fields(message)}
-    return framed(json.dumps(fields, default=_fields))
-
-
-def read(stream: BinaryIO) -> Message | None:
-    """Returns the next message, or None at EOF. ValueError if the frame is not a message."""
-    body = read_frame(stream)
-    return None if body is None else unpack(body)
-
-
-def framed(text: str) -> bytes:
-    """Packs a body into one frame."""
-    body = text.encode()
-    return _LENGTH.pack(len(body)) + body
-
-
-def read_frame(stream: BinaryIO) -> bytes | None:
-    """Returns the next frame's body, or None at EOF. ValueError if the frame claims to be longer than any
-    message."""
-    head = stream.read(_LENGTH.size)
-    if len(head) < _LENGTH.size:
-        return None
-    (length,) = _LENGTH.unpack(head)
-    if length > MAX_FRAME:
-        raise ValueError(f"frame of {length} bytes, expected at most {MAX_FRAME}")
-    body = stream.read(length)
-    return None if len(body) < length else body
-
-
-def unpack(body: bytes) -> Message:
-    """Unpacks the message of one frame's body."""
-    fields = json.loads(body)
-    name = fields.pop("type")
-    if name not in _KINDS:
-        raise ValueError(f"unknown message {name!r}")
-    decode = _decoder(_KINDS[name])
-    assert decode is not None, "a message is a dataclass"
-    return decode(fields)  # type: ignore[no-any-return]
-
-
-_KINDS: dict[str, Any] = {
-    kind.__name__: kind for kind in (Setup, *get_args(OfStreams), *get_args(FromStream))
-}
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in value.__slots__}
-
-
-@functools.cache
-def _decoder(kind: Any) -> Callable[[Any], Any] | None:
-    """Returns the function that turns JSON into a value of this type; None if the JSON is the value."""
-    if is_dataclass(kind):
-        make: Any = kind
-        hints = get_type_hints(kind).items()
-        nested = {name: bounded if name == "reason" else _decoder(hint) for name, hint in hints}
-        decoders = {name: decode for name, decode in nested.items() if decode is not None}
-        if not decoders:  # a page has a thousand units
-            return lambda fields: make(**fields)
-        return lambda fields: make(
-            **fields | {name: decode(fields[name]) for name, decode in decoders.items()}
-        )
-    inner = next(filter(None, map(_decoder, get_args(kind))), None)
-    if get_origin(kind) is tuple:
-        return (lambda values: tuple(map(inner, values))) if inner else tuple
-    return inner and (lambda value: None if value is None else inner(value))
-
-
-def bounded(reason: str) -> str:
-    """Returns an exception's text, cut in its middle if it is long. A user's exception may quote a record,
-    and memory and sidecars keep the reason of each skipped unit, perhaps a million."""
-    if len(reason) <= LONGEST_REASON:
-        return reason
-    ends = LONGEST_REASON // 2
-    return f"{reason[:ends]} [...] {reason[-ends:]}"
+FRAMES = Frames[Message](*get_args(Message))

@@ -9,10 +9,10 @@ from typing_extensions import Buffer
 
 from cachecd.config import DatasetConfig
 from cachecd.model import ObjectInfo, Unit
-from cachecd.sampler.opening import open_store
-from cachecd.sampler.sources import Source, open_source
+from cachecd.sampler.formats import PreparedFormat, open_format
 from cachecd.sampler.throttle import Throttle
-from cachecd.stores.fetch import Store
+from cachecd.stores.backend import is_hidden
+from cachecd.stores.fetch import Store, open_store
 from cachecd.stores.retry import Retry
 
 
@@ -31,12 +31,12 @@ class Origin:
         self.growth = 1.0
         self._memory = memory
         self.store = open_store(config.source, connections, retry)
-        self._opened: dict[tuple[str, ...], Source] = {}  # by the label's classes
+        self._opened: dict[tuple[str, ...], PreparedFormat] = {}  # by the label's classes
 
-    def read_with(self, classes: tuple[str, ...]) -> Source:
+    def read_with(self, classes: tuple[str, ...]) -> PreparedFormat:
         """Opens the format. `classes`: the names of the label's classes."""
         if classes not in self._opened:
-            self._opened = {classes: open_source(self.config, classes, self._memory)}
+            self._opened = {classes: open_format(self.config, classes, self._memory)}
         return self._opened[classes]
 
     def streams(self, unit: Unit) -> bool:
@@ -53,7 +53,7 @@ class Progress:
 
 
 @dataclass(slots=True)
-class Reader:
+class MeteredStore:
     """The store at a limited rate; counts the fetched bytes."""
 
     store: Store
@@ -76,4 +76,5 @@ class Reader:
         return await self.store.find(key)
 
     def list(self) -> Iterator[list[ObjectInfo]]:
-        return self.store.list()
+        for page in self.store.list():
+            yield [each for each in page if each.size and not is_hidden(each.key)]

@@ -57,7 +57,7 @@ class _Reading:
         self.whole = False  # all of it has been requested
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Bytes that were requested and not used up."""
         return self.requested - self.used
 
@@ -96,7 +96,7 @@ class ReadAhead:
         self._open: dict[int, _Reading] = {}  # begun and not left
         self._coming: dict[int, _Reading] = {}  # not begun, but requested
         self._next = 0  # the first span that is neither
-        self._held = 0
+        self._buffered = 0
         self._waiting = 0  # requests that have not been taken
         self._running = 0
         self._closed = False
@@ -115,9 +115,9 @@ class ReadAhead:
         return self._end - 1
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Bytes that were requested and have not been used up."""
-        return self._held
+        return self._buffered
 
     def chunks(self, index: int) -> AsyncIterator[Buffer]:
         """Yields the bytes of span `index` in order, in pieces; at least one piece.
@@ -191,14 +191,14 @@ class ReadAhead:
         for _, request in reading.requests:
             request.cancel()
         self._waiting -= len(reading.requests)
-        self._held -= reading.held
+        self._buffered -= reading.buffered
         reading.requests.clear()
         reading.whole = True
 
     def _use(self, reading: _Reading, used: int) -> None:
         more = max(used - reading.used, 0)
         reading.used += more
-        self._held -= more
+        self._buffered -= more
         self._used += more
 
     def _fill(self) -> None:
@@ -215,7 +215,7 @@ class ReadAhead:
             if reading is None:
                 return
             size = self._size(reading, part)
-            if self._held + size > bound:
+            if self._buffered + size > bound:
                 return
             self._ask(reading, size)
 
@@ -227,8 +227,8 @@ class ReadAhead:
         """Returns the span to request next. First the open span that holds the least, if one more request
         stays within a lane's part; then the next span that is not open yet; then the open span again."""
         unfinished = (r for r in self._open.values() if not r.whole)
-        low = min(unfinished, key=lambda r: r.held, default=None)
-        if low is not None and low.held + self._size(low, part) <= part:
+        low = min(unfinished, key=lambda r: r.buffered, default=None)
+        if low is not None and low.buffered + self._size(low, part) <= part:
             return low
         coming = next((r for r in self._coming.values() if not r.whole), None)
         while coming is None and self._next < self._end:
@@ -255,7 +255,7 @@ class ReadAhead:
         reading.requests.append((size, task))
         reading.requested += size
         reading.whole = start + size >= reading.stop
-        self._held += size
+        self._buffered += size
         self._waiting += 1
         self._running += 1
 

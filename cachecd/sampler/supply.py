@@ -10,13 +10,12 @@ from typing_extensions import Buffer
 from cachecd.errors import UnitError
 from cachecd.model import Unit
 from cachecd.sampler.draft import Draft
+from cachecd.sampler.formats import Position, PreparedFormat
+from cachecd.sampler.formats.content import Content
 from cachecd.sampler.joined import Joined
-from cachecd.sampler.origin import Origin, Reader
+from cachecd.sampler.origin import MeteredStore, Origin
 from cachecd.sampler.read_ahead import PIECE, ReadAhead
-from cachecd.sampler.reader import UNSIZED
-from cachecd.sampler.sources import Position, Source
-from cachecd.sampler.sources.content import Content
-from cachecd.sampler.units import OBJECTS
+from cachecd.sampler.user_reader import UNSIZED
 
 UNKNOWN_SIZE = 16 << 20  # what a unit of unknown size counts
 
@@ -32,8 +31,8 @@ class Supply:
     def __init__(
         self,
         dataset: Origin,
-        source: Source,
-        reader: Reader,
+        source: PreparedFormat,
+        reader: MeteredStore,
         capacity: int,
         lanes: int,
         connections: int,
@@ -54,15 +53,15 @@ class Supply:
         self.breathe = breathe
         # Whether a unit may be less than its object.
         given = dataset.config.source
-        self._parted = given.format not in OBJECTS or given.manifest is not None
+        self._parted = not given.lists_objects or given.manifest is not None
         self._units: dict[int, Unit] = {}
         self._joined: dict[int, Joined] = {}
         self._ahead = ReadAhead((), self._piece, connections, self._wanted, lanes)
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Bytes in memory, or being fetched."""
-        return self._ahead.held
+        return self._ahead.buffered
 
     def add(self, unit: Unit) -> int:
         """Adds a unit that will be poured soon, after all units that were added before."""
@@ -87,7 +86,7 @@ class Supply:
         return UNKNOWN_SIZE if unknown else unit.size
 
     def pour(self, handle: int, draft: Draft) -> AsyncGenerator[Position, int | None]:
-        """See Source.pour. From now on the unit is in hand, until `leave`."""
+        """See PreparedFormat.pour. From now on the unit is in hand, until `leave`."""
         unit = self._units[handle]
         objects = self._joined[handle].objects if handle in self._joined else ()
         content = Content(unit, self._ahead.chunks(handle), self._reader, objects)

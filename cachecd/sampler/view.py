@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, BinaryIO, TypeVar
 
 from cachecd.model import ObjectInfo
-from cachecd.sampler.sources.content import Content
+from cachecd.sampler.formats.content import Content
 from cachecd.stores.fetch import Store
 
 T = TypeVar("T")

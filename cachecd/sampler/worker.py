@@ -159,7 +159,7 @@ class Worker:
         if stream is not None and stream is not self._current:
             self._current = stream
             others = [one for one in self._streams.values() if one is not stream]
-            if sum(one.held for one in others) > self._setup.memory / 2:
+            if sum(one.buffered for one in others) > self._setup.memory / 2:
                 for one in others:
                     await one.let_go()
         self._turn_to(stream)

@@ -10,8 +10,7 @@ from typing import Any
 
 from cachecd.errors import UnitError
 from cachecd.model import Cursor, Unit
-from cachecd.sampler.draft import Draft, discard, end_text
-from cachecd.sampler.draft import Sealed as SealedFiles
+from cachecd.sampler.draft import Draft, FinishedDraft, discard, end_text
 from cachecd.sampler.filling import Filling
 from cachecd.sampler.messages import (
     Asks,
@@ -23,7 +22,7 @@ from cachecd.sampler.messages import (
     Units,
     Working,
 )
-from cachecd.sampler.origin import Origin, Progress, Reader
+from cachecd.sampler.origin import MeteredStore, Origin, Progress
 from cachecd.sampler.supply import Supply
 from cachecd.sampler.throttle import Throttle
 from cachecd_client.schema import Schema
@@ -72,7 +71,7 @@ class WorkerStream:
         self._idle = False  # nothing can be done before another message
         self._has_asked = False
         self._sealed_bytes = 0
-        self._sealing: asyncio.Task[SealedFiles] | None = None
+        self._sealing: asyncio.Task[FinishedDraft] | None = None
         self._sealed_at = time.monotonic()  # when the last shard was sealed
         skips = None if self._remakes else self._capacity // _SKIPS
         self._draft = Draft(
@@ -89,7 +88,7 @@ class WorkerStream:
         self._supply = Supply(
             dataset,
             dataset.read_with(opened.classes),
-            Reader(dataset.store, throttle, self.progress),
+            MeteredStore(dataset.store, throttle, self.progress),
             self._capacity,
             opened.shape.lanes,
             connections,
@@ -153,7 +152,7 @@ class WorkerStream:
         assert part is not None, "a shard was filled"
         num_passed, passed = self._draft.num_passed, self._draft.passed
         misfits = self._draft.misfits, self._draft.misfit
-        sealed = SealedFiles()
+        sealed = FinishedDraft()
         if self._draft.records or part.skipped or part.before != after:
             text = end_text(part.before, after, part.ended, num_passed, part.skipped)
             sealed = await self._seal({} if self._remakes else text)
@@ -183,9 +182,9 @@ class WorkerStream:
         )
 
     @property
-    def held(self) -> int:
+    def buffered(self) -> int:
         """Bytes in memory that were fetched ahead, or are being fetched."""
-        return self._supply.held
+        return self._supply.buffered
 
     async def let_go(self) -> None:
         """Drops bytes that were fetched ahead. The stream keeps its cursor."""
@@ -204,7 +203,7 @@ class WorkerStream:
         self.grants.clear()
         await self._filling.let_go()
 
-    async def _seal(self, text: dict[str, Any]) -> SealedFiles:
+    async def _seal(self, text: dict[str, Any]) -> FinishedDraft:
         """Seals the shard in a thread. Bytes are fetched ahead meanwhile; no other code uses the draft."""
         self._sealed_bytes += self._draft.num_bytes
         self._sealing = asyncio.create_task(asyncio.to_thread(self._draft.seal, text))

@@ -27,7 +27,7 @@ from cachecd.stores.backend import (
     TransientError,
     resized,
 )
-from cachecd.stores.lanes import Ask, OutOfOrderError, Page
+from cachecd.stores.key_ranges import Ask, KeyPage, OutOfOrderError
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -148,7 +148,7 @@ class GoogleBackend(CloudBackend):
     listing needs.
     """
 
-    def page(self, ask: Ask) -> Page:
+    def page(self, ask: Ask) -> KeyPage:
         """Returns a part of the listing, in one attempt. Blocks."""
         try:
             pages = obstore.list(self._store, offset=ask.after or None, chunk_size=ask.most)
@@ -159,7 +159,7 @@ class GoogleBackend(CloudBackend):
             raise OutOfOrderError(f"obstore cannot list the keys after {ask.after!r}") from error
         # A slash at the end of `after` is dropped on the way, so some of what it was behind may return.
         objects = [o for o in _named(raw, ask.after) if o.key > ask.after]
-        return Page(objects, more=len(raw) == ask.most)
+        return KeyPage(objects, more=len(raw) == ask.most)
 
 
 def _named(page: Sequence[obstore.ObjectMeta], before: str) -> list[ObjectInfo]:

@@ -32,9 +32,9 @@ from cachecd.stores.backend import (
     resized,
 )
 from cachecd.stores.gate import Gate
-from cachecd.stores.lanes import Ask, Lanes, Page
+from cachecd.stores.key_ranges import Ask, KeyPage, Lanes
 from cachecd.stores.retry import Budget, Pace, Retry
-from cachecd.stores.sweep import Sweep
+from cachecd.stores.sweep import ListingSweep
 from cachecd_client.errors import CallerError, WorldError
 
 if TYPE_CHECKING:
@@ -78,19 +78,19 @@ class Store:
         the bytes of the key), or only objects after the key `start_after`. Blocks: call it in a thread.
 
         Keys are relative to the source's URL, which names a folder with or without a final "/". The store
-        of a source (open_store) leaves out what LeftOut says. SourceUnreachableError: the message says what
-        to do.
+        of a source's units (units/unit_store.py) omits what LeftOut names. SourceUnreachableError: the
+        message says what to do.
         """
         return self.backend.list(start_after)
 
-    def sweep(self, lanes: Lanes) -> Sweep | None:
+    def sweep(self, lanes: Lanes) -> ListingSweep | None:
         """The same by several requests at a time (lanes.py). None if the store cannot list from any key on,
         or only slowly. The lanes report a store that lists in another order."""
-        page: Callable[[Ask], Page] | None = getattr(self.backend, "page", None)
+        page: Callable[[Ask], KeyPage] | None = getattr(self.backend, "page", None)
         if page is None:
             return None
         units = getattr(self.backend, "units", list)  # of the objects that are listed
-        return Sweep(page, lanes, self.where, self._connections, self._retry, units)
+        return ListingSweep(page, lanes, self.where, self._connections, self._retry, units)
 
     async def get(
         self, key: str, size: int | None, etag: str = "", start: int = 0, stop: int | None = None
@@ -273,7 +273,7 @@ class Store:
         return verdict
 
 
-def open_plain_store(source: SourceConfig, connections: int, retry: Retry | None = None) -> Store:
+def open_store(source: SourceConfig, connections: int, retry: Retry | None = None) -> Store:
     """Returns the store that `source.url` names, without the tables that list or label its objects."""
     retry = retry or Retry()
     return Store(_open_backend(source, connections, retry), retry, connections)

@@ -33,7 +33,7 @@ from cachecd.stores.answers import redacted, refusal, seconds_of
 from cachecd.stores.backend import PAGE, TransientError, resized
 from cachecd.stores.cloud import NO_RETRIES, CloudBackend, client_options, untrusted
 from cachecd.stores.credentials import LIFE, ChainCredentials, missing, new_session
-from cachecd.stores.lanes import WINDOW, Ask, Page
+from cachecd.stores.key_ranges import WINDOW, Ask, KeyPage
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -111,14 +111,14 @@ class S3Backend:
         except SourceError as error:
             raise SourceUnreachableError(f"{self.where}: {error}") from None
 
-    def page(self, ask: Ask) -> Page:
+    def page(self, ask: Ask) -> KeyPage:
         """Returns a part of the listing, in one attempt. Blocks."""
         objects: list[ObjectInfo] = []
         for answer in islice(self._answers(1, ask.after, ask.most), _MOST_EMPTY):
             objects += _entries(answer, self._prefix)
             more = answer.get("IsTruncated", False)
             if not more or len(objects) >= ask.most:
-                return Page(objects[: ask.most], more or len(objects) > ask.most)
+                return KeyPage(objects[: ask.most], more or len(objects) > ask.most)
         raise TransientError(f"the store has listed {_MOST_EMPTY} pages that were almost empty")
 
     def _answers(self, tries: int, after: str, most: int) -> Iterator[Any]:

@@ -12,11 +12,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from cachecd.errors import SourceUnreachableError
 from cachecd.model import ObjectInfo
 from cachecd.stores.backend import TransientError
-from cachecd.stores.lanes import WINDOW, Ask, Lanes, Page
+from cachecd.stores.key_ranges import WINDOW, Ask, KeyPage, Lanes
 from cachecd.stores.retry import Pace, Retry
 
 
-class Sweep:
+class ListingSweep:
     """One attempt at a listing, from the present state of its lanes. After `close` its threads end as soon
     as the store replies.
 
@@ -27,7 +27,7 @@ class Sweep:
 
     def __init__(
         self,
-        page: Callable[[Ask], Page],
+        page: Callable[[Ask], KeyPage],
         lanes: Lanes,
         where: str,
         connections: int,
@@ -43,7 +43,7 @@ class Sweep:
         self._turn = threading.Condition()
         self._active = 0
         self._closed = threading.Event()
-        self._answers: deque[Future[Page]] = deque()  # as the lanes ask for them
+        self._answers: deque[Future[KeyPage]] = deque()  # as the lanes ask for them
         self._threads = ThreadPoolExecutor(min(connections, WINDOW), "lane")
 
     def next(self) -> list[ObjectInfo] | None:
@@ -65,7 +65,7 @@ class Sweep:
         with self._turn:
             self._turn.notify_all()
 
-    def _patiently(self, ask: Ask) -> Page:
+    def _patiently(self, ask: Ask) -> KeyPage:
         began, failures = time.monotonic(), 0
         while True:
             try:
@@ -79,7 +79,7 @@ class Sweep:
                     raise SourceUnreachableError(f"{self._where}: {error}") from error
             self._closed.wait(self._retry.pause(failures, random.random()))
 
-    def _attempt(self, ask: Ask) -> Page:
+    def _attempt(self, ask: Ask) -> KeyPage:
         with self._turn:
             while not self._closed.is_set():
                 wait = self._pace.not_before - time.monotonic()

@@ -100,7 +100,7 @@ class WebBackend(CloudBackend):
     def _links(self, folder: str) -> Sequence[str]:
         """Returns the keys that a folder's page links to inside the folder, in order."""
         base = self._url + quote(folder, safe="/")
-        links = _Links()
+        links = _PageLinks()
         links.feed(self._page(base))
         names = set()
         for link in links.found:
@@ -161,7 +161,7 @@ class WebBackend(CloudBackend):
             return None
 
 
-class _Links(HTMLParser):
+class _PageLinks(HTMLParser):
     """The targets of a page's links."""
 
     def __init__(self) -> None:

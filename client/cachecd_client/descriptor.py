@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
-import struct
 import threading
 import weakref
 
@@ -13,9 +10,6 @@ import weakref
 # that is missing in the set.
 _guard = threading.RLock()
 _open: weakref.WeakSet[Descriptor] = weakref.WeakSet()
-
-# struct flock: type, whence, start, len, pid. The kernel wants pid 0 for these locks.
-_FLOCK = struct.Struct("hhqqi0q")
 
 
 class Descriptor:
@@ -62,19 +56,6 @@ class Descriptor:
 
     def __del__(self) -> None:
         self.close()
-
-
-def try_lock(file: int | Descriptor, kind: int, start: int = 0, length: int = 0) -> bool:
-    """Takes an open-file-description lock, fcntl.F_RDLCK or F_WRLCK, without waiting. On `length` bytes
-    from `start`; 0: to the end of the file. False if the lock of another open file conflicts; any other
-    failure is an OSError."""
-    try:
-        fcntl.fcntl(file, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, start, length, 0))
-    except OSError as error:
-        if error.errno not in (errno.EAGAIN, errno.EACCES):
-            raise
-        return False
-    return True
 
 
 def _after_fork_in_child() -> None:

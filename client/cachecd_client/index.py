@@ -29,7 +29,7 @@ from cachecd_client.errors import CallerError, CorruptRecordError, CorruptSideca
 from cachecd_client.files.inflate import (
     HEAD,
     Compression,
-    DamagedError,
+    InflateError,
     Inflater,
     begins_a_record,
     compression_of,
@@ -172,7 +172,7 @@ def inflate(path: str, compression: Compression, to: BinaryIO) -> None:
                 if len(head) == HEAD and not begins_a_record(head):
                     raise CorruptRecordError(path, 0, "it does not inflate to a TFRecord file")
             to.write(piece)
-    except DamagedError as error:
+    except InflateError as error:
         raise CorruptRecordError(path, inflater.fed, str(error)) from None
 
 

@@ -14,12 +14,16 @@ version answers with its own version frame.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
+
+import numpy as np
+from numpy.typing import NDArray
 
 from cachecd_client.errors import CallerError, ProtocolVersionError
 
@@ -30,6 +34,8 @@ MAX_REPLY_BYTES = 64 << 20  # a status document names every lease
 MAX_TEXT = 1024  # characters of a job's or a dataset's name, a reason, an id
 MAX_KEY = 1 << 14  # characters of an object's key, which may be a signed URL
 MANIFEST_VERSION = 2
+
+Shards = TypeVar("Shards", int, NDArray[np.int64])
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +101,11 @@ class ReportCorrupt:
 
 @dataclass(frozen=True, slots=True)
 class AskStatus:
-    """Asks for the status document."""
+    """Asks for the status document. `why`: the shard (DATASET/NUMBER or DATASET/GENERATION/NUMBER) or the
+    lease whose story is wanted in its place."""
 
     id: str
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +168,8 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class StatusReply:
-    """Answer to AskStatus; the document is described in docs/commands.md."""
+    """Answer to AskStatus: the document that docs/commands.md describes, or a story: `since`, `now`, and
+    `story` with `at`, `what` and `reason` of each sentence."""
 
     id: str
     status: dict[str, Any]
@@ -273,8 +282,8 @@ def _check(cls: type[Any], fields: dict[str, Any]) -> None:
 class Manifest:
     """A lease on disk: the JSON in ``leases/<lease>.json``. It never changes.
 
-    The shards are j = `first` to `last` of each interval [stream, first, last]; their numbers are
-    j * (streams + 1) + stream. A shard's file is
+    The shards are j = `first` to `last` of each interval [stream, first, last]; `shard_number` gives their
+    numbers. A shard's file is
     ``<manifest's folder>/../datasets/<dataset>/<generation>/shards/<number as 10 digits>.tfrecord``, or
     ``<number as 10 digits>.<version>.tfrecord`` if `versions` has [number, version].
     """
@@ -302,18 +311,50 @@ class Manifest:
     schema: dict[str, Any] = field(default_factory=dict)
 
 
+def shard_number(streams: int, stream: int, j: Shards) -> Shards:
+    """The number of shard j of a stream, for one j or an array. Stream `streams` has the supplements."""
+    return j * (streams + 1) + stream
+
+
+def shard_place(streams: int, number: int) -> tuple[int, int]:
+    """Returns (stream, j) of a shard's number."""
+    j, stream = divmod(number, streams + 1)
+    return stream, j
+
+
 def last_shard(intervals: Iterable[Sequence[int]], streams: int) -> int:
     """The highest shard number of a manifest's intervals, -1 if there is none."""
-    return max((last * (streams + 1) + stream for stream, _, last in intervals), default=-1)
+    numbers = (shard_number(streams, stream, last) for stream, _, last in intervals)
+    return max(numbers, default=-1)
+
+
+def check_of(content: Mapping[str, Any]) -> str:
+    """Returns a digest of a JSON object, in the order of its keys."""
+    return hashlib.blake2b(json.dumps(content).encode("ascii"), digest_size=8).hexdigest()
+
+
+def is_sound(content: dict[str, Any]) -> bool:
+    """Takes `check` out of a JSON object. Returns whether it is right; a person may have removed it."""
+    check = content.pop("check", None)
+    return check is None or check == check_of(content)
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Returns the text of a manifest, with a check of its content."""
+    body = {field.name: getattr(manifest, field.name) for field in dataclasses.fields(Manifest)}
+    body["check"] = check_of(body)
+    return json.dumps(body, separators=(",", ":")).encode("ascii")
 
 
 def decode_manifest(text: bytes) -> Manifest:
     """The manifest in a file; fields of later minor versions are ignored.
 
-    ValueError if it is no manifest; ProtocolVersionError if it has another version.
+    ValueError if it is no manifest, or damaged; ProtocolVersionError if it has another version.
     """
     try:
         body = json.loads(text)
+        if not is_sound(body):
+            raise ValueError("not a lease manifest: its check is wrong")
         if body["version"] != MANIFEST_VERSION:
             raise ProtocolVersionError(
                 f"manifest version {body['version']}, expected {MANIFEST_VERSION}: "

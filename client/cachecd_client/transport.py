@@ -7,7 +7,6 @@ import math
 import os
 import socket
 import stat
-import struct
 import time
 from collections.abc import Mapping
 from typing import Self
@@ -38,12 +37,12 @@ from cachecd_client.protocol import (
     encode,
     major_of,
 )
+from cachecd_client.sockets import MAX_PATH, default_endpoint, path_length, peer_pid
 
 _FIRST_PATIENCE = 1.0  # seconds until a request is sent again; doubles up to _LAST_PATIENCE
 _LAST_PATIENCE = 8.0
 _TOLD_WITHIN = 200  # milliseconds
 _LOOK_PAUSE = 0.05  # seconds between two looks at a socket that nobody listens on
-_LONGEST_PATH = 107  # of a Unix socket: sun_path less its closing zero
 
 _REFUSALS: dict[str, type[CallerError] | type[WorldError]] = {
     "unknown-dataset": UnknownDatasetError,
@@ -60,8 +59,7 @@ _REFUSALS: dict[str, type[CallerError] | type[WorldError]] = {
 def endpoint_of(target: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> str:
     """The address of the socket, by `target` or the environment."""
     named = os.fspath(target) if target is not None else environ.get("CACHECD_ENDPOINT", "")
-    if not named:
-        named = f"{environ.get('XDG_RUNTIME_DIR') or '/run'}/cachecd/cachecd.sock"
+    named = named or default_endpoint(environ)
     return named if "://" in named else f"ipc://{named}"
 
 
@@ -81,10 +79,10 @@ class Transport:
             raise CallerError(
                 f"endpoint {endpoint!r}: expected the address of a Unix socket, ipc://PATH"
             )
-        if len(self.path.encode()) > _LONGEST_PATH:
+        if path_length(self.path) > MAX_PATH:
             raise CallerError(
-                f"endpoint {endpoint!r}: its path has {len(self.path.encode())} bytes, a Unix "
-                f"socket allows {_LONGEST_PATH}: choose a shorter one"
+                f"endpoint {endpoint!r}: its path has {path_length(self.path)} bytes, a Unix "
+                f"socket allows {MAX_PATH}: choose a shorter one"
             )
 
     def ask(self, request: Request, timeout: float) -> Reply:
@@ -141,7 +139,8 @@ class Transport:
             probe.settimeout(1.0)
             try:
                 probe.connect(self.path)
-                return True, f"a process{_peer(probe)} listens there, but does not answer"
+                pid = f" {peer_pid(probe)}".removesuffix(" 0")
+                return True, f"a process{pid} listens there, but does not answer"
             except FileNotFoundError:
                 return False, "the socket does not exist"
             except ConnectionRefusedError:
@@ -233,13 +232,6 @@ class Conversation:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _peer(connected: socket.socket) -> str:
-    """The process that bound the socket; "" if it is in another container."""
-    credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid = struct.unpack("3i", credentials)[0]
-    return f" {pid}" if pid else ""
 
 
 def _refusal(path: str) -> str:

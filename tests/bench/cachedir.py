@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from cachecd.config import SourceConfig, load
-from cachecd.daemon.identities import identity_of
-from cachecd.disk.identity import Generation, directory_name, write_generation
+from cachecd.config.identity import directory_name, identity_of
+from cachecd.disk.generation_file import GenerationFile, write_generation
 from cachecd.disk.layout import GenerationLayout, Layout
 from cachecd.listing.permutation import BlockOrder
 from cachecd.listing.table import Table
 from cachecd.listing.table_update import Listing
 from cachecd.model import Cursor, ObjectInfo, Shape
 from cachecd.sampler.encoding import encode
-from cachecd.sampler.opening import open_store
+from cachecd.units.unit_store import open_unit_store
 from cachecd_client._core import ShardWriter
 from cachecd_client.schema import Feature, Schema
 
@@ -79,7 +79,7 @@ def make(folder: Path, shards: int) -> CacheFolder:
     shape = Shape(streams=8, stripe=32, lanes=1, capacity=_SHARD_SIZE, seed=seed)
     schema = json.dumps(_SCHEMA.to_json())
     identity = identity_of(load(made.config).datasets[DATASET])
-    known = Generation(identity, time.time(), seed, _SHARD_SIZE, shape, schema)
+    known = GenerationFile(identity, time.time(), seed, _SHARD_SIZE, shape, schema)
     write_generation(generation.identity, known)
     _write_shards(generation, shape, ends, shards)
     used = sum(path.lstat().st_blocks * 512 for path in made.layout.root.rglob("*"))
@@ -110,7 +110,7 @@ def _fill_source(folder: Path, units: int) -> None:
             os.link(first, path)
 
 
-async def any_room(size: int, grown: int, waits: bool) -> bool:
+async def any_room(size: int, grown: int, must_fit: bool) -> bool:
     """Room for a page of a listing, as of Listing: there is always enough."""
     return True
 
@@ -134,7 +134,7 @@ def _list(generation: GenerationLayout, source: Path, units: int) -> Sequence[in
 def _etags(source: Path) -> Sequence[str]:
     """The ETag of each file of the source, as the store of `file://` makes it."""
     config = SourceConfig.model_validate({"url": f"file://{source}/", "format": "files"})
-    return [unit.etag for page in open_store(config, 1).list() for unit in page][::_LINKS]
+    return [unit.etag for page in open_unit_store(config, 1).list() for unit in page][::_LINKS]
 
 
 def _units(shape: Shape, ends: Sequence[int]) -> Iterator[tuple[int, int, int]]:

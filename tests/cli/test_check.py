@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from cachecd import cli
-from cachecd.disk.identity import Generation, write_generation
+from cachecd.disk.generation_file import GenerationFile, write_generation
 from cachecd.disk.layout import Layout
 
 MINIMAL = """\
@@ -64,7 +64,7 @@ def test_values_that_count_from_the_next_generation_on_are_named(cachecd, writte
     name = json.loads(done.stdout)["resolved"]["datasets"]["train"]["generation"]
     layout = Layout(tmp_path / "cache").generation("train", name)
     layout.root.mkdir(parents=True)
-    write_generation(layout.identity, Generation({}, 0.0, 7, 64 << 20))
+    write_generation(layout.identity, GenerationFile({}, 0.0, 7, 64 << 20))
     done = cachecd("check", path)
     assert "counts from the next generation on: seed: 0 in the YAML, 7 in" in done.stdout
     stale = json.loads(cachecd("check", path, "--json").stdout)["resolved"]["datasets"]

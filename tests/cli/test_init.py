@@ -17,10 +17,10 @@ from cachecd.cli.sampler import Sampler
 from cachecd.cli.survey import Survey, _find_join, survey
 from cachecd.config import DatasetConfig, SourceConfig, SplitConfig, load
 from cachecd.errors import ConfigError, DiskError
-from cachecd.listing.selection import selection_of
 from cachecd.model import ObjectInfo
 from cachecd.sampler.encoding import encode
-from cachecd.stores.fetch import open_plain_store
+from cachecd.stores.fetch import open_store
+from cachecd.units.selection import selection_of
 from cachecd_client import FileSet, Image
 from cachecd_client._core import ShardWriter, encode_example
 
@@ -69,7 +69,7 @@ def put(tmp_path):
 
 
 def seen(url):
-    return survey(open_plain_store(SourceConfig(url=url, format="files"), 2), url)
+    return survey(open_store(SourceConfig(url=url, format="files"), 2), url)
 
 
 def proposed(url, tmp_path, capsys, *options):

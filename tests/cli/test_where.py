@@ -8,7 +8,7 @@ import pytest
 
 from cachecd.cli.where import find_origin
 from cachecd.disk import publish
-from cachecd.disk.identity import Generation, write_generation
+from cachecd.disk.generation_file import GenerationFile, write_generation
 from cachecd.disk.layout import Layout
 from cachecd_client._core import ShardWriter, encode_example
 from cachecd_client.errors import CallerError
@@ -21,7 +21,7 @@ NAME = "0123456789abcdef"
 def shards(tmp_path):
     layout = directory(tmp_path)
     words = {"url": "s3://bucket/train/", "format": "files"}
-    write_generation(layout.identity, Generation(words, 0.0, 0, 1 << 20))
+    write_generation(layout.identity, GenerationFile(words, 0.0, 0, 1 << 20))
     make(layout, 0, 1)
     return layout
 
@@ -51,7 +51,7 @@ def test_a_record_is_named_by_its_object(cachecd, shards, tmp_path):
 )
 def test_an_object_is_named_by_its_whole_url(tmp_path, words, key, url):
     layout = directory(tmp_path)
-    write_generation(layout.identity, Generation(words, 0.0, 0, 1 << 20))
+    write_generation(layout.identity, GenerationFile(words, 0.0, 0, 1 << 20))
     write(layout, 0, units=[(0, key)])
     publish.publish(layout, 0)
     assert find_origin(layout, 0, None, 0).url == url
@@ -66,7 +66,7 @@ def test_what_is_not_there_is_a_callers_error(shards, place):
 def test_the_newest_generation_is_meant_unless_one_is_named(cachecd, shards, tmp_path):
     newer = Layout(tmp_path).generation("train", "f" * 16)
     newer.shards.mkdir(parents=True)
-    write_generation(newer.identity, Generation({"url": "s3://other/"}, 1.0, 0, 1 << 20))
+    write_generation(newer.identity, GenerationFile({"url": "s3://other/"}, 1.0, 0, 1 << 20))
     done = cachecd("where", "train", "1:3", "--dir", tmp_path)
     assert done.returncode == 2
     assert f"{'f' * 16}/shards/0000000001.tfrecord.idx: there is no such shard" in done.stderr

@@ -21,7 +21,7 @@ from cachecd_client import protocol
 from cachecd_client.files.file_set import FileSet
 from cachecd_client.frameworks.collective import AllGather
 from cachecd_client.protocol import Done, Granted, Manifest, Reply, Request, StatusReply
-from cachecd_client.runs.agreement import Row
+from cachecd_client.runs.agreement import AgreementRow
 from cachecd_client.session.cache import Cache, connect
 from tests.client.records import examples, schema, write, write_set
 
@@ -255,8 +255,8 @@ def manifest(cache_dir):
 def beside(records: int | None = None) -> AllGather:
     """An all-gather with another node, whose set has so many records; None: as many as here."""
 
-    def gather(numbers: tuple[int, ...]) -> list[Row]:
-        own = Row(*numbers)
+    def gather(numbers: tuple[int, ...]) -> list[AgreementRow]:
+        own = AgreementRow(*numbers)
         there = records if records and own.records else own.records
         return [own, own._replace(lease=1, records=there)]
 

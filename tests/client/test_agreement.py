@@ -12,7 +12,7 @@ import pytest
 
 from cachecd_client.errors import CachecdError, CallerError
 from cachecd_client.protocol import Refused
-from cachecd_client.runs.agreement import Row
+from cachecd_client.runs.agreement import AgreementRow
 from cachecd_client.session.cache import connect
 from tests.client.conftest import CacheDir, ScriptedDaemon, lending, locked
 from tests.client.records import labels
@@ -96,10 +96,10 @@ class Beside:
 
     def __init__(self, *others: int | Iterator[int]) -> None:
         self.others = others
-        self.told: list[Row] = []
+        self.told: list[AgreementRow] = []
 
-    def __call__(self, numbers: tuple[int, ...]) -> list[Row]:
-        own = Row(*numbers)
+    def __call__(self, numbers: tuple[int, ...]) -> list[AgreementRow]:
+        own = AgreementRow(*numbers)
         self.told.append(own)
         if len(self.told) == 1:
             return [own] * (1 + len(self.others))
@@ -134,7 +134,7 @@ def test_ranks_of_a_node_whose_records_do_not_divide_take_the_steps_of_all(cache
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
 
     def two_nodes(numbers):
-        own = Row(*numbers)
+        own = AgreementRow(*numbers)
         return [own._replace(rank=n % 3, lease=own.lease + n // 3) for n in range(6)]
 
     epoch = next(cache.epochs("train", 1, agree=two_nodes))
@@ -161,7 +161,7 @@ def test_records_are_those_of_all_nodes(cache):
 
 def test_what_fails_while_nodes_agree_says_so_and_ends_the_lease(cache, manifest):
     def broken(numbers: tuple[int, ...]) -> list[tuple[int, ...]]:
-        if not Row(*numbers).lease:
+        if not AgreementRow(*numbers).lease:
             return [numbers] * 2
         raise ConnectionError("the other end is gone")
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachecd_client.errors import CachecdError, ReplicasDifferError
-from cachecd_client.runs.agreement import Row, ranks_of_one_set
+from cachecd_client.runs.agreement import AgreementRow, ranks_of_one_set
 from cachecd_client.session.cache import connect
 from tests.client.conftest import CacheDir, ScriptedDaemon, lending
 from tests.client.records import labels
@@ -185,7 +185,7 @@ def test_nodes_that_hold_parts_of_one_replica_share_a_set(processes):
         for one, other in linked:
             both = reached[one] | reached[other]
             reached |= dict.fromkeys(both, both)
-    rows = [Row(rank, 6, 1, node) for rank, node in processes]
+    rows = [AgreementRow(rank, 6, 1, node) for rank, node in processes]
     for process, (rank, _) in enumerate(processes):
         assert ranks_of_one_set(rank, rows) == sorted(
             {rows[other].rank for other in reached[process]}

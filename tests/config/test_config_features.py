@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cachecd.daemon.identities import identity_of
-from cachecd.disk.identity import directory_name
+from cachecd.config.identity import directory_name, identity_of
 
 TFRECORD = "format: tfrecord\n      features: "
 

@@ -12,10 +12,10 @@ import pytest
 
 from cachecd.config import SourceConfig
 from cachecd.errors import SourceUnreachableError, UnitError
-from cachecd.sampler.opening import open_store
 from cachecd.stores.backend import GoneError
 from cachecd.stores.fetch import Store
 from cachecd.stores.retry import Retry
+from cachecd.units.unit_store import open_unit_store
 
 Filled = Callable[[dict[str, bytes]], Store]
 
@@ -23,7 +23,7 @@ Filled = Callable[[dict[str, bytes]], Store]
 def opened(url: str, **more: object) -> Store:
     """The store of a source, which gives up soon."""
     source = SourceConfig.model_validate({"url": url, "format": "files", **more})
-    return open_store(source, 8, Retry(tries=2, first=0.001))
+    return open_unit_store(source, 8, Retry(tries=2, first=0.001))
 
 
 def listed(store: Store) -> dict[str, int]:

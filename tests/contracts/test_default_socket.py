@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cachecd.config import default_endpoint
+from cachecd.config import ServerConfig
 from cachecd_client import connect
 from cachecd_client.errors import DaemonUnreachableError
 
@@ -15,5 +15,4 @@ def test_daemon_and_trainer_agree_on_the_default_socket(monkeypatch, runtime_dir
     monkeypatch.setenv("XDG_RUNTIME_DIR", runtime_directory)
     with pytest.raises(DaemonUnreachableError) as caught:
         connect(timeout=0.01)
-    expected = default_endpoint({"XDG_RUNTIME_DIR": runtime_directory})
-    assert expected.removeprefix("ipc://") in str(caught.value)
+    assert ServerConfig().endpoint.removeprefix("ipc://") in str(caught.value)

@@ -9,7 +9,7 @@ from typing import Any
 
 from cachecd.daemon.disk_work import DiskWork
 from cachecd.disk.excluded import ExcludedFile
-from cachecd.disk.identity import Generation, write_generation
+from cachecd.disk.generation_file import GenerationFile, write_generation
 from cachecd.disk.layout import GenerationLayout, Layout
 from cachecd.model import StreamId
 from cachecd.policy import commands as do
@@ -44,7 +44,9 @@ class Directory:
         self.generation = self.layout.generation(*NAME)
         self.generation.shards.mkdir(parents=True)
         self.layout.leases.mkdir()
-        write_generation(self.generation.identity, Generation({}, 0.0, 0, SHAPE.capacity, SHAPE))
+        write_generation(
+            self.generation.identity, GenerationFile({}, 0.0, 0, SHAPE.capacity, SHAPE)
+        )
         self.start()
 
     def start(self) -> None:

@@ -6,17 +6,21 @@ import asyncio
 import fcntl
 import os
 import struct
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from cachecd.config import Config
 from cachecd.daemon.loop import CacheLoop
-from cachecd.daemon.manifest import decode_manifest
-from cachecd.executors.lister import Lister
+from cachecd.daemon.status import DaemonStatus
+from cachecd.disk.layout import Layout
+from cachecd.executors import ExecutorStatus
+from cachecd.executors.lister import ProcessLister
 from cachecd.executors.local import LocalExecutor
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
-from cachecd.sampler.messages import Setup
+from cachecd.sampler.messages import Grant, Setup
+from cachecd_client.protocol import decode_manifest, shard_number
 from tests.daemon.workers import InProcess
 
 READ_LOCK = struct.pack("@hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
@@ -48,7 +52,6 @@ class Life:
         self.config, self.workers = given, workers
         self.defects: list[Any] = []
         self.dir = given.cache.dir
-        self.replies: dict[str, Any] = {}
         self.locks: dict[str, int] = {}
         self.epoch = 0
 
@@ -58,36 +61,39 @@ class Life:
         asyncio.get_running_loop().set_exception_handler(
             lambda loop, context: self.defects.append(context)
         )
-        self.executor: Any = InProcess(datasets)
-        if self.workers:
-            await self.executor.end()
-            self.executor = LocalExecutor(Setup(datasets, 8, None), self.workers, None)
+        layout = Layout(self.dir)
+
+        def path_of(grant: Grant) -> Path:
+            shards = layout.generation(grant.stream.dataset, grant.stream.generation)
+            return shards.temporary(grant.number, grant.version)
+
+        self.executor: Any = (
+            LocalExecutor(Setup(datasets, 8, None), self.workers, None, path_of)
+            if self.workers
+            else InProcess(datasets, path_of)
+        )
         limit = self.config.cache.limit
         assert isinstance(limit, int)
-        self.loop = CacheLoop(self.config, limit, self.executor, Lister(4), self._reply)
+        self.loop = CacheLoop(self.config, limit, self.executor, ProcessLister(4))
         await self.loop.open()
-        if self.workers:
-            await self.executor.start(self.loop.feeding.heard)
-        else:
-            self.executor.heard = self.loop.feeding.heard
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        await (self.executor.close(5) if self.workers else self.executor.end())
+        await self.executor.close(5)
         await self.loop.close()
         assert self.defects == []
         for fd in self.locks.values():
             os.close(fd)
 
-    def _reply(self, reply: Any) -> None:
-        self.replies[reply.request] = reply
+    def status(self) -> dict[str, Any]:
+        """The status document."""
+        sampler = ExecutorStatus(1, 1, 0, "")
+        return asdict(self.loop.status(sampler, DaemonStatus(1, 0.0, 1, False)))
 
     async def ask(self, event: Any) -> Any:
-        self.loop.feed(event)
-        async with asyncio.timeout(20):
-            while event.request not in self.replies:
-                await asyncio.sleep(0.002)
-        return self.replies.pop(event.request)
+        replied: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.loop.ask(event, replied.set_result)
+        return await asyncio.wait_for(replied, 20)
 
     async def acquire(self) -> str:
         """Acquires the next epoch, holds it and lets the last one go. Returns the lease, "" if there is
@@ -111,9 +117,9 @@ class Life:
         """The files that a lease names."""
         manifest = decode_manifest((self.dir / "leases" / f"{lease}.json").read_bytes())
         folder = self.dir / "datasets" / manifest.dataset / manifest.generation / "shards"
-        versions = dict(manifest.versions)
+        versions = dict(map(tuple, manifest.versions))
         numbers = [
-            j * (manifest.streams + 1) + stream
+            shard_number(manifest.streams, stream, j)
             for stream, first, last in manifest.intervals
             for j in range(first, last + 1)
         ]

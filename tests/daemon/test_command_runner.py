@@ -38,7 +38,7 @@ class Bench:
         sealed = Sealed(
             stream(index), number, *place, "full", 6, 1, 8192, 5, 2, 0, (), 0, "", (), 100, 1.0
         )
-        self.runner.feeding.heard(sealed)
+        self.runner.streams.heard(sealed)
 
     async def settle(self, count: int) -> list[ev.Event]:
         """Waits for this many events."""
@@ -66,12 +66,20 @@ async def test_results_come_in_the_order_of_commands_and_reports(bench):
     carry([do.MarkRetired(NAME, ((0, 0),)), do.CloseStream(stream(0))])
     assert bench.sent == [Close(stream(0))]
     bench.seal(6)  # before the worker gets Close
-    bench.runner.feeding.heard(Closed(stream(0)))
+    bench.runner.streams.heard(Closed(stream(0)))
     events = await bench.settle(7)
     assert [type(event).__name__ for event in events] == [
-        *("Sealed", "Sealed", "Published", "Published", "Done", "Sealed", "StreamClosed")
+        *(
+            "ShardSealed",
+            "ShardSealed",
+            "Published",
+            "Published",
+            "CommandDone",
+            "ShardSealed",
+            "StreamClosed",
+        )
     ]
-    assert isinstance(events[0], ev.Sealed)
+    assert isinstance(events[0], ev.ShardSealed)
     assert (events[0].facts.ended, events[0].facts.allocated) == (2, 8192)
     names = [f"{n:010d}.tfrecord{end}" for n in (0, 3) for end in ("", ".idx")]
     assert tree(bench.disk.generation) == sorted(["0000000000.old", *names])
@@ -91,7 +99,7 @@ async def test_search_that_the_disk_refuses_is_a_refusal(bench, monkeypatch):
 
 async def test_defect_in_a_command_is_a_refusal(bench, monkeypatch):
     monkeypatch.setattr("cachecd.disk.leases.mark", lambda *_: 1 // 0)
-    monkeypatch.setattr("cachecd.disk.publish.publish", lambda *_: 1 // 0)
+    monkeypatch.setattr("cachecd.disk.publish.publish", lambda *_, **_more: 1 // 0)
     write(bench.disk.generation, 0)
     bench.runner.carry_out([do.MarkLease("x", 0), do.PublishShard(stream(0), 0)])
     for refused in await bench.settle(2):

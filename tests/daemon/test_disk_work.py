@@ -6,11 +6,13 @@ import os
 
 import pytest
 
-from cachecd.daemon.manifest import decode_manifest, encode_manifest
+from cachecd.daemon.disk_work import lease_of, manifest_of
 from cachecd.disk.publish import publish
 from cachecd.model import Lane
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
+from cachecd_client.errors import ProtocolVersionError
+from cachecd_client.protocol import decode_manifest, encode_manifest
 from tests.daemon.directories import NAME, Directory, lease, stream
 from tests.disk.shards import cursor, make, tree, write
 
@@ -85,10 +87,10 @@ def test_shard_whose_sidecar_is_damaged_is_lost(disk, command, damage):
 def test_generation_with_an_unknown_file_is_not_removed(disk):
     (disk.generation.shards / "notes").write_text("mine")
     command = do.RemoveGeneration(NAME)
-    assert disk.work.write(command) == [ev.Done(command)], "a foreign file stops nothing"
+    assert disk.work.write(command) == [ev.CommandDone(command)], "a foreign file stops nothing"
     assert disk.generation.root.exists()
     (disk.generation.shards / "notes").unlink()
-    assert disk.work.write(command) == [ev.Done(command)]
+    assert disk.work.write(command) == [ev.CommandDone(command)]
     assert not disk.generation.root.exists()
 
 
@@ -101,10 +103,12 @@ def test_generation_with_an_unknown_file_is_not_removed(disk):
     ],
 )
 def test_damaged_manifest_is_refused(change):
-    text = encode_manifest(lease(), None)
-    assert decode_manifest(text) == lease()
+    text = encode_manifest(manifest_of(lease(), None))
+    assert lease_of(decode_manifest(text)) == lease()
     assert change(text) != text
-    with pytest.raises(ValueError, match=r"manifest|interval|Expecting|version"):
+    with pytest.raises(
+        (ValueError, ProtocolVersionError), match=r"manifest|interval|Expecting|version"
+    ):
         decode_manifest(change(text))
 
 
@@ -172,13 +176,13 @@ def test_shards_tell_the_samples_of_an_object_and_whether_they_cover_it(disk):
     write(disk.generation, 0, lanes=(Lane(0, 0, 1, 5, 100, 3, 10),))
     publish(disk.generation, 0)
     names = {"0", "1", "2"}
-    assert disk.work.held_samples(["train"], "key-3-0", False) == (names, True)
-    assert disk.work.held_samples(["train"], "key-0-1", False) == (names, False)
-    assert disk.work.held_samples(["train"], "key-0-1", True) == (names, True)
+    assert disk.work.cached_samples(["train"], "key-3-0", False) == (names, True)
+    assert disk.work.cached_samples(["train"], "key-0-1", False) == (names, False)
+    assert disk.work.cached_samples(["train"], "key-0-1", True) == (names, True)
     for datasets, key in ((["val"], "key-3-0"), (["train"], "key-9-0")):
-        assert disk.work.held_samples(datasets, key, True) == (set(), False)
+        assert disk.work.cached_samples(datasets, key, True) == (set(), False)
     disk.generation.shard(3).write_bytes(b"damaged")
-    assert disk.work.held_samples(["train"], "key-3-0", False)[1] is False
+    assert disk.work.cached_samples(["train"], "key-3-0", False)[1] is False
 
 
 def test_damaged_shard_cannot_be_copied(disk):

@@ -15,7 +15,7 @@ from cachecd.daemon.listings import GenerationListing, ListingKeeper
 from cachecd.errors import SourceUnreachableError
 from cachecd.model import ObjectInfo
 from cachecd.stores.backend import LeftOut
-from cachecd.stores.lanes import Lanes
+from cachecd.stores.key_ranges import Lanes
 from tests.daemon.directories import NAME
 from tests.listing.sources import units
 
@@ -39,7 +39,7 @@ class Bench:
             *(self._deliver, self._changed),
         )
 
-    def _reserve(self, size: int, grown: int, waits: bool) -> bool:
+    def _reserve(self, size: int, grown: int, must_fit: bool) -> bool:
         return not self.refuses
 
     def _deliver(self, event: Any) -> None:
@@ -88,10 +88,10 @@ def bench(opened) -> AbstractAsyncContextManager[Bench]:
 
 
 async def test_first_listing_reports_each_block_and_its_end(bench):
-    assert bench.listing.waits
+    assert bench.listing.is_first
     bench.script = [units(0, 2000)]
     await bench.keeper.keep()
-    assert not bench.listing.waits
+    assert not bench.listing.is_first
     firsts = [event.first for event in bench.events]
     assert firsts == [True] * (len(firsts) - 1) + [False]
     assert len(firsts) > 2

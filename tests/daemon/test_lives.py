@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from cachecd.daemon import loop, refetch
-from cachecd.daemon.manifest import decode_manifest
 from cachecd.disk.filesystem import walk
 from cachecd.errors import DiskError
-from cachecd.executors.lister import Lister
+from cachecd.executors.lister import ProcessLister
 from cachecd.policy import events as ev
 from cachecd_client._core import Sidecar, scan
+from cachecd_client.protocol import decode_manifest
 from tests.daemon.life import Life, config
 from tests.sampler.test_webdataset import archive
 
@@ -118,7 +118,7 @@ async def test_sample_that_is_excluded_while_its_tar_is_read_is_in_no_later_set(
         assert set(found.values()) == {1}
         assert {ordinal for _, ordinal in found} == {*range(MEMBERS)} - {4, 15}
         assert len(found) == TARS * (MEMBERS - 2)
-        assert life.loop.status()["datasets"]["train"]["skipped"]["records"] == 0
+        assert life.status()["datasets"]["train"]["skipped"]["records"] == 0
 
 
 async def test_work_that_fails_otherwise_than_expected_is_done_again(root, monkeypatch):
@@ -147,7 +147,7 @@ async def test_killed_worker_costs_no_record(root):
         generation = life.loop.policy.datasets["train"].generation
         await until(lambda: generation.table.num_live)
         os.kill(life.executor.pids[0], signal.SIGKILL)
-        await until(lambda: life.executor.status()["restarts"])
+        await until(lambda: life.executor.status().restarts)
         await until(lambda: is_whole(life))
         found = names(life.shards(await life.acquire()))
         assert len(found) == TARS * MEMBERS
@@ -179,12 +179,12 @@ async def test_units_that_could_not_be_fetched_come_as_a_supplement(root, monkey
     """Two objects are away while the dataset becomes whole, and are back at the next start."""
     away = [root / "src" / f"{number:03d}.tar" for number in (3, 30)]
     given = config(root, LIMIT, SHARD)
-    pages = list(Lister(4).units(given.datasets["train"].source))
+    pages = list(ProcessLister(4).units(given.datasets["train"].source))
     for path in away:
         path.rename(root / path.name)
     with monkeypatch.context() as patch:
-        patch.setattr(Lister, "units", lambda *_: iter(pages))
-        patch.setattr(Lister, "sweep", lambda *_: None)
+        patch.setattr(ProcessLister, "units", lambda *_: iter(pages))
+        patch.setattr(ProcessLister, "sweep", lambda *_: None)
         async with Life(given) as life:
             await until(lambda: is_whole(life))
             found = names(life.shards(await life.acquire()))
@@ -202,14 +202,14 @@ async def test_units_that_could_not_be_fetched_come_as_a_supplement(root, monkey
 
 async def test_remake_that_fails_otherwise_than_expected_is_begun_again(root, monkeypatch):
     failures = [ZeroDivisionError(), DiskError("EIO")]
-    real = refetch.held_records
+    real = refetch.cached_records
 
     def failing(*args: Any) -> Any:
         if failures:
             raise failures.pop()
         return real(*args)
 
-    monkeypatch.setattr(refetch, "held_records", failing)
+    monkeypatch.setattr(refetch, "cached_records", failing)
     async with Life(config(root, LIMIT, SHARD)) as life:
         generation = life.loop.policy.datasets["train"].generation
         supplements = generation.supplements
@@ -237,7 +237,7 @@ async def test_odd_records_cost_no_other_and_what_is_made_again_lacks_nothing(tm
         assert (set(found), set(found.values())) == (good, {1})
         manifest = (life.dir / "leases" / f"{lease}.json").read_bytes()
         assert decode_manifest(manifest).num_skipped == 24 * MEMBERS - len(good)
-        skipped = life.loop.status()["datasets"]["train"]["skipped"]
+        skipped = life.status()["datasets"]["train"]["skipped"]
         assert (skipped["units"], skipped["records"]) == (1, 24 * MEMBERS - len(good) - MEMBERS)
         numbers = [number for number, _ in generation.table.live()]
         await life.ask(ev.DamageReported("d", generation.id, numbers[0], 0))
@@ -251,7 +251,9 @@ async def test_odd_records_cost_no_other_and_what_is_made_again_lacks_nothing(tm
             lambda: is_whole(life) and not life.loop.policy.datasets["train"].generation.repairs
         )
         generation = life.loop.policy.datasets["train"].generation
-        await until(lambda: generation.supplements.waits)
-        assert len(generation.supplements.waits) == 1, "only the tar of which nothing can be used"
+        await until(lambda: generation.supplements.retry_at)
+        assert len(generation.supplements.retry_at) == 1, (
+            "only the tar of which nothing can be used"
+        )
         found = names(life.shards(await life.acquire()))
         assert (set(found), set(found.values())) == (good, {1})

@@ -16,11 +16,11 @@ from cachecd.model import Cursor
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.values import Piece
-from cachecd.sampler.opening import open_store
-from cachecd.sampler.units import list_units
+from cachecd.units.source_units import list_units
+from cachecd.units.unit_store import open_unit_store
 from cachecd_client._core import Sidecar
-from tests.daemon.directories import NAME, stream
-from tests.daemon.test_feeding import SHAPE, Bench, make_source, opened
+from tests.daemon.directories import NAME, Directory, stream
+from tests.daemon.test_worker_streams import SHAPE, Bench, make_source, opened
 from tests.daemon.workers import InProcess
 from tests.disk.shards import contents, tree
 
@@ -41,10 +41,16 @@ async def bench(tmp_path: Path, source: Path) -> AsyncIterator[Bench]:
     make_source(source, UNITS, 5000)
     dataset = {"source": {"url": f"file://{source}", "format": "files"}}
     given = DatasetConfig.model_validate(dataset).source
-    units = [unit for page in list_units(given, open_store(given, 4)) for unit in page]
-    async with opened(tmp_path, lambda: InProcess({"train": dataset})) as bench:
-        executor = bench.runner.feeding._executor
-        executor.heard = bench.feeding.heard
+    units = [unit for page in list_units(given, open_unit_store(given, 4)) for unit in page]
+
+    def executor_of(disk: Directory) -> InProcess:
+        return InProcess(
+            {"train": dataset}, lambda grant: disk.generation.temporary(grant.number, grant.version)
+        )
+
+    async with opened(tmp_path, executor_of) as bench:
+        executor = bench.runner.streams._executor
+        await executor.start(bench.streams.heard)
         bench.fed.schema = None
         await bench.list(units, ends=True)
         yield bench
@@ -73,7 +79,7 @@ def pieces(*units: int) -> tuple[Piece, ...]:
 async def test_supplement_holds_the_listed_pieces_less_excluded_ones(bench):
     bench.disk.exclude("e", "00005")
     make = do.MakeSupplement(SUPPLEMENTS, NUMBER, pieces(3, 5, 7, UNITS + 5))
-    sealed = await event(bench, ev.Sealed, make)
+    sealed = await event(bench, ev.ShardSealed, make)
     assert (sealed.before, sealed.after) == (Cursor(), Cursor(0, 0, 4))
     assert (sealed.facts.records, sealed.facts.ended, sealed.skipped) == (2, 2, ())
     await event(bench, ev.Published, do.PublishShard(SUPPLEMENTS, NUMBER))
@@ -86,7 +92,7 @@ async def test_supplement_holds_the_listed_pieces_less_excluded_ones(bench):
 async def test_supplement_without_a_record_leaves_no_file(bench, source):
     (source / "00003").unlink()
     make = do.MakeSupplement(SUPPLEMENTS, NUMBER, pieces(3))
-    sealed = await event(bench, ev.Sealed, make)
+    sealed = await event(bench, ev.ShardSealed, make)
     assert (sealed.facts.records, [skip.unit for skip in sealed.skipped]) == (0, [3])
     assert tree(bench.disk.generation) == []
 
@@ -100,7 +106,7 @@ async def shard(bench: Bench) -> tuple[dict[str, Any], list[tuple[int, int, byte
     bench.runner.carry_out([do.GrantShard(stream(0), 0)])
     for _ in range(3):  # units in pages
         bench.ask()
-    await bench.until(lambda: [each for each in bench.events if isinstance(each, ev.Sealed)])
+    await bench.until(lambda: [each for each in bench.events if isinstance(each, ev.ShardSealed)])
     await event(bench, ev.Published, do.PublishShard(stream(0), 0))
     await event(bench, ev.StreamClosed, do.CloseStream(stream(0)))
     return meta(bench, 0), contents(bench.disk.generation, 0)
@@ -142,14 +148,14 @@ async def test_next_version_with_a_record_that_was_excluded_meanwhile_is_not_pub
 ):
     _, records = await shard(bench)
     key = f"{records[0][0]:05d}"
-    send = bench.runner.feeding._executor.send
+    send = bench.runner.streams._executor.send
 
     def excluding(message: Any) -> None:
         bench.disk.exclude("e", key)
         send(message)
 
     with monkeypatch.context() as patch:
-        patch.setattr(bench.runner.feeding._executor, "send", excluding)
+        patch.setattr(bench.runner.streams._executor, "send", excluding)
         failed = await event(bench, ev.RemakeFailed, REMAKE)
     assert failed.reason == "a record of it was excluded"
     remade = await event(bench, ev.Remade, REMAKE)

@@ -30,7 +30,6 @@ class Bench:
     def __init__(self, life: Life) -> None:
         self.life = life
         self.requests = Requests(life.loop, lambda: {"a": "status"})
-        life.loop.runner._reply = self.requests.reply
         self.number = 0
 
     async def ask(self, kind: type[Any], *fields: Any, **more: Any) -> Any:
@@ -277,10 +276,10 @@ async def test_sample_of_a_part_of_a_tar_is_unknown_only_if_a_transform_may_rena
     async with opened(transform=steps) as bench:
         work = bench.life.loop.work
 
-        def held_samples(sides: Any, key: str, is_renamed: bool) -> tuple[set[str], bool]:
+        def cached_samples(sides: Any, key: str, is_renamed: bool) -> tuple[set[str], bool]:
             return {"a"}, is_renamed
 
-        monkeypatch.setattr(type(work), "held_samples", staticmethod(held_samples))
+        monkeypatch.setattr(type(work), "cached_samples", staticmethod(cached_samples))
         reply = await excluded(bench, "007.tar", "x")
         assert isinstance(reply, protocol.Refused if steps else protocol.Done)
 

@@ -12,19 +12,20 @@ from typing import Any
 import pytest
 
 from cachecd.config import Config
-from cachecd.daemon.identities import classes_rule, identity_of
-from cachecd.daemon.manifest import encode_manifest
+from cachecd.config.identity import classes_rule, directory_name, identity_of
+from cachecd.daemon.disk_work import manifest_of
 from cachecd.daemon.start import Start, start, weigh_foreign
 from cachecd.disk import leases, publish
 from cachecd.disk.durable import write_figures
 from cachecd.disk.filesystem import walk
-from cachecd.disk.identity import directory_name, read_generation, write_generation
+from cachecd.disk.generation_file import read_generation, write_generation
 from cachecd.disk.layout import GenerationLayout, Layout
 from cachecd.errors import DamagedError
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.policy import Policy
 from cachecd.policy.values import Lease
+from cachecd_client.protocol import encode_manifest
 from tests.daemon.directories import lease
 from tests.disk.shards import SHAPE, make, tree
 from tests.disk.test_manifest_files import READ_LOCK
@@ -101,7 +102,7 @@ def test_shards_streams_and_leases_are_found(tmp_path):
     publish.mark_retired(layout, [(3, 0)])
     (layout.shards / "0000000006.new").write_bytes(b"half")
     held = lease_of(found)
-    leases.write_manifest(found.layout, held.id, encode_manifest(held, None))
+    leases.write_manifest(found.layout, held.id, encode_manifest(manifest_of(held, None)))
     leases.mark(found.layout, held.id, 0)
     again = begin(given)
     assert kinds(again) == [

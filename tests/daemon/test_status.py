@@ -34,7 +34,7 @@ def printed(document, capsys):
 
 
 def train(life: Life) -> dict[str, Any]:
-    document: dict[str, Any] = life.loop.status()["datasets"]["train"]
+    document: dict[str, Any] = life.status()["datasets"]["train"]
     return document
 
 
@@ -72,7 +72,7 @@ async def test_status_names_the_lease_that_keeps_retired_shards(life, capsys, mo
         [level] = {line["log_level"] for line in logs if "rotation of" in line["event"]}
         assert level == "info", "a pause is no failure"
     assert train(life)["retired_bytes"] > 0
-    document = life.loop.status()
+    document = life.status()
     kept = {each["lease"]: each["held"] for each in document["leases"] if each["retired_bytes"]}
     assert kept[lease] is True
     said = printed(document, capsys)
@@ -129,7 +129,7 @@ async def test_egress_limit_is_not_reloaded_while_egress_json_is_damaged(root):
         (life.dir / "egress.json").write_text('{"version": 1, "fetched": 123456789}')
         life.loop.configure(limited, LIMIT)
         assert life.loop.policy.restraint.egress_limit == 1 << 40
-        assert life.loop.status()["cache"]["fetched_bytes"] >= 123456789
+        assert life.status()["cache"]["fetched_bytes"] >= 123456789
     assert read_egress(life.dir / "egress.json") >= 123456789
 
 
@@ -152,12 +152,12 @@ async def test_complaint_about_one_dataset_outlives_the_success_of_another(life)
     keepers = Unlistable(life)
     failing = asyncio.ensure_future(life.loop._repeat(keepers.one, "the listing of one"))
     try:
-        await until(lambda: "the listing of one" in life.loop.status()["complaints"])
+        await until(lambda: "the listing of one" in life.status()["complaints"])
         await life.loop._repeat(keepers.other, "the listing of other")
-        assert "cannot be read" in life.loop.status()["complaints"]["the listing of one"]
+        assert "cannot be read" in life.status()["complaints"]["the listing of one"]
         keepers.failing = False
         await failing
-        assert life.loop.status()["complaints"] == {}
+        assert life.status()["complaints"] == {}
     finally:
         failing.cancel()
 
@@ -169,7 +169,7 @@ async def test_status_and_log_name_what_the_listing_left_out(root, capsys):
     with capture_logs() as logs:
         async with Life(config(root, LIMIT, SHARD)) as life:
             await until(lambda: train(life)["listed"])
-            document = life.loop.status()
+            document = life.status()
     said = printed(document, capsys)
     assert "  left out: 2 hidden names (.x, _delta_log/), 1 empty object (none.tar)\n" in said
     assert "  the source has a table of Delta in it: " in said

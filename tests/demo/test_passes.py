@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cachecd.demo.passes import Passes
+from cachecd.demo.passes import PassTimer
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def clock(monkeypatch):
 
 
 def test_later_passes_go_on_until_the_time_is_up(clock):
-    passes = Passes(budget=10.0)
+    passes = PassTimer(budget=10.0)
     given = []
     for batch in passes.over(lambda number: [f"{number}.{i}" for i in range(4)]):
         given.append(batch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from cachecd.demo.report import Row, Setting, Summary, json_line
+from cachecd.demo.report import EpochRow, Setting, Summary, json_line
 
 MIB = 1 << 20
 SETTING = Setting(
@@ -17,7 +17,7 @@ SETTING = Setting(
     bandwidth="400kB/s",
     epoch_seconds=1.0,
 )
-ROW = Row(
+ROW = EpochRow(
     epoch=0,
     files=5,
     records=70,
@@ -67,5 +67,5 @@ def test_json_is_an_object_a_line_with_every_figure():
     setting, row, summary = map(json.loads, lines)
     assert (setting["kind"], summary["kind"]) == ("setting", "summary")
     assert setting["directory"] == SETTING.directory
-    assert Row(**{k: v for k, v in row.items() if k != "kind"}) == ROW
+    assert EpochRow(**{k: v for k, v in row.items() if k != "kind"}) == ROW
     assert summary["limit_kept"] is True

@@ -17,7 +17,7 @@ from cachecd.daemon.rules import resolve
 from cachecd.demo.configuration import configuration
 from cachecd.demo.disk_watch import DiskWatch
 from cachecd.demo.images import CLASSES, SIDE, images
-from cachecd.sampler.sources.files import label_of
+from cachecd.sampler.formats.files import label_of
 
 
 @pytest.fixture(scope="module")

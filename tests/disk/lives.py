@@ -8,9 +8,9 @@ from pathlib import Path
 from cachecd.disk import publish
 from cachecd.disk.durable import State, read_egress, read_state, write_egress, write_state
 from cachecd.disk.excluded import ExcludedFile, Exclusion
+from cachecd.disk.inventory import DirectoryInventory, remove_leftovers, take_inventory
 from cachecd.disk.layout import GenerationLayout
 from cachecd.disk.snapshot import write_snapshot
-from cachecd.disk.start import Inventory, remove_leftovers, take_inventory
 from tests.disk.shards import SHAPE, contents, cursor, make, write
 
 BEGIN = (0, 1, 3, 4)
@@ -73,7 +73,7 @@ def start_in(root: str) -> None:
     assert {shard.status for shard in found.shards} == {"live"}
 
 
-def check(layout: GenerationLayout, kept: Collection[str] = ()) -> Inventory:
+def check(layout: GenerationLayout, kept: Collection[str] = ()) -> DirectoryInventory:
     """What a start finds after a life that ended anywhere: no whole shard is lost, none is there twice, and
     all promises are kept. Removing the leftovers changes nothing else."""
     found = take_inventory(layout, SHAPE, State(), (), {"key-4-1": frozenset()})

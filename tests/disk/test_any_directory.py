@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cachecd.disk.durable import State, read_state
+from cachecd.disk.inventory import remove_leftovers, take_inventory
 from cachecd.disk.layout import GenerationLayout
 from cachecd.disk.publish import publish
 from cachecd.disk.snapshot import write_snapshot
-from cachecd.disk.start import remove_leftovers, take_inventory
 from tests.disk.shards import SHAPE, directory, make, tree, write
 
 NUMBERS, VERSIONS = (0, 1, 2, 3, 4, 6), (0, 1, 2)

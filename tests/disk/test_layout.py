@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachecd.disk.identity import directory_name
+from cachecd.config.identity import directory_name
 from cachecd.disk.layout import (
     MOST_NUMBER,
     MOST_VERSION,

@@ -40,9 +40,9 @@ def hold(layout):
 
 def test_held_lease_does_not_end(layout, hold):
     leases.write_manifest(layout, "a", b"{}")
-    assert not leases.is_held(layout, "a")
+    assert not leases.probe(layout, "a").is_held
     release = hold("a")
-    assert leases.is_held(layout, "a")
+    assert leases.probe(layout, "a").is_held
     assert not leases.end_lease(layout, "a")
     assert layout.manifest("a").read_bytes() == b"{}"
     release()

@@ -34,7 +34,7 @@ def test_published_shard_has_both_names(layout, monkeypatch):
 
 def test_shard_without_records_is_a_sidecar_alone(layout):
     write(layout, 5, records=0)
-    publish.publish(layout, 5)
+    publish.publish(layout, 5, is_empty=True)
     assert tree(layout) == ["0000000005.tfrecord.idx"]
 
 

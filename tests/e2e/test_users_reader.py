@@ -67,6 +67,6 @@ def test_the_users_class_is_the_source_and_new_units_follow_at_the_next_start(da
     cached([str(n) for n in range(12)])
     processes = descendants(served.pid)
     names = [Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[2] for pid in processes]
-    assert b"cachecd.sampler.lister" not in names, "it ends with the listing"
+    assert b"cachecd.units.lister" not in names, "it ends with the listing"
     assert served.terminate() == 0
     assert not any(map(alive, processes))

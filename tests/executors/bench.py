@@ -27,6 +27,7 @@ class Bench:
             self.setup,
             workers,
             options.pop("python", None),
+            lambda grant: Path(self.path(grant.number)),
             **options,
         )
 

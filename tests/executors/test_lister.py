@@ -13,10 +13,10 @@ import pytest
 
 from cachecd.config import SourceConfig
 from cachecd.errors import ConfigError, SourceUnreachableError
-from cachecd.executors.lister import Lister
+from cachecd.executors.lister import ProcessLister
 from cachecd.executors.process import Bounds
 from cachecd.model import ObjectInfo
-from cachecd.sampler.reader import UNSIZED
+from cachecd.sampler.user_reader import UNSIZED
 from tests.core.processes import until
 from tests.executors.bench import is_alive
 
@@ -27,12 +27,12 @@ def source(reader: str, **options: Any) -> SourceConfig:
 
 
 @pytest.fixture
-def lister() -> Iterator[Callable[..., Lister]]:
-    made: list[Lister] = []
+def lister() -> Iterator[Callable[..., ProcessLister]]:
+    made: list[ProcessLister] = []
 
-    def make(**bounds: Any) -> Lister:
+    def make(**bounds: Any) -> ProcessLister:
         python = bounds.pop("python", None)
-        made.append(Lister(4, python, bounds=Bounds(**bounds)))
+        made.append(ProcessLister(4, python, bounds=Bounds(**bounds)))
         return made[-1]
 
     yield make
@@ -53,7 +53,7 @@ def test_what_the_process_lists_comes_in_pages_by_the_users_interpreter(lister, 
         ObjectInfo("b\n\u202e\udce9", 2**62, label="ü"),
     ]
     assert pages[2][-1].key == "2499"
-    assert (tmp_path / "said").read_text() == "-m cachecd.sampler.lister\n"
+    assert (tmp_path / "said").read_text() == "-m cachecd.units.lister\n"
 
 
 def test_what_a_store_lists_takes_no_process(lister, tmp_path):
@@ -87,6 +87,15 @@ def test_an_interpreter_that_is_none_is_told(lister, tmp_path):
     echo.chmod(0o755)
     with pytest.raises(SourceUnreachableError, match="wrote something that is not a message"):
         list(lister(python=echo).units(source("Counted", units=1)))
+
+
+def test_endless_line_is_refused(lister, tmp_path, monkeypatch):
+    monkeypatch.setattr("cachecd.executors.process.MAX_FRAME", 1 << 20)
+    zeros = tmp_path / "zeros"
+    zeros.write_text("#!/bin/sh\nexec cat /dev/zero\n")
+    zeros.chmod(0o755)
+    with pytest.raises(SourceUnreachableError, match="wrote something that is not a message"):
+        list(lister(python=zeros).units(source("Counted", units=1)))
 
 
 def test_one_that_hangs_or_grows_is_ended_with_all_that_it_started(lister, tmp_path):
@@ -131,8 +140,8 @@ def test_what_a_killed_daemon_left_ends_with_it_or_at_the_next_start(tmp_path):
     pids = tmp_path / "pids"
     code = (
         "import sys\n"
-        "from tests.executors.test_lister import Lister, source\n"
-        "list(Lister(4, name='a-cache').units(source('Broken', how='hang', file=sys.argv[1])))\n"
+        "from tests.executors.test_lister import ProcessLister, source\n"
+        "list(ProcessLister(4, name='a-cache').units(source('Broken', how='hang', file=sys.argv[1])))\n"
     )
     daemon = subprocess.Popen(
         [sys.executable, "-c", code, str(pids)], cwd=Path(__file__).parents[2]
@@ -143,5 +152,5 @@ def test_what_a_killed_daemon_left_ends_with_it_or_at_the_next_start(tmp_path):
     daemon.wait()
     until(lambda: not is_alive(process))
     assert is_alive(child), "it made a session of its own"
-    Lister(4, name="a-cache")
+    ProcessLister(4, name="a-cache")
     until(lambda: not is_alive(child))

@@ -66,7 +66,7 @@ async def test_reload_leaves_the_new_number_of_processes_with_the_new_bound(
         processes = b.executor._processes
         await until(lambda: all(p.setup is setup for p in processes))
         await until(lambda: len(processes) == len(keepers))
-        assert b.executor.status()["alive"] == b.executor.status()["workers"] == workers[-1]
+        assert b.executor.status().alive == b.executor.status().workers == workers[-1]
         b.submit(2, b"y")
         assert isinstance(await b.answer(2), Sealed)
 

@@ -16,7 +16,7 @@ from cachecd.errors import ConfigError
 from cachecd.executors import local
 from cachecd.sampler.messages import Failed, FromStream, Sealed
 from cachecd_client._core import decode_example
-from tests.contracts.source import read_back
+from tests.contracts.format import read_back
 from tests.executors.bench import Bench, bench, is_alive, until
 
 

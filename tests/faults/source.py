@@ -7,9 +7,9 @@ import os
 import pytest
 
 from cachecd.config import SourceConfig
-from cachecd.sampler.opening import open_store
 from cachecd.stores.fetch import Store
 from cachecd.stores.retry import Retry
+from cachecd.units.unit_store import open_unit_store
 
 ACCESS, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
 TOKEN, PASSWORD = "FwoGZXIvYXdzEBYaDHqa0AP1234567890", "proxy-password-9"
@@ -38,7 +38,7 @@ def sign_in(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def opened(endpoint: str, connections: int = 8, retry: Retry = QUICK, **more: object) -> Store:
     source = {"url": "s3://b/", "format": "files", "endpoint": endpoint, **more}
-    return open_store(SourceConfig.model_validate(source), connections, retry)
+    return open_unit_store(SourceConfig.model_validate(source), connections, retry)
 
 
 def said(error: BaseException | None) -> str:

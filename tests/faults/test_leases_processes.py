@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from cachecd.disk.locks import is_locked
 from cachecd_client import connect
+from cachecd_client.locks import is_locked
 from tests.e2e.daemons import Daemon, alive, file_source, run, said_line, trainer, wait_until
 from tests.faults.disk import FaultyDisk
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from cachecd.daemon.manifest import encode_manifest
+from cachecd.daemon.disk_work import manifest_of
 from cachecd.disk.layout import Layout
 from cachecd.disk.leases import end_lease, write_manifest
 from cachecd.policy.values import Lease
 from cachecd_client.errors import LeaseLostError
 from cachecd_client.lease.held_lease import HeldLease
-from cachecd_client.protocol import decode_manifest
+from cachecd_client.protocol import decode_manifest, encode_manifest
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def write(layout: Layout, epoch: int = 0) -> Path:
         *(LEASE, "train", "g", "job", epoch, 2, ((0, 0, 1), (1, 0, 0)), ((1, 3),)),
         *(4, 400, "f", 17, 5, False, 1, 7),
     )
-    write_manifest(layout, LEASE, encode_manifest(lease, {}))
+    write_manifest(layout, LEASE, encode_manifest(manifest_of(lease, {})))
     return layout.manifest(LEASE)
 
 

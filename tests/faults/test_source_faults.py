@@ -16,10 +16,10 @@ import pytest
 from cachecd.config import SourceConfig
 from cachecd.errors import SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
-from cachecd.sampler.opening import open_store
 from cachecd.stores.backend import TransientError
 from cachecd.stores.fetch import Store
 from cachecd.stores.retry import Retry
+from cachecd.units.unit_store import open_unit_store
 from tests import scripted
 from tests.contracts.store import get
 from tests.faults.source import HASTY, QUICK, opened, without_secrets
@@ -149,7 +149,7 @@ def test_a_folder_that_is_no_longer_mounted_sets_nothing_aside(tmp_path: Path):
     (tmp_path / "a").write_bytes(b"a")
     (tmp_path / "b").write_bytes(b"b")
     config = SourceConfig.model_validate({"url": tmp_path.as_uri(), "format": "files"})
-    store = open_store(config, 2, QUICK)
+    store = open_unit_store(config, 2, QUICK)
     assert get(store, "a", 1) == b"a"
     (tmp_path / "a").unlink()
     with pytest.raises(UnitError, match="No such file"):
@@ -257,7 +257,7 @@ def test_retry_after_is_heard_and_bounded(
 def test_a_file_system_that_hangs_is_unreachable_and_not_waited_for_for_ever(tmp_path: Path):
     os.mkfifo(tmp_path / "key")  # opening it waits for a writer, as a dead file server's would
     config = SourceConfig.model_validate({"url": tmp_path.as_uri(), "format": "files"})
-    store = open_store(config, 1, HASTY)
+    store = open_unit_store(config, 1, HASTY)
     try:
         with pytest.raises(SourceUnreachableError, match="did not arrive within"):
             get(store, "key", 5)

@@ -15,7 +15,7 @@ import pytest
 
 from cachecd.sampler.messages import Failed, Sealed
 from cachecd_client._core import decode_example
-from tests.contracts.source import read_back
+from tests.contracts.format import read_back
 from tests.executors.bench import Bench, is_alive, until
 from tests.faults.deeds import DEEDS
 
@@ -193,12 +193,12 @@ def test_closed_descriptors_name_the_step_that_had_run(workers: Workers):
 
 @pytest.mark.parametrize("shortage", ["emfile", "enfile", "enomem", "eagain", "thread"])
 def test_shortage_of_its_process_replaces_it_without_blame(workers: Workers, shortage: str):
-    before = workers.executor.status()["restarts"]
+    before = workers.executor.status().restarts
     number, answer = workers.make("fine", f"raise {shortage}", "fine")
     assert isinstance(answer, Failed), answer
     assert (answer.cause, answer.unit, answer.passing) == ("worker", 1000 * number + 1, True)
     assert "does tests.faults.deeds:do leak?" in answer.reason
-    assert workers.executor.status()["restarts"] == before + 1
+    assert workers.executor.status().restarts == before + 1
 
 
 @pytest.mark.parametrize("how", ["loudly", "silently"])
@@ -234,7 +234,7 @@ def test_a_process_that_leaks_slowly_is_replaced_between_two_shards_at_no_cost(w
     found, reasons = workers.made("leak 180", "fine")
     assert (found, reasons) == ({0: b"", 1: b""}, {})
     workers.poll(lambda: len(set(workers.executor.pids) - before) == 1)
-    assert "memory was nearly used up" in workers.executor.status()["last_end"]
+    assert "memory was nearly used up" in workers.executor.status().last_end
 
 
 # --- what it leaves behind

@@ -86,8 +86,8 @@ class Ledger:
         self.page = 1 << 40
         self.most = 0
 
-    async def reserve(self, size: int, grown: int, waits: bool) -> bool:
-        if not waits and size > self.page:
+    async def reserve(self, size: int, grown: int, must_fit: bool) -> bool:
+        if not must_fit and size > self.page:
             return False
         if size > self.left:
             raise DiskError(f"{size} bytes of {self.left}")

@@ -6,9 +6,13 @@ import asyncio
 import itertools
 import os
 import signal
+import subprocess
+import sys
+import threading
 from bisect import bisect_right
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,13 +23,14 @@ from hypothesis import strategies as st
 
 from cachecd.config import SourceConfig
 from cachecd.errors import SourceUnreachableError
-from cachecd.executors.lister import Lister
+from cachecd.executors.lister import ProcessLister
 from cachecd.listing.source_pages import SourcePages
 from cachecd.listing.table_update import UnusableListingError
 from cachecd.model import ObjectInfo, encoded
 from cachecd.stores.backend import LeftOut
-from cachecd.stores.lanes import Ask, Lanes, Page
-from cachecd.stores.sweep import Sweep
+from cachecd.stores.key_ranges import Ask, KeyPage, Lanes
+from cachecd.stores.sweep import ListingSweep
+from tests.core.processes import until
 from tests.listing.sources import units
 
 OBJECTS = units(0, 5000)
@@ -40,8 +45,8 @@ class Store:
         self.answers, self.lanes, self.folder_order = answers, lanes, folder_order
         self.asked = 0
 
-    def sweep(self, source: SourceConfig, lanes: Lanes, left_out: LeftOut) -> Sweep | None:
-        return Sweep(self._page, lanes, "s3://b/", 4) if self.lanes else None
+    def sweep(self, source: SourceConfig, lanes: Lanes, left_out: LeftOut) -> ListingSweep | None:
+        return ListingSweep(self._page, lanes, "s3://b/", 4) if self.lanes else None
 
     def units(
         self, source: SourceConfig, after: str = "", left_out: LeftOut | None = None
@@ -51,10 +56,10 @@ class Store:
             self._count()
             yield OBJECTS[start : start + 500]
 
-    def _page(self, ask: Ask) -> Page:
+    def _page(self, ask: Ask) -> KeyPage:
         self._count()
         begin = bisect_right(KEYS, ask.after) if ask.after and not self.folder_order else 0
-        return Page(OBJECTS[begin : begin + ask.most], begin + ask.most < len(OBJECTS))
+        return KeyPage(OBJECTS[begin : begin + ask.most], begin + ask.most < len(OBJECTS))
 
     def _count(self) -> None:
         self.asked += 1
@@ -112,6 +117,69 @@ def test_store_that_lists_a_page_again_and_again_is_found_out(monkeypatch):
     monkeypatch.setattr(store, "units", lambda *_: itertools.repeat(OBJECTS[:500]))
     with pytest.raises(UnusableListingError, match="the same page twice in a row"):
         read(SourcePages(store, SOURCE))
+
+
+def listing_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "listing"]
+
+
+@pytest.mark.parametrize("lanes", [True, False])
+def test_listing_reads_ahead_in_one_thread_that_ends_with_it(lanes):
+    store = Store(1 << 30, lanes)
+    before = set(listing_threads())
+    pages = SourcePages(store, SOURCE)
+
+    async def run() -> None:
+        async for _ in pages.read():
+            assert len(set(listing_threads()) - before) <= 1
+
+    asyncio.run(run())
+    until(lambda: set(listing_threads()) <= before)
+
+
+def test_listing_that_nobody_reads_on_stops_and_ends_when_closed():
+    listed = []
+
+    class Endless(Store):
+        def units(self, *_: Any) -> Generator[list[ObjectInfo], None, None]:
+            for number in itertools.count():
+                listed.append(number)
+                yield units(number, number + 1)
+
+    before = set(listing_threads())
+    pages = SourcePages(Endless(1 << 30, lanes=False), SOURCE)
+
+    async def run() -> None:
+        async for _ in pages.read():
+            break
+
+    asyncio.run(run())
+    [thread] = set(listing_threads()) - before
+    until(lambda: len(listed) >= 4)
+    thread.join(0.1)
+    assert thread.is_alive()
+    assert len(listed) <= 1 + 2 * 5, "at most as many pages as were taken, and those ahead"
+    pages.close()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_store_that_hangs_keeps_no_process_from_ending():
+    code = (
+        "import asyncio, time\n"
+        "from tests.listing.test_source_pages import SOURCE, SourcePages, Store\n"
+        "class Hanging(Store):\n"
+        "    def units(self, *_): time.sleep(600); yield []\n"
+        "async def main():\n"
+        "    pages = SourcePages(Hanging(1, lanes=False), SOURCE)\n"
+        "    try: await asyncio.wait_for(anext(pages.read()), 0.2)\n"
+        "    except TimeoutError: print('waited')\n"
+        "    pages.close()\n"
+        "asyncio.run(main())\n"
+    )
+    root = Path(__file__).parents[2]
+    ended = subprocess.run([sys.executable, "-c", code], cwd=root, timeout=120, capture_output=True)
+    assert (ended.returncode, ended.stdout) == (0, b"waited\n"), ended.stderr
 
 
 class Broken:
@@ -209,7 +277,7 @@ class Enumerated(Broken):
             self.listed = all_of_them
 
 
-class Killing(Lister):
+class Killing(ProcessLister):
     """Kills the lister process of each of the first attempts after its second page of units."""
 
     def __init__(self, attempts: int) -> None:
@@ -251,7 +319,7 @@ def test_listing_goes_on_when_its_process_is_killed_between_units_of_objects(fil
     for number in range(40):
         (tmp_path / f"{number:02d}.empty").touch()
         (tmp_path / f".{number:02d}").touch()
-    whole = [unit for page in Lister(4).units(source) for unit in page]
+    whole = [unit for page in ProcessLister(4).units(source) for unit in page]
     lister = Killing(3)
     pages = SourcePages(lister, source)
     found, attempts = read_all(pages)

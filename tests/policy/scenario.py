@@ -29,7 +29,7 @@ class Scenario(Simulated):
     def check_pass(self, event: ev.Published) -> None:
         """A shard was published."""
 
-    def check_supplement(self, about: do.MakeSupplement | ev.Sealed) -> None:
+    def check_supplement(self, about: do.MakeSupplement | ev.ShardSealed) -> None:
         """A supplement is to be made, or was made."""
 
     def check_set(self, lease: Lease, new: bool) -> None:
@@ -65,7 +65,7 @@ class Scenario(Simulated):
             unit = self.capacity + 3
             self.rules[name] = Rules(
                 name, "", rng.choice([1, unit, unit * shards // 4, unit * shards * 2]), self.capacity,
-                refresh=rng.choice([0.05, 0.25, 0.5, 1.0]), pin=name == "val", sampling_seed=seed,
+                refresh=rng.choice([0.05, 0.25, 0.5, 1.0]), pin=name == "val", seed=seed,
                 streams=rng.randint(1, 8), awaits_classes=rng.random() < 0.1,
             )  # fmt: skip
             if wait:
@@ -149,7 +149,7 @@ class Scenario(Simulated):
         """Reports an event, and checks what is promised at every instant."""
         if isinstance(event, ev.Published):
             self.check_pass(event)
-        if isinstance(event, ev.Sealed):
+        if isinstance(event, ev.ShardSealed):
             self.check_supplement(event)
         commands = self.policy.handle(event, self.now)
         for command in commands:
@@ -170,7 +170,7 @@ class Scenario(Simulated):
     def write_page(self, name: str) -> bool:
         """The listing of a dataset asks for the room of its next page, and writes the page."""
         generation = GenerationId(name, self.rules[name].generation)
-        is_reserved = self.policy.reserve(generation, self.pages[name], 0, waits=True)
+        is_reserved = self.policy.reserve(generation, self.pages[name], 0, must_fit=True)
         if is_reserved:
             self.other += self.pages.pop(name)
             assert self.used() <= self.limit, "the limit is kept"
@@ -203,7 +203,7 @@ class Scenario(Simulated):
             events = self.carry_out(command)
             assert self.used() <= self.most(before), "the limit is kept"
         for event in events:
-            if isinstance(event, ev.Done) and isinstance(event.command, do.EndLease):
+            if isinstance(event, ev.CommandDone) and isinstance(event.command, do.EndLease):
                 self.held.pop(event.command.lease, None)
             self.send(event)
         return True
@@ -358,7 +358,7 @@ class Scenario(Simulated):
                 unit = draft.lanes[0][0].unit if draft and draft.lanes else None
                 self.lose_worker(stream)
                 cause = rng.choice(["worker", "worker", "source", "disk"])
-                self.send(ev.Failed(stream, cause, "it died", unit, rng.random() < 0.5))
+                self.send(ev.StreamFailed(stream, cause, "it died", unit, rng.random() < 0.5))
             case "refuse":
                 self.run_command(refuse=True)
             case "page" if self.other < self.capacity:

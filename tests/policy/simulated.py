@@ -78,11 +78,11 @@ class Simulated:
 
     # --- workers
 
-    def seal(self, name: StreamId, number: int, shard: Shard) -> ev.Sealed:
+    def seal(self, name: StreamId, number: int, shard: Shard) -> ev.ShardSealed:
         if shard.after != shard.before or shard.skipped or shard.records:
             self.sealed.setdefault(name, []).append((number, shard))
         facts = self.facts(shard, 0)
-        return ev.Sealed(name, number, shard.before, shard.after, facts, shard.skipped)
+        return ev.ShardSealed(name, number, shard.before, shard.after, facts, shard.skipped)
 
     def facts(self, shard: Shard, version: int) -> ShardFacts:
         data = shard.size - OVERHEAD
@@ -132,7 +132,7 @@ class Simulated:
         shard = Shard(Cursor(), after, tuple(records), tuple(skipped), ended)
         if not records:
             facts = self.facts(shard, 0)
-            return ev.Sealed(name, command.number, Cursor(), after, facts, shard.skipped)
+            return ev.ShardSealed(name, command.number, Cursor(), after, facts, shard.skipped)
         return self.seal(name, command.number, shard)
 
     def missing(
@@ -253,11 +253,11 @@ class Simulated:
                 return self.end_lease(lease)
             case _:
                 raise AssertionError(command)
-        return [ev.Done(command)]
+        return [ev.CommandDone(command)]
 
     def end_lease(self, lease: str) -> list[ev.Event]:
         self.disk.manifests.pop(lease, None)
-        return [ev.Done(do.EndLease(lease))]
+        return [ev.CommandDone(do.EndLease(lease))]
 
     def publish(self, stream: StreamId, number: int) -> ev.Event:
         directory = self.directory(stream)

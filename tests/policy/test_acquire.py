@@ -81,7 +81,7 @@ def test_shard_quarantined_before_the_grant_is_not_granted():
     cache.run(but=(do.WriteManifest,))
     assert isinstance(cache.replies["d"], do.ReplyDone)
     cache.carry_out(write)
-    cache.send(ev.Done(write))
+    cache.send(ev.CommandDone(write))
     assert isinstance(cache.replies["q"], do.ReplyWaiting)
 
 

@@ -54,7 +54,7 @@ def acquire(policy: Policy, epoch: int) -> tuple[float, str, list[do.Command]]:
     out = policy.handle(ev.AcquireAsked(f"a{epoch}", "train", "job", epoch), 0.0)
     seconds = time.thread_time() - begun
     write = next(command for command in out if isinstance(command, do.WriteManifest))
-    policy.handle(ev.Done(write), 0.0)
+    policy.handle(ev.CommandDone(write), 0.0)
     policy.handle(ev.RankHolds(f"h{epoch}", write.lease.id, 0), 0.0)
     policy.handle(ev.Delivered(write.lease.id, 1.0), 0.0)
     return seconds, write.lease.id, out
@@ -71,7 +71,7 @@ def test_acquire_of_a_large_set_takes_milliseconds(large):
         seconds, lease, _ = acquire(large, epoch)
         tries.append(seconds)
         large.handle(ev.Measured(0, 1_000_000), 0.0)
-        large.handle(ev.Done(do.EndLease(lease)), 0.0)
+        large.handle(ev.CommandDone(do.EndLease(lease)), 0.0)
     assert min(tries) < 10 * MS
 
 
@@ -91,7 +91,7 @@ def test_each_event_takes_a_few_hundred_microseconds():
         if isinstance(command, do.GrantShard):
             before, after = Cursor(0, 9, 16 + step), Cursor(0, 9, 17 + step)
             commands += handle(ev.HalfFull(command.stream, command.number))
-            commands += handle(ev.Sealed(command.stream, command.number, before, after, facts))
+            commands += handle(ev.ShardSealed(command.stream, command.number, before, after, facts))
         elif isinstance(command, do.PublishShard):
             commands += handle(ev.Published(command.stream, command.number, SIZE))
         commands += handle(ev.Tick())
@@ -111,7 +111,7 @@ def test_boundary_costs_what_it_retires():
             dataset.was_held, dataset.rotation.delivered = True, 1.0 * (SIZE + 3)
             begun = time.thread_time()
             live = dataset.generation.table.num_live
-            policy.leases.boundary(dataset, 0.0)
+            policy.acquire.boundary(dataset, 0.0)
             tries.append(time.thread_time() - begun)
             assert dataset.generation.table.num_live == live - 1
         seconds[shards] = min(tries)
@@ -128,7 +128,7 @@ def test_each_event_takes_as_long_while_ten_thousand_shards_are_copied():
     while commands:
         command = commands.popleft()
         if isinstance(command, do.MarkBad | do.Unlink):
-            event: ev.Event = ev.Done(command)
+            event: ev.Event = ev.CommandDone(command)
         elif isinstance(command, do.RemakeShard):
             event = ev.Remade(NAME, command.number, ShardFacts(SIZE, 9, SIZE, 5, 1))
             copies += 1

@@ -73,7 +73,7 @@ def test_unit_in_hand_at_several_deaths_is_condemned(passing: bool, deaths: int)
             cache.send(ev.Tick())
         stream = cache.under_way(do.GrantShard)[0].stream
         cache.pending.clear()
-        sent = cache.send(ev.Failed(stream, "worker", "killed", 5, passing))
+        sent = cache.send(ev.StreamFailed(stream, "worker", "killed", 5, passing))
         is_open = any(isinstance(c, do.OpenStream) and not c.condemned for c in sent)
         assert is_open == (passing and death < deaths), (
             "at once, if it need not be the unit's fault"
@@ -251,7 +251,7 @@ class Odd(Cache):
     misfits: Mapping[int, int] = {}
 
     def send(self, event: ev.Event) -> list[do.Command]:
-        if isinstance(event, ev.Sealed):
+        if isinstance(event, ev.ShardSealed):
             misfits = self.misfits.get(event.number, 0)
             event = event._replace(misfits=misfits, misfit=f"'{event.number}': no jpg")
         return super().send(event)

@@ -62,7 +62,7 @@ class Promises(Scenario):
                  and not any(getattr(c, "generation", None) == name for c in self.pending)]  # fmt: skip
         assert lease.generation == configured or not newer, "the newest generation is leased"
 
-    def check_supplement(self, about: do.MakeSupplement | ev.Sealed) -> None:
+    def check_supplement(self, about: do.MakeSupplement | ev.ShardSealed) -> None:
         """A unit whose supplement failed waits for a day, then two, up to a week."""
         directory, closing = self.directory(about.stream), do.CloseStream(about.stream)
         if isinstance(about, do.MakeSupplement):

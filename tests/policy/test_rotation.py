@@ -13,7 +13,7 @@ FULL = Boundary(
     rules=Rules("a", "one", first=20, shard_size=10),
     live=90,
     shards=9,
-    held=90,
+    occupied=90,
     share=100,
     first=20,
     footprint=10,
@@ -59,11 +59,11 @@ def test_page_of_the_listing_gets_room_at_once_if_no_lease_is_held():
 
 def test_page_that_is_being_written_counts_until_a_later_measurement_has_it():
     cache = Cache(units=0, limit=1000)
-    assert cache.policy.reserve(A, 900, 0, waits=True)
+    assert cache.policy.reserve(A, 900, 0, must_fit=True)
     for _ in range(3):
         cache.send(ev.Measured(0, 100_000))  # it began while the page was being written
         assert not cache.policy.room.fits(101_000)
-    cache.policy.reserve(A, 1, 900, waits=True)  # the page is written
+    cache.policy.reserve(A, 1, 900, must_fit=True)  # the page is written
     cache.send(ev.Measured(0, 100_000))
     assert cache.policy.room._written >= 900
     cache.send(ev.Measured(900, 100_000))
@@ -71,7 +71,7 @@ def test_page_that_is_being_written_counts_until_a_later_measurement_has_it():
 
 
 def granted(cache: Cache, size: int) -> bool:
-    is_reserved = cache.policy.reserve(A, size, 0, waits=True)
+    is_reserved = cache.policy.reserve(A, size, 0, must_fit=True)
     cache.send(ev.Tick())
     cache.run()
     return is_reserved
@@ -129,7 +129,7 @@ def test_one_shard_goes_at_the_floor():
 
 
 def test_last_shard_stays():
-    boundary = replace(FULL, shards=1, live=10, held=90, share=30)
+    boundary = replace(FULL, shards=1, live=10, occupied=90, share=30)
     assert retired(Rotation(sealed=90, delivered=90), boundary, OLDEST[:1]) == []
 
 

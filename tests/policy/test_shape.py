@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cachecd.model import Cursor, Lane
-from cachecd.policy.feeding import shape_of
+from cachecd.policy.granting import shape_of
 from cachecd.policy.streams import Blocks
 
 SHARE, SHARD = 1 << 40, 1 << 28

@@ -25,7 +25,7 @@ def retire(table: ShardTable, number: int) -> list[tuple[int, int]]:
     if not table.needs_mark(number):
         return [(number, table.facts(number).version)]
     table.marked(number)
-    return table.take_unheld()
+    return table.take_unleased()
 
 
 def test_set_has_intervals_and_sums():
@@ -54,10 +54,10 @@ def test_retired_shard_is_unlinked_with_its_last_lease():
     table.marked(0)
     assert table.oldest_current(0) == 1
     table.let_go(both)
-    assert table.take_unheld() == []
+    assert table.take_unleased() == []
     table.let_go(first)
-    assert table.take_unheld() == [(0, 0)]
-    assert table.take_unheld() == [], "once"
+    assert table.take_unleased() == [(0, 0)]
+    assert table.take_unleased() == [], "once"
 
 
 def test_older_version_is_unlinked_with_its_last_lease():
@@ -66,19 +66,19 @@ def test_older_version_is_unlinked_with_its_last_lease():
     table.hold(before)
     table.set_status(2, Status.QUARANTINED)
     table.replace(2, FACTS._replace(version=1), dropped=False)
-    assert table.take_unheld() == []
+    assert table.take_unleased() == []
     chosen = table.select()
     assert chosen.versions == ((2, 1),)
     after = lease("y", chosen.intervals, chosen.versions)
     table.hold(after)
     assert table.total == 50
     table.let_go(before)
-    assert table.take_unheld() == [(2, 0)]
+    assert table.take_unleased() == [(2, 0)]
     table.unlinked(2, 0)
     assert table.total == 40
-    assert table.is_held(2, 1)
+    assert table.is_leased(2, 1)
     table.let_go(after)
-    assert table.take_unheld() == []
+    assert table.take_unleased() == []
 
 
 def test_table_stays_small_while_an_old_lease_stays():
@@ -92,7 +92,7 @@ def test_table_stays_small_while_an_old_lease_stays():
     assert len(table._columns[0].rows) < 100
     assert table.total == 12 * 10
     table.let_go(old)
-    assert table.take_unheld() == [(0, 0), (2, 0), (4, 0), (6, 0)]
+    assert table.take_unleased() == [(0, 0), (2, 0), (4, 0), (6, 0)]
     for number in (0, 2, 4, 6):
         table.unlinked(number, 0)
     assert table.total == 8 * 10

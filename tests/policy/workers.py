@@ -71,7 +71,9 @@ class Directory:
             units = list(range(begin, self.ends[block]))
             random.Random(self.shape.seed * 1009 + block).shuffle(units)
             places = enumerate(units, begin)
-            self.orders[s, block] = [u for g, u in places if self.shape.stream_of(g) == s]
+            self.orders[s, block] = [
+                u for g, u in places if g // self.shape.stripe % self.shape.streams == s
+            ]
         return self.orders[s, block]
 
     def newest(self) -> dict[int, int]:

@@ -13,7 +13,7 @@ import zarr
 from cachecd.config import DatasetConfig
 from cachecd.errors import SourceUnreachableError
 from cachecd.readers import hdf5, windows
-from cachecd.sampler.origin import Reader
+from cachecd.sampler.origin import MeteredStore
 from tests.sampler.arrays import Place
 
 RNG = np.random.default_rng(5)
@@ -144,15 +144,15 @@ def test_a_transform_may_use_h5py_while_bytes_are_fetched(tmp_path, monkeypatch)
     """h5py's lock is not held meanwhile: both are in one process, and one of them would wait for ever."""
     source = Source(tmp_path, "hdf5", window=10, path="data")
     path = save(source.folder, "hdf5", "a", np.arange(1000), chunks=(10,))
-    get = Reader.get
+    get = MeteredStore.get
     used = []
 
-    async def reading(self: Reader, *wanted: Any) -> Any:
+    async def reading(self: MeteredStore, *wanted: Any) -> Any:
         with h5py.File(path) as file:
             used.append(file["data"][0])
         return await get(self, *wanted)
 
-    monkeypatch.setattr(Reader, "get", reading)
+    monkeypatch.setattr(MeteredStore, "get", reading)
     assert len(source.records()) == 100
     assert used
 

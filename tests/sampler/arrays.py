@@ -13,11 +13,11 @@ import numpy as np
 
 from cachecd.config import DatasetConfig
 from cachecd.model import ObjectInfo, Shape, Unit
-from cachecd.sampler.opening import open_store
-from cachecd.sampler.units import list_units
+from cachecd.units.source_units import list_units
+from cachecd.units.unit_store import open_unit_store
 from cachecd_client._core import decode_example
 from cachecd_client.schema import Schema
-from tests.contracts.source import read_back
+from tests.contracts.format import read_back
 from tests.sampler.streams import Player
 
 
@@ -55,7 +55,7 @@ class Place:
             path.write_bytes(body if isinstance(body, bytes) else npy(body))
 
     def pages(self, after: str = "") -> list[list[ObjectInfo]]:
-        return list(list_units(self.config.source, open_store(self.config.source, 8), after))
+        return list(list_units(self.config.source, open_unit_store(self.config.source, 8), after))
 
     def units(self) -> list[ObjectInfo]:
         return list(itertools.chain(*self.pages()))

@@ -23,10 +23,10 @@ from cachecd.sampler.messages import (
     Units,
     Working,
 )
-from cachecd.sampler.opening import open_store
-from cachecd.sampler.units import list_units
 from cachecd.sampler.worker import Worker
 from cachecd.stores.retry import Retry
+from cachecd.units.source_units import list_units
+from cachecd.units.unit_store import open_unit_store
 
 RETRY = Retry(2, within=0.3, first=0.01)
 _ENDS = ("pass", "until")  # why a stream has no more to do
@@ -35,7 +35,7 @@ _ENDS = ("pass", "until")  # why a stream has no more to do
 def listed(dataset: dict[str, Any]) -> list[Unit]:
     """The units of a dataset, as a lister finds them."""
     source = DatasetConfig.model_validate(dataset).source
-    found = [unit for page in list_units(source, open_store(source, 4)) for unit in page]
+    found = [unit for page in list_units(source, open_unit_store(source, 4)) for unit in page]
     return [
         Unit(number, one.key, one.size, one.etag, one.begin, one.label)
         for number, one in enumerate(found)

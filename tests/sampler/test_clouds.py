@@ -12,7 +12,7 @@ import pytest
 
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.stores.fetch import Store
-from cachecd.stores.lanes import Lanes
+from cachecd.stores.key_ranges import Lanes
 from tests import clouds, scripted
 from tests.clouds import ACCOUNT, ACCOUNT_KEY, Azure, Cloud, Google
 from tests.contracts.store import (

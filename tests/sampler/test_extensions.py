@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cachecd.sampler.sources import extensions
-from cachecd.sampler.sources.extensions import features
+from cachecd.sampler.formats import extensions
+from cachecd.sampler.formats.extensions import features
 
 ARRAYS = [
     np.arange(6, dtype="int64").reshape(2, 3),

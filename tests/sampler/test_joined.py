@@ -14,12 +14,12 @@ from cachecd.config import SourceConfig
 from cachecd.errors import UnitError
 from cachecd.model import Unit
 from cachecd.sampler.joined import Joined
-from cachecd.sampler.units import list_units, sweep_units
-from cachecd.stores.lanes import Lanes
+from cachecd.stores.key_ranges import Lanes
+from cachecd.units.source_units import list_units, sweep_units
 from cachecd_client._core import decode_example, encode_example
-from tests.contracts.source import SourceContract, TwiceContract
+from tests.contracts.format import FormatContract, TwiceContract
 from tests.contracts.store import opened
-from tests.sampler.test_sources import BODIES
+from tests.sampler.test_formats import BODIES
 from tests.sampler.test_worker import Bench
 from tests.stores import S3Server
 
@@ -29,7 +29,7 @@ SIZES = [(9, 0), (0, 7), (5000, 70_000), (1, 1), (0, 0), (30, 40)]
 Put = Callable[[dict[str, bytes]], str]
 
 
-class TestJoinedFiles(SourceContract):
+class TestJoinedFiles(FormatContract):
     """The contract's objects: the first half of each is one object, the rest another."""
 
     config = CONFIG

@@ -11,18 +11,18 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from cachecd.sampler.origin import Reader
-from cachecd.sampler.sources import windows
-from cachecd.sampler.sources.windows import TARGET
+from cachecd.sampler.formats import windows
+from cachecd.sampler.formats.windows import TARGET
+from cachecd.sampler.origin import MeteredStore
 from cachecd_client._core import encode_example
 from cachecd_client.schema import Feature
-from tests.contracts.source import SourceContract
+from tests.contracts.format import FormatContract
 from tests.sampler.arrays import Place, config_of, npy
 
 RNG = np.random.default_rng(7)
 
 
-class TestNpy(SourceContract):
+class TestNpy(FormatContract):
     """Whole objects as units: windows that overlap, at both ends of every dtype's order."""
 
     config = config_of({"window": 100, "stride": 70, "dtype": ">f4", "shape": [3]})
@@ -115,7 +115,7 @@ def test_aligned_arrays_are_read_together_by_their_stem(place):
 
 @pytest.mark.parametrize("kind", ["npy", "raw"])
 def test_an_array_beside_the_first_that_is_replaced_is_never_mixed(place, monkeypatch, kind):
-    monkeypatch.setattr("cachecd.sampler.sources.windows.TARGET", 10_000)
+    monkeypatch.setattr("cachecd.sampler.formats.windows.TARGET", 10_000)
     dtype = {"dtype": "int64"} if kind == "raw" else {}
     file = {"npy": "b.npy", "raw": "b.bin"}[kind]
     found = place(window=10, arrays={"a": "*.a.npy", "b": {"match": f"*.{file}", **dtype}})
@@ -126,16 +126,16 @@ def test_an_array_beside_the_first_that_is_replaced_is_never_mixed(place, monkey
         path.write_bytes(npy(values) if kind == "npy" else values.tobytes())
 
     write(np.arange(5000))
-    get, reads = Reader.get, itertools.count()
+    get, reads = MeteredStore.get, itertools.count()
 
-    async def replacing(self: Reader, key: str, *more: Any) -> Any:
+    async def replacing(self: MeteredStore, key: str, *more: Any) -> Any:
         if key == f"x.{file}" and next(reads) == 6:
             write(-np.arange(5000))
         return await get(self, key, *more)
 
     units = found.units()
     assert len(units) > 5
-    monkeypatch.setattr(Reader, "get", replacing)
+    monkeypatch.setattr(MeteredStore, "get", replacing)
     records = found.records(units)
     assert 0 < len(records) < 500
     assert all(np.array_equal(r["a"], r["b"]) for r in records)

@@ -8,11 +8,11 @@ import zlib
 from collections.abc import Callable, Iterator
 
 from cachecd.model import Unit
-from cachecd.sampler.sources import tar, tfrecord, webdataset
-from tests.contracts.source import Bench, SourceContract
+from cachecd.sampler.formats import tar, tfrecord, webdataset
+from tests.contracts.format import Bench, FormatContract
 from tests.core.shards import frames
-from tests.sampler import test_sources, test_webdataset
-from tests.sampler.test_sources import PAYLOADS, huge
+from tests.sampler import test_formats, test_webdataset
+from tests.sampler.test_formats import PAYLOADS, huge
 from tests.sampler.test_webdataset import archive
 
 PACK: dict[str, Callable[[bytes], bytes]] = {"GZIP": gzip.compress, "ZLIB": zlib.compress}
@@ -24,10 +24,10 @@ def by_halves(data: bytes) -> bytes:
     return gzip.compress(data[:half]) + gzip.compress(data[half:]) + bytes(100)
 
 
-class Packed(SourceContract):
+class Packed(FormatContract):
     """As the format, with its objects compressed."""
 
-    plain: SourceContract
+    plain: FormatContract
 
     @property
     def config(self):  # type: ignore[override]
@@ -67,7 +67,7 @@ class Packed(SourceContract):
 
 
 class TestPackedTFRecord(Packed):
-    plain = test_sources.TestTFRecord()
+    plain = test_formats.TestTFRecord()
 
     def test_a_part_that_begins_within_an_object_is_never_taken_for_compressed(self, bench: Bench):
         body = b"ten records" + gzip.compress(self.plain.objects()[0])
@@ -76,7 +76,7 @@ class TestPackedTFRecord(Packed):
 
 
 class TestPackedTFRecordThroughATransform(Packed):
-    plain = test_sources.TestTFRecordThroughATransform()
+    plain = test_formats.TestTFRecordThroughATransform()
 
     def test_a_record_of_more_than_may_be_inflated_is_not_waited_for(
         self, bench: Bench, monkeypatch

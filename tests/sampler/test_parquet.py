@@ -18,11 +18,11 @@ import pytest
 
 from cachecd.config import DatasetConfig, SourceConfig
 from cachecd.model import Unit
-from cachecd.sampler.sources import open_source
-from cachecd.sampler.sources.parquet.rows import Parquet
+from cachecd.sampler.formats import open_format
+from cachecd.sampler.formats.parquet.rows import Parquet
 from cachecd_client._core import decode_example, encode_example
 from cachecd_client.schema import Feature, Schema
-from tests.contracts.source import Bench, Given, SourceContract, TwiceContract
+from tests.contracts.format import Bench, FormatContract, Given, TwiceContract
 
 RNG = np.random.default_rng(8)
 CONFIG = {"source": {"url": "file:///nowhere", "format": "parquet"}}
@@ -36,7 +36,7 @@ def parquet(table: Any, **how: Any) -> bytes:
 
 def bench_of(folder: Path, **source: Any) -> Bench:
     config = {"source": {**CONFIG["source"], **source}}
-    return Bench(open_source(DatasetConfig.model_validate(config), ()), folder, capacity=1 << 22)
+    return Bench(open_format(DatasetConfig.model_validate(config), ()), folder, capacity=1 << 22)
 
 
 def read(table: Any) -> list[dict[str, Any]]:
@@ -64,7 +64,7 @@ ROWS = [
 ]
 
 
-class TestParquet(SourceContract):
+class TestParquet(FormatContract):
     config = CONFIG
 
     def objects(self) -> list[bytes]:

@@ -15,14 +15,14 @@ import pytest
 from cachecd.config import Config, DatasetConfig, SourceConfig
 from cachecd.daemon.workers import lister_of
 from cachecd.errors import ConfigError
-from cachecd.listing.first_look import check_sources
 from cachecd.model import Unit
-from cachecd.sampler.opening import open_store
-from cachecd.sampler.sources import open_source
-from cachecd.sampler.sources.parquet.footer import Footer
-from cachecd.sampler.units import list_units
+from cachecd.sampler.formats import open_format
+from cachecd.sampler.formats.parquet.footer import Footer
+from cachecd.units.first_look import check_sources
+from cachecd.units.source_units import list_units
+from cachecd.units.unit_store import open_unit_store
 from cachecd_client._core import decode_example
-from tests.contracts.source import Bench
+from tests.contracts.format import Bench
 from tests.sampler.test_parquet import CONFIG, bench_of, parquet
 
 RNG = np.random.default_rng(9)
@@ -78,7 +78,7 @@ def test_row_group_above_the_memory_is_skipped(tmp_path: Path):
     def bench(*columns: str) -> Bench:
         source = {**CONFIG["source"], "columns": columns}
         config = DatasetConfig.model_validate({"source": source})
-        return Bench(open_source(config, (), memory=1000), tmp_path, capacity=1 << 20)
+        return Bench(open_format(config, (), memory=1000), tmp_path, capacity=1 << 20)
 
     narrow, wide = bench("b"), bench("a", "b")
     [shard] = narrow.pour([body])
@@ -96,7 +96,7 @@ def listed(folder: Path, objects: dict[str, bytes]) -> list[Unit]:
         (folder / key).parent.mkdir(parents=True, exist_ok=True)
         (folder / key).write_bytes(body)
     source = SourceConfig.model_validate({"url": folder.as_uri(), "format": "parquet"})
-    found = [unit for page in list_units(source, open_store(source, 4)) for unit in page]
+    found = [unit for page in list_units(source, open_unit_store(source, 4)) for unit in page]
     return [
         Unit(number, unit.key, unit.size, unit.etag, begin=unit.begin)
         for number, unit in enumerate(found)
@@ -209,11 +209,11 @@ def test_whatever_bits_are_flipped_it_is_the_units_fault_or_none(tmp_path: Path)
 
 
 def test_without_pyarrow_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
-    for name in [n for n in sys.modules if n.startswith("cachecd.sampler.sources.parquet")]:
+    for name in [n for n in sys.modules if n.startswith("cachecd.sampler.formats.parquet")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ConfigError, match=r"pyarrow.*'cachecd\[parquet\]'"):
-        open_source(DatasetConfig.model_validate(CONFIG), ())
+        open_format(DatasetConfig.model_validate(CONFIG), ())
 
 
 def test_what_pyarrow_would_abort_the_process_for_is_the_units_fault(tmp_path: Path):

@@ -13,13 +13,13 @@ import pytest
 from cachecd.config import DatasetConfig, SourceConfig
 from cachecd.errors import ConfigError, SourceUnreachableError
 from cachecd.model import ObjectInfo, Unit
-from cachecd.sampler.opening import open_store
-from cachecd.sampler.reader import UNSIZED
-from cachecd.sampler.sources import open_source
-from cachecd.sampler.sources.python import Lockstep
-from cachecd.sampler.units import list_units
+from cachecd.sampler.formats import open_format
+from cachecd.sampler.formats.python import Lockstep
+from cachecd.sampler.user_reader import UNSIZED
+from cachecd.units.source_units import list_units
+from cachecd.units.unit_store import open_unit_store
 from cachecd_client._core import decode_example, encode_example
-from tests.contracts.source import Bench, SourceContract
+from tests.contracts.format import Bench, FormatContract
 from tests.sampler import readers
 
 RNG = np.random.default_rng(11)
@@ -36,7 +36,7 @@ def dataset(reader: str, **options: Any) -> DatasetConfig:
     return DatasetConfig.model_validate({"source": source(reader, **options)})
 
 
-class TestPython(SourceContract):
+class TestPython(FormatContract):
     config = {"source": source("Lines")}  # noqa: RUF012
 
     def objects(self) -> list[bytes]:
@@ -52,7 +52,7 @@ class TestPython(SourceContract):
 def bench(tmp_path: Path):
     def make(reader: str, **options: Any) -> Bench:
         (tmp_path / "shards").mkdir()
-        return Bench(open_source(dataset(reader, **options), ()), tmp_path / "shards")
+        return Bench(open_format(dataset(reader, **options), ()), tmp_path / "shards")
 
     return make
 
@@ -116,7 +116,7 @@ def test_a_class_that_is_not_there_or_not_one_stops_the_dataset(bench):
         ("Path", "has no method read"),
     ):
         with pytest.raises(ConfigError, match=reason):
-            values(Bench(open_source(dataset(reader), ()), Path("/nowhere")), 1)
+            values(Bench(open_format(dataset(reader), ()), Path("/nowhere")), 1)
 
 
 def test_a_record_may_be_changed_in_place_to_make_the_next(bench, monkeypatch):
@@ -163,7 +163,7 @@ def test_cancelled_step_frees_the_thread_for_the_next():
 
 def listed(config: dict[str, Any], after: str = "") -> list[ObjectInfo]:
     found = SourceConfig.model_validate(config)
-    return [unit for page in list_units(found, open_store(found, 4), after) for unit in page]
+    return [unit for page in list_units(found, open_unit_store(found, 4), after) for unit in page]
 
 
 def test_units_are_names_dicts_or_a_count():
@@ -211,5 +211,5 @@ def test_units_that_raise_are_told_with_the_users_line_after_what_came_before():
     with pytest.raises(
         SourceUnreachableError, match=r"LookupError: the index is gone \(/.*readers"
     ):
-        seen += list_units(found, open_store(found, 4))
+        seen += list_units(found, open_unit_store(found, 4))
     assert [u.key for page in seen for u in page] in ([], ["a", "b"])

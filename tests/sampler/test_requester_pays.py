@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from cachecd.config import SourceConfig
 from cachecd.errors import SourceError
-from cachecd.sampler.opening import open_store
 from cachecd.stores.retry import Retry
+from cachecd.units.unit_store import open_unit_store
 from tests import scripted
 from tests.contracts.store import get, listed
 from tests.scripted import scripted_server
@@ -33,7 +33,7 @@ def test_every_request_says_that_the_requester_pays(monkeypatch: pytest.MonkeyPa
         server.script["/b/key"] = [scripted.refusal(503, "SlowDown"), scripted.body(b"12345")]
         source = {"url": "s3://b/", "format": "files", "endpoint": server.endpoint}
         config = SourceConfig.model_validate({**source, "requester_pays": True})
-        store = open_store(config, 2, Retry(tries=2, first=0.001))
+        store = open_unit_store(config, 2, Retry(tries=2, first=0.001))
         assert listed(store) == {"key": 5}
         assert get(store, "key", 5) == b"12345"  # the second time by boto3
         assert get(store, "key", 5) == b"12345"  # by obstore

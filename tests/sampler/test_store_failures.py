@@ -18,11 +18,11 @@ from cachecd.config import SourceConfig
 from cachecd.errors import SourceError, SourceUnreachableError
 from cachecd.model import Unit
 from cachecd.sampler.draft import Draft
-from cachecd.sampler.opening import open_store
 from cachecd.stores.backend import TransientError, is_shortage
 from cachecd.stores.fetch import Store
 from cachecd.stores.local import LocalBackend
 from cachecd.stores.retry import Retry
+from cachecd.units.unit_store import open_unit_store
 from tests import scripted
 from tests.contracts.store import LiteralContract, Poured, get, listed
 from tests.sampler.test_worker import Bench
@@ -50,7 +50,7 @@ def environ(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def opened(url: str, endpoint: str, **more: object) -> Store:
     source = {"url": url, "format": "files", "endpoint": endpoint, **more}
-    return open_store(SourceConfig.model_validate(source), 8, Retry(tries=2, first=0.001))
+    return open_unit_store(SourceConfig.model_validate(source), 8, Retry(tries=2, first=0.001))
 
 
 def failure(store: Store, how: str) -> SourceError:

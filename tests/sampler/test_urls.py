@@ -12,11 +12,11 @@ import pytest
 from cachecd.config import SourceConfig
 from cachecd.errors import SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
-from cachecd.sampler.opening import open_store
-from cachecd.sampler.units import list_units
 from cachecd.stores.backend import GoneError
 from cachecd.stores.fetch import Store
 from cachecd.stores.retry import Retry
+from cachecd.units.source_units import list_units
+from cachecd.units.unit_store import open_unit_store
 from tests import scripted
 from tests.contracts.store import get
 from tests.scripted import ScriptedServer, scripted_server
@@ -45,7 +45,7 @@ def source(folder: Path, rows: list[dict[str, object]], url: str = "http://") ->
 
 
 def opened(found: SourceConfig) -> Store:
-    return open_store(found, 8, Retry(tries=2, first=0.001, silence=5.0))
+    return open_unit_store(found, 8, Retry(tries=2, first=0.001, silence=5.0))
 
 
 def listed(found: SourceConfig) -> list[ObjectInfo]:
@@ -143,7 +143,7 @@ def test_servers_that_drip_keep_nobody_from_reading_of_others(here, there, tmp_p
     there.script["/good"] = [scripted.body(b"12345")]
     here.script["/slow"] = [scripted.drip(here, 1 << 20, every=0.02)]
     config = source(tmp_path, [{"url": f"{there.endpoint}/good", "size": 5}])
-    store = open_store(config, 2, Retry(tries=2, first=0.001, silence=0.3, slowest=1 << 30))
+    store = open_unit_store(config, 2, Retry(tries=2, first=0.001, silence=0.3, slowest=1 << 30))
     for _ in range(2):
         with pytest.raises(UnitError, match="while other objects can be read"):
             get(store, f"{here.endpoint}/slow", 1 << 20)

@@ -14,9 +14,9 @@ import pytest
 
 from cachecd.config import DatasetConfig
 from cachecd.model import Unit
-from cachecd.sampler.sources import open_source
+from cachecd.sampler.formats import open_format
 from cachecd_client._core import decode_example, encode_example
-from tests.contracts.source import Bench, Shard, SourceContract
+from tests.contracts.format import Bench, FormatContract, Shard
 
 CONFIG = {"source": {"url": "file:///nowhere", "format": "webdataset"}}
 RNG = np.random.default_rng(9)
@@ -110,7 +110,7 @@ HOSTILE = {
 SAMPLES = [samples(unit) for unit in range(4)]
 
 
-class TestWebDataset(SourceContract):
+class TestWebDataset(FormatContract):
     config = CONFIG
 
     def objects(self) -> list[bytes]:
@@ -220,7 +220,7 @@ class TestWebDataset(SourceContract):
         members = [(f"{key}.jpg", b"1") for key in ("a", "b", "odd", "odd", "not \udce9", "c")]
         body = archive(members, "gnu")
         unit = Unit(0, "0.tar", len(body), excluded=("b", "not \\xe9", "odd"))
-        bench = Bench(open_source(config, ()), tmp_path)
+        bench = Bench(open_format(config, ()), tmp_path)
         [whole] = bench.pour([body])
         assert bench.passed == ["0000: odd"]
         bench.passed.clear()
@@ -229,7 +229,7 @@ class TestWebDataset(SourceContract):
         assert shard.records == [row for row, record in named if record["__key__"] in b"ac"]
         assert shard.records[-1][1] == (8 if steps else 4)
         assert (bench.passed, bench.set_aside) == ([], {})
-        bench.source = open_source(config, ())
+        bench.source = open_format(config, ())
         for record in range(len(whole.records) + 1):  # a stream goes on within the unit
             rest = [row for row in shard.records if row[1] >= record]
             poured = bench.pour_slices([replace(unit, record=record)], [body])

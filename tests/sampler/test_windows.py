@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from cachecd.config.array import ArrayConfig
 from cachecd.model import Unit
-from cachecd.sampler.sources import windows
-from cachecd.sampler.sources.windows import Cut
+from cachecd.sampler.formats import windows
+from cachecd.sampler.formats.windows import Cut
 
 SMALL = st.integers(1, 40)
 

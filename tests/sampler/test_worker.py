@@ -21,7 +21,7 @@ from cachecd.sampler.worker import Worker
 from cachecd.stores import fetch
 from cachecd_client._core import decode_example, encode_example
 from tests import scripted
-from tests.contracts.source import Shard, read_back
+from tests.contracts.format import Shard, read_back
 from tests.core.shards import frames
 from tests.sampler.streams import RETRY, one_shard
 from tests.scripted import ScriptedServer, scripted_server

@@ -164,4 +164,4 @@ def test_messages_of_streams_survive_the_pipe():
         Closed(stream),
         Failed(stream, "disk", "full", 28, 5, True),
     ):
-        assert messages.read(io.BytesIO(messages.pack(message))) == message
+        assert messages.FRAMES.read(io.BytesIO(messages.FRAMES.pack(message))) == message

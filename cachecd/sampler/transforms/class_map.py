@@ -12,7 +12,7 @@ from cachecd.sampler.transforms.decode_image import decoded
 from cachecd.sampler.transforms.pictures import encoded
 
 
-class ClassMap:
+class ColorsToClasses:
     """Replaces `feature`, an image file or uint8 [height, width, 3], by `into`: for each pixel the number
     of its class, which is the place of the color in `colors`, or `other` for any other color. [height,
     width], uint8 if all numbers fit, else uint16.

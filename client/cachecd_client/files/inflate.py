@@ -43,7 +43,7 @@ def begins_a_record(head: bytes) -> bool:
     return _core.masked_crc32c(head[:8]) == int.from_bytes(head[8:HEAD], "little")
 
 
-class DamagedError(ValueError):
+class InflateError(ValueError):
     """A compressed stream is damaged, cut short or followed by something else."""
 
 
@@ -58,14 +58,14 @@ class Inflater:
         """Compressed bytes that were consumed."""
 
     def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
-        """The inflated bytes; DamagedError. The data is consumed when the iterator is exhausted."""
+        """The inflated bytes; InflateError. The data is consumed when the iterator is exhausted."""
         for start in range(0, len(data), _READ):
             piece = bytes(data[start : start + _READ])
             self.fed += len(piece)
             while piece:
                 if self._stream.eof:
                     if self._compression == "ZLIB":
-                        raise DamagedError("ZLIB stream: bytes follow its end")
+                        raise InflateError("ZLIB stream: bytes follow its end")
                     piece = piece.lstrip(b"\0")
                     if not piece:
                         break
@@ -75,11 +75,11 @@ class Inflater:
                 piece = stream.unused_data if stream.eof else stream.unconsumed_tail
 
     def finish(self) -> Iterator[bytes]:
-        """The rest of the inflated bytes after the last `feed`; DamagedError for a stream cut short."""
+        """The rest of the inflated bytes after the last `feed`; InflateError for a stream cut short."""
         while more := self._inflate(b""):
             yield more
         if not self._stream.eof:
-            raise DamagedError(
+            raise InflateError(
                 f"{self._compression} stream: cut short: the file ends within it, after {self.fed} bytes"
             )
 
@@ -90,7 +90,7 @@ class Inflater:
         try:
             return self._stream.decompress(piece, _STEP)
         except zlib.error as error:
-            raise DamagedError(f"{self._compression} stream: {_reason(error)}") from None
+            raise InflateError(f"{self._compression} stream: {_reason(error)}") from None
 
 
 def _reason(error: Exception) -> str:

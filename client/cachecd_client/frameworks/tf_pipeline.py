@@ -71,7 +71,7 @@ PASS_SPEC = Pass(
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class TfPipeline:
     """The properties of a pipeline that are the same for every set. `features` are parsed."""
 
     features: tuple[Feature, ...]
@@ -199,7 +199,7 @@ def dataset(
     all options are valid."""
     refuse_unknown(options, TfOptions, "tf_dataset() takes batch_size, reshuffle")
     shuffle, seed, last = settle(options, reading.shuffle, reading.seed, reading.drop_last)
-    wanted = Pipeline.features_of(reading.schema, options)
+    wanted = TfPipeline.features_of(reading.schema, options)
     refuse_keras_sharding()
     rank, world = reading.place(options.get("rank"), options.get("world"))
     part, division = reading.divided(batch_size, world, last, seed)
@@ -213,7 +213,7 @@ def dataset(
         last = "drop"
         division = divide(reading.num_records, batch_size, world, last)
         batches = division.steps
-    pipeline = Pipeline(wanted, batch_size, options.get("label"), shuffle, last, rank, world)
+    pipeline = TfPipeline(wanted, batch_size, options.get("label"), shuffle, last, rank, world)
     files = [path for path, _ in reading.files]
     one, batch_bytes = pipeline.one_pass(files, division, reading.num_bytes, seed)
 

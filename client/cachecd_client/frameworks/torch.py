@@ -12,7 +12,7 @@ from torch.utils.dlpack import from_dlpack as _from_dlpack
 
 from cachecd_client._core import Division
 from cachecd_client.errors import CallerError, SchemaError
-from cachecd_client.loader.framework import Lane, Wrap, columns, is_dense
+from cachecd_client.loader.framework import Stage, Wrap, columns, is_dense
 from cachecd_client.schema import Feature, Schema
 
 # The public function calls this for a capsule. Its own Python costs a trainer microseconds for each line,
@@ -30,7 +30,7 @@ class Torch:
             self._device = torch.empty(0, device="cpu" if device is None else device).device
         except (AssertionError, RuntimeError, TypeError) as error:  # the first: built without CUDA
             raise CallerError(f"device={device!r}: {error}") from error
-        self.lane: Lane | None = SideStream(self._device) if self._device.type == "cuda" else None
+        self.lane: Stage | None = SideStream(self._device) if self._device.type == "cuda" else None
         self.copies = self._device.type not in ("cpu", "cuda")
         self._channels_last: bool | frozenset[str]
         if isinstance(channels_last, bool):

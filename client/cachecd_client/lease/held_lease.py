@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cachecd_client.descriptor import Descriptor, try_lock
+from cachecd_client.descriptor import Descriptor
 from cachecd_client.errors import CallerError, CorruptError, LeaseLostError
+from cachecd_client.locks import try_lock
 from cachecd_client.protocol import Granted, Manifest, decode_manifest
 
 

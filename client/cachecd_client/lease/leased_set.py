@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from cachecd_client._core import count_records
 from cachecd_client.errors import CachecdError
 from cachecd_client.lease.held_lease import HeldLease
-from cachecd_client.protocol import MAX_TEXT, ReportCorrupt
+from cachecd_client.protocol import MAX_TEXT, ReportCorrupt, shard_number
 from cachecd_client.report.reads import Reads
 from cachecd_client.schema import Schema
 from cachecd_client.transport import Transport
@@ -146,9 +146,9 @@ class ShardFiles(Collection[str]):
     @cached_property
     def numbers(self) -> NDArray[np.int64]:
         """The numbers of the shards, ascending."""
-        each = self._streams + 1
         parts = (
-            np.arange(first, last + 1) * each + stream for stream, first, last in self._intervals
+            shard_number(self._streams, stream, np.arange(first, last + 1))
+            for stream, first, last in self._intervals
         )
         return np.sort(np.concatenate([np.zeros(0, np.int64), *parts]))
 

@@ -31,7 +31,7 @@ class Wrap(NamedTuple):
     dlpack: bool = False
 
 
-class Lane(Protocol):
+class Stage(Protocol):
     """A way to a device, on which batches are sent one after the other."""
 
     def send(self, batch: dict[str, Any]) -> Any:
@@ -49,7 +49,7 @@ class Framework(Protocol):
         """Whether values use memory of the framework. Then no batch is wrapped before its turn."""
 
     @property
-    def lane(self) -> Lane | None:
+    def lane(self) -> Stage | None:
         """The way to a device on which each batch, a dict, is sent ahead."""
 
     def wrap(self, feature: Feature, made: bool = False) -> Wrap:

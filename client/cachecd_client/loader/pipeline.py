@@ -15,7 +15,7 @@ import numpy as np
 from cachecd_client._core import BatchReader, Division
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.loader.columns import Bytes, Ragged, RaggedBytes
-from cachecd_client.loader.framework import ADDED, IDS, Framework, Lane, Numpy, Wrap, renumbered
+from cachecd_client.loader.framework import ADDED, IDS, Framework, Numpy, Stage, Wrap, renumbered
 from cachecd_client.loader.options import Batch, Delivery, Prepare
 from cachecd_client.loader.reading import Reading
 from cachecd_client.schema import NUMERIC_DTYPES, Feature, Schema
@@ -34,7 +34,7 @@ class Ahead:
     exception (KeyboardInterrupt) is raised at once. A closed pass ends at once.
     """
 
-    def __init__(self, source: Source, lane: Lane | None, most: int = 2) -> None:
+    def __init__(self, source: Source, lane: Stage | None, most: int = 2) -> None:
         """`most`: batches that are under way when the oldest of them is delivered."""
         self._lane = lane
         self._source = source

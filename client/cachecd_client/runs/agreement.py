@@ -27,7 +27,7 @@ _LONG = 10.0  # seconds of waiting for other nodes that are logged
 _ROWS = 64  # of a table in an error
 
 
-class Row(NamedTuple):
+class AgreementRow(NamedTuple):
     """The message of a process to all processes: before its first epoch, and for each leased set."""
 
     rank: int
@@ -60,7 +60,9 @@ class Agreement:
             )
         self._agree = agree
         self._processes = local[1]
-        self._own = Row(*(given or local), is_given=given is not None, node=_node_of(endpoint))
+        self._own = AgreementRow(
+            *(given or local), is_given=given is not None, node=_node_of(endpoint)
+        )
         self._share = given or local  # of this process in its node's set
 
     @contextlib.contextmanager
@@ -111,9 +113,9 @@ class Agreement:
         # Given ranks are compared on one node, too.
         return gathering(1 if self._own.is_given else self._processes) if self._agree else None
 
-    def _exchange(self, gather: AllGather, what: str, own: Row) -> list[Row]:
+    def _exchange(self, gather: AllGather, what: str, own: AgreementRow) -> list[AgreementRow]:
         try:
-            return [Row(*map(operator.index, row)) for row in gather(tuple(map(int, own)))]
+            return [AgreementRow(*map(operator.index, row)) for row in gather(tuple(map(int, own)))]
         except Exception as error:
             error.add_note(f"The nodes were agreeing on {what}.")
             raise
@@ -158,7 +160,7 @@ class Agreement:
         self._share = ranks.index(own.rank), len(ranks)
         return len(ranks), own.world
 
-    def _rows_of(self, gather: AllGather, epoch: Epoch) -> list[Row]:
+    def _rows_of(self, gather: AllGather, epoch: Epoch) -> list[AgreementRow]:
         """The rows of all processes for their sets; an error if they do not fit together."""
         own = self._own._replace(
             epoch=epoch.epoch,
@@ -195,7 +197,7 @@ class Agreement:
                 )
         return rows
 
-    def _steps(self, rows: Sequence[Row], epoch: Epoch) -> Agreed:
+    def _steps(self, rows: Sequence[AgreementRow], epoch: Epoch) -> Agreed:
         """The number of records of this set to read, so that each rank of each node takes as many."""
         _, world = self._share
         least = min(row.records // row.share for row in rows) * world
@@ -208,7 +210,7 @@ class Agreement:
         return Agreed(least, most)
 
 
-def ranks_of_one_set(rank: int, rows: Sequence[Row]) -> list[int]:
+def ranks_of_one_set(rank: int, rows: Sequence[AgreementRow]) -> list[int]:
     """The replicas that divide one set with this replica: the replicas on its nodes, and on all nodes that
     hold a part of one of them."""
     ranks: set[int] = set()
@@ -220,7 +222,7 @@ def ranks_of_one_set(rank: int, rows: Sequence[Row]) -> list[int]:
     return sorted(ranks)
 
 
-def _refuse_failed(rows: Sequence[Row], what: str, of_epoch: str = "") -> None:
+def _refuse_failed(rows: Sequence[AgreementRow], what: str, of_epoch: str = "") -> None:
     if failed := [process for process, row in enumerate(rows) if row.has_failed]:
         raise OtherNodeError(
             f"{of_epoch}{len(failed)} of {len(rows)} processes {what}; the log of the first, process "
@@ -228,7 +230,7 @@ def _refuse_failed(rows: Sequence[Row], what: str, of_epoch: str = "") -> None:
         )
 
 
-def _table(rows: Sequence[Row]) -> str:
+def _table(rows: Sequence[AgreementRow]) -> str:
     lines = ["process   rank  world  set"]
     for process, row in enumerate(rows[:_ROWS]):
         rank, world = (row.rank, row.world) if row.is_given else ("local", "-")

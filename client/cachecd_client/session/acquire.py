@@ -18,6 +18,7 @@ from cachecd_client.launcher import job_id, local_ranks
 from cachecd_client.lease.held_lease import HeldLease, manifest_path
 from cachecd_client.lease.leased_set import LeasedSet
 from cachecd_client.protocol import Acquire, Granted, Held, Released, Reply, Request, Waiting
+from cachecd_client.quantities import approximate_duration, approximate_rate, approximate_size
 from cachecd_client.report.reads import JobReads
 from cachecd_client.runs.epoch import Epoch
 from cachecd_client.runs.run import SavedSet
@@ -42,7 +43,7 @@ class EpochRequest(NamedTuple):
     before: Mapping[str, HeldLease] = MappingProxyType({})
 
 
-class Leases:
+class SessionLeases:
     """All leases that one session holds. Safe to use from any thread. Every lease is released by `close()`,
     or else when the session and its epochs are collected, or when the interpreter exits."""
 
@@ -225,35 +226,11 @@ def describe(dataset: str, waiting: Waiting) -> str:
     have, want, rate = waiting.have_bytes, waiting.want_bytes, waiting.bytes_per_second
     if want <= 0:  # no figures: the daemon is starting, or its disk has failed
         return f"{dataset}: {waiting.reason or 'not ready yet'}"
-    parts = [f"{dataset}: {_size(have)} of {_size(want)} ({100 * have // want} %)"]
+    have_words, want_words = (approximate_size(size, ".3g") for size in (have, want))
+    parts = [f"{dataset}: {have_words} of {want_words} ({100 * have // want} %)"]
     if rate > 0:
-        parts.append(f"{_rate(rate)}, ready in about {_duration(max(want - have, 0) / rate)}")
+        remaining = approximate_duration(max(want - have, 0) / rate)
+        parts.append(f"{approximate_rate(rate)}, ready in about {remaining}")
     else:
         parts.append("nothing is arriving")
     return ", ".join(parts) + (f" ({waiting.reason})" if waiting.reason else "")
-
-
-def _size(count: float) -> str:
-    """Binary units, as the configuration writes sizes."""
-    return _scaled(count, 1024, "B", "KiB", "MiB", "GiB", "TiB")
-
-
-def _rate(bytes_per_second: float) -> str:
-    """Decimal units, as links are sold and as the configuration writes rates."""
-    return _scaled(bytes_per_second, 1000, "B/s", "kB/s", "MB/s", "GB/s")
-
-
-def _scaled(value: float, step: int, *units: str) -> str:
-    *smaller, unit = units
-    for one in smaller:
-        if value < step:
-            unit = one
-            break
-        value /= step
-    return f"{value:.3g} {unit}" if value < 1000 else f"{value:.0f} {unit}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 99.5:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

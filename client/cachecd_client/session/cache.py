@@ -19,7 +19,7 @@ from cachecd_client.runs.epoch import Epoch
 from cachecd_client.runs.mixture import NO_TF_DATASET, Mixing, Weights
 from cachecd_client.runs.run import Run, RunOptions, RunState
 from cachecd_client.runs.run_loader import RunLoader, RunLoaderOptions
-from cachecd_client.session.acquire import Leases, Wait, new_id
+from cachecd_client.session.acquire import SessionLeases, Wait, new_id
 from cachecd_client.session.epochs import Epochs
 from cachecd_client.session.private_daemon import PrivateDaemon
 from cachecd_client.transport import Transport, endpoint_of
@@ -74,7 +74,7 @@ class Cache:
     def __init__(
         self, transport: Transport, timeout: float, daemon: PrivateDaemon | None = None
     ) -> None:
-        self._leases = leases = Leases(transport, timeout, daemon)
+        self._leases = leases = SessionLeases(transport, timeout, daemon)
         self._epochs = Epochs(leases)
         self._numbers: dict[tuple[str, str, int | None], Numbers] = {}
 
@@ -266,7 +266,16 @@ class Cache:
 
     def status(self) -> dict[str, Any]:
         """The daemon's status document, as `cachecd status --json` prints it."""
-        reply = self._leases.ask(AskStatus(new_id()))
+        return self._ask_status("")
+
+    def why(self, subject: str) -> dict[str, Any]:
+        """What happened to a shard (`train/42`) or a lease (its name) since the daemon started: `now`, its
+        state; `since`, the time from which on everything is known, in seconds since 1970; `story`, a list
+        of {"at", "what", "reason"}. CallerError if there is no such shard or lease."""
+        return self._ask_status(subject)
+
+    def _ask_status(self, why: str) -> dict[str, Any]:
+        reply = self._leases.ask(AskStatus(new_id(), why))
         assert isinstance(reply, StatusReply)
         return reply.status
 

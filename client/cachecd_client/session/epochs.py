@@ -14,7 +14,7 @@ from cachecd_client.lease.leased_set import LeasedSet
 from cachecd_client.runs.epoch import Epoch
 from cachecd_client.runs.mixture import Mixture, Weights
 from cachecd_client.runs.run import Run, RunState
-from cachecd_client.session.acquire import EpochRequest, Leases
+from cachecd_client.session.acquire import EpochRequest, SessionLeases
 
 log = logging.getLogger("cachecd")
 
@@ -24,7 +24,7 @@ _RESTART = 2.0  # seconds for a daemon that has ended to be started again, at an
 class Epochs:
     """Takes the epochs of a session's runs. Without a daemon at a boundary it repeats the set it has."""
 
-    def __init__(self, leases: Leases) -> None:
+    def __init__(self, leases: SessionLeases) -> None:
         self._leases = leases
         self._is_alone = False  # no daemon answered at the last boundary
 

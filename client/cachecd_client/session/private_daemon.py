@@ -18,12 +18,12 @@ from cachecd_client.descriptor import Descriptor
 from cachecd_client.errors import CallerError, DaemonUnreachableError
 from cachecd_client.launcher import local_ranks
 from cachecd_client.protocol import AskStatus
+from cachecd_client.sockets import MAX_PATH, path_length
 from cachecd_client.transport import Transport
 
 _START_POLL = 0.1
 _DRAIN = 15.0  # seconds from SIGTERM to SIGKILL; the daemon drains within 10
-# Bytes, so that the socket's path has no more than the 107 that are allowed.
-_LONGEST_FOLDER = 107 - len("/cachecd-0123456789abcdef/cachecd.sock")
+_LONGEST_FOLDER = MAX_PATH - len("/cachecd-0123456789abcdef/cachecd.sock")
 
 
 class PrivateDaemon:
@@ -119,6 +119,6 @@ class PrivateDaemon:
 def _unused_folder() -> str:
     """An unused path for the folder of the socket; the daemon makes the folder, and removes it."""
     base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    if len(os.fsencode(base)) > _LONGEST_FOLDER or not os.access(base, os.W_OK):
+    if path_length(base) > _LONGEST_FOLDER or not os.access(base, os.W_OK):
         base = "/tmp"
     return f"{base}/cachecd-{secrets.token_hex(8)}"

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.frameworks.tensorflow import check_replicas
-from cachecd_client.frameworks.tf_pipeline import PASS_SPEC, Pass, Pipeline, refuse_keras_sharding
+from cachecd_client.frameworks.tf_pipeline import PASS_SPEC, Pass, TfPipeline, refuse_keras_sharding
 from cachecd_client.loader.options import TfOptions, refuse_unknown
 from cachecd_client.loader.reading import Lent, left_out, place, settle
 from cachecd_client.options import integer
@@ -76,8 +76,8 @@ def dataset(
         refuse_keras_sharding()
         rank, world = place(options.get("rank"), options.get("world"))
         integer("batch_size", batch_size, 1)
-        sets.pipeline = pipeline = Pipeline(
-            Pipeline.features_of(first.schema, options), batch_size, options.get("label"), shuffle, last,
+        sets.pipeline = pipeline = TfPipeline(
+            TfPipeline.features_of(first.schema, options), batch_size, options.get("label"), shuffle, last,
             rank, world,
         )  # fmt: skip
         batches = pipeline.divided(first.num_records).steps
@@ -103,7 +103,7 @@ class _Sets:
     """Leases one set after another, for each iterator of `from_generator`. The first iterator takes over
     the set that `dataset` acquired for its schema."""
 
-    pipeline: Pipeline
+    pipeline: TfPipeline
 
     def __init__(
         self, session: Epochs, interrupt: Callable[[], None], name: str, take: Callable[..., Epoch],

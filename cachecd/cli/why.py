@@ -1,0 +1,46 @@
+"""`cachecd why SUBJECT`: what happened to a shard or a lease, and by which rule."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from cachecd.cli.options import AsJson, Endpoint
+
+
+def command(
+    subject: Annotated[
+        str,
+        typer.Argument(
+            help="A shard, as DATASET/NUMBER or DATASET/GENERATION/NUMBER, or the name of a lease."
+        ),
+    ],
+    endpoint: Endpoint = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell what happened to a shard or a lease since the daemon started. Needs a running daemon.
+
+    The daemon remembers its last 10,000 events. A shard's number is in the name of its file. --json omits
+    the reasons, which may quote keys of objects, so its output can go into a bug report.
+    """
+    from cachecd.quantities import printable
+    from cachecd_client import connect
+
+    with connect(endpoint, timeout=5.0) as cache:
+        told = cache.why(subject)
+    if as_json:
+        story = [{"at": each["at"], "what": each["what"]} for each in told["story"]]
+        print(json.dumps({"subject": subject, **told, "story": story}, indent=2))
+        return
+    print(printable(f"{subject}: {told['now']}"))
+    for each in told["story"]:
+        reason = f" ({each['reason']})" if each["reason"] else ""
+        print(printable(f"  {_time(each['at'])}  {each['what']}{reason}"))
+    print(f"  Nothing is known of the time before {_time(told['since'])}.")
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).isoformat(" ", "milliseconds")

@@ -1,0 +1,55 @@
+"""The types of URLs: of a source, of its store, and of a table."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Strict
+
+from cachecd.config.address import Address
+from cachecd.config.values import Text, check_text
+from cachecd.quantities import shown
+
+_TABLES = (".csv", ".csv.gz", ".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz", ".parquet")
+
+
+def _source_url(value: str) -> str:
+    if value:
+        scheme, _, rest = check_text(value).partition("://")
+        _refuse_password(scheme, rest)
+        Address.of(value)
+    return value
+
+
+def _store_address(value: str) -> str:
+    scheme, _, rest = value.partition("://")
+    _refuse_password(scheme, rest)
+    if scheme not in ("http", "https") or not rest.partition("/")[0]:
+        raise ValueError(f"found {value!r}, expected a URL such as https://minio.example:9000")
+    return value
+
+
+def _refuse_password(scheme: str, rest: str) -> None:
+    user, at, _ = rest.partition("/")[0].rpartition("@")
+    name, colon, _ = user.partition(":")
+    if at and colon:
+        raise ValueError(
+            f"found a password, in {scheme}://{name}:...@..., expected none: credentials come from "
+            "the environment, a profile or the machine's role"
+        )
+
+
+def _table(value: str) -> str:
+    name = value.rpartition("/")[2].lower()
+    if not name.endswith(_TABLES) and name != "manifest.json":
+        raise ValueError(
+            f"found {shown(value)}, expected a table by its name: *.csv, *.jsonl (both also with .gz), "
+            "*.parquet, or the manifest.json of an S3 Inventory"
+        )
+    Address.of(value.removesuffix(value.rpartition("/")[2]))  # its folder is opened
+    return value
+
+
+SourceUrl = Annotated[str, Strict(), AfterValidator(_source_url)]  # "" for none
+StoreUrl = Annotated[Text, AfterValidator(_store_address)]
+TableUrl = Annotated[SourceUrl, AfterValidator(_table)]

@@ -1,0 +1,38 @@
+"""Tasks that run beside the event loop's other work, until the daemon ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+
+class Background:
+    """Holds every task that nobody awaits."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(
+        self,
+        work: Coroutine[Any, Any, None],
+        failed: Callable[[BaseException], None] = lambda error: None,
+    ) -> None:
+        """Begins work. `failed` is called with its error, unless it was stopped (InterruptedError)."""
+
+        def end(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            error = None if task.cancelled() else task.exception()
+            if error is not None and not isinstance(error, InterruptedError):
+                failed(error)
+
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(end)
+
+    async def close(self) -> None:
+        """Cancels all tasks, and waits until they have ended."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

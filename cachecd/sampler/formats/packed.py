@@ -1,0 +1,94 @@
+"""Objects that are compressed as a whole: recognized by their first bytes, and inflated as they arrive."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator
+
+from typing_extensions import Buffer
+
+from cachecd.errors import UnitError
+from cachecd.model import Unit
+from cachecd.sampler.formats.content import Content
+from cachecd_client.files.inflate import (
+    HEAD,
+    Compression,
+    InflateError,
+    Inflater,
+    compression_of_head,
+)
+
+# One record is held in memory at a time; one of more bytes than this is refused before it is waited for.
+# Deflate makes up to a thousand bytes of one, so an object's size is no bound.
+LARGEST = 1 << 30
+
+
+async def unpacked(
+    unit: Unit, content: Content, known: Iterable[Compression] = ("GZIP", "ZLIB")
+) -> tuple[AsyncIterator[Buffer], bool]:
+    """Returns the unit's chunks, inflated if the object is compressed in a `known` way, and whether it is.
+
+    A compressed object can only be read from its start: its parts have an `offset` of 0. If the stream is
+    damaged or cut short, the chunks raise UnitError, at each further request too; the bytes before may be
+    used.
+    """
+    if unit.offset:
+        return content.chunks, False
+    chunks = _Peeked(content.chunks)
+    compression = compression_of_head(await chunks.peek(HEAD))
+    if compression is None or compression not in known:
+        return chunks, False
+    return _Inflated(chunks, compression), True
+
+
+class _Peeked(AsyncIterator[Buffer]):
+    """Chunks with `peek`, which returns their first bytes without consuming them."""
+
+    def __init__(self, chunks: AsyncIterator[Buffer]) -> None:
+        self._chunks = chunks
+        self._peeked: deque[Buffer] = deque()
+
+    async def peek(self, count: int) -> bytes:
+        """Returns the first `count` bytes, or all bytes if there are fewer."""
+        head = b""
+        while len(head) < count and (chunk := await anext(self._chunks, None)) is not None:
+            self._peeked.append(chunk)
+            head += bytes(memoryview(chunk).cast("B")[: count - len(head)])
+        return head
+
+    async def __anext__(self) -> Buffer:
+        return self._peeked.popleft() if self._peeked else await anext(self._chunks)
+
+
+class _Inflated(AsyncIterator[Buffer]):
+    """Inflates compressed chunks into pieces of at most a MiB."""
+
+    def __init__(self, chunks: AsyncIterator[Buffer], compression: Compression) -> None:
+        self._chunks = chunks
+        self._inflater = Inflater(compression)
+        self._pieces: Iterator[bytes] = iter(())
+        self._ended = False
+        self._error: UnitError | None = None
+
+    async def __anext__(self) -> Buffer:
+        if self._error is not None:
+            raise self._error
+        await asyncio.sleep(0)  # a chunk may inflate to gigabytes; heartbeats go on
+        try:
+            while True:
+                for piece in self._pieces:
+                    if piece:
+                        return piece
+                if self._ended:
+                    raise StopAsyncIteration
+                chunk = await anext(self._chunks, None)
+                if chunk is None:
+                    self._ended, self._pieces = True, self._inflater.finish()
+                else:
+                    self._pieces = self._inflater.feed(memoryview(chunk).cast("B"))
+        except InflateError as error:
+            why = str(error).replace("the file", "the object")
+            at = f", near byte {self._inflater.fed} of the object; the records before it are kept"
+            self._error = UnitError(why + at)
+            raise self._error from None

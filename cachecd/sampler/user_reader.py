@@ -1,0 +1,151 @@
+"""The user's class that names the units of a source and reads their records (format `python`).
+
+class Recordings:
+    def __init__(self, rate): ...               # the source's `options`
+    def units(self): ...                        # or units(self, store); or __len__; or neither
+    def read(self, unit, store): ...            # records: dicts, in an order that stays the same
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from cachecd import model
+from cachecd.config import SourceConfig
+from cachecd.enumerated import unlistable
+from cachecd.errors import ConfigError, SourceUnreachableError
+from cachecd.model import ObjectInfo
+from cachecd.sampler.usercode import BlamedError, Guest, imported
+from cachecd.sampler.view import StoreView
+
+T = TypeVar("T")
+Record = Mapping[str, Any]
+
+# What a unit counts for whose size nobody tells. Any would do: the plan goes by what units become, so
+# only the first shards are filled with too many of them or too few.
+UNSIZED = 1 << 20
+_END = object()
+
+
+class NamedUnit(str):
+    """The unit that `read` gets: its name. A unit of a count has its number as name. `begin` and `size`:
+    the bytes of the object with that name, if a listing or a manifest gives them. `label`: its class, if a
+    manifest gives it."""
+
+    begin: int
+    size: int
+    label: str
+
+    @staticmethod
+    def of(unit: model.Unit) -> NamedUnit:
+        """Returns a unit as it is listed."""
+        made = NamedUnit(unit.key)
+        made.begin, made.size, made.label = unit.begin, unit.size, unit.label
+        return made
+
+
+class UserReader:
+    """One object of the user's class. Errors of its code are raised as BlamedError, except errors of a
+    store."""
+
+    def __init__(self, source: SourceConfig) -> None:
+        """ConfigError if the class does not exist. SourceUnreachableError if its constructor fails."""
+        assert source.reader is not None, "the configuration requires a reader"
+        self._name = source.reader
+        self._guest = Guest()
+        make = imported(source.reader, "reader", "class")
+        try:
+            self._reader = self._guest.call(self._name, lambda: make(**source.options))
+        except BlamedError as error:
+            raise SourceUnreachableError(str(error)) from error
+        if not callable(getattr(self._reader, "read", None)):
+            raise ConfigError(f"reader {self._name}: has no method read(unit, store)")
+
+    def units(self, store: StoreView) -> Iterator[ObjectInfo] | None:
+        """Returns all units in the order of the class; None if the class does not name units.
+        SourceUnreachableError if it raises, or returns an invalid unit."""
+        say = getattr(self._reader, "units", None)
+        if say is not None:
+            wanted = (store,) if _takes_one(say) else ()
+            named = self._guarded("units", lambda: say(*wanted))
+        elif hasattr(self._reader, "__len__"):
+            named = self._guarded("__len__", lambda: len(self._reader))
+        else:
+            return None
+        return self._enumerate(named)
+
+    def read(self, unit: NamedUnit, store: StoreView) -> Generator[Record, None, None]:
+        """Yields the unit's records; each is made when it is requested."""
+        results = self._guarded("read", lambda: self._records(self._reader.read(unit, store)))
+        try:
+            while (record := self._guarded("read", lambda: next(results, _END))) is not _END:
+                if not isinstance(record, Mapping):
+                    raise BlamedError(
+                        f"{self._name}.read gave {type(record).__name__}, expected dicts"
+                    )
+                yield record
+        finally:
+            if (close := getattr(results, "close", None)) is not None:
+                self._guarded("read", close)
+
+    def _records(self, returned: Any) -> Iterator[Any]:
+        if isinstance(returned, (str, bytes, Mapping)) or not isinstance(returned, Iterable):
+            raise BlamedError(
+                f"{self._name}.read returned {type(returned).__name__}, expected an iterable of dicts, "
+                "such as a generator"
+            )
+        return iter(returned)
+
+    def _enumerate(self, returned: Any) -> Iterator[ObjectInfo]:
+        if (count := _number(returned)) is not None:
+            yield from (ObjectInfo(str(number), UNSIZED) for number in range(count))
+            return
+        if isinstance(returned, (str, bytes, Mapping)) or not isinstance(returned, Iterable):
+            raise self._nonsense(returned)
+        units = self._guarded("units", lambda: iter(returned))
+        while (one := self._guarded("units", lambda: next(units, _END))) is not _END:
+            unit = self._unit(one)
+            if (why := unlistable(unit)) is not None:
+                raise SourceUnreachableError(f"{self._name}.units gave an invalid unit: {why}")
+            yield unit
+
+    def _unit(self, given: Any) -> ObjectInfo:
+        if isinstance(given, str):
+            return ObjectInfo(str(given), UNSIZED)
+        if (number := _number(given)) is not None:
+            return ObjectInfo(str(number), UNSIZED)
+        if isinstance(given, Mapping) and isinstance(name := given.get("name"), str):
+            size, label = _number(given.get("size", UNSIZED)), given.get("label", "")
+            if size is not None and isinstance(label, str):
+                return ObjectInfo(name, size, label=label)
+        raise self._nonsense(given)
+
+    def _nonsense(self, returned: Any) -> SourceUnreachableError:
+        shown = repr(returned)
+        return SourceUnreachableError(
+            f"{self._name}.units gave {shown if len(shown) < 100 else shown[:100] + '...'}, expected a "
+            'count, or names, or dicts such as {"name": "a", "size": 1000}'
+        )
+
+    def _guarded(self, method: str, code: Callable[[], T]) -> T:
+        return self._guest.call(f"{self._name}.{method}", code)
+
+
+def _number(value: Any) -> int | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
+
+
+def _takes_one(method: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(method).bind(None)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -1,0 +1,152 @@
+"""Reads the rows of a table in a store, one after the other: CSV, JSON lines, Parquet.
+
+Reads a stream: memory does not grow with the number of rows. Column names are matched without regard to
+case.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from cachecd.errors import ConfigError, SourceError, SourceUnreachableError
+from cachecd.stores.extras import extra
+
+_LONGEST_LINE = 1 << 20
+_BATCH = 4096  # rows of a Parquet file decoded at a time
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """One row. `place`: its place in the file, for messages. Missing values are not in `fields`."""
+
+    place: str
+    fields: Mapping[str, Any]
+
+
+# Called with the place of a row that cannot be read, and the reason.
+Bad = Callable[[str, str], None]
+
+
+def read_rows(
+    file: BinaryIO,
+    name: str,
+    columns: Sequence[str],
+    bad: Bad,
+    header: Sequence[str] | None = None,
+) -> Iterator[TableRow]:
+    """Yields the rows of the table `name`; the name's suffix decides the kind. Fields other than `columns`
+    may be left out. `header`: the column names of a CSV file whose first line does not have them.
+
+    ConfigError if the file is not a table, or has none of the columns. SourceUnreachableError if it is
+    damaged. `bad` is called with each row that cannot be read.
+    """
+    plain = name.lower().removesuffix(".gz")
+    try:
+        if plain.endswith(".parquet"):
+            yield from _of_parquet(file, columns)
+            return
+        unpacked: Any = gzip.GzipFile(fileobj=file) if name.lower().endswith(".gz") else file
+        if plain.endswith(".csv"):
+            yield from _of_csv(_lines(unpacked), columns, bad, header)
+        else:
+            yield from _of_json(_lines(unpacked), bad)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise SourceUnreachableError(f"it is damaged: {error}") from error
+
+
+def _lines(file: BinaryIO) -> Iterator[str]:
+    mark = b"\xef\xbb\xbf"
+    number = 0
+    while line := file.readline(_LONGEST_LINE + 1):
+        number += 1
+        if len(line) > _LONGEST_LINE:
+            raise ConfigError(f"line {number} has more than {_LONGEST_LINE} bytes: is it text?")
+        # What is no UTF-8 is found when the row is whole.
+        yield line.removeprefix(mark if number == 1 else b"").decode("utf-8", "surrogateescape")
+
+
+def _of_csv(
+    lines: Iterator[str], columns: Sequence[str], bad: Bad, header: Sequence[str] | None
+) -> Iterator[TableRow]:
+    reader = csv.reader(lines, strict=True)
+    try:
+        names = [name.strip().lower() for name in header or next(reader, [])]
+    except csv.Error as error:
+        raise ConfigError(f"its first line is not CSV: {error}") from error
+    if not set(names) & set(columns):
+        raise ConfigError(
+            f"its first line is {', '.join(map(repr, names[:9])) or 'missing'}, expected the names of "
+            f"the columns, such as {', '.join(columns)}"
+        )
+    while True:
+        try:
+            values = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            bad(f"line {reader.line_num}", str(error))
+            continue
+        place = f"line {reader.line_num}"
+        if len(values) > len(names):
+            bad(place, f"{len(values)} fields, expected {len(names)}")
+        elif not _is_text(values):
+            bad(place, "it is not UTF-8")
+        elif values:
+            yield _row(place, zip(names, values, strict=False))
+
+
+def _row(place: str, fields: Iterable[tuple[str, Any]]) -> TableRow:
+    return TableRow(
+        place, {name.lower(): value for name, value in fields if value not in (None, "")}
+    )
+
+
+def _is_text(values: Sequence[str]) -> bool:
+    text = "".join(values)
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def _of_json(lines: Iterator[str], bad: Bad) -> Iterator[TableRow]:
+    for number, line in enumerate(lines, 1):
+        place = f"line {number}"
+        if not line.strip():
+            continue
+        try:
+            line.encode()
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            bad(place, f"no JSON: {error}")
+            continue
+        if isinstance(row, dict):
+            yield _row(place, row.items())
+        else:
+            bad(place, f"a JSON {type(row).__name__}, expected an object")
+
+
+def _of_parquet(file: BinaryIO, columns: Sequence[str]) -> Iterator[TableRow]:
+    with extra("parquet", "a table in Parquet"):
+        from pyarrow import parquet
+    try:
+        table = parquet.ParquetFile(file)
+        names = [n for n in table.schema_arrow.names if n.lower() in columns]
+        if not names:
+            raise ConfigError(f"it has none of the columns {', '.join(columns)}")
+        number = 0
+        for batch in table.iter_batches(_BATCH, columns=names):
+            for row in batch.to_pylist():
+                number += 1
+                yield _row(f"row {number}", row.items())
+    except (SourceError, ConfigError, MemoryError):
+        raise
+    except Exception as error:  # of many kinds
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise SourceUnreachableError(f"it is damaged: {why}") from error

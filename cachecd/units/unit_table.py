@@ -1,0 +1,238 @@
+"""A manifest: a table that replaces a store's listing.
+
+Columns: `key` (relative to the source's URL) or `url` (absolute, below the source's URL; of any host if the
+source's URL is only `http://` or `https://`); `offset` and `length` name a part of the object; `size`,
+`etag` and `label`. Only `key` or `url` is required: missing sizes are looked up. The `manifest.json` of an
+S3 Inventory names tables of a bucket's objects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from cachecd.config import EVERY_HOST, SourceConfig
+from cachecd.config.address import OBJECT_STORES, Address
+from cachecd.enumerated import pages_of, unlistable
+from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
+from cachecd.model import ObjectInfo
+from cachecd.sampler.view import Direct, StoreView
+from cachecd.stores import urls
+from cachecd.stores.answers import without_secrets
+from cachecd.stores.fetch import Store, open_store
+from cachecd.stores.retry import Retry
+from cachecd.units.s3_inventory import rows_of_inventory
+from cachecd.units.tables import TableRow, read_rows
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+COLUMNS = ("key", "url", "offset", "length", "size", "etag", "label")
+_SHOWN = 5  # rows that are passed over and named one by one
+_AT_A_TIME = 1000  # rows whose objects are looked up together
+_CONNECTIONS = 4  # to the table
+# Fewer than of an object: if it is not there, the URL is wrong, and the listing is tried again anyway.
+_TRIES = Retry(tries=3, within=10.0)
+_ABSOLUTE = re.compile(r"[a-z][a-z0-9+.-]*://")
+_NUMBER = re.compile(r"[0-9]{1,19}(\.0+)?")  # as pandas writes a column with gaps
+
+
+class BadRowError(Exception):
+    """A row cannot be used; the message gives the reason."""
+
+
+def manifest_pages(
+    source: SourceConfig, url: str, store: Store, after: str
+) -> Iterator[list[ObjectInfo]]:
+    """Yields the units that the manifest at `url` names. `store` looks up missing sizes."""
+    table = UnitTable(source, url)
+    with contextlib.closing(Direct()) as direct:
+        yield from pages_of(_units(source, table, store, direct), after)
+    table.end()
+
+
+def _units(
+    source: SourceConfig, table: UnitTable, store: Store, direct: Direct
+) -> Iterator[ObjectInfo]:
+    rows = table.rows(COLUMNS, partial(wish_of, source))
+    while wishes := list(itertools.islice(rows, _AT_A_TIME)):
+        missing = [wish.unit.key for wish in wishes if wish.needs_size]
+        sizes = direct.do(partial(_look_up, store, missing)) if missing else {}
+        for wish in wishes:
+            try:
+                unit = wish.sized(sizes[wish.unit.key]) if wish.needs_size else wish.unit
+            except (UnitError, BadRowError) as error:
+                table.bad(wish.place, str(error))
+            else:
+                table.good += 1
+                yield unit
+
+
+async def _look_up(store: Store, keys: Sequence[str]) -> dict[str, ObjectInfo | BaseException]:
+    results = await asyncio.gather(*map(store.find, keys), return_exceptions=True)
+    for error in results:
+        if isinstance(error, BaseException) and not isinstance(error, UnitError):
+            raise error
+    return dict(zip(keys, results, strict=True))
+
+
+class UnitTable:
+    """The table at `url`. Rows that cannot be used are logged, the first few one by one. `good` counts the
+    other rows."""
+
+    def __init__(self, source: SourceConfig, url: str) -> None:
+        self.good = 0
+        self._source = source
+        self._url = url
+        self._wrong = 0
+        self._first = ""
+
+    def rows(self, columns: Sequence[str], make: Callable[[TableRow], T]) -> Iterator[T]:
+        """Yields the result of `make` for each row. BadRowError: the row is ignored."""
+        for row in self._rows(columns):
+            try:
+                made = make(row)
+            except BadRowError as error:
+                self.bad(row.place, str(error))
+            else:
+                yield made
+
+    def bad(self, place: str, why: str) -> None:
+        """Logs and counts a row that is ignored."""
+        self._wrong += 1
+        self._first = self._first or f"{place}: {why}"
+        if self._wrong <= _SHOWN:
+            _log.warning("%s, %s: row ignored: %s", without_secrets(self._url), place, why)
+
+    def end(self) -> None:
+        """Ends the table. ConfigError if it has rows and none can be used."""
+        url, wrong = without_secrets(self._url), self._wrong
+        if wrong and not self.good:
+            raise ConfigError(f"{url}: none of its {wrong} rows can be used; {self._first}")
+        if wrong > _SHOWN:
+            _log.warning("%s: ignored %d of %d rows", url, wrong, wrong + self.good)
+
+    def _rows(self, columns: Sequence[str]) -> Iterator[TableRow]:
+        """Yields the rows of the table, or of the tables that an inventory names."""
+        try:
+            with _open(self._source, self._url) as (view, name):
+                if name.lower() == "manifest.json":
+                    open_at = partial(_open, self._source)
+                    yield from rows_of_inventory(self._source, view, name, open_at, self.bad)
+                else:
+                    with view.open(name) as file:
+                        yield from read_rows(file, name, columns, self.bad)
+        except (UnitError, SourceUnreachableError, ConfigError) as error:
+            kind = SourceUnreachableError if isinstance(error, UnitError) else type(error)
+            raise kind(f"{without_secrets(self._url)}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A unit that a row names. The row may not give the size of its object."""
+
+    place: str
+    unit: ObjectInfo
+    needs_size: bool = False
+
+    def sized(self, result: ObjectInfo | BaseException) -> ObjectInfo:
+        """Returns the unit, once its object was looked up."""
+        if isinstance(result, BaseException):
+            raise result
+        unit = self.unit
+        if result.size < unit.begin or (unit.begin and result.size == unit.begin):
+            raise BadRowError(f"from byte {unit.begin} on, of an object of {result.size} bytes")
+        return replace(unit, size=result.size - unit.begin, etag=unit.etag or result.etag)
+
+
+@contextlib.contextmanager
+def _open(source: SourceConfig, url: str) -> Iterator[tuple[StoreView, str]]:
+    """Returns a view of the folder of a URL's object, and the object's name in the folder."""
+    folder = url[: url.rindex("/") + 1]
+    address = Address.of(folder)
+    endpoint = source.endpoint if address.scheme == "s3" else None
+    place = source.model_copy(update={"url": folder, "endpoint": endpoint})
+    with contextlib.closing(Direct()) as direct:
+        view = direct.view(open_store(place, _CONNECTIONS, _TRIES))
+        yield view, address.key_of(url) or ""
+
+
+def wish_of(source: SourceConfig, row: TableRow) -> Wish:
+    """Returns the unit that a row names. BadRowError."""
+    fields = row.fields
+    key = key_of(source, fields)
+    offset, length, size = (_number(fields, name) for name in ("offset", "length", "size"))
+    etag, label = text_of(fields, "etag") or "", text_of(fields, "label") or ""
+    if (offset is not None or length is not None) and source.format in ("parquet", "npy"):
+        raise BadRowError(f"it names a part of an object, and {source.format} reads whole ones")
+    begin = offset or 0
+    if length is None and size is not None:
+        length = size - begin
+        if length < 0 or (begin and not length):
+            raise BadRowError(f"from byte {begin} on, of an object of {size} bytes")
+    elif length is not None and size is not None and begin + length > size:
+        raise BadRowError(f"bytes {begin} to {begin + length} of an object of {size} bytes")
+    elif length == 0:
+        raise BadRowError("length is 0, expected at least 1")
+    if source.address.scheme not in OBJECT_STORES:
+        etag = ""  # of files, nobody but this program knows them
+    elif etag and not etag.endswith('"'):
+        etag = f'"{etag}"'  # as a header has it
+    unit = ObjectInfo(key, length or 0, etag, begin, label)
+    if (why := unlistable(unit)) is not None:
+        raise BadRowError(why)
+    return Wish(row.place, unit, needs_size=length is None)
+
+
+def key_of(source: SourceConfig, fields: Mapping[str, Any]) -> str:
+    """Returns the key that a row names: relative to the source's URL, or a URL if the source's URL names no
+    host. BadRowError."""
+    key, url = text_of(fields, "key"), text_of(fields, "url")
+    if source.url in EVERY_HOST:
+        if url is None:
+            raise BadRowError("it has no url")
+        if (why := urls.refused(url, urls.schemes_of(source.url))) is not None:
+            raise BadRowError(why)
+        return url
+    address = source.address
+    below = without_secrets(address.url_of(""))
+    if url is not None and (key := address.key_of(url)) is None:
+        raise BadRowError(f"{without_secrets(url)!r} is not below {below}")
+    if not key:
+        raise BadRowError("it has neither key nor url")
+    if url is None and _ABSOLUTE.match(key):
+        raise BadRowError(f"key is {key[:60]!r}, a URL: call the column url")
+    if address.scheme not in OBJECT_STORES and {"", ".", ".."} & set(key.split("/")):
+        raise BadRowError(f"{key[:60]!r} is not a path below {below}")
+    return key
+
+
+def text_of(fields: Mapping[str, Any], name: str) -> str | None:
+    """Returns a row's field, None if the row does not have it. BadRowError."""
+    value = fields.get(name)
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if value is None or isinstance(value, str):
+        return value
+    if name == "label" and isinstance(value, (int, bool)):
+        return str(value)
+    raise BadRowError(f"{name} is {value!r}, expected text")
+
+
+def _number(fields: Mapping[str, Any], name: str) -> int | None:
+    value = fields.get(name)
+    if isinstance(value, str) and _NUMBER.fullmatch(value):
+        return int(value.partition(".")[0])
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
+        return value
+    raise BadRowError(f"{name} is {value!r}, expected a whole number of at least 0")
