@@ -136,6 +136,24 @@ def tf_masks(folder: str, form: str, batch: int) -> Batches:
     yield from _tf_batches(folder, batch, prepare)
 
 
+def tf_masks_gather(folder: str, form: str, batch: int) -> Batches:
+    """One lookup for each pixel: its color is a number, and a table has the class of each number."""
+    import numpy as np
+    import tensorflow as tf
+
+    table = np.zeros(1 << 24, np.uint8)
+    for number, (red, green, blue) in enumerate(COLORS):
+        table[(red << 16) + (green << 8) + blue] = number
+    classes = tf.constant(table)
+
+    def prepare(encoded: Any) -> Any:
+        mask = tf.ensure_shape(tf.io.decode_png(encoded, channels=3), (256, 256, 3))
+        mask = tf.cast(mask, tf.int32)
+        return tf.gather(classes, mask[..., 0] * 65536 + mask[..., 1] * 256 + mask[..., 2])
+
+    yield from _tf_batches(folder, batch, prepare)
+
+
 def _tf_batches(folder: str, batch: int, prepare: Callable[[Any], Any]) -> Batches:
     import tensorflow as tf
 
@@ -183,8 +201,8 @@ def crop(width: int, height: int) -> tuple[int, int, int, int]:
     return (width - wide) // 2, (height - high) // 2, wide, high
 
 
-class PillowFiles:
-    """What torchvision's ImageFolder, RandomResizedCrop and RandomHorizontalFlip do to a PIL image."""
+class Files:
+    """A map-style dataset of the files. A subclass decodes, crops and resizes one image."""
 
     def __init__(self, paths: list[str]) -> None:
         self._paths = paths
@@ -193,30 +211,118 @@ class PillowFiles:
         return len(self._paths)
 
     def __getitem__(self, number: int) -> Any:
-        import numpy as np
+        raise NotImplementedError
+
+
+class PillowFiles(Files):
+    """What torchvision's ImageFolder, RandomResizedCrop and RandomHorizontalFlip do to a PIL image."""
+
+    def __getitem__(self, number: int) -> Any:
         import torch
+
+        return torch.from_numpy(cropped(self._image(self._paths[number])))
+
+    def _image(self, path: str) -> Any:
         from PIL import Image
 
-        with Image.open(self._paths[number]) as opened:
-            image = opened.convert("RGB")
-        left, top, wide, high = crop(*image.size)
-        image = image.crop((left, top, left + wide, top + high))
-        image = image.resize((SIZE, SIZE), Image.Resampling.BILINEAR)
-        if random.random() < 0.5:
-            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return torch.from_numpy(np.array(image))
+        with Image.open(path) as opened:
+            return opened.convert("RGB")
+
+
+class SimplejpegFiles(PillowFiles):
+    """The same with simplejpeg as the decoder."""
+
+    def _image(self, path: str) -> Any:
+        import simplejpeg
+        from PIL import Image
+
+        with open(path, "rb") as file:
+            return Image.fromarray(simplejpeg.decode_jpeg(file.read()))
+
+
+class TorchcodecFiles(Files):
+    """The same with torchcodec as the decoder, and torch's own antialiased resize."""
+
+    def __getitem__(self, number: int) -> Any:
+        from torch.nn.functional import interpolate
+        from torchcodec.decoders import decode_image
+
+        image = decode_image(self._paths[number], mode="RGB")
+        left, top, wide, high = crop(image.shape[2], image.shape[1])
+        image = image[None, :, top : top + high, left : left + wide]
+        image = interpolate(image, (SIZE, SIZE), mode="bilinear", antialias=True)[0]
+        return (image.flip(2) if random.random() < 0.5 else image).permute(1, 2, 0)
+
+
+def cropped(image: Any) -> Any:
+    """A random crop of a PIL image, as an array."""
+    import numpy as np
+    from PIL import Image
+
+    left, top, wide, high = crop(*image.size)
+    image = image.crop((left, top, left + wide, top + high))
+    image = image.resize((SIZE, SIZE), Image.Resampling.BILINEAR)
+    if random.random() < 0.5:
+        image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    return np.array(image)
 
 
 def pillow(folder: str, form: str, batch: int) -> Batches:
+    yield from _loaded(PillowFiles(files(folder)), batch)
+
+
+def simplejpeg_decoded(folder: str, form: str, batch: int) -> Batches:
+    yield from _loaded(SimplejpegFiles(files(folder)), batch)
+
+
+def torchcodec_decoded(folder: str, form: str, batch: int) -> Batches:
+    yield from _loaded(TorchcodecFiles(files(folder)), batch)
+
+
+def _loaded(pictures: Any, batch: int) -> Batches:
     from torch.utils.data import DataLoader, RandomSampler
 
-    pictures: Any = PillowFiles(files(folder))
     endless = RandomSampler(pictures, replacement=True, num_samples=1 << 30)
     yield from DataLoader(pictures, batch, sampler=endless, num_workers=2)
 
 
+def spdl(folder: str, form: str, batch: int) -> Batches:
+    """SPDL's threads. The FFmpeg libraries of the system decode, crop, resize (bilinear) and flip."""
+    import spdl.io
+    from spdl.pipeline import PipelineBuilder
+
+    paths = files(folder)
+
+    def endless() -> Iterator[str]:
+        while True:
+            yield random.choice(paths)
+
+    def decode(path: str) -> Any:
+        packets = spdl.io.demux_image(path)
+        left, top, wide, high = crop(packets.width, packets.height)
+        steps = [
+            f"crop={wide}:{high}:{left}:{top}:exact=1",
+            f"scale={SIZE}:{SIZE}:flags=bilinear",
+            *(["hflip"] if random.random() < 0.5 else []),
+            "format=rgb24",
+        ]
+        return spdl.io.decode_packets(packets, filter_desc=",".join(steps))
+
+    def joined(frames: list[Any]) -> Any:
+        return spdl.io.to_numpy(spdl.io.convert_frames(frames))
+
+    decode(paths[0])  # without FFmpeg's libraries this fails here, and not for each picture
+    builder = PipelineBuilder().add_source(endless()).pipe(decode, concurrency=THREADS)
+    pipeline = builder.aggregate(batch).pipe(joined).add_sink(2).build(num_threads=THREADS)
+    with pipeline.auto_stop():
+        yield from pipeline
+
+
 _OURS = ("torch", "cachecd_client")
 _TF = ("tensorflow",)
+_CODECS = "codecs", "torch==2.14.1 simplejpeg spdl pillow numpy"
+# The wheels of torchcodec need torch's libraries for CUDA, on a machine without a GPU, too.
+STREAMING = "streaming", "torch==2.14.1 torchvision==0.29.1 torchcodec litdata mosaicml-streaming"
 WAYS = {
     "ours": Way("cachecd, `decode=Image(224, crop=\"random\", flip=0.5)`", ours, _OURS),
     "tf.data": Way("tf.data, not antialiased", tf_data, _TF),
@@ -226,6 +332,18 @@ WAYS = {
         "dali", "nvidia-dali-cuda120==2.4.0 numpy",
     ),
     "pillow": Way("torch's DataLoader, 2 workers, Pillow", pillow, ("torch", "PIL.Image")),
+    "simplejpeg": Way(
+        "torch's DataLoader, 2 workers, simplejpeg and Pillow's resize", simplejpeg_decoded,
+        ("torch", "simplejpeg", "PIL.Image"), *_CODECS,
+    ),
+    "torchcodec": Way(
+        "torch's DataLoader, 2 workers, torchcodec and torch's resize", torchcodec_decoded,
+        ("torch", "torchcodec"), *STREAMING,
+    ),
+    "spdl": Way("SPDL, 2 threads, FFmpeg", spdl, ("spdl.io", "numpy"), *_CODECS),
     "ours-masks": Way("cachecd, `Image(class_map=...)`", ours, _OURS),
     "tf.data-masks": Way("tf.data, `reduce_all(equal(mask, color), -1)` a color", tf_masks, _TF),
+    "tf.data-masks-gather": Way(
+        "tf.data, `tf.gather` from a table of 2^24 classes", tf_masks_gather, _TF
+    ),
 }  # fmt: skip

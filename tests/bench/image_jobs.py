@@ -7,6 +7,7 @@ the start of its loader. Other Pythons import this module, which needs no packag
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import random
@@ -16,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.bench.image_decoders import SIZE, THREADS, Way, check
+from tests.bench.image_decoders import SIZE, STREAMING, THREADS, Way, check, cropped
 
 # If two workers share a chunk, litData 0.2.76 reads the whole chunk for each image. Of its documentation's
 # chunks of 64 MB that is nearly every one: 50 images/s, where chunks of 8 MiB give 700.
@@ -93,6 +94,32 @@ def litdata(url: str, folder: Path, batch: int) -> Epochs:
     loader = StreamingDataLoader(dataset, batch_size=batch, num_workers=2, persistent_workers=True)
     while True:
         yield ((columns["image"], columns["key"]) for columns in loader)
+
+
+def litdata_raw(url: str, folder: Path, batch: int) -> Epochs:
+    """litData's StreamingRawDataset: the bucket as it is, no conversion; files are kept without a limit.
+
+    It does not give the key of an item, so a digest of the bytes tells images apart.
+    """
+    from litdata import StreamingRawDataset
+    from litdata.streaming import downloader
+    from torch.utils.data import DataLoader
+
+    downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True  # it has no option for it
+    dataset: Any = StreamingRawDataset(
+        url, str(folder / "cache"), cache_files=True, transform=_decoded_by_pillow
+    )
+    loader: Any = DataLoader(dataset, batch, shuffle=True, num_workers=2, persistent_workers=True)
+    while True:
+        yield loader
+
+
+def _decoded_by_pillow(body: bytes) -> Any:
+    import torch
+    from PIL import Image
+
+    image = cropped(Image.open(io.BytesIO(body)).convert("RGB"))
+    return torch.from_numpy(image).permute(2, 0, 1), hashlib.sha1(body).hexdigest()
 
 
 def mosaic(url: str, folder: Path, batch: int) -> Epochs:
@@ -176,15 +203,18 @@ def keys_of(url: str) -> list[str]:
 
 _OURS = ("torch", "cachecd_client", "tests.e2e.daemons")
 _TORCHVISION = ("torch", "torchvision.transforms.v2", "boto3")
-_STREAMING = "streaming", "torch==2.14.1 torchvision==0.29.1 litdata mosaicml-streaming"
 WAYS = {
     "ours-job": Way("cachecd, JPEGs in the cache", ours, _OURS),
     "litdata-job": Way(
         "litData, `optimize` and `StreamingDataset`, 2 workers", litdata,
-        (*_TORCHVISION, "litdata"), *_STREAMING,
+        (*_TORCHVISION, "litdata"), *STREAMING,
+    ),
+    "litdata-raw-job": Way(
+        "litData, `StreamingRawDataset`, no limit of the disk, 2 workers", litdata_raw,
+        ("torch", "PIL.Image", "litdata"), *STREAMING,
     ),
     "mosaic-job": Way(
         "MosaicML Streaming, `MDSWriter` and `StreamingDataset`, 2 workers", mosaic,
-        (*_TORCHVISION, "streaming"), *_STREAMING,
+        (*_TORCHVISION, "streaming"), *STREAMING,
     ),
 }  # fmt: skip

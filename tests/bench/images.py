@@ -43,7 +43,11 @@ FIGURES = {
     "nothing_s": "from nothing to every image once, s",
 }
 _DECODE, _JOB = "tests.bench.image_decoders:measure", "tests.bench.image_jobs:measure"
-_DECODERS = "ours", "tf.data", "tf.data-antialiased", "dali", "pillow"
+_DECODERS = (
+    *("ours", "tf.data", "tf.data-antialiased", "dali", "spdl"),
+    *("torchcodec", "simplejpeg", "pillow"),
+)
+_PNG_DECODERS = tuple(way for way in _DECODERS if way != "simplejpeg")  # which decodes JPEG only
 _PLAN = "repeats", "seconds", "batch", "count", "job", "quick"
 
 Measured = dict[str, dict[str, dict[str, list[float]]]]  # case -> way -> figure -> a value a repeat
@@ -68,14 +72,18 @@ CASES = {
     "jpg512-beside": Case(
         "JPEG, 512 pixels, beside a Python thread", _DECODERS, size=512, beside=True
     ),
-    "png256": Case("PNG, 256 pixels", _DECODERS, form="png"),
+    "png256": Case("PNG, 256 pixels", _PNG_DECODERS, form="png"),
     "pixels256": Case("Pixels, 256 x 256, stored", ("ours",), form="pixels"),
     "masks": Case(
         "Masks of 256 pixels in 20 colors, PNG, as class numbers",
-        ("ours-masks", "tf.data-masks"),
+        ("ours-masks", "tf.data-masks", "tf.data-masks-gather"),
         form="masks",
     ),
-    "job": Case("The whole job, epochs 2 and 3", ("ours-job", "litdata-job", "mosaic-job"), _JOB),
+    "job": Case(
+        "The whole job, epochs 2 and 3",
+        ("ours-job", "litdata-raw-job", "litdata-job", "mosaic-job"),
+        _JOB,
+    ),
 }
 
 
@@ -181,12 +189,13 @@ def page(run: Run) -> str:
     here, options = report.machine(), run.options
     packages = ", ".join(f"{name} {version}" for name, version in sorted(run.versions.items()))
     parts = [
-        f"{here['processor']}, {CORES} cores; Python {here['python']}; {packages}. "
+        f"{here['processor']}, {CORES} cores, {here['memory_gib']} GiB; Python {here['python']}; "
+        f"{packages}. "
         f"{options.repeats} repeats: medians, in brackets the least and the greatest if they differ by "
         f"more than half; batches of {options.batch}.",
     ]
     cases = sorted(run.measured, key=list(CASES).index)
-    decoding = [name for name in cases if CASES[name].ways == _DECODERS]
+    decoding = [name for name in cases if set(CASES[name].ways) >= set(_PNG_DECODERS)]
     if decoding:
         parts.append(_table("Decode and crop, images/s", _DECODERS, run.measured, decoding))
     parts.extend(

@@ -32,6 +32,7 @@ def machine() -> dict[str, Any]:
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
         "system": platform.platform(),
         "python": platform.python_version(),
         "packages": versions,
@@ -39,17 +40,23 @@ def machine() -> dict[str, Any]:
 
 
 def _processor() -> str:
+    """Name, family, model and cache: a virtual machine's name alone says little."""
+    values = {}
     for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
+        key, _, value = line.partition(":")
+        values.setdefault(key.strip(), value.strip())
+    if "model name" not in values:
+        return platform.machine()
+    more = [f"{key} {values[key]}" for key in ("cpu family", "model", "stepping") if key in values]
+    return f"{values['model name']} ({', '.join(more)})"
 
 
 def page(plan: Plan, results: Results) -> str:
     here = machine()
     packages = ", ".join(f"{name} {version}" for name, version in here["packages"].items())
     parts = [
-        f"{here['processor']}, {here['cores']} cores; Python {here['python']}; {packages}. "
+        f"{here['processor']}, {here['cores']} cores, {here['memory_gib']} GiB; "
+        f"Python {here['python']}; {packages}. "
         f"{plan.megabytes:g} MB a case, {plan.repeats} repeats: medians, in brackets the least and "
         "the greatest if they differ by more than half.",
         *(

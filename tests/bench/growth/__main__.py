@@ -1,190 +1,178 @@
-"""Why growing is right: accuracy over time, of a network whose data comes over a slow link.
+"""Accuracy over time behind a slow link, for several ways to get the training data.
 
     python -m tests.bench.growth
 
-Fashion-MNIST's 60,000 pictures lie in a real S3 server, an object each, behind a link of so many a
-second. Three ways to train from it, by turns: download everything (into memory), then train; train from
-a stream, without a cache; train through the daemon, whose cache has room for all, a half or a quarter
-of the data. The same network, pace of computing, seeds and link for all. The clock begins before the
-listing or the daemon's start; accuracy is that of snapshots, evaluated afterwards. The store stands for
-another machine, so its server gives way to the rest.
+The time is simulated: a link brings so many pictures a second, and a trainer trains so many. cachecd's
+policy and litData decide for real what is fetched, kept and trained. A perceptron then learns from the
+recorded batches of Fashion-MNIST. So neither the speed nor the load of the machine changes a result.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import importlib.util
-import itertools
 import json
 import math
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Any, cast
 
-import obstore
-from obstore.store import S3Store
+import numpy as np
 
+from tests.bench import report
 from tests.bench.growth import curves
-from tests.bench.growth.fashion import Pictures, fashion_mnist, located
-from tests.bench.growth.learner import Learner, Pace, Schedule, final, reached
-from tests.bench.growth.ways import BUCKET, Cached, Link, download_first, stream
-from tests.bench.measuring import turns
-from tests.stores import S3Server, s3_server
+from tests.bench.growth.fashion import TRAIN, Pictures, fashion_mnist, located
+from tests.bench.growth.learner import RATE, Learner, curve_of, final, reached, rise
+from tests.bench.growth.pace import BATCH, Setting, Trainer, batches
+from tests.bench.growth.ways import Cached, Download, LitData, Way, stream
 
-_DOWNLOAD = "download first"
-_FIRST = 500  # records before training begins
-_ACCURACIES = (80, 84, 86, 88)  # in %, those the time to which is measured
+MARK = "growth"
+_ACCURACIES = (80, 84, 86, 88)  # %
+_RATES = (0.01, 0.03, 0.1, 0.3)
+_RATE_PASSES, _HELD_OUT = 10, 5_000
 
 Run = dict[str, Any]
-Runs = dict[str, dict[str, list[Run]]]  # schedule -> way -> a run a seed
+Runs = dict[str, list[Run]]  # way -> a run for each seed
+
+WAYS: dict[str, Way] = {
+    "download all": Download(1.0),
+    "cachecd, room for all": Cached(1.0),
+    "litData, room for all": LitData(None),
+    "stream": stream,
+    "download a quarter": Download(0.25),
+    "cachecd, room for a quarter": Cached(0.25),
+    "litData, room for a quarter": LitData(0.25),
+    "cachecd, room for a half": Cached(0.5),
+}
 
 
-def measure(options: argparse.Namespace) -> str:
-    """Every way once a seed, each seed in another order. Returns the tables."""
-    pace, objects = Pace(samples=10_000, horizon=240.0), 500
-    with _place(options) as folder:
+def measure(options: argparse.Namespace) -> Runs:
+    """Each way once for each seed. A run that is in `options.runs` is not repeated."""
+    ways = [way for way in WAYS if _is_wanted(way, options.only)]
+    runs: Runs = {way: [] for way in ways}
+    with tempfile.TemporaryDirectory() as folder:
         pictures = fashion_mnist(located(options.fashion_mnist, Path(folder)))
-    ways = _ways(pictures)
-    runs: Runs = {schedule: {way: [] for way in ways} for schedule in get_args(Schedule)}
-    with s3_server(nice=True) as server:
-        _say(f"filling the store with {len(pictures.train):,} objects")
-        fill(server, pictures.train)
-        link = Link(server, objects * pictures.object_bytes)
-
-        def run(seed: int, schedule: Schedule, way: str) -> Run:
-            with _place(options) as folder:
-                learner = Learner(seed, schedule, pace)  # the clock begins here
-                found: Run = {**ways[way](learner, link, Path(folder))}
-            curve = learner.curve(pictures.test_pixels, pictures.test_labels)
-            return found | {"trained": learner.trained, "final": final(curve), "curve": curve}
-
-        for seed in range(options.repeats):
-            for schedule, way in turns(itertools.product(get_args(Schedule), ways), seed):
-                name = f"{pace.samples:g} {seed} {schedule} {way}"
-                found = _once(options.runs, name, partial(run, seed, schedule, way))
-                runs[schedule][way].append(found)
-                _say(f"{name}: {found['final']:.1f} %, {found['trained']:,} samples")
-    if options.plot:
-        curves.draw(
-            {s: {way: [run["curve"] for run in of[way]] for way in of} for s, of in runs.items()},
-            options.plot,
-        )
-    return _page(runs, objects, pace, pictures)
+    for seed in options.seeds:
+        for way in ways:
+            file = options.runs / f"{seed} {way}.json"
+            if not file.exists():
+                _write(file, _run(way, seed, pictures))
+            run = cast("Run", json.loads(file.read_text()))
+            runs[way].append(run)
+            _report(f"seed {seed}, {way}: {run['final']:.1f} %, {run['trained']:,} samples")
+    return runs
 
 
-def _say(what: str) -> None:
-    sys.stderr.write(f"{what}\n")
+def _run(way: str, seed: int, pictures: Pictures) -> Run:
+    trainer = Trainer(Setting())
+    with tempfile.TemporaryDirectory(prefix="cachecd-g-") as folder:
+        more = WAYS[way](trainer, seed, Path(folder))
+    curve = curve_of(pictures, trainer.steps, seed)
+    trained = {"trained": trainer.samples, "first_s": trainer.steps[0][0]}
+    return {**more, **trained, "final": final(curve), "rise": rise(curve), "curve": curve}
 
 
-def _place(options: argparse.Namespace) -> tempfile.TemporaryDirectory[str]:
-    """A directory for one daemon's files, of a path short enough for a socket."""
-    return tempfile.TemporaryDirectory(prefix="cachecd-g-", dir=options.folder)
+def _write(file: Path, run: Run) -> None:
+    """Writes the file whole or not at all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    draft = file.with_suffix(".part")
+    draft.write_text(json.dumps(run))
+    draft.replace(file)
 
 
-def _once(kept: Path | None, name: str, run: Callable[[], Run]) -> Run:
-    """The run that is kept under this name, or now done and kept: fifty take hours."""
-    file = kept and kept / f"{name}.json"
-    if file and file.exists():
-        return cast("Run", json.loads(file.read_text()))
-    found = run()
-    if file:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_suffix(".part")  # never half of one, should this be killed
-        part.write_text(json.dumps(found))
-        part.replace(file)
-    return found
+def _is_wanted(way: str, only: Sequence[str]) -> bool:
+    return not only or any(part in way for part in only)
 
 
-Way = Callable[[Learner, Link, Path], dict[str, float]]
+def _report(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
 
 
-def _ways(pictures: Pictures) -> dict[str, Way]:
-    found: dict[str, Way] = {
-        _DOWNLOAD: lambda learner, link, _: download_first(learner, link),
-        "stream": lambda learner, link, _: stream(learner, link),
-    }
-    for share in (1.0, 0.5, 0.25):
-        found[f"cachecd, {100 * share:.0f} %"] = Cached(share, len(pictures.train), _FIRST)
-    return found
-
-
-def fill(server: S3Server, objects: dict[str, bytes]) -> None:
-    """By obstore: boto3 would take minutes for as many."""
-    server.bucket(BUCKET)
-    variables = server.environ
-    store = S3Store(
-        BUCKET,
-        endpoint=server.endpoint,
-        region=variables["AWS_DEFAULT_REGION"],
-        access_key_id=variables["AWS_ACCESS_KEY_ID"],
-        secret_access_key=variables["AWS_SECRET_ACCESS_KEY"],
-        client_options={"allow_http": True},
+def choose_rate(options: argparse.Namespace) -> str:
+    """The table by which the learning rate was chosen: accuracy on held-out training pictures."""
+    with tempfile.TemporaryDirectory() as folder:
+        pictures = fashion_mnist(located(options.fashion_mnist, Path(folder)))
+    order = np.random.default_rng(0).permutation(TRAIN).astype(np.int32)
+    held_out, used = order[:_HELD_OUT], order[_HELD_OUT:]
+    heldout = Pictures(
+        pictures.pixels, pictures.labels, pictures.pixels[held_out], pictures.labels[held_out]
     )
-
-    async def put_all() -> None:
-        todo = iter(objects.items())
-
-        async def lane() -> None:
-            for key, body in todo:
-                await obstore.put_async(store, key, body)
-
-        await asyncio.gather(*(lane() for _ in range(32)))
-
-    asyncio.run(put_all())
+    lines = ["| learning rate | accuracy on the held-out pictures, % |", "|--:|--:|"]
+    for rate in _RATES:
+        learner, chance = Learner(heldout, 0, rate), np.random.default_rng(1)
+        for _ in range(_RATE_PASSES):
+            for batch in batches(used, chance):
+                learner.step(batch)
+        lines.append(f"| {rate:g} | {learner.accuracy():.2f} |")
+        _report(lines[-1])
+    return "\n".join(lines) + "\n"
 
 
-def _page(runs: Runs, objects: float, pace: Pace, pictures: Pictures) -> str:
-    downloads = [run["downloaded_s"] for of in runs.values() for run in of[_DOWNLOAD]]
-    setting = (
-        f"{pictures.name}: {len(pictures.train):,} objects of {pictures.object_bytes:.0f} bytes on "
-        f"average, a link of {objects:g} of them a second, {pace.samples:g} samples a second computed "
-        f"(sleep stands for what is left of a GPU's time), {pace.horizon:g} s. Seconds to an accuracy; "
-        "the largest set of an epoch; samples trained on. To download everything took "
-        f"{_spread(downloads)} s, and the link would have taken {len(pictures.train) / objects:.1f}."
+def page(runs: Runs) -> str:
+    setting = Setting()
+    seeds = max(map(len, runs.values()))
+    text = (
+        f"{setting.link:,.0f} pictures a second over the link, {setting.compute:,.0f} trained a second for "
+        f"{setting.horizon:,.0f} s, {BATCH} a batch, learning rate {RATE:g}; {seeds} seeds: medians, with "
+        "the least and the greatest."
     )
-    parts = [setting]
-    for schedule, of in runs.items():
-        times = [f"s to {accuracy} %" for accuracy in _ACCURACIES]
-        heads = [f"{schedule} learning rate", *times, "in the end, %", "set", "samples"]
-        lines = [f"| {' | '.join(heads)} |", f"|---|{'--:|' * (len(heads) - 1)}"]
-        for way, some in of.items():
-            cells = [
-                *(_spread([reached(run["curve"], a) for run in some]) for a in _ACCURACIES),
-                _spread([run["final"] for run in some]),
-                *(f"{statistics.median(r[key] for r in some):,.0f}" for key in ("set", "trained")),
-            ]
-            lines.append(f"| {way} | {' | '.join(cells)} |")
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts) + "\n"
+    heads = [*(f"s to {a} %" for a in _ACCURACIES), "in the end, %", "rise in the last tenth"]
+    heads += ["largest set", "pictures fetched"]
+    lines = [f"| | {' | '.join(heads)} |", f"|---|{'--:|' * len(heads)}"]
+    for way, some in runs.items():
+        cells = [
+            *(_spread([reached(run["curve"], a) for run in some], 0) for a in _ACCURACIES),
+            *(_spread([run[key] for run in some], 2) for key in ("final", "rise")),
+            *(f"{statistics.median(r[key] for r in some):,.0f}" for key in ("set", "fetched")),
+        ]
+        lines.append(f"| {way} | {' | '.join(cells)} |")
+    return text + "\n\n" + "\n".join(lines) + "\n"
 
 
-def _spread(values: Sequence[float]) -> str:
-    """The median, and the least and the greatest in brackets; an infinite time is "never"."""
+def _spread(values: Sequence[float], digits: int) -> str:
+    """The median, and the least and the greatest in brackets; an infinite time is "not reached"."""
     shown = [
-        "never" if math.isinf(value) else f"{value:,.1f}"
+        "not reached" if math.isinf(value) else f"{value:,.{digits}f}"
         for value in (statistics.median(values), min(values), max(values))
     ]
-    return shown[0] if len(values) == 1 else f"{shown[0]} ({shown[1]}-{shown[2]})"
+    is_single = len(values) == 1 or shown[1] == shown[2]
+    return shown[0] if is_single else f"{shown[0]} ({shown[1]}-{shown[2]})"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.growth", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
-    add("--repeats", type=int, default=5, help="seeds of each way (5)")
-    add("--folder", type=Path, help="where caches and stores go (the temporary directory)")
+    add("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of each way (0 1 2)")
+    add("--only", nargs="+", default=[], metavar="TEXT", help="ways whose names contain a text")
     add("--fashion-mnist", type=Path, metavar="DIR", help="with its four files; else it is fetched")
-    add("--runs", type=Path, metavar="DIR", help="keeps each run there, does none twice")
+    add("--runs", type=Path, metavar="DIR", help="keeps each run there and repeats none",
+        default=Path("build/bench/growth"))  # fmt: skip
+    add("--rates", action="store_true", help="compares learning rates, and measures nothing else")
     add("--plot", type=Path, metavar="FILE", help="a picture, .svg or .png; needs matplotlib")
+    add(
+        "--page", type=Path, metavar="FILE", help="puts the table into this page, between its marks"
+    )
     options = parser.parse_args()
     if options.plot and importlib.util.find_spec("matplotlib") is None:
         parser.error("--plot needs matplotlib: pip install matplotlib")
-    sys.stdout.write(measure(options))
+    if options.rates:
+        sys.stdout.write(choose_rate(options))
+        return 0
+    if options.page:
+        report.put_into(options.page, None, MARK)  # what would fail at the end fails now
+    runs = measure(options)
+    if options.plot:
+        curves.draw(
+            {way: [run["curve"] for run in some] for way, some in runs.items()}, options.plot
+        )
+    table = page(runs)
+    sys.stdout.write(table)
+    if options.page:
+        report.put_into(options.page, table, MARK)
     return 0
 
 

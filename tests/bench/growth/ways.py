@@ -1,200 +1,119 @@
-"""Three ways to get training data over a slow link: all of it first, as a stream, through a cache."""
+"""Ways to get training data over a slow link: download first, a stream, cachecd, litData."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import queue
-import random
-import re
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import numpy as np
-import obstore
-import torch
-from numpy.typing import NDArray
-from obstore.store import S3Store
 
-from cachecd.sampler.throttle import Throttle
-from cachecd_client._core import encode_example
-from tests.bench.growth.fashion import LABEL_PATTERN, SIDE, decoded
-from tests.bench.growth.learner import BATCH, Learner
-from tests.e2e.daemons import ExecutedDaemon
-from tests.stores import S3Server
+from tests.bench.growth.fashion import TRAIN
+from tests.bench.growth.pace import BATCH, Trainer, batches
+from tests.bench.growth.policy import SimulatedCache
 
-BUCKET = "pictures"
-CONNECTIONS = 32
-_SHARD = 128 << 10
-_BLOCK = 4096
-_FRAME, _SIDECAR = 16, 20  # bytes a record
-_AHEAD = 4 * BATCH  # pictures of a stream that are decoded before they are asked for
+_FIRST = 500  # records before cachecd's first epoch
+_SHUFFLED = 500  # pictures in the shuffle buffer of the stream
 
-Picture = tuple[NDArray[np.uint8], int]
+
+class Way(Protocol):
+    """A way to get pictures."""
+
+    def __call__(self, trainer: Trainer, seed: int, folder: Path) -> dict[str, float]:
+        """Trains for one horizon. Returns further figures of the run; `set` is the largest set."""
 
 
 @dataclass(frozen=True)
-class Link:
-    """The way to the store: `rate` bytes of objects a second, for whoever uses it. The samplers' own
-    throttle limits all three ways alike."""
+class Download:
+    """Downloads a random `share` of the pictures, then trains from memory for a whole horizon."""
 
-    server: S3Server
-    rate: float
+    share: float
 
-    def pictures(self, seed: int, passes: int, ended: threading.Event) -> Iterator[Picture]:
-        """Every object once a pass, each pass in another random order, decoded, as they come."""
-        came: queue.Queue[Picture | BaseException | None] = queue.Queue(_AHEAD)
-
-        def put(item: Picture | BaseException | None) -> None:
-            while not ended.is_set():
-                with contextlib.suppress(queue.Full):
-                    came.put(item, timeout=0.1)
-                    return
-
-        def fetch() -> None:
-            try:
-                asyncio.run(self._fetch(random.Random(seed), passes, put, ended))
-            except BaseException as error:
-                put(error)
-            else:
-                put(None)
-
-        thread = threading.Thread(target=fetch, name="fetch")
-        thread.start()
-        try:
-            while (item := came.get()) is not None:
-                if isinstance(item, BaseException):
-                    raise item
-                yield item
-        finally:
-            ended.set()
-            thread.join()
-
-    async def _fetch(
-        self,
-        chance: random.Random,
-        passes: int,
-        put: Callable[[Picture], None],
-        ended: threading.Event,
-    ) -> None:
-        variables = self.server.environ
-        store = S3Store(
-            BUCKET,
-            endpoint=self.server.endpoint,
-            region=variables["AWS_DEFAULT_REGION"],
-            access_key_id=variables["AWS_ACCESS_KEY_ID"],
-            secret_access_key=variables["AWS_SECRET_ACCESS_KEY"],
-            client_options={"allow_http": True},
-        )
-        sizes = {one["path"]: one["size"] for page in obstore.list(store) for one in page}
-        throttle = Throttle(self.rate)
-
-        async def lane(todo: Iterator[str]) -> None:
-            for key in todo:
-                if ended.is_set():
-                    return
-                await throttle.take(sizes[key])
-                body = bytes(await (await obstore.get_async(store, key)).bytes_async())
-                match = re.search(LABEL_PATTERN, key)
-                assert match
-                # A trainer that is behind holds up all lanes, as it should.
-                put((decoded(body), int(match[1])))
-
-        for _ in range(passes):
-            if ended.is_set():
-                return
-            order = iter(chance.sample(sorted(sizes), len(sizes)))
-            await asyncio.gather(*(lane(order) for _ in range(CONNECTIONS)))
+    def __call__(self, trainer: Trainer, seed: int, folder: Path) -> dict[str, float]:
+        chance = np.random.default_rng(seed)
+        numbers = chance.permutation(TRAIN)[: round(self.share * TRAIN)].astype(np.int32)
+        trainer.wait(len(numbers) / trainer.setting.link)
+        while not trainer.is_over:
+            for batch in batches(numbers, chance):
+                if trainer.is_over:
+                    break
+                trainer.step(batch)
+        return {"set": len(numbers), "fetched": len(numbers)}
 
 
-def download_first(learner: Learner, link: Link) -> dict[str, float]:
-    found = list(link.pictures(learner.seed, 1, threading.Event()))
-    pixels = torch.from_numpy(np.stack([one for one, _ in found]))
-    labels = torch.tensor([label for _, label in found])
-    downloaded = learner.elapsed
-    while not learner.over:
-        order = torch.randperm(len(labels))
-        for rows in order.split(BATCH):
-            if len(rows) < BATCH or learner.over:
-                break
-            learner.step(pixels[rows], labels[rows])
-    return {"downloaded_s": downloaded, "set": len(labels)}
-
-
-def stream(learner: Learner, link: Link) -> dict[str, float]:
-    """Each picture is learnt from as it comes, and kept by nobody."""
-    ended = threading.Event()
-    batch: list[Picture] = []
-    with contextlib.closing(link.pictures(learner.seed, 1000, ended)) as pictures:
-        for picture in pictures:
-            if learner.over:
-                break
-            batch.append(picture)
-            if len(batch) == BATCH:
-                pixels = torch.from_numpy(np.stack([one for one, _ in batch]))
-                learner.step(pixels, torch.tensor([label for _, label in batch]))
-                batch.clear()
-    return {"set": 0}
+def stream(trainer: Trainer, seed: int, folder: Path) -> dict[str, float]:
+    """Each picture is trained once when it arrives, and fetched again in each pass."""
+    chance = np.random.default_rng(seed)
+    buffer, arrived = np.empty(0, np.int32), 0
+    while not trainer.is_over:
+        for batch in batches(np.arange(TRAIN, dtype=np.int32), chance):
+            arrived += BATCH
+            buffer = chance.permutation(np.concatenate([buffer, batch]))
+            if len(buffer) >= _SHUFFLED + BATCH and not trainer.is_over:
+                trainer.step(buffer[:BATCH], arrived / trainer.setting.link)
+                buffer = buffer[BATCH:]
+    return {"set": 0, "fetched": trainer.now * trainer.setting.link}
 
 
 @dataclass(frozen=True)
 class Cached:
-    """Through the daemon, whose cache has room for `share` of `records`."""
+    """cachecd's policy, with room for `share` of the pictures."""
 
     share: float
-    records: int
-    first: int  # records in the first set
 
-    def __call__(self, learner: Learner, link: Link, folder: Path) -> dict[str, float]:
-        train: dict[str, Any] = {
-            "source": {
-                "url": f"s3://{BUCKET}/",
-                "format": "files",
-                "label": {"pattern": LABEL_PATTERN, "classes": [str(n) for n in range(10)]},
-            },
-            "transform": [{"decode_image": {"mode": "L"}}],
-            "grow": {"first": self.first * _record_bytes()},
-            "seed": learner.seed,
-            "limit": self._limit(),
-        }
-        sampler = {"workers": 1, "connections": CONNECTIONS, "bandwidth": link.rate}
-        with ExitStack() as owned:
-            daemon = owned.enter_context(
-                ExecutedDaemon(
-                    folder,
-                    {"train": train},
-                    link.server.environ,
-                    limit="1GiB",
-                    shard_size=_SHARD,
-                    sampler=sampler,
-                )
-            )
-            cache = owned.enter_context(daemon.start().connect(60.0))
-            most = epochs = 0
-            for epoch in cache.epochs("train", 1_000_000):
-                most = max(most, epoch.num_records)
-                epochs += 1
-                for batch in epoch.torch(BATCH, features=["image", "label"]):
-                    learner.step(batch["image"], batch["label"])
-                    if learner.over:
-                        break
-                if learner.over:
+    def __call__(self, trainer: Trainer, seed: int, folder: Path) -> dict[str, float]:
+        cache = SimulatedCache(self.share, _FIRST, seed, trainer.setting.link)
+        chance = np.random.default_rng(seed)
+        most = epochs = 0
+        while not trainer.is_over:
+            numbers = cache.next_epoch(trainer.now)
+            trainer.now = max(trainer.now, cache.now)  # the first epoch waits for its set
+            most, epochs = max(most, len(numbers)), epochs + 1
+            for batch in batches(numbers, chance):
+                if trainer.is_over:
                     break
-            evicted = cache.status()["datasets"]["train"]["evicted_shards"]
-        return {"set": most, "epochs": epochs, "evicted_shards": evicted}
-
-    def _limit(self) -> int:
-        """Bytes on disk of `share` of the records."""
-        in_shard = _SHARD // (_record_bytes() + _SIDECAR)
-        shards = -(-self.records * self.share // in_shard)
-        return int(shards * (_SHARD + 2 * _BLOCK))
+                trainer.step(batch)
+                cache.fetch_until(trainer.now)
+        return {"set": most, "epochs": epochs, "fetched": cache.num_fetched}
 
 
-def _record_bytes() -> int:
-    """Of a record in a shard."""
-    pixels = bytes(SIDE * SIDE)
-    return _FRAME + len(encode_example({"key": b"00000-0.png", "image": pixels, "label": 1}))
+@dataclass(frozen=True)
+class LitData:
+    """litData's StreamingDataset over chunks that were made and uploaded before the clock starts.
+
+    litData runs for real: it decides which chunk it downloads, keeps and deletes, and the order of the
+    pictures. The time is simulated: chunks arrive one after another at the link's rate without a pause,
+    and a batch starts when its chunks have arrived. `share`: of all bytes, as `max_cache_size`; None: no
+    limit.
+    """
+
+    share: float | None
+
+    def __call__(self, trainer: Trainer, seed: int, folder: Path) -> dict[str, float]:
+        from litdata import StreamingDataLoader, StreamingDataset
+
+        from tests.bench.growth import litdata_chunks as chunks
+
+        size = chunks.make(folder / "chunks")
+        downloads = chunks.recorded()
+        dataset = StreamingDataset(
+            f"local:{folder / 'chunks'}",
+            str(folder / "cache"),
+            shuffle=True,
+            drop_last=True,
+            seed=seed,
+            max_cache_size=None if self.share is None else int(self.share * size),
+            batch_decode=BATCH,
+            item_shuffle_window=BATCH,
+        )
+        loader = StreamingDataLoader(
+            dataset, batch_size=BATCH, drop_last=True, collate_fn=chunks.numbers_of
+        )
+        while not trainer.is_over:
+            for numbers in loader:
+                needed = max(downloads.number_of(chunk) for chunk in set(numbers // chunks.SIZE))
+                trainer.step(numbers, needed * chunks.SIZE / trainer.setting.link)
+                if trainer.is_over:
+                    break
+        fetched = len(downloads.names) * chunks.SIZE
+        return {"set": TRAIN if self.share is None else self.share * TRAIN, "fetched": fetched}
