@@ -68,7 +68,7 @@ def measure(options: argparse.Namespace) -> Runs:
 
 def _run(way: str, seed: int, pictures: Pictures) -> Run:
     trainer = Trainer(Setting())
-    with tempfile.TemporaryDirectory(prefix="cachecd-g-") as folder:
+    with tempfile.TemporaryDirectory(prefix="cachecd-g-", ignore_cleanup_errors=True) as folder:
         more = WAYS[way](trainer, seed, Path(folder))
     curve = curve_of(pictures, trainer.steps, seed)
     trained = {"trained": trainer.samples, "first_s": trainer.steps[0][0]}

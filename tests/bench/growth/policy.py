@@ -39,7 +39,6 @@ class SimulatedCache(Cache):
             first=first,
             streams=8,
             seed=seed,
-            sampling_seed=seed,
         )
         order = np.random.default_rng(seed).permutation(TRAIN // IN_OBJECT)
         self._firsts = [int(number) * IN_OBJECT for number in order]
