@@ -28,7 +28,7 @@ _NOW = {
     Status.LIVE: "live: the next lease names it",
     Status.QUARANTINED: "quarantined: no later lease names it until its next version is made",
     Status.RETIRING: "retired: no later lease names it",
-    Status.UNLINKED: "not in the cache, unless a lease still names it",
+    Status.UNLINKED: "no later lease names it",
 }
 
 
