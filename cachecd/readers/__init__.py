@@ -1,1 +1,1 @@
-"""Classes for format `python` to import by name: windows of HDF5 (hdf5.py) and zarr (zarr.py) arrays."""
+"""Classes that format `python` imports by name. They read windows of HDF5 and zarr arrays."""

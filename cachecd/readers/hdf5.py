@@ -1,7 +1,7 @@
-"""Windows of HDF5 datasets, whose chunks h5py decodes.
+"""Reads windows of HDF5 datasets with h5py.
 
-h5py holds a lock that all its threads need, so it must not wait for the store. It works on the bytes that
-were fetched; if it needs other bytes it fails, these are fetched, and it begins again.
+h5py must not wait for the store, because it holds a lock that all its threads need. It reads from the bytes
+that were already fetched. If it needs other bytes, it fails, cachecd fetches them, and h5py starts again.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ with extra("hdf5", "reader cachecd.readers.hdf5"):
     import h5py
 
 _SUFFIXES = (".h5", ".hdf5", ".nwb")
-_BLOCK, _ROWS = 256 << 10, 4 << 20  # bytes of metadata, of rows, that are fetched together
+_BLOCK, _ROWS = 256 << 10, 4 << 20  # bytes that are fetched together: of metadata, of rows
 _T = TypeVar("_T")
 
 
 class Windows(ArrayWindows):
-    """Files NAME.h5, .hdf5 and .nwb. `path` is required, because libhdf5 may crash if it searches a file
-    whose bytes are incomplete. ValueError without `path`."""
+    """Windows of the files NAME.h5, .hdf5 and .nwb. ValueError without `path`: libhdf5 may crash if it
+    searches a file whose bytes are incomplete."""
 
     def __init__(self, window: int, **options: Any) -> None:
         super().__init__(window, **options)
@@ -53,7 +53,7 @@ class Windows(ArrayWindows):
 
 
 class _Remote(io.RawIOBase):
-    """One version of an object as a file, of which some parts were fetched."""
+    """One version of an object as a file. Reading bytes that were not fetched yet raises OSError."""
 
     def __init__(self, store: StoreView, name: str) -> None:
         self._size = store.stat(name).size
@@ -93,7 +93,7 @@ class _Remote(io.RawIOBase):
                     break
             else:
                 self._missing = at
-                raise OSError("these bytes are not here yet")
+                raise OSError("these bytes are not fetched yet")
             into[done : done + len(piece)] = piece
             done += len(piece)
         self._at += done
@@ -101,7 +101,7 @@ class _Remote(io.RawIOBase):
 
 
 def _dataset(file: Any, path: Any) -> Any:
-    """Returns the dataset at a path. Links and datasets in other files are refused, because they may name
+    """Returns the dataset at a path. ValueError for links and datasets in other files, because they may name
     any file of this machine."""
     node = file
     for name in path.strip("/").split("/"):

@@ -1,4 +1,4 @@
-"""Windows along axis 0 of arrays in files: finds the windows, and groups them into units."""
+"""Reads windows along axis 0 of arrays in files, and groups the windows into units."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from cachecd.sampler.view import StoreView
 UNIT = 4 << 20  # bytes
 _NAME = re.compile(r"(.*)\[(\d+):(\d+)\]", re.S)
 
-# Shape and dtype of an array, and how many rows are stored together.
+# Shape, dtype, and number of rows that are stored together in a chunk.
 Layout = tuple[tuple[int, ...], np.dtype[Any], int]
 
 
 class ArrayWindows:
     """A reader of windows of `window` rows, one every `stride` rows (default: `window`).
 
-    `match`: a pattern of the files' names. `path`: the array in a file; or feature -> path, for several
-    arrays with the same number of rows; left out: the only array. A record has `key` (bytes), `start` (its
-    first row) and `array`, or each array under its feature. Rows after the last window are left out.
+    `match`: a pattern for the names of files. `path`: the path of the array in a file, or feature -> path
+    for several arrays with the same number of rows. Default: the only array. A record has `key` (bytes),
+    `start` (the first row), and `array` or each array under its feature. Rows after the last window are
+    not read.
 
-    A subclass has `names(store)`, the names of all files; `layouts(store, name)`, which opens a file and
-    returns feature -> Layout; and `rows(start, stop)` of the file that was opened last, feature -> array.
+    A subclass has three methods. `names(store)` yields the names of all files. `layouts(store, name)` opens
+    a file and returns feature -> Layout. `rows(start, stop)` reads the file that was opened last, and
+    returns feature -> array.
     """
 
     names: Callable[[StoreView], Iterator[str]]
@@ -49,7 +51,7 @@ class ArrayWindows:
         self.paths = dict(path) if isinstance(path, Mapping) else {"array": path}
 
     def units(self, store: StoreView) -> Iterator[dict[str, Any]]:
-        """Yields the units. A file that cannot be opened is one unit: reading it raises the reason."""
+        """Yields the units. A file that cannot be opened is one unit, and reading this unit raises the error."""
         for name in self.names(store):
             if not fnmatchcase(name, self._match):
                 continue
@@ -84,8 +86,7 @@ class ArrayWindows:
             yield record
 
     def _cut(self, layouts: dict[str, Layout]) -> tuple[int, int, int]:
-        """Returns the row after the last row at which a window may begin, the number of rows in a unit, and
-        the bytes of a row."""
+        """Returns the end of the rows at which a window may begin, the rows of a unit, the bytes of a row."""
         for feature, (shape, dtype, _) in layouts.items():
             if dtype.kind not in "biuf" or dtype.itemsize > 8:
                 raise ValueError(f"{feature} is of dtype {dtype}, expected numbers")

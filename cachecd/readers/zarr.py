@@ -1,7 +1,7 @@
-"""Windows of zarr arrays of version 2 and 3, also sharded ones, whose chunks the zarr library decodes.
+"""Reads windows of zarr arrays, version 2 and 3, also sharded, with the zarr library.
 
-zarr reads in its own thread, which must not wait for the store. It works on the bytes that were fetched; if
-it needs more it fails, these are fetched, and it begins again.
+zarr reads in its own thread, which must not wait for the store. It reads from the bytes that were already
+fetched. If it needs other bytes, it fails, cachecd fetches them, and zarr starts again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _T = TypeVar("_T")
 
 
 class Windows(ArrayWindows):
-    """Folders NAME.zarr, each an array or a group of arrays."""
+    """Windows of the folders NAME.zarr, each an array or a group of arrays."""
 
     def names(self, store: StoreView) -> Iterator[str]:
         seen, is_one = set(), False
@@ -56,8 +56,8 @@ def _layout(array: Any) -> Layout:
 
 
 class _Folder(dict[str, Any]):
-    """The fetched part of an array's folder. ValueError if the folder has no array, or if the array needs
-    the codec `pickle`, which runs code from the data."""
+    """The fetched objects of an array's folder, by key. ValueError if the folder has no array, or if the
+    array needs the codec `pickle`, which runs code from the data."""
 
     def __init__(self, store: StoreView, name: str, path: str | None) -> None:
         self._store = store
@@ -95,11 +95,11 @@ class _Folder(dict[str, Any]):
         try:
             self[key] = cpu.Buffer.from_bytes(self._store.get(f"{self._folder}/{key}"))
         except GoneError:
-            self._missing.add(key)  # of a chunk: all of it is the fill value
+            self._missing.add(key)  # a missing chunk has the fill value everywhere
         return key in self
 
     def __missing__(self, key: str) -> Any:
         if key in self._missing:
             raise KeyError(key)
         self._wanted.add(key)
-        raise OSError("this is not here yet")
+        raise OSError("this object is not fetched yet")

@@ -1,7 +1,6 @@
-"""The transform of a record before it is cached: the user's functions and the ready-made steps.
+"""Transforms records before they are cached, with the user's functions and the ready-made steps.
 
 A step takes a record (feature -> value) and returns a record, None to drop it, or an iterable of records.
-This process imports `module:function`: its working directory and PYTHONPATH count.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ _END = object()
 
 
 def build(steps: Sequence[TransformStep]) -> Callable[[Record], Iterator[Record]] | None:
-    """Returns the steps as one function from a record to its results; None if there are no steps.
+    """Returns the steps as one function from a record to the results; None if there are no steps.
+    ConfigError if a function cannot be imported.
 
-    Results come in order, and each is made when it is requested. If a step raises, the same record is tried
-    once more; results of the first try are not repeated. A second failure raises RecordError with the step
-    and the user's line; UnitError if the machine had no memory left. ConfigError if a function cannot be
-    imported.
+    The function yields results in order, and computes each when it is requested. If a step raises, the
+    record is tried once more; results of the first try are not repeated. If the second try raises too:
+    RecordError with the step and the user's line, or UnitError if the machine had no memory left.
     """
     if not steps:
         return None
@@ -37,23 +36,23 @@ def build(steps: Sequence[TransformStep]) -> Callable[[Record], Iterator[Record]
     chain = [_Step(step, guest) for step in steps]
 
     def attempt(record: Record) -> Iterator[Record]:
-        results: Iterable[Record] = (dict(record),)  # a step may change what it is given
+        results: Iterable[Record] = (dict(record),)  # a copy, because a step may change it
         for step in chain:
             results = step.over(results)
         return iter(results)
 
     def transform(record: Record) -> Iterator[Record]:
-        made = 0
+        yielded = 0
         first: UnitError | None = None
         while True:
             try:
-                for result in itertools.islice(attempt(record), made, None):
-                    made += 1
+                for result in itertools.islice(attempt(record), yielded, None):
+                    yielded += 1
                     yield result
                 return
             except UnitError as error:
                 if first is not None:
-                    # A first try may have spoilt the record: its own reason is the better one.
+                    # The first try may have changed the record's values, so its reason is reported.
                     if isinstance(first.__cause__, MemoryError) or is_shortage(first):
                         raise first from error
                     raise RecordError(str(first)) from error

@@ -1,4 +1,4 @@
-"""Ready-made step `center_crop`: the middle of pictures, at a fixed size."""
+"""Ready-made step `center_crop`: cuts the middle out of pictures, at a fixed size."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from cachecd.sampler.transforms.pictures import pictures
 def center_crop(
     record: dict[str, Any], size: tuple[int, int], features: list[str] | None = None
 ) -> dict[str, Any]:
-    """Cuts the middle out of the named pictures, by default of `image` and `label_map`.
+    """Cuts the middle, `size` (height, width), out of the named pictures. Default: `image` and `label_map`.
 
-    `size` is (height, width). ValueError for a smaller picture. If a margin is odd, the extra pixel is cut
-    off below and on the right.
+    ValueError for a smaller picture. If a margin is odd, the extra pixel is removed at the bottom or right.
     """
     height, width = size
     cropped = dict(record)

@@ -13,12 +13,11 @@ from cachecd.sampler.transforms.pictures import encoded
 
 
 class ClassMap:
-    """Replaces `feature`, an image file or uint8 [height, width, 3], by `into`: for each pixel the number
-    of its class, which is the place of the color in `colors`, or `other` for any other color. [height,
-    width], uint8 if all numbers fit, else uint16.
+    """Replaces `feature`, an image file or uint8 [height, width, 3], with `into`: the class number of each
+    pixel, [height, width], uint8 if all numbers fit, else uint16.
 
-    ValueError for a color without a class if there is no `other`; the message has the color and its place.
-    Files must be stored without loss, because JPEG changes colors.
+    The class number is the index of the pixel's color in `colors`. Other colors get `other`; without
+    `other`, ValueError with the color and the pixel. Image files must be lossless: JPEG changes colors.
     """
 
     def __init__(

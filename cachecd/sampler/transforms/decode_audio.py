@@ -1,4 +1,4 @@
-"""Ready-made step `decode_audio`: a sound file -> its samples."""
+"""Ready-made step `decode_audio`: decodes a sound file into samples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import soundfile
 
 from cachecd.sampler.transforms.pictures import encoded
 
-_MOST_SAMPLES = 1 << 28  # a GiB of them; what a header promises is allocated at once
+_MOST_SAMPLES = 1 << 28  # 1 GiB: the decoder allocates as many samples as the header claims
 
 
 def decode_audio(
@@ -21,15 +21,15 @@ def decode_audio(
     seconds: float | None,
     mono: bool,
 ) -> dict[str, Any]:
-    """Replaces `feature`, which holds a sound file (WAV, FLAC, Ogg, MP3 ...), by `into`: its samples,
-    float32 from -1 to 1, and `rate`: samples a second, int64.
+    """Replaces `feature`, a sound file (WAV, FLAC, Ogg, MP3 ...), with `into`, the samples as float32 from
+    -1 to 1. Adds `rate`, the samples per second, int64.
 
-    `seconds` fixes the length: longer sounds are cut, shorter sounds end in silence. The shape is then
-    [samples] for one channel and [samples, channels] for several. Without `seconds` the length varies, and
-    only one channel can be stored (a ragged feature): ValueError for more. `mono`: the mean of all
-    channels. ValueError for missing samples, and for another rate than `rate`: nothing is resampled.
+    With `seconds`, the length is fixed: longer sounds are cut, and shorter sounds end in silence. The shape
+    is [samples] for one channel and [samples, channels] for several. Without `seconds`, the length varies
+    (a ragged feature): ValueError for more than one channel. `mono`: the mean of all channels. ValueError
+    for missing samples, and if the file's rate is not `rate`: nothing is resampled.
     """
-    # The header first: what it promises may be larger than memory.
+    # Check the header first: it may claim more samples than memory can hold.
     with soundfile.SoundFile(io.BytesIO(_closed(bytes(encoded(record, feature))))) as file:
         own_rate, channels = int(file.samplerate), int(file.channels)
         if rate is not None and own_rate != rate:
@@ -55,7 +55,7 @@ def decode_audio(
 
 
 def _closed(body: bytes) -> bytes:
-    """Returns the sound file. A WAV that was piped, without a size, gets one. ValueError for a cut WAV."""
+    """Returns the sound file; a WAV that was piped gets the missing size. ValueError if a WAV is truncated."""
     if body[:4] != b"RIFF" or body[8:12] != b"WAVE":
         return body
     name, at, size = b"", 12, 0
@@ -64,6 +64,8 @@ def _closed(body: bytes) -> bytes:
         name, size = body[at - 8 : at - 4], int.from_bytes(body[at - 4 : at], "little")
     if size == 0 and int.from_bytes(body[4:8], "little") != len(body) - 8:
         return body[: at - 4] + b"\xff" * 4 + body[at:]
-    if name == b"data" and len(body) - at < size < 0x7FFFF000:  # what sox pipes, or more
+    if (
+        name == b"data" and len(body) - at < size < 0x7FFFF000
+    ):  # 0x7FFFF000 or more: sox writes it to a pipe
         raise ValueError(f"the WAV ends after {len(body) - at} of {size} bytes of samples")
     return body

@@ -1,4 +1,4 @@
-"""Ready-made step `decode_image`: compressed bytes -> an image."""
+"""Ready-made step `decode_image`: decodes an image file into pixels."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from cachecd_client import _core
 def decode_image(
     record: dict[str, Any], feature: str, into: str = "image", mode: str = "RGB"
 ) -> dict[str, Any]:
-    """Replaces `feature`, which holds an image file, by `into`: uint8 [height, width, channels].
+    """Replaces `feature`, an image file, with `into`: uint8 [height, width, channels].
 
-    `mode` decides the number of channels, not the file: 3 in mode RGB, 4 in RGBA, 1 in L (grey, by Rec.
-    601). Grey has three equal channels in RGB. RGB and L drop transparency. RGBA is opaque if a file has no
-    transparency. 16 bits are scaled down to 8. The orientation is applied. ValueError for missing pixels,
-    and for pixels of 32 bits, because their range is unknown.
+    `mode`, not the file, decides the number of channels: 3 for RGB, 4 for RGBA, 1 for L (grey by Rec. 601).
+    A grey file becomes three equal channels in RGB. RGB and L drop transparency. RGBA is opaque if the file
+    has no transparency. 16 bits are scaled down to 8. The orientation is applied. ValueError for missing
+    pixels, and for pixels of 32 bits, because their range is unknown.
     """
     pixels = decoded(encoded(record, feature), mode)
     rest = {name: value for name, value in record.items() if name != feature}
@@ -37,13 +37,15 @@ def decoded(body: Any, mode: str) -> NDArray[np.uint8]:
 
 
 def open_image(body: Any) -> ImageFile.ImageFile:
-    """Opens an image file with Pillow, which fills gaps: ValueError if a JPEG or PNG has some."""
+    """Opens an image file with Pillow. ValueError if a JPEG or PNG lacks pixels, which Pillow would fill."""
     is_whole = by_core(body, height=1, width=1, grey=True) is not None  # reads all pixels
-    return Image.open(io.BytesIO(bytes(body) + b"\xff\xd9" * is_whole))  # for a JPEG without end
+    return Image.open(
+        io.BytesIO(bytes(body) + b"\xff\xd9" * is_whole)
+    )  # a JPEG may lack its end mark
 
 
 def upright(image: Image.Image, info: dict[Any, Any]) -> Image.Image:
-    """Returns the image turned as `info` says, which Pillow read from the file."""
+    """Returns the image turned upright. `info`: the metadata that Pillow read from the file."""
     turn = _core.orientation(info.get("exif", b""), info.get("xmp", b""))
     return image.transpose(Image.Transpose((0, 3, 1, 5, 4, 6, 2)[turn - 2])) if turn > 1 else image
 
@@ -64,5 +66,5 @@ def _of_8_bits(image: Image.Image) -> Image.Image:
             f"the pixels are 32 bits deep (Pillow's mode {image.mode}), expected at most 16: decode the "
             "image in a function of your own"
         )
-    # Straight to a mode without alpha, Pillow warns, and a user may have made warnings errors.
+    # Pillow warns about a direct conversion without alpha, and the user may have made warnings errors.
     return image.convert("RGBA") if image.mode in ("P", "PA") else image

@@ -1,4 +1,4 @@
-"""Ready-made step `resize`: pictures at a fixed size."""
+"""Ready-made step `resize`: scales pictures to a fixed size, or to a fixed shorter side."""
 
 from __future__ import annotations
 
@@ -17,30 +17,24 @@ def resize(
     shorter: int | None = None,
     features: list[str] | None = None,
 ) -> dict[str, Any]:
-    """Scales pictures to `size`, (height, width), or until their shorter side has `shorter` pixels.
+    """Scales the named pictures to `size` (height, width), or until the shorter side has `shorter` pixels.
+    Default: scales `image` and `label_map`.
 
-    Scales the named pictures, by default `image` and `label_map`. The whole picture is kept; `size` may
-    change its proportions. Images (uint8 [height, width, channels]) are scaled bilinearly, and smoothed
-    before they are made smaller. In maps (integers [height, width]) each pixel gets the number of the
-    nearest pixel.
+    Nothing is cropped, so that `size` may change the proportions. Images (uint8 [height, width, channels])
+    are scaled bilinearly, with antialiasing. In maps (integers [height, width]) each pixel gets the number
+    of the nearest pixel.
     """
     resized = dict(record)
     for name, value in pictures(record, "resize", features):
         scale = _smoothly if value.ndim == 3 else _nearest
-        resized[name] = scale(
-            value, *(size or scaled(value.shape[0], value.shape[1], shorter or 0))
-        )
+        resized[name] = scale(value, *(size or scaled(*value.shape[:2], shorter or 0)))
     return resized
 
 
 def _smoothly(image: NDArray[Any], height: int, width: int) -> NDArray[Any]:
-    channels = [
-        np.asarray(
-            Image.fromarray(image[:, :, c]).resize((width, height), Image.Resampling.BILINEAR)
-        )
-        for c in range(image.shape[2])
-    ]
-    return np.stack(channels, axis=2)
+    channels = (Image.fromarray(image[:, :, c]) for c in range(image.shape[2]))
+    resized = [c.resize((width, height), Image.Resampling.BILINEAR) for c in channels]
+    return np.stack([np.asarray(channel) for channel in resized], axis=2)
 
 
 def _nearest(image: NDArray[Any], height: int, width: int) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Ready-made step `shrink`: a large encoded picture -> a smaller one, encoded again."""
+"""Ready-made step `shrink`: makes large image files smaller, and encodes them again."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from cachecd.sampler.transforms.pictures import encoded, scaled
 def shrink(
     record: dict[str, Any], shorter: int, quality: int, features: list[str], resample: str
 ) -> dict[str, Any]:
-    """Scales the image files in `features` down until their shorter side has `shorter` pixels.
+    """Scales the image files in `features` down until the shorter side has `shorter` pixels. ValueError for
+    missing pixels, for pixels of 32 bits, and for colors of 16 bits.
 
-    A file whose shorter side is not larger stays byte for byte, with its orientation. The orientation of a
-    larger file is applied, and metadata are dropped. A JPEG stays a JPEG, of `quality`, and a PNG a PNG.
-    Another format becomes a JPEG if its pixels are opaque, have 8 bits and are smoothed, else a PNG. Pixels
-    of a palette, of 1 bit and of 16 bits are never mixed, whatever `resample` is.
-
-    ValueError for missing pixels, for pixels of 32 bits, and for colors of 16 bits.
+    A file whose shorter side is not longer stays unchanged, with its orientation. For a larger file, the
+    orientation is applied and metadata are dropped. A JPEG stays a JPEG, with `quality`; a PNG stays a PNG.
+    Another format becomes a JPEG if the pixels are opaque, have 8 bits and are smoothed; else a PNG. Pixels
+    of a palette, of 1 bit and of 16 bits are never smoothed, whatever `resample` is.
     """
     shrunk = dict(record)
     for name in features:
@@ -41,7 +40,7 @@ def _shrunk(name: str, value: Any, shorter: int, quality: int, nearest: bool) ->
         form, mode = image.format, image.mode
         is_deep = ";16" in str(image.tile) and mode[0] != "I"  # colors: Pillow would keep 8 bits
         if is_deep or mode == "F" or (mode == "I" and form != "PNG"):
-            raise ValueError(f"{name!r} has more than 8 bits a channel, or than 16 of a single one")
+            raise ValueError(f"{name!r} has more than 8 bits a channel, or 16 if it has only one")
     exact = nearest or mode in ("1", "P", "PA") or mode[0] == "I"
     has_alpha = mode in ("LA", "RGBA")
     is_cores = mode in ("RGB", "L") and not exact
@@ -50,12 +49,12 @@ def _shrunk(name: str, value: Any, shorter: int, quality: int, nearest: bool) ->
     else:
         resample = Image.Resampling.NEAREST if exact else Image.Resampling.BILINEAR
         with open_image(value) as image:
-            # By channels where there is alpha: Pillow would paint black what is transparent.
+            # With alpha, each channel is scaled alone: Pillow would make transparent pixels black.
             channels = image.split() if has_alpha else (image,)
             size = scaled(image.height, image.width, shorter)[::-1]
             resized = [c.resize(size, resample) for c in channels]
             smaller = upright(Image.merge(mode, resized) if has_alpha else resized[0], image.info)
-    smaller.info = {k: v for k, v in image.info.items() if k == "transparency"}  # and no XMP
+    smaller.info = {k: v for k, v in image.info.items() if k == "transparency"}  # drops XMP
     as_jpeg = form in ("JPEG", "MPO") or not (form == "PNG" or exact or has_alpha)
     out = io.BytesIO()
     smaller.save(out, "JPEG" if as_jpeg else "PNG", quality=quality, icc_profile=None)
