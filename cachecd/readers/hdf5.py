@@ -101,8 +101,8 @@ class _Remote(io.RawIOBase):
 
 
 def _dataset(file: Any, path: Any) -> Any:
-    """Returns the dataset at a path. ValueError for links and datasets in other files, because they may name
-    any file of this machine."""
+    """Returns the dataset at a path. ValueError for links and datasets in other files, because they may
+    name any file of this machine."""
     node = file
     for name in path.strip("/").split("/"):
         if not isinstance(node, h5py.Group) or name not in node:

@@ -51,7 +51,8 @@ class ArrayWindows:
         self.paths = dict(path) if isinstance(path, Mapping) else {"array": path}
 
     def units(self, store: StoreView) -> Iterator[dict[str, Any]]:
-        """Yields the units. A file that cannot be opened is one unit, and reading this unit raises the error."""
+        """Yields the units. A file that cannot be opened is one unit, and reading this unit raises the
+        error."""
         for name in self.names(store):
             if not fnmatchcase(name, self._match):
                 continue
@@ -86,7 +87,8 @@ class ArrayWindows:
             yield record
 
     def _cut(self, layouts: dict[str, Layout]) -> tuple[int, int, int]:
-        """Returns the end of the rows at which a window may begin, the rows of a unit, the bytes of a row."""
+        """Returns the end of the rows at which a window may begin, the rows of a unit, the bytes of a
+        row."""
         for feature, (shape, dtype, _) in layouts.items():
             if dtype.kind not in "biuf" or dtype.itemsize > 8:
                 raise ValueError(f"{feature} is of dtype {dtype}, expected numbers")

@@ -55,7 +55,8 @@ def decode_audio(
 
 
 def _closed(body: bytes) -> bytes:
-    """Returns the sound file; a WAV that was piped gets the missing size. ValueError if a WAV is truncated."""
+    """Returns the sound file; a WAV that was piped gets the missing size. ValueError if a WAV is
+    truncated."""
     if body[:4] != b"RIFF" or body[8:12] != b"WAVE":
         return body
     name, at, size = b"", 12, 0

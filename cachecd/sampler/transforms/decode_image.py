@@ -37,7 +37,8 @@ def decoded(body: Any, mode: str) -> NDArray[np.uint8]:
 
 
 def open_image(body: Any) -> ImageFile.ImageFile:
-    """Opens an image file with Pillow. ValueError if a JPEG or PNG lacks pixels, which Pillow would fill."""
+    """Opens an image file with Pillow. ValueError if a JPEG or PNG lacks pixels, which Pillow would
+    fill."""
     is_whole = by_core(body, height=1, width=1, grey=True) is not None  # reads all pixels
     return Image.open(
         io.BytesIO(bytes(body) + b"\xff\xd9" * is_whole)

@@ -27,7 +27,9 @@ def resize(
     resized = dict(record)
     for name, value in pictures(record, "resize", features):
         scale = _smoothly if value.ndim == 3 else _nearest
-        resized[name] = scale(value, *(size or scaled(*value.shape[:2], shorter or 0)))
+        resized[name] = scale(
+            value, *(size or scaled(value.shape[0], value.shape[1], shorter or 0))
+        )
     return resized
 
 
