@@ -1,20 +1,24 @@
 """The daemon: it carries out the commands of the policy, and reports each result as an event.
 
-service          the daemon as a process: starts, signals, reloads, the drain; with ownership (of
-                 cache.dir and socket), notify (the service manager), trainer, and workers (the processes)
-server           the socket: frames as requests, replies as frames
-requests         requests as events of the policy, its replies as messages
-status           the status document; story: what happened to a shard or a lease
-loop             one cache.dir with its policy: the only wiring
+service          runs the daemon as a process: start, signals, reload, drain
+ownership        ensures that one daemon owns cache.dir and the socket
+notify           reports the state to the service manager
+trainer          runs the trainer of `cachecd run ... -- TRAINER`
+workers          makes the executor and the lister, with their processes
+server           turns frames of the socket into requests, and replies into frames
+requests         turns requests into events of the policy, and replies of the policy into messages
+status           makes the status document
+story            records what happened to each shard and lease
+loop             runs one cache.dir with its policy; the only module that connects the rooms
 start            opens cache.dir, and reports its content
-rules            the configuration as rules of the policy, and whether the limit suffices
-command_runner   runs every command in its thread, in the order that the policy needs
-disk_work        the commands about files, one after the other; blocks
-worker_streams   streams in workers: units, grants, `until`, and the workers' reports
-refetch          damaged shards and supplements, made again from the source
-cached_records   the listed records that no live shard holds
-listings         the listing of each generation, kept current
-failures         failures, each logged once
-background       the tasks that nobody awaits
-directory_check  whether cache.dir is still the same directory
+rules            turns the configuration into rules of the policy, and checks the limit
+command_runner   runs each command of the policy in its thread
+disk_work        carries out the commands about files; blocks
+worker_streams   sends units and grants to streams, and turns their reports into events
+refetch          fetches missing records, and records of damaged shards
+cached_records   finds the listed records that no live shard has
+listings         lists the source of each generation repeatedly
+failures         logs failures when they begin, last and end
+background       holds the tasks that nobody awaits
+directory_check  checks that nobody replaced cache.dir
 """

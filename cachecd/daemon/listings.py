@@ -1,5 +1,5 @@
-"""The listing of a generation: gives pages of units to streams, and lists the source again and again.
-Every access to the table runs in a thread of its own."""
+"""The listing of a generation: gives pages of units to streams, and lists the source repeatedly. All access
+to the table runs in one thread."""
 
 from __future__ import annotations
 
@@ -41,10 +41,8 @@ from cachecd.units.source_units import Lister
 _LONGEST_PAUSE = 60.0  # seconds between two attempts to list
 # After this many failures in a row, about ten seconds, streams stop waiting for the first listing.
 _PATIENCE = 5
-_ROOM_POLL, _ROOM_PATIENCE = (
-    0.1,
-    5.0,
-)  # seconds; after the latter the log says that a page waits for space
+_ROOM_POLL = 0.1  # seconds between two attempts to reserve space for a page
+_ROOM_PATIENCE = 5.0  # seconds until the log says that a page waits for space
 
 _log = structlog.get_logger("cachecd.listing")
 

@@ -169,8 +169,7 @@ class CacheLoop:
             case ev.Published(stream, number):
                 self.streams.published(stream, number)
             case ev.CommandDone(do.WriteShape(generation, shape)):
-                if fed := self.streams.generations.get(generation):
-                    fed.shape = shape
+                self.streams.generations[generation].shape = shape
             case ev.ShardVerified(name) | ev.ShardLost(name) if self.policy.shows_damage(event):
                 self._corrupt += 1
                 is_lost = isinstance(event, ev.ShardLost)
@@ -193,9 +192,8 @@ class CacheLoop:
         """Starts no more shards. Returns when no shard is being written, or after `grace` seconds."""
         self.feed(ev.Draining())
         deadline = time.monotonic() + grace
-        while time.monotonic() < deadline and any(
-            generation.reserved for generation in self.policy.room.generations
-        ):
+        room = self.policy.room
+        while time.monotonic() < deadline and any(each.reserved for each in room.generations):
             await asyncio.sleep(0.02)
 
     async def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import time
@@ -51,11 +52,6 @@ class ServiceManager:
     def _send(self, message: str) -> None:
         if not self._address:
             return
-        try:
-            with socket.socket(
-                socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC
-            ) as to_manager:
-                to_manager.setblocking(False)
-                to_manager.sendto(message.encode("utf-8", "replace"), self._address)
-        except OSError:
-            pass
+        kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, kind) as to_manager:
+            to_manager.sendto(message.encode("utf-8", "replace"), self._address)

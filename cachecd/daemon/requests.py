@@ -289,9 +289,7 @@ class Requests:
             each for each in samples if not any(is_excluded(x, key, {each}) for x in excluded)
         }
         steps = [s for side in sides if side in datasets for s in datasets[side].transform or ()]
-        is_renamed = any(
-            ":" in step.name for step in steps
-        )  # a function of the user may rename samples
+        is_renamed = any(":" in step.name for step in steps)  # user code may rename samples
         cached, has_no_others = await asyncio.to_thread(work.cached_samples, sides, key, is_renamed)
         unknown = unknown - cached if has_no_others else set()
         names, like = sorted(cached), min(unknown, default="")

@@ -47,10 +47,8 @@ def configured(
 ) -> ev.Configured:
     """Returns the event with the whole configuration. `boot` makes the names of leases unique over
     restarts."""
-    rules, bounds = rules_of(config, limit, generations), config.sampler
-    return ev.Configured(
-        *(limit, rules, bounds.egress_limit, bounds.idle, _BLOCK, boot, offline),
-    )
+    rules, sampler = rules_of(config, limit, generations), config.sampler
+    return ev.Configured(limit, rules, sampler.egress_limit, sampler.idle, _BLOCK, boot, offline)
 
 
 def refuse_large_limit(config: Config, limit: int) -> None:

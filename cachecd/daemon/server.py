@@ -56,9 +56,7 @@ class Server:
         """Binds the socket at once. zmq.ZMQError if this fails."""
         self._handle = handle
         self._answered = Answered()
-        self._due: dict[
-            bytes, bytes
-        ] = {}  # of requests without a reply, the peer that sent it last
+        self._due: dict[bytes, bytes] = {}  # by pending request: the peer that sent it last
         self.dropped = 0
         self._context = zmq.asyncio.Context()
         self._socket = self._context.socket(zmq.ROUTER)

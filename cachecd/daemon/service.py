@@ -1,8 +1,8 @@
-"""The daemon as a process: what it owns, how it ends, and the trainer beside it.
+"""Runs the daemon as a process: it claims cache.dir and socket, starts the trainer, and ends.
 
-A start that fails leaves nothing half-made on disk. SIGTERM and SIGINT drain; a trainer gets its time to
-end (trainer.py). The end of the lifeline (a pipe that a trainer's own daemon inherits) drains too, so that
-such a daemon never outlives its trainer.
+A start that fails leaves no incomplete files on disk. After SIGTERM or SIGINT the daemon drains, and gives
+the trainer time to end (trainer.py). A daemon that a trainer starts for itself inherits a pipe, the
+lifeline. It drains when the lifeline closes, so it never outlives its trainer.
 """
 
 from __future__ import annotations
@@ -45,15 +45,13 @@ from cachecd.executors import Executor
 from cachecd.units.first_look import check_side, check_sources
 from cachecd_client.errors import CallerError
 
-# SIGTERM drains within 10 s: shards that are nearly done are finished, the rest is made again.
-_DRAIN = 3.0
-_SAY_EVERY = 5.0  # seconds between two lines about a start that takes long
-_OF_WORKERS = ("workers", "connections", "bandwidth")
-# Keys of the configuration that a reload may change, of cache, sampler and datasets.
-_CHANGEABLE = (
-    *("limit", "reserve_free", "window"),
-    *("egress_limit", "idle", *_OF_WORKERS),
-    *("grow", "evict"),
+_DRAIN = 3.0  # seconds for workers to complete their shards after SIGTERM; the other shards are made again
+_PROGRESS = 5.0  # seconds between two log lines about a slow start
+_WORKER_KEYS = ("workers", "connections", "bandwidth")
+# Keys of `cache`, `sampler` and `datasets` that a reload may change.
+_RELOADABLE = (
+    *("limit", "reserve_free", "window", "egress_limit", "idle"),
+    *(*_WORKER_KEYS, "grow", "evict"),
 )
 
 _log = structlog.get_logger("cachecd")
@@ -61,22 +59,22 @@ _log = structlog.get_logger("cachecd")
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
-    """StartOptions of this start that are not in the configuration."""
+    """Options of one start. They are not in the configuration."""
 
     offline: bool = False
-    lifeline: int | None = None  # a pipe's read end
+    lifeline: int | None = None  # the read end of a pipe
     trainer: Sequence[str] = ()
 
 
 def run(config: Config, options: StartOptions, reload: Callable[[], Config]) -> int:
-    """Runs until it is stopped. Returns the trainer's exit code, or 0.
+    """Runs the daemon until it is stopped. Returns the trainer's exit code, or 0.
 
-    CallerError or WorldError if it cannot start: then nothing is left on disk that was not there before.
-    `reload` reads the configuration again, on SIGHUP.
+    `reload` reads the configuration again, after SIGHUP. CallerError or WorldError if the daemon cannot
+    start. It then removes the directories that it created.
     """
     # A SIGHUP that arrives before the daemon can reload must not end it.
     signal.signal(signal.SIGHUP, lambda *_: None)
-    # The group may read what is cached, nobody else anything; workers inherit this.
+    # The group may read cached files, other users may not. Workers inherit this mask.
     umask = os.umask(0o027)
     limit, _ = resolve(config)
     refuse_network_filesystem(config.cache.dir)
@@ -89,13 +87,13 @@ def run(config: Config, options: StartOptions, reload: Callable[[], Config]) -> 
         owned.enter_context(claim_directory(layout.lock, config.server.endpoint))
         executor = owned.enter_context(executor_of(config, options.offline))
         if not options.offline:
-            _look_at_sources(config, layout)
+            _check_sources(config, layout)
         return asyncio.run(_serve(config, limit, executor, options, socket, reload, umask))
 
 
-def _look_at_sources(config: Config, layout: Layout) -> None:
-    """Refuses sources that cannot be used, for datasets without any cached shard. ConfigError,
-    SourceError."""
+def _check_sources(config: Config, layout: Layout) -> None:
+    """ConfigError or SourceError if a source cannot be used. An existing cache starts without its sources;
+    only a new split is checked."""
     known, lister = set(layout.generations()), lister_of(config)
     if not known:
         check_sources(config, lister)
@@ -104,8 +102,8 @@ def _look_at_sources(config: Config, layout: Layout) -> None:
         if dataset.split and (name, directory_name(identity_of(dataset))) not in known:
             try:
                 check_side(config, lister, name)
-            except SourceError as error:  # what is cached is served all the same
-                _log.warning("source not looked at", dataset=name, why=str(error))
+            except SourceError as error:  # cached shards are still served
+                _log.warning("source not checked", dataset=name, why=str(error))
 
 
 async def _serve(
@@ -135,7 +133,7 @@ async def _serve(
         if await daemon.open():
             loop.add_signal_handler(signal.SIGHUP, daemon.reload, reload)
             tasks.append(asyncio.ensure_future(server.serve()))
-            # The daemon is of no use without a socket.
+            # Without its socket the daemon is useless.
             tasks[-1].add_done_callback(lambda _: stop.requested.set())
             manager.ready()
             _log.info("ready", endpoint=config.server.endpoint, cache=str(config.cache.dir))
@@ -152,7 +150,7 @@ async def _serve(
             task.cancel()
         for ended in await asyncio.gather(*tasks, return_exceptions=True):
             if isinstance(ended, Exception):  # exit with 1, so that systemd restarts the daemon
-                _log.error("ended otherwise than expected", exc_info=ended)
+                _log.error("a task of the daemon failed unexpectedly", exc_info=ended)
                 code = 1
         try:
             await daemon.close()
@@ -163,7 +161,7 @@ async def _serve(
 
 
 class _Daemon:
-    """The cache with its workers, its listers and its requests."""
+    """The cache, with its executor, its lister and its requests."""
 
     def __init__(
         self, config: Config, limit: int, executor: Executor, options: StartOptions
@@ -181,7 +179,7 @@ class _Daemon:
         self._is_open = False
 
     async def open(self) -> bool:
-        """Begins to work. False if it was stopped meanwhile."""
+        """Opens the cache. Returns False if the daemon was stopped meanwhile."""
         try:
             await self._cache.open()
         except InterruptedError:
@@ -190,16 +188,16 @@ class _Daemon:
         return True
 
     def _progress(self, text: str) -> None:
-        """Reports the progress of a long start. InterruptedError: the daemon must end."""
+        """Reports the progress of a slow start. InterruptedError if the daemon must end."""
         if self.stop.requested.is_set():
             raise InterruptedError("stopped during the start")
-        if time.monotonic() >= self._logged_at + _SAY_EVERY:
+        if time.monotonic() >= self._logged_at + _PROGRESS:
             self._logged_at = time.monotonic()
             self.manager.starting(text)
             _log.info("starting", progress=text)
 
     async def close(self) -> None:
-        """Drains, and ends everything."""
+        """Drains, then ends the workers and closes the cache."""
         deadline = time.monotonic() + _DRAIN
         if self._is_open:
             await self._cache.drain(_DRAIN)
@@ -209,8 +207,8 @@ class _Daemon:
             await self._cache.close()
 
     def reload(self, load: Callable[[], Config]) -> None:
-        """Applies the values that may change while the daemon runs. Other changes, and mistakes, are logged
-        and have no effect."""
+        """Reads the configuration again, and applies the changes. If it has a mistake, or a change that
+        needs a restart, this is logged and nothing is applied."""
         self.manager.reloading()
         try:
             config = load()
@@ -220,8 +218,8 @@ class _Daemon:
             else:
                 self._cache.configure(config, limit)
                 before, now = self._config.sampler, config.sampler
-                changed = [key for key in _OF_WORKERS if getattr(before, key) != getattr(now, key)]
-                if changed and not self._options.offline:
+                is_changed = any(getattr(before, key) != getattr(now, key) for key in _WORKER_KEYS)
+                if is_changed and not self._options.offline:
                     self._executor.reload(worker_setup(config), now.workers)
                     self._lister.reload(now.connections, lister_bounds(config))
                 self._config = config
@@ -234,7 +232,7 @@ class _Daemon:
             self.manager.ready()
 
     def status(self) -> dict[str, Any]:
-        """The status document."""
+        """Returns the status document."""
         uptime = round(time.monotonic() - self._began, 1)
         sampler = self._executor.status()
         daemon = DaemonStatus(os.getpid(), uptime, sampler.workers, self._options.offline)
@@ -245,16 +243,11 @@ def _needs_restart(old: Config, new: Config) -> list[str]:
     """Returns the changed keys that a running daemon cannot apply."""
 
     def fixed(config: Config) -> dict[str, Any]:
-        values = config.model_dump(mode="json")
-        sections = [values["cache"], values["sampler"], *values["datasets"].values()]
-        for section in sections:
-            for key in _CHANGEABLE:
-                section.pop(key, None)
-        flat = {f"datasets.{name}": one for name, one in values.pop("datasets").items()}
-        for section, keys in values.items():
-            for key, value in keys.items() if isinstance(keys, dict) else [("", keys)]:
-                flat[f"{section}.{key}"] = value
-        return flat
+        values = config.model_dump(mode="json", exclude={"version"})
+        for keys in (values["cache"], values["sampler"], *values["datasets"].values()):
+            for key in _RELOADABLE:
+                keys.pop(key, None)
+        return {f"{name}.{key}": keys[key] for name, keys in values.items() for key in keys}
 
     before, after = fixed(old), fixed(new)
     return sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
@@ -262,8 +255,5 @@ def _needs_restart(old: Config, new: Config) -> list[str]:
 
 async def _watchdog(manager: ServiceManager) -> None:
     while manager.watchdog_interval:
-        try:
-            manager.watchdog()
-        except Exception:  # else the daemon would be taken for dead
-            _log.exception("the service manager was not notified")
+        manager.watchdog()
         await asyncio.sleep(manager.watchdog_interval)

@@ -12,9 +12,7 @@ from typing import Any
 import structlog
 
 GRACE = 10.0  # seconds after Ctrl-C in which a trainer may save its state and end
-_MOMENT = (
-    0.5  # seconds after Ctrl-C until the log says that the daemon waits: most trainers end sooner
-)
+_MOMENT = 0.5  # seconds until the log says that the daemon waits: most trainers end sooner
 _KILLED_AFTER = 3.0  # seconds from SIGTERM to SIGKILL, after a second signal
 
 _log = structlog.get_logger("cachecd.daemon")

@@ -288,9 +288,7 @@ class WorkerStreams:
         follows."""
         listing, shape = generation.listing, generation.shape
         assert shape is not None, "the stream is open"
-        is_first = (
-            listing.is_first
-        )  # read before the page, which may lack units that are listed meanwhile
+        is_first = listing.is_first  # before the page: it may lack units that are listed meanwhile
         excluded = self._work.excluded.excluded_from(stream.id.dataset)
         page = await self._read(
             stream, lambda: listing.page(shape, stream.id.index, stream.place, excluded)

@@ -36,12 +36,11 @@ class GenerationFile:
 
 def write_generation(path: Path, generation: GenerationFile) -> None:
     """Replaces generation.json. DiskError."""
-    fixed = None
+    content = {field.name: getattr(generation, field.name) for field in fields(generation)}
     if (shape := generation.shape) is not None:
         values = (shape.streams, shape.stripe, shape.lanes, shape.capacity)
-        fixed = dict(zip(_FIXED, values, strict=True))
-    content = {field.name: getattr(generation, field.name) for field in fields(generation)}
-    write_json(path, {**content, "shape": fixed}, indent=2)
+        content["shape"] = dict(zip(_FIXED, values, strict=True))
+    write_json(path, content, indent=2)
 
 
 def read_generation(path: Path) -> GenerationFile | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -26,8 +25,6 @@ from cachecd_client.locks import is_locked, try_lock
 
 _log = structlog.get_logger("cachecd.disk")
 _SUFFIX, _HELD = ".json", ".held"
-# struct flock: l_type, l_whence, l_start, l_len, l_pid; 0, 0 is the whole file. l_pid must be 0.
-_FLOCK = struct.Struct("@hhqqi4x")
 
 
 @dataclass(frozen=True, slots=True)
