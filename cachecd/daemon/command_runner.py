@@ -1,7 +1,7 @@
 """Carries out the commands of the policy in threads, and delivers the results as events.
 
 One thread does all writes, in the order of the commands. So the shards of a stream are published in order,
-an exclusion is written before shards are searched, and the reports of a stream stay in order. A second
+and the reports of a stream stay in order. An exclusion is written before shards are searched. A second
 thread does the slow work: it searches shards, and makes and publishes local copies of whole shards.
 """
 
@@ -128,8 +128,7 @@ class CommandRunner:
             return []
         except Exception as error:
             _log.exception("a command failed unexpectedly")
-            reason = f"{type(error).__name__}: {error}"
-            return [ev.DiskRefused(command, reason)]
+            return [ev.DiskRefused(command, f"{type(error).__name__}: {error}")]
 
     def _described(self, generation: GenerationId, schema: dict[str, Any]) -> None:
         self._work.schemas[generation] = schema

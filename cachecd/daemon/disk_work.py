@@ -308,9 +308,9 @@ class DiskWork:
     def cached_samples(
         self, datasets: Collection[str], key: str, is_renamed: bool
     ) -> tuple[set[str], bool]:
-        """Returns the samples of an object that are in shards, and whether other names can be refused:
-        shards cover the whole object; or they cover a part, and user code may have changed the names
-        (`is_renamed`). DiskError."""
+        """Returns the samples of an object that are in shards, and whether to refuse all other names. Other
+        names are refused if shards cover the whole object. They are also refused if shards cover a part,
+        and user code may have changed the names (`is_renamed`). DiskError."""
         samples, parts = set[str](), dict[tuple[str, int, bytes], list[tuple[int, int]]]()
         for layout in map(self.layout_of, self._generations(datasets)):
             for name in find_holders(layout, {key: frozenset()}, self.proceed):

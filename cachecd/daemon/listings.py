@@ -73,15 +73,14 @@ class GenerationListing:
 
     def listed(self, name: GenerationId, reason: str = "", doubted: bool = False) -> ev.Listed:
         """Returns the state of the listing, for the policy."""
-        ends, size = self.table.ends, self.table.num_bytes
-        counts = ends, len(self.table), size, self.is_first, self.table.completed
+        table = self.table
+        counts = table.ends, len(table), table.num_bytes, self.is_first, table.completed
         return ev.Listed(name, *counts, reason, doubted)
 
     async def page(self, shape: Shape, stream: int, place: Place, excluded: Excluded) -> Page:
         """Returns the next units of a stream. Excluded units are None. DiskError."""
-        return await self.run(
-            lambda: units_of(self.table, shape, stream, *place, excluded=excluded)
-        )
+        table = self.table
+        return await self.run(lambda: units_of(table, shape, stream, *place, excluded=excluded))
 
     async def units(self, numbers: Sequence[int]) -> list[Unit | None]:
         """Returns the units with these numbers; None for a number that is not listed. DiskError."""
@@ -111,8 +110,8 @@ class ListingKeeper:
 
     Every change of the listing is delivered as Listed, and then `changed` is called. `classes`: the path of
     the file of class numbers. The file must exist if `is_fed`: the streams of the generation have begun.
-    `reserve` tries to reserve space for a page, given the bytes of this page, the bytes by which the
-    previous page made the table grow, and whether the page must fit. A page has at most `page_bytes`.
+    `reserve` tries to reserve space for a page. Its arguments: the bytes of this page, the bytes by which
+    the table grew for the previous page, and whether the page must fit. A page has at most `page_bytes`.
 
     `reason`: why the last attempt failed, or what it waits for, or "". `doubted`: the source seems to be
     another source. `rewritten`: how many units got another ETag, size or label since the start. `objects`

@@ -151,7 +151,7 @@ def make_private_directory(path: Path) -> None:
     """Creates `path` and its parents, if they are missing. Only this user and group may enter it: mode
     0750.
 
-    DiskError if the directory cannot be created, belongs to another user, or is open to other users: every
+    DiskError if the directory cannot be created, belongs to another user, or is open to other users. Every
     process that can reach the control socket can read all cached records.
     """
     with refusing(

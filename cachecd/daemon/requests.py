@@ -158,7 +158,7 @@ class Requests:
         if not (0 <= number < _MOST and 0 <= request.version < _MOST):
             answer(protocol.Refused(request.id, "bad-request", f"found shard {number}"))
             return
-        if any(each.id == generation for each in self._cache.policy.room.generations):
+        if generation in self._cache.policy.room.by_id:
             shard = f"{request.dataset}/{request.generation}/{number}"
             about = {"offset": request.offset, "why": request.why}
             _log.warning("corrupt record reported", shard=shard, **about)
@@ -183,15 +183,15 @@ class Requests:
                 judged = asyncio.ensure_future(self._judge(sides, keys, samples))
                 self._judging[wanted] = judged
             await asyncio.wait({judged}, timeout=_PATIENCE)
-            unknown, reason = "", "shards are searched for keys that are not listed"
-            if judged.done():
-                self._judging.pop(wanted, None)
-                try:
-                    unknown = judged.result()
-                except DiskError as error:
-                    reason = str(error)
-            if not judged.done() or judged.exception() is not None:
+            if not judged.done():
+                reason = "shards are searched for keys that are not listed"
                 answer(protocol.Waiting(request.id, 0, 0, 0.0, reason))
+                return
+            self._judging.pop(wanted, None)
+            try:
+                unknown = judged.result()
+            except DiskError as error:
+                answer(protocol.Waiting(request.id, 0, 0, 0.0, str(error)))
                 return
             if unknown:
                 answer(protocol.Refused(request.id, "unknown-key", unknown))
@@ -262,9 +262,9 @@ class Requests:
     async def _unknown(
         self, sides: Sequence[str], keys: frozenset[str]
     ) -> tuple[set[str], list[str]]:
-        """Returns the keys that were never excluded, and that no listing and no shard of these datasets
-        has; and listed keys near the first unknown key. Returns no keys if a source is not listed yet, or
-        if `partition` is set."""
+        """Returns the unknown keys, and listed keys near the first of them. A key is unknown if it was
+        never excluded, and no listing and no shard of these datasets has it. Returns no keys if a source is
+        not listed yet, or if `partition` is set."""
         work, datasets = self._cache.work, self._cache.config.datasets
         listings = [self._cache.listings[side] for side in sides if side in datasets]
         tables = [listing.table for listing in listings]

@@ -1,8 +1,8 @@
 """The control socket: a ZeroMQ ROUTER that turns frames into requests and replies into frames.
 
 An invalid message is dropped and counted. A peer of another major version gets a reply that says so. A
-reply may be sent much later than its request was read. A request that is repeated, with the same bytes, has
-no second effect: it gets the first reply again, or the first reply as soon as it exists.
+reply may be sent much later than its request was read. A request may be repeated with the same bytes. The
+repetition has no second effect, and gets the same reply.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import islice
@@ -121,7 +121,7 @@ async def start(
     """
     layout = Layout(config.cache.dir)
     for folder in (layout.leases, layout.datasets):
-        with filesystem.refusing(f"cannot make {folder}"):
+        with filesystem.refusing(f"cannot create {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
     excluded = ExcludedFile(layout.excluded)
     try:
@@ -174,7 +174,7 @@ async def _open(started: Start, config: Config, name: str, dataset: DatasetConfi
 
 def _make_generation(layout: GenerationLayout) -> None:
     """DamagedError if a path exists and has another type. DiskError."""
-    with filesystem.refusing(f"cannot make {layout.root}"):
+    with filesystem.refusing(f"cannot create {layout.root}"):
         try:
             layout.shards.mkdir(parents=True, exist_ok=True)
             filesystem.regular_size(layout.listing)
@@ -272,7 +272,8 @@ def _inspect(
     figures = _figures(started.layout, generation.dataset) if is_configured else {}
     if known.shape is None:
         return ev.GenerationFound(generation, split, figures=figures)
-    leased = {name for lease in leases for name in _names(lease, generation)}
+    own = [lease for lease in leases if (lease.dataset, lease.generation) == generation]
+    leased = {name for lease in own for name in _names(lease)}
     excluded = started.work.excluded.excluded_from(generation.dataset)
 
     def read(count: int) -> None:
@@ -284,16 +285,9 @@ def _inspect(
     # If generation.json is damaged, state.json keeps its heads, because a person may restore the file.
     kept = replace(inventory, heads=state.heads) if damaged else inventory
     started.work.states[generation] = remove_leftovers(layout, kept, state)
-    return ev.GenerationFound(
-        generation,
-        split,
-        known.shape,
-        tuple(Head(*head) for head in inventory.heads),
-        inventory.shards,
-        known.contradiction,
-        figures,
-        damaged,
-    )
+    heads = tuple(Head(*head) for head in inventory.heads)
+    content = heads, inventory.shards, known.contradiction, figures, damaged
+    return ev.GenerationFound(generation, split, known.shape, *content)
 
 
 def _figures(layout: Layout, dataset: str) -> Figures:
@@ -308,16 +302,12 @@ def _figures(layout: Layout, dataset: str) -> Figures:
     return figures
 
 
-def _names(lease: Lease, generation: GenerationId) -> list[tuple[int, int]]:
-    """Returns the versions of a generation's shards that a lease names."""
-    if (lease.dataset, lease.generation) != generation:
-        return []
+def _names(lease: Lease) -> Iterator[tuple[int, int]]:
     versions = dict(lease.versions)
-    return [
-        (number, versions.get(number, 0))
-        for stream, first, last in lease.intervals
-        for number in (shard_number(lease.streams, stream, j) for j in range(first, last + 1))
-    ]
+    for stream, first, last in lease.intervals:
+        for j in range(first, last + 1):
+            number = shard_number(lease.streams, stream, j)
+            yield number, versions.get(number, 0)
 
 
 def _find_leases(layout: Layout) -> list[ev.LeaseFound]:

@@ -218,14 +218,12 @@ def skipped_status(state: State | None) -> SkippedStatus:
     """Returns the skipped units and records of a generation. `state`: the content of state.json."""
     skips = list(state.skipped.values()) if state else []
     skips.sort(key=lambda each: -(each.units + each.records))
-    return SkippedStatus(
-        sum(each.units for each in skips),
-        sum(each.records for each in skips),
-        {
-            each.reason: SkippedReason(each.units, each.records, list(each.examples))
-            for each in skips[:_MOST_REASONS]
-        },
-    )
+    reasons = {
+        each.reason: SkippedReason(each.units, each.records, list(each.examples))
+        for each in skips[:_MOST_REASONS]
+    }
+    units, records = sum(each.units for each in skips), sum(each.records for each in skips)
+    return SkippedStatus(units, records, reasons)
 
 
 def _dataset(
@@ -289,17 +287,12 @@ def _older(gen: Generation) -> OlderStatus:
 
 def stale_values(dataset: DatasetConfig, shard_size: int, known: GenerationFile) -> list[str]:
     """Returns the values of the YAML that have no effect before the next generation."""
-    values = [
-        ("seed", dataset.seed, known.seed),
-        ("cache.shard_size", shard_size, known.shard_size),
-    ]
+    seed, size = (dataset.seed, known.seed), (shard_size, known.shard_size)
+    values = {"seed": seed, "cache.shard_size": size}
     if known.shape is not None and dataset.streams < known.shape.streams:
-        values.append(("streams", dataset.streams, known.shape.streams))
-    return [
-        f"{key}: {now} in the YAML, {then} in this generation"
-        for key, now, then in values
-        if now != then
-    ]
+        values["streams"] = dataset.streams, known.shape.streams
+    text = "{}: {} in the YAML, {} in this generation"
+    return [text.format(key, now, then) for key, (now, then) in values.items() if now != then]
 
 
 def _lease(policy: Policy, state: LeaseState, probed: Probe | None) -> LeaseStatus:

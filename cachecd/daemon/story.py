@@ -79,8 +79,8 @@ class Story:
             self._since = oldest.at
 
     def of_shard(self, generation: GenerationId, number: int, policy: Policy) -> dict[str, Any]:
-        """Returns the story of a shard: `since`, the seconds since 1970 from which on all events are known;
-        `now`, the current state; and `story`, a list of {"at", "what", "reason"}."""
+        """Returns the story of a shard. `since`: when the known events begin, in seconds since 1970. `now`:
+        the current state. `story`: a list of {"at", "what", "reason"}."""
         gen, shard = policy.room.by_id[generation], _Shard(generation, number)
         stream = gen.stream_id(gen.blocks.shape.split(number)[0])
         sentences, is_made = list[_Sentence](), False

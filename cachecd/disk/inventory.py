@@ -64,10 +64,9 @@ def take_inventory(
 def remove_leftovers(
     layout: GenerationLayout, inventory: DirectoryInventory, state: State
 ) -> State:
-    """Removes `dropped` and `stray` files, durably. `state`: the content of state.json. The heads of the
-    inventory are written to state.json before a shard is removed, because its sidecar may be the only one
-    with the cursor of its stream. Returns the content of state.json. After DiskError the caller may repeat
-    the call."""
+    """Removes `dropped` and `stray` files, durably. `state`: the content of state.json. Before a shard is
+    removed, the heads of the inventory are written to state.json. Only its sidecar may have the cursor of
+    its stream. Returns the content of state.json. After DiskError the caller may repeat the call."""
     for path in inventory.stray:
         with refusing(f"cannot remove {path}"):
             path.unlink(missing_ok=True)
@@ -262,14 +261,9 @@ class _Inspection:
             self._stray.append(layout.old(number))
         for name in files.bad.difference(files.allocated):
             self._stray.append(layout.bad(*name))
-        return DirectoryInventory(
-            tuple(self._shards),
-            self._heads(state),
-            tuple(self._dropped),
-            tuple(self._stray),
-            self._read,
-            files.foreign,
-        )
+        shards, heads, dropped = tuple(self._shards), self._heads(state), tuple(self._dropped)
+        leftovers = dropped, tuple(self._stray)
+        return DirectoryInventory(shards, heads, *leftovers, self._read, files.foreign)
 
     def _inspect(self, number: int) -> None:
         """Inspects a number that is not plain, or that the snapshot does not have."""
