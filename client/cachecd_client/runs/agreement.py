@@ -103,7 +103,7 @@ class Agreement:
                                 "their states",
                                 epoch.dataset, epoch.epoch,
                             )  # fmt: skip
-                        epoch.begin_anew()
+                        epoch.drop_state()
                 first = False
                 yield epoch
 

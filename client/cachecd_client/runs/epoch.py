@@ -124,7 +124,7 @@ class Epoch(FileSet):
         """Sets the replica, (number, count) in the run, and its (rank, world) in the set."""
         self._replica, self._share = replica, share
 
-    def _look_for_other_nodes(self) -> None:
+    def _check_other_nodes(self) -> None:
         """Nothing: other nodes have their own caches."""
 
     @property
@@ -229,10 +229,10 @@ class Epoch(FileSet):
         """The first batch of the first loader, from 1, if the epoch resumes; else 0."""
         return 0 if self._resumed is None else 1 + self._resumed.position
 
-    def begin_anew(self) -> None:
+    def drop_state(self) -> None:
         if self._resumed is not None:
             self._resumed = None
-            self._passes.begin_anew()
+            self._passes.restart()
 
     @contextmanager
     def _resuming(self) -> Iterator[dict[str, Any] | None]:

@@ -147,7 +147,7 @@ class Passes:
         """Resumes: an earlier process read `read` records of this epoch, a `share` of its pass."""
         self.earlier, self._done = read, share
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Begins the epoch with its first batch: records that an earlier process read count before it."""
         self.before += self.earlier
         if self._run is not None:
