@@ -226,9 +226,9 @@ class FileSet:
     def __len__(self) -> NoReturn:
         """CallerError: a DataLoader calls `len`, but a FileSet is not a Dataset."""
         raise CallerError(
-            f"{type(self).__name__} has no length: it is a set of files; and .torch(batch_size=...) reads "
-            "them in batches; for a DataLoader use .to_dataset(batch_size) with batch_size=None. The number "
-            "of records is num_records"
+            f"{type(self).__name__} has no length: it is a set of files. .torch(batch_size=...) reads them "
+            "in batches; for a DataLoader use .to_dataset(batch_size) with batch_size=None. The number of "
+            "records is num_records"
         )
 
     def __bool__(self) -> bool:
