@@ -110,7 +110,7 @@ def garbled(path, value):
         (garbled(["run", "version"], 2), "version 2 of a run, expected 1"),
         (
             garbled(["run", "sets", 0, "dataset"], "eval"),
-            r"it is of 'eval', and .* dataset 'train'",
+            r"it is the state of 'eval', but .* dataset 'train'",
         ),
         (garbled(["run", "sets", 0, "intervals"], [[1, 2]]), "damaged"),
         (garbled(["run", "sets"], []), "damaged"),
