@@ -23,7 +23,7 @@ from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.frameworks.tensorflow import check_replicas
 from cachecd_client.frameworks.tf_pipeline import PASS_SPEC, Pass, TfPipeline, refuse_keras_sharding
 from cachecd_client.loader.options import TfOptions, refuse_unknown
-from cachecd_client.loader.reading import Lent, left_out, place, settle
+from cachecd_client.loader.reading import Lent, omitted_records, place, settle
 from cachecd_client.options import integer
 from cachecd_client.runs.epoch import Epoch
 from cachecd_client.schema import Feature
@@ -166,7 +166,7 @@ class _Sets:
             )
         one, division = self.one_pass(epoch)[0], self.pipeline.divided(epoch.num_records)
         step = self.pipeline.batch_size * self.pipeline.world
-        epoch.lend(Lent("TensorFlow", division.steps, step, left_out(division, step)))
+        epoch.lend(Lent("TensorFlow", division.steps, step, omitted_records(division, step)))
         log.info(
             "%s: epoch %d reads %d records in %d files",
             self._name, epoch.epoch, epoch.num_records, len(one.files),
