@@ -58,7 +58,7 @@ class Loader:
     reshuffle: False: every pass has the order of pass 0.
     drop_last: omit the records that do not fill a batch on every rank. False delivers each record once
         across ranks: the last batch is short, and differs by at most one row between ranks. If a rank has
-        no record for the last batch, it repeats the last record of its previous batch.
+        no record for the last batch, the last record of its previous batch moves there.
     pad_last: as drop_last=False, but every batch has `batch_size` rows: zeros or empty values fill the last
         batches, and `_valid`, bool [batch_size], says which rows are records.
     threads: native reading threads; 0: up to four, limited by the processors of the cgroup.

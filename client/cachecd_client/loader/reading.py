@@ -231,7 +231,7 @@ def refuse_keras_replicas() -> None:
         raise CallerError(
             f"{type(current).__name__} has {processes} processes for {replicas} replicas of the model: "
             "the processes of one replica need the same records, but would read different records; give "
-            "rank= (the number of the replica) and world= (the number of replicas) to the run (epochs(), or "
+            "rank= (the number of the replica) and world= (the number of replicas) to the run (epochs() or "
             "cache.jax()), or to the loader of a FileSet"
         )
 
