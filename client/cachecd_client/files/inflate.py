@@ -56,8 +56,7 @@ class Inflater:
     def __init__(self, compression: Compression) -> None:
         self._compression = compression
         self._stream = self._new()
-        self.fed = 0
-        """Compressed bytes that were consumed."""
+        self.fed = 0  # compressed bytes that were consumed
 
     def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
         """Yields the inflated bytes, and consumes the data meanwhile. InflateError."""

@@ -61,14 +61,9 @@ class Pass(NamedTuple):
     seed: Any
 
 
-_NUMBER = tf.TensorSpec([], tf.int64)
+_NUMBERS = dict.fromkeys(("within", "rows", "empty", "seed"), tf.TensorSpec([], tf.int64))
 PASS_SPEC = Pass(
-    files=tf.TensorSpec([None], tf.string),
-    within=_NUMBER,
-    rows=_NUMBER,
-    sizes=tf.TensorSpec([None], tf.int64),
-    empty=_NUMBER,
-    seed=_NUMBER,
+    files=tf.TensorSpec([None], tf.string), sizes=tf.TensorSpec([None], tf.int64), **_NUMBERS
 )
 
 

@@ -46,10 +46,8 @@ class Passes:
         the number of the epoch in `run`; `length`: records of one pass, over all ranks."""
         self._name, self._sets, self._weights = name, sets, weights
         self.number, self.length, self._run = number, length, run
-        self.before = 0 if run is None else run.read
-        """Records of the epochs before this one, over all ranks."""
-        self.earlier = 0
-        """Records of this epoch that an earlier process read."""
+        self.before = 0 if run is None else run.read  # records of earlier epochs, over all ranks
+        self.earlier = 0  # records of this epoch that an earlier process read
         self._done = 0.0  # the delivered share of the latest pass
         self._latest: weakref.ref[Loader] | None = None  # the loader whose pass began last
         self._most: _Read | None = None  # the longest pass that has ended

@@ -50,20 +50,15 @@ class Run:
             )
         self.epochs = epochs
         self._budget = None if records is None else integer("records", records, 1)
-        self.records = self._budget
-        """The records that the ranks of this node read; None: the run is counted in epochs."""
+        self.records = self._budget  # to read on this node; None: the run is counted in epochs
         self.steps_per_epoch = (
             None if steps_per_epoch is None else integer("steps_per_epoch", steps_per_epoch, 1)
         )
-        self.number = start
-        """The current epoch, or the next epoch."""
-        self.read = 0
-        """Records of the epochs before `number`, over all ranks of this node."""
-        self.sweeps: Mapping[str, Sweep] = {}
-        """By dataset, the progress of epochs that were not one pass."""
+        self.number = start  # the current epoch, or the next epoch
+        self.read = 0  # records of the epochs before `number`, over all ranks of this node
+        self.sweeps: Mapping[str, Sweep] = {}  # by dataset, after epochs that were not one pass
         self._step = 1  # records of one step, over all ranks
-        self.ranks = 1, 1
-        """The number of ranks on this node and on all nodes; before `set_ranks`, only this process."""
+        self.ranks = 1, 1  # ranks on this node and on all nodes; see `set_ranks`
 
     def set_ranks(self, own: int, ranks: int) -> None:
         """Sets the number of ranks of the run; `own` of them are on this node. All ranks take the same
