@@ -61,7 +61,7 @@ def command(
         if not sample.records:
             from cachecd.errors import UnitError
 
-            reasons = Counter(skipped.reason for skipped in sample.skipped)
+            reasons = Counter(skipped.reason for skipped in sample.outcome.skipped)
             ((reason, count),) = reasons.most_common(1)
             raise UnitError(
                 f"datasets.{name}: none of the first {len(sample.units)} units has a record; {count} x "

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cachecd.cli.options import AsJson, CacheDirectory, Endpoint, Samples, samples_of
+from cachecd.errors import DamagedError
+from cachecd_client.errors import CallerError, CorruptError
 
 if TYPE_CHECKING:
     from cachecd.disk.layout import Layout
@@ -77,9 +79,7 @@ def find_copies(
     from cachecd.disk.filesystem import refusing
     from cachecd.disk.layout import DATA, NEW, parse
     from cachecd.disk.sidecar import as_stored, holds, sample_of
-    from cachecd.errors import DamagedError
     from cachecd_client._core import read_record
-    from cachecd_client.errors import CallerError, CorruptError
 
     def names_in(path: Path) -> Iterator[str]:
         """Yields the names in an unfinished shard, up to the first record that is not whole."""

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from cachecd.cli.options import AsJson, Endpoint, Samples, samples_of
+from cachecd.quantities import printable
 
 
 def command(
@@ -32,7 +33,6 @@ def command(
     excludes nothing. To fetch an object again, stop the daemon, remove the object's line from
     excluded.jsonl in cache.dir, and start the daemon.
     """
-    from cachecd.quantities import printable
     from cachecd_client import connect
 
     samples = samples_of(keys, samples)

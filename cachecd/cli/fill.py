@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cachecd.quantities import Percent, approximate_size, parse_size_or_percent, printable
+from cachecd_client.errors import CallerError
+
 if TYPE_CHECKING:
     from cachecd.config import Config
 
@@ -36,8 +39,6 @@ def command(
     from cachecd.cli.run import log_to_stderr
     from cachecd.config import load, placed
     from cachecd.daemon.service import StartOptions, run
-    from cachecd.quantities import Percent, parse_size_or_percent
-    from cachecd_client.errors import CallerError
 
     try:
         share = parse_size_or_percent(until)
@@ -100,8 +101,6 @@ def _end(status: dict[str, Any], share: float, idle: float) -> tuple[str, int]:
 
 
 def _progress(status: dict[str, Any]) -> str:
-    from cachecd.quantities import approximate_size, printable
-
     cache = status["cache"]
     parts = [
         f"{approximate_size(cache['used'])} of {approximate_size(cache['limit'])} "

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from cachecd.errors import ConfigError
+
 
 def command(
     url: Annotated[str, typer.Argument(help="The URL prefix of the objects, or a local folder.")],
@@ -39,7 +41,6 @@ def command(
     from cachecd.cli.proposal import propose, unknown
     from cachecd.cli.survey import survey
     from cachecd.config import AVAILABLE_FORMATS, SourceConfig
-    from cachecd.errors import ConfigError
     from cachecd.stores.fetch import open_store
 
     if "://" not in url and (path := Path(url)).is_absolute() | path.exists():

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cachecd.quantities import approximate_size, printable
+
 if TYPE_CHECKING:
     from cachecd.cli.sampler import Sample
 
@@ -83,7 +85,6 @@ def command(
 
 def _print(url: str, name: str, sample: Sample, images: dict[tuple[int, str], Path]) -> None:
     from cachecd.cli.sample_view import lines
-    from cachecd.quantities import approximate_size, printable
 
     (unit,) = sample.units
     part = f", from byte {unit.begin} on" if unit.begin else ""

@@ -45,8 +45,9 @@ def document(sample: Sample, images: Mapping[tuple[int, str], Path]) -> dict[str
                 "key": record.unit.key,
                 "ordinal": record.ordinal,
                 "features": {
-                    name: {**values, **_file(images, number, name)}
+                    name: values | ({"file": str(file)} if file else {})
                     for name, values in _features(sample, record).items()
+                    for file in [images.get((number, name))]
                 },
             }
             for number, record in enumerate(sample.records)
@@ -56,7 +57,7 @@ def document(sample: Sample, images: Mapping[tuple[int, str], Path]) -> dict[str
         "fetched_bytes": sample.outcome.fetched_bytes,
         "seconds": round(sample.outcome.seconds, 3),
         "whole": sample.is_whole,
-        "skipped": [{"key": each.key, "reason": each.reason} for each in sample.skipped],
+        "skipped": [{"key": each.key, "reason": each.reason} for each in sample.outcome.skipped],
         "skipped_records": [asdict(each) for each in sample.outcome.passed],
     }
 
@@ -77,10 +78,10 @@ def lines(sample: Sample, images: Mapping[tuple[int, str], Path]) -> Iterator[tu
     for group in sample.outcome.passed:
         count = f"{group.records} {'record' if group.records == 1 else 'records'}"
         yield "skipped", f"{count}, {printable(group.examples[0])}: {printable(group.reason)}"
-    for skipped in sample.skipped[:_SKIPPED]:
+    for skipped in sample.outcome.skipped[:_SKIPPED]:
         yield "skipped", f"{printable(skipped.key)}: {printable(skipped.reason)}"
-    if len(sample.skipped) > _SKIPPED:
-        yield "", f"and {len(sample.skipped) - _SKIPPED} more units"
+    if len(sample.outcome.skipped) > _SKIPPED:
+        yield "", f"and {len(sample.outcome.skipped) - _SKIPPED} more units"
 
 
 def write_images(sample: Sample, folder: Path) -> dict[tuple[int, str], Path]:
@@ -125,11 +126,6 @@ def _write_png(pixels: NDArray[Any], file: Any) -> None:
     if pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]
     Image.fromarray(np.ascontiguousarray(pixels)).save(file, "PNG")
-
-
-def _file(images: Mapping[tuple[int, str], Path], number: int, name: str) -> dict[str, str]:
-    path = images.get((number, name))
-    return {"file": str(path)} if path else {}
 
 
 def _features(sample: Sample, record: Record) -> dict[str, dict[str, Any]]:

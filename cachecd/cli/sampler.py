@@ -28,7 +28,6 @@ from cachecd.model import (
     Cursor,
     ObjectInfo,
     Shape,
-    Skipped,
     StreamId,
     Unit,
     encoded,
@@ -79,10 +78,6 @@ class Sample:
     numbered: bool = True
 
     @property
-    def skipped(self) -> tuple[Skipped, ...]:
-        return self.outcome.skipped
-
-    @property
     def is_whole(self) -> bool:
         """Whether the units were read completely."""
         return self.outcome.end == "pass"
@@ -91,7 +86,7 @@ class Sample:
     def read(self) -> int:
         """The number of units that were read to their end."""
         after = self.outcome.after
-        return after.place - len(after.lanes) - len(self.skipped)
+        return after.place - len(after.lanes) - len(self.outcome.skipped)
 
 
 class Sampler:
@@ -109,15 +104,11 @@ class Sampler:
         transform = config.datasets[name].transform[:steps]
         self._dataset = config.datasets[name].model_copy(update={"transform": transform})
         self._source = self._dataset.source
+        self.url = self._source.url
         # The objects that the last complete listing left out, and the part that the split holds out.
         self.left_out, self.held_out = LeftOut(), ""
         connections = config.sampler.connections
         self._store = open_unit_store(self._source, connections, left_out=self.left_out)
-
-    @property
-    def url(self) -> str:
-        """The URL of the source."""
-        return self._source.url
 
     def first(self, most: int) -> tuple[Unit, ...]:
         """Returns the dataset's first listed units (on its side of a split, in its node's part): at least

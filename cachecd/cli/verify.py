@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cachecd.cli.options import Endpoint
+from cachecd.quantities import approximate_size
+from cachecd_client.errors import CallerError
 
 if TYPE_CHECKING:
     from cachecd.cli.checked_files import Fault
@@ -36,8 +38,6 @@ def command(
     of another live shard is bad. Files that cachecd did not write are listed as unknown.
     """
     from cachecd.cli.checked_files import check_all, take_inventory
-    from cachecd.quantities import approximate_size
-    from cachecd_client.errors import CallerError
 
     inventory = take_inventory(directory)
     if report and not inventory.is_cache:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cachecd.cli.options import AsJson, CacheDirectory, Endpoint
+from cachecd.quantities import printable
+from cachecd_client.errors import CallerError
 
 if TYPE_CHECKING:
     from cachecd.disk.layout import GenerationLayout, Layout
@@ -40,8 +42,6 @@ def command(
     Reads the shard's sidecar in the cache directory. A daemon may run meanwhile.
     """
     from cachecd.disk.layout import Layout
-    from cachecd.quantities import printable
-    from cachecd_client.errors import CallerError
 
     match = _RECORD.fullmatch(record)
     if match is None or not re.fullmatch(r"[\w-]+", dataset):
@@ -72,7 +72,6 @@ def directory_of_the_daemon(endpoint: str | None) -> Path:
 def newest_generation(cache: Layout, dataset: str) -> str:
     """Returns the name of the newest generation. CallerError: the dataset has no generation. DiskError."""
     from cachecd.disk.generation_file import read_generation
-    from cachecd_client.errors import CallerError
 
     names = [name for owner, name in cache.generations() if owner == dataset]
     files = {name: read_generation(cache.generation(dataset, name).identity) for name in names}
@@ -105,7 +104,6 @@ def find_origin(
     from cachecd.disk.generation_file import read_generation
     from cachecd.disk.inventory import shard_files
     from cachecd.disk.sidecar import read_sidecar
-    from cachecd_client.errors import CallerError
 
     files = [
         file for _, file, _ in shard_files(layout) if file is not None and file.number == number

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from cachecd.cli.options import AsJson, Endpoint
+from cachecd.quantities import printable
 
 
 def command(
@@ -26,7 +27,6 @@ def command(
     The daemon remembers its last 10,000 events. A shard's number is in the name of its file. --json omits
     the reasons, which may quote keys of objects, so its output can go into a bug report.
     """
-    from cachecd.quantities import printable
     from cachecd_client import connect
 
     with connect(endpoint, timeout=5.0) as cache:

@@ -45,31 +45,25 @@ class Trainer:
     def accuracy(self, held_out: Epoch) -> float:
         """Returns the share of these images that the model classifies correctly, 0..1."""
         right = sum(
-            int((self._scores(_inputs(batch)).argmax(1) == batch["label"]).sum())
+            int((self._forward(_inputs(batch))[1].argmax(1) == batch["label"]).sum())
             for batch in held_out.numpy(BATCH)
         )
         return right / held_out.num_records
 
-    def _hidden(self, inputs: Array) -> Array:
-        weights, biases, _, _ = self._parameters
-        hidden: Array = np.maximum(inputs @ weights + biases, 0)
-        return hidden
-
-    def _scores(self, inputs: Array) -> Array:
-        _, _, weights, biases = self._parameters
-        scores: Array = self._hidden(inputs) @ weights + biases
-        return scores
+    def _forward(self, inputs: Array) -> tuple[Array, Array]:
+        """Returns the values of the hidden layer, and the scores of the classes."""
+        first, first_biases, second, second_biases = self._parameters
+        hidden: Array = np.maximum(inputs @ first + first_biases, 0)
+        return hidden, hidden @ second + second_biases
 
     def _step(self, inputs: Array, labels: NDArray[np.int64]) -> None:
-        hidden = self._hidden(inputs)
-        weights = self._parameters[2]
-        scores = hidden @ weights + self._parameters[3]
+        hidden, scores = self._forward(inputs)
         # The gradient of the mean cross-entropy after a softmax: the probabilities minus the truth.
         exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
         by_score = exponentials / exponentials.sum(axis=1, keepdims=True)
         by_score[np.arange(len(labels)), labels] -= 1
         by_score /= len(labels)
-        by_hidden = (by_score @ weights.T) * (hidden > 0)
+        by_hidden = (by_score @ self._parameters[2].T) * (hidden > 0)
         gradients = (
             inputs.T @ by_hidden,
             by_hidden.sum(axis=0),

@@ -204,7 +204,7 @@ void BatchBuilder::DecodePictures(const Record& record, ByteSpan payload, uint64
         throw SchemaMismatch("the picture's orientation is " +
                              std::to_string(builder.orientation(decoder_)) + ", that of feature '" +
                              first->name() + "' is " + std::to_string(orientation) +
-                             ": whether one is to be turned cannot be known; turn the files");
+                             ": it is unknown which picture must be turned; turn the files");
       }
       builder.DecodePicture(&decoder_, picture, key);
     } catch (const DamagedImage& error) {

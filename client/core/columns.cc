@@ -127,7 +127,7 @@ void ColumnBuilder::Append(const FeatureView& given, std::vector<LargeValue>* la
   const bool absent = given.record == nullptr || (given.kind == Kind::kNone && !spec_.ragged);
   const FeatureView& feature = absent ? fallback_ : given;
   if (absent) later = nullptr;  // the fallback is not in the record
-  CheckKind(spec_, feature, ": give it a default, or leave it out");
+  CheckKind(spec_, feature, ": give it a default, or do not select it");
   if (feature.kind == Kind::kNone) {
     if (spec_.options.pad) PadRow(0);
   } else if (has_pictures()) {
@@ -191,7 +191,7 @@ void ColumnBuilder::DecodePicture(ImageDecoder* decoder, Extent picture, uint64_
   }
   if (result.height != extent_.height || result.width != extent_.width) {
     throw SchemaMismatch("the picture becomes " + ToText(result) +
-                         ", those before it in the batch " + ToText(extent_) +
+                         ", but earlier pictures in the batch " + ToText(extent_) +
                          ": give a pair as size, a crop, or batch_size=1");
   }
   uint8_t* to = data_.data() + used_;

@@ -24,7 +24,7 @@ Division::Division(uint64_t records, uint64_t batch_size, uint64_t world, Last l
     throw std::invalid_argument(std::to_string(least) + " records over " + std::to_string(world) +
                                 " ranks, " + std::to_string(steps_) + " batches of at most " +
                                 std::to_string(batch_size) +
-                                " on each: some rank would have no record for its last one");
+                                " on each: some rank would have no record for its last batch");
   }
 }
 

@@ -161,7 +161,7 @@ uint64_t WireReader::Varints(int64_t* to, uint64_t limit) {
 }
 
 ByteSpan WireReader::Take(uint64_t size) {
-  if (size > static_cast<uint64_t>(end_ - at_)) Fail("a length exceeds what encloses it");
+  if (size > static_cast<uint64_t>(end_ - at_)) Fail("a length exceeds the enclosing message");
   const ByteSpan taken{at_, static_cast<size_t>(size)};
   at_ += size;
   return taken;
@@ -271,7 +271,7 @@ FeatureView ParseFeature(ByteSpan feature, const uint8_t* record) {
 
 void RefuseFloats(const WireReader::Field& value, const uint8_t* record) {
   throw MalformedExample(static_cast<uint64_t>(value.start - record),
-                         "a packed list of floats has a length that is no multiple of four");
+                         "the length of a packed list of floats is not a multiple of four");
 }
 
 uint64_t CountValues(const FeatureView& feature) {

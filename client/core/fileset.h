@@ -61,7 +61,7 @@ class FileSet {
   Counted Count(size_t file) const;
   static void Complete(const Totals& totals, std::vector<Counted>* counted);
   std::shared_ptr<const RecordFile> OpenNew(size_t file) const;
-  // Returns why a file that cannot be opened is lost. Throws if that is an error.
+  // Returns the reason why a file that cannot be opened counts as lost. Throws if that is an error.
   std::string Lost(size_t file, const IoError& error) const;
 
   std::vector<Input> inputs_;

@@ -22,7 +22,7 @@ struct ImageOptions {
   };
 
   Crop crop = Crop::kCenter;
-  uint32_t height = 0;  // of the result; 0, with kNone: by `shorter`, or else the picture's own
+  uint32_t height = 0;  // of the result; 0, with kNone: `shorter` or the picture decides
   uint32_t width = 0;
   // kNone: the shorter side of the result, instead of height and width. kCenter: the shorter side
   // before the cut; 0: the smallest that covers height x width.

@@ -197,7 +197,7 @@ nb::dict FeaturesOf(nb::object record, Describe describe) {
       const nb::tuple found = nb::make_tuple(KindName(feature.kind), describe(feature));
       if (features.contains(key) && !features[key].equal(found)) {
         throw std::invalid_argument("feature '" + std::string(name) +
-                                    "' is there twice, with different values");
+                                    "' occurs twice, with different values");
       }
       features[key] = found;
     }

@@ -224,7 +224,7 @@ class PyReader {
   [[noreturn]] static void RaiseLost(Ready* ready) {
     const nb::object raises = std::move(ready->raises);
     if (!raises.is_valid()) {
-      throw UsageError("a batch is lost, as " + ready->lost_to +
+      throw UsageError("a batch is lost, because " + ready->lost_to +
                        " was raised while it was wrapped: restart the reader");
     }
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raises.ptr())), raises.ptr());

@@ -148,8 +148,8 @@ bool ReadWith(PngReader* reader, const StoredPicture& picture, RowSink* sink) {
   }
   if (cut.exact && !colored && png_get_bit_depth(png, info) == 16) {
     throw SchemaMismatch(
-        "the picture is a PNG file of 16 bits, of which resample='nearest' would keep 8: store "
-        "what it holds as an array");
+        "the picture is a PNG file of 16 bits, but resample='nearest' would keep only 8: store its "
+        "values as an array");
   }
   if (palette) png_set_palette_to_rgb(png);
   png_set_expand_gray_1_2_4_to_8(png);

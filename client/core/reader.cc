@@ -45,7 +45,7 @@ ReaderOptions Checked(ReaderOptions options) {
     }
     for (const std::string& name : feature.columns()) {
       if (!names.insert(name).second) {
-        throw SchemaMismatch("feature '" + feature.name + "': two columns of the name '" + name +
+        throw SchemaMismatch("feature '" + feature.name + "': two columns have the name '" + name +
                              "'");
       }
     }

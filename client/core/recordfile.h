@@ -25,7 +25,7 @@ class RecordFile {
   // If `tolerant`, damage costs only the records that it makes unreadable, and is in findings(): a
   // walk replaces an unusable sidecar, and a truncated file keeps the records left. Otherwise
   // damage throws CorruptSidecar or CorruptRecord. A file without a sidecar that does not start
-  // with a record is no TFRecord file: it always throws CorruptRecord. Throws IoError.
+  // with a record is not a TFRecord file: it always throws CorruptRecord. Throws IoError.
   RecordFile(const std::string& path, Offsets offsets, bool tolerant);
 
   // A file of which no record can be read, because of `why`. `offsets` of its records, or null.

@@ -22,7 +22,7 @@ std::optional<Draws> DrawsOf(const Order& order, const std::vector<RecordOrder>&
   }
   for (size_t i = 0; i < drawn.size(); ++i) {
     if (drawn[i] <= orders[i].num_records()) continue;
-    throw std::invalid_argument(std::to_string(drawn[i]) + " records are drawn of dataset " +
+    throw std::invalid_argument(std::to_string(drawn[i]) + " records are drawn from dataset " +
                                 std::to_string(i) + ", it has " +
                                 std::to_string(orders[i].num_records()));
   }
@@ -122,7 +122,7 @@ void RecordSource::Replace(const CorruptRecord& finding, std::vector<uint64_t>* 
   if (!replace_) throw finding;
   const std::lock_guard<std::mutex> lock(searching_);
   lost->push_back(record->position);
-  // The search goes back and forth between two blocks of each order, so the last two of each order
+  // The search alternates between two blocks of each order, so the last two blocks of each order
   // stay open.
   const size_t held = pins->blocks_.size();
   // Ends after as many failed reads as the rank has records: then all its records are corrupt.

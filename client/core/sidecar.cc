@@ -94,7 +94,7 @@ std::string UnitsBytes(const std::vector<SidecarUnit>& units) {
 std::string CheckIndices(ByteSpan indices, uint64_t units) {
   for (const uint8_t* at = indices.begin(); at != indices.end(); at += sizeof(uint32_t)) {
     if (LoadU32(at) >= units) {
-      return "a record is of unit " + std::to_string(LoadU32(at)) + " of " + std::to_string(units);
+      return "a record has unit " + std::to_string(LoadU32(at)) + " of " + std::to_string(units);
     }
   }
   return "";

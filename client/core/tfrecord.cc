@@ -63,7 +63,7 @@ uint64_t LengthAt(const std::string& path, uint64_t offset, const uint8_t* heade
   if (length > left - kFrameOverhead) {
     throw CorruptRecord(path, offset,
                         length > UINT64_MAX - kFrameOverhead
-                            ? "length " + std::to_string(length) + " cannot be"
+                            ? "length " + std::to_string(length) + " is impossible"
                             : CutShort(length + kFrameOverhead, left));
   }
   return length;
@@ -101,7 +101,7 @@ std::string CheckPayload(ByteSpan payload, const uint8_t* footer) {
 
 bool OpenFrame(ByteSpan frame, ByteSpan* payload, std::string* why) {
   if (frame.size < kFrameOverhead) {
-    *why = "a frame of " + std::to_string(frame.size) + " bytes cannot be";
+    *why = "a frame of " + std::to_string(frame.size) + " bytes is impossible";
     return false;
   }
   uint64_t length = 0;

@@ -1,8 +1,8 @@
 // Opens the files of the blocks that are read, and reads ahead from the disk.
 //
 // A block's files are opened when its first record is needed. A thread may open them earlier and
-// make the disk read whole files sequentially. They are closed when the order has moved on and
-// nobody holds the block. So the window bounds memory and mappings, for sets of any size.
+// make the disk read whole files sequentially. They are closed when no later position needs the
+// block and no thread holds it. So the window limits memory and mappings, for sets of any size.
 
 #ifndef CACHECD_CORE_WINDOW_H_
 #define CACHECD_CORE_WINDOW_H_

@@ -53,7 +53,7 @@ class ShardWriter {
   static constexpr size_t kMostMisfits = 100;
   static constexpr size_t kMostAlike = 10;
 
-  // A record that was passed over, and how many `more` are like it.
+  // A skipped record, and how many `more` skipped records are like it.
   struct Passed {
     uint32_t ordinal = 0;
     Misfit misfit;
@@ -62,14 +62,14 @@ class ShardWriter {
 
   struct Carried {
     uint64_t records = 0;   // appended
-    uint64_t consumed = 0;  // bytes of the frames appended and passed over
+    uint64_t consumed = 0;  // bytes of all appended and skipped frames
     bool full = false;      // the next whole frame did not fit
-    uint64_t passed = 0;    // records passed over, because they do not fit the schema
+    uint64_t passed = 0;    // skipped records, because they do not fit the schema
     std::vector<Passed> misfits;
   };
 
-  // Appends whole frames verbatim, up to an incomplete or wrong frame. Verifies both CRCs of each.
-  // Passes over records that `check` refuses; they take an ordinal. Ordinals count up from
+  // Appends whole frames unchanged, up to an incomplete or wrong frame. Verifies both CRCs of each.
+  // Skips records that `check` refuses; they also use an ordinal. Ordinals count up from
   // `ordinal`. If the first frame is wrong, throws CorruptRecord(name, base).
   Carried AppendFrames(ByteSpan frames, uint64_t unit, uint32_t ordinal, const std::string& name,
                        uint64_t base, RecordCheck* check = nullptr);

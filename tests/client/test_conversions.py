@@ -129,7 +129,10 @@ def test_without_a_default_the_record_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"cast": {"imagee": "int8"}}, "cast names feature 'imagee'; those delivered are bits, do"),
+        (
+            {"cast": {"imagee": "int8"}},
+            "cast names feature 'imagee'; the delivered features are bits, do",
+        ),
         ({"cast": {"key": "uint8"}}, "cast: feature 'key' is bytes, only numbers can be cast"),
         ({"pad": {"label": 3}}, r"feature 'label' is int64\[\], expected a ragged list of numbers"),
         ({"one_hot": {"vector": 3}}, r"'vector' is float32\[2\], expected a scalar integer"),
@@ -153,7 +156,7 @@ def test_a_dtype_that_the_features_kind_has_not_is_refused(files):
         ({"cast": "float32"}, "cast='float32', expected a dict of feature name -> value"),
         ({"cast": {"image": "float23"}}, "'image': 'float23'}: unknown dtype, expected one of bfl"),
         ({"pad": {"many": 0}}, r"expected a length of at least 1, or \(length, value\)"),
-        ({"pad": {"many": (3, -1)}, "cast": {"many": "uint8"}}, "-1 is no uint8"),
+        ({"pad": {"many": (3, -1)}, "cast": {"many": "uint8"}}, "-1 is not a uint8"),
         ({"one_hot": {"label": 0}}, "expected the number of classes, or True"),
         ({"default": {"label": 1.5}}, r"is int64\[\], expected numbers that int64 can hold"),
         ({"default": {"image": [1, 2]}}, r"one number, or an array of shape \(2, 3\)"),

@@ -168,7 +168,9 @@ def test_pictures_keep_their_shape_if_a_batch_has_one(tmp_path):
     shapes = [batch["image"].shape[1:] for batch in loader]
     assert shapes == [(20, 30, 3), (20, 30, 3), (30, 20, 3)]
     assert next(iter(files.numpy(2, **options)))["image"].shape == (2, 20, 30, 3)
-    with pytest.raises(SchemaError, match="30 x 20 pixels, those before it in the batch 20 x 30"):
+    with pytest.raises(
+        SchemaError, match="30 x 20 pixels, but earlier pictures in the batch 20 x 30"
+    ):
         list(files.numpy(3, **options))
     with pytest.raises(SchemaError, match="rows without a record need a shape"):
         list(files.numpy(2, pad_last=True, **options))

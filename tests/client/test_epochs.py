@@ -56,10 +56,12 @@ def test_without_a_daemon_the_set_is_repeated_in_another_order(
         sets.append((epoch.fingerprint, epoch.files))
     assert not locked(manifest(0))
     assert (
-        "train: epoch 1 repeats the 2 files of the epoch before: no daemon answered" in caplog.text
+        "train: epoch 1 repeats the 2 files of the previous epoch: no daemon answered"
+        in caplog.text
     )
     assert (
-        "train: epoch 2 repeats the 2 files of the epoch before: no daemon answered" in caplog.text
+        "train: epoch 2 repeats the 2 files of the previous epoch: no daemon answered"
+        in caplog.text
     )
     assert sets[0] == sets[1] == sets[2]
     assert len(set(seeds)) == 3

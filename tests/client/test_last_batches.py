@@ -53,7 +53,7 @@ def test_length_rows_and_resuming_agree_with_what_comes(files, world, batch_size
 @pytest.mark.parametrize(("batch_size", "world"), [(1, 2), (5, 104)])
 def test_a_step_without_a_record_for_some_rank_is_refused_on_all(files, batch_size, world):
     for rank in (0, world - 1):
-        with pytest.raises(CallerError, match="no record for its last one; pad_last=True"):
+        with pytest.raises(CallerError, match="no record for its last batch; pad_last=True"):
             files.numpy(batch_size, drop_last=False, rank=rank, world=world)
         assert files.numpy(batch_size, pad_last=True, rank=rank, world=world)
 

@@ -129,7 +129,7 @@ def test_a_corrupt_record_is_replaced_by_another_and_said_once(corrupt_file, cap
     (line,) = (line for line in caplog.records if line.levelname == "WARNING")
     assert "replaced 1 corrupt records" in line.message
     assert f"at byte {offset} of {path}: " in line.message
-    assert "count the others twice (on_corrupt='raise'" in line.message
+    assert "count the other records twice (on_corrupt='raise'" in line.message
 
 
 def native_threads() -> int:
@@ -195,7 +195,7 @@ def test_several_ranks_keep_one_order_until_set_epoch(files, caplog):
     assert [labels(loader), labels(loader)] == [second, second]
     (record,) = caplog.records
     assert record.getMessage().startswith(
-        "pass 1 of rank 1 of 2 repeats the order of the pass before"
+        "pass 1 of rank 1 of 2 repeats the order of the previous pass"
     )
     loader.set_epoch(0)
     assert labels(loader) == first

@@ -87,7 +87,7 @@ def test_a_sidecar_that_no_longer_fits_its_file_is_an_error_and_hides_nothing(tm
     [
         ("data-*.tfrecord", r"patterns are not expanded, give sorted\(glob\.glob\('.*/data-\*"),
         (".", "a directory: give the files in it"),
-        ("/dev/null", "which is no regular file"),
+        ("/dev/null", "which is not a regular file"),
         ("s3://bucket/a.tfrecord", "reads local files"),
         ("missing", r"missing$"),
     ],

@@ -49,7 +49,7 @@ def test_an_optional_feature_needs_a_default_or_is_left_out(tmp_path):
         schema=schema,
     )
     with pytest.raises(
-        SchemaError, match=r"feature 'x' is optional: give default={'x': ...}, or leave"
+        SchemaError, match=r"feature 'x' is optional: give default={'x': ...}, or features"
     ):
         files.numpy(1)
     loader = files.numpy(2, shuffle=False, default={"x": 7})

@@ -99,8 +99,12 @@ def garbled(key, value):
 @pytest.mark.parametrize(
     ("asked", "change", "why"),
     [
-        ("web", lambda state: state, r"it is of a mixture of 'code' and 'web', .* dataset 'web'"),
-        (WEIGHTS, garbled("weights", []), "asks for a mixture"),
+        (
+            "web",
+            lambda state: state,
+            r"it is the state of a mixture of 'code' and 'web', .* dataset 'web'",
+        ),
+        (WEIGHTS, garbled("weights", []), "call is for a mixture"),
         (WEIGHTS, garbled("weights", [["web", 0.5], ["code", 1.5]]), "damaged"),
         (WEIGHTS, garbled("sweeps", {"web": {}}), "damaged"),
     ],

@@ -110,7 +110,7 @@ def garbled(path, value):
         (garbled(["run", "version"], 2), "version 2 of a run, expected 1"),
         (
             garbled(["run", "sets", 0, "dataset"], "eval"),
-            r"it is of 'eval', and .* dataset 'train'",
+            r"it is the state of 'eval', but .* dataset 'train'",
         ),
         (garbled(["run", "sets", 0, "intervals"], [[1, 2]]), "damaged"),
         (garbled(["run", "sets"], []), "damaged"),
@@ -154,7 +154,7 @@ def test_where_the_set_is_gone_the_epoch_begins_anew_and_what_was_read_counts(mo
     assert (asked.generation, asked.fingerprint) == (GENERATION, state["fingerprint"])
     assert asked.shards == [[0, 0, 1], [1, 0, 0]]
     assert (asked.sampling_seed, asked.streams, asked.place) == (5, 2, 70)
-    assert [r.message for r in caplog.records if "begins anew" in r.message]
+    assert [r.message for r in caplog.records if "starts again" in r.message]
 
 
 @pytest.mark.parametrize(("place", "anew"), [(80, False), (60, True)])

@@ -102,7 +102,7 @@ def test_the_state_of_one_worker_is_no_other_ones(files):
     dataset = files.to_dataset(**OPTIONS)
     state = {**dataset.state_dict(), "worker": 1, "workers": 2}
     with pytest.raises(
-        CallerError, match="worker 1 of 2, this is worker 0 of 1: resume with as many"
+        CallerError, match="worker 1 of 2, this is worker 0 of 1: resume with the same number"
     ):
         dataset.load_state_dict(state)
 

@@ -191,5 +191,5 @@ def test_options_of_the_wrong_type_are_refused(options, error, message):
 
 def test_what_a_padded_list_adds_is_a_column_like_others():
     padded = (*INTS, None, False, {"pad": (2, bytes(8))})
-    with pytest.raises(SchemaError, match="two columns of the name '_x_length'"):
+    with pytest.raises(SchemaError, match="two columns have the name '_x_length'"):
         BatchReader([], [("_x_length", *INTS[1:], (), False), padded], batch_size=1)

@@ -73,7 +73,9 @@ def test_every_ranks_batches_are_the_models_from_any_position(
         expected = model(records, world, batch_size, last)
     except ValueError:
         for rank in range(world):  # all of them, or one would wait for the others
-            with pytest.raises(ValueError, match="some rank would have no record for its last one"):
+            with pytest.raises(
+                ValueError, match="some rank would have no record for its last batch"
+            ):
                 reader(file, records, rank=rank, **options)
         return
     division = Division(records, **options)

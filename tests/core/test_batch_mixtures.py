@@ -147,7 +147,11 @@ def test_ranks_divide_a_mixture_and_resume_at_any_batch(files, key, world, start
     [
         (((2**61,), 0, 5, [(0, [whole(0)])]), ValueError, "bounds of a draw"),
         (((WHOLE,), 0, 5, []), ValueError, "1 weights for 0 datasets"),
-        (((WHOLE,), 0, 61, [(0, [whole(0)])]), ValueError, "61 records are drawn of dataset 0, it has 60"),
+        (
+            ((WHOLE,), 0, 61, [(0, [whole(0)])]),
+            ValueError,
+            "61 records are drawn from dataset 0, it has 60",
+        ),
         (((WHOLE,), 0, 5, [(0, [stage((9, 0, 1))])]), ValueError, "file 9 of 6"),
         (((WHOLE,), 0, 5), TypeError, "mixture: expected"),
         (((WHOLE,), 0, 5, [whole(0)]), TypeError, r"\(window, stages\) parts"),

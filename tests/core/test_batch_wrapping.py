@@ -73,7 +73,7 @@ def test_a_batch_that_was_not_wrapped_is_not_skipped_in_silence(shard, one_by_on
     with pytest.raises(ValueError, match="refused"):
         reader.next()
     for _ in range(3 * BATCHES):  # each took memory from prefetch_bytes that never came back
-        with pytest.raises(RuntimeError, match=r"a batch is lost, as ValueError.*restart"):
+        with pytest.raises(RuntimeError, match=r"a batch is lost, because ValueError.*restart"):
             reader.next()
     reader.restart(3)
     assert first_label(reader) == 3 * ROWS
@@ -85,7 +85,7 @@ def test_an_interrupt_while_batches_are_wrapped_ahead_leaves_at_once_and_loses_n
         reader.next()
     assert [first_label(reader) for _ in range(13)] == [ROWS * i for i in range(13)]
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="a batch is lost, as KeyboardInterrupt"):
+        with pytest.raises(RuntimeError, match="a batch is lost, because KeyboardInterrupt"):
             reader.next()
     reader.restart(13)
     assert first_label(reader) == 13 * ROWS

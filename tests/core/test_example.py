@@ -165,7 +165,7 @@ def test_every_wire_form_of_a_list_is_read(feature, decoded):
 def test_two_entries_of_one_name_are_refused_if_they_differ():
     one, two = field(3, field(1, b"\x01")), field(1, field(1, b"two"))
     assert decode(wire(entry("x", two), entry("x", two))) == {"x": ("bytes", [b"two"])}
-    with pytest.raises(ValueError, match="feature 'x' is there twice, with different values"):
+    with pytest.raises(ValueError, match="feature 'x' occurs twice, with different values"):
         decode(wire(entry("x", one), entry("x", two)))
 
 
@@ -175,7 +175,7 @@ def test_two_entries_of_one_name_are_refused_if_they_differ():
 @pytest.mark.parametrize(
     ("record", "why"),
     [
-        (b"\x0a\x05", "a length exceeds what encloses it at byte 2"),
+        (b"\x0a\x05", "a length exceeds the enclosing message at byte 2"),
         (b"\x0a" + varint(2**64 - 1) + b"x", "a length exceeds"),
         (b"\x0a", "a number is cut short at byte 1"),
         (b"\x80" * 11, "longer than ten bytes"),
@@ -186,7 +186,7 @@ def test_two_entries_of_one_name_are_refused_if_they_differ():
         (b"\x7b\x74", "a group ends that did not begin"),
         (b"\x7b" * 101, "nested too deeply"),
         (wire(entry("x", field(3, field(1, b"\x80")))), "cut short"),
-        (wire(entry("x", field(2, field(1, b"abc")))), "no multiple of four"),
+        (wire(entry("x", field(2, field(1, b"abc")))), "not a multiple of four"),
         (wire(field(1, field(2, b"") + field(2, b""))), "two values"),
     ],
 )

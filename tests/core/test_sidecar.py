@@ -157,7 +157,7 @@ def test_a_header_or_meta_that_cannot_be_is_found(sidecar, meta, changes, why):
 
 def test_record_of_a_unit_that_is_not_there_is_found(sidecar):
     sidecar.write_bytes(slow_sidecar(b"{}", 16, UNITS, [0], [1], [0]))
-    with pytest.raises(CorruptSidecarError, match="a record is of unit 1 of 1"):
+    with pytest.raises(CorruptSidecarError, match="a record has unit 1 of 1"):
         _core.Sidecar.read(str(sidecar))
 
 

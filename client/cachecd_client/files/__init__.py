@@ -1,4 +1,4 @@
 """TFRecord files without a daemon: `FileSet`.
 
-`locate` finds the records of each file and their schema, `inflate` reads compressed streams.
+`locate` finds the offsets of the records and their schema, `inflate` reads compressed streams.
 """

@@ -1,4 +1,4 @@
-"""A set of TFRecord files, read in the trainer's framework, without a daemon."""
+"""A set of TFRecord files that a trainer reads without a daemon."""
 
 from __future__ import annotations
 
@@ -38,32 +38,32 @@ Path = str | os.PathLike[str]
 class FileSet:
     """TFRecord files of `tf.train.Example` records, in the order given.
 
-    The files and their folder are never written to, and nothing is read before it is needed. Any plain
-    TFRecord file can be read. A sidecar (`FILE.idx`) says where the records are; a file without a sidecar
-    is scanned once for each set, many files at a time. `python -m cachecd_client.index` writes sidecars,
-    and inflates compressed files, which cannot be read at random.
+    A FileSet never writes to the files or their folder, and reads nothing before it is needed. It reads any
+    plain TFRecord file. A sidecar (`FILE.idx`) has the offsets of the records; a file without a sidecar is
+    scanned once for each FileSet, many files at a time. `python -m cachecd_client.index` writes sidecars,
+    and inflates compressed files, because they cannot be read at random.
     """
 
     def __init__(
         self, paths: Path | Iterable[Path], *, schema: Schema | None = None,
         window: int | Literal["auto"] | None = "auto",
     ) -> None:  # fmt: skip
-        """One path or several; a file that is named twice is read twice. Patterns: use `glob`.
+        """One path or several; a file that is named twice is read twice. For patterns, use `glob`.
 
-        schema: replaces the schema of the sidecars, or the schema that some records suggest.
+        schema: replaces the schema in the sidecars, or the schema that is inferred from some records.
         window: bytes of files from which records are read at random. A set that fits is shuffled exactly;
-            a larger set is shuffled within a sliding window of whole files, read ahead in sequence.
-            "auto": as for a lease, half of the memory of the cgroup of this process, and at most 16,384
+            a larger set is shuffled within a sliding window of whole files, which is read ahead. "auto": as
+            for a lease, half of the memory that the cgroup of this process allows, and at most 16,384
             files. None or 0: the whole set, whatever its size.
 
-        CallerError if there are no paths, if a path is no file, or for an impossible option.
+        CallerError if there are no paths, if a path is not a file, or for an impossible option.
         """
         if isinstance(paths, (str, os.PathLike)):
             paths = [paths]
         self._files: Collection[str] = [os.fsdecode(path) for path in paths]
         if not self._files:
             raise CallerError(
-                "a FileSet of no files: check the pattern or the list that names the files"
+                "a FileSet without files: check the pattern or the list that names the files"
             )
         if schema is not None and not isinstance(schema, Schema):
             raise CallerError(
@@ -75,22 +75,22 @@ class FileSet:
                 f"{absent[0]}{_hint(absent[0])}"
             )
         self._schema = schema
-        self._asked: int | str | None = window
+        self._window_option: int | str | None = window
         if window is not None and window != "auto":
-            self._asked = integer("window", window, 0) or None
+            self._window_option = integer("window", window, 0) or None
 
     @property
     def files(self) -> list[str]:
-        """The files' paths, for any TFRecord reader."""
+        """The paths of the files, for any TFRecord reader."""
         return list(self._files)
 
     @cached_property
     def schema(self) -> Schema:
         """The features of every record.
 
-        From the sidecars, else inferred from some records of several files: a list whose length
-        differs, or that is sometimes missing, is ragged. SchemaError if the records do not fit one
-        schema, or are no Examples.
+        The sidecars have the schema. Without sidecars, it is inferred from some records of several files: a
+        list is ragged if its length differs, or if some records lack it. SchemaError if the records do not
+        fit one schema, or are not Examples.
         """
         return schema_of(self._located) if self._schema is None else self._schema
 
@@ -107,8 +107,8 @@ class FileSet:
     @cached_property
     def window(self) -> int | None:
         """The shuffle window in bytes; None: the whole set."""
-        if self._asked is None or isinstance(self._asked, int):
-            return self._asked
+        if self._window_option is None or isinstance(self._window_option, int):
+            return self._window_option
         return resources.window_of(self.num_bytes, len(self._files))
 
     @cached_property
@@ -116,28 +116,28 @@ class FileSet:
         """A hash of the names and lengths of the files, in their order, without their folder."""
         digest = hashlib.sha256()
         for path in self._files:
-            name = os.fsencode(os.path.basename(path))  # may have any byte but a zero
+            name = os.fsencode(os.path.basename(path))  # has no zero byte
             digest.update(b"%b\0%d\0" % (name, os.path.getsize(path)))
         return digest.hexdigest()[:32]
 
     def numpy(self, batch_size: int, **options: Unpack[Options]) -> Loader:
-        """Batches of NumPy arrays; bfloat16 comes as uint16. Options: see `Loader`."""
+        """Batches of NumPy arrays; bfloat16 is delivered as uint16. Options: see `Loader`."""
         return self._loader(batch_size, Numpy(), options)
 
     def torch(
         self, batch_size: int, *, device: Any = None, channels_last: bool | Sequence[str] = False,
         **options: Unpack[Options],
     ) -> Loader:  # fmt: skip
-        """Batches of torch tensors over the arrays' own memory, or copied to `device`.
+        """Batches of torch tensors that share memory with the arrays, or are copied to `device`.
 
-        The next batch is copied to a CUDA device while the batch before it is used: from pinned memory,
-        on a separate stream, for which the stream that is current in `next()` waits. Batches may be kept;
-        besides, at most three are on the device, however far the loop is ahead. CallerError for a device
-        that does not exist.
-        channels_last: features [H, W, C], or True for all features with three axes: they are delivered as
-        views [rows, C, H, W], contiguous in torch.channels_last, which is fastest for convolutions.
-        Columns whose rows differ in length stay columns; `column.to_torch(device)` makes jagged tensors of
-        them. Options: see `Loader`.
+        The loader copies the next batch to a CUDA device while the loop uses the current batch: from pinned
+        memory, on a separate stream. The current stream of `next()` waits for that stream. Besides the
+        batches that the loop keeps, at most three are on the device, however far the loop runs ahead of it.
+        CallerError for a device that does not exist.
+        channels_last: a list of features [H, W, C], or True for all features with three axes. They are
+        delivered as views [rows, C, H, W], contiguous in torch.channels_last, which is fastest for
+        convolutions. Columns whose rows differ in length stay columns; `column.to_torch(device)` converts
+        them to jagged tensors. Options: see `Loader`.
         """
         return self._torch(batch_size, device, channels_last, options)
 
@@ -147,15 +147,15 @@ class FileSet:
         """The batches of `torch()` as a dataset, for programs that require torch's DataLoader.
 
         `DataLoader(dataset, batch_size=None, num_workers=N)` delivers the same batches as `torch()`, in
-        the same order, for every N: its workers, forked or spawned, make them in turn. The dataset has
-        `len()`, and the state that torchdata's StatefulDataLoader saves. `torch()` is faster, because the
-        batches of workers are copied between processes. Columns whose rows differ in length stay columns.
+        the same order, for every N: its workers, forked or spawned, make the batches in turn. The dataset
+        has `len()`, and the state that torchdata's StatefulDataLoader saves. `torch()` is faster, because
+        the DataLoader copies batches between processes. Columns whose rows differ in length stay columns.
         """
         from cachecd_client.frameworks.torch_dataset import BatchDataset
 
         if "rank" not in options and "world" not in options:
-            # Of this process, because a worker has no process group.
-            self._look_for_other_nodes()
+            # Here, because a worker has no process group.
+            self._check_other_nodes()
             options["rank"], options["world"] = self._share or place(None, None)
         make = partial(self._torch, batch_size, None, channels_last, options)
         with self._resuming() as begin:
@@ -167,28 +167,28 @@ class FileSet:
         return dataset
 
     def tf(self, batch_size: int, **options: Unpack[Options]) -> Loader:
-        """Batches of TensorFlow tensors over the arrays' own memory, in the order of `Loader`.
+        """Batches of TensorFlow tensors that share memory with the arrays, in the order of `Loader`.
 
         Dense features are tensors [rows, *shape], ragged features tf.RaggedTensors, bytes are string
-        tensors. Only strings are copied: `features` without them is faster. With `label`, batches are
+        tensors. Only strings are copied, so `features` without strings is faster. With `label`, batches are
         tuples for Keras, whose `weighted_metrics` ignore the padding of `pad_last`.
-        `model.train_on_batch(*batch)` does not copy them; `model.fit(iter(loader),
-        steps_per_epoch=len(loader), shuffle=False)` copies, and is for one epoch: for several, pass a
-        generator that iterates again and again. Options: see `Loader`.
+        `model.train_on_batch(*batch)` does not copy batches. `model.fit(iter(loader),
+        steps_per_epoch=len(loader), shuffle=False)` copies them, and reads one epoch: for several epochs,
+        pass a generator that iterates over the loader repeatedly. Options: see `Loader`.
         """
         from cachecd_client.frameworks.tensorflow import TensorFlow
 
         return self._loader(batch_size, TensorFlow(), options)
 
     def jax(self, batch_size: int, *, device: Any = None, **options: Unpack[Options]) -> Loader:
-        """Batches of jax.Arrays, on a CPU over the arrays' own memory, else copied to `device`.
+        """Batches of jax.Arrays that share memory with the arrays on a CPU, else are copied to `device`.
 
         `device`: a device or a sharding, as in jax.device_put; None: JAX's default device. CallerError if
-        it cannot take [batch_size, *shape] of a feature. Over devices of several processes, each process
-        gives `batch_size` rows, and the arrays have the rows of all. JAX narrows 64-bit numbers to 32 bits
-        unless `jax_enable_x64` is on; SchemaError for an integer that does not fit. Bytes, and columns
-        whose rows differ in length, stay columns; `column.to_jax()` makes arrays of them. Options: see
-        `Loader`.
+        it cannot hold [batch_size, *shape] of a feature. If a sharding has devices of several processes,
+        each process contributes `batch_size` rows, and the arrays have the rows of all processes. JAX
+        narrows 64-bit numbers to 32 bits unless `jax_enable_x64` is on; SchemaError for an integer that
+        does not fit. Bytes, and columns whose rows differ in length, stay columns; `column.to_jax()`
+        converts them to arrays. Options: see `Loader`.
         """
         from cachecd_client.frameworks.jax import Jax
 
@@ -199,43 +199,43 @@ class FileSet:
     def tf_dataset(
         self, batch_size: int, *, reshuffle: bool = True, **options: Unpack[TfOptions]
     ) -> tensorflow.data.Dataset:
-        """A stock tf.data pipeline: TensorFlow reads the files and parses them by their schema.
+        """A stock tf.data pipeline: TensorFlow reads the files and parses their records with the schema.
 
         Elements are dicts of feature name -> tensor [rows, *shape] (tf.RaggedTensor for ragged features),
-        or (dict, label) tuples with `label`. The order follows from `seed` (and tf.random.set_seed); each
-        iteration has another order, unless reshuffle=False. Files are shuffled, and records within a
-        buffer, not over the whole set as by `Loader`. Every rank reads all files and keeps its share of the
-        records. `drop_last` and `pad_last` are those of `Loader`: a short last batch, or full batches and
-        `_valid`, the third value of a tuple. In a run with `steps_per_epoch`, or at the end of `records`,
-        it has as many batches as a loader, but other records: a small set is repeated in another order,
-        and the rest of a large set is left out.
+        or (dict, label) tuples with `label`. `seed` (with tf.random.set_seed) determines the order; each
+        iteration has another order, unless reshuffle=False. TensorFlow shuffles the files, and the records
+        within a buffer, while a `Loader` shuffles the whole set. Every rank reads all files and keeps its
+        share of the records. `drop_last` and `pad_last` are as for `Loader`: a short last batch, or full
+        batches and `_valid`, the third value of a tuple. In a run with `steps_per_epoch`, or at the end of
+        `records`, the pipeline has as many batches as a loader, but other records: a small set is repeated
+        in another order, and the rest of a large set is not read.
         """
         from cachecd_client.frameworks import tf_pipeline
 
         if options.get("rank") is None and options.get("world") is None:
-            self._look_for_other_nodes()
+            self._check_other_nodes()
         reading = self._reading(self.schema)
         reading.begin()
         # TensorFlow does not report its position.
-        made, lent = tf_pipeline.dataset(
-            reading, batch_size, self.begin_anew, flag("reshuffle", reshuffle), options
+        pipeline, lent = tf_pipeline.dataset(
+            reading, batch_size, self.drop_state, flag("reshuffle", reshuffle), options
         )
         self.lend(lent)
-        return made
+        return pipeline
 
     def __len__(self) -> NoReturn:
-        """CallerError: a DataLoader asks for the length, but a FileSet is no Dataset."""
+        """CallerError: a DataLoader calls `len`, but a FileSet is not a Dataset."""
         raise CallerError(
-            f"{type(self).__name__} has no length: it is files, which .torch(batch_size=...) reads in "
-            "batches; a DataLoader takes .to_dataset(batch_size) with batch_size=None. Its records are "
-            "num_records"
+            f"{type(self).__name__} has no length: it is a set of files. .torch(batch_size=...) reads them "
+            "in batches; for a DataLoader use .to_dataset(batch_size) with batch_size=None. The number of "
+            "records is num_records"
         )
 
     def __bool__(self) -> bool:
         return True
 
     def __repr__(self) -> str:
-        """The files, and the records if they were counted before."""
+        """Shows the number of files, and of records if they were counted before."""
         known = self.__dict__.get("num_records")
         records = "" if known is None else f", {known} records"
         first = reprlib.repr(next(iter(self._files)))
@@ -249,7 +249,7 @@ class FileSet:
         return name in self.schema.names
 
     def _schema_for(self, options: Options) -> Schema:
-        """The schema for a loader with these options, which may select features of it."""
+        """Returns the schema for a loader with these options."""
         return self.schema
 
     def _reading(self, schema: Schema) -> Reading:
@@ -263,27 +263,27 @@ class FileSet:
             share=self._share,
         )
 
-    def begin_anew(self) -> None:
-        """Lets readers begin with the first batch, even if a state named a later batch."""
+    def drop_state(self) -> None:
+        """Makes readers begin with the first batch, even if a state named a later batch."""
 
     @contextmanager
     def _resuming(self) -> Iterator[dict[str, Any] | None]:
-        """The state at which the first loader begins, for the first caller that does not fail."""
+        """Yields the state at which the first loader begins; after an error, the next caller gets it."""
         yield None
 
-    def _look_for_other_nodes(self) -> None:
-        """Warns if ranks are counted on this node, and other nodes may read the same files."""
+    def _check_other_nodes(self) -> None:
+        """Warns if this node's ranks divide the files, although other nodes may read the same files."""
         rank, world = local_ranks()
         if gathering(world) is not None:
             _warn_of_other_nodes(rank, world)
 
-    #: From the options of `epochs()`: the replica of the model that this process holds, (number, count),
-    #: and its (rank, world) in the set.
+    #: Set by the options of `epochs()`: the replica of the model in this process, (number, count), and its
+    #: (rank, world) in the set.
     _replica: tuple[int, int] | None = None
     _share: tuple[int, int] | None = None
 
     def lend(self, lent: Lent) -> None:
-        """Notes batches that a reader outside of this process takes."""
+        """Notes the batches that a reader outside of this process reads."""
 
     def _torch(
         self, batch_size: int, device: Any, channels_last: bool | Sequence[str], options: Options,
@@ -299,7 +299,7 @@ class FileSet:
     ) -> Loader:
         options = with_label(options, self._stores)
         if options.get("rank") is None and options.get("world") is None:
-            self._look_for_other_nodes()
+            self._check_other_nodes()
         reading = self._reading(self._schema_for(options))
         return Loader(reading, batch_size, framework, every, **options)
 
@@ -307,9 +307,9 @@ class FileSet:
 @cache
 def _warn_of_other_nodes(rank: int, world: int) -> None:
     log.warning(
-        "a FileSet is divided among the ranks of this node (this is rank %d of %d), and the run has more "
-        "processes: each node reads all of its files. If all nodes see the same files, give loaders the "
-        "rank= and world= of the whole run; if each node has other files, give rank=%d, world=%d",
+        "the ranks of this node divide a FileSet (this is rank %d of %d), but the run has more processes: "
+        "each node reads all of its files. If all nodes have the same files, give loaders the rank= and "
+        "world= of the whole run; if each node has other files, give rank=%d, world=%d",
         rank, world, rank, world,
     )  # fmt: skip
 
@@ -318,7 +318,7 @@ def _hint(path: str) -> str:
     if os.path.isdir(path):
         return ", a directory: give the files in it"
     if os.path.exists(path):
-        return ", which is no regular file"
+        return ", which is not a regular file"
     if "://" in path:
         return ": a FileSet reads local files; a daemon, `cachecd run`, caches the files of a store"
     if glob.has_magic(path):

@@ -1,4 +1,4 @@
-"""GZIP and ZLIB TFRecord files, as TensorFlow's `compression_type` makes them, inflated as streams."""
+"""Inflates GZIP and ZLIB TFRecord files, which TensorFlow's `compression_type` makes, as streams."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ import cachecd_client._core as _core
 
 Compression = Literal["GZIP", "ZLIB"]
 
-_WINDOW_BITS: dict[Compression, int] = {"GZIP": 31, "ZLIB": 15}  # zlib's names of the two formats
-_READ = 64 << 10  # compressed bytes at a time: the rest behind the end of a member is copied
+_WINDOW_BITS: dict[Compression, int] = {"GZIP": 31, "ZLIB": 15}  # zlib's codes for the two formats
+_READ = (
+    64 << 10
+)  # compressed bytes at a time; few, because the bytes after a member's end are copied
 _STEP = 1 << 20  # inflated bytes at a time
 HEAD = 12
-"""Bytes of a file that show its compression: the length of a record and its CRC."""
+"""The first bytes of a file, which show its compression: in a plain file, a record's length and its CRC."""
 
 
 def compression_of(path: str) -> Compression | None:
-    """The compression of the file; None if it is a plain TFRecord file, or of an unknown format. A TFRecord
-    file begins with a length and its CRC, so none can be mistaken for compressed."""
+    """Returns the compression of the file; None if it is a plain TFRecord file, or has an unknown format. A
+    TFRecord file begins with a length and its CRC, so it never seems to be compressed."""
     with open(path, "rb", buffering=0) as file:
         return compression_of_head(file.read(HEAD))
 
 
 def compression_of_head(head: bytes) -> Compression | None:
-    """The same, from the first HEAD bytes of the file, or from all of a shorter file."""
+    """As `compression_of`, from the first HEAD bytes of the file, or all bytes of a shorter file."""
     if len(head) < 2 or begins_a_record(head):
         return None
     if head.startswith(b"\x1f\x8b"):
@@ -48,17 +50,16 @@ class InflateError(ValueError):
 
 
 class Inflater:
-    """Inflates a stream piece by piece, to pieces of at most a MiB, some of them empty. A GZIP stream may
-    have several members, and zeros after them."""
+    """Inflates a stream piece by piece. Inflated pieces have at most a MiB, and may be empty. A GZIP stream
+    may have several members, and zeros after them."""
 
     def __init__(self, compression: Compression) -> None:
         self._compression = compression
         self._stream = self._new()
-        self.fed = 0
-        """Compressed bytes that were consumed."""
+        self.fed = 0  # compressed bytes that were consumed
 
     def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
-        """The inflated bytes; InflateError. The data is consumed when the iterator is exhausted."""
+        """Yields the inflated bytes, and consumes the data meanwhile. InflateError."""
         for start in range(0, len(data), _READ):
             piece = bytes(data[start : start + _READ])
             self.fed += len(piece)
@@ -75,7 +76,8 @@ class Inflater:
                 piece = stream.unused_data if stream.eof else stream.unconsumed_tail
 
     def finish(self) -> Iterator[bytes]:
-        """The rest of the inflated bytes after the last `feed`; InflateError for a stream cut short."""
+        """Yields the rest of the inflated bytes after the last `feed`. InflateError if the stream is cut
+        short."""
         while more := self._inflate(b""):
             yield more
         if not self._stream.eof:
@@ -90,9 +92,6 @@ class Inflater:
         try:
             return self._stream.decompress(piece, _STEP)
         except zlib.error as error:
-            raise InflateError(f"{self._compression} stream: {_reason(error)}") from None
-
-
-def _reason(error: Exception) -> str:
-    """The message without the prefix of zlib: "Error -3 while decompressing data: "."""
-    return str(error).rpartition("decompressing data: ")[2]
+            # Without the prefix of zlib: "Error -3 while decompressing data: ".
+            reason = str(error).rpartition("decompressing data: ")[2]
+            raise InflateError(f"{self._compression} stream: {reason}") from None

@@ -1,4 +1,4 @@
-"""The places of the records in each file, and their schema: from sidecars, else from the records."""
+"""Finds the offsets of the records in each file, and their schema: in sidecars, else by a scan."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from cachecd_client.schema import Form, Schema, dims, form, infer_forms
 log = logging.getLogger("cachecd")
 
 _THREADS = 16  # a scan waits for the disk
-_SAY_EVERY = 10.0  # seconds between two lines in the log
-# The index files of other tools (NVIDIA DALI, the tfrecord package) have the same name, and lines of an
-# offset and a length.
+_LOG_EVERY = 10.0  # seconds between two log lines
+# Index files of other tools (NVIDIA DALI, the tfrecord package) have the same name. Each line has an offset
+# and a length.
 _INDEX_OF_OTHERS = re.compile(rb"\d+ \d+\s")
-# The sample: enough to find a list whose length varies or a feature that is sometimes missing, and read and
-# decoded in milliseconds.
+# The sample is large enough to find a list whose length varies, or a feature that some records lack. It is
+# read and decoded in milliseconds.
 _FILES = 16
 _RECORDS = 64
-_BYTES = 64 << 20  # of records; the first record of each file does not count
+_BYTES = 64 << 20  # bytes of records; the first record of each file is not counted
 
 
 @dataclass(frozen=True)
 class Located:
-    """A file, and the places of its records. `offsets`: of each record's frame; None if the sidecar has
-    them. `schema`: the JSON values in the sidecar."""
+    """A file with the location of its records. `offsets`: the offset of each record's frame; None if the
+    sidecar has the offsets. `schema`: the JSON values in the sidecar."""
 
     path: str
     offsets: NDArray[np.uint64] | None
@@ -51,16 +51,16 @@ class Located:
     schema: dict[str, Any] | None = None
 
     def find(self) -> NDArray[np.uint64]:
-        """The offsets, from the sidecar if necessary."""
+        """Returns the offsets, which are read from the sidecar if necessary."""
         if self.offsets is not None:
             return self.offsets
         return _core.Sidecar.read(f"{self.path}.idx").offsets
 
 
 def locate(paths: Sequence[str]) -> list[Located]:
-    """The files in their order; a file that is named twice is scanned once. Raises the error of the first
-    file with an error: CorruptRecordError, CorruptSidecarError, OSError, or CallerError for a compressed
-    file."""
+    """Locates the records of all files, and returns the files in their order; scans a file that is named
+    twice once. Raises the error of the first file with an error: CorruptRecordError, CorruptSidecarError,
+    OSError, or CallerError for a compressed file."""
     different = list(dict.fromkeys(paths))
     threads = ThreadPoolExecutor(min(_THREADS, len(different)), "cachecd-locate")
     try:
@@ -76,16 +76,17 @@ def locate(paths: Sequence[str]) -> list[Located]:
 
 
 def _wait(futures: Sequence[Future[Located]]) -> None:
-    """Returns when all are done, or one has failed."""
+    """Waits until all are done, or until one has failed."""
     pending: set[Future[Located]] = set(futures)
     while pending:
-        done, pending = wait(pending, _SAY_EVERY, FIRST_EXCEPTION)
+        done, pending = wait(pending, _LOG_EVERY, FIRST_EXCEPTION)
         if any(each.exception() for each in done):
             return
         if pending:
-            # A warning: a trainer that set up no logging shows nothing less, and should not seem to hang.
+            # A trainer without logging setup shows only warnings, and should not seem to hang.
             log.warning(
-                "scanning %d files for their records, %d done; python -m cachecd_client.index does it once",
+                "scanning %d files for their records, %d done; `python -m cachecd_client.index` writes "
+                "sidecars, so that later runs need no scan",
                 len(futures), len(futures) - len(pending),
             )  # fmt: skip
 
@@ -95,7 +96,7 @@ def _locate(path: str, paths: Sequence[str]) -> Located:
         return located
     if (compression := compression_of(path)) is not None:
         raise CallerError(
-            f"{path} is compressed ({compression}), and a FileSet reads plain TFRecord files. Inflate "
+            f"{path} is compressed ({compression}), but a FileSet reads plain TFRecord files. Inflate "
             f"compressed files once, and give the FileSet the files in DIR:\n{_command(path, paths)}"
         )
     offsets = _core.scan(path)
@@ -103,7 +104,7 @@ def _locate(path: str, paths: Sequence[str]) -> Located:
 
 
 def _command(path: str, paths: Sequence[str]) -> str:
-    """The command that inflates the file, and the files of its folder with the same ending."""
+    """Returns the command that inflates the files with this ending."""
     folder, ending = os.path.dirname(path), os.path.splitext(path)[1]
     alike = [one for one in paths if os.path.splitext(one)[1] == ending]
     files = shlex.join(alike)
@@ -113,7 +114,8 @@ def _command(path: str, paths: Sequence[str]) -> str:
 
 
 def by_sidecar(path: str) -> Located | None:
-    """None if the file has no sidecar of ours. CorruptSidecarError if the sidecar does not fit the file."""
+    """Locates the records by the sidecar; None if the file has no sidecar of cachecd. CorruptSidecarError
+    if the sidecar does not fit the file."""
     name = f"{path}.idx"
     try:
         sidecar = _core.Sidecar.read(name)
@@ -126,8 +128,7 @@ def by_sidecar(path: str) -> Located | None:
         raise
     size = os.path.getsize(path)
     if size != sidecar.data_bytes:
-        # Whatever `on_corrupt` is: it concerns records, and records behind the end of the sidecar would be
-        # missing silently.
+        # Even with on_corrupt="replace", because records that the sidecar lacks would be missing silently.
         raise CorruptSidecarError(
             name,
             f"it describes {sidecar.data_bytes} bytes, {path} has {size}: delete or rebuild it",
@@ -140,11 +141,12 @@ def by_sidecar(path: str) -> Located | None:
 
 
 def schema_of(files: Sequence[Located]) -> Schema:
-    """The schema of the sidecars if any has a schema, else inferred from records of several files.
+    """Returns the schema in the sidecars. If no sidecar has a schema, infers it from records of several
+    files.
 
     SchemaError, with feature and file, if sidecars or records disagree; also if the records have no
-    features or are no Examples, or if there are no records. CorruptRecordError if all records of the sample
-    are corrupt, CorruptSidecarError if the schema in a sidecar is damaged.
+    features or are not Examples, or if there are no records. CorruptRecordError if all records of the
+    sample are corrupt, CorruptSidecarError if the schema in a sidecar is damaged.
     """
     described = [file for file in files if file.schema]
     return _agreed(described) if described else _inferred(files)
@@ -155,14 +157,14 @@ def _agreed(files: Sequence[Located]) -> Schema:
     schema = _described(first)
     for file in files:
         if file.schema is None or file.schema == first.schema:
-            continue  # the usual case, without parsing thousands
+            continue  # the usual case: thousands of equal schemas are not parsed
         other = _described(file)
         for name in sorted({*schema.names, *other.names}):
             first_form, other_form = _form(schema, name), _form(other, name)
             if first_form != other_form:
                 raise SchemaError(
                     f"feature {name!r} is {first_form} in {first.path} and {other_form} in {file.path}: "
-                    "make a FileSet of the files of each kind, or give a schema= that fits all of them"
+                    "make a FileSet for the files of each kind, or give a schema= that fits all files"
                 )
     return schema
 
@@ -176,7 +178,7 @@ def _described(file: Located) -> Schema:
 
 
 def _form(schema: Schema, name: str) -> str:
-    """The properties of the feature that decide how it is read, in words."""
+    """Returns the properties of the feature that decide how it is read, as text."""
     if name not in schema.names:
         return "missing"
     feature = schema[name]
@@ -199,7 +201,7 @@ def _inferred(files: Sequence[Located]) -> Schema:
 
 
 def _sample(files: Sequence[Located]) -> Iterator[Form]:
-    """The forms of some records, spread over some files. Corrupt records are skipped."""
+    """Yields the forms of some records, spread over some files. Skips corrupt records."""
     chosen = [files[i] for i in spread(len(files), _FILES)]
     corrupt: CorruptRecordError | None = None
     whole = size = 0

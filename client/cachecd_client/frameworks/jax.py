@@ -1,4 +1,4 @@
-"""Batches of jax.Arrays, on the CPU over the arrays' own memory."""
+"""Batches of jax.Arrays, which share memory with the arrays on a CPU."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 class Jax:
-    """Dense features as arrays on `device`, or on the default device; other features as columns. What
-    jax.device_put refuses is a CallerError here, and not in the middle of a pass: a device that does not
-    exist, or a sharding that does not divide [batch_size, *shape] of a feature."""
+    """Dense features as arrays on `device`, or on the default device; other features as columns. If
+    jax.device_put refuses the device, or the sharding cannot divide [batch_size, *shape] of a feature, the
+    constructor and `wrap` raise CallerError, so that no pass fails later."""
 
     lane = None
 
     def __init__(
         self, device: Place, batch_size: int, given: tuple[int, int] | None = None
     ) -> None:
-        """`given`: rank and world of the caller."""
+        """`given`: the caller's rank and world."""
         self._device = device
         self._given = given
         self._batch_size = batch_size
@@ -67,13 +67,13 @@ class Jax:
         return Wrap(place)
 
     def check(self, delivered: Schema, division: Division, rank: int) -> None:
-        """CallerError for a short batch that the sharding cannot take."""
+        """Raises CallerError if the sharding cannot hold a short batch."""
         if division.is_full or not isinstance(self._device, jax.sharding.Sharding):
             return
         remedy = "pad_last=True adds rows that `_valid` masks, drop_last=True drops the batch"
         if not self._device.is_fully_addressable:
             raise CallerError(
-                "the last batch may be short, but processes of a sharding give equal parts of an array: "
+                "the last batch may be short, but processes of a sharding need equal parts of an array: "
                 + remedy
             )
         for rows in np.unique(division.rows(rank)):
@@ -82,7 +82,7 @@ class Jax:
                     raise CallerError(f"a batch of {rows} rows, {refusal}: {remedy}") from refusal
 
     def _refusal(self, rows: int, feature: Feature) -> ValueError | None:
-        """JAX's reason why the device cannot take so many rows of the feature."""
+        """Returns JAX's reason if the device cannot hold so many rows of the feature."""
         try:
             jax_array(np.zeros((rows, *(feature.shape or ())), np.int8), device=self._device)
         except ValueError as error:
@@ -93,34 +93,34 @@ class Jax:
 def _refuse_replicas(
     sharding: jax.sharding.Sharding, feature: Feature, given: tuple[int, int] | None
 ) -> None:
-    """CallerError if processes hold the same rows of a batch but would read different records for them, or
-    the reverse. Each process checks its own rank, so that no process waits for another."""
+    """Raises CallerError if processes that hold the same rows of a batch would read different records, or
+    the reverse. Each process checks its own rank, so no process waits for another."""
     if sharding.is_fully_addressable:
         return
     assert feature.shape is not None
-    held: dict[int, set[int]] = {}
+    rows_of: dict[int, set[int]] = {}  # by process
     shape = (len(sharding.device_set), *feature.shape)
     device: Any
     try:
         for device, indices in sharding.devices_indices_map(shape).items():
             rows = indices[0].indices(shape[0]) if indices else (0, 1, 1)
-            held.setdefault(device.process_index, set()).update(range(*rows))
+            rows_of.setdefault(device.process_index, set()).update(range(*rows))
     except ValueError as error:
         raise CallerError(f"feature {feature.name!r}, device: {error}") from error
-    parts = sorted({frozenset(rows) for rows in held.values()}, key=min)
+    parts = sorted({frozenset(rows) for rows in rows_of.values()}, key=min)
     if sum(map(len, parts)) != len(frozenset().union(*parts)):
         raise CallerError(
             f"device={sharding}: processes share only some of the rows of each batch, so they can read "
             "neither the same records nor different records"
         )
-    if jax.process_index() not in held:
+    if jax.process_index() not in rows_of:
         raise CallerError(f"device={sharding} has no device of this process, expected at least one")
-    shares_rows = len(parts) < len(held)
-    number = parts.index(frozenset(held[jax.process_index()]))
+    shares_rows = len(parts) < len(rows_of)
+    number = parts.index(frozenset(rows_of[jax.process_index()]))
     expected = f"rank={number}, world={len(parts)}"
     if given is None and shares_rows:
         raise CallerError(
-            f"device={sharding}: processes hold the same rows of each batch, and would read different "
+            f"device={sharding}: processes hold the same rows of each batch, but would read different "
             f"records for them; give {expected} to epochs(), or to the loader of a run or a FileSet"
         )
     if given is not None and (given[1] != len(parts) or (shares_rows and given[0] != number)):

@@ -1,4 +1,4 @@
-"""Batches of TensorFlow tensors, over the arrays' own memory."""
+"""Batches of TensorFlow tensors, which share memory with the arrays."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _from_dlpack = tf.experimental.dlpack.from_dlpack
 
 
 def check_replicas(is_full: bool) -> None:
-    """CallerError if a batch may be short, within a tf.distribute strategy of several replicas."""
+    """Raises CallerError if a batch may be short within a tf.distribute strategy with several replicas."""
     if is_full or not tf.distribute.has_strategy():
         return
     if (replicas := tf.distribute.get_strategy().num_replicas_in_sync) > 1:
         raise CallerError(
-            f"the last batch may be short, but {replicas} replicas of tf.distribute take batches of one "
+            f"the last batch may be short, but {replicas} replicas of tf.distribute need batches of one "
             "shape: pad_last=True adds rows that `_valid` masks, drop_last=True drops the batch"
         )
 
@@ -51,7 +51,6 @@ class TensorFlow:
         )
 
     def check(self, delivered: Schema, division: Division, rank: int) -> None:
-        """CallerError for a short batch if replicas take equal batches."""
         check_replicas(division.is_full)
 
 
@@ -69,7 +68,7 @@ def _strings(feature: Feature) -> Wrap:
     shape = [-1, *strings_shape(feature)]
 
     def make(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> tf.Tensor:
-        made = tf_strings(Bytes(data, offsets).tolist())
-        return made if len(shape) == 1 else tf.reshape(made, shape)
+        strings = tf_strings(Bytes(data, offsets).tolist())
+        return strings if len(shape) == 1 else tf.reshape(strings, shape)
 
     return Wrap(make)

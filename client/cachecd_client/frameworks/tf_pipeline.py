@@ -22,57 +22,54 @@ from cachecd_client.loader.reading import (
     Reading,
     divide,
     keras_distribution,
-    left_out,
+    omitted_records,
     settle,
 )
 from cachecd_client.schema import Feature, Schema
 
-_STREAMS = 2  # of files that are read and shuffled side by side; fixed, as the order depends on it
+_STREAMS = (
+    2  # streams of files, read and shuffled in parallel; fixed, because it determines the order
+)
 _READ_BYTES = 1 << 20  # per open file
-# Serialized records in all shuffle buffers. Four times the records cost 10 % of the speed. All of them are
-# read before the first batch, which takes 0.35 s for these bytes: a shard of 64 MiB for each stream.
+# The limits of all shuffle buffers. Four times the records would cost 10 % of the speed. TensorFlow fills
+# the buffers before the first batch, which takes 0.35 s for these bytes: a shard of 64 MiB per stream.
 _SHUFFLE_RECORDS = 10_000
 _SHUFFLE_BYTES = 128 << 20
 _PREFETCH_BYTES = 64 << 20
 _LARGEST_SEED = 2**31 - 1  # TensorFlow takes a global seed modulo this
 
 _LISTS = {"bytes": tf.string, "float": tf.float32, "int64": tf.int64}
-# decode_raw knows no unsigned 32 and 64 bit integers and no bfloat16: same bits, other name.
+# decode_raw lacks unsigned 32-bit and 64-bit integers and bfloat16; these types have the same bits.
 _DECODED_AS = {"uint32": "int32", "uint64": "int64", "bfloat16": "uint16"}
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def as_it_is(function: _Function) -> _Function:
-    """Keeps AutoGraph from translating a function: that took half of the time to make a dataset."""
+    """Prevents AutoGraph from translating a function, which took half of the time to make a dataset."""
     return cast(_Function, tf.autograph.experimental.do_not_convert(function))
 
 
 class Pass(NamedTuple):
-    """One pass over one set: plain values, or tensors, so that one graph reads any set."""
+    """One pass over one set, as plain values or tensors, so that one graph reads any set."""
 
-    files: Any  # paths, in the order of reading
+    files: Any  # paths, in reading order
     within: Any  # records in all shuffle buffers
-    rows: Any  # of this rank
-    sizes: Any  # of its batches, or one size for all full batches, if only the last batch is short
-    empty: Any  # batches behind these with padding alone
+    rows: Any  # rows of this rank
+    sizes: Any  # sizes of its batches; one size if only the last batch may be short
+    empty: Any  # batches after these batches that have only padding
     seed: Any
 
 
-_NUMBER = tf.TensorSpec([], tf.int64)
+_NUMBERS = dict.fromkeys(("within", "rows", "empty", "seed"), tf.TensorSpec([], tf.int64))
 PASS_SPEC = Pass(
-    files=tf.TensorSpec([None], tf.string),
-    within=_NUMBER,
-    rows=_NUMBER,
-    sizes=tf.TensorSpec([None], tf.int64),
-    empty=_NUMBER,
-    seed=_NUMBER,
+    files=tf.TensorSpec([None], tf.string), sizes=tf.TensorSpec([None], tf.int64), **_NUMBERS
 )
 
 
 @dataclass(frozen=True)
 class TfPipeline:
-    """The properties of a pipeline that are the same for every set. `features` are parsed."""
+    """The properties of a pipeline that are the same for every set. `features`: the features to parse."""
 
     features: tuple[Feature, ...]
     batch_size: int
@@ -84,8 +81,8 @@ class TfPipeline:
 
     @staticmethod
     def features_of(schema: Schema, options: TfOptions) -> tuple[Feature, ...]:
-        """The features and the label of these options; SchemaError for an unknown feature, CallerError for
-        no features."""
+        """Returns the features and the label that these options select. SchemaError for an unknown feature,
+        CallerError if there are no features."""
         features, label = options.get("features"), options.get("label")
         parsed = (schema if features is None else schema.select(features)).features
         if label is not None and all(feature.name != label for feature in parsed):
@@ -95,14 +92,14 @@ class TfPipeline:
         return parsed
 
     def divided(self, num_records: int) -> Division:
-        """One pass over a set; CallerError if it has no step."""
+        """Divides one pass over a set; CallerError if the pass has no step."""
         return divide(num_records, self.batch_size, self.world, self.last)
 
     def one_pass(
         self, files: Sequence[str], division: Division, num_bytes: int, seed: int
     ) -> tuple[Pass, int]:
-        """A pass over this set, and the bytes of one batch. Ranks that share a set need one seed: the order
-        of the files decides the records of each rank."""
+        """Returns a pass over this set, and the bytes of one batch. Ranks that share a set need the same
+        seed, because the order of the files decides the records of each rank."""
         num_records = division.records
         seed %= 1 << 63  # TensorFlow's seeds are int64
         if self.shuffle:
@@ -122,7 +119,7 @@ class TfPipeline:
 
     @as_it_is
     def serialized(self, one: Pass) -> tf.data.Dataset:
-        """Batches of the records of the pass, as they are stored."""
+        """Returns batches of the serialized records of the pass."""
         drop = self.last == "drop"
         if self.shuffle and self.world == 1:
             streams = _streams(one, self.batch_size)
@@ -145,9 +142,9 @@ class TfPipeline:
         return batches
 
     @as_it_is
-    def anew(self, one: Pass, number: tf.Tensor) -> Pass:
-        """The pass in another order, by a random number. With several ranks, the files keep their order,
-        which decides the records of each rank."""
+    def reordered(self, one: Pass, number: tf.Tensor) -> Pass:
+        """Returns the pass in another order, which the random number determines. With several ranks, the
+        files keep their order, because it decides the records of each rank."""
         files = one.files
         if self.world == 1:
             by = tf.random.stateless_uniform(tf.shape(files), [number, 0], None, None, tf.int64)
@@ -155,15 +152,15 @@ class TfPipeline:
         return one._replace(files=files, seed=number)
 
     def ready(self, serialized: tf.data.Dataset, batches: int, batch_bytes: int) -> tf.data.Dataset:
-        """Parses serialized batches, and prefetches at most `batches` of them."""
+        """Parses serialized batches, and prefetches at most `batches` batches."""
         calls = min(resources.processors(), batches)
         parsed = serialized.map(self._parse, num_parallel_calls=calls, deterministic=True)
         ahead = max(2, min(_PREFETCH_BYTES // batch_bytes, batches))
         options = tf.data.Options()
-        # The autotuning thread sleeps 10, 20, 40 ms and so on, and the end of a pass waits for it: with
-        # TensorFlow 2.21, passes took either 0.64 or 1.28 s.
+        # The autotuning thread sleeps 10, 20, 40 ms and so on, and the end of a pass waits for this thread.
+        # With TensorFlow 2.21, passes took either 0.64 or 1.28 s.
         options.autotune.enabled = False
-        # Each rank has its own share of the set already, and each node its own cache.
+        # Each rank already has its own share of the set, and each node its own cache.
         options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
         return parsed.prefetch(ahead).with_options(options)
 
@@ -195,8 +192,8 @@ class TfPipeline:
 def dataset(
     reading: Reading, batch_size: int, begin: Callable[[], None], reshuffle: bool, options: TfOptions
 ) -> tuple[tf.data.Dataset, Lent]:  # fmt: skip
-    """The pipeline that `FileSet.tf_dataset` describes, and the batches that it reads. Calls `begin` when
-    all options are valid."""
+    """Makes the pipeline that `FileSet.tf_dataset` describes. Returns it with the batches that it reads.
+    Calls `begin` when all options are valid."""
     refuse_unknown(options, TfOptions, "tf_dataset() takes batch_size, reshuffle")
     shuffle, seed, last = settle(options, reading.shuffle, reading.seed, reading.drop_last)
     wanted = TfPipeline.features_of(reading.schema, options)
@@ -207,9 +204,9 @@ def dataset(
     begin()
     steps = batches = division.steps
     step = batch_size * world
-    lent = Lent("TensorFlow", steps, step, left_out(division, step, reading.agreed))
+    lent = Lent("TensorFlow", steps, step, omitted_records(division, step, reading.agreed))
     if part is not None or last == "drop":
-        # As many records as the part, but others: TensorFlow cannot read slices of files.
+        # As many records as the part, but other records, because TensorFlow cannot read slices of files.
         last = "drop"
         division = divide(reading.num_records, batch_size, world, last)
         batches = division.steps
@@ -228,7 +225,9 @@ def dataset(
     # A graph of TensorFlow 1 cannot count its iterations.
     if shuffle and reshuffle and tf.executing_eagerly():
         iteration = tf.data.Dataset.random(one.seed, rerandomize_each_iteration=True).take(1)
-        serialized = iteration.flat_map(as_it_is(lambda number: passes(pipeline.anew(one, number))))
+        serialized = iteration.flat_map(
+            as_it_is(lambda number: passes(pipeline.reordered(one, number)))
+        )
     else:
         serialized = passes(one)
     if steps != batches:
@@ -238,9 +237,9 @@ def dataset(
 
 
 def _streams(one: Pass, batch_size: int) -> tf.data.Dataset:
-    """Shuffled batches of serialized records; batches at the end may be short. Batches come by turns from
-    several streams of files, each with its own thread: one shuffle buffer is the work of one thread, and
-    took as long as parsing its records."""
+    """Returns shuffled batches of serialized records; the last batches may be short. Several streams of
+    files, each with its own thread, deliver batches in turn. One thread fills a shuffle buffer, which took
+    as long as parsing the records."""
 
     def stream(number: tf.Tensor) -> tf.data.Dataset:
         own_files = tf.data.Dataset.from_tensor_slices(one.files).shard(_STREAMS, number)
@@ -254,17 +253,17 @@ def _streams(one: Pass, batch_size: int) -> tf.data.Dataset:
 
 
 def _shuffled(records: tf.data.Dataset, within: Any, seed: Any) -> tf.data.Dataset:
-    """The records, shuffled by a seed that may be a tensor."""
+    """Shuffles the records with a seed that may be a tensor."""
     graph = tf.compat.v1.get_default_graph()
-    # With a global seed of 0, TensorFlow compares the seed with 0, and a tensor has no truth value in a
-    # graph. The default graph belongs to the function that is traced here.
+    # If the global seed is 0, TensorFlow compares the seed with 0, which fails for a tensor in a graph. The
+    # default graph belongs to the function that is traced here.
     if graph.building_function and graph.seed is not None and graph.seed % _LARGEST_SEED == 0:
         graph.seed = 1
     return records.shuffle(within, seed=seed, reshuffle_each_iteration=False)
 
 
 def _zeros(features: Sequence[Feature]) -> bytes:
-    """A serialized Example of zeros and empty strings, without ragged features."""
+    """Returns a serialized Example of zeros and empty strings, without ragged features."""
     values: dict[str, Any] = {}
     for feature in features:
         if feature.shape is None:
@@ -290,7 +289,7 @@ def _spec(feature: Feature) -> Any:
 
 
 def _shaped(feature: Feature, parsed: Any) -> Any:
-    """A parsed batch of the feature, in the dtype and shape of the schema."""
+    """Converts a parsed batch of the feature to the dtype and shape in the schema."""
     if feature.dtype == "bytes":
         return parsed
     wanted = tf.as_dtype(feature.dtype)
@@ -303,18 +302,18 @@ def _shaped(feature: Feature, parsed: Any) -> Any:
     if decoded.dtype != wanted:
         decoded = tf.bitcast(decoded, wanted)
     if feature.shape is None:
-        # Validated: the lengths add up only if each is a multiple of the element's size.
+        # This validates the lengths: they add up only if each is a multiple of the element's size.
         lengths = tf.cast(tf.strings.length(parsed), tf.int64) // wanted.size
         return tf.RaggedTensor.from_row_lengths(decoded[0], lengths)
-    # Not -1 for the rows: it cannot be inferred from arrays without elements.
+    # Not -1 for the rows, because the number cannot be inferred from arrays without elements.
     return tf.reshape(decoded, [tf.shape(parsed)[0], *feature.shape])
 
 
 def refuse_keras_sharding() -> None:
-    """CallerError if Keras would divide datasets that hold the share of one process already."""
+    """Raises CallerError if Keras would divide datasets that are already the share of one process."""
     current = keras_distribution()
     if current is not None and getattr(current, "auto_shard_dataset", False):
         raise CallerError(
             f"{type(current).__name__} divides each dataset among {current.num_processes} processes, but "
-            "each process reads its own share already: make the distribution with auto_shard_dataset=False"
+            "each process already reads only its share: make the distribution with auto_shard_dataset=False"
         )

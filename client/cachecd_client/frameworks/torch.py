@@ -1,4 +1,4 @@
-"""Batches of torch tensors, over the arrays' own memory or on a device."""
+"""Batches of torch tensors, which share memory with the arrays or are on a device."""
 
 from __future__ import annotations
 
@@ -15,20 +15,24 @@ from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.loader.framework import Stage, Wrap, columns, is_dense
 from cachecd_client.schema import Feature, Schema
 
-# The public function calls this for a capsule. Its own Python costs a trainer microseconds for each line,
-# because the step of the trainer has evicted our code from the processor's caches.
+# The public function calls this function for a capsule. Each line of Python in the public function costs a
+# trainer microseconds, because the trainer's step has evicted this code from the processor's caches.
 from_dlpack = getattr(torch._C, "_from_dlpack", _from_dlpack)
 
 
 class Torch:
-    """Dense features as tensors on `device`; other features as columns, which have `to_torch()`. A device
-    that does not exist is a CallerError here, and not in the middle of a pass."""
+    """Dense features as tensors on `device`; other features as columns, which have `to_torch()`. The
+    constructor raises CallerError for a device that does not exist, so that no pass fails later."""
 
     def __init__(self, device: Any = None, channels_last: bool | Sequence[str] = False) -> None:
         try:
-            # With its number: "cuda" means the current device.
+            # The tensor's device has a number, while "cuda" means the current device.
             self._device = torch.empty(0, device="cpu" if device is None else device).device
-        except (AssertionError, RuntimeError, TypeError) as error:  # the first: built without CUDA
+        except (
+            AssertionError,
+            RuntimeError,
+            TypeError,
+        ) as error:  # AssertionError: no CUDA in torch
             raise CallerError(f"device={device!r}: {error}") from error
         self.lane: Stage | None = SideStream(self._device) if self._device.type == "cuda" else None
         self.copies = self._device.type not in ("cpu", "cuda")
@@ -55,7 +59,7 @@ class Torch:
         if self.copies:
             steps.append(lambda shared: shared.to(self._device))
         if not steps:
-            return Wrap(first, dlpack=not made)  # no Python of ours for each batch
+            return Wrap(first, dlpack=not made)  # runs no Python code for each batch
 
         def place(given: Any) -> torch.Tensor:
             value = first(given)
@@ -66,7 +70,7 @@ class Torch:
         return Wrap(place, dlpack=not made)
 
     def check(self, delivered: Schema, division: Division, rank: int) -> None:
-        """SchemaError if these features lack a feature for `channels_last`."""
+        """Raises SchemaError if these features lack a feature for `channels_last`."""
         if isinstance(self._channels_last, frozenset):
             delivered.select(sorted(self._channels_last))
         elif self._channels_last and not any(map(self._is_image, delivered.features)):
@@ -89,9 +93,9 @@ class Torch:
 
 @functools.cache
 def _side_stream(device: torch.device) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
-    """The stream for copies to a device, and the stream behind which memory is used again. One for all
-    loaders: torch's allocator reuses freed memory on the same stream only, so with a stream for each
-    loader, every epoch would take new memory."""
+    """Returns the stream for copies to a device, and the current stream of the first loader. All loaders
+    share the stream for copies, because torch's allocator reuses freed memory only on the same stream: with
+    a stream for each loader, every epoch would allocate new memory."""
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     return stream, torch.cuda.current_stream(device)
 
@@ -104,15 +108,15 @@ class Sent(NamedTuple):
 class SideStream:
     """Copies batches from pinned memory to a CUDA device, on a separate stream.
 
-    At most three batches are on the device, and two in pinned memory, however far the loop runs ahead of
-    the device: each copy waits for all earlier work of the consumer's stream, so the memory of a dropped
-    batch is used again at once; and the loop waits for the last copy but one. Any number of batches may be
-    kept. If another stream than the current stream of `next()` uses a batch, the current stream must wait
-    for it before the batch is dropped, or the user calls `record_stream`.
+    Besides the batches that the loop keeps, at most three batches are on the device and two in pinned
+    memory, however far the loop runs ahead of the device. Each copy waits for all earlier work of the
+    consumer's stream, so the memory of a dropped batch is reused at once. The loop waits for the copy
+    before the last copy. If another stream than the current stream of `next()` uses a batch, the current
+    stream must wait for that stream before the batch is dropped, or the user must call `record_stream`.
 
     `record_stream` for every batch would keep the memory of each step that the loop is ahead. So it is
-    called only for batches that are received on another stream than that of the first loader, for which no
-    later copy waits.
+    called only for batches that are received on another stream than the first loader's stream, because no
+    later copy waits for that stream.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -122,12 +126,12 @@ class SideStream:
 
     def send(self, batch: dict[str, Any]) -> Sent:
         if len(self._copied) == 2:
-            # Bounds pinned memory, and limits the loop to about three steps ahead of the device.
+            # Limits pinned memory, and keeps the loop at most about three steps ahead of the device.
             self._copied.popleft().synchronize()
         consumer = torch.cuda.current_stream(self._device)
         with torch.cuda.stream(self._stream):
             pinned = {n: v.pin_memory() for n, v in batch.items() if isinstance(v, torch.Tensor)}
-            # Before the wait: the steps that used this memory are on those streams already.
+            # Allocates before waiting, because the steps that used this memory are already on the streams.
             for name, value in pinned.items():
                 batch[name] = torch.empty_like(value, device=self._device)
             self._stream.wait_stream(self._home)
@@ -141,7 +145,7 @@ class SideStream:
         return Sent(batch, copied)
 
     def receive(self, sent: Sent) -> dict[str, Any]:
-        # Not the whole stream, which has the copy of the next batch already.
+        # Does not wait for the whole stream, which may already copy the next batch.
         consumer = torch.cuda.current_stream(self._device)
         consumer.wait_event(sent.copied)
         if consumer != self._home:

@@ -1,8 +1,8 @@
-"""Makes batches of files, in an order that the seed fixes, ahead of the training loop.
+"""Makes batches of files ahead of the training loop, in an order that the seed determines.
 
-`loader` is the public class, on the core's native reader. `reading` says what it reads, and how that is
-divided among ranks and batches. `sweep` chooses records where an epoch is not one pass of its set.
-`options` and `image` check the options. `pipeline` takes batches from the reader
-through `prepare`, the framework and the device; `framework` is what a framework must provide for that.
-`columns` are the ragged columns of a batch, and the conversions of arrays to tensors.
+`loader` has the public class, which uses the core's native reader. `reading` has the input of a loader, and
+divides it among ranks and batches. `sweep` chooses records if an epoch is not one pass of its set.
+`options` and `image` check the options. `pipeline` passes batches from the reader through `prepare`, the
+framework and the device; `framework` is the interface to a framework. `columns` has the ragged columns of a
+batch, and converts arrays to tensors.
 """

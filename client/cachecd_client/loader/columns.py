@@ -1,12 +1,12 @@
-"""Columns of a batch whose rows differ in length: one array of values, one of offsets; and arrays as
-tensors of torch, TensorFlow and JAX.
+"""Columns of a batch whose rows differ in length, with one array of values and one array of offsets. Also
+converts arrays to tensors of torch, TensorFlow and JAX.
 
-A column indexes like a list (``column[3]``, ``column[-1]``, ``column[2:5]``, ``len``, iteration)
-and makes nothing per row until a row is asked for. Dense features are plain arrays, not columns.
+A column indexes like a list (``column[3]``, ``column[-1]``, ``column[2:5]``, ``len``, iteration), and makes
+a row only when it is accessed. Dense features are plain arrays, not columns.
 
-A column is no `collections.abc.Sequence`: libraries that walk through batches (torch's DataLoader when it
-pins memory, Lightning and Accelerate when they move batches to a device) take sequences apart, row by row
-in Python, and rebuild them by calls that a column does not have.
+A column is not a `collections.abc.Sequence`, because libraries that traverse batches (torch's DataLoader
+when it pins memory, Lightning and Accelerate when they move batches to a device) unpack sequences row by
+row in Python, and rebuild them with calls that a column does not have.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
     Place: TypeAlias = jax.Device | jax.sharding.Sharding | None
 
-_SHOWN, _CUT = 3, 64  # of a column's repr: rows, and values of a row
+_SHOWN, _CUT = 3, 64  # rows in a column's repr, and values of each row
 
 Row = TypeVar("Row")
 Offsets = NDArray[np.int64]
 
 
 class _Column(ABC, Generic[Row]):
-    """Rows between consecutive offsets: one offset more than rows."""
+    """Rows between consecutive offsets; there is one more offset than rows."""
 
     def __init__(self, splits: Offsets) -> None:
         self._splits = splits
@@ -60,13 +60,13 @@ class _Column(ABC, Generic[Row]):
         return map(self._row, range(len(self)))
 
     def __repr__(self) -> str:
-        """The number of rows, and the first of them."""
+        """Shows the number of rows, and the first rows."""
         shown = [reprlib.repr(_plain(self._row(i))) for i in range(min(len(self), _SHOWN))]
         shown += ["..."] * (len(self) > _SHOWN)
         return f"<{type(self).__name__} column of {len(self)} rows: {', '.join(shown) or 'none'}>"
 
     def _at(self, index: int) -> int:
-        """The index of the row, counted from the first; IndexError if there is no such row."""
+        """Returns the index of the row, counted from the first row; IndexError if there is no such row."""
         row = index + len(self) if index < 0 else index
         if not 0 <= row < len(self):
             raise IndexError(f"row {index} of a column of {len(self)} rows")
@@ -77,7 +77,7 @@ class _Column(ABC, Generic[Row]):
 
     @abstractmethod
     def _rows(self, start: int, stop: int) -> Self:
-        """Rows start..stop as a column over the same memory."""
+        """Returns the rows start..stop as a column that shares the memory."""
 
 
 class Ragged(_Column[NDArray[Any]]):
@@ -94,7 +94,7 @@ class Ragged(_Column[NDArray[Any]]):
         self.bfloat16 = bfloat16
 
     def to_torch(self, device: Any = None) -> torch.Tensor:
-        """A torch jagged tensor [rows, *] over the same memory, or a copy of it on `device`."""
+        """A torch jagged tensor [rows, *] that shares the memory, or a copy on `device`."""
         import torch
 
         values = torch_tensor(self.values, self.bfloat16, device)
@@ -103,16 +103,16 @@ class Ragged(_Column[NDArray[Any]]):
         )
 
     def to_tf(self) -> tf.RaggedTensor:
-        """A tf.RaggedTensor [rows, None] with int64 row splits, over the same memory.
+        """A tf.RaggedTensor [rows, None] with int64 row splits, which shares the memory.
 
         It is a copy if the memory is not aligned to 64 bytes, as in a slice.
         """
         return tf_ragged(tf_tensor(self.values, self.bfloat16), tf_tensor(self.row_splits))
 
     def to_jax(self, device: Any = None) -> tuple[jax.Array, jax.Array]:
-        """(values, row_splits), because JAX has no ragged arrays; on a CPU over the same memory.
+        """(values, row_splits), because JAX has no ragged arrays; on a CPU, they share the memory.
 
-        Their lengths differ from batch to batch, and `jax.jit` compiles for each length: pad them.
+        Their lengths differ from batch to batch, and `jax.jit` compiles for each length, so pad them.
         """
         values = jax_array(self.values, self.bfloat16, device)
         return values, jax_array(self.row_splits, device=device)
@@ -137,21 +137,21 @@ class Bytes(_Column[bytes]):
         self.offsets = offsets
 
     def _no_numbers(self, other: Any) -> NoReturn:
-        """CallerError: a user took encoded pictures for pixels."""
+        """CallerError: a user expected pixels, but the column has encoded pictures."""
         raise CallerError(
-            "this column has byte strings, no numbers: decode={NAME: Image(...)} of the loader makes "
-            "pixels of encoded pictures, and column.tolist() has the bytes"
+            "this column has byte strings, not numbers: the loader's option decode={NAME: Image(...)} "
+            "decodes pictures, and column.tolist() returns the bytes"
         )
 
     __add__ = __sub__ = __mul__ = __truediv__ = __radd__ = __rsub__ = __rmul__ = _no_numbers
 
     def view(self, row: int) -> NDArray[np.uint8]:
-        """Row `row` as uint8 [length], over the column's memory; IndexError as of `column[row]`."""
+        """Row `row` as uint8 [length], which shares the column's memory; IndexError as `column[row]`."""
         row = self._at(row)
         return self.data[self.offsets[row] : self.offsets[row + 1]]
 
     def to_torch(self, device: Any = None) -> torch.Tensor:
-        """A torch jagged uint8 tensor [rows, *] over the same memory, or a copy on `device`."""
+        """A torch jagged uint8 tensor [rows, *] that shares the memory, or a copy on `device`."""
         return Ragged(self.data, self.offsets).to_torch(device)
 
     def to_tf(self) -> tf.Tensor:
@@ -163,7 +163,7 @@ class Bytes(_Column[bytes]):
         return Ragged(self.data, self.offsets).to_jax(device)
 
     def tolist(self) -> list[bytes]:
-        """All rows, faster than one by one."""
+        """All rows as a list; faster than a loop over the column."""
         whole = self.data.tobytes()
         ends = self.offsets.tolist()
         return [whole[begin:end] for begin, end in itertools.pairwise(ends)]
@@ -178,7 +178,7 @@ class Bytes(_Column[bytes]):
 class RaggedBytes(_Column[list[bytes]]):
     """Lists of byte strings: row i is ``strings[row_splits[i]:row_splits[i + 1]]``, a list.
 
-    `strings`: a `Bytes` column of all of them; `row_splits`: int64 [rows + 1], from 0.
+    `strings`: a `Bytes` column of all strings; `row_splits`: int64 [rows + 1], from 0.
     """
 
     def __init__(self, strings: Bytes, row_splits: Offsets) -> None:
@@ -191,17 +191,17 @@ class RaggedBytes(_Column[list[bytes]]):
         return tf_ragged(self.strings.to_tf(), tf_tensor(self.row_splits))
 
     def to_torch(self, device: Any = None) -> NoReturn:
-        """CallerError: a jagged tensor has one level of rows."""
+        """CallerError: a jagged tensor has only one level of rows."""
         raise CallerError(
-            "torch has no tensor of lists of byte strings: column.strings.to_torch() is a jagged "
-            "tensor of all strings, and column.row_splits are the bounds of the rows in it"
+            "torch has no tensor for lists of byte strings: column.strings.to_torch() is a jagged "
+            "tensor of all strings, and column.row_splits has the bounds of the rows"
         )
 
     def to_jax(self, device: Any = None) -> NoReturn:
         """CallerError: JAX has no ragged arrays."""
         raise CallerError(
-            "JAX has no array of lists of byte strings: column.strings.to_jax() is (data, offsets) "
-            "of all strings, and column.row_splits are the bounds of the rows in it"
+            "JAX has no array for lists of byte strings: column.strings.to_jax() is (data, offsets) "
+            "of all strings, and column.row_splits has the bounds of the rows"
         )
 
     def _row(self, row: int) -> list[bytes]:
@@ -224,13 +224,12 @@ def _cut(
     return values[first:last], splits[start : stop + 1] - first
 
 
-# TensorFlow aborts the process if a DLPack buffer has a smaller alignment. The core aligns all of its own.
-_ALIGNMENT = 64
+_ALIGNMENT = 64  # TensorFlow aborts the process if a DLPack buffer has a smaller alignment
 
 
 def torch_tensor(array: NDArray[Any], bfloat16: bool = False, device: Any = None) -> torch.Tensor:
-    """`array` as a tensor over its memory, or a copy of it if `device` is not the CPU. `bfloat16`: the
-    uint16 elements are bfloat16."""
+    """Returns a tensor that shares the array's memory, or a copy if `device` is not the CPU. `bfloat16`:
+    the uint16 elements are bfloat16."""
     import torch
 
     if bfloat16:
@@ -239,14 +238,14 @@ def torch_tensor(array: NDArray[Any], bfloat16: bool = False, device: Any = None
         shared = torch.from_numpy(array)
     if device is None:
         return shared
-    # CUDA copies such memory before the call returns. Another device may still read it when the memory
-    # belongs to another batch.
+    # CUDA copies pageable memory before the call returns. Another device might still read the memory after
+    # it is reused for another batch.
     return shared.to(device, non_blocking=torch.device(device).type == "cuda")
 
 
 def tf_tensor(array: NDArray[Any], bfloat16: bool = False) -> tf.Tensor:
-    """`array` as a tensor over its memory, or a copy if TensorFlow cannot use that memory. `bfloat16`: the
-    uint16 elements are bfloat16."""
+    """Returns a tensor that shares the array's memory, or a copy if TensorFlow cannot use that memory.
+    `bfloat16`: the uint16 elements are bfloat16."""
     import tensorflow as tf
 
     flags = array.flags
@@ -259,23 +258,24 @@ def tf_tensor(array: NDArray[Any], bfloat16: bool = False) -> tf.Tensor:
 
 
 def tf_strings(strings: Sequence[bytes]) -> tf.Tensor:
-    """A string tensor [rows]. TensorFlow owns the memory of its strings, so this copies."""
+    """Returns a string tensor [rows]. TensorFlow owns the memory of its strings, so this copies."""
     import tensorflow as tf
 
     return tf.constant(strings, tf.string, (len(strings),))
 
 
 def tf_ragged(values: tf.Tensor, row_splits: tf.Tensor) -> tf.RaggedTensor:
-    """Rows of `values`. The splits are not checked again, because the core made them."""
+    """Returns rows of `values`. Does not check the splits, because the core made them."""
     import tensorflow as tf
 
     return tf.RaggedTensor.from_row_splits(values, row_splits, validate=False)
 
 
 def jax_array(array: NDArray[Any], bfloat16: bool = False, device: Place = None) -> jax.Array:
-    """`array` as a jax.Array: on the CPU over its memory if that is aligned to 64 bytes, else a copy.
+    """Returns a jax.Array: on the CPU it shares the array's memory if that is aligned to 64 bytes; else it
+    is a copy.
 
-    The caller does not write to the memory again. 64-bit numbers become 32-bit numbers unless
+    The caller must not write to the memory again. 64-bit numbers become 32-bit numbers unless
     jax_enable_x64 is on: SchemaError for an integer that does not fit; a float that does not fit becomes
     infinite. `bfloat16`: the uint16 elements are bfloat16. `device`: as in jax.device_put. If it is a
     sharding over devices of several processes, `array` is the part of this process.
@@ -303,6 +303,6 @@ def _narrowed(array: NDArray[Any], narrow: np.dtype[Any]) -> NDArray[Any]:
     if beyond.size:
         raise SchemaError(
             f"{beyond.flat[0]} does not fit {narrow}, to which JAX narrows {array.dtype}: set "
-            "jax_enable_x64, or leave the feature out"
+            "jax_enable_x64, or do not select the feature"
         )
     return array.astype(narrow)

@@ -1,4 +1,4 @@
-"""The interface to a framework: how the arrays of a batch become its values."""
+"""The interface to a framework, which converts the arrays of a batch to values of the framework."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from cachecd_client.errors import SchemaError
 from cachecd_client.loader.columns import Bytes, Ragged, RaggedBytes
 from cachecd_client.schema import Feature, Schema
 
-# The columns that the loader itself may add, as features of the schema.
+# The columns that the loader may add, as features.
 IDS = {name: Feature(name, "int64", "int64", ()) for name in ("_shard", "_record", "_dataset")}
 ADDED = {"_valid": Feature("_valid", "bytes", "bool", (), raw=True), **IDS}
 
 
 class Wrap(NamedTuple):
-    """Turns the arrays of a column into a value of the framework, once a batch.
+    """Converts the arrays of a column to a value of the framework, once per batch.
 
     `call` gets the arrays as positional arguments, in the core's order; None leaves them unchanged.
-    `dlpack`: `call` gets DLPack capsules, for one use each, in place of NumPy arrays. Their memory is
-    released without the GIL, on the thread that drops the last value over it.
+    `dlpack`: `call` gets DLPack capsules, for one use each, instead of NumPy arrays. The thread that drops
+    the last value with this memory releases it, without the GIL.
     """
 
     call: Callable[..., Any] | None
@@ -32,17 +32,17 @@ class Wrap(NamedTuple):
 
 
 class Stage(Protocol):
-    """A way to a device, on which batches are sent one after the other."""
+    """Sends batches to a device, one after the other."""
 
     def send(self, batch: dict[str, Any]) -> Any:
-        """Begins to send the batch. Returns at once a token for `receive`."""
+        """Begins to send the batch, and returns a token for `receive` at once."""
 
     def receive(self, sent: Any) -> dict[str, Any]:
-        """The batch, for use after all work that the caller has begun on the device."""
+        """Returns the batch, ordered after all work that the caller has begun on the device."""
 
 
 class Framework(Protocol):
-    """What a loader needs from a framework."""
+    """The requirements of a loader for a framework."""
 
     @property
     def copies(self) -> bool:
@@ -50,19 +50,19 @@ class Framework(Protocol):
 
     @property
     def lane(self) -> Stage | None:
-        """The way to a device on which each batch, a dict, is sent ahead."""
+        """The stage that sends each batch, a dict, to a device ahead of the loop; None: no stage."""
 
     def wrap(self, feature: Feature, made: bool = False) -> Wrap:
-        """Makes values of the feature's column; called once for each loader. `made`: the column comes from
-        `prepare`, as a NumPy array or a column."""
+        """Returns the conversion of the feature's column; called once for each loader. `made`: `prepare`
+        returned the column, as a NumPy array or a column."""
 
     def check(self, delivered: Schema, division: Division, rank: int) -> None:
         """SchemaError if an option needs a feature that the loader does not deliver; CallerError if the
-        framework cannot take the batches of this rank."""
+        framework cannot convert the batches of this rank."""
 
 
 class Numpy:
-    """Arrays as the core makes them; bfloat16 as uint16."""
+    """Delivers the core's arrays; bfloat16 as uint16."""
 
     copies = False
     lane = None
@@ -71,7 +71,7 @@ class Numpy:
         return Wrap(None) if made or is_dense(feature) else columns(feature)
 
     def check(self, delivered: Schema, division: Division, rank: int) -> None:
-        """Takes any."""
+        """Accepts all features and batches."""
 
 
 def is_dense(feature: Feature) -> bool:
@@ -80,15 +80,17 @@ def is_dense(feature: Feature) -> bool:
 
 
 def strings_shape(feature: Feature) -> tuple[int, ...]:
-    """The shape of a bytes feature; SchemaError if it has no elements."""
+    """Returns the shape of a bytes feature; SchemaError if it has no elements."""
     shape = feature.shape or ()
     if 0 in shape:
-        raise SchemaError(f"feature {feature.name!r}: no strings in shape {shape}: leave it out")
+        raise SchemaError(
+            f"feature {feature.name!r}: no strings in shape {shape}: do not select it"
+        )
     return shape
 
 
 def columns(feature: Feature) -> Wrap:
-    """Makes a column, which indexes like a list, of a feature that is not dense."""
+    """Returns the conversion of a feature that is not dense to a column, which indexes like a list."""
     if feature.dtype != "bytes":
         bfloat16 = feature.dtype == "bfloat16"
         return Wrap(lambda values, row_splits: Ragged(values, row_splits, bfloat16))
@@ -96,7 +98,7 @@ def columns(feature: Feature) -> Wrap:
         return Wrap(lambda data, offsets, row_splits: RaggedBytes(Bytes(data, offsets), row_splits))
     if not feature.shape:
         return Wrap(Bytes)
-    # A list of the same length in every row, which no array can hold either.
+    # No array can hold lists of byte strings, even if all lists have the same length.
     each = math.prod(strings_shape(feature))
 
     def lists(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> RaggedBytes:
@@ -107,11 +109,11 @@ def columns(feature: Feature) -> Wrap:
 
 
 def renumbered(wrap: Wrap, numbers: NDArray[np.int64]) -> Wrap:
-    """`wrap` for a column of indices into `numbers`, or -1, which delivers the numbers."""
-    known = np.append(numbers, -1)  # where index -1 finds it
+    """Returns `wrap` for a column of indices into `numbers` or -1: it delivers the numbers or -1."""
+    values = np.append(numbers, -1)  # index -1 is the last element
 
     def renumber(indices: NDArray[np.int64]) -> Any:
-        indices[...] = known[indices]
+        indices[...] = values[indices]
         value = indices.__dlpack__() if wrap.dlpack else indices
         return value if wrap.call is None else wrap.call(value)
 

@@ -1,4 +1,4 @@
-"""The option `decode`: from encoded pictures to pixels."""
+"""The option `decode`, which decodes pictures to pixels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Color = str | tuple[int, int, int]
 
 _SCALE = (0.08, 1.0)
 _RATIO = (3 / 4, 4 / 3)
-_LONGEST_SIDE = 65_535  # JPEG's
+_LONGEST_SIDE = 65_535  # the limit of JPEG
 _CHOICES = {
     "crop": ("center", "random", None), "mode": ("RGB", "L"), "resample": ("bilinear", "nearest"),
 }  # fmt: skip
@@ -28,25 +28,25 @@ _CHOICES = {
 class Image:
     """A picture as uint8 pixels [height, width, 3]: `decode={"image": Image(224, crop="random")}`.
 
-    Decodes a JPEG or PNG, upright as its EXIF or XMP orientation says, or takes stored pixels, uint8
-    [height, width, 1 or 3] or [height, width]. Boxes and other coordinates are not moved.
+    Decodes a JPEG or PNG, and turns it upright by its EXIF or XMP orientation; or converts stored pixels,
+    uint8 [height, width, 1 or 3] or [height, width]. Boxes and other coordinates are not changed.
 
     size: (height, width) of the result, or one number for both. With crop=None a number is the shorter
         side, so pictures of different shapes need batch_size=1.
     crop: "random": a random part, as torchvision's RandomResizedCrop, or with scale=None as RandomCrop.
         "center": the picture is scaled until its shorter side is `resize`, and the center is cut out.
         None: the whole picture; a pair as `size` changes its aspect ratio.
-    scale, ratio: for "random": the part's share of the area, and its width / height, between these two.
+    scale, ratio: for "random": the limits of the part's share of the area, and of its width / height.
     flip: the probability that the picture is mirrored, left to right.
     resize: for "center": by default the shortest side that covers `size`.
     mode: "RGB", or "L" for one grey channel.
     resample: "bilinear", antialiased; or "nearest", for masks.
-    max_pixels: a larger picture is a SchemaError.
+    max_pixels: SchemaError for a larger picture.
     class_map: {"#rrggbb" or (r, g, b): class number}, for masks: the result is [height, width] of numbers.
-        other: the number of any other color, which otherwise is a SchemaError.
+        other: the number of all other colors; without it they are a SchemaError.
 
-    Crops and flips follow from the seed of the loader, the pass and the place of the record in it. All
-    images of a record have one crop and flip, so their options must agree, and their sizes too.
+    The loader's seed, the pass and the record's place in the pass determine crops and flips. All images of
+    a record have the same crop and flip, so their options and their sizes must agree.
 
     CallerError for impossible options.
     """
@@ -98,7 +98,7 @@ class Image:
 
     @property
     def extent(self) -> tuple[int, int]:
-        """Height and width by `size`; CallerError for an impossible size."""
+        """The height and width in `size`; CallerError for an impossible size."""
         is_pair = isinstance(self.size, Sequence) and not isinstance(self.size, str)
         sides: Any = self.size if is_pair else (self.size, self.size)
         if len(sides) != 2:
@@ -112,13 +112,13 @@ class Image:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of a result; -1 for a length that depends on the picture."""
+        """The shape of the result; -1 for a length that depends on the picture."""
         extent = (-1, -1) if self._keeps_shape else self.extent
         return extent if self.class_map is not None else (*extent, 3 if self.mode == "RGB" else 1)
 
     @property
     def view(self) -> tuple[Any, ...]:
-        """The part of a picture that is shown, and its direction: equal for all images of a record."""
+        """The options that decide which part of a picture is shown: equal for all images of a record."""
         part: tuple[Any, ...] = ()
         height, width = self.extent
         if self.crop == "random":
@@ -130,7 +130,7 @@ class Image:
         return self.crop, self.flip, *part
 
     def for_reader(self) -> ImageOptions:
-        """The options as the core's BatchReader takes them."""
+        """Returns the options in the form that the core's BatchReader takes."""
         height, width = (0, 0) if self._keeps_shape else self.extent
         shorter = self.extent[0] if self._keeps_shape else self.resize or 0
         options: ImageOptions = {
@@ -155,7 +155,8 @@ def _range(option: str, value: Any, most: float) -> None:
 
 
 def _colors(class_map: Any) -> list[tuple[int, int, int, int]]:
-    """(red, green, blue, number) of each color; CallerError for no colors, or two numbers of one color."""
+    """Returns (red, green, blue, number) for each color. CallerError if there are no colors, or if a color
+    has two numbers."""
     if not isinstance(class_map, Mapping) or not class_map:
         raise CallerError(f"class_map={class_map!r}, expected a dict of color -> class number")
     numbers: dict[tuple[int, ...], int] = {}

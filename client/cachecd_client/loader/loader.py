@@ -1,4 +1,4 @@
-"""Batches of a file set, in a fixed order, made ahead of the training loop by native threads."""
+"""Delivers the batches of a file set in a fixed order. Native threads make them ahead of the loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cachecd_client.loader.reading import (
     Figures,
     Losses,
     Reading,
-    left_out,
+    omitted_records,
     seed_of,
     settle,
 )
@@ -31,14 +31,14 @@ from cachecd_client.schema import Schema
 log = logging.getLogger("cachecd")
 
 _VERSION = 1  # of a state
-_PREFETCH = 64 << 20
-_PREFETCH_SHARE = 16  # of the memory that the ranks of a node and a run's loaders have together
+_PREFETCH = 64 << 20  # bytes
+_PREFETCH_SHARE = 16  # at most 1/16 of the memory, which all ranks of a node and all loaders share
 
 
-#: Why a loader has no items: torch's DataLoader asks for them.
+#: The message for torch's DataLoader, which requests items by number.
 NO_ITEMS = (
-    "a loader delivers whole batches in order, and none by number: iterate over the loader itself, without "
-    "a DataLoader around it"
+    "a loader delivers whole batches in order, not items by number: iterate over the loader itself, "
+    "without a DataLoader"
 )
 
 
@@ -47,53 +47,53 @@ class Loader:
 
     The records, their order and their batches depend only on the files, the shuffle window, `seed`, the
     number of the pass, `shuffle`, `batch_size`, `drop_last`, `pad_last`, `rank` and `world`, and in a run
-    on the records that are left to read. The CRCs of every record are checked. A dense feature is one array
+    on the unread records. The loader checks the CRCs of every record. A dense feature is one array
     [rows, *shape] that belongs to the caller; other features are columns (`Ragged`, `Bytes`). Every rank
-    gets `len(loader)` batches, none of them empty. No row is invented unless `pad_last` asks for it.
+    gets `len(loader)` batches, and no batch is empty. Only `pad_last` adds rows without a record.
 
-    batch_size: rows per batch of this rank; a last batch may have fewer, without `drop_last`.
-    shuffle, seed: one permutation of the whole set, another one for each pass number. `set_epoch(n)`
-        numbers the next pass. Without it a single rank numbers its passes 0, 1, 2 ...; one of several ranks
-        does not know how many passes the others began, so each pass repeats the number and the order.
+    batch_size: rows per batch of this rank; without `drop_last`, the last batch may have fewer rows.
+    shuffle, seed: each pass number has another permutation of the whole set. `set_epoch(n)` numbers the
+        next pass. Without it, a single rank numbers its passes 0, 1, 2 ...; with several ranks, a rank does
+        not know how many passes the other ranks began, so each pass repeats the number and the order.
     reshuffle: False: every pass has the order of pass 0.
-    drop_last: leave out the records that do not fill a batch on every rank. False delivers each record
-        once over all ranks: the last batch is short, and differs by at most one row between ranks. A rank
-        without a record for it repeats the last record of its batch before.
-    pad_last: as drop_last=False, but every batch has `batch_size` rows: zeros or empty values fill up the
-        last batches, and `_valid`, bool [batch_size], says which rows are records.
+    drop_last: omit the records that do not fill a batch on every rank. False delivers each record once
+        across ranks: the last batch is short, and differs by at most one row between ranks. If a rank has
+        no record for the last batch, the last record of its previous batch moves there.
+    pad_last: as drop_last=False, but every batch has `batch_size` rows: zeros or empty values fill the last
+        batches, and `_valid`, bool [batch_size], says which rows are records.
     threads: native reading threads; 0: up to four, limited by the processors of the cgroup.
-        prefetch_bytes: how far the threads run ahead. By default the larger of 64 MiB and one batch of
-        decoded pictures for each thread and two more, but at most 1/16 of the memory of the cgroup.
-    on_corrupt: "replace" a corrupt record by another record of this rank, or "raise" CorruptRecordError.
+        prefetch_bytes: how far the threads run ahead. Default: at least 64 MiB, and enough for the decoded
+        pictures of one batch per thread and of two more, but at most 1/16 of the memory of the cgroup.
+    on_corrupt: "replace" a corrupt record with another record of this rank, or "raise" CorruptRecordError.
     features: the features to deliver, all by default. ids: add `_shard` and `_record`, int64, and in a
         mixture `_dataset`.
-    cast: {feature: dtype}, the dtype of numbers in batches, by name or as a framework's object. As NumPy's
-        astype; where that is undefined, the nearest limit of the integer, and 0 for NaN.
+    cast: {feature: dtype}, the dtype of numbers in batches: its name, or a framework's object. Converts as
+        NumPy's astype; where that is undefined, to the nearest limit of the integer, and NaN to 0.
     pad: {feature: length} or {feature: (length, value)}: a ragged list of numbers becomes a dense row. A
-        longer list is cut off, a shorter list is filled up with 0 or the value. `_FEATURE_length`, int64
-        [batch_size], is added: the number of values that the record has, at most `length`.
+        longer list is cut off, a shorter list is filled with 0 or the value. This adds `_FEATURE_length`,
+        int64 [batch_size]: the number of values in the record, at most `length`.
     one_hot: {feature: classes}, or True for the classes in the schema: a scalar integer becomes a row of
-        float32, or of the dtype in `cast`. A record of another class is a SchemaError.
+        float32, or of the dtype in `cast`. SchemaError for a record with another class.
     default: {feature: value} for records without the feature: a number for the whole shape, an array of
-        the shape, a list if the feature is ragged, or bytes. Without a default such a record is a
+        the shape, a list if the feature is ragged, or bytes. Without a default, such a record causes a
         SchemaError, or has an empty list if the feature is ragged.
     rename: {stored name: name in batches}. `features` and the options above take stored names; `label`,
         `channels_last` and `schema` have the names in batches.
     decode: {feature: Image}: a JPEG, a PNG or stored pixels become uint8 [rows, height, width, channels],
         cropped and flipped: see `cachecd_client.Image`. A damaged picture is a corrupt record.
     prepare: a function of a batch and a `numpy.random.Generator`. It gets a dict of NumPy columns as
-        `numpy()` delivers them, and returns a dict of arrays and columns with the same number of rows, to
-        which it does not write again. Two threads call it, up to three batches ahead of the loop, before
-        the batch goes to the framework and the device. The generator follows from the seed, the pass and
-        the place of the first record of the batch. An exception of the function is raised when the loop
-        takes that batch. `schema` has the columns before `prepare`; `channels_last` and `label` name
-        columns after it. A uint16 column with the name of a bfloat16 feature is bfloat16.
-    label: the feature that is delivered apart from the others: batches are tuples (dict, label), or with
-        `pad_last` (dict, label, `_valid`). It need not be among `features`.
-    rank, world: the place among the data-parallel replicas that share the set. All processes of one
-        replica (tensor parallelism) have one rank. Default: the values given to `epochs()`, else the ranks
-        on this node by its launcher (`cachecd_client.launcher`), which is right for files of one node.
-    CallerError, SchemaError among them, if an option or a combination of options is impossible.
+        `numpy()` delivers them, and returns a dict of arrays and columns with the same number of rows. It
+        must not write to them later. Two threads call it, up to three batches ahead of the loop, before the
+        framework and the device get the batch. The seed, the pass and the place of the batch's first record
+        determine the generator. If the function raises an exception, the loop gets it instead of that
+        batch. `schema` has the columns before `prepare`; `channels_last` and `label` name columns after it.
+        A uint16 column with the name of a bfloat16 feature is bfloat16.
+    label: the feature that is delivered separately: batches are tuples (dict, label), or with `pad_last`
+        (dict, label, `_valid`). `features` need not name it.
+    rank, world: the rank among the data-parallel replicas that share the set. All processes of one replica
+        (tensor parallelism) have the same rank. Default: the values given to `epochs()`, else the ranks on
+        this node by its launcher (`cachecd_client.launcher`), which is right for files of one node.
+    CallerError (including SchemaError) if an option or a combination of options is impossible.
 
     Use it from one thread at a time, in the process that began the pass.
     """
@@ -103,7 +103,7 @@ class Loader:
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
         """`every`: deliver only each n-th batch from `position` on, for readers that take turns. `len()`
-        and `position` count the batches of the others, too."""
+        and `position` also count the batches of the other readers."""
         refuse_unknown(options, Options, "a loader takes batch_size")
         if (on_corrupt := options.get("on_corrupt", "replace")) not in ("replace", "raise"):
             raise CallerError(f"on_corrupt={on_corrupt!r}, expected 'replace' or 'raise'")
@@ -119,12 +119,12 @@ class Loader:
         self.rank, self.world = reading.place(options.get("rank"), options.get("world"))
         #: The part of the set that a pass reads, or None if it reads all of it once.
         self.part, self.division = reading.divided(self.batch_size, self.world, last, self.seed)
-        #: Records, over all ranks, that `drop_last` leaves out of a whole pass.
-        self.dropped = left_out(self.division, self.batch_size * self.world, reading.agreed)
+        #: Records, over all ranks, that `drop_last` omits from a whole pass.
+        self.dropped = omitted_records(self.division, self.batch_size * self.world, reading.agreed)
         self._every = integer("every", every, 1)
         self.threads = integer("threads", options.get("threads", 0), 0)
         shapes = [(self.batch_size, *image.shape) for image in options.get("decode", {}).values()]
-        #: Bytes of the decoded pictures of one batch; 0 for pictures of unknown shape.
+        #: Bytes of the decoded pictures in one batch; 0 for pictures with unknown shape.
         self.picture_bytes = sum(math.prod(shape) for shape in shapes if -1 not in shape)
         if (prefetch_bytes := options.get("prefetch_bytes")) is None:
             # One decoded batch for each thread (four by default), and two that wait for the loop.
@@ -137,24 +137,22 @@ class Loader:
             reading, made, framework, self.division, rank=self.rank, world=self.world, ids=self._ids,
             pad_last=self.pad_last, label=options.get("label"), prepare=options.get("prepare"),
         )  # fmt: skip
-        self._number = 0  # of the current pass, or the last one
-        self._position = 0  # delivered batches of the pass, with those before a resume
+        self._number = 0  # the number of the current or last pass
+        self._position = 0  # delivered batches of the pass, including batches before a resume
         self._next: tuple[int, int] | None = (0, 0)  # number and first batch of the next pass
-        #: The batch at which the current pass, or the last one, began.
+        #: The first batch of the current or last pass.
         self.start = 0
-        self._reader: _core.BatchReader | None = None  # of the current pass
-        self._source: Source | None = (
-            None  # of its batches: the reader, or the last stage behind it
-        )
+        self._reader: _core.BatchReader | None = None  # the reader of the current pass
+        self._source: Source | None = None  # the last stage of the current pass
         self._pass = 0  # counts passes, to distinguish them
-        self._idle: _core.BatchReader | None = None  # of the last pass, with open files
+        self._idle: _core.BatchReader | None = None  # the reader of the last pass, with open files
         self._losses = Losses(reading.corrupt) if on_corrupt == "replace" else None
-        self._process = 0  # that made the reader
+        self._process = 0  # the process that made the reader
         self._closed = False
         self._has_warned = False
-        self._begun = 0.0  # the time at which the pass began
-        self._opening = 0.0  # seconds in which its files were opened
-        self._ended = Figures()  # of passes that have ended
+        self._begun = 0.0  # when the pass began
+        self._opening = 0.0  # seconds to open its files
+        self._ended = Figures()  # the sum over passes that have ended
         self._corrupt: list[CorruptRecord] = []
 
     def __len__(self) -> int:
@@ -164,13 +162,13 @@ class Loader:
     def __iter__(self) -> Iterator[Batch]:
         """The next pass from its start, or the rest of the pass that `load_state_dict` set.
 
-        A loader has one pass at a time: a new pass ends the pass before.
+        A loader has one pass at a time: a new pass ends the previous pass.
         """
         batches = self._begin()
         this = self._pass
         try:
-            # Each line of Python for a batch costs the trainer microseconds: its step has evicted our code
-            # from the processor's caches.
+            # Each line of Python for a batch costs the trainer microseconds, because its step has evicted
+            # this code from the processor's caches.
             yield from self._pipeline.deliver(batches)
         except CorruptRecordError as error:
             self._reading.corrupt([(error.path, error.offset, error.why)])
@@ -179,7 +177,7 @@ class Loader:
             if os.getpid() != self._process:
                 raise CallerError(
                     "this pass began before the fork, and its reading threads do not exist in this "
-                    "process: iterate anew here"
+                    "process: start a new pass here"
                 ) from error
             if self._source is batches and self._pass == this:
                 raise
@@ -195,19 +193,19 @@ class Loader:
     def schema(self) -> Schema:
         """The features of batches: their names, dtypes and shapes after all options but `prepare`.
 
-        `kind` and `raw` are those of the stored records. Features that the loader adds are left out.
+        `kind` and `raw` describe the stored records. Features that the loader adds are omitted.
         """
         return self._pipeline.schema
 
     @property
     def position(self) -> int:
-        """Batches that the current pass has delivered, or the last pass if none runs."""
+        """Batches that the current pass has delivered, or the last pass if no pass runs."""
         return self._position if (pass_ := self._delivering()) is None else pass_.position
 
     @property
     def seconds_waited(self) -> float:
-        """Seconds that the training loop waited because no batch was ready, or because the files of a pass
-        were opened, over all passes."""
+        """Seconds, over all passes, in which the training loop waited for a batch, or for the files of a
+        pass to be opened."""
         return self._sums().waited
 
     @property
@@ -220,7 +218,8 @@ class Loader:
         """How full the queue of prefetched batches was after each delivered batch, as a sum.
 
         Each term is 0..1 of `prefetch_bytes`; it is 1 if nothing is left to prefetch. Divide the sum by the
-        number of batches. Threads begin again at half, so a loop that never waits has 0.5 to 1.
+        number of batches. Threads resume when the queue is half full, so a loop that never waits has a mean
+        of 0.5 to 1.
         """
         return self._sums().queue
 
@@ -232,15 +231,15 @@ class Loader:
         begin, end, step = self.start, source.position, self.batch_size * self.world
         division, is_whole = self.division, source.position == len(self)
         reads = min(end * step, division.records) - min(begin * step, division.records)
-        left = left_out(division, step) if is_whole else 0
-        # A loop that knows len(loader) does not take one more batch, and the pass does not end.
+        omitted = omitted_records(division, step) if is_whole else 0
+        # If a loop stops after len(loader) batches, the pass does not end.
         idle = source.seconds_idle if is_whole else 0.0
         return Figures(
             steps=end - begin,
             records=division.begin(end, self.rank) - division.begin(begin, self.rank),
             reads=reads,
             rows=(end - begin) * step,
-            delivered=reads + (left if left < step else 0),
+            delivered=reads + (omitted if omitted < step else 0),
             dropped=self.dropped if is_whole else 0,
             bytes=source.bytes_read,
             waited=self._opening + source.seconds_waited,
@@ -277,10 +276,10 @@ class Loader:
         return self._next or (self._number + (self.world == 1), 0)
 
     def warn_of_same_order(self, number: int) -> None:
-        """Logs that pass `number` has the order of the pass before, if a pass number changes the order."""
+        """Logs that pass `number` has the order of the previous pass, if pass numbers change the order."""
         if self.shuffle and self.reshuffle:
             log.warning(
-                "pass %d of rank %d of %d repeats the order of the pass before: call set_epoch(n) before "
+                "pass %d of rank %d of %d repeats the order of the previous pass: call set_epoch(n) before "
                 "each pass, on all ranks, for another order",
                 number, self.rank, self.world,
             )  # fmt: skip
@@ -294,15 +293,15 @@ class Loader:
         return {**self.pass_state(), **self._reading.about(self)}
 
     def pass_state(self) -> dict[str, Any]:
-        """The part of `state_dict` that concerns the pass alone."""
+        """The part of `state_dict` that concerns only the pass."""
         begun = {"version": _VERSION, "pass": self._number, "position": self.position}
         return {**begun, "seed": self.seed, **self._order()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Lets the next pass continue after the last batch that was delivered before `state` was taken.
 
-        CallerError if it is no state, or if it belongs to another file set or to another division into
-        batches and ranks: this loader has no such position.
+        CallerError if `state` is not a state, or if it belongs to another file set or to another division
+        into batches and ranks, because this loader has no such position.
         """
         if state.get("version") != _VERSION:
             raise CallerError(f"loader state version {state.get('version')!r}, expected {_VERSION}")
@@ -314,7 +313,7 @@ class Loader:
         if differing:
             raise CallerError(
                 f"the state belongs to another loader: {', '.join(differing)}; resume with the "
-                "same file set and options, or begin the pass anew"
+                "same file set and options, or start the pass again"
             )
         seed = integer("the state's seed", state.get("seed"), 0, LARGEST_SEED)
         position = integer("the state's position", state.get("position"), 0, len(self))
@@ -324,7 +323,7 @@ class Loader:
         self._next = self._number, self._position = number, position
 
     def close(self) -> None:
-        """Ends the pass and its reading threads, for good. Idempotent; batches stay valid."""
+        """Ends the pass and its reading threads permanently. Idempotent; batches stay valid."""
         self._closed = True
         self._stop()
         self._idle = None
@@ -356,7 +355,7 @@ class Loader:
     def _begin(self) -> Source:
         self._reading.begin()
         if self._closed:
-            raise CallerError("this loader is closed: make another one")
+            raise CallerError("this loader is closed: make another loader")
         self._stop()
         self._begun = time.monotonic()
         number, start = self.next_pass
@@ -367,13 +366,13 @@ class Loader:
         augment = seed_of(self.seed, number)
         seed = augment if self.shuffle and self.reshuffle else self.seed
         if self._idle is not None and os.getpid() == self._process:
-            self._idle.restart(start, seed, augment)  # with the files that it has open
+            self._idle.restart(start, seed, augment)  # its files are open
             self._reader = self._idle
         else:
             self._reader = self._new_reader(start, seed, augment)
             self._process = os.getpid()
         self._idle = None
-        # Not before: a start that failed is tried again where it was.
+        # After a failed start, the next attempt begins at the same batch.
         self._number, self._position, self._next = number, start, None
         self.start = start
         self._pass += 1
@@ -401,20 +400,20 @@ class Loader:
             reader.close()
             raise CorruptError(
                 f"the files of this set have {records} records, expected {expected}: a file or its sidecar "
-                "was replaced since the set was made, and ranks would take different numbers of steps"
+                "was replaced after the set was made, so ranks would take different numbers of steps"
             )
         return reader
 
     def _running(self) -> _core.BatchReader | None:
-        """The reader, unless a parent process made it: its threads do not exist here."""
+        """Returns the reader, unless a parent process made it, because its threads do not exist here."""
         return self._reader if os.getpid() == self._process else None
 
     def _delivering(self) -> Source | None:
-        """The source whose figures count the batches of the current pass."""
+        """Returns the source whose figures count the batches of the current pass."""
         return self._source if os.getpid() == self._process else None
 
     def _stop(self) -> None:
-        """Ends the current pass. Keeps its figures, and its open files for the next pass."""
+        """Ends the current pass. Keeps its figures, and keeps its files open for the next pass."""
         if self._reader is None:
             return
         position, figures = self.position, self.figures
@@ -432,7 +431,7 @@ class Loader:
         self._reading.ended(self, figures)
 
     def _order(self) -> dict[str, Any]:
-        """The values that decide, with the seed, which batch a position means."""
+        """Returns the values that determine, with the seed, the batch at each position."""
         return {
             "fingerprint": self._reading.fingerprint,
             "batch_size": self.batch_size,
@@ -441,7 +440,7 @@ class Loader:
             "window": self._reading.window,
             "drop_last": self.drop_last,
             "pad_last": self.pad_last,
-            # In a short division the last batches depend on how many there are.
+            # In a division with a short batch, the last batches depend on the number of batches.
             "batches": None if self.drop_last or self.pad_last else len(self),
             "world": self.world,
             "part": None if self.part is None else self.part.fingerprint,

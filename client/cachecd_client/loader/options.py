@@ -1,4 +1,4 @@
-"""The options of a loader. They are checked when it is made; the core applies them to each batch."""
+"""Checks the options of a loader when it is made. The core applies the options to each batch."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class TfOptions(TypedDict, total=False):
 
 
 def refuse_unknown(options: Mapping[str, object], kind: type, takes: str) -> None:
-    """TypeError for an option that the TypedDict `kind` lacks. `takes`: how the list of known options
-    begins."""
+    """Raises TypeError for an option that the TypedDict `kind` lacks. `takes`: the beginning of the list of
+    options in the message."""
     if unknown := options.keys() - kind.__annotations__.keys():
         raise TypeError(
             f"unknown option {sorted(unknown)[0]!r}; {takes}, {', '.join(kind.__annotations__)}"
@@ -71,8 +71,8 @@ def refuse_unknown(options: Mapping[str, object], kind: type, takes: str) -> Non
 
 
 def with_label(options: Options, stores: Callable[[str], bool]) -> Options:
-    """These options, with the label added to `features` if a list of features is given. `stores`: whether
-    records have a feature of this name; if not, `prepare` may make the label."""
+    """Returns these options; adds the label to `features` if a list of features is given. `stores`: whether
+    records have a feature with this name; if not, `prepare` may make the label."""
     label, features, rename = options.get("label"), options.get("features"), options.get("rename")
     # The loader refuses other types.
     if label is None or features is None or isinstance(features, str):
@@ -89,7 +89,7 @@ _OF_FEATURES = "cast", "pad", "decode", "one_hot", "default", "rename"
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A feature as records store it, as batches deliver it, and the options of the core for it."""
+    """A feature as stored in records, as delivered in batches, and the core's options for it."""
 
     stored: Feature
     delivered: Feature
@@ -97,8 +97,8 @@ class Delivery:
 
 
 def deliveries(schema: Schema, options: Options) -> tuple[Delivery, ...]:
-    """A delivery for each of the chosen features of the schema, in its order. SchemaError for an unknown
-    feature, or a feature that cannot have the option; CallerError for an impossible value of an option."""
+    """Returns a delivery for each selected feature, in order. SchemaError for an unknown feature, or a
+    feature that cannot have an option; CallerError for an impossible value of an option."""
     features = options.get("features")
     schema = schema if features is None else schema.select(features)
     given: dict[str, Any] = {name: options.get(name, {}) for name in _OF_FEATURES}
@@ -108,7 +108,7 @@ def deliveries(schema: Schema, options: Options) -> tuple[Delivery, ...]:
         for name in values:
             if name not in schema.names:
                 raise SchemaError(
-                    f"{option} names feature {name!r}; those delivered are "
+                    f"{option} names feature {name!r}; the delivered features are "
                     f"{', '.join(schema.names) or 'none'}"
                 )
     made = tuple(
@@ -138,8 +138,8 @@ def _delivery(stored: Feature, given: Mapping[str, Any]) -> Delivery:
         )
     if stored.optional and "default" not in given:
         raise SchemaError(
-            f"feature {stored.name!r} is optional: give default={{{stored.name!r}: ...}}, or leave it out: "
-            "features=[...]"
+            f"feature {stored.name!r} is optional: give default={{{stored.name!r}: ...}}, or "
+            "features=[...] without it"
         )
     delivered = replace(stored, optional=False)
     options: FeatureOptions = {}
@@ -177,7 +177,7 @@ def _image(feature: Feature, given: Mapping[str, Any]) -> Image:
     if "cast" in given:
         raise CallerError(
             f"feature {feature.name!r} has decode and cast: convert and normalize the uint8 "
-            "pixels on the device: the copy there is a quarter as large"
+            "pixels on the device, because a quarter of the bytes is then copied"
         )
     if taken := sorted({"pad", "one_hot", "default"} & given.keys()):
         raise CallerError(f"feature {feature.name!r} has decode and {taken[0]}: expected one")
@@ -250,12 +250,12 @@ def _padding(feature: Feature, wanted: Any, dtype: str) -> tuple[int, bytes]:
         )
     numbers = _numbers(value, dtype)
     if numbers is None or numbers.ndim:
-        raise CallerError(f"pad={{{feature.name!r}: {wanted!r}}}: {value!r} is no {dtype}")
+        raise CallerError(f"pad={{{feature.name!r}: {wanted!r}}}: {value!r} is not a {dtype}")
     return int(length), numbers.tobytes()
 
 
 def _example(feature: Feature, value: Any) -> bytes:
-    """A serialized Example that holds the default, as a record would."""
+    """Returns a serialized Example with the default, as a record would store it."""
     if feature.dtype == "bytes":
         return _core.encode_example({feature.name: _texts(feature, value)})
     numbers = _numbers(value, feature.dtype)
@@ -294,16 +294,16 @@ def _texts(feature: Feature, value: Any) -> list[Any]:
 
 
 def _numbers(value: Any, dtype: str) -> NDArray[Any] | None:
-    """`value` as an array of the dtype, bfloat16 as its bits; None if a number does not fit. A number that
-    a float type rounds fits; a number that becomes infinite does not."""
+    """Returns `value` as an array of the dtype, for bfloat16 its bits; None if a number does not fit. A
+    number that a float type rounds fits; a number that becomes infinite does not."""
     try:
         array = np.asarray(value)
     except (TypeError, ValueError):
         return None
-    if array.dtype.name == "bfloat16":  # of ml_dtypes, as JAX and TensorFlow have them
+    if array.dtype.name == "bfloat16":  # from ml_dtypes, which JAX and TensorFlow use
         array = array.astype(np.float32)
     if array.size == 0 and isinstance(value, Sequence):
-        array = array.astype(np.int64)  # NumPy takes an empty list for floats
+        array = array.astype(np.int64)  # NumPy converts an empty list to floats
     if array.dtype.kind not in "biuf":
         return None
     with np.errstate(all="ignore"):

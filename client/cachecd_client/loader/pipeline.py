@@ -1,4 +1,4 @@
-"""The stages of a batch between the native reader and the loop: prepare, framework, device, label."""
+"""The stages between the native reader and the loop: prepare, framework, device, label."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ Figures = tuple[int, int, float]  # a source's position, bytes_read and queue_fi
 
 
 class Ahead:
-    """A stage that takes batches from a source ahead of the loop, and sends them through a lane. Like those
-    of BatchReader, its figures count delivered batches.
+    """A stage that takes batches from a source ahead of the loop, and sends them through a lane. As in a
+    BatchReader, its figures count delivered batches.
 
-    If making a batch raises an Exception, it is raised after the batches before that one. Any other
-    exception (KeyboardInterrupt) is raised at once. A closed pass ends at once.
+    If making a batch raises an Exception, it is raised after the previous batches. Any other exception
+    (KeyboardInterrupt) is raised at once. A closed pass ends at once.
     """
 
     def __init__(self, source: Source, lane: Stage | None, most: int = 2) -> None:
-        """`most`: batches that are under way when the oldest of them is delivered."""
+        """`most`: how many batches are pending when the oldest is delivered."""
         self._lane = lane
         self._source = source
         self._most = most
@@ -54,7 +54,7 @@ class Ahead:
         return time.monotonic() - self._answered if self._answered else 0.0
 
     def close(self) -> None:
-        """Ends the pass, and drops the batches that are under way."""
+        """Ends the pass, and drops the pending batches."""
         self._closed = True
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -65,7 +65,7 @@ class Ahead:
                 number = self._source.position
                 try:
                     self._pending.append((self._send(next(batches), number), self._figures()))
-                except Exception as error:  # StopIteration too
+                except Exception as error:  # also StopIteration
                     end = error
             if not self._pending:
                 break
@@ -77,12 +77,12 @@ class Ahead:
             if end is not None and not isinstance(end, StopIteration):
                 raise end
         finally:
-            del end  # whose traceback holds this frame
+            del end  # because its traceback refers to this frame
 
     def _next(self) -> dict[str, Any]:
         sent, figures = self._pending.popleft()
         if os.getpid() != self._process:
-            raise RuntimeError("the batches under way belong to the process before the fork")
+            raise RuntimeError("the pending batches belong to the parent process")
         batch = self._receive(sent)
         self.position, self.bytes_read, self.queue_filled = figures
         self._answered = time.monotonic()
@@ -92,7 +92,7 @@ class Ahead:
         return self._source.position, self._source.bytes_read, self._source.queue_filled
 
     def _send(self, batch: dict[str, Any], number: int) -> Any:
-        """Begins to make the batch of this number. Returns a token for `_receive`."""
+        """Begins to make the batch with this number. Returns a token for `_receive`."""
         assert self._lane is not None
         return self._lane.send(batch)
 
@@ -108,8 +108,8 @@ class Pipeline:
         self, reading: Reading, deliveries: Sequence[Delivery], framework: Framework, division: Division,
         *, rank: int, world: int, ids: bool, pad_last: bool, label: str | None, prepare: Prepare | None,
     ) -> None:  # fmt: skip
-        """SchemaError for a feature with a name that the loader adds, and for a label that is no feature;
-        and the errors of the framework. The columns of `prepare` are checked when it returns them."""
+        """SchemaError if a feature has a name that the loader adds, or if the label is not a feature; also
+        the errors of the framework. The columns of `prepare` are checked when it returns them."""
         self.framework = framework
         self.schema = Schema(tuple(delivery.delivered for delivery in deliveries))
         self._division, self._rank, self._world = division, rank, world
@@ -120,7 +120,7 @@ class Pipeline:
             added[name] = Feature(name, "int64", "int64", ())
         if taken := added.keys() & set(self.schema.names):
             raise SchemaError(
-                f"the loader adds {sorted(taken)}: leave the features of these names out, or rename them"
+                f"the loader adds {sorted(taken)}: do not select features with these names, or rename them"
             )
         present = {"_valid": pad_last, **dict.fromkeys(IDS, ids)}
         columns = [*self.schema.features, *(f for n, f in added.items() if present.get(n, True))]
@@ -130,7 +130,7 @@ class Pipeline:
         wraps: dict[str, Wrap] = {f.name: first.wrap(f) for f in columns}
         if ids and reading.shards is not None:
             wraps["_shard"] = renumbered(wraps["_shard"], reading.shards)
-        #: The arguments of a BatchReader that say what its batches are made of.
+        #: The arguments of a BatchReader for the columns of its batches.
         self.for_reader: dict[str, Any] = {
             "features": [(*each.stored.for_reader(), each.options) for each in deliveries],
             "wrap": {name: wrap.call for name, wrap in wraps.items()},
@@ -138,7 +138,7 @@ class Pipeline:
             "one_by_one": first.copies,
         }
         self._prepare = prepare
-        self._made: dict[Feature, Wrap] = {}  # what makes values of the columns of `prepare`
+        self._made: dict[Feature, Wrap] = {}  # conversions of the columns that `prepare` returned
         self._bfloat16 = {f.name for f in self.schema.features if f.dtype == "bfloat16"}
         if label is not None and not isinstance(label, str):
             raise CallerError(f"label={label!r}, expected the name of a feature")
@@ -150,8 +150,8 @@ class Pipeline:
         self._stages: list[Ahead] = []  # of the pass that runs
 
     def open(self, reader: BatchReader, seed: int) -> Source:
-        """The batches of the reader's pass, behind the stages that run ahead of the loop. `seed`: the seed
-        of the pass, which decides the random numbers of `prepare`."""
+        """Returns the last stage of the reader's pass. `seed`: the seed of the pass, which determines the
+        random numbers of `prepare`."""
         source: Source = reader
         if self._prepare is not None:
             source = Prepared(source, partial(self._call, seed), self._finish)
@@ -169,7 +169,8 @@ class Pipeline:
         return map(self._labelled, batches) if self._label else batches
 
     def _labelled(self, batch: dict[str, Any]) -> tuple[Any, ...]:
-        """(inputs, label), and what masks padding: Keras takes it as sample weights."""
+        """Returns (inputs, label), and the mask of padding if there is one: Keras uses it as sample
+        weights."""
         if self._label not in batch:
             raise SchemaError(f"prepare returned no column {self._label!r}, which is the label")
         label = batch.pop(self._label)
@@ -182,7 +183,7 @@ class Pipeline:
         return prepared(self._prepare, batch, np.random.Generator(np.random.Philox(key=key)))
 
     def _finish(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """The columns that `prepare` made, as values of the framework."""
+        """Converts the columns that `prepare` returned to values of the framework."""
         features = [feature_of(n, column, n in self._bfloat16) for n, column in batch.items()]
         if not self._made:
             self.framework.check(Schema(tuple(features)), self._division, self._rank)
@@ -194,9 +195,9 @@ class Pipeline:
         return batch
 
 
-_NUMBERS = NUMERIC_DTYPES - {"bfloat16"}  # which NumPy itself does not have
+_NUMBERS = NUMERIC_DTYPES - {"bfloat16"}  # NumPy lacks bfloat16
 _THREADS = 2
-_AHEAD = _THREADS + 1  # batches that are with the threads, or wait for their turn
+_AHEAD = _THREADS + 1  # batches that threads prepare, or that wait for their turn
 
 
 class Prepared(Ahead):
@@ -205,7 +206,7 @@ class Prepared(Ahead):
     def __init__(
         self, source: Source, prepare: Callable[[Batch, int], Batch], finish: Callable[[Batch], Batch],
     ) -> None:  # fmt: skip
-        """`prepare` gets a batch and its number, in a thread; `finish` gets its result in the loop."""
+        """A thread calls `prepare` with a batch and its number; the loop calls `finish` with the result."""
         super().__init__(source, None, _AHEAD)
         self._prepare = prepare
         self._finish = finish
@@ -233,8 +234,8 @@ class Prepared(Ahead):
 
 
 def prepared(prepare: Prepare, batch: Batch, random: np.random.Generator) -> Batch:
-    """The columns that `prepare` returns, in a layout that every framework accepts. SchemaError for a value
-    that is no column, or has another number of rows."""
+    """Calls `prepare`. Returns its columns in a layout that every framework accepts. SchemaError if a value
+    is not a column, or has another number of rows."""
     rows = len(next(iter(batch.values()), ()))
     made = prepare(batch, random)
     if not isinstance(made, Mapping) or not all(isinstance(name, str) for name in made):
@@ -255,12 +256,12 @@ def _column(name: str, value: Any, rows: int) -> Any:
         )
     if len(value) != rows:
         raise SchemaError(f"prepare returned {len(value)} rows of {name!r}, expected {rows}")
-    # As every framework takes it.
+    # A layout that every framework accepts.
     return np.require(value, value.dtype.newbyteorder("="), ["C", "W"]) if numbers else value
 
 
 def feature_of(name: str, column: Any, bfloat16: bool) -> Feature:
-    """The feature that has this column. `bfloat16`: uint16 numbers are bfloat16."""
+    """Returns the feature for this column. `bfloat16`: uint16 numbers are bfloat16."""
     if isinstance(column, np.ndarray):
         dtype = column.dtype.name
         dtype = "bfloat16" if bfloat16 and dtype == "uint16" else dtype

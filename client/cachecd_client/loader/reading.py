@@ -1,4 +1,4 @@
-"""What a loader reads: files and their schema, the part of this rank, who is notified, and with what."""
+"""The input of a loader: files, schema and defaults, the part of this rank, and observers of passes."""
 
 from __future__ import annotations
 
@@ -25,24 +25,25 @@ log = logging.getLogger("cachecd")
 
 LARGEST_SEED = 2**64 - 1
 
-#: What happens to the records that do not fill a batch on every rank: they are dropped, they make a short
-#: batch, or they make a batch that is padded with rows that are no records.
+#: What happens to records that do not fill a batch on every rank: they are dropped, or they make a short
+#: batch, or a batch that is padded with rows without a record.
 Last = Literal["drop", "short", "pad"]
 
 
 class Agreed(NamedTuple):
-    """Records of a node's set that are read, so that each rank of every node takes as many steps."""
+    """How many records of a node's set to read, so that all ranks of all nodes take as many steps."""
 
     least: int
-    """Where every batch has to be full."""
+    """If every batch must be full."""
     most: int
-    """Where every record has to be read: its records, and the padding behind them."""
+    """If every record must be read: the records, and padding after them."""
 
 
 def settle(
     options: Mapping[str, object], shuffle: bool, seed: int, drop_last: bool
 ) -> tuple[bool, int, Last]:
-    """The options `shuffle`, `seed`, `drop_last` and `pad_last`, with these defaults. CallerError."""
+    """Checks the options `shuffle`, `seed`, `drop_last` and `pad_last`, and returns them with these
+    defaults. CallerError."""
 
     def given(name: str, default: bool) -> bool:
         return default if (value := options.get(name)) is None else flag(name, value)
@@ -51,9 +52,7 @@ def settle(
         seed = integer("seed", wanted, 0, LARGEST_SEED)
     pads = given("pad_last", False)
     if pads and given("drop_last", False):
-        raise CallerError(
-            "drop_last=True, pad_last=True: expected one of them; dropped records are not padded"
-        )
+        raise CallerError("drop_last=True, pad_last=True: expected only one of them")
     last: Last = "pad" if pads else "drop" if given("drop_last", drop_last) else "short"
     return given("shuffle", shuffle), seed, last
 
@@ -61,9 +60,8 @@ def settle(
 def divide(
     records: int, batch_size: int, world: int, last: Last, nodes: tuple[int, int] | None = None
 ) -> Division:
-    """One pass over a set. `nodes`: the records of the nodes with the fewest and the most, if the run has
-    several nodes. CallerError, on every rank alike, if there is no step, or if a step has no record for
-    some rank."""
+    """Divides one pass over a set. `nodes`: if the run has several nodes, the fewest and the most records
+    of a node. CallerError, on all ranks, if there is no step, or if a step has no record for some rank."""
     if not records:
         raise CallerError(
             "the set has no records, because its files are empty: there is nothing to read"
@@ -84,15 +82,15 @@ def divide(
     return division
 
 
-def left_out(division: Division, step: int, agreed: Agreed | None = None) -> int:
-    """Records, over all ranks, that no batch of a whole pass has; `step`: records of one step. With
-    `agreed`, of the records that all nodes can read."""
+def omitted_records(division: Division, step: int, agreed: Agreed | None = None) -> int:
+    """Returns how many records, over all ranks, a whole pass omits; `step`: records of one step. With
+    `agreed`, counts only records that all nodes can read."""
     records = division.records if agreed is None else min(division.records, agreed.least)
     return max(0, records - division.steps * step)
 
 
 def seed_of(seed: int, number: int) -> int:
-    """The seed of a pass. Pass 0 has the seed of the loader."""
+    """Returns the seed of a pass. Pass 0 has the seed of the loader."""
     if not number:
         return seed
     digest = hashlib.sha256(f"cachecd pass {seed} {number}".encode()).digest()
@@ -100,22 +98,23 @@ def seed_of(seed: int, number: int) -> int:
 
 
 class Lent(NamedTuple):
-    """Batches that another reader takes, uncounted, in steps of `step` records over all ranks."""
+    """Batches for another reader, which does not count them, in steps of `step` records over all ranks."""
 
     to: str
     steps: int
     step: int
-    dropped: int = 0  # records that its pass leaves out
+    dropped: int = 0  # records that its pass omits
     part: Part | None = None
-    loader: weakref.ref[Any] | None = None  # that reads them if it begins a pass here
+    loader: weakref.ref[Any] | None = None  # reads them instead if it begins a pass here
 
     def reads(self, length: int) -> int:
-        """Records over all ranks, of a set of `length` records; the last step of a pass may be padded."""
+        """Returns the records read over all ranks, if the set has `length` records; the last step may be
+        padded."""
         reads = self.steps * self.step
         return length if 0 <= reads - length < self.step else reads
 
     def delivered(self, length: int) -> int:
-        """The same with the records that the pass leaves out, if they are less than a step."""
+        """As `reads`, and also the records that the pass omits if they are less than a step."""
         return self.reads(length) + (self.dropped if self.dropped < self.step else 0)
 
 
@@ -123,37 +122,37 @@ class Figures(NamedTuple):
     """The figures of a pass until now, or of several passes together."""
 
     steps: int = 0
-    records: int = 0  # of this rank, without padding
+    records: int = 0  # records of this rank, without padding
     reads: int = 0  # records over all ranks
-    rows: int = 0  # the same with padding
-    delivered: int = 0  # reads, and the records that a whole pass leaves out, if less than a step
-    dropped: int = 0  # records that `drop_last` leaves out of a whole pass, over all ranks
+    rows: int = 0  # rows over all ranks, with padding
+    delivered: int = 0  # `reads`, and the records that a whole pass omits, if less than a step
+    dropped: int = 0  # records that `drop_last` omits from a whole pass, over all ranks
     bytes: int = 0
-    waited: float = 0.0  # seconds for a batch, or for the files to be opened
-    elapsed: float = 0.0  # seconds from the begin of the pass until now, or until its last batch
+    waited: float = 0.0  # seconds until a batch was ready, or the files were open
+    elapsed: float = (
+        0.0  # seconds from the beginning of the pass until now, or until its last batch
+    )
     queue: float = 0.0  # summed over the steps
 
     def plus(self, other: Figures) -> Figures:
-        """The sums."""
         return Figures(*map(operator.add, self, other))
 
 
 CorruptRecord = tuple[str, int, str]  # path, offset, why
 
 
-def _ignore(*_: Any) -> None:
-    """No observer."""
+def _ignore(*_: Any) -> None: ...
 
 
 @dataclass(frozen=True)
 class Reading:
     """The input of a loader, its defaults, and the observers of its passes.
 
-    `files`: (path, offsets or None), as the core takes them. `begin` is called before files are opened,
-    and raises if they may no longer be read. `began` and `ended` get the loader when one of its passes
-    has begun or is over, and then its figures; `corrupt` gets each corrupt record once, between two
+    `files`: (path, offsets or None), as for the core. `begin` is called before files are opened, and raises
+    an error if they may no longer be read. `began` gets the loader when a pass has begun; `ended` gets the
+    loader and the figures of a pass that has ended. `corrupt` gets each corrupt record once, between two
     batches. `part` gets the records of one step over all ranks, and a seed; it returns the part of the set
-    to read, or None for all of it once. `about` returns more values for the state of a loader.
+    to read, or None for one pass over the whole set. `about` returns more values for the state of a loader.
     """
 
     files: Sequence[tuple[str, NDArray[np.uint64] | None]]
@@ -172,13 +171,13 @@ class Reading:
     ended: Callable[[Any, Figures], None] = _ignore
     part: Callable[[int, int], Part | None] = lambda _, __: None
     agreed: Agreed | None = None  # with the other nodes of the run, which read other sets
-    share: tuple[int, int] | None = None  # rank and world; None: by the launcher
+    share: tuple[int, int] | None = None  # rank and world; None: the launcher's
     about: Callable[[Any], dict[str, Any]] = lambda _: {}
     corrupt: Callable[[Sequence[CorruptRecord]], None] = _ignore
 
     def place(self, rank: int | None, world: int | None) -> tuple[int, int]:
-        """The rank of this process, and the number of ranks that share the set. CallerError for an
-        impossible rank, or one that the processes of the run did not agree on."""
+        """Returns the rank of this process, and the number of ranks that share the set. CallerError for an
+        impossible rank, or for another rank than the processes of the run agreed on."""
         if rank is None and world is None:
             return self.share or place(None, None)
         given = place(rank, world)
@@ -192,7 +191,7 @@ class Reading:
     def divided(
         self, batch_size: int, world: int, last: Last, seed: int
     ) -> tuple[Part | None, Division]:
-        """The part to read (None: the whole set once), and its division into batches. CallerError."""
+        """Returns the part to read (None: the whole set), and its division into batches. CallerError."""
         batch_size = integer("batch_size", batch_size, 1)
         if (part := self.part(batch_size * world, seed)) is not None:
             records = part.steps * batch_size * world
@@ -201,7 +200,7 @@ class Reading:
 
 
 def place(rank: int | None, world: int | None) -> tuple[int, int]:
-    """Rank and world of the caller, or by default of the launcher. CallerError if they are impossible."""
+    """Returns the caller's rank and world; default: the launcher's. CallerError for impossible values."""
     if rank is None and world is None:
         refuse_keras_replicas()
         return local_ranks()
@@ -215,15 +214,15 @@ def place(rank: int | None, world: int | None) -> tuple[int, int]:
 
 
 def keras_distribution() -> Any:
-    """Keras' distribution over several processes; None if Keras does not distribute."""
+    """Returns Keras' distribution over several processes; None if Keras has no such distribution."""
     library = sys.modules.get("keras.distribution")
     current = getattr(library, "distribution", lambda: None)()
     return current if getattr(current, "num_processes", 1) > 1 else None
 
 
 def refuse_keras_replicas() -> None:
-    """CallerError if Keras spreads one model replica over processes: without `rank=` they would take
-    different records."""
+    """Raises CallerError if Keras spreads a model replica over processes: without `rank=`, these processes
+    would read different records."""
     if (current := keras_distribution()) is None:
         return
     processes = current.num_processes
@@ -231,40 +230,41 @@ def refuse_keras_replicas() -> None:
     if replicas < processes:
         raise CallerError(
             f"{type(current).__name__} has {processes} processes for {replicas} replicas of the model: "
-            "the processes of one replica need the same records, and would read different records; give "
-            "rank= and world= to the run (epochs(), or cache.jax()), or to the loader of a FileSet: the "
-            "number of the replica, and the number of all replicas"
+            "the processes of one replica need the same records, but would read different records; give "
+            "rank= (the number of the replica) and world= (the number of replicas) to the run (epochs() or "
+            "cache.jax()), or to the loader of a FileSet"
         )
 
 
 class Losses:
-    """Counts the corrupt records of a loader's passes. The reader owns it, so it refers to no loader."""
+    """Counts the corrupt records of a loader's passes. Has no reference to the loader, because the reader
+    owns it."""
 
     def __init__(self, report: Callable[[Sequence[CorruptRecord]], None]) -> None:
         self._report = report
-        self._met = 0
+        self._count = 0
         self._first: CorruptRecord | None = None
 
     def __call__(self, records: Sequence[CorruptRecord]) -> None:
-        # A damaged sidecar costs no record.
+        # A damaged sidecar loses no record.
         lost = [record for record in records if not record[2].startswith("sidecar: ")]
-        self._met += len(lost)
+        self._count += len(lost)
         if lost and self._first is None:
             self._first = lost[0]
         self._report(records)
 
     def log_pass(self, each_once: bool) -> None:
-        """Logs the losses of the pass that ended: a warning if it should deliver each record once."""
+        """Logs the losses of the pass that ended, as a warning if it should deliver each record once."""
         if self._first is None:
             return
         path, offset, why = self._first
         log.log(
             logging.WARNING if each_once else logging.INFO,
-            "this pass replaced %d corrupt records by other records of this rank%s; the first is at byte "
+            "this pass replaced %d corrupt records with other records of this rank%s; the first is at byte "
             "%d of %s: %s",
-            self._met,
-            ", so figures over the pass miss the corrupt records and count the others twice "
+            self._count,
+            ", so figures over the pass miss the corrupt records and count the other records twice "
             "(on_corrupt='raise' ends the pass instead)" * each_once,
             offset, path, why,
         )  # fmt: skip
-        self._met, self._first = 0, None
+        self._count, self._first = 0, None

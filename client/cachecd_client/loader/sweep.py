@@ -1,4 +1,4 @@
-"""Chooses the records of an epoch that is not one pass of its set, which grows and rotates. Pure."""
+"""Chooses the records of an epoch that is not one pass, although its set grows and rotates. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cachecd_client._core import Mixture
 
 Numbers = NDArray[np.int64]
-# uint64 [slices, 3], as the core takes it: index into the files, first record, records.
+# uint64 [slices, 3], as for the core: index into the files, first record, number of records.
 Stage = NDArray[np.uint64]
 
 
@@ -29,22 +29,22 @@ def _none() -> Numbers:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The progress through a set whose files change: each record is read once before any is read again.
+    """The progress through a set whose files change: each record is read once before a record is repeated.
 
-    The records of a file are taken in order (the sampler has mixed them, and each part is shuffled), so a
-    count for each file is enough. `number`: sweeps before this one. `seed`: of the loader that took first;
-    it orders whole files, differently in each sweep. In another `generation`, the same file numbers name
-    other records.
+    The records of a file are read in order (the sampler has mixed them, and each part is shuffled), so a
+    count for each file is enough. `number`: the number of earlier sweeps. `seed`: the seed of the first
+    loader; it orders whole files, differently in each sweep. In another `generation`, the same file numbers
+    name other records.
     """
 
     number: int = 0
     files: Numbers = field(default_factory=_none)  # ascending numbers of the files that were begun
-    read: Numbers = field(default_factory=_none)  # the number of records read of each
+    read: Numbers = field(default_factory=_none)  # the number of records read in each file
     seed: int | None = None
     generation: str = ""
 
     def of(self, generation: str) -> Sweep:
-        """This sweep in a generation; if it is another generation, none of its files was begun."""
+        """Returns this sweep for a generation; in another generation, no file was begun."""
         if generation == self.generation:
             return self
         return Sweep(self.number, seed=self.seed, generation=generation)
@@ -52,11 +52,12 @@ class Sweep:
     def take(
         self, files: Numbers, records: Numbers, wanted: int, *, whole_files: bool = False, seed: int = 0,
     ) -> tuple[list[Stage], Sweep]:  # fmt: skip
-        """Slices of `wanted` records in stages, one for each sweep, and the sweep after them.
+        """Returns slices of `wanted` records in stages, one for each sweep, and the sweep after them.
 
-        Unread records come first, the same share of each file; after the last unread record, all records
-        come again. `whole_files`: take file after file in a random order, for a set that is too large to
-        be read everywhere at once. `files`: ascending numbers; `records`: of each file, not all 0.
+        Unread records are first, the same share of each file; after the last unread record, all records
+        follow again. `whole_files`: take file after file in a random order, for a set that is too large to
+        be read everywhere at once. `files`: ascending numbers; `records`: the count of each file, not all
+        0.
         """
         sweep = self
         stages: list[Stage] = []
@@ -69,7 +70,7 @@ class Sweep:
     def _stage(
         self, files: Numbers, records: Numbers, wanted: int, whole_files: bool, seed: int
     ) -> tuple[Stage, Sweep]:
-        """Slices of at most `wanted` records of one sweep, and the sweep after them."""
+        """Returns slices of at most `wanted` records of one sweep, and the sweep after them."""
         seed = seed if self.seed is None else self.seed
         number, read = self.number, self._read_of(files)
         if not (records > read).any():
@@ -83,8 +84,8 @@ class Sweep:
         stage = np.stack([at, read[at], share[at]], axis=1).astype(np.uint64)
         read = read + share
         if number == self.number:
-            # A missing file between the others may be made again. A file before them was retired, because
-            # the oldest go first; behind them, numbers start again if the cache is lost.
+            # A file that is missing between others may be made again. A file before all others was retired,
+            # because the oldest files are retired first. After a cache is lost, numbers start again.
             between = (self.files > files[0]) & (self.files < files[-1])
             missing = between & ~np.isin(self.files, files)
             files = np.append(files, self.files[missing])
@@ -94,7 +95,7 @@ class Sweep:
         return stage, Sweep(number, files[begun], read[begun], seed, self.generation)
 
     def state(self) -> dict[str, Any]:
-        """Plain values for `of_state`."""
+        """Returns plain values for `of_state`."""
         table = np.stack([self.files, self.read]).astype("<i8")
         text = base64.b64encode(zlib.compress(table.tobytes())).decode()
         values = {"number": self.number, "read": text, "seed": self.seed}
@@ -128,7 +129,7 @@ class Selection(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The steps that an epoch has if it is not one pass of its set, and their records."""
+    """The steps of an epoch that is not one pass of its set, and their records."""
 
     steps: int
     selection: Selection
@@ -154,7 +155,8 @@ def _order(files: int, sweep: int, seed: int) -> Numbers:
 
 
 def _divided(rest: Numbers, wanted: int, order: Numbers | None) -> Numbers:
-    """`wanted` records in all: the same share of the `rest` of each file, or file after file in `order`."""
+    """Divides `wanted` records among files: the same share of each file's `rest`, or file after file in
+    `order`."""
     if order is not None:
         before = np.concatenate([[0], np.cumsum(rest[order])[:-1]])
         share = np.zeros_like(rest)

@@ -23,36 +23,34 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("cachecd")
 
-_LONG = 10.0  # seconds of waiting for other nodes that are logged
-_ROWS = 64  # of a table in an error
+_LONG = 10.0  # seconds; longer waits for other nodes are logged
+_ROWS = 64  # rows of the table in an error
 
 
 class AgreementRow(NamedTuple):
-    """The message of a process to all processes: before its first epoch, and for each leased set."""
+    """What each process sends to all processes: before its first epoch, and for each leased set."""
 
     rank: int
     world: int
-    is_given: (
-        int  # rank and world, by the caller: they count replicas; else the launcher's, on this node
-    )
+    is_given: int  # 1: the caller's rank and world of replicas; 0: the launcher's, on this node
     node: int
     has_failed: int = 0
     epoch: int = 0
-    batch: int = 0  # of an epoch that resumes, its first batch, from 1; 0: no resume
-    set: int = 0  # hash of the set and of the order in which it is read
+    batch: int = 0  # the first batch, from 1, of an epoch that resumes; 0: it does not resume
+    set: int = 0  # a hash of the set and its reading order
     lease: int = 0
     records: int = 0
-    share: int = 1  # the ranks among which the set is divided
+    share: int = 1  # how many ranks divide the set
 
 
 class Agreement:
-    """The agreement of the processes of one run: over several nodes, or with ranks given by the caller."""
+    """Lets the processes of one run agree if it has several nodes, or if the caller gives ranks."""
 
     def __init__(
         self, agree: bool | AllGather, local: tuple[int, int], given: tuple[int, int] | None, endpoint: str
     ) -> None:  # fmt: skip
-        """`agree`: as in `Cache.epochs`. `local`: rank and world on this node, by the launcher; `given`: by
-        the caller. `endpoint`: of the node's daemon. CallerError for an impossible `agree`."""
+        """`agree`: as in `Cache.epochs`. `local`: the launcher's rank and world on this node; `given`: the
+        caller's. `endpoint`: the socket of the node's daemon. CallerError for an impossible `agree`."""
         if not (isinstance(agree, bool) or callable(agree)):
             raise CallerError(
                 f"agree={agree!r}, expected True, False, or a function that gathers a tuple of numbers "
@@ -63,11 +61,12 @@ class Agreement:
         self._own = AgreementRow(
             *(given or local), is_given=given is not None, node=_node_of(endpoint)
         )
-        self._share = given or local  # of this process in its node's set
+        self._share = given or local  # this process's rank and world in its node's set
 
     @contextlib.contextmanager
     def reporting(self) -> Iterator[None]:
-        """Reports an error within to the other nodes, whose runs then fail when they begin."""
+        """Within this context, an error is reported to the other nodes, whose runs then fail when they
+        begin."""
         try:
             yield
         except Exception as error:
@@ -75,9 +74,9 @@ class Agreement:
             raise
 
     def over(self, epochs: Generator[Epoch, None, None], run: Run) -> Generator[Epoch, None, None]:
-        """These epochs, with the agreed number of records. Sets the number of ranks of the run. If a node
-        cannot take its set, all nodes raise an error; it is an OtherNodeError on the others. A run resumes
-        within an epoch if all nodes can do so, else it begins that epoch anew."""
+        """Yields these epochs with the agreed number of records, and sets the number of ranks of the run.
+        If a node cannot acquire its set, all nodes raise an error; the other nodes raise OtherNodeError. A
+        run resumes within an epoch if all nodes can do so, else it starts that epoch again."""
         gather = self._gather()
         with contextlib.closing(epochs):
             if gather is not None:
@@ -99,18 +98,18 @@ class Agreement:
                     if first and len({row.batch for row in rows}) > 1:
                         if epoch.place:
                             log.warning(
-                                "%s: epoch %d begins anew, because other nodes no longer have the sets of "
+                                "%s: epoch %d starts again, because other nodes no longer have the sets of "
                                 "their states",
                                 epoch.dataset, epoch.epoch,
                             )  # fmt: skip
-                        epoch.begin_anew()
+                        epoch.drop_state()
                 first = False
                 yield epoch
 
     def _gather(self) -> AllGather | None:
         if callable(self._agree):
             return self._agree
-        # Given ranks are compared on one node, too.
+        # Given ranks are compared even on a single node.
         return gathering(1 if self._own.is_given else self._processes) if self._agree else None
 
     def _exchange(self, gather: AllGather, what: str, own: AgreementRow) -> list[AgreementRow]:
@@ -123,14 +122,14 @@ class Agreement:
     def _report(self, error: Exception) -> None:
         if (gather := self._gather()) is None:
             return
-        log.error("reporting to the other nodes, when they reach this point: %s", error)
-        # If this fails too, the error above is the reason.
+        log.error("this error ends the run on all nodes, when they reach this point: %s", error)
+        # If this also fails, the first error is still the reason.
         with contextlib.suppress(Exception):
             self._exchange(gather, "a failure", self._own._replace(has_failed=1))
 
     def _begin(self, gather: AllGather, number: int) -> tuple[int, int]:
-        """Compares how all processes begin. Returns the number of ranks that divide this node's set, and
-        the number of ranks of the run."""
+        """Compares the first epochs and the ranks of all processes. Returns the number of ranks that divide
+        this node's set, and the number of ranks of the run."""
         own = self._own
         rows = self._exchange(gather, "the epoch to begin with", own._replace(epoch=number))
         if len(rows) < self._processes:
@@ -142,7 +141,7 @@ class Agreement:
         if len(numbers := {row.epoch for row in rows}) > 1:
             raise CallerError(
                 f"this process begins with epoch {number}, all processes with {sorted(numbers)}: "
-                "give all of them the same start=, or states of the same step"
+                "give all processes the same start=, or states of the same step"
             )
         if not any(row.is_given for row in rows):
             return own.world, len(rows)
@@ -161,7 +160,8 @@ class Agreement:
         return len(ranks), own.world
 
     def _rows_of(self, gather: AllGather, epoch: Epoch) -> list[AgreementRow]:
-        """The rows of all processes for their sets; an error if they do not fit together."""
+        """Returns the rows of all processes for their sets; ReplicasDifferError if the rows do not fit
+        together."""
         own = self._own._replace(
             epoch=epoch.epoch,
             batch=epoch.place,
@@ -198,21 +198,21 @@ class Agreement:
         return rows
 
     def _steps(self, rows: Sequence[AgreementRow], epoch: Epoch) -> Agreed:
-        """The number of records of this set to read, so that each rank of each node takes as many."""
+        """Returns how many records of this set to read, so that all ranks of all nodes read as many."""
         _, world = self._share
         least = min(row.records // row.share for row in rows) * world
         most = max(-(-row.records // row.share) for row in rows) * world
         if least + world <= epoch.length and not epoch.pinned:
             log.info(
-                "%s: epoch %d reads %d of %d records: each rank as many as a rank of the smallest node",
+                "%s: epoch %d reads %d of %d records, because the ranks of the smallest node have no more",
                 epoch.dataset, epoch.epoch, least, epoch.length,
             )  # fmt: skip
         return Agreed(least, most)
 
 
 def ranks_of_one_set(rank: int, rows: Sequence[AgreementRow]) -> list[int]:
-    """The replicas that divide one set with this replica: the replicas on its nodes, and on all nodes that
-    hold a part of one of them."""
+    """Returns the replicas that divide one set with this replica: the replicas on the same nodes, and on
+    every node that holds a part of such a replica."""
     ranks: set[int] = set()
     grown = {rank}
     while grown != ranks:
@@ -243,7 +243,7 @@ def _table(rows: Sequence[AgreementRow]) -> str:
 
 
 def _node_of(endpoint: str) -> int:
-    """A number of the node, the same in all processes that share the daemon at this address."""
+    """Returns a number for the node, equal in all processes that share the daemon at this address."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             boot = file.read()
@@ -253,5 +253,5 @@ def _node_of(endpoint: str) -> int:
 
 
 def _number_of(*values: object) -> int:
-    """A hash of these plain values, below 2**62."""
+    """Returns a hash of these plain values, below 2**62."""
     return int.from_bytes(hashlib.sha256(repr(values).encode()).digest()[:8], "big") >> 2

@@ -51,10 +51,10 @@ class Epoch(FileSet):
     Until `release()` (or the end of the with-block, of the `epochs()` step, or of the process) the files
     stay present and byte-identical, even if the daemon ends. Pinned datasets are delivered unshuffled and
     with every record (`shuffle=False, drop_last=False`: the last batch may be short). A forked child may
-    read too, and then holds the lease itself.
+    also read, and then holds the lease as well.
     """
 
-    #: The epoch's number, and its lease, dataset and job as the daemon names them.
+    #: The number of the epoch, and the daemon's names of the lease, the dataset and the job.
     epoch: int
     lease: str
     dataset: str
@@ -62,13 +62,13 @@ class Epoch(FileSet):
     #: The default seed of the epoch's loaders.
     seed: int
     pinned: bool
-    _resumed: RunState | None  # until the first loader has taken it
+    _resumed: RunState | None  # None once the first loader has loaded the state
 
     def __init__(
         self, leased: LeasedSet, run: Run | None = None, resumed: RunState | None = None
     ) -> None:
         """`resumed`: the state of an earlier process with this set."""
-        # Not FileSet's __init__, which checks each file: the lease guarantees them.
+        # FileSet's __init__ is not called, because it checks each file, which the lease guarantees.
         manifest = leased.manifest
         self._files = leased.files
         self._schema = None
@@ -83,22 +83,22 @@ class Epoch(FileSet):
         self.seed = leased.seed
         self.pinned = manifest.pinned
         self.window = manifest.window if resumed is None else resumed.window
-        self._made_of([leased], [1.0], self.num_records, run, resumed)
+        self._set_up([leased], [1.0], self.num_records, run, resumed)
 
-    def _made_of(
+    def _set_up(
         self, sets: Sequence[LeasedSet], weights: Sequence[float], length: int, run: Run | None,
         resumed: RunState | None, shares: Mapping[str, float] = MappingProxyType({}), key: int = 0,
     ) -> None:  # fmt: skip
-        """`weights`: of each set; `length`: records, unless the run limits them. `shares` and `key`: of a
-        mixture, for its states."""
+        """`weights`: the share of each set in the records; `length`: records, unless the run limits them.
+        `shares` and `key`: the weights and the key of a mixture, for its states."""
         self._sets = sets
         self._weights = weights
         self._run = run
-        #: The records that are read, so that other nodes with other sets take as many steps.
+        #: The records to read, so that other nodes with other sets take as many steps.
         self.agreed: Agreed | None = None
-        self._over = False
-        self._handed_on = False  # the leases, to a repeated epoch
-        #: The fraction of each set that was delivered before, if this epoch repeats an epoch.
+        self._has_ended = False
+        self._is_repeated = False  # by another epoch, which owns the leases
+        #: If this epoch repeats an epoch: the fraction of each set that was delivered before.
         self._before = [leased.held.delivered for leased in sets]
         self._resumed = resumed
         self._sweeps, self._ranks = ({}, (1, 1)) if run is None else (run.sweeps, run.ranks)
@@ -108,86 +108,86 @@ class Epoch(FileSet):
             of_epoch = resumed.of_epoch
             if run is not None:
                 of_epoch = run.of_node(of_epoch, resumed.ranks)
-            self._passes.go_on(of_epoch, resumed.share)
+            self._passes.resume(of_epoch, resumed.share)
 
     @property
     def length(self) -> int:
-        """Records of one pass over all ranks, if the run does not limit them."""
+        """The records of one pass over all ranks, unless the run limits them."""
         return self._passes.length
 
     def agree(self, agreed: Agreed) -> None:
-        """Limits all loaders that are made from now on."""
+        """Limits the records of all loaders that are made later."""
         self.agreed = agreed
         self._passes.length = agreed.least
 
     def share(self, replica: tuple[int, int], share: tuple[int, int]) -> None:
-        """Sets the replica, (number, count) in the run, and its (rank, world) in the set."""
+        """Sets the replica of this process, (number, count), and its (rank, world) in the set."""
         self._replica, self._share = replica, share
 
-    def _look_for_other_nodes(self) -> None:
-        """Nothing: other nodes have their own caches."""
+    def _check_other_nodes(self) -> None:
+        """Does nothing, because other nodes have their own caches."""
 
     @property
     def progress(self) -> float:
         """0..1: the progress of the run, or of this epoch if it was acquired without a run.
 
-        Within an epoch it follows the latest pass of a loader. If `tf_dataset()` or the workers of a
-        dataset read, it changes only from epoch to epoch.
+        Within an epoch it is the progress of the latest pass of a loader. If `tf_dataset()` or the workers
+        of a dataset read, it changes only from epoch to epoch.
         """
         return self._passes.progress
 
     def report(self) -> Report:
-        """The figures of the epoch by name: the batches and the waiting of its loaders in this process, and
+        """The figures of the epoch by name: batches and waiting times of its loaders in this process, and
         the growth of its set. docs/telemetry.md explains them.
 
-        Available at any time, also after the release. At the release, the first rank of the node logs a
-        line of them to the logger `cachecd`, at level INFO.
+        Available at any time, also after the release. At the release, the first rank of the node logs the
+        main figures in one line, at level INFO of the logger `cachecd`.
         """
         return self._passes.report()
 
     @property
     def released(self) -> bool:
-        """Whether the files may be gone."""
-        return self._over or any(leased.released for leased in self._sets)
+        """Whether the daemon may have deleted the files."""
+        return self._has_ended or any(leased.released for leased in self._sets)
 
     def release(self) -> None:
-        """Ends the passes of the epoch's loaders, then the lease. Idempotent; never fails."""
-        if self._handed_on:
+        """Ends the passes of the epoch's loaders, then the lease. Idempotent; never raises an error."""
+        if self._is_repeated:
             return
-        # Each step may be repeated, so that another call finishes what an interrupt cut short.
-        if not self._over:
+        # Each step may be repeated, so that after an interrupt another call finishes the release.
+        if not self._has_ended:
             self._end_passes()
         self.count_delivered()
         for leased in self._sets:
             leased.release()
 
     def repeated(self, number: int, weights: Mapping[str, float]) -> Epoch:
-        """The same sets as epoch `number`, in another order; takes over the leases of this epoch.
+        """Returns the same sets as epoch `number`, in another order. The new epoch owns the leases.
 
-        `weights`: of a mixture; those of datasets that are not leased are left out.
+        `weights`: the weights of a mixture; datasets that are not leased are omitted.
         """
         self._check()
         self._end_passes()
         self.count_delivered()
-        epoch = self._again(number, weights)
-        self._handed_on = True
+        epoch = self._repeat(number, weights)
+        self._is_repeated = True
         return epoch
 
-    def _again(self, number: int, weights: Mapping[str, float]) -> Epoch:
+    def _repeat(self, number: int, weights: Mapping[str, float]) -> Epoch:
         return Epoch(self._sets[0].repeated(number), self._run)
 
     def end(self) -> None:
-        """Reports to the run the records that were read."""
+        """Reports the records that were read to the run."""
         self._passes.report_to_run()
 
     def ends_run(self, loader: Loader) -> bool:
-        """Whether the run is over after the pass that this loader made."""
+        """Whether the run is over after this loader's pass."""
         read, step = self._passes.before + self._passes.rows, loader.batch_size * loader.world
         return self._run is not None and self._run.ends_before(self.epoch + 1, read, step)
 
     def count_delivered(self) -> None:
-        """Updates the delivered fraction of each lease, for the next report to the daemon, which may evict
-        as much. Without any reader here, everything counts as delivered."""
+        """Updates the delivered fraction of each lease for the next report to the daemon, which may then
+        evict as much. If no reader was made here, the whole set counts as delivered."""
         if any(leased.released or leased.is_copy for leased in self._sets):
             return
         records = self._passes.delivered()
@@ -199,7 +199,7 @@ class Epoch(FileSet):
 
     @property
     def leases(self) -> dict[str, HeldLease]:
-        """The leases by dataset that were not released."""
+        """The leases that were not released, by dataset."""
         return {leased.dataset: leased.held for leased in self._sets if not leased.released}
 
     def __enter__(self) -> Self:
@@ -226,13 +226,13 @@ class Epoch(FileSet):
 
     @property
     def place(self) -> int:
-        """The first batch of the first loader, from 1, if the epoch resumes; else 0."""
+        """If the epoch resumes, the first batch of its first loader, from 1; else 0."""
         return 0 if self._resumed is None else 1 + self._resumed.position
 
-    def begin_anew(self) -> None:
+    def drop_state(self) -> None:
         if self._resumed is not None:
             self._resumed = None
-            self._passes.begin_anew()
+            self._passes.restart()
 
     @contextmanager
     def _resuming(self) -> Iterator[dict[str, Any] | None]:
@@ -251,9 +251,9 @@ class Epoch(FileSet):
             )
 
     def _end_passes(self) -> None:
-        self._over = True
+        self._has_ended = True
         self._passes.close()
-        if not self._sets[0].is_copy:  # else the original logs it
+        if not self._sets[0].is_copy:  # only the original logs the report
             self._passes.log_report()
 
     def _begin(self) -> None:
@@ -268,7 +268,7 @@ class Epoch(FileSet):
         run, leased = self._run, self._sets[0]
         if run is None or not run.limits(self.length):
             return None
-        # A set larger than the window is not read everywhere at once.
+        # Only a set that fits into the window is read everywhere at once.
         large = self.window is not None and self.num_bytes > self.window
         numbers, counts = leased.files.numbers, leased.counts
 
@@ -307,7 +307,7 @@ class Epoch(FileSet):
     def _report(self, records: Sequence[CorruptRecord]) -> None:
         for path, offset, why in records:
             self._passes.corrupt(path, offset)
-            # A damaged picture is damaged in its source: the CRCs of the shard are right.
+            # If a picture is damaged, its source is damaged: the CRCs of the shard are right.
             for leased in self._sets if not why.startswith("picture: ") else ():
                 if path in leased.files:
                     leased.report(path, offset, why)

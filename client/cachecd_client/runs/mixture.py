@@ -1,4 +1,4 @@
-"""One epoch of several datasets, mixed when they are read: the mixture, its schema, its weights."""
+"""One epoch of several datasets that are mixed when they are read: the mixture, its schema and weights."""
 
 from __future__ import annotations
 
@@ -26,29 +26,27 @@ from cachecd_client.schema import Feature, Schema, dims
 
 if TYPE_CHECKING:
     from cachecd_client.loader.options import Options
-_REMEDY = (
-    "give features=[...] without it, or make it equal by the `transform` or `label` of the datasets"
-)
+_REMEDY = "give features=[...] without it, or make it equal with the `transform` or `label` of the datasets"
 
 
 def mixed(
     schemas: Mapping[str, Schema], features: Iterable[str] | None = None, default: Collection[str] = (),
 ) -> Schema:  # fmt: skip
-    """The schema of the records of all these datasets: `features`, or the features that all have.
-    `default`: features that a dataset may lack. SchemaError for a feature that two datasets have in
-    different forms, or that one of them lacks."""
+    """Returns the schema of the records of all these datasets: `features`, or all common features.
+    `default`: features that a dataset may lack. SchemaError for a feature that has different forms in two
+    datasets, or that a dataset lacks."""
     if features is None:
-        of_all = [set(schema.names) for schema in schemas.values()]
-        features = sorted(set.intersection(*of_all) | set.union(*of_all) & set(default))
+        names = [set(schema.names) for schema in schemas.values()]
+        features = sorted(set.intersection(*names) | set.union(*names) & set(default))
     elif isinstance(features, str):
         raise SchemaError(f"features={features!r}, expected a list of names: [{features!r}]")
-    return Schema(tuple(_one(name, schemas, name in default) for name in features))
+    return Schema(tuple(_common(name, schemas, name in default) for name in features))
 
 
-def _one(name: str, schemas: Mapping[str, Schema], may_lack: bool) -> Feature:
-    """The feature as all datasets have it; without class names if a dataset has none."""
-    by_dataset = {of: schema[name] for of, schema in schemas.items() if name in schema.names}
-    lacking = [of for of in schemas if of not in by_dataset]
+def _common(name: str, schemas: Mapping[str, Schema], may_lack: bool) -> Feature:
+    """Returns the common form of a feature; without class names if a dataset has no class names."""
+    by_dataset = {dataset: s[name] for dataset, s in schemas.items() if name in s.names}
+    lacking = [dataset for dataset in schemas if dataset not in by_dataset]
     if not by_dataset:
         raise SchemaError(f"no feature {name!r} in any of the datasets {', '.join(schemas)}")
     (first, feature), *others = by_dataset.items()
@@ -58,7 +56,7 @@ def _one(name: str, schemas: Mapping[str, Schema], may_lack: bool) -> Feature:
                 f"feature {name!r} is {_described(feature)} in {first!r} and {_described(other_feature)} "
                 f"in {other!r}: {_REMEDY}"
             )
-        if other_feature.classes and not feature.classes:  # the first dataset with class names
+        if other_feature.classes and not feature.classes:  # compare with the first class names
             first, feature = other, other_feature
         elif other_feature.classes and other_feature.classes != feature.classes:
             pairs = zip_longest(feature.classes, other_feature.classes)
@@ -72,7 +70,7 @@ def _one(name: str, schemas: Mapping[str, Schema], may_lack: bool) -> Feature:
             f"feature {name!r} of {first!r} is not in {', '.join(map(repr, lacking))}: give "
             f"features=[...] without it, or default={{{name!r}: ...}}"
         )
-    if lacking or not all(of.classes for of in by_dataset.values()):
+    if lacking or not all(each.classes for each in by_dataset.values()):
         return replace(feature, classes=())
     return feature
 
@@ -91,23 +89,24 @@ def _described(feature: Feature) -> str:
 
 
 class Mixture(Epoch):
-    """The files of several datasets that one epoch of one job reads, all of them on lease.
+    """The files of several datasets that one epoch of one job reads, all on lease.
 
-    It differs from an `Epoch`: the dataset of each record is drawn by weight, and the record is the next
-    record in a shuffled pass of that dataset, even if it is pinned. Batches are always full. `schema` has
-    the features that all datasets have. `ids=True` adds `_dataset`, int64: the place of the dataset in
-    `weights`; `_shard` is a number within that dataset.
+    A `Mixture` differs from an `Epoch`: the dataset of each record is drawn by weight, and the record is
+    the next record in a shuffled pass over that dataset, even if the dataset is pinned. Batches are always
+    full. `schema` has the features that all datasets have. `ids=True` adds `_dataset`, int64: the place of
+    the dataset in `weights`; `_shard` is a number within that dataset.
     """
 
-    #: The share of each dataset in the epoch, in the order of the caller.
+    #: The share of each dataset in the epoch, in the caller's order.
     weights: Mapping[str, float]
 
     def __init__(
         self, sets: Sequence[LeasedSet], weights: Mapping[str, float], run: Run,
         resumed: RunState | None = None,
     ) -> None:  # fmt: skip
-        """`sets`: sorted by dataset, so that all ranks have one order. `weights`: of all of these datasets,
-        and 1 in all; a weight may be 0. `resumed`: the state of an earlier process with these sets."""
+        """`sets`: sorted by dataset, so that all ranks have one order. `weights`: the weights of at least
+        these datasets; they add up to 1, and may be 0. `resumed`: the state of an earlier process with
+        these sets."""
         self.weights = dict(weights)
         manifests = [leased.manifest for leased in sets]
         self._files = JoinedFiles([leased.files for leased in sets])
@@ -130,29 +129,29 @@ class Mixture(Epoch):
         self._key = int.from_bytes(drawn[:8], "little")
         if resumed is not None:
             self.window, self._key = resumed.window, resumed.key
-        of_each = [weights[leased.dataset] for leased in sets]
+        shares = [weights[leased.dataset] for leased in sets]
         self._drawn = [leased for leased in sets if weights[leased.dataset]]
         self._bounds = _bounds([weights[leased.dataset] for leased in self._drawn])
         records = [leased.manifest.num_records for leased in self._drawn]
         length = _core.draws_until(self._bounds, self._key, records)
-        self._made_of(sets, of_each, length, run, resumed, weights, self._key)
+        self._set_up(sets, shares, length, run, resumed, weights, self._key)
 
     @cached_property
     def schema(self) -> Schema:
-        """The features that the records of all the datasets have.
+        """The features that the records of all datasets have.
 
-        SchemaError for a feature that two datasets have in different forms, unless a loader has `features`
-        without it.
+        SchemaError if a feature has different forms in two datasets; then give loaders `features` without
+        this feature.
         """
         return mixed({leased.dataset: leased.schema for leased in self._sets})
 
-    def _again(self, number: int, weights: Mapping[str, float]) -> Mixture:
+    def _repeat(self, number: int, weights: Mapping[str, float]) -> Mixture:
         assert self._run is not None
-        here = [leased.dataset for leased in self._sets]
-        if whole := sum(weights.get(name, 0.0) for name in here):
-            # In the same order, which decides `_dataset`.
-            known = {name: w / whole if name in here else 0.0 for name, w in weights.items()}
-            weights = known | {name: 0.0 for name in here if name not in known}
+        leased_names = [leased.dataset for leased in self._sets]
+        if whole := sum(weights.get(name, 0.0) for name in leased_names):
+            # In the caller's order, which decides `_dataset`.
+            shares = {n: w / whole if n in leased_names else 0.0 for n, w in weights.items()}
+            weights = shares | {name: 0.0 for name in leased_names if name not in shares}
         else:
             weights = self.weights
         return Mixture([leased.repeated(number) for leased in self._sets], weights, self._run)
@@ -170,15 +169,15 @@ class Mixture(Epoch):
             )
         if run.steps_per_epoch is None and step > length:
             raise CallerError(
-                f"an epoch of {self.dataset} has {length} records, and a step over all ranks {step}: "
+                f"an epoch of {self.dataset} has {length} records, but a step over all ranks needs {step}: "
                 "choose a smaller batch_size, or steps_per_epoch=, which reads a small set several times"
             )
         sweeps = run.sweeps if run.limits(length) else None
         return run.part(length, step, lambda wanted: self._take(wanted, sweeps, seed))
 
     def _take(self, positions: int, sweeps: Mapping[str, Sweep] | None, seed: int) -> Selection:
-        """The records of `positions` draws. `sweeps`: of each dataset; None: the epoch is part of one pass
-        of each dataset."""
+        """Selects the records of `positions` draws. `sweeps`: by dataset; None: the epoch reads at most one
+        pass of each dataset."""
         drawn = _core.drawn(self._bounds, self._key, positions)
         windows = _windows([one.manifest.num_bytes for one in self._drawn], self.window)
         begins = accumulate((len(leased.files) for leased in self._sets), initial=0)
@@ -221,7 +220,7 @@ class Mixture(Epoch):
             )
         schemas = {leased.dataset: leased.schema for leased in self._sets}
         default = options.get("default")
-        lacking = default if isinstance(default, Mapping) else ()  # the loader refuses another
+        lacking = default if isinstance(default, Mapping) else ()  # the loader refuses other types
         return mixed(schemas, options.get("features"), lacking)
 
     def _reading(self, schema: Schema) -> Reading:
@@ -239,14 +238,14 @@ def _digest(texts: Iterable[str]) -> bytes:
 
 
 def _bounds(weights: Sequence[float]) -> list[int]:
-    """The cumulative weights, scaled to 2**62, with which the core compares its draws."""
+    """Returns the cumulative weights, scaled to 2**62, with which the core compares its draws."""
     bounds = [round(2**62 * below) for below in accumulate(weights)]
     return [*(min(bound, 2**62) for bound in bounds[:-1]), 2**62]
 
 
 def _windows(sizes: Sequence[int], window: int | None) -> list[int]:
-    """The shuffle window of each set, by its size in bytes; 0: the whole set. The smallest sets are read
-    whole, as long as the windows of the others are at least as large."""
+    """Returns the shuffle window of each set, for the sizes in bytes; 0: the whole set. The smallest sets
+    are shuffled as a whole, as long as the windows of the other sets are at least as large."""
     windows = [0] * len(sizes)
     if window is None:
         return windows
@@ -260,17 +259,17 @@ def _windows(sizes: Sequence[int], window: int | None) -> list[int]:
 
 
 def _window(windows: Sequence[int | None], size: int) -> int | None:
-    """The shuffle window of all sets together; None: the whole sets, which fit into memory."""
+    """Returns the shuffle window of all sets together; None: all sets fit into memory."""
     window = min([resources.window(), *(window for window in windows if window is not None)])
     return window if size > window else None
 
 
-# Weights by dataset; or the same by the run's progress, 0..1.
+# Weights by dataset; or a function that returns them for the progress of the run, 0..1.
 Mixing = Mapping[str, float] | Callable[[float], Mapping[str, float]]
 
 
 class Weights:
-    """The weights of a caller: a mapping, or a function of progress."""
+    """The caller's weights: a mapping, or a function of the progress."""
 
     def __init__(self, given: Mixing) -> None:
         self._given = given
@@ -278,8 +277,8 @@ class Weights:
             self.at(0.0)
 
     def at(self, progress: float) -> dict[str, float]:
-        """The share of each dataset, in the order of the caller: 0..1, and 1 in all. The mapping is read,
-        or the function called, each time. CallerError for impossible weights."""
+        """Returns the share of each dataset, in the caller's order; the shares add up to 1. Reads the
+        mapping, or calls the function, each time. CallerError for impossible weights."""
         given = self._given(progress) if callable(self._given) else self._given
         if not isinstance(given, Mapping) or not given:
             raise CallerError(
@@ -291,7 +290,7 @@ class Weights:
             raise CallerError(
                 f"the weights of {', '.join(weights)} are all 0: there is nothing to read"
             )
-        # By the largest first, as the sum of finite weights may not be.
+        # Divides by the largest weight first, because the sum of finite weights may be infinite.
         whole = math.fsum(weight / most for weight in weights.values())
         return {name: weight / most / whole for name, weight in weights.items()}
 

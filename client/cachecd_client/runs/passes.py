@@ -1,6 +1,7 @@
-"""The passes over an epoch in this process: their figures, and the records that were read and delivered.
+"""Counts the passes over an epoch in this process: figures, and records that were read and delivered.
 
-Nothing here runs for each record or batch: the core counts, and a loader has the figures of its pass.
+Nothing here runs for each record or batch, because the core counts, and a loader has the figures of its
+pass.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ log = logging.getLogger("cachecd")
 
 
 class _Read(NamedTuple):
-    """The records that one pass read over all ranks, in steps of `step`, of the set or of a part of it."""
+    """The records that one pass read over all ranks, in steps of `step` records. `part`: None if the pass
+    reads the whole set."""
 
     records: int
     step: int
@@ -40,23 +42,21 @@ class Passes:
         self, name: str, sets: Sequence[LeasedSet], weights: Sequence[float], number: int, length: int,
         run: Run | None,
     ) -> None:  # fmt: skip
-        """`name`: of the dataset or the mixture; `weights`: the share of each set in the records; `number`:
-        of the epoch in `run`; `length`: records of one pass, over all ranks."""
+        """`name`: the dataset or the mixture; `weights`: the share of each set in the records; `number`:
+        the number of the epoch in `run`; `length`: records of one pass, over all ranks."""
         self._name, self._sets, self._weights = name, sets, weights
         self.number, self.length, self._run = number, length, run
-        self.before = 0 if run is None else run.read
-        """Records of the epochs before this one, over all ranks."""
-        self.earlier = 0
-        """Records of this epoch that an earlier process read."""
-        self._done = 0.0  # share of the latest pass
+        self.before = 0 if run is None else run.read  # records of earlier epochs, over all ranks
+        self.earlier = 0  # records of this epoch that an earlier process read
+        self._done = 0.0  # the delivered share of the latest pass
         self._latest: weakref.ref[Loader] | None = None  # the loader whose pass began last
-        self._most: _Read | None = None  # the longest pass that is over
+        self._most: _Read | None = None  # the longest pass that has ended
         self._loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
         self._lent: list[Lent] = []
-        self._counts = False  # a loader was made, or another reader was given batches
-        self._has_begun = False  # a pass
-        self._ended = Figures()  # of the passes that are over
-        self._waited = Waited()  # the pass of them that waited most
+        self._has_reader = False  # a loader was made, or another reader was given batches
+        self._has_begun = False  # a pass has begun
+        self._ended = Figures()  # the sum over the passes that have ended
+        self._waited = Waited()  # the ended pass that waited most
         self._corrupt: set[tuple[str, int]] = set()
         self._process = os.getpid()
         self._is_logged = False
@@ -65,7 +65,7 @@ class Passes:
             for one in sets
             if (m := one.manifest)
         ]
-        self._leasing = max(seconds for seconds, _ in leased)  # since the first request
+        self._leasing = max(seconds for seconds, _ in leased)  # seconds since the first request
         self._growth = [growth for _, growth in leased]
         for one in sets:  # last, because another thread may call `report` at once
             one.reads.latest = (time.monotonic(), self.report)
@@ -83,10 +83,10 @@ class Passes:
 
     def add(self, loader: Loader) -> None:
         self._loaders.add(loader)
-        self._counts = True
+        self._has_reader = True
 
     def began(self, loader: Loader) -> None:
-        """A pass of the loader has begun."""
+        """Notes that a pass of the loader has begun."""
         self._in_this_process()
         self._has_begun = True
         self._latest = weakref.ref(loader)
@@ -95,7 +95,7 @@ class Passes:
         ]
 
     def ended(self, loader: Loader, figures: Figures) -> None:
-        """The pass of the loader, with these figures, is over."""
+        """Notes that the loader's pass has ended with these figures."""
         self._in_this_process()
         self._done = loader.position / len(loader)
         self._most = _most([self._most, _read(loader)])
@@ -103,9 +103,9 @@ class Passes:
         self._waited = _waited([self._waited], [(loader, figures)])
 
     def lend(self, lent: Lent) -> None:
-        """Another reader gets these batches, unless their loader begins a pass here."""
+        """Notes that another reader gets these batches, unless their loader begins a pass here."""
         self._lent.append(lent)
-        self._counts = True
+        self._has_reader = True
 
     def close(self) -> None:
         """Ends all passes; no pass begins afterwards."""
@@ -117,7 +117,7 @@ class Passes:
         return [(one, figures) for one in loaders if (figures := one.figures) is not None]
 
     def _in_this_process(self) -> None:
-        """Starts from zero in a forked child."""
+        """In a forked child, starts from zero."""
         if self._process != os.getpid():
             self._process = os.getpid()
             self._ended, self._waited = Figures(rows=self._ended.rows), Waited()
@@ -127,7 +127,7 @@ class Passes:
 
     @property
     def progress(self) -> float:
-        """0..1, of the run, or of the latest pass if there is no run."""
+        """The progress of the run, 0..1; of the latest pass if there is no run."""
         latest = None if self._latest is None else self._latest()
         if latest is not None:
             self._done = latest.position / len(latest)
@@ -137,39 +137,39 @@ class Passes:
 
     @property
     def rows(self) -> int:
-        """Rows that were read of this epoch, over all ranks, padding included; in a forked child, also the
-        rows of passes that had ended in the parent."""
+        """The rows that this epoch has read over all ranks, including padding; in a forked child, also the
+        rows of passes that ended in the parent."""
         self._in_this_process()
         running = sum(figures.rows for _, figures in self._running())
         return self.earlier + self._ended.rows + running
 
-    def go_on(self, read: int, share: float) -> None:
-        """Resumes: an earlier process read `read` records of this epoch, a `share` of its pass."""
+    def resume(self, read: int, share: float) -> None:
+        """Notes that an earlier process read `read` records of this epoch, a `share` of its pass."""
         self.earlier, self._done = read, share
 
-    def begin_anew(self) -> None:
-        """Begins the epoch with its first batch: records that an earlier process read count before it."""
+    def restart(self) -> None:
+        """Begins with the first batch. Records of an earlier process count as read before this epoch."""
         self.before += self.earlier
         if self._run is not None:
             self._run.read += self.earlier
         self.earlier, self._done = 0, 0.0
 
     def delivered(self) -> int | None:
-        """Records of the set that were delivered over all ranks, or given to other readers. None if there
-        was no reader."""
-        if not self._counts:
+        """Returns how many records of the set were delivered over all ranks, or given to other readers;
+        None if there was no reader."""
+        if not self._has_reader:
             return None
         here = self._ended.delivered + sum(figures.delivered for _, figures in self._running())
         return here + sum(lent.delivered(self.length) for lent in self._lent)
 
     def report_to_run(self) -> None:
-        """Reports to the run the records that were read: by loaders here, or by other readers if they were
-        given more; the whole set once, if there was no reader."""
+        """Reports to the run how many records loaders here have read, or other readers if they were given
+        more. If there was no reader, reports the whole set once."""
         if self._run is None:
             return
-        # Of several datasets, the last one is probably the one in use.
+        # If several tf.data or torch datasets were made, probably only the last is used.
         lent = [_Read(one.steps * one.step, one.step, one.part) for one in self._lent[-1:]]
-        # The longest pass decides how the run continues: an inspection of some records is short.
+        # The longest pass decides how the run continues, because a look at a few records is short.
         most = _most([self._most, *(_read(loader) for loader, _ in self._running()), *lent])
         if most is None:
             self._run.ended(self.length, 1, None)
@@ -183,7 +183,7 @@ class Passes:
         self._corrupt.add((path, offset))
 
     def report(self) -> Report:
-        """All figures until now."""
+        """Returns all figures until now."""
         self._in_this_process()
         sums, running = self._ended, self._running()
         for _, figures in running:
@@ -222,17 +222,17 @@ class Passes:
         return {**report, "advice": advice(report, most, resources.processors())}
 
     def log_report(self) -> None:
-        """Logs the figures of the epoch, once. Its passes have ended."""
+        """Logs the figures of the epoch once, after its passes have ended."""
         self._in_this_process()
         if self._is_logged:
             return
         self._is_logged = True
-        # Without any reader here, a reader of the trainer probably reads `files` once.
+        # If there was no reader here, the trainer's own reader probably reads `files` once.
         reads = self._ended.reads if self._has_begun or self._lent else self.length
         reads += sum(lent.reads(self.length) for lent in self._lent[-1:])
         for one, weight in zip(self._sets, self._weights, strict=True):
             one.reads.read(reads * weight, one.coverage, one.manifest.pinned)
-        # Other ranks wait about as long, and a launcher shows the lines of all ranks.
+        # Other ranks wait about as long, and a launcher shows the log lines of all ranks.
         rank = self._sets[0].reads.rank
         log.log(logging.DEBUG if rank else logging.INFO, "%s", line(self.report()))
 
@@ -253,7 +253,7 @@ class Passes:
 
 
 def _read(loader: Loader) -> _Read:
-    """The records that the pass of the loader has delivered, in an earlier process too."""
+    """Returns the records that the loader's pass has delivered, including those of an earlier process."""
     step = loader.batch_size * loader.world
     return _Read(loader.position * step, step, loader.part)
 
@@ -265,16 +265,16 @@ def _most(passes: Iterable[_Read | None]) -> _Read | None:
 def _waited(before: Sequence[Waited], passes: Iterable[tuple[Loader, Figures]]) -> Waited:
     these = [
         Waited(
-            of.waited, of.steps, of.bytes, of.elapsed, loader.threads, loader.prefetch_bytes,
-            loader.picture_bytes,
+            figures.waited, figures.steps, figures.bytes, figures.elapsed, loader.threads,
+            loader.prefetch_bytes, loader.picture_bytes,
         )
-        for loader, of in passes
+        for loader, figures in passes
     ]  # fmt: skip
     return max([*before, *these], key=lambda one: one.seconds)
 
 
 def _growth(sets: Sequence[Report]) -> float | None:
-    """The growth of all sets together that had a set before."""
+    """Returns the common growth of all sets that had a previous set; None if there are none."""
     if len(sets) == 1:
         growth: float | None = sets[0]["growth"]
         return growth
@@ -284,7 +284,7 @@ def _growth(sets: Sequence[Report]) -> float | None:
 
 
 def _mean(sets: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    """The weighted mean of a figure over the sets that have it."""
+    """Returns the weighted mean of a figure over the sets that have the figure."""
     known = [one for one in sets if one[name] is not None]
     whole = sum(one["weight"] for one in known)
     return sum(one["weight"] * one[name] for one in known) / whole if whole else None

@@ -1,10 +1,10 @@
-"""A run of epochs: its length, its progress, the part of each set that it reads next, and its state."""
+"""A run of epochs: its length and progress, the next part of each set to read, and its state."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any, TypedDict
 
 from cachecd_client.errors import CallerError
@@ -36,37 +36,32 @@ class Run:
         self, epochs: int | None = None, records: int | None = None, steps_per_epoch: int | None = None,
         start: int = 0, *, option: str = "n",
     ) -> None:  # fmt: skip
-        """`option`: how the caller names the number of epochs."""
+        """`option`: the caller's name of `epochs`."""
         if (epochs is None) == (records is None):
             raise CallerError(
-                f"{option}={epochs}, records={records}: expected one of them, the length of the run in "
+                f"{option}={epochs}, records={records}: expected one of them: the length of the run in "
                 "epochs, or in records over all ranks"
             )
         start = integer("start", start, 0)
         if epochs is not None and not start <= integer(option, epochs, 0):
             raise CallerError(
-                f"start={start}, {option}={epochs}: expected 0 <= start <= {option}; the start of a state "
-                "is its epoch"
+                f"start={start}, {option}={epochs}: expected 0 <= start <= {option}; with state=, the "
+                "state's epoch is the start"
             )
         self.epochs = epochs
         self._budget = None if records is None else integer("records", records, 1)
-        self.records = self._budget
-        """The records that the ranks of this node read; None: the run is counted in epochs."""
+        self.records = self._budget  # to read on this node; None: the run is counted in epochs
         self.steps_per_epoch = (
             None if steps_per_epoch is None else integer("steps_per_epoch", steps_per_epoch, 1)
         )
-        self.number = start
-        """The current epoch, or the next one."""
-        self.read = 0
-        """Records of the epochs before `number`, over all ranks of this node."""
-        self.sweeps: Mapping[str, Sweep] = {}
-        """By dataset, the progress of epochs that were not one pass of it."""
-        self._step = 1  # records of one, over all ranks
-        self.ranks = 1, 1
-        """The ranks of this node and of all nodes; until `set_ranks`, this node is alone."""
+        self.number = start  # the current epoch, or the next epoch
+        self.read = 0  # records of the epochs before `number`, over all ranks of this node
+        self.sweeps: Mapping[str, Sweep] = {}  # by dataset, after epochs that were not one pass
+        self._step = 1  # records of one step, over all ranks
+        self.ranks = 1, 1  # ranks on this node and on all nodes; see `set_ranks`
 
     def set_ranks(self, own: int, ranks: int) -> None:
-        """Sets the number of ranks of the run, of which `own` are on this node. All ranks take the same
+        """Sets the number of ranks of the run; `own` of them are on this node. All ranks take the same
         number of steps, so all nodes finish their share at the same step."""
         if self._budget is not None:
             self.records = own * max(1, self._budget // ranks)
@@ -75,14 +70,14 @@ class Run:
         self._step = self.of_node(self._step, before)
 
     def of_node(self, read: int, ranks: tuple[int, int]) -> int:
-        """The records that this node has read, if a node with these `ranks` has read `read` records. It is
-        counted for each rank, so that nodes with different numbers of ranks finish at the same step."""
+        """Returns how many records this node has read if a node with these `ranks` has read `read` records.
+        The count per rank is equal, so that nodes with more or fewer ranks finish at the same step."""
         (their_own, theirs), (own, every) = ranks, self.ranks
         return own * -(-read * theirs // (their_own * every))
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left: no epoch, or fewer records than one step has."""
+        """Whether no epoch is left, or fewer records than one step has."""
         return self.ends_before(self.number, self.read, self._step)
 
     def ends_before(self, number: int, read: int, step: int) -> bool:
@@ -91,39 +86,39 @@ class Run:
             return number >= (self.epochs or 0)
         return self.records - read < step
 
-    def resumed(self, standing: RunState, same: bool, elsewhere: bool = False) -> None:
-        """Resumes the run of an earlier process, in the `same` sets or in others: records that were read of
-        its epoch count. May be called again when the sets are known. `elsewhere`: in another cache, whose
-        shards have other records, so sweeps begin anew."""
-        self.number = standing.epoch + standing.over
-        self.sweeps = {} if elsewhere else standing.sweeps
-        self.read = self.of_node(standing.read, standing.ranks)
-        if standing.over or not same:
-            self.read += self.of_node(standing.of_epoch, standing.ranks)
-        self._step = self.of_node(standing.step, standing.ranks)
+    def resumed(self, state: RunState, same: bool, other_cache: bool = False) -> None:
+        """Resumes the run of an earlier process. `same`: with the same sets; otherwise the records of the
+        state's epoch count as read. May be called again when the sets are known. `other_cache`: the shards
+        have other records, so sweeps start again."""
+        self.number = state.epoch + state.over
+        self.sweeps = {} if other_cache else state.sweeps
+        self.read = self.of_node(state.read, state.ranks)
+        if state.over or not same:
+            self.read += self.of_node(state.of_epoch, state.ranks)
+        self._step = self.of_node(state.step, state.ranks)
 
     def progress(self, number: int, share: float, read: int) -> float:
-        """0..1: the progress after a `share` of epoch `number`, and `read` records in all."""
+        """Returns the progress, 0..1, after a `share` of epoch `number`, and `read` records in all."""
         if self.records is None:
             return min(1.0, (number + share) / max(1, self.epochs or 0))
         return min(1.0, read / self.records)
 
     def limits(self, num_records: int) -> bool:
-        """Whether an epoch of a set of `num_records` is something else than one pass."""
+        """Whether an epoch of a set with `num_records` records is not exactly one pass."""
         left = num_records if self.records is None else self.records - self.read
         return self.steps_per_epoch is not None or left < num_records
 
     def part(self, length: int, step: int, take: Callable[[int], Selection]) -> Part:
-        """The part that an epoch reads, in steps of `step` records over all ranks. `length`: records of the
-        epoch without `steps_per_epoch`."""
+        """Returns the part that an epoch reads, in steps of `step` records over all ranks. `length`: the
+        records of the epoch if `steps_per_epoch` is not given."""
         steps = self.steps_per_epoch or max(1, length // step)
         if self.records is not None:
             steps = max(1, min(steps, (self.records - self.read) // step))
         return Part(steps, take(steps * step))
 
     def ended(self, read: int, step: int, part: Part | None) -> None:
-        """Ends an epoch, of which `read` records were read in steps of `step`. Unread records of `part`, if
-        its pass was left early, come again with the next sweep."""
+        """Ends an epoch that read `read` records in steps of `step`. If the loop left the pass over `part`
+        early, the next sweep delivers the unread records."""
         self.number += 1
         self.read += read
         self._step = step
@@ -131,15 +126,15 @@ class Run:
             self.sweeps = {**self.sweeps, **part.selection.after}
 
 
-#: The key in a loader's state that has the state of the run.
+#: The key of the run's state in a loader's state.
 RUN = "run"
 _VERSION = 1
 
 
 @dataclass(frozen=True)
 class SavedSet:
-    """A set that the run had on lease: fields of its manifest, by their names there. `fingerprint` is "" if
-    all of the set was read."""
+    """A set that the run had on lease: fields of its manifest. `fingerprint` is "" if the whole set was
+    read."""
 
     dataset: str
     generation: str
@@ -151,7 +146,7 @@ class SavedSet:
 
     @classmethod
     def of_state(cls, values: Mapping[str, Any]) -> SavedSet:
-        """ValueError, or another exception, for damaged values."""
+        """Raises ValueError, or another exception, for damaged values."""
         return cls(
             dataset=_text(values["dataset"]),
             generation=_text(values["generation"]),
@@ -166,18 +161,13 @@ class SavedSet:
         )
 
     def for_acquire(self) -> dict[str, Any]:
-        """The fields of an Acquire that name this set."""
-        return {
-            "generation": self.generation,
-            "shards": self.intervals if self.fingerprint else [],
-            "fingerprint": self.fingerprint,
-            "sampling_seed": self.sampling_seed,
-            "streams": self.streams,
-            "place": self.place,
-        }
+        """Returns the fields of an Acquire that name this set."""
+        fields = asdict(self)
+        del fields["dataset"], fields["intervals"]
+        return {**fields, "shards": self.intervals if self.fingerprint else []}
 
     def is_set_of(self, now: Manifest) -> bool:
-        """Whether `now` has the same records in the same places."""
+        """Whether the current set `now` has the same records in the same places."""
         return (
             self.fingerprint == now.fingerprint
             and self.intervals == now.intervals
@@ -190,7 +180,7 @@ class SavedSet:
     def is_ahead_of(self, now: Manifest) -> bool:
         """Whether the cache of this set was further in its source than the cache that granted `now`."""
         if self.generation != now.generation:
-            return False  # their numbers cannot be compared
+            return False  # shard numbers of different generations cannot be compared
         return (
             not self._is_sampled_as(now)
             or self.place > now.place
@@ -205,11 +195,11 @@ _OF_SET = tuple(f.name for f in fields(SavedSet))
 class RunState:
     """A run in epoch `epoch`, with the sets that it had on lease.
 
-    `read`: records before that epoch, over all ranks; `of_epoch`: of that epoch, in steps of `step`.
-    `ranks`: of the node, and of all nodes. `position`: batches of the pass; `share`: of the pass.
-    `over`: the pass is complete. `sweeps`: before the epoch, or after it if it is over.
-    `weights`: the shares of a mixture, empty for a single dataset; `key`: of the mixture's draws.
-    `window`: the shuffle window. `state`: the whole state, for the loader.
+    `read`: records read before that epoch, over all ranks; `of_epoch`: records read in that epoch, in steps
+    of `step`. `ranks`: ranks on the node, and on all nodes. `position`: delivered batches of the pass;
+    `share`: the delivered share of the pass. `over`: the pass is complete. `sweeps`: after the epoch if it
+    is over, else before the epoch. `weights`: the shares of a mixture, empty for a single dataset; `key`:
+    the key of the mixture's draws. `window`: the shuffle window. `state`: the whole state, for the loader.
     """
 
     epoch: int
@@ -228,20 +218,20 @@ class RunState:
     state: dict[str, Any]
 
     def is_ahead_of(self, sets: Sequence[Manifest]) -> bool:
-        """Whether the cache is not the cache of the run: it samples differently, or it is less far in its
-        source. Its shard numbers then mean other records."""
+        """Whether this is not the cache of the run: it samples differently, or has read less of the source.
+        The same shard numbers then mean other records."""
         return any(saved.is_ahead_of(now) for now in sets if (saved := self.sets.get(now.dataset)))
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any], dataset: object) -> RunState:
-        """CallerError if it is not the state of a loader of this dataset, or of a mixture if `dataset` is
-        no name."""
+        """Raises CallerError if this is not the state of a loader of this dataset, or of a mixture if
+        `dataset` is not a name."""
         values = state.get(RUN) if isinstance(state, Mapping) else None
         if not isinstance(values, Mapping):
             raise CallerError(
                 "state: expected the state_dict() of a loader of a leased epoch"
                 + (f", not a {type(state).__name__}" if not isinstance(state, Mapping) else "")
-                + "; a DataLoader's own state goes into its load_state_dict()"
+                + "; load the state of a DataLoader with its load_state_dict()"
             )
         if values.get("version") != _VERSION:
             raise CallerError(
@@ -262,25 +252,25 @@ class RunState:
                 sets={one.dataset: one for one in sets}, state=dict(state),
             )  # fmt: skip
             weighty = {name for name, share in weights.items() if share}
-            # Repeated without a daemon, a mixture has sets too that have no weight any more.
+            # Repeated without a daemon, a mixture also has sets whose weight is now 0.
             if not run_state.sets or (
                 weights and not weighty <= run_state.sets.keys() <= weights.keys()
             ):
                 raise ValueError(f"sets of {list(run_state.sets)}, weights of {list(weights)}")
         except Exception as error:  # garbage raises any error
             raise CallerError(f"state: it is damaged ({error!r})") from error
-        of = "a mixture of " * bool(weights) + " and ".join(map(repr, run_state.sets))
+        actual = "a mixture of " * bool(weights) + " and ".join(map(repr, run_state.sets))
         wanted = f"dataset {dataset!r}" if isinstance(dataset, str) else "a mixture"
         if bool(weights) == isinstance(dataset, str) or (
             not weights and dataset not in run_state.sets
         ):
-            raise CallerError(f"state: it is of {of}, and the call asks for {wanted}")
+            raise CallerError(f"state: it is the state of {actual}, but this call is for {wanted}")
         return run_state
 
 
 def _number(value: Any) -> int:
     if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no number")
+        raise ValueError(f"{value!r} is not a number")
     return value
 
 
@@ -292,13 +282,13 @@ def _ranks(own: Any, all_nodes: Any) -> tuple[int, int]:
 
 def _share(value: Any) -> float:
     if not isinstance(value, (int, float)) or not (math.isfinite(value) and 0 <= value <= 1):
-        raise ValueError(f"{value!r} is no share")
+        raise ValueError(f"{value!r} is not a share")
     return float(value)
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} is no text")
+        raise ValueError(f"{value!r} is not a text")
     return value
 
 
@@ -306,8 +296,8 @@ def state_of(
     epoch: int, sets: Sequence[Manifest], sweeps: Mapping[str, Sweep], ranks: tuple[int, int],
     weights: Mapping[str, float], key: int, *, share: float, read: int, of_epoch: int,
 ) -> dict[str, Any]:  # fmt: skip
-    """The part of a run in the state of a loader, after a `share` of its pass; inverse of
-    `RunState.of_state`. `weights` and `key`: of a mixture."""
+    """Returns the run's part of a loader's state after a `share` of its pass; the inverse of
+    `RunState.of_state`. `weights` and `key`: the weights and the key of a mixture."""
     values: dict[str, Any] = {
         "version": _VERSION,
         "epoch": epoch,
@@ -320,5 +310,5 @@ def state_of(
         "sweeps": {name: sweep.state() for name, sweep in sorted(sweeps.items())},
     }
     if weights:
-        values |= {"weights": [[name, of] for name, of in weights.items()], "key": key}
+        values |= {"weights": list(map(list, weights.items())), "key": key}
     return {RUN: values}

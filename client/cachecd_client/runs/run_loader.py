@@ -1,4 +1,4 @@
-"""One loader for a whole run: each `iter()` is the next epoch, on its lease."""
+"""One loader for a whole run: each `iter()` leases and reads the next epoch."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _CLOSED = "this loader is closed: make another one"
 
 
 class RunLoaderOptions(RunOptions, Options, total=False):
-    """Options of a run, explained at `Cache.epochs`, and of its loaders, explained at `Loader`."""
+    """The options of a run, which `Cache.epochs` explains, and of its loaders, which `Loader` explains."""
 
 
 class RunLoader:
     """Iterates over batches, one epoch of the run for each `for` loop.
 
-    Each epoch is leased before the lease of the epoch before it ends, exactly as by `Cache.epochs`. An
-    epoch begins with the first batch of a loop; a loop that is left early ends its epoch. When the run is
-    over, loops deliver no batches, and the log says so: a program may loop more often than the run has
-    epochs left, as after a resume.
+    Each epoch is leased before the previous lease ends, as with `Cache.epochs`. An epoch begins with the
+    first batch of a loop; leaving a loop early ends its epoch. When the run is over, loops deliver no
+    batches and log a warning, because after a resume a program may loop more often than the run has epochs
+    left.
 
     The first epoch is leased when it is needed: by a loop, `len()`, `epoch`, `state_dict()`, `progress` or
     `report()`. The last lease ends with the last batch, with `close()` or with the session.
@@ -42,15 +42,15 @@ class RunLoader:
         self, begin: Callable[[Mapping[str, Any] | None], Generator[Epoch, None, None]],
         make: Callable[[Epoch, Options], Loader], options: Options, state: Mapping[str, Any] | None,
     ) -> None:  # fmt: skip
-        """`begin` begins the run at a state; `make` makes the loader of an epoch."""
+        """`begin` begins the run at a state; `make` makes the loader for an epoch."""
         self._begin = begin
         self._make = make
         self._options = options
         self._state = state
         self._epochs = begin(state)
-        self._epoch: Epoch | None = None  # whose pass ran last, or comes next
+        self._epoch: Epoch | None = None  # the epoch whose pass runs, ran last, or is next
         self._loader: Loader | None = None
-        self._has_begun = False  # a pass of it
+        self._has_begun = False  # a pass of `_loader` has begun
         self._is_over = self._is_closed = False
         self._error: BaseException | None = None
 
@@ -68,7 +68,7 @@ class RunLoader:
             self._advance()  # ends the lease
 
     def __len__(self) -> int:
-        """Steps of the epoch whose pass runs or ran last, or of the first epoch; 0 if the run has none.
+        """Steps of the epoch whose pass runs or ran last, or of the first epoch; 0 if the run has no epoch.
 
         It changes when a loop begins: the next set may be larger. `steps_per_epoch` makes it constant.
         """
@@ -76,7 +76,7 @@ class RunLoader:
 
     @property
     def epoch(self) -> Epoch | None:
-        """The epoch whose pass runs or ran last, or the first epoch; None if the run has none."""
+        """The epoch whose pass runs or ran last, or the first epoch; None if the run has no epoch."""
         self._current()
         return self._epoch
 
@@ -88,7 +88,9 @@ class RunLoader:
     def report(self) -> Report:
         """The figures of `epoch`: `Epoch.report`. CallerError if the run has no epoch."""
         if (epoch := self.epoch) is None:
-            raise CallerError("the run is over, and no epoch was read here: nothing to report")
+            raise CallerError(
+                "the run is over, and no epoch was read here: there is nothing to report"
+            )
         return epoch.report()
 
     def state_dict(self) -> dict[str, Any]:
@@ -103,7 +105,7 @@ class RunLoader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resumes the run at `state`, as `state=` does. Releases the current epoch.
 
-        CallerError, and nothing changes, if it is no state of such a run.
+        CallerError, and nothing changes, if `state` is not the state of such a run.
         """
         if self._is_closed:
             raise CallerError(_CLOSED)
@@ -114,7 +116,7 @@ class RunLoader:
         self._has_begun = self._is_over = False
 
     def close(self) -> None:
-        """Ends the pass and the lease, for good. Idempotent; batches stay valid."""
+        """Ends the pass and the lease permanently. Idempotent; batches stay valid."""
         self._is_closed = True
         self._epochs.close()
 
@@ -133,8 +135,8 @@ class RunLoader:
 
     def __reduce__(self) -> NoReturn:
         raise CallerError(
-            "a loader of a run has threads and a lease, which cannot be pickled: make it in the process "
-            "that reads"
+            "a loader of a run has threads and a lease, which cannot be pickled: make the loader in the "
+            "process that reads"
         )
 
     def _current(self) -> Loader | None:
@@ -143,7 +145,7 @@ class RunLoader:
         return self._loader
 
     def _advance(self) -> None:
-        """Takes the next epoch, or finds that the run is over."""
+        """Acquires the next epoch, or finds that the run is over."""
         if self._is_over:
             return
         if self._is_closed:
@@ -159,14 +161,14 @@ class RunLoader:
                 self._is_over = True
                 return
             self._loader = self._make(epoch, self._options_for(epoch))
-        except BaseException as error:  # an interrupt ends the generator, too
+        except BaseException as error:  # an interrupt also ends the generator
             self._error = error
             self._epochs.close()
             raise
         self._epoch, self._has_begun = epoch, False
 
     def _options_for(self, epoch: Epoch) -> Options:
-        """The options for the epoch, whose seed gives each epoch another order."""
+        """Returns the options for the epoch. The seed differs, so that each epoch has another order."""
         seed = self._options.get("seed")
         if seed is None or not self._options.get("reshuffle", True):
             return self._options

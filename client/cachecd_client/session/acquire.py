@@ -1,4 +1,4 @@
-"""The leases of a session: acquired from the daemon, awaited while the cache fills, and released."""
+"""Acquires the leases of a session from the daemon, waits while the cache fills, and releases them."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from cachecd_client.transport import Conversation, Transport
 
 log = logging.getLogger("cachecd")
 
-_GRANTS = 5  # leases lost between grant and lock in a row, until that is an error
-_RELEASE_TIMEOUT = 0.5  # for a hint: the daemon learns of a release from the lock anyway
+_GRANTS = 5  # leases lost in a row between grant and lock before this is an error
+_RELEASE_TIMEOUT = 0.5  # seconds; the report is a hint, because the daemon also sees the lock end
 _FIRST_PAUSE, _LAST_PAUSE = 0.02, 0.5  # seconds between two requests
-_FIRST_LINE, _NEXT_LINES = 2.0, 10.0  # seconds before the first line in the log, and between lines
+_FIRST_LINE, _NEXT_LINES = 2.0, 10.0  # seconds before the first log line, and between log lines
 
 
 class EpochRequest(NamedTuple):
-    """The epoch of a job to acquire, within `timeout` seconds. `before`: the leases of the epoch before, by
-    dataset."""
+    """The epoch of a job to acquire within `timeout` seconds. `before`: by dataset, the leases of the
+    previous epoch."""
 
     job: str
     epoch: int
@@ -44,8 +44,8 @@ class EpochRequest(NamedTuple):
 
 
 class SessionLeases:
-    """All leases that one session holds. Safe to use from any thread. Every lease is released by `close()`,
-    or else when the session and its epochs are collected, or when the interpreter exits."""
+    """All leases that one session holds. Safe to use from any thread. `close()` releases every lease;
+    otherwise they end when the session and its epochs are collected, or when the interpreter exits."""
 
     def __init__(
         self, transport: Transport, timeout: float, daemon: PrivateDaemon | None = None
@@ -57,15 +57,15 @@ class SessionLeases:
         self.rank, self.world = local_ranks()
         self.reads = JobReads(self.rank)
         self._held: set[HeldLease] = set()
-        # No WeakSet, of which no list can be made while another thread adds to it.
+        # Not a WeakSet, because list() of it fails while another thread adds to it.
         self._epochs: set[weakref.ref[Epoch]] = set()
-        # Also runs at interpreter exit, while the socket still works.
+        # This also runs at interpreter exit, while the socket still works.
         self._end = weakref.finalize(
             self, _end, self._held, self._epochs, transport, self.rank, daemon
         )
 
     def ask(self, request: Request, daemon: Conversation | None = None) -> Reply:
-        """The daemon's reply; CallerError after `close()`, and errors as of `Transport.ask`."""
+        """Returns the daemon's reply. CallerError after `close()`, and the errors of `Transport.ask`."""
         if not self._end.alive:
             raise CallerError("this session is closed: connect() again")
         return (daemon or self.transport).ask(request, self.timeout)
@@ -83,27 +83,27 @@ class SessionLeases:
         self, wanted: EpochRequest, dataset: str, saved: SavedSet | None = None,
         daemon: Conversation | None = None,
     ) -> Reply:  # fmt: skip
-        """Requests the dataset's set once, and reports what was delivered of the epoch before. `saved`: the
-        set that a resumed run had."""
+        """Requests the dataset's set once, and reports the delivered fraction of the previous epoch.
+        `saved`: the set that a resumed run had."""
         fields: dict[str, Any] = {} if saved is None else saved.for_acquire()
         previous = wanted.before.get(dataset)
-        since = 0.0 if previous is None else previous.unreported
-        if previous is not None and since:
-            fields |= {"lease": previous.manifest.lease, "delivered": since}
-        # A new id each time: a repeated id would get the old reply.
+        unreported = 0.0 if previous is None else previous.unreported
+        if previous is not None and unreported:
+            fields |= {"lease": previous.manifest.lease, "delivered": unreported}
+        # A new id each time, because a repeated id would get the old reply.
         request = Acquire(
             id=new_id(), dataset=dataset, job=wanted.job, epoch=wanted.epoch, local_rank=self.rank,
             local_world_size=self.world, **fields,
         )  # fmt: skip
         reply = self.ask(request, daemon)
         if previous is not None:
-            previous.reported += since
+            previous.reported += unreported
         return reply
 
     def acquire(
         self, wanted: EpochRequest, dataset: str, saved: SavedSet | None = None
     ) -> LeasedSet:
-        """The dataset's set, on lease to this process; waits until the daemon grants it."""
+        """Waits until the daemon grants the dataset's set, and returns the set on lease."""
         reads = self.reads.of(dataset, wanted.job)
         reads.requested()
         wait = Wait(dataset, wanted.timeout)
@@ -124,7 +124,7 @@ class SessionLeases:
                 if reply.skipped and held.manifest.pinned and not self.rank:
                     log.warning("%s: epoch %d: %s", dataset, wanted.epoch, reply.skipped)
                 try:
-                    # The lock is what counts: nothing is waited for.
+                    # Without waiting for a reply, because the lock protects the files.
                     daemon.notify(Held(new_id(), held.manifest.lease, self.rank))
                     return LeasedSet(
                         held, self.transport, self.release, number=wanted.epoch, reads=reads,
@@ -137,14 +137,14 @@ class SessionLeases:
         raise lost
 
     def watch(self, epoch: Epoch) -> Epoch:
-        """Releases this epoch with the session, unless it is released before."""
+        """Releases the epoch when the session ends, unless it was released before."""
         self._epochs.add(weakref.ref(epoch, self._epochs.discard))
         return epoch
 
     def release(self, held: HeldLease) -> None:
-        """Ends this process's share in the lease. Idempotent; never fails."""
+        """Ends this process's share in the lease. Idempotent; never raises an error."""
         try:
-            self._held.remove(held)  # of threads that release it at once, one reports it
+            self._held.remove(held)  # if several threads release it, only one reports it
         except KeyError:
             return
         _release(held, self.transport, self.rank)
@@ -162,10 +162,10 @@ def new_id() -> str:
 
 
 def _release(held: HeldLease, transport: Transport, rank: int) -> None:
-    """Reports what was delivered, if a daemon answers, then ends this process's share in the lease."""
+    """Reports the delivered fraction, if a daemon answers, then ends this process's share in the lease."""
     lease = held.manifest.lease
     try:
-        if held.is_held:  # else a forked child's copy; the lease is its parent's
+        if held.is_held:  # not held: a forked child's copy, whose lease belongs to the parent
             released = Released(new_id(), lease, rank, held.unreported)
             transport.ask(released, _RELEASE_TIMEOUT)
     except CachecdError as error:
@@ -178,10 +178,10 @@ def _end(
     held: set[HeldLease], epochs: set[weakref.ref[Epoch]], transport: Transport, rank: int,
     daemon: PrivateDaemon | None,
 ) -> None:  # fmt: skip
-    """Releases all leases, also of epochs that still run, and ends the daemon if it is the session's."""
+    """Releases all leases, also of epochs that still run, and ends the session's private daemon."""
     for known in list(epochs):
         if (epoch := known()) is not None:
-            # In an interpreter that is ending, modules may be gone already.
+            # When the interpreter ends, modules may no longer exist.
             with contextlib.suppress(Exception):
                 epoch.count_delivered()
     with contextlib.suppress(KeyError):
@@ -192,7 +192,7 @@ def _end(
 
 
 class Wait:
-    """One wait for one reply: its deadline, its pauses of at most `longest` seconds, its log lines."""
+    """The wait for one reply: its deadline, pauses of at most `longest` seconds, and log lines."""
 
     def __init__(self, dataset: str, timeout: float | None, longest: float = _LAST_PAUSE) -> None:
         self._dataset = dataset
@@ -214,7 +214,7 @@ class Wait:
                 )
             pause = min(pause, self._deadline - now)
         if now >= self._next_line:
-            # A warning: a trainer that set up no logging shows nothing less, and should not seem to hang.
+            # A trainer without logging setup shows only warnings, and should not seem to hang.
             log.warning("%s", describe(self._dataset, waiting))
             self._next_line = now + _NEXT_LINES
         time.sleep(pause)
@@ -226,8 +226,8 @@ def describe(dataset: str, waiting: Waiting) -> str:
     have, want, rate = waiting.have_bytes, waiting.want_bytes, waiting.bytes_per_second
     if want <= 0:  # no figures: the daemon is starting, or its disk has failed
         return f"{dataset}: {waiting.reason or 'not ready yet'}"
-    have_words, want_words = (approximate_size(size, ".3g") for size in (have, want))
-    parts = [f"{dataset}: {have_words} of {want_words} ({100 * have // want} %)"]
+    of_set = f"{approximate_size(have, '.3g')} of {approximate_size(want, '.3g')}"
+    parts = [f"{dataset}: {of_set} ({100 * have // want} %)"]
     if rate > 0:
         remaining = approximate_duration(max(want - have, 0) / rate)
         parts.append(f"{approximate_rate(rate)}, ready in about {remaining}")

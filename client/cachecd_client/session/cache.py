@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
     from cachecd_client.session.tf_run import Numbers, PipelineOptions
 
-_PATIENCE = 10.0  # seconds for a daemon that somebody else starts
-_START = 120.0  # seconds for one that is started here: it may have a large cache to look through
-# The options of a loader of a run that are the run's; its loaders follow `rank` and `world`.
+_PATIENCE = 10.0  # seconds to wait for a running daemon
+_START = 120.0  # seconds to wait for a private daemon, which may have to read a large cache first
+# Options of the run. All other options of a RunLoader are options of its loaders.
 _OF_RUN = RunOptions.__annotations__.keys()
-_SEARCH_POLL = 0.1  # of a listing of millions, for a key
+_SEARCH_POLL = 0.1  # seconds between requests while the daemon searches a listing for a key
 
 
 def connect(target: str | os.PathLike[str] | None = None, timeout: float | None = None) -> Cache:
@@ -41,13 +41,13 @@ def connect(target: str | os.PathLike[str] | None = None, timeout: float | None 
 
     target: the address of a socket (``ipc:///run/cachecd/cachecd.sock``) or its path. None: the address in
     $CACHECD_ENDPOINT, or the default, cachecd/cachecd.sock in $XDG_RUNTIME_DIR or else in /run. A path that
-    ends in .yaml or .yml is a configuration: this starts a private daemon, which ends with the session, or
-    with this process.
-    timeout: seconds to wait for an answer, now and at each later request; by default 10, or 120 for a
-    daemon to start. A request is repeated while the daemon is not up.
+    ends in .yaml or .yml is a configuration: `connect` starts a private daemon, which ends with the
+    session, or with this process.
+    timeout: seconds to wait for each reply, now and later. Default: 10, and 120 until a private daemon
+    answers. A request is repeated until the daemon answers.
 
-    DaemonUnreachableError if no daemon answers; ProtocolVersionError if it speaks another version;
-    CallerError for an impossible target, or if the daemon refuses the configuration.
+    DaemonUnreachableError if no daemon answers; ProtocolVersionError if it has another version; CallerError
+    for an impossible target, or if the daemon refuses the configuration.
     """
     if target is not None and Path(target).suffix in (".yaml", ".yml"):
         daemon = PrivateDaemon(target)
@@ -67,8 +67,8 @@ def connect(target: str | os.PathLike[str] | None = None, timeout: float | None 
 class Cache:
     """A session with one daemon; made by `connect`.
 
-    Use it as a context manager, or call `close()`; otherwise it is closed when it and its epochs are
-    collected, or when the interpreter exits. Methods may be called from any thread.
+    Use it as a context manager, or call `close()`; otherwise the session is closed when it and its epochs
+    are collected, or when the interpreter exits. Methods may be called from any thread.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Cache:
 
     @property
     def endpoint(self) -> str:
-        """The socket's address."""
+        """The address of the socket."""
         return self._leases.transport.endpoint
 
     def acquire(
@@ -91,10 +91,10 @@ class Cache:
         Every rank of `job` on this node that acquires this epoch gets the same set; the set of a later
         epoch has all shards that were sealed since. While the cache has less than the `grow.first` of the
         dataset (or a pinned dataset is not whole), this waits, at most `timeout` seconds, and logs the
-        progress of the cache. `job`: by default the id of the launcher. Nodes do not agree here: if
-        several train together, use `epochs`.
+        progress of the cache. `job`: by default the id of the launcher. The nodes of a run do not agree
+        here: if several nodes train together, use `epochs`.
 
-        AcquireTimeoutError; UnknownDatasetError; RequestError, if the daemon can never grant it;
+        AcquireTimeoutError; UnknownDatasetError; RequestError, if the daemon can never grant the set;
         DaemonUnreachableError; LeaseLostError, if leases end as soon as they are granted.
         """
         return self._epochs.take(dataset, epoch, job, timeout)
@@ -104,41 +104,42 @@ class Cache:
     ) -> Iterator[Epoch]:
         """Epochs `start` (0) .. `n` - 1, each on lease during its step of the loop.
 
-        `records`, in place of `n`: the length of the run in records over all ranks, however the sets grow;
-        the last epoch ends with the budget. `steps_per_epoch`: batches of each epoch, whatever the set: a
-        small set is read again, in another order; the unread records of a large set come first in the next
-        epoch, even if the set has grown or rotated. Records that other readers take are not counted: they
-        count as the batches that were given away, or as the whole set.
+        `records` replaces `n`: the length of the run in records over all ranks, even if the sets grow; the
+        last epoch ends when the run has read them. `steps_per_epoch`: the number of batches in each epoch,
+        for every set. A small set is read again, in another order. The unread records of a large set are
+        read first in the next epoch, even if the set has grown or rotated. Records that other readers take
+        are not counted exactly: the run counts the batches that they were given, or the whole set.
 
         `dataset` may be a dict of dataset -> weight: then each epoch is a `Mixture`, and the dataset of
-        each record is drawn by weight. The dict is read at each boundary; a function in its place is called
-        there with the progress of the run, 0..1. An epoch ends when one dataset is read completely, or by
-        `records` or `steps_per_epoch`. A dataset of weight 0 is not leased. `timeout` is for each dataset.
+        each record is drawn by weight. The dict is read at each boundary. It may be a function, which is
+        called there with the progress of the run, 0..1. An epoch ends when one dataset is read completely,
+        or after `records` or `steps_per_epoch`. A dataset with weight 0 is not leased. `timeout` applies to
+        each dataset.
 
-        Over several nodes, each with its own cache, all ranks of all nodes take the same number of steps:
-        all processes of the run agree on it at each boundary, through torch.distributed or jax.distributed
-        if one is initialised when the loop begins. `records` are then those of all nodes. `agree`: a
-        function that gathers a tuple of numbers from all processes instead (mpi4py's `comm.allgather`), or
-        False if processes do not agree.
+        On several nodes, each with its own cache, all ranks of all nodes take the same number of steps. All
+        processes of the run agree on this number at each boundary, through torch.distributed or
+        jax.distributed if one is initialised when the loop begins. `records` then counts all nodes.
+        `agree`: a function that gathers a tuple of numbers from all processes instead (mpi4py's
+        `comm.allgather`), or False if processes do not agree.
 
-        `rank`, `world`: the data-parallel replica that this process holds, or holds a part of, and the
-        number of replicas. Give both on all processes if a replica spans processes (tensor parallelism).
-        Processes of one rank then read the same records, and the set of a node is divided among the
-        replicas on it; nodes with parts of one replica divide one set. ReplicasDifferError, on all
-        processes, if the ranks are not exactly 0 ... world - 1, each on the same number of processes, or if
-        processes of one rank have different sets. By default the ranks on this node divide its set.
+        `rank`, `world`: the data-parallel replica of which this process holds all or a part, and the number
+        of replicas. Give both on all processes if a replica spans processes (tensor parallelism). Processes
+        of one rank then read the same records, and the replicas on a node divide its set; nodes with parts
+        of one replica divide one set. ReplicasDifferError, on all processes, if the ranks are not exactly
+        0 ... world - 1, each on the same number of processes, or if processes of one rank have different
+        sets. By default the ranks on this node divide its set.
 
-        The next set is acquired before the last set is released, so shards of both are never evicted in
-        between. If the daemon is unreachable at a boundary, or speaks another version, the epoch repeats
-        its set, reshuffled, and logs this. Errors: as `acquire` for the first epoch, or if the loop
-        released the last epoch; else all but DaemonUnreachableError and ProtocolVersionError.
-        OtherNodeError, if another node has an error.
+        The next set is acquired before the last set is released, so no shard of both is evicted in between.
+        If the daemon is unreachable at a boundary, or has another version, the epoch repeats its set in
+        another order and logs a warning. Errors: as `acquire` for the first epoch, or if the loop released
+        the last epoch; otherwise all errors of `acquire` except DaemonUnreachableError and
+        ProtocolVersionError. OtherNodeError, if another node has an error.
 
-        `state`: the `state_dict()` of a loader of an earlier process. The run continues in the epoch of the
-        state, whatever `start` is; its first loader begins after the last delivered batch, and `progress`
+        `state`: the `state_dict()` of a loader in an earlier process. The run continues in the epoch of the
+        state, and `start` has no effect. The first loader begins after the last delivered batch; `progress`
         and `steps_per_epoch` continue. If the set is no longer cached, as on an empty disk, the epoch
-        begins anew with the set that is cached now, and the log says so. A mixture keeps the weights of the
-        state to the end of its epoch. CallerError for the state of another dataset.
+        starts again with the current set, and logs a warning. A mixture keeps the weights of the state
+        until its epoch ends. CallerError for the state of another dataset.
         """
         return self._begin("n", dataset, n, options)
 
@@ -148,9 +149,9 @@ class Cache:
     ) -> RunLoader:  # fmt: skip
         """One loader for a run: each `for` loop over it is the next epoch. `RunLoader` has details.
 
-        `epochs`, or `records` in its place: the run's length. `records`, `steps_per_epoch`, `start`,
-        `job`, `timeout`, `agree`, `state`, `rank` and `world` are those of `epochs`, other options those
-        of the epoch's `numpy()`. With `seed`, each epoch has another order that follows from it, unless
+        `epochs` or `records`: the length of the run. `records`, `steps_per_epoch`, `start`, `job`,
+        `timeout`, `agree`, `state`, `rank` and `world` are options of `epochs`; other options are those of
+        the epoch's `numpy()`. `seed` determines the orders; each epoch has another order, unless
         reshuffle=False.
         """
         return self._loader(
@@ -203,7 +204,7 @@ class Cache:
     def _begin(
         self, option: str, dataset: str | Mixing, n: int | None, options: RunOptions
     ) -> Generator[Epoch, None, None]:
-        """As `epochs`; `option`: how the caller names `n`."""
+        """As `epochs`. `option`: the caller's name of `n`."""
         refuse_unknown(options, RunOptions, "epochs() takes dataset, n")
         rank, world, state = options.get("rank"), options.get("world"), options.get("state")
         given = None if rank is None and world is None else place(rank, world)
@@ -227,16 +228,16 @@ class Cache:
     ) -> tensorflow.data.Dataset:  # fmt: skip
         """A stock tf.data pipeline over all epochs: one for a whole `fit`, endless by default.
 
-        Elements are those of `Epoch.tf_dataset`, with the same options (label, shuffle, seed, drop_last,
+        Elements are as in `Epoch.tf_dataset`, with the same options (label, shuffle, seed, drop_last,
         pad_last, features, rank, world) and defaults. TensorFlow reads each set to its end; then the
-        pipeline takes the next set, and reports the last set as delivered. A lease ends when the set after
-        the next is taken, or with the iterator. Without a daemon at a boundary the set is repeated,
-        reshuffled, and the log says so.
+        pipeline acquires the next set, and reports the last set as delivered. A lease ends when the second
+        set after its set is acquired, or with the iterator. Without a daemon at a boundary, the pipeline
+        repeats the set in another order and logs a warning.
 
         `epochs`: the number of sets. `start`: the number of the first set, for a run that resumes. Each
         iterator begins with the next set. With tf.distribute, `batch_size` is the global batch size.
 
-        The first set is acquired here; errors as `acquire`. TensorFlow raises errors at a boundary as
+        This call acquires the first set; errors as `acquire`. TensorFlow raises errors at a boundary as
         tf.errors.OpError with the message, also the SchemaError if the features have changed.
         """
         given: object = dataset
@@ -254,14 +255,12 @@ class Cache:
         self, dataset: str, batch_size: int, epochs: int | None = None,
         **options: Unpack[PipelineOptions],
     ) -> Callable[[], tensorflow.data.Dataset]:  # fmt: skip
-        """`tf_dataset` as the function that an Estimator calls: each call takes the next set on lease."""
+        """`tf_dataset` as the function that an Estimator calls: each call acquires the next set."""
         return partial(self.tf_dataset, dataset, batch_size, epochs, **options)
 
     def report(self, dataset: str | None = None) -> Report:
-        """`Epoch.report` of the last leased epoch, of this dataset or of any; also after its release.
-
-        CallerError if this session has leased none.
-        """
+        """`Epoch.report` of the last leased epoch of this dataset, or of any dataset; also after its
+        release. CallerError if this session has leased no such epoch."""
         return self._leases.reads.report(dataset)
 
     def status(self) -> dict[str, Any]:
@@ -269,9 +268,9 @@ class Cache:
         return self._ask_status("")
 
     def why(self, subject: str) -> dict[str, Any]:
-        """What happened to a shard (`train/42`) or a lease (its name) since the daemon started: `now`, its
-        state; `since`, the time from which on everything is known, in seconds since 1970; `story`, a list
-        of {"at", "what", "reason"}. CallerError if there is no such shard or lease."""
+        """The history of a shard (`train/42`) or a lease (its name) since the daemon started. `now`: its
+        state. `story`: a list of {"at", "what", "reason"}, complete from the time `since` on, in seconds
+        since 1970. CallerError if there is no such shard or lease."""
         return self._ask_status(subject)
 
     def _ask_status(self, why: str) -> dict[str, Any]:
@@ -284,14 +283,13 @@ class Cache:
     ) -> None:
         """Excludes all records of these objects (keys relative to the source's URL) from the dataset: they
         are never fetched again, and no later lease names a shard with one of their records. `samples`: only
-        these samples of the single object, a tar; as `__key__` in the batches names them.
+        these samples of a single object, a tar, by their `__key__` in the batches.
 
         Returns when the exclusion survives a power failure, even if a full disk delays this; the log says
-        what it waits for. A key that no object has is an UnknownKeyError, once the source is listed, and
-        then none is excluded; with `ahead` it is excluded before there is such an object. So is a sample
-        that an object does not have, once shards have all of the object. RequestError: samples cannot be
-        excluded from this dataset; the message says what to do. UnknownDatasetError;
-        DaemonUnreachableError.
+        what it waits for. UnknownKeyError, and nothing is excluded, if no object has a key and the source
+        is listed, or if the object does not have a sample and all its records are in shards. With `ahead`,
+        such keys and samples are excluded before they exist. RequestError: samples cannot be excluded from
+        this dataset; the message says what to do. UnknownDatasetError; DaemonUnreachableError.
         """
         wait, names = Wait(dataset, None, _SEARCH_POLL), sample_names(samples)
         while isinstance(
@@ -303,7 +301,7 @@ class Cache:
         return f"<Cache of {self.endpoint}>"
 
     def close(self) -> None:
-        """Releases every epoch, and ends the daemon if it is this session's own. Idempotent."""
+        """Releases every epoch, and ends the session's private daemon. Idempotent."""
         self._leases.close()
 
     def __enter__(self) -> Self:

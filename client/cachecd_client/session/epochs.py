@@ -1,4 +1,4 @@
-"""The epochs of a run, one after another: each acquired before the epoch before it is released."""
+"""Acquires the epochs of a run one after another, each before the previous epoch is released."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from cachecd_client.session.acquire import EpochRequest, SessionLeases
 
 log = logging.getLogger("cachecd")
 
-_RESTART = 2.0  # seconds for a daemon that has ended to be started again, at an epoch's boundary
+_RESTART = 2.0  # seconds to wait at an epoch's boundary until an ended daemon is started again
 
 
 class Epochs:
-    """Takes the epochs of a session's runs. Without a daemon at a boundary it repeats the set it has."""
+    """Acquires the epochs of a session's runs. Without a daemon at a boundary, repeats the current set."""
 
     def __init__(self, leases: SessionLeases) -> None:
         self._leases = leases
-        self._is_alone = False  # no daemon answered at the last boundary
+        self._is_offline = False  # no daemon answered at the last boundary
 
     def take(
         self, dataset: str, epoch: int, job: str | None, timeout: float | None,
         before: Epoch | None = None,
     ) -> Epoch:  # fmt: skip
-        """One epoch, as `Cache.acquire`; reports what was delivered of the epoch before."""
+        """Returns one epoch, as `Cache.acquire`. Reports the delivered fraction of the epoch `before`."""
         wanted = self._leases.epoch_request(epoch, job, timeout, before)
         return self._leases.watch(Epoch(self._leases.acquire(wanted, dataset)))
 
@@ -40,29 +40,29 @@ class Epochs:
         self, current: Epoch | None, number: int, acquire: Callable[[], Epoch],
         weights: Mapping[str, float] = MappingProxyType({}),
     ) -> Epoch:  # fmt: skip
-        """Epoch `number`: what `acquire` returns, or without a daemon `current`'s set again, reshuffled. A
-        daemon that has ended has a moment to be started again, at the first boundary that lacks it."""
+        """Returns epoch `number` from `acquire`; without a daemon, the set of `current` in another order.
+        At the first boundary without a daemon, waits a moment until the daemon is started again."""
         if current is None or current.released:
-            return acquire()  # there is nothing to repeat
+            return acquire()  # no set can be repeated
         current.count_delivered()
         try:
-            patience = 0.0 if self._is_alone else min(_RESTART, self._leases.timeout)
+            patience = 0.0 if self._is_offline else min(_RESTART, self._leases.timeout)
             self._leases.transport.await_owner(patience)
             epoch = acquire()
         except (DaemonUnreachableError, ProtocolVersionError) as error:
-            self._is_alone = True
+            self._is_offline = True
             log.warning(
-                "%s: epoch %d repeats the %d files of the epoch before: %s",
+                "%s: epoch %d repeats the %d files of the previous epoch: %s",
                 current.dataset, number, len(current.files), error,
             )  # fmt: skip
             return self._leases.watch(current.repeated(number, weights))
-        self._is_alone = False
+        self._is_offline = False
         return epoch
 
     def of_run(
         self, sets: str | Weights, run: Run, job: str | None, timeout: float | None, state: RunState | None
     ) -> Generator[Epoch, None, None]:  # fmt: skip
-        """The epochs of `run`, each on lease until the next is taken. `state`: of a run that resumes."""
+        """Yields the epochs of `run`, each on lease until the next is acquired. `state`: to resume from."""
         current: Epoch | None = None
         following: Epoch | None = None
         try:
@@ -71,7 +71,7 @@ class Epochs:
                 wanted = self._leases.epoch_request(number, job, timeout, current)
                 weights: Mapping[str, float] = {}
                 if state is not None and not state.over:
-                    weights = state.weights  # of an epoch, whatever its caller wants by now
+                    weights = state.weights  # the resumed epoch keeps its weights
                 elif isinstance(sets, Weights):
                     weights = sets.at(run.progress(number, 0.0, run.read))
                 datasets = sets if isinstance(sets, str) else weights
@@ -84,7 +84,7 @@ class Epochs:
                 yield current
                 current.end()
         finally:
-            # Both, because an interrupt may come between the two, or while one is released.
+            # Both, because an interrupt may occur between the two releases, or during a release.
             with ExitStack() as releasing:
                 for epoch in (current, following):
                     if epoch is not None:
@@ -93,11 +93,11 @@ class Epochs:
     def _acquire(
         self, wanted: EpochRequest, sets: str | Mapping[str, float], run: Run, state: RunState | None
     ) -> Epoch:  # fmt: skip
-        """The run's next epoch, of one dataset or of several by weights. All sets are on lease when this
-        returns; an error ends those that were taken."""
-        # In one order on all ranks, so that they wait for the same set and meet the same error.
+        """Returns the run's next epoch, of one dataset or of a mixture. All sets are on lease when this
+        returns; after an error, none is."""
+        # In the same order on all ranks, so that they wait for the same set and raise the same error.
         if state is not None and not state.over:
-            names = sorted(state.sets)  # with those too that had no weight any more
+            names = sorted(state.sets)  # also sets whose weight became 0
         elif isinstance(sets, str):
             names = [sets]
         else:
@@ -107,27 +107,27 @@ class Epochs:
         if state is not None and state.over:
             saved = {name: replace(one, fingerprint="") for name, one in saved.items()}
         if len(saved) > 1:
-            # Before any is waited for: a dataset begins where the run was only until it has sealed a shard.
+            # Before waiting for any set, because a dataset adopts a state only before its first shard.
             for name, one in saved.items():
                 self._leases.request(wanted, name, one)
         leased: list[LeasedSet] = []
         with ExitStack() as releasing:
             for name in names:
-                leased.append(taken := self._leases.acquire(wanted, name, saved.get(name)))
-                releasing.callback(taken.release)
+                leased.append(acquired := self._leases.acquire(wanted, name, saved.get(name)))
+                releasing.callback(acquired.release)
             now = {one.dataset: one.manifest for one in leased}
             same = {name for name, one in saved.items() if one.is_set_of(now[name])}
             for name, one in saved.items():
                 if one.fingerprint and name not in same:
                     log.warning(
-                        "%s: epoch %d begins anew with the set that is cached now: the set of the state is "
+                        "%s: epoch %d starts again with the current set, because the set of the state is "
                         "no longer cached",
                         name, wanted.epoch,
                     )  # fmt: skip
             resumed = state if len(same) == len(names) else None
             if state is not None:
-                elsewhere = state.is_ahead_of(list(now.values()))
-                run.resumed(state, resumed is not None, elsewhere)
+                other_cache = state.is_ahead_of(list(now.values()))
+                run.resumed(state, resumed is not None, other_cache)
             if isinstance(sets, str):
                 epoch = Epoch(leased[0], run, resumed)
             else:

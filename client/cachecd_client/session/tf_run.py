@@ -1,7 +1,7 @@
-"""A whole run as one stock tf.data pipeline: a generator takes the next set, TensorFlow reads its files.
+"""A whole run as one stock tf.data pipeline: a generator acquires each set, and TensorFlow reads its files.
 
-The generator yields one element for each set. TensorFlow's flat_map asks for the next set when it has read
-the set before; its readers may still have files of that set open. So a lease ends one set later.
+The generator yields one element for each set. TensorFlow's flat_map requests the next set when it has read
+the previous set, but its readers may still have files of that set open. So a lease ends one set later.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.frameworks.tensorflow import check_replicas
 from cachecd_client.frameworks.tf_pipeline import PASS_SPEC, Pass, TfPipeline, refuse_keras_sharding
 from cachecd_client.loader.options import TfOptions, refuse_unknown
-from cachecd_client.loader.reading import Lent, left_out, place, settle
+from cachecd_client.loader.reading import Lent, omitted_records, place, settle
 from cachecd_client.options import integer
 from cachecd_client.runs.epoch import Epoch
 from cachecd_client.schema import Feature
@@ -31,7 +31,7 @@ from cachecd_client.session.epochs import Epochs
 
 log = logging.getLogger("cachecd")
 
-_QUIET = 0.2  # seconds in which TensorFlow's threads leave Python when the process ends
+_QUIET = 0.2  # seconds until TensorFlow's threads have left Python when the process ends
 
 
 class PipelineOptions(TfOptions, total=False):
@@ -43,7 +43,7 @@ class PipelineOptions(TfOptions, total=False):
 
 
 class Numbers:
-    """Numbers the epochs of one job, dataset and rank over all iterators of a session. Thread-safe."""
+    """Numbers the epochs of one job, dataset and rank across all iterators of a session. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,8 +60,8 @@ def dataset(
     session: Epochs, interrupt: Callable[[], None], name: str, batch_size: int, numbers: Numbers,
     epochs: int | None, options: PipelineOptions,
 ) -> tf.data.Dataset:  # fmt: skip
-    """The pipeline that `Cache.tf_dataset` describes. `interrupt` ends the session. `numbers` counts the
-    epochs of all iterators over the dataset."""
+    """Makes the pipeline that `Cache.tf_dataset` describes. `interrupt` ends the session. `numbers` counts
+    the epochs of all iterators over the dataset."""
     refuse_unknown(options, PipelineOptions, "tf_dataset() takes dataset, batch_size, epochs")
     if epochs is not None:
         integer("epochs", epochs, 1)
@@ -87,21 +87,21 @@ def dataset(
         if epochs is None:
             endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
             serialized = serialized.apply(endless)
-        # Batches made ahead must not be those of several small sets, leased long before they are used.
+        # Few batches ahead, or small sets would be on lease long before their batches are used.
         ready = pipeline.ready(serialized, max(1, batches // 4), batch_bytes)
     except BaseException:
         sets.close()
         raise
-    # TensorFlow keeps what `from_generator` calls for ever, in a graph of its own. In a graph of
-    # TensorFlow 1 the dataset itself is gone before a session makes its iterator.
+    # TensorFlow keeps the callable of `from_generator` forever, so the dataset's end closes the sets. In a
+    # graph of TensorFlow 1, the dataset is collected before a session makes its iterator.
     owner = ready if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     weakref.finalize(owner, sets.close)
     return ready
 
 
 class _Sets:
-    """Leases one set after another, for each iterator of `from_generator`. The first iterator takes over
-    the set that `dataset` acquired for its schema."""
+    """Leases one set after another, for each iterator of `from_generator`. The first iterator reads the set
+    that `dataset` acquired for its schema."""
 
     pipeline: TfPipeline
 
@@ -127,13 +127,13 @@ class _Sets:
 
     def _passes(self) -> Generator[Pass, None, None]:
         held: deque[Epoch] = deque()
-        taken = 0
+        count = 0
         try:
-            while taken != self._epochs:
+            while count != self._epochs:
                 held.append(self._next(held))
                 while len(held) > 2:
                     held.popleft().release()
-                taken += 1
+                count += 1
                 yield self._begin(held[-1])
         finally:
             for epoch in held:
@@ -149,7 +149,7 @@ class _Sets:
         take = partial(self._take, number, before=held[-1])
         epoch = self._session.following(held[-1], number, take)
         if epoch.leases == held[-1].leases:
-            held.pop()  # without a daemon: the lease is the same
+            held.pop()  # no daemon answered, so the lease is the same
         return epoch
 
     def _begin(self, epoch: Epoch) -> Pass:
@@ -166,7 +166,7 @@ class _Sets:
             )
         one, division = self.one_pass(epoch)[0], self.pipeline.divided(epoch.num_records)
         step = self.pipeline.batch_size * self.pipeline.world
-        epoch.lend(Lent("TensorFlow", division.steps, step, left_out(division, step)))
+        epoch.lend(Lent("TensorFlow", division.steps, step, omitted_records(division, step)))
         log.info(
             "%s: epoch %d reads %d records in %d files",
             self._name, epoch.epoch, epoch.num_records, len(one.files),
@@ -179,18 +179,18 @@ class _Sets:
         return self.pipeline.one_pass(epoch.files, division, epoch.num_bytes, seed)
 
     def close(self) -> None:
-        """Ends the lease of the first set if no iterator has taken it over."""
+        """Ends the lease of the first set if no iterator has read it."""
         while self._first:
             epoch = self._first.pop()
-            epoch.lend(Lent("TensorFlow", 0, 1))  # it was not read
+            epoch.lend(Lent("TensorFlow", 0, 1))  # nothing was read
             epoch.release()
 
 
 class _Iterator:
     """An iterator over a generator that TensorFlow's threads advance.
 
-    When the interpreter ends, it kills the native threads that are in Python. The destructors of tf.data's
-    iterators join these threads, and would wait for ever. So no thread may be in Python at exit:
+    When the interpreter ends, it kills native threads that run Python code. The destructors of tf.data's
+    iterators join these threads, and would wait forever. So no thread may run Python code at exit:
     `interrupt` ends a long call, and later calls end the iteration.
     """
 
@@ -232,18 +232,18 @@ def _end_all() -> None:
     if not alive:
         return
     del alive, iterator
-    # A thread that asks again drops its iterator. One that has enough batches never asks.
+    # A thread that needs another set drops its iterator. A thread that has enough batches does not.
     deadline = time.monotonic() + _QUIET
     while _alive and time.monotonic() < deadline:
         time.sleep(_QUIET / 10)
-    time.sleep(_QUIET / 10)  # for the last thread to leave Python
+    time.sleep(_QUIET / 10)  # until the last thread has left Python
 
 
 def _differing(parsed: Sequence[Feature], epoch: Epoch) -> str:
-    """The first parsed feature that differs in the epoch's schema, and how."""
+    """Returns how the first differing feature differs in the epoch's schema; "" if none differs."""
     for feature in parsed:
         if feature.name not in epoch.schema.names:
-            return f"feature {feature.name!r} does not exist any more"
+            return f"feature {feature.name!r} no longer exists"
         if (now := epoch.schema[feature.name]) != feature:
             return f"{feature} is now {now}"
     return ""
