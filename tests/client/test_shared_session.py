@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from cachecd_client.errors import CallerError
-from cachecd_client.protocol import Held, Released
+from cachecd_client.protocol import Acquire, Held, Released
 from tests.client.conftest import lending, locked, politely
 
 
@@ -73,3 +73,17 @@ def test_a_session_closed_while_other_threads_take_leases_holds_none(cache, gran
 
     run(4, work)
     assert not any(locked(manifest(number)) for number in range(1, 4))
+
+
+def test_a_lease_granted_while_its_session_is_closed_is_released(cache, granting, manifest):
+    grant = granting.answer
+
+    def closing(request):
+        if isinstance(request, Acquire):
+            cache.close()
+        return grant(request)
+
+    granting.answer = closing
+    with pytest.raises(CallerError, match="this session is closed"):
+        cache.acquire("train", 1)
+    assert not locked(manifest(1))

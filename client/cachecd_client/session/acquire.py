@@ -66,9 +66,12 @@ class SessionLeases:
 
     def ask(self, request: Request, daemon: Conversation | None = None) -> Reply:
         """Returns the daemon's reply. CallerError after `close()`, and the errors of `Transport.ask`."""
+        self._check_open()
+        return (daemon or self.transport).ask(request, self.timeout)
+
+    def _check_open(self) -> None:
         if not self._end.alive:
             raise CallerError("this session is closed: connect() again")
-        return (daemon or self.transport).ask(request, self.timeout)
 
     def epoch_request(
         self, epoch: int, job: str | None, timeout: float | None, before: Epoch | None
@@ -124,6 +127,7 @@ class SessionLeases:
                 if reply.skipped and held.manifest.pinned and not self.rank:
                     log.warning("%s: epoch %d: %s", dataset, wanted.epoch, reply.skipped)
                 try:
+                    self._check_open()  # a close() before `add` did not release this lease
                     # Without waiting for a reply, because the lock protects the files.
                     daemon.notify(Held(new_id(), held.manifest.lease, self.rank))
                     return LeasedSet(
