@@ -20,9 +20,10 @@ from cachecd_client.protocol import shard_number as shard_number
 from cachecd_client.protocol import shard_place as shard_place
 
 Place = tuple[int, int]  # (block, place among the stream's units of the block)
+ShardVersion = tuple[int, int]  # (number, version)
 
-# What follows a page of units: more of this pass, to be asked for; more of this pass, when the listing has
-# gone on; nothing in this pass.
+# What follows a page of units in this pass: units that can be requested now, units once the listing has
+# continued, or nothing.
 More = Literal["listed", "wait", "end"]
 
 _PACKED = (".gz", ".tgz", ".gzip", ".zlib", ".zz", ".z")
