@@ -1,4 +1,5 @@
-"""Units that a table or user code enumerates, in any order, in place of a store's ordered listing."""
+"""Pages of units that a table or user code enumerates, in any order, instead of a store's ordered
+listing."""
 
 from __future__ import annotations
 
@@ -8,23 +9,22 @@ from collections.abc import Iterable, Iterator
 from cachecd.model import ObjectInfo, encoded
 
 _PAGE = 1000
-_LONGEST = 1.0  # seconds that a unit waits for others: who enumerates may be slow
-_MOST_TEXT = (1 << 16) - 64  # bytes, as the index takes them
+_LONGEST = 1.0  # seconds that a unit waits for its page to fill, because user code may be slow
+_MOST_TEXT = (1 << 16) - 64  # bytes that the index can store
 
 
 def pages_of(units: Iterable[ObjectInfo], after: str = "") -> Iterator[list[ObjectInfo]]:
-    """Returns the units in pages, without units at the beginning whose keys are not behind `after`.
+    """Yields the units in pages. Skips units at the beginning, up to the first key greater than `after`.
 
-    Only at the beginning, because an interrupted listing may continue after its last key only while keys
-    ascend: a smaller key that comes later has not been listed.
+    Skips no later unit: where keys do not ascend, a smaller key has not been listed before.
     """
     page: list[ObjectInfo] = []
     begun = 0.0
-    behind = encoded(after)
+    last = encoded(after)
     for unit in units:
-        if behind and encoded(unit.key) <= behind:
+        if last and encoded(unit.key) <= last:
             continue
-        behind = b""
+        last = b""
         if not page:
             begun = time.monotonic()
         page.append(unit)
@@ -36,7 +36,7 @@ def pages_of(units: Iterable[ObjectInfo], after: str = "") -> Iterator[list[Obje
 
 
 def unlistable(unit: ObjectInfo) -> str | None:
-    """Returns why this cannot be a unit of a listing, or None."""
+    """Returns the reason why a listing cannot have this unit, or None."""
     if not unit.key:
         return "its name is empty"
     if "\0" in unit.key:

@@ -1,20 +1,4 @@
-"""The daemon's errors; their exit codes are those of the command line.
-
-cachecd_client.errors.CachecdError
-├── CallerError (exit 2)
-│   ├── ConfigError          the configuration is wrong: file, line, column, value, expectation
-│   └── LimitTooSmallError   `cache.limit` cannot hold the configuration
-└── WorldError (exit 1)
-    ├── SourceError          a source cannot be listed or read
-    │   ├── SourceUnreachableError   the whole store: network, credentials, bucket
-    │   └── UnitError        one object: missing, truncated, undecodable
-    │       └── RecordError  one record of an object
-    ├── InUseError           another daemon holds the directory or the socket
-    └── DiskError            the cache's file system refuses to work
-        ├── NameTakenError   another file has the name of a new shard
-        └── DamagedError     a file under `cache.dir` is damaged
-            └── LostError    a shard's sidecar is damaged or missing
-"""
+"""The daemon's errors. The command line exits with 2 on a CallerError, and with 1 on a WorldError."""
 
 from __future__ import annotations
 
@@ -22,11 +6,11 @@ from cachecd_client.errors import CallerError, WorldError
 
 
 class ConfigError(CallerError):
-    """The configuration is wrong; the message is `file:line:column: key: found, expected`."""
+    """The configuration is wrong. The message is `file:line:column: key: found, expected`."""
 
 
 class LimitTooSmallError(ConfigError):
-    """`cache.limit` cannot hold the configuration; the message names a sufficient limit."""
+    """`cache.limit` is too small for the configuration. The message names a sufficient limit."""
 
 
 class SourceError(WorldError):
@@ -34,7 +18,7 @@ class SourceError(WorldError):
 
 
 class SourceUnreachableError(SourceError):
-    """The whole store does not answer, or refuses access. A later try may succeed."""
+    """The store does not reply, or refuses access, so no object can be read. A later try may succeed."""
 
 
 class RewrittenError(SourceError):
@@ -42,9 +26,9 @@ class RewrittenError(SourceError):
 
 
 class UnitError(SourceError):
-    """One object cannot be used; other objects of the source can.
+    """One object cannot be used: it is missing, truncated or cannot be decoded. Other objects are usable.
 
-    `passing`: the reason may pass, so that a try on another day may succeed.
+    `passing`: a try on another day may succeed.
     """
 
     def __init__(self, message: str = "", *, passing: bool = False) -> None:
@@ -53,8 +37,8 @@ class UnitError(SourceError):
 
 
 class RecordError(UnitError):
-    """One record cannot be used; the other records of its unit can. `sample`: its name within the unit, if
-    it has one."""
+    """One record cannot be used, but the other records of the unit can. `sample`: the name of the record in
+    the unit, if it has a name."""
 
     def __init__(self, message: str = "", sample: str = "") -> None:
         super().__init__(message)
@@ -62,11 +46,11 @@ class RecordError(UnitError):
 
 
 class InUseError(WorldError):
-    """Another daemon owns the cache directory or the socket; the message names the daemon."""
+    """Another daemon owns the cache directory or the socket. The message names the daemon."""
 
 
 class DiskError(WorldError):
-    """The cache's file system refuses: full, read-only, failing, or of a kind that cannot be used."""
+    """The cache's file system is full, read-only, failing or unsuitable."""
 
 
 class NameTakenError(DiskError):
@@ -74,8 +58,8 @@ class NameTakenError(DiskError):
 
 
 class DamagedError(DiskError):
-    """A file under `cache.dir` does not have the content that was written; the message names the file."""
+    """A file under `cache.dir` does not have the content that was written. The message names the file."""
 
 
 class LostError(DamagedError):
-    """The sidecar of a shard is damaged or missing, so the shard is lost; the message names the sidecar."""
+    """The sidecar of a shard is damaged or missing, so the shard is lost. The message names the sidecar."""

@@ -1,8 +1,8 @@
-"""The values that all rooms share: units, and streams with their cursors.
+"""The values that all rooms share: units, and streams with their cursors. Pure.
 
-Pure. A generation is S endless streams of records. Listing numbers the units; blocks are runs of unit
-numbers. Place g in a generation counts over all blocks, in permuted order: the units of block b have the
-places [ends[b - 1], ends[b]). Stream (g div stripe) mod S gets the unit at place g.
+A generation is S endless streams of records. A listing numbers the units. A block is a range of unit
+numbers, which is permuted. Place g counts the units of a generation in permuted order: the units of block b
+have the places [ends[b - 1], ends[b]). Stream (g div stripe) mod S gets the unit at place g.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import hashlib
 import re
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -20,17 +20,17 @@ from cachecd_client.protocol import shard_number as shard_number
 from cachecd_client.protocol import shard_place as shard_place
 
 Place = tuple[int, int]  # (block, place among the stream's units of the block)
+ShardVersion = tuple[int, int]  # (number, version)
 
-# What follows a page of units: more of this pass, to be asked for; more of this pass, when the listing has
-# gone on; nothing in this pass.
+# What follows a page of units in this pass: units that can be requested now, units once the listing has
+# continued, or nothing.
 More = Literal["listed", "wait", "end"]
 
 _PACKED = (".gz", ".tgz", ".gzip", ".zlib", ".zz", ".z")
 MOST_LANES = 16  # units whose records a shard mixes
-# Characters of a packed cursor, at most.
-LONGEST_CURSOR = 1024
+LONGEST_CURSOR = 1024  # characters of a packed cursor
 
-# A text in quotes, or a number; or several of them with commas between.
+# A quoted text or a number, or several of them, separated by commas.
 _ONE = r"""(?<!\w)(?:b?'(?:[^'\\]|\\.)*'|b?"(?:[^"\\]|\\.)*"|[+-]?\d[\w.+-]*)"""
 _PARTICULARS = re.compile(f"{_ONE}(?:, {_ONE})*")
 
@@ -39,14 +39,15 @@ _LANE = struct.Struct("<IIQQQIQ")  # the fields of Lane, in their order
 
 
 def etag_hash(etag: str) -> int:
-    """64 bits of an ETag. Sidecars keep these numbers: the function never changes."""
+    """Returns a 64-bit hash of an ETag. Sidecars contain these hashes, so the function must never
+    change."""
     digest = hashlib.blake2b(etag.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class StreamId:
-    """Names one stream of a generation. Index 0 to S - 1: an endless stream; S: supplements; S + 1 + n: the
+    """Names one stream of a generation. Index 0 to S - 1: an endless stream. S: supplements. S + 1 + n: the
     stream that makes the damaged shard n again."""
 
     dataset: str
@@ -59,10 +60,10 @@ class StreamId:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Lane:
-    """A unit in hand, opened at (block, place): the next record is `record`, at byte `offset` of the unit.
+    """An open unit, opened at (block, place). The next record is `record`, at byte `offset` of the unit.
 
-    `etag` is etag_hash of the ETag with which the unit was listed when the lane opened, `size` its listed
-    size. Offset 0: the record is found by reading the unit from its start.
+    `etag` (as etag_hash) and `size` are the listed values at the time when the lane was opened. Offset 0:
+    the unit must be read from its start to find the record.
     """
 
     block: int
@@ -76,10 +77,10 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where a stream is between two records.
+    """The position of a stream between two records.
 
-    (block, place) is the place behind the last unit that was opened in this pass. A place behind the
-    block's last unit means the next block's first unit. `lanes` are in the order of (block, place).
+    (block, place) is the place after the last unit that was opened in this pass. A place after the block's
+    last unit means the next block's first unit. `lanes` are in the order of (block, place).
     """
 
     pass_: int = 0
@@ -88,39 +89,28 @@ class Cursor:
     lanes: tuple[Lane, ...] = ()
 
     def next_pass(self) -> Cursor:
-        """The start of the next pass."""
+        """Returns the cursor at the start of the next pass."""
         return Cursor(self.pass_ + 1)
 
     def pack(self) -> str:
-        """The cursor as ASCII text, for a sidecar; at most LONGEST_CURSOR characters for MOST_LANES lanes.
+        """Returns the cursor as ASCII text, at most LONGEST_CURSOR characters with MOST_LANES lanes.
 
         ValueError if a field is outside its range.
         """
         try:
             packed = [_HEAD.pack(self.pass_, self.block, self.place)]
-            packed += [
-                _LANE.pack(
-                    lane.block,
-                    lane.place,
-                    lane.unit,
-                    lane.etag,
-                    lane.size,
-                    lane.record,
-                    lane.offset,
-                )
-                for lane in self.lanes
-            ]
+            packed += [_LANE.pack(*astuple(lane)) for lane in self.lanes]
         except struct.error as error:
             raise ValueError(f"a field of {self} is out of range: {error}") from None
         return base64.b64encode(b"".join(packed)).decode()
 
     @staticmethod
     def unpack(text: str) -> Cursor:
-        """The cursor that was packed. ValueError for any other text."""
+        """Restores a packed cursor. ValueError for any other text."""
         packed = base64.b64decode(text, validate=True)
         if len(packed) < _HEAD.size or (len(packed) - _HEAD.size) % _LANE.size:
             raise ValueError(
-                f"a packed cursor has {len(packed)} bytes: that is no whole number of lanes"
+                f"a packed cursor has {len(packed)} bytes, expected a whole number of lanes"
             )
         lanes = tuple(Lane(*fields) for fields in _LANE.iter_unpack(packed[_HEAD.size :]))
         places = [(lane.block, lane.place) for lane in lanes]
@@ -132,12 +122,12 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A unit as it is listed: `size` bytes of the object `key`, from its byte `begin` on. `label`: its
-    class, if a table gives one.
+    """A listed unit: `size` bytes of the object `key`, from byte `begin` on. `label`: the class, if a table
+    names one.
 
-    Or a part of the unit: from `record` on, up to the record `stop` (0: to its end). `offset` is the
-    format's hint for the byte at which that record begins (0: unknown, or the start). `excluded`: samples
-    that are not cached.
+    `record` and `stop` select a part of the unit: the records [record, stop) (`stop` 0: to the end).
+    `offset`: the byte at which `record` begins, as a hint of the format (0: unknown, or the start).
+    `excluded`: samples that are not cached.
     """
 
     number: int
@@ -153,8 +143,8 @@ class Unit:
 
     @property
     def seems_packed(self) -> bool:
-        """Whether the object's name says that all of it is compressed, so that reading must begin at its
-        start."""
+        """Whether the object's name shows that the whole object is compressed. Then reading must begin at
+        the start."""
         return self.key.lower().endswith(_PACKED)
 
 
@@ -162,16 +152,16 @@ SAMPLE = "__key__"
 """The feature that names a sample of a tar."""
 
 Excluded = Mapping[str, frozenset[str]]
-"""Keys of objects, each with its excluded samples; none: the whole object is excluded."""
+"""Key -> excluded samples. An empty set excludes the whole object."""
 
 
 def sample_name(key: object) -> str:
-    """Returns the value of the feature SAMPLE as people write it; "" if it is no name."""
+    """Returns the value of the feature SAMPLE as text; "" if it is not bytes."""
     return key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else ""
 
 
 def less_excluded(unit: Unit | None, excluded: Excluded) -> Unit | None:
-    """Returns the unit with its excluded samples; None if all of it is excluded."""
+    """Adds the excluded samples to a unit. Returns None if the whole unit is excluded."""
     if unit is None or (samples := excluded.get(unit.key)) is None:
         return unit
     return replace(unit, excluded=tuple(sorted(samples))) if samples else None
@@ -179,8 +169,8 @@ def less_excluded(unit: Unit | None, excluded: Excluded) -> Unit | None:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """From record `record` on, this version of the unit could not be used. `passing`: the reason may pass
-    without a change of the object."""
+    """From record `record` on, this version of the unit could not be used. `passing`: a retry may succeed
+    although the object does not change."""
 
     unit: int
     key: str
@@ -192,8 +182,8 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class SkippedRecords:
-    """Records that could not be used, for reasons of one kind: the first reason, their number, and some of
-    them, as "OBJECT: SAMPLE"."""
+    """Records that could not be used, for reasons of one kind. `reason`: the first reason. `records`: the
+    number of records. `examples`: some of the records, as "OBJECT: SAMPLE"."""
 
     reason: str
     records: int
@@ -201,15 +191,14 @@ class SkippedRecords:
 
 
 def kind_of(reason: str) -> str:
-    """Returns the reason without names, numbers and bytes: reasons that differ only in those are of one
-    kind."""
+    """Replaces quoted texts and numbers in a reason. Reasons of one kind differ only in these."""
     return _PARTICULARS.sub("?", reason)
 
 
 class ShardFacts(NamedTuple):
-    """One version of a shard on disk. `allocated`: bytes on disk with the sidecar. `ended`: how many units
-    end here. `digest`: the sum of the hashes of its records. `passed`: how many records between its cursors
-    were passed over, because they could not be used."""
+    """One version of a shard on disk. `allocated`: bytes on disk, with the sidecar. `ended`: the number of
+    units that end in the shard. `digest`: the sum of the hashes of its records. `passed`: the number of
+    records between its cursors that could not be used."""
 
     allocated: int
     records: int
@@ -223,9 +212,9 @@ class ShardFacts(NamedTuple):
 class ShardFound(NamedTuple):
     """The current version of a shard number that has files at a start.
 
-    `status`: "live"; "old" (the number is marked as retired); "damaged" or "excluded" (the shard must be
-    made again); "lost" (the sidecar is missing or damaged, so that only `allocated` and `version` of the
-    facts are known). `elders`: (version, allocated bytes) of older versions that leases name.
+    `status` is "live", "old" (the number is marked as retired), "damaged" or "excluded" (the shard must be
+    made again), or "lost". The sidecar of a lost shard is missing or damaged, so only `allocated` and
+    `version` are known. `elders`: (version, allocated bytes) of older versions that leases name.
     """
 
     number: int
@@ -236,7 +225,7 @@ class ShardFound(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Condemned:
-    """A unit that its stream skips without a try: workers died with it in hand."""
+    """A unit that its stream skips without a try, because workers died while they processed it."""
 
     unit: int
     reason: str
@@ -245,9 +234,9 @@ class Condemned:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The fixed values of generation.json: `streams` is S, `stripe` the units that one stream gets in a
-    row, `lanes` the units that a stream has in hand, `capacity` the bytes of a shard with its sidecar.
-    `ends` are the ends of the blocks: block b has the places [ends[b - 1], ends[b])."""
+    """The fixed values of generation.json. `streams`: S. `stripe`: the number of consecutive units that one
+    stream gets. `lanes`: the number of units that a stream opens at a time. `capacity`: the bytes of a
+    shard with its sidecar. In all methods, block b has the places [ends[b - 1], ends[b])."""
 
     streams: int
     stripe: int
@@ -256,7 +245,7 @@ class Shape:
     seed: int
 
     def number(self, stream: int, j: int) -> int:
-        """The number of a stream's shard j. Stream S makes supplements."""
+        """Returns the number of a stream's shard j. Stream S makes supplements."""
         return shard_number(self.streams, stream, j)
 
     def split(self, number: int) -> tuple[int, int]:
@@ -264,37 +253,32 @@ class Shape:
         return shard_place(self.streams, number)
 
     def units_in(self, stream: int, block: int, ends: Sequence[int]) -> int:
-        """How many units of a block belong to a stream."""
-        return self._units_below(stream, ends[block]) - self._units_below(
-            stream, _begin(block, ends)
-        )
+        """Returns the number of units of a block that belong to a stream."""
+        return self.units_of(stream, ends[: block + 1]) - self.units_of(stream, ends[:block])
 
     def units_of(self, stream: int, ends: Sequence[int]) -> int:
-        """How many units of all blocks belong to a stream."""
+        """Returns the number of units of all blocks that belong to a stream."""
         return self._units_below(stream, ends[-1]) if ends else 0
 
     def g_of(self, stream: int, block: int, place: int, ends: Sequence[int]) -> int:
-        """The place g of a stream's unit number `place` of a block. IndexError if the block has fewer."""
+        """Returns the place g of a stream's unit `place` in a block. IndexError if there is no such
+        unit."""
         if not 0 <= place < self.units_in(stream, block, ends):
             raise IndexError(f"stream {stream} has no place {place} in block {block}")
-        rounds, rest = divmod(self._units_below(stream, _begin(block, ends)) + place, self.stripe)
+        rounds, rest = divmod(self.units_of(stream, ends[:block]) + place, self.stripe)
         return (rounds * self.streams + stream) * self.stripe + rest
 
     def _units_below(self, stream: int, g: int) -> int:
-        """How many of the places [0, g) belong to a stream."""
+        """Returns how many of the places [0, g) belong to a stream."""
         rounds, rest = divmod(g, self.stripe * self.streams)
         return rounds * self.stripe + min(max(rest - stream * self.stripe, 0), self.stripe)
 
 
-def _begin(block: int, ends: Sequence[int]) -> int:
-    return ends[block - 1] if block else 0
-
-
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """One unit as it is listed: an object, `key` relative to the source's URL, or `size` bytes of it from
-    `begin` on. Key and `begin` identify the unit. `label`: the name of its class, if a list of units gives
-    it, else ""."""
+    """A unit as the listing names it: an object, or `size` bytes of an object from byte `begin` on. `key`
+    is relative to the source's URL. `key` and `begin` identify the unit. `label`: the name of the class, if
+    a table or a reader names it, else ""."""
 
     key: str
     size: int
@@ -304,10 +288,9 @@ class ObjectInfo:
 
 
 def encoded(text: str) -> bytes:
-    """Returns a key as bytes. Keys that are not Unicode have lone surrogates as text."""
+    """Returns a key as bytes. A key that is not Unicode has lone surrogates in its text."""
     return text.encode("utf-8", "surrogatepass")
 
 
-MISFIT = (
-    "record does not fit the schema"  # how the reason begins of one whose records are of another
-)
+# Begins the reason of a unit whose records have another schema.
+MISFIT = "record does not fit the schema"

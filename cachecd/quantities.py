@@ -19,22 +19,12 @@ from typing import Final
 from cachecd_client.quantities import approximate_duration as approximate_duration
 from cachecd_client.quantities import approximate_size as approximate_size
 
-MAX_SIZE: Final = 2**63 - 1  # what a file offset holds
+MAX_SIZE: Final = 2**63 - 1  # the largest file offset
 
 SIZE_UNITS: Final[dict[str, int]] = {
     "B": 1,
-    "kB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "PB": 10**15,
-    "EB": 10**18,
-    "KiB": 2**10,
-    "MiB": 2**20,
-    "GiB": 2**30,
-    "TiB": 2**40,
-    "PiB": 2**50,
-    "EiB": 2**60,
+    **{f"{prefix}B": 1000**n for n, prefix in enumerate("kMGTPE", 1)},
+    **{f"{prefix}iB": 1024**n for n, prefix in enumerate("KMGTPE", 1)},
 }
 DURATION_UNITS: Final[dict[str, Decimal]] = {
     "ms": Decimal("0.001"),
@@ -44,7 +34,8 @@ DURATION_UNITS: Final[dict[str, Decimal]] = {
     "d": Decimal(86400),
 }
 
-# Case counts: Mb is megabits to many, and a factor of eight is too much to guess.
+_SIZE_FACTORS = {**SIZE_UNITS, "": 1, "KB": 1000}
+# Upper and lower case matter, because many people read Mb as megabits, which differs by a factor of 8.
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)(/s)?\s*")
 
 _SIZE = "a size such as 64MiB, 1.5GB or a number of bytes"
@@ -54,12 +45,12 @@ _RATE = "a rate such as 600MB/s or a number of bytes per second"
 
 @dataclass(frozen=True, slots=True)
 class Percent:
-    """A share of something whose size is known only later; `percent` is in (0, 100]."""
+    """A share of a size that is known later. `percent` is in (0, 100]."""
 
     percent: float
 
     def of(self, total: int) -> int:
-        """This share of `total` bytes, rounded down."""
+        """Returns this share of `total` bytes, rounded down."""
         return int(Decimal(str(self.percent)) * total / 100)
 
     def __str__(self) -> str:
@@ -67,9 +58,9 @@ class Percent:
 
 
 def parse_size(value: object) -> int:
-    """Bytes, from 0 to MAX_SIZE; a fraction of a byte is dropped."""
+    """Returns bytes, from 0 to MAX_SIZE, rounded down."""
     number, unit, per_second = _split(value, _SIZE)
-    factor = SIZE_UNITS.get(unit or "B", SIZE_UNITS["kB"] if unit == "KB" else None)
+    factor = _SIZE_FACTORS.get(unit)
     if factor is None or per_second:
         raise _unfit(value, _SIZE)
     size = int(number * factor)
@@ -79,7 +70,7 @@ def parse_size(value: object) -> int:
 
 
 def parse_duration(value: object) -> float:
-    """Seconds, 0 or more."""
+    """Returns seconds, 0 or more."""
     number, unit, per_second = _split(value, _DURATION)
     factor = DURATION_UNITS.get(unit or "s")
     if factor is None or per_second:
@@ -88,16 +79,16 @@ def parse_duration(value: object) -> float:
 
 
 def parse_rate(value: object) -> float:
-    """Bytes per second, 0 or more."""
+    """Returns bytes per second, 0 or more."""
     number, unit, per_second = _split(value, _RATE)
-    factor = SIZE_UNITS.get(unit or "B", SIZE_UNITS["kB"] if unit == "KB" else None)
+    factor = _SIZE_FACTORS.get(unit)
     if factor is None or bool(unit) != per_second:
         raise _unfit(value, _RATE)
     return float(number * factor)
 
 
 def parse_size_or_percent(value: object) -> int | Percent:
-    """A size, or ``80%``: more than 0, at most 100."""
+    """Returns a size, or a Percent for a text such as ``80%``."""
     expected = f"{_SIZE}, or a share such as 80%"
     if isinstance(value, Percent):
         return value
@@ -119,7 +110,7 @@ def format_size(size: int) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Returns the text that parse_duration reads back, in the largest unit that leaves a whole number."""
+    """Returns a text for parse_duration, in the largest unit that gives a whole number."""
     if not seconds or not float(seconds).is_integer():
         return f"{_plain(Decimal(repr(seconds)))}s"
     whole = int(seconds)
@@ -128,12 +119,12 @@ def format_duration(seconds: float) -> str:
 
 
 def format_rate(rate: float) -> str:
-    """Returns the text that parse_rate reads back."""
+    """Returns a text for parse_rate."""
     return f"{format_size(int(rate))}/s" if rate.is_integer() else _plain(Decimal(repr(rate)))
 
 
 def shown(value: object) -> str:
-    """Returns a value for an error message: short, and in YAML's notation."""
+    """Returns a value as short text for an error message, in the notation of YAML."""
     match value:
         case None:
             return "nothing"
@@ -148,7 +139,7 @@ def shown(value: object) -> str:
 
 
 def _split(value: object, expected: str) -> tuple[Decimal, str, bool]:
-    """Returns number, unit and whether "/s" follows."""
+    """Returns the number, the unit, and whether "/s" follows."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         if value < 0 or not math.isfinite(value):
             raise _unfit(value, expected)
@@ -160,7 +151,7 @@ def _split(value: object, expected: str) -> tuple[Decimal, str, bool]:
 
 
 def _plain(number: Decimal) -> str:
-    """Formats without an exponent, which the parsers do not read, and without trailing zeros."""
+    """Formats without an exponent, because the parsers do not accept it, and without trailing zeros."""
     text = f"{number:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from cachecd.disk.layout import GenerationLayout
 from cachecd.disk.sidecar import END, SidecarHead, is_lost, read_whole
 from cachecd.errors import DiskError
-from cachecd.model import Excluded, Unit, etag_hash, less_excluded
-from cachecd.policy.values import Name, Piece
+from cachecd.model import Excluded, ShardVersion, Unit, etag_hash, less_excluded
+from cachecd.policy.values import Piece
 from cachecd_client._core import Sidecar
 
 
@@ -27,7 +27,7 @@ class CachedRecords:
     mixed: NDArray[np.bool_]
     etag: NDArray[np.uint64]
     parts: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    lost: list[Name] = field(default_factory=list)
+    lost: list[ShardVersion] = field(default_factory=list)
 
     def pieces(self, units: Sequence[Unit], excluded: Excluded) -> list[Piece]:
         """Returns the missing records of these units. If the shards have another version of a unit, none of
@@ -59,7 +59,7 @@ def gaps(parts: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int | None]]:
 
 def cached_records(
     layout: GenerationLayout,
-    shards: Sequence[Name],
+    shards: Sequence[ShardVersion],
     units: int,
     proceed: Callable[[], None] = lambda: None,
 ) -> CachedRecords:

@@ -182,7 +182,9 @@ class ListingKeeper:
             self.listing.classes = source.classes
         else:
             remedy = f". Restore it, or remove {self.classes.parent}"
-            known = await asyncio.to_thread(read_json, self.classes, ClassNames.of, remedy)
+            known = await asyncio.to_thread(
+                read_json, self.classes, ClassNames.from_content, remedy
+            )
             if known is None and self.is_fed:
                 raise DamagedError(f"{self.classes} is missing{remedy}")
             self.listing.classes = known.names if known is not None else ()
@@ -199,10 +201,10 @@ class ListingKeeper:
                     changes = await listing.read(self._units(pages))
                     await self._number_classes()
                 except Exception as error:
-                    if not pages.goes_on or isinstance(
+                    if not pages.can_continue or isinstance(
                         error, (RewrittenError, UnusableListingError)
                     ):
-                        pages, listing = pages.anew(), self._begin(judges)
+                        pages, listing = pages.restarted(), self._begin(judges)
                     failures = failures + 1 if len(self.listing.table) == length else 1
                     await asyncio.sleep(self._failed(error, failures, longest))
                 else:

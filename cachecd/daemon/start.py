@@ -37,7 +37,7 @@ from cachecd.disk.inventory import (
 )
 from cachecd.disk.layout import MARKS, GenerationLayout, Layout
 from cachecd.errors import DamagedError
-from cachecd.model import Shape, shard_number
+from cachecd.model import Shape, ShardVersion, shard_number
 from cachecd.policy import events as ev
 from cachecd.policy.fit import set_size
 from cachecd.policy.generation import Generation
@@ -302,7 +302,7 @@ def _figures(layout: Layout, dataset: str) -> Figures:
     return figures
 
 
-def _names(lease: Lease) -> Iterator[tuple[int, int]]:
+def _names(lease: Lease) -> Iterator[ShardVersion]:
     versions = dict(lease.versions)
     for stream, first, last in lease.intervals:
         for j in range(first, last + 1):

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from cachecd.daemon.disk_work import generation_of
-from cachecd.model import StreamId
+from cachecd.model import ShardVersion, StreamId
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
 from cachecd.policy.policy import Policy
 from cachecd.policy.shard_table import Status
-from cachecd.policy.values import GenerationId, Name
+from cachecd.policy.values import GenerationId
 from cachecd.quantities import approximate_size
 
 _MOST = 10_000  # sentences
@@ -203,5 +203,5 @@ def _one(stream: StreamId, number: int) -> tuple[_Subject, ...]:
     return (_Shard(generation_of(stream), number),)
 
 
-def _shards(generation: GenerationId, names: Iterable[Name]) -> tuple[_Subject, ...]:
+def _shards(generation: GenerationId, names: Iterable[ShardVersion]) -> tuple[_Subject, ...]:
     return tuple(_Shard(generation, number) for number, _ in names)

@@ -20,11 +20,10 @@ from cachecd.disk import publish
 from cachecd.disk.durable import State, write_state
 from cachecd.disk.filesystem import refusing, walk
 from cachecd.disk.layout import DATA, MARKS, SIDECAR, GenerationLayout, Layout, ShardFile, parse
-from cachecd.disk.publish import Name
 from cachecd.disk.sidecar import Encoded, SidecarHead, as_stored, holds, read_head
 from cachecd.disk.snapshot import read_snapshot
 from cachecd.errors import DamagedError, LostError
-from cachecd.model import Cursor, Excluded, Shape, ShardFacts, ShardFound
+from cachecd.model import Cursor, Excluded, Shape, ShardFacts, ShardFound, ShardVersion
 
 _DATA, _SIDECAR = DATA, DATA + SIDECAR
 # The daemon may retire shards of a stream while an older shard is leased, so numbers have gaps. A longer
@@ -40,7 +39,7 @@ class DirectoryInventory:
 
     shards: tuple[ShardFound, ...]
     heads: tuple[tuple[int, Cursor], ...]
-    dropped: tuple[Name, ...]
+    dropped: tuple[ShardVersion, ...]
     stray: tuple[Path, ...]
     read: int
     foreign: int
@@ -50,7 +49,7 @@ def take_inventory(
     layout: GenerationLayout,
     shape: Shape,
     state: State,
-    leased: Collection[Name],
+    leased: Collection[ShardVersion],
     excluded: Mapping[str, frozenset[str]] = {},
     progress: Callable[[int], None] = lambda read: None,
 ) -> DirectoryInventory:
@@ -79,7 +78,7 @@ def remove_leftovers(
 
 def find_holders(
     layout: GenerationLayout, excluded: Excluded, proceed: Callable[[], None] = lambda: None
-) -> list[Name]:
+) -> list[ShardVersion]:
     """Returns all versions of shards that have an excluded record. A shard whose sidecar or records are
     damaged is returned too, because it may have such a record. `proceed` is called before each shard; an
     error that it raises ends the search. DiskError."""
@@ -137,13 +136,13 @@ class _Files:
     plain_sizes: dict[int, int] = field(default_factory=dict)  # bytes of the shard file
     plain_blocks: dict[int, int] = field(default_factory=dict)  # 512-byte blocks of the shard file
     plain_sidecars: dict[int, int] = field(default_factory=dict)  # 512-byte blocks of the sidecar
-    sizes: dict[Name, int] = field(default_factory=dict)  # bytes of the shard file
-    sidecars: set[Name] = field(default_factory=set)
-    allocated: dict[Name, int] = field(default_factory=dict)  # bytes of both files
+    sizes: dict[ShardVersion, int] = field(default_factory=dict)  # bytes of the shard file
+    sidecars: set[ShardVersion] = field(default_factory=set)
+    allocated: dict[ShardVersion, int] = field(default_factory=dict)  # bytes of both files
     versions: dict[int, set[int]] = field(default_factory=dict)  # by number
-    bad: set[Name] = field(default_factory=set)
+    bad: set[ShardVersion] = field(default_factory=set)
     old: set[int] = field(default_factory=set)
-    temporary: list[tuple[Name, str]] = field(default_factory=list)  # with the suffix
+    temporary: list[tuple[ShardVersion, str]] = field(default_factory=list)  # with the suffix
     foreign: int = 0  # bytes
 
     def read(self, layout: GenerationLayout) -> None:
@@ -196,7 +195,7 @@ class _Files:
         self.versions.pop(number, None)
         return sum(self.allocated.pop(name, 0) for name in names)
 
-    def _add(self, name: Name, kind: str, status: os.stat_result) -> None:
+    def _add(self, name: ShardVersion, kind: str, status: os.stat_result) -> None:
         if kind == ".bad":
             self.bad.add(name)
         elif kind == ".old":
@@ -211,7 +210,7 @@ class _Files:
             self.allocated[name] = self.allocated.get(name, 0) + status.st_blocks * 512
             self.versions.setdefault(name[0], set()).add(name[1])
 
-    def names(self, number: int) -> list[Name]:
+    def names(self, number: int) -> list[ShardVersion]:
         """Returns all versions of a number, in ascending order."""
         self.move(number)
         return [(number, version) for version in sorted(self.versions.get(number, ()))]
@@ -223,13 +222,13 @@ class _Inspection:
 
     _layout: GenerationLayout
     _shape: Shape
-    _leased: Collection[Name]
+    _leased: Collection[ShardVersion]
     _excluded: Encoded
     _progress: Callable[[int], None]
     _files: _Files = field(default_factory=_Files)
     _shards: list[ShardFound] = field(default_factory=list)
-    _dropped: list[Name] = field(default_factory=list)
-    _halves: set[Name] = field(default_factory=set)
+    _dropped: list[ShardVersion] = field(default_factory=list)
+    _halves: set[ShardVersion] = field(default_factory=set)
     _stray: list[Path] = field(default_factory=list)
     _read: int = 0
 
@@ -283,7 +282,7 @@ class _Inspection:
         elif elders:  # no version is whole, but a lease names one: it stays, as a retired number
             self._add((number, elders[-1][0]), None, "old", elders[:-1])
 
-    def _current(self, versions: list[Name]) -> Name | None:
+    def _current(self, versions: list[ShardVersion]) -> ShardVersion | None:
         """Returns the current version of a number: the highest whole version. Otherwise a version that can
         be made again, or a version that lost its sidecar. Returns None if all files of the number come from
         incomplete publications or unlinks."""
@@ -305,7 +304,7 @@ class _Inspection:
                 return name
         return None
 
-    def _add_current(self, name: Name, elders: list[tuple[int, int]]) -> None:
+    def _add_current(self, name: ShardVersion, elders: list[tuple[int, int]]) -> None:
         files, number = self._files, name[0]
         if number in files.old:
             if elders or name in self._leased:
@@ -324,7 +323,7 @@ class _Inspection:
             status = "live"
         self._add(name, None if status == "lost" else head, status, elders)
 
-    def _status_of_marked(self, name: Name) -> str:
+    def _status_of_marked(self, name: ShardVersion) -> str:
         try:
             is_holder = self._excluded and holds(self._layout.sidecar(*name), self._excluded)
         except LostError:
@@ -334,14 +333,18 @@ class _Inspection:
         return "excluded" if is_holder else "damaged"
 
     def _add(
-        self, name: Name, head: SidecarHead | None, status: str, elders: list[tuple[int, int]]
+        self,
+        name: ShardVersion,
+        head: SidecarHead | None,
+        status: str,
+        elders: list[tuple[int, int]],
     ) -> None:
         known = (head.records, head.data_bytes, head.ended, head.digest) if head else (0, 0, 0, 0)
         passed = head.passed if head else 0
         facts = ShardFacts(self._files.allocated[name], *known, name[1], passed)
         self._shards.append(ShardFound(name[0], facts, status, tuple(elders)))
 
-    def _head(self, name: Name) -> SidecarHead | None:
+    def _head(self, name: ShardVersion) -> SidecarHead | None:
         """Returns the head of the sidecar, or None if the sidecar is missing or damaged."""
         if name not in self._files.sidecars:
             return None

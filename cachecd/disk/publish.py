@@ -14,10 +14,10 @@ from cachecd.disk.filesystem import open_carefully, refusing, regular_size, sync
 from cachecd.disk.layout import DATA, NEW, SIDECAR, GenerationLayout, parse
 from cachecd.disk.sidecar import Encoded, excluded_records, read_sidecar
 from cachecd.errors import DamagedError, NameTakenError
+from cachecd.model import ShardVersion
 from cachecd_client._core import ShardWriter, Sidecar
 from cachecd_client.errors import CorruptError
 
-Name = tuple[int, int]  # number, version
 _BLOCK = 4096
 
 
@@ -86,7 +86,7 @@ def mark_bad(layout: GenerationLayout, number: int, version: int) -> None:
     _sync(layout)
 
 
-def mark_retired(layout: GenerationLayout, names: Iterable[Name]) -> None:
+def mark_retired(layout: GenerationLayout, names: Iterable[ShardVersion]) -> None:
     """Marks numbers as retired. `names` has the newest version of each number. `unlink` removes the mark
     together with the last file of the number."""
     for name in names:
@@ -178,7 +178,9 @@ def _copy(
 
 
 def unlink(
-    layout: GenerationLayout, names: Iterable[Name], proceed: Callable[[], None] = lambda: None
+    layout: GenerationLayout,
+    names: Iterable[ShardVersion],
+    proceed: Callable[[], None] = lambda: None,
 ) -> None:
     """Removes all files of these versions, and the marks of numbers that have no more files. `proceed` is
     called before each version; an error that it raises ends the work.

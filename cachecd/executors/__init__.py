@@ -1,4 +1,4 @@
-"""Executors run streams in worker processes. Local processes are the only executor; others may follow."""
+"""The interface of executors, which run streams in worker processes. Only `LocalExecutor` implements it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from cachecd.sampler.messages import FromStream, OfStreams, Setup
 
 @dataclass(frozen=True, slots=True)
 class ExecutorStatus:
-    """`workers`: how many processes there should be, of which `alive` are alive. `restarts`: how often one
-    died and was replaced. `last_end`: the reason of the last death, or ""."""
+    """`workers`: the configured number of processes. `alive`: the number of processes that are alive.
+    `restarts`: how often a dead process was replaced. `last_end`: the reason of the last death, or ""."""
 
     workers: int
     alive: int
@@ -24,31 +24,30 @@ class Executor(Protocol):
     """Runs streams in worker processes. Belongs to one event loop."""
 
     async def start(self, report: Callable[[FromStream], None]) -> None:
-        """Connects the processes. From now on `report` gets the reports of streams, on the event loop.
+        """Connects the processes. From now on the event loop calls `report` with each report of a stream.
         ConfigError if no process can be started."""
 
     def send(self, message: OfStreams) -> None:
-        """Sends a message to the process of its stream; messages keep their order. A message for a stream
-        that no process runs is dropped, except Open. Open for an open stream closes the stream first. The
-        executor gives the shard of each Grant its file.
+        """Sends a message to the process that runs the stream. Messages keep their order. If no process
+        runs the stream, the message is dropped, unless it is Open. Open for an open stream closes the
+        stream first. The executor adds the path of the file to each Grant.
 
-        The reports of a stream are delivered in order. A stream that was opened ends with Failed, or with
-        Closed. Each Close gets a Closed, even for a stream that no process runs. Then only sealed shards of
-        the stream's grants are left, and no report follows until the stream is opened again.
+        Reports of a stream are delivered in order. The last report of an open stream is Failed or Closed.
+        Each Close gets a Closed, even if no process runs the stream. After Closed, only sealed files of the
+        stream exist, and no report follows until the stream is opened again.
 
-        If a process dies, its streams fail. The failure of the stream whose unit was in work names the
-        unit; the other failures are `passing`.
+        If a process dies, its streams fail. If a stream had a unit in work, its Failed names the unit; the
+        other failures are `passing`.
         """
 
     def reload(self, setup: Setup, workers: int) -> None:
-        """Changes the setup and the number of processes. Each process is replaced, or ends if there are too
-        many; its streams fail without blame."""
+        """Changes the setup and the number of processes. Each process ends, and is replaced unless there
+        are too many. Its streams fail, and no failure names a unit."""
 
     def status(self) -> ExecutorStatus:
         """Returns the state of the processes."""
 
     async def close(self, grace: float) -> None:
-        """Ends all processes, within `grace` and 3 seconds. A process that has not ended after `grace`
-        seconds is killed. Afterwards no process and none of their temporary files is left, and no report is
-        delivered. Only a process that the kernel cannot kill yet is left, because it waits for a dead disk
-        or file server."""
+        """Ends all processes within `grace` + 3 seconds. Kills each process that is alive after `grace`
+        seconds. Afterwards no process and no temporary file exists, and no report is delivered. Exception:
+        the kernel cannot kill a process that waits for a dead disk or file server."""

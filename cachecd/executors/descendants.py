@@ -1,17 +1,18 @@
-"""Finds the processes that a sampler process started and left behind, by an environment variable that
-descendants inherit.
+"""Kills the descendants of a worker process, found by an environment variable that they inherit.
 
-A process group misses a child that made its own session. Parentage misses a child whose parent died.
+A search by process group misses a child in another session. A search by parent misses a child whose parent
+died.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 
 MARK = "_CACHECD_SAMPLER"
-_ROUNDS = 10  # a child may start another while it is looked for
+_ROUNDS = 10  # a process may start another one during the search
 
 
 def mark_of(owner: str, number: int) -> str:
@@ -21,24 +22,24 @@ def mark_of(owner: str, number: int) -> str:
 
 def end_marked(owner: str, number: int | None = None) -> None:
     """Kills every process with the mark of the owner's process `number`, or of any process of the owner."""
-    prefix = os.fsencode(f"{MARK}={owner}//")
-    wanted = None if number is None else b"%d" % number
+    digits = "[0-9]+" if number is None else str(number)
+    mark = re.compile(os.fsencode(f"{MARK}={re.escape(owner)}//{digits}"))
     ended: set[int] = set()
     for _ in range(_ROUNDS):
         pids = {int(name) for name in os.listdir("/proc") if name.isdigit()}
-        marked = {pid for pid in pids - ended - {os.getpid()} if _end(pid, prefix, wanted)}
+        marked = {pid for pid in pids - ended - {os.getpid()} if _end(pid, mark)}
         if not marked:
             return
         ended |= marked
 
 
-def _end(pid: int, prefix: bytes, wanted: bytes | None) -> bool:
-    with contextlib.suppress(OSError):  # it is gone, or somebody else's
-        if not _is_marked(pid, prefix, wanted):
+def _end(pid: int, mark: re.Pattern[bytes]) -> bool:
+    with contextlib.suppress(OSError):  # the process has ended, or another user owns it
+        if not _is_marked(pid, mark):
             return False
         handle = os.pidfd_open(pid)
         try:
-            if _is_marked(pid, prefix, wanted):  # and not another that has its number now
+            if _is_marked(pid, mark):  # the number may belong to another process now
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
                 return True
         finally:
@@ -46,9 +47,7 @@ def _end(pid: int, prefix: bytes, wanted: bytes | None) -> bool:
     return False
 
 
-def _is_marked(pid: int, prefix: bytes, wanted: bytes | None) -> bool:
-    """Whether the process has the mark. A dead process that is not reaped has no environment."""
+def _is_marked(pid: int, mark: re.Pattern[bytes]) -> bool:
+    """Whether the process has the mark. The environment of a dead process is empty."""
     with open(f"/proc/{pid}/environ", "rb") as file:
-        variables = file.read().split(b"\0")
-    numbers = [v.removeprefix(prefix) for v in variables if v.startswith(prefix)]
-    return any(n == wanted or (wanted is None and n.isdigit()) for n in numbers)
+        return any(map(mark.fullmatch, file.read().split(b"\0")))

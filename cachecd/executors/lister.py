@@ -1,5 +1,5 @@
-"""Lists the units of sources: in this process, or, if the store's replies are not enough, in a lister
-process."""
+"""Lists the units of sources: in this process, or in a lister process if the store's own listing is not
+enough."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ from cachecd.units.unit_store import open_unit_store
 
 
 class ProcessLister:
-    """Lists sources. Several calls may run at a time.
+    """Lists sources. Calls may run concurrently.
 
     If the store's own listing names the units, the caller's thread lists them. Otherwise a process `python
-    -m cachecd.units.lister` does (`python` None: this interpreter), with the variables `environ` (None:
-    those of this process), and with this process's stderr and working directory. The process and everything
-    that it started end with its iterator and with the caller's thread. The constructor ends processes that
-    a killed process of the same `name` left. A process is ended if it exceeds the memory of `bounds`, or is
-    silent for longer than `bounds` allow while a caller waits. `path`: directories that are searched first
-    for imports.
+    -m cachecd.units.lister` does (`python` None: the current interpreter). It has the environment `environ`
+    (None: the environment of this process), and this process's stderr and working directory. The process
+    and its descendants are killed when the iterator is closed, or when the caller's thread ends.
+
+    A process is also killed if it takes more memory than `bounds` allow, or is silent for too long while a
+    caller waits. The constructor kills processes that a killed daemon with the same `name` left behind.
+    `path`: directories that imports search first.
     """
 
     def __init__(
@@ -63,22 +64,22 @@ class ProcessLister:
     def units(
         self, source: SourceConfig, after: str = "", left_out: LeftOut | None = None
     ) -> Generator[list[ObjectInfo], None, None]:
-        """Yields pages of the source's units, or only of the units after the key `after`. `left_out` counts
-        what is left out. Blocks.
+        """Yields the source's units in pages, or only the units after the key `after`. `left_out` counts
+        the omitted objects. Blocks.
 
         SourceUnreachableError: the message says what to do. ConfigError: the message says what is wrong
         with the configuration. The caller must close the iterator if it does not read it to its end.
         """
         if needs_a_process(source):
-            yield from self._apart(source, after, left_out or LeftOut())
+            yield from self._in_process(source, after, left_out or LeftOut())
         else:
             yield from list_units(source, self._store(source, left_out), after)
 
     def sweep(
         self, source: SourceConfig, lanes: Lanes, left_out: LeftOut | None = None
     ) -> ListingSweep | None:
-        """The same by several requests at a time (stores/key_ranges.py); None if the store cannot be
-        listed so."""
+        """Lists the units with concurrent requests (stores/key_ranges.py); None if the store does not
+        support that."""
         if needs_a_process(source):
             return None
         return sweep_units(source, self._store(source, left_out), lanes)
@@ -87,24 +88,24 @@ class ProcessLister:
         return open_unit_store(source, self._connections, left_out=left_out)
 
     def reload(self, connections: int, bounds: Bounds) -> None:
-        """Changes the connections and the bounds of listings that begin from now on."""
+        """Changes the connections and the bounds of later listings."""
         self._connections, self._bounds = connections, bounds
 
     def close(self) -> None:
-        """Ends all processes. Waiting callers get SourceUnreachableError."""
+        """Kills all processes. Waiting callers get SourceUnreachableError."""
         with self._changing:
             self._closed = True
             for process in self._running:
                 process.kill()
         end_marked(self._owner)
 
-    def _apart(
+    def _in_process(
         self, source: SourceConfig, after: str, left_out: LeftOut
     ) -> Iterator[list[ObjectInfo]]:
         number = next(self._numbers)
         process = self._start(source, number)
-        named = source.model_dump(mode="json")
-        question = Question(named, self._connections, after, left_out, self._path)
+        keys = source.model_dump(mode="json")
+        question = Question(keys, self._connections, after, left_out, self._path)
         try:
             for reply in process.replies(question):
                 match reply:
@@ -113,15 +114,15 @@ class ProcessLister:
                     case LeftOut():
                         vars(left_out).update(vars(reply))
                     case Refused(cause, reason):
-                        by_user = cause == "configuration"
-                        raise (ConfigError if by_user else SourceUnreachableError)(reason)
+                        is_config = cause == "configuration"
+                        raise (ConfigError if is_config else SourceUnreachableError)(reason)
                     case Ended():
                         return
         finally:
             with self._changing:
                 self._running.discard(process)
                 process.kill()
-            process.close()  # without the lock, because `close` must not wait for it
+            process.close()  # outside the lock, so that `close` does not wait
             end_marked(self._owner, number)
 
     def _start(self, source: SourceConfig, number: int) -> _ListerProcess:
@@ -129,7 +130,7 @@ class ProcessLister:
         marked = {**environ, MARK: mark_of(self._owner, number)}
         with self._changing:
             if self._closed:
-                raise SourceUnreachableError("the listing was stopped: the daemon ends")
+                raise SourceUnreachableError("the listing was stopped, because the daemon ends")
             try:
                 process = _ListerProcess(self._command, marked, self._bounds)
             except OSError as error:
@@ -147,24 +148,24 @@ class _ListerProcess(WorkerProcess[Reply]):
     frames, name, code = REPLIES, "the process that lists its units", "reader"
 
     def replies(self, question: Question) -> Iterator[Reply]:
-        """Yields the replies to the question. SourceUnreachableError: the process ended, exceeded its
-        bounds while the caller waited, or sent an invalid message."""
+        """Sends the question, and yields the replies. SourceUnreachableError: the process ended, exceeded
+        its bounds while the caller waited, or sent an invalid message."""
         ready = select.poll()
         ready.register(self._out, select.POLLIN)
-        passed, why = 0.0, ""
-        with contextlib.suppress(BrokenPipeError):  # the end of the process is reported below
+        waited, why = 0.0, ""
+        with contextlib.suppress(BrokenPipeError):  # the loop below reports that the process ended
             self._in.write(QUESTIONS.pack(question))
         try:
-            while not (why := self.offence(passed)):
-                passed = 0.0 if ready.poll(self.pause * 1000) else self.pause
-                if not passed:
+            while not (why := self.violation(waited)):
+                waited = 0.0 if ready.poll(self.pause * 1000) else self.pause
+                if not waited:
                     yield from self.messages()
         except PipeEndError as end:
             why = str(end)
         raise SourceUnreachableError(self.finish(why))
 
     def close(self) -> None:
-        """Frees the process's resources, once it is dead. It must be killed."""
+        """Waits for the killed process, and closes its pipes."""
         self._popen.wait()
         self._in.close()
         self._out.close()

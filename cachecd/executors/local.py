@@ -18,45 +18,36 @@ from cachecd.executors import ExecutorStatus
 from cachecd.executors.descendants import MARK, end_marked, mark_of
 from cachecd.executors.placement import Placement
 from cachecd.executors.process import SamplerProcess, memory_of
-from cachecd.sampler.messages import (
-    Failed,
-    FromStream,
-    Grant,
-    OfStreams,
-    Sealed,
-    Setup,
-    Working,
-)
+from cachecd.sampler.messages import Failed, FromStream, Grant, OfStreams, Sealed, Setup, Working
 from cachecd.sampler.throttle import SIZE
 
 _log = structlog.get_logger("cachecd.executor")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 30.0
-_LONGEST_DEATH = 3.0  # seconds; a process frees its memory first
-_TIRED = 0.75  # the share of its memory with which a process is replaced once a shard is made
+_LONGEST_DEATH = 3.0  # seconds after SIGKILL, because a process must free its memory
+_REPLACED_FROM = 0.75  # of the memory limit; measured after each shard
 
 
 class LocalExecutor:
-    """Runs streams in `workers` local processes. A stream goes to the process with the fewest streams.
-    `path_of` returns the file of a granted shard.
+    """Runs streams in `workers` local processes. Each stream is assigned to the process with the fewest
+    streams. `path_of` returns the path for a Grant.
 
-    A process is `python -m cachecd.sampler` in its own session (`python` None: this interpreter), with the
-    variables `environ` (None: those of this process) and with this process's stderr. `launch` starts all
-    processes early, so that their imports are done when the first stream opens. `start` connects to them
-    and delivers their reports.
+    A process is `python -m cachecd.sampler` in its own session (`python` None: the current interpreter),
+    with the environment `environ` (None: the environment of this process), and with this process's stderr.
+    `launch` starts all processes early, so that they have finished their imports when the first stream
+    opens. `start` connects them.
 
-    If a process dies, a new one replaces it and its streams fail; one failure names the unit in work. A
-    process is killed if it exceeds the memory in its setup, or is silent for `silence` seconds while it has
-    a stream. (A process gives a sign of life every quarter of a second, unless a transform hangs.)
-    Everything that a process started dies with it. At the start, processes that a killed executor of the
-    same `name` left are killed.
+    A process is killed if it exceeds the memory in its setup, or is silent for `silence` seconds while it
+    has a stream. (A process shows progress every quarter of a second, unless a transform hangs.) The
+    descendants of a dead process are killed. `launch` kills processes that a killed executor with the same
+    `name` left behind.
 
-    A process that is close to its memory limit is replaced after a shard; its streams fail without blame.
-    A process is replaced before its streams fail, so that they continue in the new process: others may be
-    short of the same resource. If a process died before it finished a unit, the next one starts after a
-    pause. The pause doubles with each such death in a row, up to 30 s.
+    A process that is close to its memory limit is replaced after a shard, and no failure names a unit. The
+    new process starts before the streams fail, so that they continue there: other processes may lack the
+    same resource. If a process died before it finished a unit, its successor starts after a pause. The
+    pause doubles with each such death in a row, up to 30 s.
 
-    Belongs to one event loop, on the main thread, because processes die with the thread that starts them.
+    Belongs to one event loop on the main thread, because processes die with the thread that started them.
     """
 
     def __init__(
@@ -75,12 +66,12 @@ class LocalExecutor:
         self._silence = silence
         self._name = name or f"{id(self):x}"
         self._workers = workers
-        self._launched: list[SamplerProcess] = []  # not yet listened to
+        self._launched: list[SamplerProcess] = []  # not connected yet
         self._processes: set[SamplerProcess] = set()
         self._streams = Placement(self._processes, path_of)
         self._keepers: set[asyncio.Task[None]] = set()  # one for each process, also while it starts
         self._closing = asyncio.Event()
-        self._link = -1  # by which the processes share the bandwidth
+        self._link = -1  # the file through which the processes share bandwidth
         self._started = 0
         self._restarts = 0
         self._last_end = ""
@@ -95,8 +86,8 @@ class LocalExecutor:
         return ExecutorStatus(self._workers, alive, self._restarts, self._last_end)
 
     def launch(self) -> None:
-        """Starts the processes. Needs no event loop. ConfigError if they cannot be started; then none is
-        left."""
+        """Starts the processes. Needs no event loop. ConfigError if a process cannot be started; then no
+        process is left."""
         if self._workers:
             end_marked(self._name)
         self._link = os.memfd_create("cachecd-link")
@@ -119,10 +110,10 @@ class LocalExecutor:
             process = self._launched[-1]
             await self._connect(process)
             self._launched.pop()
-            self._keep(self._look_after(process))
+            self._keep(self._supervise(process))
 
     def abandon(self) -> None:
-        """Ends processes that were launched and not started. Idempotent."""
+        """Kills processes that were launched and not connected. Idempotent."""
         while self._launched:
             self._launched.pop().abandon()
         if self._link >= 0:
@@ -134,7 +125,7 @@ class LocalExecutor:
         for process in tuple(self._processes):
             self._retire_outdated(process)
         for _ in range(workers - len(self._keepers)):
-            self._keep(self._look_after(None))
+            self._keep(self._supervise(None))
 
     def _retire_outdated(self, process: SamplerProcess) -> None:
         if process.setup is not self._setup and not process.retired:
@@ -174,32 +165,33 @@ class LocalExecutor:
     async def _connect(self, process: SamplerProcess) -> None:
         await process.connect()
         self._processes.add(process)
-        self._retire_outdated(process)  # a reload came while it connected
+        self._retire_outdated(process)  # `reload` may have run while it connected
         if self._closing.is_set():
             process.kill()
         self._streams.place()
 
-    async def _look_after(self, process: SamplerProcess | None) -> None:
-        """Supervises one process (None: starts the first one) and its successors."""
-        pause, useful, lose = 0.0, True, _nothing
+    async def _supervise(self, process: SamplerProcess | None) -> None:
+        """Supervises a process and its successors. None: starts a process first."""
+        pause, worked, fail_streams = 0.0, True, _fail_none
         while True:
             try:
-                lose()  # the streams of its predecessor
+                fail_streams()  # of the predecessor
                 if process is not None:
-                    useful, lose = await self._attend(process)
+                    worked, fail_streams = await self._serve(process)
             except Exception as error:
                 assert process is not None
                 _log.exception("supervision of a sampler process failed", pid=process.pid)
-                useful = False
-                await self._give_up(
-                    process, f"its supervision failed: {type(error).__name__}: {error}"
-                )
-            pause = 0.0 if useful else _longer(pause)
+                worked = False
+                await self._end(process, f"its supervision failed: {type(error).__name__}: {error}")
+            pause = 0.0 if worked else _longer(pause)
             while True:
-                await self._sleep(pause)
+                with contextlib.suppress(
+                    TimeoutError
+                ):  # the wait ends early if the executor closes
+                    await asyncio.wait_for(self._closing.wait(), pause)
                 if self._closing.is_set() or len(self._keepers) > self._workers:
                     self._keepers.discard(cast("asyncio.Task[None]", asyncio.current_task()))
-                    lose()
+                    fail_streams()
                     return
                 try:
                     process = self._launch_one()
@@ -209,60 +201,60 @@ class LocalExecutor:
                     if not isinstance(error, OSError):
                         _log.exception("sampler process not started")
                     self._last_end = f"cannot start {self._command[0]}: {error}"
-                    lose()
-                    self._stuck(self._last_end)
+                    fail_streams()
+                    self._fail_waiting(self._last_end)
                     pause = _longer(pause)
 
-    async def _attend(self, process: SamplerProcess) -> tuple[bool, Callable[[], None]]:
-        """Delivers the reports of a process until it has died. Returns whether it did any work, and a
+    async def _serve(self, process: SamplerProcess) -> tuple[bool, Callable[[], None]]:
+        """Delivers the reports of a process until it has died. Returns whether it finished any work, and a
         function that fails its streams."""
-        done = False
-        first: int | None = None  # the unit of a stream that it had in hand first
+        worked = False
+        first: int | None = None  # the first unit in work
 
-        def heard(message: FromStream) -> None:
-            nonlocal done, first
+        def receive(message: FromStream) -> None:
+            nonlocal worked, first
             if self._closing.is_set():
-                return  # a sealed shard that is not reported is removed
+                return  # then `close` removes a sealed shard too
             match message:
                 case Working(unit=unit):
                     first = unit if first is None else first
-                    done = done or unit != first
+                    worked = worked or unit != first
                 case Sealed():
-                    done = True
-                    if memory_of(process.pid) > _TIRED * process.setup.memory:
+                    worked = True
+                    if memory_of(process.pid) > _REPLACED_FROM * process.setup.memory:
                         self._retire(
                             process, "sampler process replaced: its memory was nearly used up"
                         )
                 case Failed(cause=cause, reason=reason, key=key):
-                    done = True
-                    if cause == "worker":  # it met a defect, and its own memory may be damaged
+                    worked = True
+                    if cause == "worker":  # a defect, which may have damaged the process's memory
                         self._retire(process, reason, key)
-            self._streams.heard(message)
+            self._streams.receive(message)
 
-        reason = await process.attend(heard, self._silence)
+        reason = await process.serve(receive, self._silence)
         self._processes.discard(process)
         process.close()
         if not self._closing.is_set():
-            # Before its files are given up: a child that it forked may write to them.
+            # Before the files are deleted, because a forked child may write to them.
             end_marked(self._name, process.number)
         why, passing = process.why_retired or reason, process.killed or process.retired
         blame = not process.retired
-        lose = partial(self._streams.lose, process, why, blame=blame, passing=passing)
+        fail_streams = partial(self._streams.lose, process, why, blame=blame, passing=passing)
         if self._closing.is_set() or process.retired:
-            return True, lose
+            return True, fail_streams
         self._died(process, reason, process.key)
-        if not done:  # its successor starts after a pause
-            lose()
-            self._stuck(reason)
-        return done, lose
+        if not worked:  # the successor starts after a pause
+            fail_streams()
+            self._fail_waiting(reason)
+        return worked, fail_streams
 
-    async def _give_up(self, process: SamplerProcess, why: str) -> None:
-        """Kills the process, and fails its streams, because no other report would do so."""
+    async def _end(self, process: SamplerProcess, why: str) -> None:
+        """Kills the process, and fails its streams."""
         self._processes.discard(process)
         await process.end()
         self._streams.lose(process, why, blame=False, passing=False)
         self._died(process, why, process.key)
-        self._stuck(why)
+        self._fail_waiting(why)
 
     def _retire(self, process: SamplerProcess, why: str, key: str = "") -> None:
         """Replaces a process."""
@@ -276,18 +268,13 @@ class LocalExecutor:
         self._restarts += 1
         self._last_end = f"{reason} (unit {key})" if key else reason
 
-    async def _sleep(self, seconds: float) -> None:
-        """Sleeps; ends early if the executor closes."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._closing.wait(), seconds)
-
-    def _stuck(self, reason: str) -> None:
-        """Fails the streams that wait, if no process is left."""
+    def _fail_waiting(self, reason: str) -> None:
+        """Fails the streams that wait for a process, if no process is left."""
         if not self._processes:
-            self._streams.give_up(f"no sampler process stays alive: {reason}")
+            self._streams.fail_waiting(f"no sampler process stays alive: {reason}")
 
 
-def _nothing() -> None: ...
+def _fail_none() -> None: ...
 
 
 def _longer(pause: float) -> float:

@@ -1,4 +1,4 @@
-"""Which process runs which stream, and which reports are due when a process ends."""
+"""Assigns streams to processes, and reports the streams of a process that died."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from cachecd.sampler.messages import (
 
 @dataclass(slots=True)
 class _PlacedStream:
-    """A stream from its Open until it failed or is closed. `open`: it was opened after the last Close.
-    `waiting`: messages to send once there is a process. `paths`: shards that are granted and not sealed, by
-    number. `closes`: the same for each Close without a reply. `failure`: the failure that the process
-    reported, which ends the process too."""
+    """A stream, from its Open until it fails or is closed. `open`: no Close followed the last Open.
+    `waiting`: messages that wait for a process. `paths`: files of shards that are granted and not sealed,
+    by shard number. `closes`: the same for each Close that has no Closed yet. `failure`: the reported
+    failure, if it also ends the process."""
 
     process: SamplerProcess | None = None
     open: bool = False
@@ -37,15 +37,15 @@ class _PlacedStream:
     failure: Failed | None = None
 
     def discard(self) -> None:
-        """Removes every file that was granted and is not known to be sealed."""
+        """Deletes every granted file that was not reported as sealed."""
         for paths in (self.paths, *self.closes):
             for path in paths.values():
                 discard(path)
 
 
 class Placement:
-    """The streams of all processes. `processes`: the processes that are alive. `path_of` returns the file
-    of a granted shard. `report` gets the reports of streams."""
+    """The streams of all processes. `processes`: the processes that are alive. `path_of` returns the path
+    for a Grant. `report` is called with each report of a stream."""
 
     def __init__(
         self, processes: Iterable[SamplerProcess], path_of: Callable[[Grant], Path]
@@ -53,7 +53,7 @@ class Placement:
         self.report: Callable[[FromStream], None] = lambda message: None
         self._processes, self._path_of = processes, path_of
         self._streams: dict[StreamId, _PlacedStream] = {}
-        self._last: SamplerProcess | None = None  # that got a stream
+        self._last: SamplerProcess | None = None  # the last process that got a stream
 
     def send(self, message: OfStreams) -> None:
         """Sends a message to the process of its stream; see Executor.send."""
@@ -61,7 +61,7 @@ class Placement:
         if stream is None and isinstance(message, Open):
             stream = self._streams[message.stream] = _PlacedStream()
         if stream is None or (stream.process is None and isinstance(message, Close)):
-            self._streams.pop(message.stream, None)  # no process knows it
+            self._streams.pop(message.stream, None)  # no process runs it
             if isinstance(message, Close):
                 self.report(Closed(message.stream))
             return
@@ -80,24 +80,25 @@ class Placement:
             stream.waiting.append(message)
             self.place()
         elif not stream.process.retired:
-            stream.process.tell(message)
+            stream.process.send(message)
 
     def place(self) -> None:
-        """Gives each waiting stream to the process with the fewest streams; of two, to the one that got the
-        last: early streams may have one unit more than late ones."""
+        """Assigns each waiting stream to the process with the fewest streams. If several are equal, chooses
+        the process that got the last stream, because early streams may have one unit more than late ones.
+        """
         for name, stream in self._streams.items():
-            able = [process for process in self._processes if not process.retired]
-            if stream.process is None and able:
+            usable = [process for process in self._processes if not process.retired]
+            if stream.process is None and usable:
                 stream.process = self._last = min(
-                    able, key=lambda each: (len(each.streams), each is not self._last)
+                    usable, key=lambda each: (len(each.streams), each is not self._last)
                 )
                 for message in stream.waiting:
-                    stream.process.tell(message)
+                    stream.process.send(message)
                 stream.process.streams.add(name)
                 stream.waiting.clear()
 
-    def heard(self, message: FromStream) -> None:
-        """Handles a process's report about a stream that it runs."""
+    def receive(self, message: FromStream) -> None:
+        """Handles the report of a process about a stream that it runs."""
         stream = self._streams[message.stream]
         match message:
             case Closed():
@@ -107,7 +108,7 @@ class Placement:
             case Failed() if stream.closes:
                 return  # Closed follows
             case Failed(cause="worker"):
-                stream.failure = message  # `lose` reports it, when the process has a successor
+                stream.failure = message  # `lose` reports it once the process has a successor
                 return
             case Failed():
                 self._forget(message.stream)
@@ -118,11 +119,11 @@ class Placement:
 
     def lose(self, process: SamplerProcess, reason: str, *, blame: bool, passing: bool) -> None:
         """Fails all streams of a dead process. Idempotent. `blame`: the unit in work may have killed the
-        process; then the failures of all other streams are `passing`, because those streams did not cause
+        process. Then the failures of all other streams are `passing`, because those streams did not cause
         the death."""
         lost = {name: self._streams[name] for name in sorted(process.streams)}
         units = {name: process.unit_of(name) if blame else None for name in lost}
-        at_work = any(unit is not None for unit in units.values())
+        has_culprit = any(unit is not None for unit in units.values())
         for name, stream in lost.items():
             stream.discard()
             self._forget(name)
@@ -131,11 +132,11 @@ class Placement:
                 self.report(Closed(name))
             if stream.open:
                 unit = units[name]
-                innocent = passing or (at_work and unit is None)
-                lost_by_us = Failed(name, "worker", reason, unit=unit, passing=innocent)
-                self.report(stream.failure or lost_by_us)
+                is_passing = passing or (has_culprit and unit is None)
+                failure = Failed(name, "worker", reason, unit=unit, passing=is_passing)
+                self.report(stream.failure or failure)
 
-    def give_up(self, reason: str) -> None:
+    def fail_waiting(self, reason: str) -> None:
         """Fails all streams that wait for a process."""
         for name, stream in list(self._streams.items()):
             if stream.process is None:

@@ -1,4 +1,4 @@
-"""The processes that run user code: their messages, their supervision, their end."""
+"""The processes that run user code: sends and receives messages, checks limits, and ends the processes."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ from cachecd.sampler.messages import (
 
 _log = structlog.get_logger("cachecd.executor")
 
-_LAST_WORDS = 1.0  # seconds for a process that is ending to end, and for its pipe to run dry
-_LOOK_EVERY = 0.5  # seconds between two looks at its memory and its silence
-LONGEST_START = 120.0  # seconds until the first unit is begun: imports may take long
+_LONGEST_EXIT = 1.0  # seconds for a process to exit, and for the last messages in its pipe
+_CHECK_EVERY = 0.5  # seconds between two checks of memory and silence
+_LONGEST_START = 120.0  # seconds of silence before the first unit, because imports may take long
 _READ = 1 << 20
-# The memory that the end of a process frees, without shared memory and mapped files.
+# Fields in /proc/PID/status of memory that the kernel frees when the process ends: not mapped files.
 _OWN_MEMORY = ("RssAnon:", "RssShmem:", "VmSwap:")
 
 
@@ -47,13 +47,13 @@ class Bounds:
 
 
 class PipeEndError(Exception):
-    """A process sends no more messages. Its text is why the process must be killed, "" at EOF."""
+    """A process sends no more messages. The text is the reason to kill the process, or "" at EOF."""
 
 
 class WorkerProcess(Generic[Kind]):
-    """A process with these variables, in its own session, and its bounds.
+    """A process in its own session, with the environment `environ`.
 
-    `name` begins the text that says how it ended. `code`: the user's code that may be at fault.
+    Messages about the process begin with `name`. `code`: the kind of user code that may be at fault.
     """
 
     frames: Frames[Kind]
@@ -69,7 +69,7 @@ class WorkerProcess(Generic[Kind]):
     ) -> None:
         self.bounds = bounds
         self.killed = False
-        """Whether somebody else has killed it: most likely the kernel, for want of memory."""
+        """Whether another process killed it, most likely the kernel, because the machine lacked memory."""
         self._buffer = bytearray()
         self._silent_for = 0.0
         self._has_begun = False
@@ -89,11 +89,11 @@ class WorkerProcess(Generic[Kind]):
 
     @property
     def pause(self) -> float:
-        """The seconds between two looks at the process."""
-        return min(_LOOK_EVERY, self.bounds.silence / 8)
+        """The seconds between two checks of the process."""
+        return min(_CHECK_EVERY, self.bounds.silence / 8)
 
     def messages(self) -> Iterator[Kind]:
-        """Reads what the pipe has, and yields the messages that are complete. PipeEndError."""
+        """Reads the pipe once, and yields the complete messages. PipeEndError."""
         data = os.read(self._out.fileno(), _READ)
         if not data:
             raise PipeEndError
@@ -104,15 +104,15 @@ class WorkerProcess(Generic[Kind]):
             self._buffer.clear()
             try:
                 message = self.frames.unpack(frame)
-            except Exception as error:  # anything may be in it
-                raise self._garbled(frame[:200]) from error
+            except Exception as error:  # the pipe may contain anything
+                raise self._invalid(frame[:200]) from error
             self._has_begun = True
             yield message
         self._buffer += begin
         if len(self._buffer) > MAX_FRAME:
-            raise self._garbled(f"frame of more than {MAX_FRAME} bytes")
+            raise self._invalid(f"frame of more than {MAX_FRAME} bytes")
 
-    def _garbled(self, message: object) -> PipeEndError:
+    def _invalid(self, message: object) -> PipeEndError:
         error = PipeEndError(
             f"wrote something that is not a message (does a {self.code} write to its pipe?) and "
         )
@@ -122,13 +122,13 @@ class WorkerProcess(Generic[Kind]):
     @property
     def _patience(self) -> float:
         """The longest silence that is allowed now."""
-        return self.bounds.silence if self._has_begun else max(self.bounds.silence, LONGEST_START)
+        return self.bounds.silence if self._has_begun else max(self.bounds.silence, _LONGEST_START)
 
-    def offence(self, passed: float) -> str:
-        """Returns why the process must be killed, or "". `passed`: the seconds without a message since the
-        last look. Count pauses, not the clock: nobody is silent while this process was stopped."""
-        self._silent_for += passed
-        # First: a process that swaps is silent too.
+    def violation(self, waited: float) -> str:
+        """Returns the reason to kill the process, or "". `waited`: the seconds of waiting without a message
+        since the last check. Time in which this process was stopped does not count as silence."""
+        self._silent_for += waited
+        # Checks the memory first, because a process that swaps is silent too.
         if memory_of(self.pid) > self.bounds.memory:
             return f"took more than {int(self.bounds.memory) >> 20} MiB of memory (sampler.memory) and "
         if self._silent_for > (patience := self._patience):
@@ -136,27 +136,29 @@ class WorkerProcess(Generic[Kind]):
         return ""
 
     def kill(self) -> None:
-        """Kills the process and its group. Until the process is reaped, no other process has its number."""
+        """Kills the process and its group. Safe, because the number stays reserved until the process is
+        reaped."""
         if self._popen.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
 
     def finish(self, why: str) -> str:
-        """Kills the process, unless it ends by itself and `why` is "". Returns how it ended."""
+        """Ends the process, and returns how it ended. If `why` is "", the process may first exit by
+        itself."""
         if not why:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._popen.wait(_LAST_WORDS)
+                self._popen.wait(_LONGEST_EXIT)
         self.kill()
         status = self._popen.wait()
         self.killed = status == -signal.SIGKILL and not why
-        # Without numbers of processes equal ends have equal reasons, and `status` can count them.
+        # The reason contains no process id, so that `status` can count equal reasons.
         return f"{self.name} {why}{_ending(status, by_us=bool(why))}"
 
 
 class SamplerProcess(WorkerProcess[Message]):
-    """The executor's `number`th process, and its streams.
+    """The executor's process `number`, and its streams.
 
-    `setup` is its first frame. `link` is the file by which the executor's processes share the bandwidth.
+    `setup` is the first message. `link`: the file through which the executor's processes share bandwidth.
     """
 
     frames, name, code = FRAMES, "sampler process", "transform"
@@ -170,12 +172,12 @@ class SamplerProcess(WorkerProcess[Message]):
         setup: Setup,
     ) -> None:
         self.streams: set[StreamId] = set()
-        """Those that it carries, or that it has not answered a Close of."""
+        """The streams that it runs. A stream with a pending Close still belongs to the process."""
         self.retired = False
-        """Told to end, and to be replaced without a pause."""
+        """Whether the executor asked the process to end, to replace it without a pause."""
         self.why_retired = ""
-        # The process writes the number of the unit in hand there, and whatever kills it, it can be
-        # read: a crash must not be blamed on a neighbour.
+        # The process writes the number of the unit in work there. The file stays readable after any crash,
+        # so that the executor blames the right unit.
         progress = os.memfd_create("cachecd-progress")
         try:
             os.truncate(progress, SIZE)
@@ -192,53 +194,47 @@ class SamplerProcess(WorkerProcess[Message]):
             os.close(progress)
         self.number = number
         self.setup = setup
-        frame = FRAMES.pack(setup)
-        self._unsaid = frame[self._say(frame) :]
         self._marked = b""
-
-    def _say(self, setup: bytes) -> int:
-        """Writes as much of the frame as the pipe takes, so that the process can begin before `connect`."""
+        # Writes as much as the pipe takes, so that the process can begin before `connect`.
+        self._unsent = FRAMES.pack(setup)
         os.set_blocking(self._in.fileno(), False)
-        try:
-            return os.write(self._in.fileno(), setup)
-        except OSError:  # it has ended already, which its reader reports
-            return 0
+        with contextlib.suppress(OSError):  # the process has ended: `serve` reports that
+            self._unsent = self._unsent[os.write(self._in.fileno(), self._unsent) :]
 
     async def connect(self) -> None:
-        """Connects its stdin to the event loop, and sends the rest of the first frame."""
+        """Connects the process's stdin to the event loop, and sends the rest of the setup."""
         loop = asyncio.get_running_loop()
         self._writing, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, self._in)
-        self._writing.write(self._unsaid)
+        self._writing.write(self._unsent)
 
     def unit_of(self, stream: StreamId) -> int | None:
-        """Returns the unit in work, if it belongs to this stream. Also for a closed process."""
+        """Returns the unit in work, if it belongs to this stream. May be called after `close`."""
         return self._mark.unit_of(stream)
 
     @property
     def key(self) -> str:
-        """The key of the unit in work, "" if there is none. Also for a closed process."""
+        """The key of the unit in work, or "". May be read after `close`."""
         return self._mark.key
 
-    def tell(self, message: OfStreams) -> None:
+    def send(self, message: OfStreams) -> None:
         """Sends a message about a stream."""
         if not self.streams:
             self._silent_for = 0.0
         self._writing.write(FRAMES.pack(message))
 
     def retire(self, why: str) -> None:
-        """Asks the process to end, to be replaced without a pause."""
+        """Asks the process to end. The executor replaces it without a pause."""
         self.retired, self.why_retired = True, why
         self._silent_for = 0.0
         self.hang_up()
 
     def hang_up(self) -> None:
-        """Closes the process's stdin, which asks it to end."""
+        """Closes the process's stdin, so that the process ends."""
         if not self._writing.is_closing():  # asyncio's transports cannot be aborted twice
             self._writing.abort()
 
-    async def attend(self, heard: Callable[[FromStream], None], silence: float) -> str:
-        """Waits until the process has died. Returns how it died; all of its messages were handled by
-        then."""
+    async def serve(self, report: Callable[[FromStream], None], silence: float) -> str:
+        """Calls `report` with each message until the process has died. Returns how it died."""
         self.bounds = Bounds(self.setup.memory, silence)
         loop = asyncio.get_running_loop()
         exited = _exit_of(self.pid)
@@ -248,8 +244,8 @@ class SamplerProcess(WorkerProcess[Message]):
             try:
                 for message in self.messages():
                     if not isinstance(message, FromStream) or message.stream not in self.streams:
-                        raise self._garbled(message)
-                    heard(message)
+                        raise self._invalid(message)
+                    report(message)
             except Exception as error:
                 loop.remove_reader(self._out)
                 drained.set_result(error)
@@ -260,28 +256,27 @@ class SamplerProcess(WorkerProcess[Message]):
         try:
             while not (exited.done() or drained.done() or why):
                 await asyncio.wait(ends, timeout=self.pause, return_when=asyncio.FIRST_COMPLETED)
-                why = self.offence(self.pause)
+                why = self.violation(self.pause)
             if not why:
-                await asyncio.wait({exited}, timeout=_LAST_WORDS)
+                await asyncio.wait({exited}, timeout=_LONGEST_EXIT)
             self.kill()
             await exited
-            await asyncio.wait({drained}, timeout=_LAST_WORDS)
+            await asyncio.wait({drained}, timeout=_LONGEST_EXIT)
         finally:
             self.kill()
             loop.remove_reader(self._out)
         error = drained.result() if drained.done() else PipeEndError()
-        fault = str(error) if isinstance(error, PipeEndError) else "sent an invalid message and "
-        if fault:
+        rejected = str(error) if isinstance(error, PipeEndError) else "sent an invalid message and "
+        if rejected:
             _log.error("message of a sampler process rejected", pid=self.pid, exc_info=error)
-        why = fault or why
-        return f"{self.finish(why)}{self._mark.step}"
+        return f"{self.finish(rejected or why)}{self._mark.step}"
 
-    def offence(self, passed: float) -> str:
+    def violation(self, waited: float) -> str:
         if (mark := self._mark.read()) != self._marked:
-            self._marked, self._silent_for, passed = mark, 0.0, 0.0  # the process works
-        if why := super().offence(passed):
+            self._marked, self._silent_for, waited = mark, 0.0, 0.0  # the process works
+        if why := super().violation(waited):
             return why
-        if self.retired and self._silent_for > _LAST_WORDS:
+        if self.retired and self._silent_for > _LONGEST_EXIT:
             return "did not end in time and "
         return ""
 
@@ -313,7 +308,7 @@ class SamplerProcess(WorkerProcess[Message]):
 
 
 def _exit_of(pid: int) -> asyncio.Future[None]:
-    """Returns a future that is done when the child has ended, before the child is reaped."""
+    """Returns a future that is done when the child has ended. The child is not reaped."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
     handle = os.pidfd_open(pid)
@@ -329,7 +324,7 @@ def _exit_of(pid: int) -> asyncio.Future[None]:
 
 
 def memory_of(pid: int) -> int:
-    """Returns the bytes that the end of a process would free; 0 if it has ended."""
+    """Returns the bytes that the kernel frees when the process ends; 0 if it has ended."""
     with contextlib.suppress(OSError):
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
         entries = (line.split() for line in lines if line.startswith(_OWN_MEMORY))

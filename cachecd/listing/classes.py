@@ -1,4 +1,4 @@
-"""Numbers of class names: append-only, so that a name keeps its number in every generation. Pure.
+"""Numbers class names. The numbers are append-only, so a name keeps its number in every generation. Pure.
 
 The daemon stores the names durably before a number is used.
 """
@@ -22,8 +22,9 @@ class ClassNames:
     def extended(self, labels: Iterable[str]) -> ClassNames:
         """Appends the new names. Returns self if no name is new.
 
-        If all new names are whole numbers (ASCII digits, perhaps behind a minus sign), they are ordered by
-        value, and names of one value ("007", "7") as text. Otherwise all are ordered as text.
+        If all new names are whole numbers (ASCII digits, optionally with a minus sign), their values
+        determine the order, and names with equal values ("007", "7") are ordered as text. Otherwise all new
+        names are ordered as text.
         """
         new = sorted(set(labels).difference(self.names))
         if all(map(_WHOLE_NUMBER.fullmatch, new)):
@@ -31,12 +32,12 @@ class ClassNames:
         return ClassNames((*self.names, *new)) if new else self
 
     def content(self) -> dict[str, Any]:
-        """Returns the content of the file, for `of`."""
+        """Returns the content of the file, for `from_content`."""
         return {"classes": list(self.names)}
 
     @staticmethod
-    def of(content: Any) -> ClassNames:
-        """Reads what `content` returned. ValueError for anything else."""
+    def from_content(content: Any) -> ClassNames:
+        """Restores the names from the result of `content`. ValueError for any other value."""
         match content:
             case {"classes": [*names]} if all(isinstance(name, str) for name in names):
                 if len(set(names)) == len(names):

@@ -1,4 +1,4 @@
-"""Pages of units for feeding: the units of one stream, in reading order."""
+"""Looks up the units of one stream, in pages, in the order in which the stream reads them."""
 
 from __future__ import annotations
 
@@ -10,21 +10,19 @@ from cachecd.listing.permutation import BlockOrder
 from cachecd.listing.table import MOST_AT_ONCE, Table
 from cachecd.model import Shape, Unit, less_excluded
 
-More = Literal["listed", "end"]
-
 
 @dataclass(frozen=True, slots=True)
 class Page:
     """Units of a stream at consecutive places of one block, from (block, place) on.
 
-    An excluded unit is None: the stream passes over its place. `more` is "listed" if the stream has units
-    after these, in this block or in later blocks, else "end".
+    An excluded unit is None, and the stream skips it. `more` is "listed" if the stream has units after this
+    page, in this block or in later blocks, else "end".
     """
 
     block: int
     place: int
     units: tuple[Unit | None, ...]
-    more: More
+    more: Literal["listed", "end"]
 
 
 def units_of(
@@ -37,9 +35,9 @@ def units_of(
     excluded: Mapping[str, frozenset[str]] = {},
 ) -> Page:
     """Returns the next units of a stream from (block, place) on: at most `count`, all from one block.
-    `count` is at most MOST_AT_ONCE. A place behind a block's last unit means the next block's first unit.
+    `count` is at most MOST_AT_ONCE. A place after a block's last unit means the next block's first unit.
 
-    Only synced blocks are read. `excluded` is not fed. DiskError, DamagedError.
+    Reads only synced blocks. DiskError, DamagedError.
     """
     ends = table.ends
     while block < len(ends) and place >= shape.units_in(stream, block, ends):

@@ -1,4 +1,4 @@
-"""The order of the units within a block: a keyed permutation, the same in every pass. Pure."""
+"""Orders the units within a block by a keyed permutation, which is the same in every pass. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from cachecd_client._core import PERMUTATION_VERSION, Permutation
 
-# Cursors count places in this order. With another permutation they would name other units.
+# Cursors count places in this order. With another permutation, they would name other units.
 assert PERMUTATION_VERSION == 1
 
 
@@ -20,16 +20,12 @@ class BlockOrder:
     def __init__(self, seed: int, block: int, ends: Sequence[int]) -> None:
         """`ends`: the ends of all blocks. IndexError if there is no such block."""
         self._begin = ends[block - 1] if block else 0
-        self._permutation = Permutation(ends[block] - self._begin, _key(seed, block))
+        digest = hashlib.blake2b(
+            f"{seed} {block}".encode(), digest_size=8, person=b"block order"
+        ).digest()
+        key = int.from_bytes(digest, "little")
+        self._permutation = Permutation(ends[block] - self._begin, key)
 
     def unit(self, g: int) -> int:
         """Returns the number of the unit at place g of the generation. IndexError outside the block."""
         return self._begin + self._permutation[g - self._begin]
-
-
-def _key(seed: int, block: int) -> int:
-    """Returns another key for each seed and block."""
-    text = f"{seed} {block}".encode()
-    return int.from_bytes(
-        hashlib.blake2b(text, digest_size=8, person=b"block order").digest(), "little"
-    )

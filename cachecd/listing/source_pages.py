@@ -1,4 +1,4 @@
-"""Pages of units from a lister, over several attempts: an attempt continues where the last one failed."""
+"""Reads pages of units from a lister. After a failure, the next attempt continues the listing."""
 
 from __future__ import annotations
 
@@ -20,58 +20,58 @@ from cachecd.stores.key_ranges import Lanes, OutOfOrderError
 from cachecd.stores.sweep import ListingSweep
 from cachecd.units.source_units import Lister
 
-_AHEAD = 4  # pages
-_MOST = 1 << 12  # units of a page
-_MOST_EMPTY = 1000  # pages in a row; where all objects have been deleted, some stores give a few
+_MAX_AHEAD = 4  # pages
+_MAX_UNITS = 1 << 12  # after which `next` adds no further page
+_MAX_EMPTY = 1000  # pages in a row; some stores list a few if all objects were deleted
 
 
 class SourcePages:
-    """The pages of one listing. `goes_on`: the next attempt continues. If it is False, the store has no
-    order in which the listing could continue, and the caller begins with `anew`. `left_out`: what the
-    listing left out so far."""
+    """The pages of one listing. `can_continue`: the next attempt may continue this listing. If it is False,
+    the store has no order that allows this, and the caller must use `restarted`. `left_out`: the objects
+    that the listing omitted so far."""
 
     def __init__(self, lister: Lister, source: SourceConfig) -> None:
-        self.goes_on = True
+        self.can_continue = True
         self.left_out = LeftOut()
         self._lister, self._source = lister, source
         self._lanes: Lanes | None = Lanes()
-        # In a store of one lane: the last complete object, the object of the last unit, the place of the
-        # last unit over all attempts and of this attempt. A place is (key, begin).
+        # For a store that is listed with one request at a time: the last complete object, and the object of
+        # the last unit. Then the place (key, begin) of the last unit in all attempts, and in this attempt.
         self._after = self._key = ""
         self._last = self._place = (b"", -1.0)
         self._ordered = True
         self._sweep: ListingSweep | None = None
         self._ahead: _ReadAhead | None = None
-        self._page: list[ObjectInfo] = []  # not taken yet
+        self._page: list[ObjectInfo] = []  # units that `read` has not removed yet
 
-    def anew(self) -> SourcePages:
-        """The pages of another listing of the same source."""
+    def restarted(self) -> SourcePages:
+        """Closes this listing, and returns the pages of a new listing of the same source."""
         self.close()
         other = SourcePages(self._lister, self._source)
         other._lanes = self._lanes and Lanes()
         return other
 
     async def read(self) -> AsyncIterator[list[ObjectInfo]]:
-        """Yields the pages that were not taken yet, with at most MOST_AT_ONCE units each. A page is taken
-        when the next page is requested. Raises the lister's errors."""
+        """Yields the pages that were not processed yet, with at most MOST_AT_ONCE units each. A page is
+        processed when the caller requests the next page. Raises the lister's errors."""
         while self._page or await self._fetch():
             yield self._page[:MOST_AT_ONCE]
             del self._page[:MOST_AT_ONCE]
 
     def close(self) -> None:
-        """Ends all requests. A thread ends when its store answers."""
+        """Ends all requests. The thread ends when its store replies."""
         if self._ahead is not None:
             self._ahead.close()
         if self._sweep is not None:
             self._sweep.close()
 
     async def _fetch(self) -> bool:
-        """Gets units from the lister. Returns whether there are any."""
+        """Gets the next units from the lister. Returns whether the listing has more units."""
         if self._ahead is None:
             self._ahead = _ReadAhead(self._attempt())
         try:
             self._page = await self._ahead.next()
-        except Exception:  # of the lister: the next call begins another attempt
+        except Exception:  # the next call begins another attempt
             self._ahead = None
             raise
         return bool(self._page)
@@ -88,16 +88,16 @@ class SourcePages:
             self._lanes = None
             yield from self._one_by_one()
         except OutOfOrderError as error:
-            self._lanes, self.goes_on = None, False
+            self._lanes, self.can_continue = None, False
             raise SourceUnreachableError(
-                f"{error}: the source is listed by one request at a time"
+                f"{error}: the source is listed with one request at a time"
             ) from error
         except Exception:
-            self.goes_on = self._lanes is not None or self._ordered
+            self.can_continue = self._lanes is not None or self._ordered
             raise
 
     def _one_by_one(self) -> Generator[list[ObjectInfo], None, None]:
-        """Yields the pages of a store that is listed by one request after the other."""
+        """Yields the pages of a store that is listed with one request at a time."""
         self._place = (encoded(self._after), math.inf)
         last: list[ObjectInfo] = []
         empty = 0
@@ -105,14 +105,14 @@ class SourcePages:
             empty = 0 if page else empty + 1
             if page and page == last:
                 raise UnusableListingError("the store listed the same page twice in a row")
-            if empty > _MOST_EMPTY:
+            if empty > _MAX_EMPTY:
                 raise UnusableListingError(f"the store listed {empty} empty pages")
             last = page
-            yield self._unlisted(page)
+            yield self._new_units(page)
 
-    def _unlisted(self, page: list[ObjectInfo]) -> list[ObjectInfo]:
-        """Returns the page without units that an earlier attempt listed. An attempt repeats the units of
-        the object at which the one before ended, because a page may end in the middle of an object."""
+    def _new_units(self, page: list[ObjectInfo]) -> list[ObjectInfo]:
+        """Returns the page without units that an earlier attempt listed. An attempt begins with the object
+        at which the last attempt ended, because a page may end in the middle of an object."""
         units = []
         for unit in page:
             place = encoded(unit.key), unit.begin
@@ -128,12 +128,12 @@ class SourcePages:
 
 
 class _ReadAhead:
-    """Reads pages in a thread, so that no page waits for the next page. No exit waits for the thread: a
-    store that hangs must not keep the daemon from ending."""
+    """Reads pages in a thread, so that no page waits for the next page. The daemon does not wait for the
+    thread when it exits, because a store may hang."""
 
     def __init__(self, pages: Generator[list[ObjectInfo], None, None]) -> None:
         self._read: deque[list[ObjectInfo] | BaseException | None] = deque()  # None: the end
-        self._room = threading.Semaphore(_AHEAD)
+        self._room = threading.Semaphore(_MAX_AHEAD)
         self._closed = False
         self._report: Callable[[], object] = lambda: None
         threading.Thread(target=self._run, args=(pages,), name="listing", daemon=True).start()
@@ -143,12 +143,12 @@ class _ReadAhead:
         self._room.release()
 
     async def next(self) -> list[ObjectInfo]:
-        """Returns all units that were read by now, at least one; [] at the end. Raises the error of the
-        store after the units that were read before the error."""
+        """Waits for at least one unit. Returns the units that were read so far; [] at the end. Returns
+        units that were read before an error, then raises the error."""
         arrived = asyncio.Event()
         self._report = partial(asyncio.get_running_loop().call_soon_threadsafe, arrived.set)
         units: list[ObjectInfo] = []
-        while len(units) < _MOST and (self._read or not units):
+        while len(units) < _MAX_UNITS and (self._read or not units):
             arrived.clear()
             if not self._read:
                 await arrived.wait()

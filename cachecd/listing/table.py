@@ -16,20 +16,21 @@ from cachecd.errors import DamagedError, DiskError, SourceError
 from cachecd.model import ObjectInfo, Unit
 
 VERSION = 1
-FIRST_BLOCK = 256  # units; each block after it is twice as large as the one before
+FIRST_BLOCK = 256  # units; each later block is twice as large as the previous block
 MOST_AT_ONCE = 1024  # units of a page, and of a look-up
 
 
 def _crc(row: tuple[Any, ...]) -> int:
-    """The CRC-32 of a row as text. In ASCII: what is printable depends on the version of Python."""
+    """Returns the CRC-32 of a row as ASCII text. The repr of other text depends on the version of
+    Python."""
     return zlib.crc32(ascii(row).encode())
 
 
 _PAGE = 4096  # bytes
 _CACHE = 8 << 10  # KiB of the file that SQLite keeps in memory
-# `crc`: of the row's other values; in `rewritten`, of the row after the change; in `totals`, also of the
-# number of units and of the ends. `rewritten`: changes that wait for the end of a listing. `totals`: one
-# row; `bytes` may exceed 64 bits.
+# `crc` covers the other values of the row. In `rewritten` it covers the row after the change; in `totals`
+# also the number of units and the ends. `rewritten`: changes that wait for the end of a listing. `totals`:
+# one row; `bytes` is text, because it may exceed 64 bits.
 _SCHEMA = f"""
 BEGIN IMMEDIATE;
 PRAGMA user_version={VERSION};
@@ -48,7 +49,8 @@ _TABLES = 4
 _COLUMNS = "number, key, begin, size, etag, label"
 _UPDATE = "UPDATE units SET size = ?, etag = ?, label = ?, crc = ? WHERE number = ?"
 _DEFER = "INSERT OR REPLACE INTO rewritten (size, etag, label, crc, number) VALUES (?, ?, ?, ?, ?)"
-# A constraint fails only where the table and its index differ; SQL, where the schema or a text is rotten.
+# A constraint fails only if the table and its index differ. SQL fails only if the schema or a text is
+# damaged.
 _DAMAGE = {
     *(sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB),
     *(sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_ERROR),
@@ -58,7 +60,7 @@ Row = tuple[Any, ...]
 
 
 class _Totals(NamedTuple):
-    """The number of complete listings, of units and of their bytes; the ends of the blocks."""
+    """The numbers of complete listings, of units and of bytes, and the ends of the blocks."""
 
     completed: int = 0
     units: int = 0
@@ -72,8 +74,8 @@ class Difference:
 
     `numbers`: the numbers of the page's units, in page order. `new`: rows of units that are not in the
     table. `rewritten`: new values of units whose ETag, size or label changed. `grown`: bytes by which the
-    source grows. `cost`: the most bytes by which file and journal grow while the page is added; the
-    journal's are freed again.
+    source grew. `cost`: the maximum of bytes that file and journal take while the page is added; then the
+    journal is truncated again.
     """
 
     numbers: tuple[int, ...]
@@ -87,11 +89,11 @@ class Table:
     """The units of one source, numbered from 0 in the order in which they were first listed.
 
     A unit keeps its number for ever. A block is visible only after the transaction that ended the block was
-    synced. The table has one connection: only the thread that made the table may call it.
+    synced. Only the thread that made the table may call it, because the table has one connection.
 
     Every method raises DiskError if the disk refuses. The table is then unchanged, and the caller may
-    repeat the call. DamagedError: the file is damaged, and so is every later call; the next start lists the
-    source again. `damage`: what is said of it, or "".
+    repeat the call. If the file is damaged, this call and every later call raise DamagedError, and the next
+    start lists the source again. `damage`: the message of that error, or "".
     """
 
     def __init__(self, path: Path, blocks: int = 0) -> None:
@@ -106,7 +108,7 @@ class Table:
         if len(self.ends) < blocks:
             self.close()
             raise DamagedError(
-                f"{path}: it has {len(self.ends)} blocks, expected {blocks} at least"
+                f"{path}: it has {len(self.ends)} blocks, expected at least {blocks}"
             )
 
     def __len__(self) -> int:
@@ -150,41 +152,41 @@ class Table:
         """Returns the units with these numbers, in the same order. At most MOST_AT_ONCE numbers.
         IndexError: a number is not listed."""
         if numbers and not 0 <= min(numbers) <= max(numbers) < len(self):
-            raise IndexError(f"found a unit beyond the {len(self)} that are listed")
+            raise IndexError(f"a number is outside the {len(self)} listed units")
         marks = ",".join("?" * len(numbers))
         units = {unit.number: unit for unit in self._units(f"number IN ({marks})", numbers)}
         try:
             return [units[number] for number in numbers]
         except KeyError as error:
-            raise self._damaged(f"it has no unit {error}") from None
+            raise self._damaged(f"unit {error} is missing") from None
 
     def has_keys(self, keys: Iterable[str]) -> set[str]:
-        """Returns which of these keys are listed."""
+        """Returns the listed keys among these."""
         return {key for key in keys if self._units("key = ? LIMIT 1", (_stored(key),))}
 
     def neighbours(self, key: str) -> list[str]:
-        """Returns the listed keys in another Unicode normalization, and those next to this key: at most one
-        before and two behind."""
+        """Returns this key in other Unicode normalizations, if they are listed, and the listed keys next to
+        it: at most one before and two after."""
         before = "SELECT DISTINCT key FROM units WHERE key < ? ORDER BY key DESC LIMIT 1"
-        behind = "SELECT DISTINCT key FROM units WHERE key > ? ORDER BY key LIMIT 2"
-        rows = (row for sql in (before, behind) for row in self._rows(sql, (_stored(key),)))
+        after = "SELECT DISTINCT key FROM units WHERE key > ? ORDER BY key LIMIT 2"
+        rows = (row for sql in (before, after) for row in self._rows(sql, (_stored(key),)))
         return [*self.has_keys(other_forms(key)), *(_text(row[0]) for row in rows)]
 
     # --- listing
 
     def check_index(self, numbers: Sequence[int]) -> None:
-        """DamagedError if the index has not these numbers under the keys of their units. `compare` finds a
-        unit by the index alone, and would take a unit that it has not for a new one."""
+        """DamagedError if the index does not find these units by key. `compare` uses only the index, and
+        takes a unit that the index does not find for a new unit."""
         for at in range(0, len(numbers), MOST_AT_ONCE):
             part = numbers[at : at + MOST_AT_ONCE]
             units = self.units(part)
             known = self._rows_of([ObjectInfo(u.key, 0, begin=u.begin) for u in units])
             if [row[0] for row in known.values()] != list(part):
-                raise self._damaged("its index has not every unit")
+                raise self._damaged("its index lacks a unit")
 
     def compare(self, page: Sequence[ObjectInfo]) -> Difference:
-        """Compares a page of at most MOST_AT_ONCE units with the table. If a page names a unit twice, the
-        first one counts. SourceError: a unit has an impossible size or `begin`."""
+        """Compares a page of at most MOST_AT_ONCE units with the table. If a page names a unit twice, only
+        the first entry counts. SourceError: a unit has an impossible size or `begin`."""
         known = self._rows_of(page)
         numbers, new, rewritten = [], list[Row](), dict[int, Row]()
         looked_at = set[int]()
@@ -192,7 +194,7 @@ class Table:
         for unit in page:
             if not (0 <= unit.size < 1 << 63 and 0 <= unit.begin < 1 << 63):
                 raise SourceError(
-                    f"found a unit of {unit.size} bytes from byte {unit.begin} of {unit.key[:200]!r}, "
+                    f"a unit of {unit.key[:200]!r} has {unit.size} bytes and begins at byte {unit.begin}, "
                     "expected both at least 0 and below 2**63"
                 )
             name = (_stored(unit.key), unit.begin)
@@ -202,7 +204,7 @@ class Table:
             numbers.append(number)
             if number == length:
                 new.append((*row, _crc(row)))
-                known[name] = (number, *about)  # a second unit of this name changes nothing
+                known[name] = (number, *about)  # ignores a second unit with this name
                 length, grown = length + 1, grown + unit.size
             elif about != tuple(before) and number < len(self) and number not in looked_at:
                 rewritten[number] = (*about, _crc(row), number)
@@ -228,7 +230,7 @@ class Table:
             db.executemany(_DEFER if defer else _UPDATE, page.rewritten)
 
     def close_block(self) -> None:
-        """Ends the open block if it has units. After a failed listing its units can be fed then."""
+        """Ends the open block if it has units, so that streams can read them after a failed listing."""
         if len(self) > (self.ends[-1] if self.ends else 0):
             with self._transaction(self._totals._replace(ends=(*self.ends, len(self)))):
                 pass
@@ -249,15 +251,15 @@ class Table:
             pass
 
     def closing_cost(self) -> int:
-        """The most bytes by which `finish` makes file and journal grow, but for the few pages that every
-        listing changes at its end: the caller keeps room for small files."""
+        """Returns the maximum of bytes that `finish` adds to file and journal, without the few pages that
+        every listing changes at its end. For these the caller's room for small files is enough."""
         ((deferred,),) = self._rows(
             "SELECT count(*) FROM (SELECT 1 FROM rewritten LIMIT ?)", (MOST_AT_ONCE,)
         )
         return self._cost((), ((0, "", "", 0, 0),) * deferred) if deferred else 0
 
     def forget_deferred(self) -> None:
-        """Drops deferred changes: the listing that deferred them will not end."""
+        """Drops deferred changes, because the listing that deferred them will not end."""
         if self._rows("SELECT 1 FROM rewritten LIMIT 1"):
             with self._transaction(self._totals) as db:
                 db.execute("DELETE FROM rewritten")
@@ -270,8 +272,8 @@ class Table:
         text = sum(4 * (2 * len(row[1]) + len(row[4]) + len(row[5])) for row in new)
         text += sum(4 * (len(row[1]) + len(row[2])) for row in rewritten)
         changed = len(new) + len(rewritten)
-        # In the worst case each unit changes one page of the table and one page of the index. The journal
-        # holds both pages. A few pages more are the way to them, and the totals.
+        # In the worst case each unit changes one page of the table and one page of the index, and the
+        # journal holds both. A few more pages are inner nodes of the B-trees, and the totals.
         journaled = min(pages, 3 * changed + 16)
         grown = min(64, 2 * changed + 8)
         return text + 128 * changed + grown * _PAGE + journaled * (_PAGE + 8)
@@ -285,7 +287,7 @@ class Table:
         names = [value for unit in page for value in (_stored(unit.key), unit.begin)]
         marks = ",".join(["(?,?)"] * len(page))
         rows = self._rows(
-            # In this order: for each unit of the page one look-up in the index.
+            # CROSS JOIN keeps this order: one look-up in the index for each unit of the page.
             f"WITH page (k, b) AS (VALUES {marks}) SELECT {_COLUMNS} FROM page CROSS JOIN units "
             "ON key = k AND begin = b",
             names,
@@ -297,17 +299,17 @@ class Table:
             return self._connection().execute(sql, values).fetchall()
 
     def _units(self, where: str, values: Sequence[Any]) -> list[Unit]:
-        """Returns the units of which the SQL is true, each as it was written."""
+        """Returns the units that meet the SQL condition. DamagedError if a unit has another CRC."""
         rows = self._rows(f"SELECT {_COLUMNS}, crc FROM units WHERE {where}", values)
         for row in rows:
             if row[-1] != _crc(row[:-1]):
-                raise self._damaged(f"unit {row[0]} is not as it was written")
+                raise self._damaged(f"unit {row[0]} has a wrong CRC")
         return [_unit(row[:-1]) for row in rows]
 
     @contextlib.contextmanager
     def _transaction(self, totals: _Totals) -> Iterator[sqlite3.Connection]:
-        """Commits and syncs at its end; the table has these totals then. After an error the file is
-        unchanged."""
+        """Commits and syncs when the block ends; then the table has these totals. After an error the file
+        is unchanged."""
         with self._refusing():
             db = self._connection()
             db.execute("BEGIN IMMEDIATE")
@@ -325,7 +327,7 @@ class Table:
         if self.damage:
             raise DamagedError(self.damage)
         self._db = db = sqlite3.connect(self._path, isolation_level=None)
-        # SQLite syncs a truncated journal. An unlinked journal may come back after a power failure, and
+        # SQLite syncs a truncated journal. An unlinked journal may exist again after a power failure, and
         # would roll back a committed transaction.
         db.execute("PRAGMA journal_mode=TRUNCATE")
         db.execute("PRAGMA synchronous=FULL")
@@ -349,7 +351,7 @@ class Table:
         except (TypeError, ValueError):
             totals, crc = _Totals(), None
         if _crc(tuple(totals)) != crc or units < len(self):
-            raise self._damaged("its totals are not as they were written")
+            raise self._damaged("its totals contradict its units or their own CRC")
         # A killed process may have left a transaction that is not synced yet.
         for path in (self._path, self._journal):
             with contextlib.suppress(FileNotFoundError):
@@ -358,7 +360,7 @@ class Table:
         return db
 
     def _damaged(self, why: str) -> DamagedError:
-        """Gives the file up, so that the next start does not use it. Returns the error to raise."""
+        """Renames the file, so that the next start does not use it. Returns the error to raise."""
         self.close()
         with contextlib.suppress(OSError):
             os.replace(self._path, self._path.with_name(self._path.name + ".damaged"))
@@ -370,7 +372,7 @@ class Table:
 
     @contextlib.contextmanager
     def _refusing(self) -> Iterator[None]:
-        """Turns an error into a DiskError. The next call opens the file anew and rolls back."""
+        """Turns an error into a DiskError. The next call opens the file again and rolls back."""
         try:
             yield
         except BaseException as error:
@@ -387,7 +389,7 @@ class Table:
 
 
 def _ends_within(ends: Sequence[int], length: int) -> list[int]:
-    """Returns the ends of the further blocks that `length` units fill."""
+    """Returns the ends of the additional blocks that `length` units fill."""
     more: list[int] = []
     end = ends[-1] if ends else 0
     while (end := end + (FIRST_BLOCK << (len(ends) + len(more)))) <= length:

@@ -1,4 +1,4 @@
-"""Brings a table up to date from the pages of a lister."""
+"""Updates a table from the pages of a lister."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from cachecd.errors import DiskError, RewrittenError, SourceUnreachableError
 from cachecd.listing.table import MOST_AT_ONCE, Table
 from cachecd.model import ObjectInfo
 
-# A source that changes while it is listed may name an object twice, but not many.
+# A source that changes while it is listed may name a few objects twice.
 _MOST_REPEATED = 10_000
 
 Result = TypeVar("Result")
 
 
 class UnusableListingError(SourceUnreachableError):
-    """A listing makes no sense as a whole: the next attempt begins anew."""
+    """The listing contradicts itself or earlier listings. The next attempt must list the whole source."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The changes that a complete listing found: counts of new and rewritten units, and the numbers of all
-    units that the source no longer lists."""
+    """The changes that a complete listing found: counts of new and rewritten units. `gone`: the numbers of
+    all units that the source no longer lists."""
 
     new: int
     rewritten: int
@@ -37,10 +37,10 @@ class Changes:
 
 
 class Listing:
-    """One listing of a source, over as many attempts as it takes.
+    """One listing of a source, in one or more attempts.
 
-    Each page is synced. In memory the listing keeps one bit for each unit. The caller retries: it
-    calls `read` again, with the pages that were not read yet.
+    Each page is synced. The listing takes one bit of memory for each unit. After an error the caller calls
+    `read` again, with the pages that were not read yet.
     """
 
     def __init__(
@@ -52,17 +52,20 @@ class Listing:
         judges: bool = False,
         block_ended: Callable[[], None] = lambda: None,
     ) -> None:
-        """`thread`: an executor with one thread, which made the table. `reserve` reserves the bytes of the
-        next write, and is told what the write before took of its bytes. It returns whether there is room,
-        or waits for it: if there is none for a page, it waits for the room of parts of at most
-        `page_bytes`, or of single units. `judges`: this is the first listing since a start. If it shows
-        that more than half of the known units were rewritten, it is refused, and no ETag is replaced.
-        `block_ended` is called when more units can be fed."""
+        """`thread`: an executor with one thread, which made the table.
+
+        `reserve(size, grown, must_fit)` reserves `size` bytes for the next write. `grown`: the bytes that
+        the last write used of its reservation. If there is no room, `reserve` waits if `must_fit`, else it
+        returns False; the page is then split. Parts of at most `page_bytes` and single units must fit.
+
+        `judges`: this is the first listing since the start of the daemon. If it shows that more than half
+        of the known units were rewritten, it is refused, and no ETag is replaced. `block_ended` is called
+        when workers can get more units."""
         self.listed = 0  # units
         self._table = table
         self._thread = thread
         self._reserve, self._page_bytes = reserve, page_bytes
-        self._grown = 0  # bytes that the last write took of those that were reserved for it
+        self._grown = 0  # bytes that the last write used of its reservation
         self._num_before = len(table)
         self._defers = judges and table.completed > 0
         self._block_ended = block_ended
@@ -70,12 +73,12 @@ class Listing:
         self._begun = False
 
     async def read(self, pages: AsyncIterator[Sequence[ObjectInfo]]) -> Changes:
-        """Reads pages of units up to the end of the listing. A later attempt continues after the last page
+        """Reads pages of units to the end of the listing. A later attempt continues after the last page
         that was read.
 
-        If the attempt fails, the open block ends, so that its units can be fed, and the error is raised:
-        SourceError, DiskError. After RewrittenError (the listing is refused) and UnusableListingError the
-        caller makes another Listing.
+        If the attempt fails, the open block ends, so that workers can get its units, and the error is
+        raised: SourceError, DiskError. RewrittenError refuses the whole listing. After RewrittenError and
+        UnusableListingError the caller must make another Listing.
         """
         try:
             if not self._begun:
@@ -86,25 +89,21 @@ class Listing:
                     await self._add(page[start : start + MOST_AT_ONCE])
             if not self.listed and len(self._table):
                 raise UnusableListingError(
-                    f"the source is empty, but {len(self._table)} units were listed before. Is the source "
-                    "mounted? The listing is unchanged"
+                    f"the source is empty, but {len(self._table)} units were listed before: the listing is "
+                    "unchanged. Is the source mounted?"
                 )
             gone = self._seen.missing(self._num_before)
             await self._run(lambda: self._table.check_index(gone.tolist()))
             await self._close(self._table.finish)
         except RewrittenError:
-            with contextlib.suppress(DiskError):  # the next listing drops them too
+            with contextlib.suppress(DiskError):  # the next listing would drop them too
                 await self._run(self._table.forget_deferred)
             raise
         except Exception:
             with contextlib.suppress(DiskError):
                 await self._close(self._table.close_block)
             raise
-        return Changes(
-            len(self._table) - self._num_before,
-            self._rewritten.count,
-            gone,
-        )
+        return Changes(len(self._table) - self._num_before, self._rewritten.count, gone)
 
     async def _add(self, page: Sequence[ObjectInfo]) -> None:
         changes = await self._run(lambda: self._table.compare(page))
@@ -136,7 +135,7 @@ class Listing:
         await self._write(close)
 
     async def _write(self, write: Callable[[], None]) -> None:
-        """Writes to the table; the room is reserved."""
+        """Writes to the table, for which room is reserved already."""
 
         def measured() -> int:
             before = self._table.allocated
@@ -146,9 +145,7 @@ class Listing:
         ends = len(self._table.ends)
         self._grown = await self._run(measured)
         if len(self._table.ends) > ends:
-            await self._reserve(
-                0, self._grown, False
-            )  # shards may take what the page left of its room
+            await self._reserve(0, self._grown, False)  # releases the unused room to shards
             self._grown = 0
             self._block_ended()
 
@@ -167,8 +164,8 @@ class _Bits:
         if not numbers:
             return
         new = np.unique(np.array(numbers, np.int64))
-        if (lacking := int(new[-1]) // 8 + 1 - len(self._bits)) > 0:
-            more = max(lacking, len(self._bits) // 4)  # to grow cheaply
+        if (missing := int(new[-1]) // 8 + 1 - len(self._bits)) > 0:
+            more = max(missing, len(self._bits) // 4)  # rarely reallocates
             self._bits = np.append(self._bits, np.zeros(more, np.uint8))
         places, masks = new >> 3, np.uint8(1) << (new & 7).astype(np.uint8)
         self.count += int(((self._bits[places] & masks) == 0).sum())
@@ -176,7 +173,7 @@ class _Bits:
 
     def missing(self, end: int) -> NDArray[np.int64]:
         """Returns the numbers below `end` that are not in the set."""
-        bits = np.unpackbits(self._bits, count=None, bitorder="little")[:end]
+        bits = np.unpackbits(self._bits, bitorder="little")[:end]
         missing = np.ones(end, np.bool_)
         missing[: len(bits)] = bits == 0
         return np.flatnonzero(missing)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from cachecd.model import Condemned, Cursor, Shape, StreamId
-from cachecd.policy.values import Figures, GenerationId, Head, Lease, Name, Piece
+from cachecd.model import Condemned, Cursor, Shape, ShardVersion, StreamId
+from cachecd.policy.values import Figures, GenerationId, Head, Lease, Piece
 
 
 class WriteShape(NamedTuple):
@@ -74,7 +74,7 @@ class FindMissing(NamedTuple):
 
     generation: GenerationId
     begin: int
-    shards: tuple[Name, ...]
+    shards: tuple[ShardVersion, ...]
 
 
 class MakeSupplement(NamedTuple):
@@ -105,7 +105,7 @@ class MarkRetired(NamedTuple):
     the rule that retired them."""
 
     generation: GenerationId
-    names: tuple[Name, ...]
+    names: tuple[ShardVersion, ...]
     why: str = ""
 
 
@@ -116,7 +116,7 @@ class Unlink(NamedTuple):
 
     generation: GenerationId
     heads: tuple[Head, ...]
-    names: tuple[Name, ...]
+    names: tuple[ShardVersion, ...]
     why: str = ""
 
 

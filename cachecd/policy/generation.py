@@ -13,14 +13,14 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from cachecd.model import Cursor, Shape, StreamId, shard_place
+from cachecd.model import Cursor, Shape, ShardVersion, StreamId, shard_place
 from cachecd.policy import commands as do
 from cachecd.policy.events import GenerationFound, Listed, ShardSealed
 from cachecd.policy.pause import Pause
 from cachecd.policy.shard_table import ShardTable, Status
 from cachecd.policy.streams import Blocks, Stream
 from cachecd.policy.supplements import Supplements
-from cachecd.policy.values import Head, Name
+from cachecd.policy.values import Head
 
 _TRIAL = 1000  # records by which a schema is judged
 _STATUS = {"live": Status.LIVE, "lost": Status.LIVE}
@@ -245,8 +245,8 @@ class Generation:
     def retire(self, numbers: Iterable[int], why: str) -> None:
         """Retires shards: no later lease names them. A shard that is being made again is retired after
         that. `why`: the rule, for people."""
-        marks: list[Name] = []
-        free: list[Name] = []
+        marks: list[ShardVersion] = []
+        free: list[ShardVersion] = []
         for number in numbers:
             if number in self.remaking:
                 self.repairs[number].retire = why
@@ -302,7 +302,7 @@ class Generation:
         )
         return self.table.oldest_current(index) is None and not self.supplements.reserved
 
-    def marked(self, names: Iterable[Name]) -> None:
+    def marked(self, names: Iterable[ShardVersion]) -> None:
         for number, _ in names:
             self.table.marked(number)
         self.unlink_unleased()
@@ -312,14 +312,14 @@ class Generation:
         if names := self.table.take_unleased():
             self.unlink(names)
 
-    def unlink(self, names: Iterable[Name] = (), why: str = "") -> None:
+    def unlink(self, names: Iterable[ShardVersion] = (), why: str = "") -> None:
         """Unlinks files, after the heads of all streams are written."""
         heads = [Head(stream.next, stream.cursor) for stream in self.streams]
         heads.append(Head(self.supplements.next, Cursor()))
         known = () if self.damaged else tuple(heads)
         self._out.append(do.Unlink(self.id, known, tuple(names), why))
 
-    def unlinked(self, names: Iterable[Name]) -> None:
+    def unlinked(self, names: Iterable[ShardVersion]) -> None:
         for name in names:
             self.table.unlinked(*name)
 

@@ -15,8 +15,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from cachecd.model import ShardFacts, shard_number, shard_place
-from cachecd.policy.values import Intervals, Lease, Name
+from cachecd.model import ShardFacts, ShardVersion, shard_number, shard_place
+from cachecd.policy.values import Intervals, Lease
 
 _ROW = np.dtype(  # the fields of ShardFacts, then the status
     [
@@ -51,7 +51,7 @@ class ShardSet:
     ascending."""
 
     intervals: Intervals
-    versions: tuple[Name, ...]
+    versions: tuple[ShardVersion, ...]
     records: int
     passed: int
     data_bytes: int
@@ -120,7 +120,7 @@ class ShardTable:
         self.streams = streams
         self.total = self.live_bytes = self.num_live = self.records = self.ended = 0
         self._columns = [_StreamShards() for _ in range(streams + 1)]
-        self._old: dict[Name, _Old] = {}
+        self._old: dict[ShardVersion, _Old] = {}
         self._leases: dict[str, tuple[Intervals, dict[int, int]]] = {}
         self._selected: ShardSet | None = None  # of all live shards, until one changes
 
@@ -184,9 +184,9 @@ class ShardTable:
         """Live shards of all streams, in number order. The cost grows with the shards taken."""
         return heapq.merge(*(self.live_of(stream) for stream in range(self.streams + 1)))
 
-    def current_names(self) -> tuple[Name, ...]:
+    def current_names(self) -> tuple[ShardVersion, ...]:
         """(number, version) of all live and quarantined shards that have records."""
-        names: list[Name] = []
+        names: list[ShardVersion] = []
         for stream, column in enumerate(self._columns):
             rows = column.rows
             for row in np.flatnonzero(
@@ -255,7 +255,7 @@ class ShardTable:
         self._put(number, _NO_FACTS, Status.UNLINKED)
         self.keep(number, facts.version, facts.allocated)
 
-    def take_unleased(self) -> list[Name]:
+    def take_unleased(self) -> list[ShardVersion]:
         """Returns the files that no lease names any more. They must be unlinked now."""
         names = [n for n, old in self._old.items() if not (old.unlinking or self.is_leased(*n))]
         for name in names:
@@ -302,7 +302,7 @@ class ShardTable:
 
     def set_of(self, intervals: Intervals) -> ShardSet:
         """The sums over these numbers, without UNLINKED shards."""
-        versions: list[Name] = []
+        versions: list[ShardVersion] = []
         records = passed = data = allocated = digest = 0
         for stream, first, last in intervals:
             column = self._columns[stream]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from cachecd.model import Cursor
+from cachecd.model import Cursor, ShardVersion
 
 Intervals = tuple[tuple[int, int, int], ...]  # (stream, first j, last j), ascending
-Name = tuple[int, int]  # (number, version)
 Figures = Mapping[str, float]  # of rotation, by name
 NO_FIGURES: Figures = {}
 
@@ -82,7 +81,7 @@ class Lease(NamedTuple):
     epoch: int
     streams: int
     intervals: Intervals
-    versions: tuple[Name, ...]
+    versions: tuple[ShardVersion, ...]
     num_records: int
     num_bytes: int
     fingerprint: str

@@ -1,4 +1,4 @@
-"""Checks each source before anything is made on disk: does it have a usable unit?"""
+"""Checks that each source has a usable unit, before the daemon writes to the disk."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from cachecd.units.source_units import Lister
 from cachecd.units.unit_store import open_unit_store
 
 _CONNECTIONS = 4
-_LOOKED_INTO = 10  # objects, for one that is what its format says
+_TRIED_OBJECTS = 10  # until one is a valid Parquet file
 
 
 def check_sources(config: Config, lister: Lister) -> None:
-    """Lists every source until a usable object is found. For a start without any cached shard.
+    """Lists every source until a usable object is found. Called at a start without any cached shard.
 
-    SourceUnreachableError if a source cannot be listed. ConfigError if it lists nothing, if the format
-    refuses all objects by key or size, or if a split leaves one of its sides nothing.
+    SourceUnreachableError if a source cannot be listed. ConfigError if the listing is empty, if the format
+    refuses the keys or sizes of all objects, or if one side of a split is empty.
     """
     for name, dataset in config.datasets.items():
         try:
@@ -39,8 +39,8 @@ def check_sources(config: Config, lister: Lister) -> None:
         except SourceError as error:
             raise type(error)(f"datasets.{name}.source: {error}") from error
         if not look.seen:
-            nothing = _nothing_listed(dataset.source, look.left_out)
-            raise ConfigError(f"datasets.{name}.source{nothing}")
+            message = _nothing_listed(dataset.source, look.left_out)
+            raise ConfigError(f"datasets.{name}.source{message}")
         if not look.usable:
             raise ConfigError(
                 f"datasets.{name}.source: none of the {look.seen} objects can be used; the first, "
@@ -51,7 +51,7 @@ def check_sources(config: Config, lister: Lister) -> None:
 
 def check_side(config: Config, lister: Lister, name: str) -> None:
     """ConfigError if the split leaves a dataset without units, SourceError if its source cannot be listed.
-    For a new split, when other datasets are cached."""
+    Called for a new split if other datasets are cached already."""
     dataset = config.datasets[name]
     _check_side(name, dataset, _look_at(dataset, lister))
 
@@ -65,7 +65,7 @@ def _check_side(name: str, dataset: DatasetConfig, look: _Look) -> None:
 class _Look:
     """The findings for one source, up to the first page with a usable unit on the dataset's side of its
     split (`taken`). `page`: the last page. `refused`: the first object that cannot be used, with the
-    reason. `left_out`: what the listing left out."""
+    reason. `left_out`: the objects that the listing omitted."""
 
     seen: int = 0
     usable: int = 0
@@ -78,7 +78,7 @@ class _Look:
 def _look_at(dataset: DatasetConfig, lister: Lister) -> _Look:
     """Lists a source up to its first usable unit. SourceError, ConfigError."""
     source, look = dataset.source, _Look()
-    # Other nodes have the rest of a side: none is empty because of that.
+    # Ignores the partition: if this node's part of a side is empty, other nodes have the units.
     takes = selection_of(dataset.model_copy(update={"partition": None}))
     by_unit = dataset.split is not None and dataset.split.by == "unit"
     form = _format_of(source)
@@ -99,8 +99,8 @@ def _look_at(dataset: DatasetConfig, lister: Lister) -> _Look:
 def _pages(
     source: SourceConfig, lister: Lister, in_objects: bool, left_out: LeftOut
 ) -> Generator[list[ObjectInfo], None, None]:
-    """Yields the objects of the source; or its units, if a table or the user's class names the units, or if
-    units are requested."""
+    """Yields the objects of the source, in pages. Yields its units instead if a table or the user's class
+    names the units, or if a split divides objects (`in_objects`)."""
     table = source.reader or source.manifest or (source.label and source.label.manifest)
     if table or in_objects:
         yield from lister.units(source, "", left_out)
@@ -109,7 +109,7 @@ def _pages(
 
 
 def _format_of(source: SourceConfig) -> Format:
-    """Returns the format, if it judges units by their keys. Imports no user code."""
+    """Returns a format that checks what keys alone show. Imports no user code."""
     if source.format == "files":
         return Files(source, source.classes)
     return Arrays(source.array) if source.array is not None else Format()
@@ -119,34 +119,33 @@ def _refusal(form: Format, unit: ObjectInfo) -> str | None:
     try:
         return form.refusal(Unit(0, unit.key, unit.size, label=unit.label))
     except SourceUnreachableError:
-        return None  # the class gets a number when the listing ends
+        return None  # the classes are numbered when the listing ends
 
 
 def _nothing_listed(source: SourceConfig, left_out: LeftOut) -> str:
-    but = f"; left out: {left_out}" if left_out.kinds else ""
+    omitted = f"; left out: {left_out}" if left_out.kinds else ""
     if table := source.manifest or source.reader:
         return f": {table} names no unit, expected at least one"
     if keys := [key for key in ("match", "skip", "join") if getattr(source, key)]:
         return (
             f".{' and '.join(keys)}: selects none of the objects under {source.url}, expected at least "
-            f"one: patterns are of keys below the URL{but}"
+            f"one: patterns are compared with keys below the URL{omitted}"
         )
-    folders = f"check the names of its folders{but}"
-    return f".url: no objects under {source.url}; expected at least one: {folders}"
+    return (
+        f".url: no objects under {source.url}, expected at least one: check the names of its folders"
+        f"{omitted}"
+    )
 
 
 def _check_columns(name: str, source: SourceConfig, store: Store, page: list[ObjectInfo]) -> None:
     """ConfigError if the first Parquet file lacks a wanted column, or no installed package can read it."""
     if source.columns is None and importlib.util.find_spec("pyarrow"):
-        return  # the daemon itself needs no pyarrow
+        return  # do not import pyarrow into the daemon without need
     with extra("parquet", f"datasets.{name}"):
         from cachecd.sampler.formats.parquet.footer import first_footer
         from cachecd.sampler.formats.parquet.rows import wanted_columns
-    first = first_footer(store, page[:_LOOKED_INTO])
-    if first is None:
-        return
-    key, footer = first
-    try:
-        wanted_columns(footer, source.columns)
-    except UnitError as error:
-        raise ConfigError(f"datasets.{name}.columns: {key!r}: {error}") from error
+    if first := first_footer(store, page[:_TRIED_OBJECTS]):
+        try:
+            wanted_columns(first[1], source.columns)
+        except UnitError as error:
+            raise ConfigError(f"datasets.{name}.columns: {first[0]!r}: {error}") from error

@@ -1,4 +1,4 @@
-"""Labels from a separate table, joined to the units of a listing."""
+"""Joins the labels of a separate table to the units of a listing."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _BATCH = 1 << 14  # rows
 def labelled(
     source: SourceConfig, url: str, pages: Iterator[list[ObjectInfo]], *, is_whole: bool
 ) -> Iterator[list[ObjectInfo]]:
-    """Yields the units with the labels of the table at `url`. Takes 20 bytes of memory for each row."""
+    """Yields the units with the labels of the table at `url`. Needs 20 bytes of memory for each row."""
     table = read_labels(source, url)
     without = 0
     for page in pages:
-        labels = table.of([unit.key for unit in page])
+        labels = table.labels_of([unit.key for unit in page])
         without += labels.count("")
         yield [replace(u, label=label) for u, label in zip(page, labels, strict=True)]
     if is_whole and (without or table.unused):
         _log.warning(
-            "%s: %d units have no row in it, and %d of its rows have no unit",
+            "%s: %d units have no row in the table, and %d rows have no unit",
             without_secrets(url),
             without,
             table.unused,
@@ -45,20 +45,20 @@ def labelled(
 
 
 class LabelTable:
-    """Labels by key: sorted digests of the keys, and the number of each key's label."""
+    """Finds labels by key. Holds sorted digests of the keys, and the number of each key's label."""
 
     def __init__(self, digests: NDArray[Any], numbers: NDArray[Any], names: Sequence[str]) -> None:
-        order = np.argsort(digests, kind="stable")  # of several rows of a key, the first counts
+        order = np.argsort(digests, kind="stable")  # if a key has several rows, the first counts
         self._digests, self._numbers = digests[order], numbers[order]
         self._names = [*names, ""]
         self._used = np.zeros(len(order), np.bool_)
 
     @property
     def unused(self) -> int:
-        """Returns the number of rows whose label was never used."""
+        """Returns the number of rows that no unit has used."""
         return int(len(self._used) - self._used.sum())
 
-    def of(self, keys: Sequence[str]) -> list[str]:
+    def labels_of(self, keys: Sequence[str]) -> list[str]:
         """Returns the label of each key, "" for a key without a label."""
         if not len(self._digests):
             return [""] * len(keys)
@@ -70,7 +70,7 @@ class LabelTable:
 
 
 def read_labels(source: SourceConfig, url: str) -> LabelTable:
-    """Reads the whole table."""
+    """Reads the whole table at `url`."""
     table, numbers_of = UnitTable(source, url), dict[str, int]()
     digests, numbers = [_digests(())], [np.zeros(0, np.int32)]
     rows = table.rows(_COLUMNS, partial(_key_and_label, source))
@@ -86,7 +86,7 @@ def read_labels(source: SourceConfig, url: str) -> LabelTable:
 def _key_and_label(source: SourceConfig, row: TableRow) -> tuple[str, str]:
     key, label = key_of(source, row.fields), text_of(row.fields, "label")
     if not label:
-        raise BadRowError("it has no label")
+        raise BadRowError("the row has no label")
     return key, label
 
 

@@ -1,9 +1,9 @@
 """The lister process: `python -m cachecd.units.lister`, which lists the units of one source and ends.
 
-For sources whose units follow only from user code, a decoding library, or a long table. None of these may
-run in the daemon, which stays small and lives for months. One question arrives on stdin. Pages of units and
-the result leave on stdout, in frames (cachecd.sampler.messages). The process ends with the listing, and at
-once when stdin ends.
+Lists sources that need user code, a decoding library, or a long table. None of these may run in the daemon,
+because the daemon stays small and runs for months. The process reads one question from stdin, and writes
+pages of units and the result to stdout, in frames (cachecd.sampler.messages). It ends after the listing, or
+at once if stdin is closed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from cachecd.units.unit_store import open_unit_store
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """List the units of `source` (a SourceConfig as JSON), or only the units after the key `after`. `path`:
-    directories that are searched first for imports. `left_out`: what the listing left out so far."""
+    """Requests the units of `source` (a SourceConfig as JSON), or only the units after the key `after`.
+    `path`: directories that imports search first. `left_out`: the objects that were omitted so far."""
 
     source: dict[str, Any]
     connections: int
@@ -41,7 +41,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The next units. LeftOut is sent before each page, and at the end."""
+    """The next units. A LeftOut precedes each page, and another follows the last page."""
 
     units: list[ObjectInfo]
 
@@ -53,7 +53,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The units cannot be listed: `cause` names what is at fault."""
+    """The units cannot be listed, because the source or the configuration is wrong."""
 
     cause: Literal["source", "configuration"]
     reason: Reason
@@ -72,7 +72,7 @@ def main() -> None:
     threading.Thread(target=_end_at_eof, args=(requests,), name="listen", daemon=True).start()
     with contextlib.suppress(BrokenPipeError):
         _reply(replies, _list(question, replies))
-    os._exit(0)  # whatever threads the user's code has started
+    os._exit(0)  # do not wait for threads that the user's code started
 
 
 def _list(question: Question, replies: BinaryIO) -> Refused | Ended:
@@ -80,7 +80,7 @@ def _list(question: Question, replies: BinaryIO) -> Refused | Ended:
     try:
         source = SourceConfig.model_validate(question.source)
         search_first(question.path)
-        # It has come so far: what takes long from now on is not its imports.
+        # An empty page reports that the imports of this process have ended.
         _reply(replies, Page([]))
         left_out = question.left_out
         store = open_unit_store(source, question.connections, left_out=left_out)

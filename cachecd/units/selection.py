@@ -1,7 +1,7 @@
 """Selects the units of a dataset: this node's part of the source, and one side of a split. Pure.
 
-The selection follows only from hashes of the units' names: never from the order of the listing, from time
-or from other nodes. If the hashes changed, training would use records that were held out.
+Only hashes of the units' names determine the selection. The order of the listing, the time and other nodes
+have no influence. If the hashes changed, training would use records that were held out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Takes = Callable[[ObjectInfo], bool]
 
 
 def selection_of(dataset: DatasetConfig) -> Takes | None:
-    """Returns a function that says whether the dataset takes a unit; None if it takes all units."""
+    """Returns the test for the units that the dataset takes; None if it takes all units."""
     tests: list[Takes] = []
     if dataset.split is not None:
         tests.append(functools.partial(_on_side, dataset.split, dataset.held_out))
@@ -28,7 +28,8 @@ def selection_of(dataset: DatasetConfig) -> Takes | None:
 
 
 def held_out(split: SplitConfig, form: str, units: Iterable[ObjectInfo], is_whole: bool) -> str:
-    """Returns a sentence: what a split holds out of these units of a source, all or the first."""
+    """Returns a sentence: how many of these units the split holds out. `is_whole`: these are all units of
+    the source, not only the first."""
     by_unit = split.by == "unit"
     sides = {(u.key, by_unit and u.begin): _on_side(split, True, u) for u in units}
     noun = "units" if by_unit else {"webdataset": "tars"}.get(form, "objects")
@@ -39,7 +40,7 @@ def held_out(split: SplitConfig, form: str, units: Iterable[ObjectInfo], is_whol
 
 def empty_side(dataset: DatasetConfig, units: int) -> str:
     """Returns the message for a split that leaves this dataset without units."""
-    assert dataset.split is not None, "a dataset that is split"
+    assert dataset.split is not None, "the dataset is not split"
     split = dataset.split
     verb = "holds out none" if dataset.held_out else "holds out all"
     by = f"by {split.by}" if split.group is None else f"by the groups of {split.group!r}"
@@ -60,16 +61,14 @@ def _in_part(part: PartitionConfig, unit: ObjectInfo) -> bool:
 
 
 def _on_side(split: SplitConfig, held_out: bool, unit: ObjectInfo) -> bool:
-    """Whether a unit is on this side of the split. By key: all units of an object, and all objects of a
-    group, are on one side."""
+    """Whether a unit is on this side of the split. If the split is by key, all units of an object, and all
+    objects of a group, are on one side."""
     if split.by == "unit":
-        return (
-            _hash(b"cachecd split by unit 1", _name_of(unit)) < split.eval * 2.0**64
-        ) == held_out
-    name = unit.key
-    if split.group is not None and (group := found_in(name, split.group, "group")) is not None:
-        name = group
-    return (_hash(b"cachecd split 1", encoded(name)) < split.eval * 2.0**64) == held_out
+        digest = _hash(b"cachecd split by unit 1", _name_of(unit))
+    else:
+        group = None if split.group is None else found_in(unit.key, split.group, "group")
+        digest = _hash(b"cachecd split 1", encoded(unit.key if group is None else group))
+    return (digest < split.eval * 2.0**64) == held_out
 
 
 def _name_of(unit: ObjectInfo) -> bytes:

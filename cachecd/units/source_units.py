@@ -21,9 +21,9 @@ from cachecd.stores.fetch import Store
 from cachecd.stores.key_ranges import Lanes
 from cachecd.stores.sweep import ListingSweep
 
-_AT_ONCE = 256  # objects that are looked into at a time, within the store's connections
+_AT_ONCE = 256  # objects that are examined concurrently; the store limits its connections
 
-# The units in one object: begin and size of each.
+# Returns begin and size of each unit in one object.
 Look = Callable[[Content, ObjectInfo], Awaitable[Iterable[tuple[int, int]]]]
 
 
@@ -33,19 +33,19 @@ class Lister(Protocol):
     def units(
         self, source: SourceConfig, after: str, left_out: LeftOut
     ) -> Generator[list[ObjectInfo], None, None]:
-        """All units in the order of the store, or only units of objects behind the key `after`. Counts what
-        is left out. Blocks."""
+        """Yields all units in the store's order, or only units of objects after the key `after`. `left_out`
+        counts the omitted objects. Blocks."""
 
     def sweep(self, source: SourceConfig, lanes: Lanes, left_out: LeftOut) -> ListingSweep | None:
-        """All units, by several requests at a time; None if the store cannot be listed so."""
+        """Lists all units with concurrent requests; None if the store does not support that."""
 
 
 def list_units(source: SourceConfig, store: Store, after: str = "") -> Iterator[list[ObjectInfo]]:
     """Yields all units in pages, in the store's order, or only units of objects after the key `after`.
     Blocks.
 
-    All units of an object are in one page. An object whose parts cannot be listed is one unit, so that
-    reading it gives the reason. SourceUnreachableError: the message says what to do.
+    All units of an object are in one page. If the parts of an object cannot be listed, the object is one
+    unit, so that reading it reports the reason. SourceUnreachableError: the message says what to do.
     """
     if source.lists_objects:
         return store.list(after)
@@ -55,13 +55,13 @@ def list_units(source: SourceConfig, store: Store, after: str = "") -> Iterator[
 
             assert source.array is not None, "the configuration requires it"
             objects = npy.first_arrays(source.array, store, after)
-            return _looked_into(objects, partial(npy.units_in, source.array), store)
+            return _parts_of(objects, partial(npy.units_in, source.array), store)
         case "parquet":
             with extra("parquet", "format parquet"):
                 from cachecd.sampler.formats.parquet import footer
 
             objects = chain.from_iterable(store.list(after))
-            return _looked_into(objects, partial(footer.units_in, asyncio.Lock()), store)
+            return _parts_of(objects, partial(footer.units_in, asyncio.Lock()), store)
         case "python":
             return _named_by_reader(source, store, after)
         case other:
@@ -84,9 +84,11 @@ def _named_by_reader(source: SourceConfig, store: Store, after: str) -> Iterator
             raise SourceUnreachableError(str(error)) from error
 
 
-def _looked_into(
+def _parts_of(
     objects: Iterator[ObjectInfo], look: Look, store: Store
 ) -> Iterator[list[ObjectInfo]]:
+    """Yields the units in the objects, in pages."""
+
     async def units_of(unit: ObjectInfo) -> list[ObjectInfo]:
         try:
             parts = await look(Content.without_chunks(unit, store), unit)
@@ -97,9 +99,9 @@ def _looked_into(
     async def units_of_all(batch: list[ObjectInfo]) -> list[list[ObjectInfo]]:
         return await asyncio.gather(*map(units_of, batch))
 
-    page: list[ObjectInfo] = []
     with asyncio.Runner() as runner:
         while batch := list(islice(objects, _AT_ONCE)):
+            page: list[ObjectInfo] = []
             for units in runner.run(units_of_all(batch)):
                 page += units
                 if len(page) >= PAGE:
@@ -107,18 +109,17 @@ def _looked_into(
                     page = []
             if page:
                 yield page
-                page = []
 
 
 def needs_a_process(source: SourceConfig) -> bool:
-    """Whether listing needs a separate process: it runs user code, a library that decodes or that may hang
-    with a silent store, or reads a table that may be long."""
+    """Whether listing needs a separate process, because it runs user code, reads a table that may be long,
+    or uses a library that decodes, or that may hang if the store does not reply."""
     tables = source.manifest is not None or (source.label is not None and source.label.manifest)
     is_native = source.lists_objects and not (source.url and source.address.scheme == "hf")
     return not is_native or bool(tables)
 
 
 def sweep_units(source: SourceConfig, store: Store, lanes: Lanes) -> ListingSweep | None:
-    """The same by several requests at a time (stores/key_ranges.py); None if objects have several units,
-    or if the store can be listed only by one request after the other."""
+    """Lists all units with concurrent requests (stores/key_ranges.py). Returns None if objects have several
+    units, or if the store does not support concurrent listing."""
     return store.sweep(lanes) if source.lists_objects else None

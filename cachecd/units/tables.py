@@ -1,7 +1,6 @@
-"""Reads the rows of a table in a store, one after the other: CSV, JSON lines, Parquet.
+"""Reads the rows of a table in a store: CSV, JSON lines or Parquet.
 
-Reads a stream: memory does not grow with the number of rows. Column names are matched without regard to
-case.
+The memory does not grow with the number of rows. Column names are case-insensitive.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _BATCH = 4096  # rows of a Parquet file decoded at a time
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One row. `place`: its place in the file, for messages. Missing values are not in `fields`."""
+    """One row. `place`: the line or row of the file, for messages. `fields` omits missing values."""
 
     place: str
     fields: Mapping[str, Any]
@@ -40,11 +39,11 @@ def read_rows(
     bad: Bad,
     header: Sequence[str] | None = None,
 ) -> Iterator[TableRow]:
-    """Yields the rows of the table `name`; the name's suffix decides the kind. Fields other than `columns`
-    may be left out. `header`: the column names of a CSV file whose first line does not have them.
+    """Yields the rows of the table `name`; the suffix of the name determines the format. Rows may lack
+    fields other than `columns`. `header`: the column names of a CSV file, if its first line lacks them.
 
-    ConfigError if the file is not a table, or has none of the columns. SourceUnreachableError if it is
-    damaged. `bad` is called with each row that cannot be read.
+    ConfigError if the file is not a table, or has none of the columns. SourceUnreachableError if the file
+    is damaged. `bad` is called for each row that cannot be read.
     """
     plain = name.lower().removesuffix(".gz")
     try:
@@ -67,7 +66,7 @@ def _lines(file: BinaryIO) -> Iterator[str]:
         number += 1
         if len(line) > _LONGEST_LINE:
             raise ConfigError(f"line {number} has more than {_LONGEST_LINE} bytes: is it text?")
-        # What is no UTF-8 is found when the row is whole.
+        # The caller detects invalid UTF-8 when it has the whole row.
         yield line.removeprefix(mark if number == 1 else b"").decode("utf-8", "surrogateescape")
 
 
@@ -96,7 +95,7 @@ def _of_csv(
         if len(values) > len(names):
             bad(place, f"{len(values)} fields, expected {len(names)}")
         elif not _is_text(values):
-            bad(place, "it is not UTF-8")
+            bad(place, "the row is not UTF-8")
         elif values:
             yield _row(place, zip(names, values, strict=False))
 
@@ -124,7 +123,7 @@ def _of_json(lines: Iterator[str], bad: Bad) -> Iterator[TableRow]:
             line.encode()
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            bad(place, f"no JSON: {error}")
+            bad(place, f"invalid JSON: {error}")
             continue
         if isinstance(row, dict):
             yield _row(place, row.items())
@@ -147,6 +146,6 @@ def _of_parquet(file: BinaryIO, columns: Sequence[str]) -> Iterator[TableRow]:
                 yield _row(f"row {number}", row.items())
     except (SourceError, ConfigError, MemoryError):
         raise
-    except Exception as error:  # of many kinds
+    except Exception as error:  # pyarrow raises many types
         why = (str(error).splitlines() or [type(error).__name__])[0]
         raise SourceUnreachableError(f"it is damaged: {why}") from error

@@ -1,5 +1,5 @@
-"""Opens the store of a source. A table may replace its listing or add labels, and patterns may select
-objects."""
+"""Opens the store of a source. A table may replace the store's listing or add labels, and patterns may
+select objects."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def open_unit_store(
     retry: Retry | None = None,
     left_out: LeftOut | None = None,
 ) -> Store:
-    """Returns the store that `source` names, for up to `connections` requests at a time. `left_out` counts
-    what its listings leave out.
+    """Returns the store that `source` names, with at most `connections` concurrent requests. `left_out`
+    counts the objects that listings omit.
 
-    Uses no network. For s3://, boto3 signs in and lists (environment, profiles, roles), and obstore reads;
+    Makes no request. For s3://, boto3 signs in (environment, profiles, roles) and lists, and obstore reads.
     gs://, az:// and http(s):// use obstore; hf:// uses HfFileSystem; file:// is read directly; every other
     URL uses fsspec. ConfigError if no installed package can read the URL.
     """
@@ -47,10 +47,10 @@ def open_unit_store(
 
 
 class _Units:
-    """A store that lists units: the rows of a `manifest`, or the objects that `match` and `skip` select,
-    or, with `join`, the texts for which the first pattern has an object. Labels come from the table
-    `label`. Any object can be read by its key. `left_out` decides which objects no listing has; it does not
-    judge the rows of a manifest.
+    """A store that lists units: the rows of a `manifest`, or the objects that `match` and `skip` select.
+    With `join`, a unit is the `*` part of each key that the first pattern matches. The table `label` adds
+    labels. Any object can be read by its key. `left_out` decides which objects are omitted, but it does
+    not check the rows of a manifest.
 
     `open_at` opens the store at a URL. Only the common folder of the patterns is listed.
     """
@@ -68,12 +68,12 @@ class _Units:
         self._source, self._store, self._label = source, store, label
         self._open_at = open_at
         self.left_out = left_out
-        # An inventory is no choice of names: it has all objects of a bucket.
-        self._is_given = not (source.manifest or "manifest.json").lower().endswith("manifest.json")
+        # A user chose the rows of a manifest, but an S3 Inventory has all objects of a bucket.
+        self._is_chosen = not (source.manifest or "manifest.json").lower().endswith("manifest.json")
         self._first = source.listed_pattern
         self._match = (self._first,) if self._first else source.match or ("*",)
         self._skip = source.skip or ()
-        # A table is no folder, and a chained URL of fsspec, or one with a query, cannot be made longer.
+        # A folder cannot be appended to a chained URL of fsspec, or to a URL with a query.
         is_folder = source.manifest is None and "?" not in (root := source.address.root)
         self._folder = folder_of(self._match) if is_folder and "::" not in root else ""
 
@@ -89,14 +89,14 @@ class _Units:
 
     @property
     def page(self) -> Any:
-        """Returns a page of the store's listing. AttributeError if the store has no pages, or if a table is
-        read."""
+        """The store's function that lists one page. AttributeError if the store has no such function, or if
+        a table is read."""
         if self._source.manifest or self._label:
             raise AttributeError("page")
         return self._listed.page
 
     def units(self, page: Sequence[ObjectInfo]) -> list[ObjectInfo]:
-        """Returns the units among some listed objects."""
+        """Returns the units among these listed objects."""
         units = []
         for unit in page:
             key = self._folder + unit.key
@@ -104,8 +104,8 @@ class _Units:
             picked = picked and not any(matches(pattern, key) for pattern in self._skip)
             name = text_in(self._first, key) if self._first else key
             picked = picked and bool(name)
-            if not self._is_given:
-                # An empty object is a part of a joined record, unless it is a folder's marker.
+            if not self._is_chosen:
+                # An empty object may be a part of a joined record, unless it is a folder's marker.
                 is_empty = not unit.size and (not self._first or key.endswith("/"))
                 picked = self.left_out.keeps(key, is_empty, picked)
             if picked and name:
@@ -120,7 +120,7 @@ class _Units:
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
         self.left_out.begin(start_after)
         listed: Iterator[list[ObjectInfo]] = self._objects(start_after)
-        # Only a page that the store itself lists empty stays one: too many show that it does not advance.
+        # Keeps the empty pages of the store itself, because many in a row show that it does not advance.
         pages = (units for page in listed if (units := self.units(page)) or not page)
         if self._first:
             pages = ([unit for unit in page if unit.key != start_after] for page in pages)
@@ -136,7 +136,7 @@ class _Units:
             from cachecd.units.unit_table import manifest_pages
 
             return manifest_pages(self._source, self._source.manifest, self._store, start_after)
-        # Behind the text's first key or sooner: texts and keys need not be in the same order.
+        # Starts at the first key that the unit may have, because units and keys may be ordered differently.
         after = self._first.partition("*")[0] + start_after
         return self._listed.list(
             after[len(self._folder) :] if after.startswith(self._folder) else ""

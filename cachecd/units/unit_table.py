@@ -1,9 +1,9 @@
 """A manifest: a table that replaces a store's listing.
 
-Columns: `key` (relative to the source's URL) or `url` (absolute, below the source's URL; of any host if the
-source's URL is only `http://` or `https://`); `offset` and `length` name a part of the object; `size`,
-`etag` and `label`. Only `key` or `url` is required: missing sizes are looked up. The `manifest.json` of an
-S3 Inventory names tables of a bucket's objects.
+A row needs only one column: `key`, relative to the source's URL, or `url`, below the source's URL. If the
+source's URL is only `http://` or `https://`, `url` may name any host. Optional columns: `offset` and
+`length` for a part of the object, `size`, `etag`, `label`. The store is asked for missing sizes. The
+`manifest.json` of an S3 Inventory names tables of a bucket's objects.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 COLUMNS = ("key", "url", "offset", "length", "size", "etag", "label")
-_SHOWN = 5  # rows that are passed over and named one by one
-_AT_A_TIME = 1000  # rows whose objects are looked up together
+_MAX_LOGGED = 5  # ignored rows that get a log line each
+_BATCH = 1000  # rows whose missing sizes are requested together
 _CONNECTIONS = 4  # to the table
-# Fewer than of an object: if it is not there, the URL is wrong, and the listing is tried again anyway.
+# Fewer tries than for an object: a missing table means a wrong URL, and the listing is retried anyway.
 _TRIES = Retry(tries=3, within=10.0)
 _ABSOLUTE = re.compile(r"[a-z][a-z0-9+.-]*://")
-_NUMBER = re.compile(r"[0-9]{1,19}(\.0+)?")  # as pandas writes a column with gaps
+_NUMBER = re.compile(r"[0-9]{1,19}(\.0+)?")  # pandas writes 3.0 if the column has gaps
 
 
 class BadRowError(Exception):
@@ -52,7 +52,7 @@ class BadRowError(Exception):
 def manifest_pages(
     source: SourceConfig, url: str, store: Store, after: str
 ) -> Iterator[list[ObjectInfo]]:
-    """Yields the units that the manifest at `url` names. `store` looks up missing sizes."""
+    """Yields the units that the manifest at `url` names, in pages. Requests missing sizes from `store`."""
     table = UnitTable(source, url)
     with contextlib.closing(Direct()) as direct:
         yield from pages_of(_units(source, table, store, direct), after)
@@ -62,15 +62,15 @@ def manifest_pages(
 def _units(
     source: SourceConfig, table: UnitTable, store: Store, direct: Direct
 ) -> Iterator[ObjectInfo]:
-    rows = table.rows(COLUMNS, partial(wish_of, source))
-    while wishes := list(itertools.islice(rows, _AT_A_TIME)):
-        missing = [wish.unit.key for wish in wishes if wish.needs_size]
-        sizes = direct.do(partial(_look_up, store, missing)) if missing else {}
-        for wish in wishes:
+    rows = table.rows(COLUMNS, partial(_row_unit, source))
+    while batch := list(itertools.islice(rows, _BATCH)):
+        missing = [row.unit.key for row in batch if row.needs_size]
+        found = direct.do(partial(_look_up, store, missing)) if missing else {}
+        for row in batch:
             try:
-                unit = wish.sized(sizes[wish.unit.key]) if wish.needs_size else wish.unit
+                unit = row.sized(found[row.unit.key]) if row.needs_size else row.unit
             except (UnitError, BadRowError) as error:
-                table.bad(wish.place, str(error))
+                table.bad(row.place, str(error))
             else:
                 table.good += 1
                 yield unit
@@ -85,15 +85,15 @@ async def _look_up(store: Store, keys: Sequence[str]) -> dict[str, ObjectInfo | 
 
 
 class UnitTable:
-    """The table at `url`. Rows that cannot be used are logged, the first few one by one. `good` counts the
-    other rows."""
+    """The table at `url`. Ignores and logs rows that cannot be used. `good`: the number of other rows; the
+    caller counts them."""
 
     def __init__(self, source: SourceConfig, url: str) -> None:
         self.good = 0
         self._source = source
         self._url = url
-        self._wrong = 0
-        self._first = ""
+        self._ignored = 0
+        self._example = ""
 
     def rows(self, columns: Sequence[str], make: Callable[[TableRow], T]) -> Iterator[T]:
         """Yields the result of `make` for each row. BadRowError: the row is ignored."""
@@ -107,18 +107,18 @@ class UnitTable:
 
     def bad(self, place: str, why: str) -> None:
         """Logs and counts a row that is ignored."""
-        self._wrong += 1
-        self._first = self._first or f"{place}: {why}"
-        if self._wrong <= _SHOWN:
+        self._ignored += 1
+        self._example = self._example or f"{place}: {why}"
+        if self._ignored <= _MAX_LOGGED:
             _log.warning("%s, %s: row ignored: %s", without_secrets(self._url), place, why)
 
     def end(self) -> None:
-        """Ends the table. ConfigError if it has rows and none can be used."""
-        url, wrong = without_secrets(self._url), self._wrong
-        if wrong and not self.good:
-            raise ConfigError(f"{url}: none of its {wrong} rows can be used; {self._first}")
-        if wrong > _SHOWN:
-            _log.warning("%s: ignored %d of %d rows", url, wrong, wrong + self.good)
+        """Logs the number of ignored rows. ConfigError if the table has rows and none can be used."""
+        url, ignored = without_secrets(self._url), self._ignored
+        if ignored and not self.good:
+            raise ConfigError(f"{url}: none of its {ignored} rows can be used; {self._example}")
+        if ignored > _MAX_LOGGED:
+            _log.warning("%s: ignored %d of %d rows", url, ignored, ignored + self.good)
 
     def _rows(self, columns: Sequence[str]) -> Iterator[TableRow]:
         """Yields the rows of the table, or of the tables that an inventory names."""
@@ -136,26 +136,32 @@ class UnitTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """A unit that a row names. The row may not give the size of its object."""
+class _RowUnit:
+    """The unit that a row names. `needs_size`: the row does not determine the size of the unit."""
 
     place: str
     unit: ObjectInfo
     needs_size: bool = False
 
     def sized(self, result: ObjectInfo | BaseException) -> ObjectInfo:
-        """Returns the unit, once its object was looked up."""
+        """Returns the unit with the size and ETag that the store reported. Raises the store's error."""
         if isinstance(result, BaseException):
             raise result
         unit = self.unit
-        if result.size < unit.begin or (unit.begin and result.size == unit.begin):
-            raise BadRowError(f"from byte {unit.begin} on, of an object of {result.size} bytes")
-        return replace(unit, size=result.size - unit.begin, etag=unit.etag or result.etag)
+        size = _size_from(unit.begin, result.size)
+        return replace(unit, size=size, etag=unit.etag or result.etag)
+
+
+def _size_from(offset: int, size: int) -> int:
+    """Returns the bytes behind the offset in an object of `size` bytes. BadRowError if there are none."""
+    if size < offset or (offset and size == offset):
+        raise BadRowError(f"offset is {offset}, but the object has {size} bytes")
+    return size - offset
 
 
 @contextlib.contextmanager
 def _open(source: SourceConfig, url: str) -> Iterator[tuple[StoreView, str]]:
-    """Returns a view of the folder of a URL's object, and the object's name in the folder."""
+    """Opens the folder that contains a URL's object. Yields a view of the folder, and the object's name."""
     folder = url[: url.rindex("/") + 1]
     address = Address.of(folder)
     endpoint = source.endpoint if address.scheme == "s3" else None
@@ -165,40 +171,40 @@ def _open(source: SourceConfig, url: str) -> Iterator[tuple[StoreView, str]]:
         yield view, address.key_of(url) or ""
 
 
-def wish_of(source: SourceConfig, row: TableRow) -> Wish:
+def _row_unit(source: SourceConfig, row: TableRow) -> _RowUnit:
     """Returns the unit that a row names. BadRowError."""
     fields = row.fields
     key = key_of(source, fields)
     offset, length, size = (_number(fields, name) for name in ("offset", "length", "size"))
     etag, label = text_of(fields, "etag") or "", text_of(fields, "label") or ""
     if (offset is not None or length is not None) and source.format in ("parquet", "npy"):
-        raise BadRowError(f"it names a part of an object, and {source.format} reads whole ones")
+        raise BadRowError(
+            f"the row names a part of an object, but format {source.format} reads whole objects"
+        )
     begin = offset or 0
     if length is None and size is not None:
-        length = size - begin
-        if length < 0 or (begin and not length):
-            raise BadRowError(f"from byte {begin} on, of an object of {size} bytes")
+        length = _size_from(begin, size)
     elif length is not None and size is not None and begin + length > size:
-        raise BadRowError(f"bytes {begin} to {begin + length} of an object of {size} bytes")
+        raise BadRowError(f"the row ends at byte {begin + length}, but the object has {size} bytes")
     elif length == 0:
         raise BadRowError("length is 0, expected at least 1")
     if source.address.scheme not in OBJECT_STORES:
-        etag = ""  # of files, nobody but this program knows them
+        etag = ""  # this program computes the ETags of files itself
     elif etag and not etag.endswith('"'):
-        etag = f'"{etag}"'  # as a header has it
+        etag = f'"{etag}"'  # HTTP headers quote ETags
     unit = ObjectInfo(key, length or 0, etag, begin, label)
     if (why := unlistable(unit)) is not None:
         raise BadRowError(why)
-    return Wish(row.place, unit, needs_size=length is None)
+    return _RowUnit(row.place, unit, needs_size=length is None)
 
 
 def key_of(source: SourceConfig, fields: Mapping[str, Any]) -> str:
-    """Returns the key that a row names: relative to the source's URL, or a URL if the source's URL names no
-    host. BadRowError."""
+    """Returns the key that a row names, relative to the source's URL. The key is a URL if the source's URL
+    names no host. BadRowError."""
     key, url = text_of(fields, "key"), text_of(fields, "url")
     if source.url in EVERY_HOST:
         if url is None:
-            raise BadRowError("it has no url")
+            raise BadRowError("the row has no url")
         if (why := urls.refused(url, urls.schemes_of(source.url))) is not None:
             raise BadRowError(why)
         return url
@@ -207,16 +213,16 @@ def key_of(source: SourceConfig, fields: Mapping[str, Any]) -> str:
     if url is not None and (key := address.key_of(url)) is None:
         raise BadRowError(f"{without_secrets(url)!r} is not below {below}")
     if not key:
-        raise BadRowError("it has neither key nor url")
+        raise BadRowError("the row has neither key nor url")
     if url is None and _ABSOLUTE.match(key):
-        raise BadRowError(f"key is {key[:60]!r}, a URL: call the column url")
+        raise BadRowError(f"key is {key[:60]!r}, a URL: name the column url")
     if address.scheme not in OBJECT_STORES and {"", ".", ".."} & set(key.split("/")):
         raise BadRowError(f"{key[:60]!r} is not a path below {below}")
     return key
 
 
 def text_of(fields: Mapping[str, Any], name: str) -> str | None:
-    """Returns a row's field, None if the row does not have it. BadRowError."""
+    """Returns a field of a row, or None if the row lacks the field. BadRowError."""
     value = fields.get(name)
     if isinstance(value, bytes):
         value = value.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""The life of a cache, and of a trainer that acquires one epoch after the other, in one process."""
+"""A cache, and a trainer that acquires one epoch after the other, in one process."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Life:
         return await asyncio.wait_for(replied, 20)
 
     async def acquire(self) -> str:
-        """Acquires the next epoch, holds it and lets the last one go. Returns the lease, "" if there is
+        """Acquires the next epoch, holds it and releases the last one. Returns the lease, "" if there is
         none yet."""
         reply = await self.ask(ev.AcquireAsked("a", "train", "job", self.epoch))
         if not isinstance(reply, do.ReplyGranted):

@@ -1,4 +1,4 @@
-"""Records that no live shard holds, by sidecars made for it."""
+"""Finds records that no live shard has, from sidecars that the tests write."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_unit_in_no_shard_is_missing_unless_it_is_excluded(layout):
     assert pieces(layout, [2], (), "new") == [Piece(2)]
 
 
-def test_unit_of_another_version_lacks_nothing(layout):
+def test_changed_unit_is_not_missing(layout):
     write(layout, 0, lanes=(Lane(0, 0, 1, 5, 100, 3, 10),))
     publish(layout, 0)
     assert pieces(layout, [1]) == [Piece(1, 3)]
@@ -73,7 +73,7 @@ def covering(layout, number, ordinals, meta):
 
 
 def test_records_that_were_passed_over_are_not_missing(layout):
-    """Of a unit that is read between two cursors, whatever its first, last and other records are."""
+    """Skipped records between two cursors count as covered, wherever they are in the unit."""
     before, after = (Cursor(0, 0, 9, (Lane(0, 3, 5, 1, 100, n, 0),)) for n in (1, 8))
     covering(layout, 0, (2, 6), {"before": before.pack(), "after": after.pack()})
     assert pieces(layout, [5]) == [Piece(5, 0, 1), Piece(5, 8)]
@@ -81,8 +81,8 @@ def test_records_that_were_passed_over_are_not_missing(layout):
     assert pieces(layout, [5], shards=[(0, 0), (3, 0)]) == [Piece(5, 0, 1)]
 
 
-def test_supplement_covers_its_parts_of_units_as_far_as_it_came(layout):
-    """The last part was not begun; of the second but one a lane is left."""
+def test_supplement_covers_units_up_to_its_cursor(layout):
+    """The last part was not begun, and the second part has an open lane."""
     parts = [[0, 5, 2, 7], [1, 6, 3, 0], [2, 7, 4, 0]]
     after = Cursor(0, 0, 2, (Lane(0, 1, 6, 1, 100, 5, 0),))
     meta = {"before": Cursor().pack(), "after": after.pack(), "parts": parts}

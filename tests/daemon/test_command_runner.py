@@ -58,7 +58,7 @@ async def bench(tmp_path) -> AsyncIterator[Bench]:
         await opened.runner.finish()
 
 
-async def test_results_come_in_the_order_of_commands_and_reports(bench):
+async def test_results_have_the_order_of_commands_and_reports(bench):
     carry = bench.runner.carry_out
     bench.seal(0)
     bench.seal(3)
@@ -85,7 +85,7 @@ async def test_results_come_in_the_order_of_commands_and_reports(bench):
     assert tree(bench.disk.generation) == sorted(["0000000000.old", *names])
 
 
-async def test_search_that_the_disk_refuses_is_a_refusal(bench, monkeypatch):
+async def test_search_on_a_failing_disk_is_refused(bench, monkeypatch):
     bench.disk.exclude("e1", "key-0-0")
 
     def refuse(*_: Any) -> Any:

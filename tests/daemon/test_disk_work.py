@@ -1,4 +1,4 @@
-"""Commands about files: each result, what is on disk by then, and what a refusal leaves."""
+"""Commands about files: their results, and the files on disk after a success or a refusal."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_exclusion_is_in_force_after_a_restart(disk):
     assert disk.work.write(do.PublishShard(stream(0), 3)) == [ev.PublishRefused(stream(0), 3)]
 
 
-def test_taken_name_refuses_a_publication_and_stays(disk):
+def test_existing_file_is_not_overwritten_by_a_publication(disk):
     write(disk.generation, 3)
     disk.generation.shard(3).write_bytes(b"mine")
     [refused] = disk.work.write(do.PublishShard(stream(0), 3))
@@ -154,7 +154,7 @@ def test_holders_are_found_in_every_generation_of_the_dataset(disk):
     assert disk.work.excluded.unfinished == ()
 
 
-def test_open_exclusion_of_samples_is_taken_up_by_a_start(disk):
+def test_open_exclusion_of_samples_continues_after_a_start(disk):
     make(disk.generation, 0, 3, 6)
     data = bytearray(disk.generation.shard(6).read_bytes())
     data[40] ^= 1
@@ -171,7 +171,7 @@ def test_open_exclusion_of_samples_is_taken_up_by_a_start(disk):
     assert remade.facts.records == 5
 
 
-def test_shards_tell_the_samples_of_an_object_and_whether_they_cover_it(disk):
+def test_search_finds_the_samples_of_an_object_and_whether_they_are_all(disk):
     make(disk.generation, 3)
     write(disk.generation, 0, lanes=(Lane(0, 0, 1, 5, 100, 3, 10),))
     publish(disk.generation, 0)

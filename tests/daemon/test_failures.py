@@ -1,4 +1,4 @@
-"""What fails is logged at once, each ten minutes, and when it works again."""
+"""A failure is logged at once, every ten minutes, and when it ends."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_failure_is_logged_once_and_once_when_it_works_again(bench):
     assert bench.failures.reasons == {}
 
 
-def test_subject_that_fails_and_works_in_turns_is_logged_once_a_minute(bench):
+def test_alternating_failures_are_logged_once_a_minute(bench):
     lines = []
     for _ in range(120):
         bench.now += 1
@@ -49,7 +49,7 @@ def test_subject_that_fails_and_works_in_turns_is_logged_once_a_minute(bench):
     assert lines.count("the disk works again") == 2
 
 
-def test_failure_that_lasts_is_logged_every_ten_minutes(bench):
+def test_lasting_failure_is_logged_every_ten_minutes(bench):
     lines = []
     for _ in range(3600):
         lines += bench.note("full")

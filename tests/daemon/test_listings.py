@@ -1,4 +1,4 @@
-"""Listings that are kept current: the first, failures, later ones, classes, and room."""
+"""Listings of a source: the first and later listings, failures, classes, and room."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ async def test_store_without_an_order_is_listed_from_the_beginning(bench):
     assert (bench.events[-1].units, bench.events[-1].reason) == (1500, "")
 
 
-async def test_streams_wait_no_more_for_a_source_that_stays_down(bench):
+async def test_streams_stop_waiting_for_an_unreachable_source(bench):
     bench.script = [
         units(0, 300),
         *(SourceUnreachableError("down") for _ in range(7)),
@@ -140,7 +140,7 @@ async def test_library_error_is_a_source_error(bench):
     assert (bench.events[-1].units, bench.events[-1].reason) == (300, "")
 
 
-async def test_page_without_room_waits_for_it(bench, monkeypatch):
+async def test_page_waits_for_room(bench, monkeypatch):
     monkeypatch.setattr(listings, "_ROOM_PATIENCE", 0.0)
     bench.script = [units(0, 300)]
     bench.refuses = True
@@ -156,7 +156,7 @@ async def test_page_without_room_waits_for_it(bench, monkeypatch):
     assert len(bench.asked) == 1, "the listing waits where it is"
 
 
-async def test_rewritten_source_is_doubted_until_it_is_itself_again(bench, monkeypatch):
+async def test_rewritten_source_is_doubted_until_it_is_restored(bench, monkeypatch):
     monkeypatch.setattr(listings, "_LONGEST_PAUSE", 0.001)
     bench.script = [units(0, 1000)]
     await bench.keeper.keep()

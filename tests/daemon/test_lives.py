@@ -1,4 +1,4 @@
-"""Whole lives of a cache: real files, real listing, a real worker; no socket."""
+"""A whole cache with real files, a real listing and a real worker, but without a socket."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def is_whole(life: Life) -> bool:
     return life.loop.policy.datasets["train"].generation.is_whole
 
 
-async def test_cache_grows_until_it_is_whole_and_names_each_record_once(root):
+async def test_cache_grows_to_the_whole_source_without_duplicates(root):
     async with Life(config(root, LIMIT, SHARD)) as life:
         await until(lambda: is_whole(life))
         lease = await life.acquire()
@@ -106,8 +106,8 @@ async def test_excluded_key_is_in_no_later_set(root):
     assert os.listdir(life.dir / "leases")
 
 
-async def test_sample_that_is_excluded_while_its_tar_is_read_is_in_no_later_set(root):
-    """Workers have the tars in hand without the exclusion: what they seal then is not published."""
+async def test_sample_excluded_while_its_tar_is_read_is_in_no_later_set(root):
+    """Workers read the tars without the exclusion, so the shards that they seal are not published."""
     async with Life(config(root, LIMIT, SHARD)) as life:
         generation = life.loop.policy.datasets["train"].generation
         await until(lambda: generation.table.num_live > 2)
@@ -121,7 +121,7 @@ async def test_sample_that_is_excluded_while_its_tar_is_read_is_in_no_later_set(
         assert life.status()["datasets"]["train"]["skipped"]["records"] == 0
 
 
-async def test_work_that_fails_otherwise_than_expected_is_done_again(root, monkeypatch):
+async def test_work_is_retried_after_an_unexpected_error(root, monkeypatch):
     monkeypatch.setattr(loop, "_PAUSE", 0.01)
     failures = {"keep": [ZeroDivisionError(), DiskError("EIO")], "_measure": [ZeroDivisionError()]}
 
@@ -175,8 +175,8 @@ async def test_damaged_shard_is_made_again_from_the_source(root):
         assert set(found.values()) == {1}
 
 
-async def test_units_that_could_not_be_fetched_come_as_a_supplement(root, monkeypatch):
-    """Two objects are away while the dataset becomes whole, and are back at the next start."""
+async def test_units_that_were_skipped_are_cached_in_a_supplement(root, monkeypatch):
+    """Two objects are missing while the dataset is fetched, and exist again at the next start."""
     away = [root / "src" / f"{number:03d}.tar" for number in (3, 30)]
     given = config(root, LIMIT, SHARD)
     pages = list(ProcessLister(4).units(given.datasets["train"].source))
@@ -200,7 +200,7 @@ async def test_units_that_could_not_be_fetched_come_as_a_supplement(root, monkey
         assert set(found.values()) == {1}
 
 
-async def test_remake_that_fails_otherwise_than_expected_is_begun_again(root, monkeypatch):
+async def test_remake_is_retried_after_an_unexpected_error(root, monkeypatch):
     failures = [ZeroDivisionError(), DiskError("EIO")]
     real = refetch.cached_records
 
@@ -218,8 +218,8 @@ async def test_remake_that_fails_otherwise_than_expected_is_begun_again(root, mo
         assert not generation.supplements.pieces
 
 
-async def test_odd_records_cost_no_other_and_what_is_made_again_lacks_nothing(tmp_path):
-    """Odd samples at any place of their tars, and one tar of nothing else; a damaged shard, a lost one."""
+async def test_misfit_records_cost_no_other_and_a_remade_shard_is_complete(tmp_path):
+    """Misfit samples anywhere in the tars, and one tar with misfits only; a damaged and a lost shard."""
     (tmp_path / "src").mkdir()
     chance, good = random.Random(7), set()
     for tar in range(24):

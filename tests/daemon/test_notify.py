@@ -44,7 +44,7 @@ def test_without_a_manager_nothing_happens(address):
     assert service.watchdog_interval is None
 
 
-def test_a_manager_that_is_gone_or_deaf_does_not_disturb(manager, tmp_path):
+def test_a_missing_or_unresponsive_manager_has_no_effect(manager, tmp_path):
     service = ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "notify")})
     service.ready()
     manager.bind(str(tmp_path / "notify"))
@@ -62,5 +62,5 @@ def test_a_manager_that_is_gone_or_deaf_does_not_disturb(manager, tmp_path):
         ({}, None),
     ],
 )
-def test_the_watchdog_is_fed_twice_as_often_as_asked(environ, interval):
+def test_the_watchdog_is_notified_twice_per_interval(environ, interval):
     assert ServiceManager({"NOTIFY_SOCKET": "/x", **environ}).watchdog_interval == interval

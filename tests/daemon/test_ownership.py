@@ -1,4 +1,4 @@
-"""One daemon per directory, one owner per socket, told by real processes and real sockets."""
+"""One daemon per directory, one owner per socket, with real processes and sockets."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_daemon_that_is_killed_owns_nothing_even_if_its_samplers_live(owner, t
         }
 
 
-def test_a_lock_file_that_its_last_owner_removes_meanwhile_is_made_anew(tmp_path, monkeypatch):
+def test_a_lock_file_that_its_last_owner_removes_is_created_again(tmp_path, monkeypatch):
     lock, opened, first = Layout(tmp_path).lock, os.open, contextlib.ExitStack()
     first.enter_context(claim_directory(lock, "first"))
 
@@ -115,7 +115,7 @@ def test_a_stale_socket_is_removed(path):
         assert not path.exists()
 
 
-def test_a_socket_where_somebody_answers_is_left_alone(path):
+def test_a_socket_with_a_listening_process_is_not_removed(path):
     with socket.socket(socket.AF_UNIX) as alive:
         alive.bind(str(path))
         alive.listen(0)
@@ -136,7 +136,7 @@ def test_a_claimed_socket_cannot_be_claimed_before_it_is_bound(path):
     assert list(path.parent.iterdir()) == []
 
 
-def test_the_longest_possible_path_is_taken_and_one_byte_more_is_not(path):
+def test_the_longest_path_is_accepted_and_one_byte_more_is_refused(path):
     room = 107 - len(os.fsencode(path.parent)) - 1
     longest = path.with_name("s" * room)
     with claim_socket(longest), socket.socket(socket.AF_UNIX) as bound:

@@ -11,7 +11,7 @@ from cachecd.errors import DiskError
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])
-def test_a_private_directory_is_for_us_and_our_group_whatever_the_umask(tmp_path, umask):
+def test_a_private_directory_is_for_user_and_group_with_any_umask(tmp_path, umask):
     old = os.umask(umask)
     try:
         make_private_directory(tmp_path / "run" / "cachecd")
@@ -22,7 +22,7 @@ def test_a_private_directory_is_for_us_and_our_group_whatever_the_umask(tmp_path
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o751, 0o770, 0o777])
-def test_a_directory_open_to_more_is_refused(tmp_path, mode):
+def test_a_directory_with_wider_permissions_is_refused(tmp_path, mode):
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(mode)
     with pytest.raises(DiskError, match=rf"has mode 0{mode:o}, expected at most 0750; .*chmod 750"):

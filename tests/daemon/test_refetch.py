@@ -76,7 +76,7 @@ def pieces(*units: int) -> tuple[Piece, ...]:
 # --- supplements
 
 
-async def test_supplement_holds_the_listed_pieces_less_excluded_ones(bench):
+async def test_supplement_has_the_listed_pieces_without_excluded_units(bench):
     bench.disk.exclude("e", "00005")
     make = do.MakeSupplement(SUPPLEMENTS, NUMBER, pieces(3, 5, 7, UNITS + 5))
     sealed = await event(bench, ev.ShardSealed, make)
@@ -132,7 +132,7 @@ async def test_next_version_has_the_records_and_the_meta_text_of_the_damaged_sha
     assert not bench.disk.generation.shard(0).exists(), "dropped"
 
 
-async def test_next_version_is_made_of_what_is_left_however_many_units_are_gone(bench, source):
+async def test_next_version_has_the_remaining_units_however_many_are_deleted(bench, source):
     _, records = await shard(bench)
     kept = records[-1][0]
     for path in source.iterdir():
@@ -143,9 +143,7 @@ async def test_next_version_is_made_of_what_is_left_however_many_units_are_gone(
     assert [unit for unit, *_ in contents(bench.disk.generation, 0, 1)] == [kept]
 
 
-async def test_next_version_with_a_record_that_was_excluded_meanwhile_is_not_published(
-    bench, monkeypatch
-):
+async def test_next_version_with_a_newly_excluded_record_is_not_published(bench, monkeypatch):
     _, records = await shard(bench)
     key = f"{records[0][0]:05d}"
     send = bench.runner.streams._executor.send
@@ -170,7 +168,7 @@ async def test_next_version_without_a_record_is_tried_again(bench, source):
     assert failed.reason == "none of its records can be fetched now"
 
 
-async def test_damaged_shard_whose_source_is_gone_is_tried_again(bench, source):
+async def test_damaged_shard_is_retried_while_its_source_is_missing(bench, source):
     await shard(bench)
     source.rename(source.with_name("away"))
     failed = await event(bench, ev.RemakeFailed, REMAKE)

@@ -1,4 +1,4 @@
-"""What a reload may change, and what takes a restart."""
+"""Keys that a reload may change, and keys that need a restart."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def test_limits_growth_pauses_and_workers_are_reloaded(sections):
         ({"datasets_train": {"generation": 2}}, ["datasets.train"]),
     ],
 )
-def test_key_that_takes_a_restart_is_named(sections, keys):
+def test_key_that_needs_a_restart_is_named(sections, keys):
     assert _needs_restart(config(), config(**sections)) == keys
 
 
 @pytest.mark.parametrize("workers", [1, 2, 8])
-def test_workers_and_listers_share_the_bound_of_their_number(workers: int):
+def test_workers_and_listers_share_one_memory_limit(workers: int):
     given = config(sampler={"workers": workers})
     assert worker_setup(given).memory == resources.memory() // 2 // workers
     assert lister_bounds(given).memory == worker_setup(given).memory

@@ -94,7 +94,7 @@ async def test_delivery_is_reported_with_the_next_acquire(bench):
     assert bench.life.loop.policy.datasets["train"].rotation.delivered == size / 4
 
 
-async def test_job_that_is_launched_again_gets_a_lease_of_its_own(bench):
+async def test_restarted_job_gets_a_new_lease(bench):
     first = await bench.acquire()
     assert (await bench.acquire()).lease == first.lease, "it was granted and not held yet"
     os.close(await bench.hold(first))
@@ -113,7 +113,7 @@ MISTAKEN = [
 ]
 
 
-async def test_acquire_that_makes_no_sense_is_refused(bench):
+async def test_invalid_acquire_is_refused(bench):
     for fields in MISTAKEN:
         wanted = {"dataset": "train", "job": "job", "epoch": 0} | fields
         refused = await bench.ask(protocol.Acquire, **wanted)
@@ -121,7 +121,7 @@ async def test_acquire_that_makes_no_sense_is_refused(bench):
         assert refused.code == ("unknown-dataset" if "dataset" in fields else "bad-request")
 
 
-async def test_run_that_resumes_gets_its_set_again(bench):
+async def test_resumed_run_gets_the_same_set(bench):
     granted = await bench.acquire()
     lease = bench.life.loop.policy.leases.by_id[granted.lease].lease
     again = await bench.acquire(
@@ -160,16 +160,14 @@ async def test_key_that_no_object_has_is_refused_unless_it_is_excluded_ahead(ben
     assert isinstance(again, protocol.Done), "it was excluded before"
 
 
-async def test_excluded_key_that_differs_by_its_normalization_is_told_so(root, opened):
+async def test_key_in_another_normalization_is_refused_with_the_listed_key(root, opened):
     os.link(root / "src" / "000.tar", root / "src" / "\u00e9.tar")
     async with opened() as bench:
         refused = await bench.ask(protocol.Exclude, "train", ["e\u0301.tar"], False)
         assert "(there is no 'e\\u0301.tar', but '\\xe9.tar', which only has " in refused.message
 
 
-async def test_long_search_for_a_key_goes_on_and_its_result_is_for_the_next_request(
-    bench, monkeypatch
-):
+async def test_long_search_for_a_key_continues_for_the_next_request(bench, monkeypatch):
     found, searches = asyncio.Event(), []
 
     async def unknown(sides, keys):
@@ -210,7 +208,7 @@ async def excluded(bench: Bench, key: str, *samples: str, ahead: bool = False) -
     return await bench.ask(protocol.Exclude, "train", [key], ahead, list(samples))
 
 
-async def test_excluded_samples_leave_all_shards_and_never_come_back(root, opened):
+async def test_excluded_samples_are_in_no_later_shard(root, opened):
     """Neither with a shard that is made again from the source, nor with a supplement, nor a restart."""
     every = Counter({(f"{t:03d}.tar", f"{n:03d}"): 1 for t in range(TARS) for n in range(MEMBERS)})
     async with opened() as bench:
@@ -309,7 +307,7 @@ async def test_report_of_a_sound_shard_and_of_an_unknown_one_are_answered(bench)
     assert not bench.life.loop.policy.datasets["train"].generation.repairs
 
 
-async def test_refusal_of_a_set_without_records_has_the_reasons(opened, root):
+async def test_refusal_of_an_empty_set_has_the_reasons(opened, root):
     (root / "src" / "007.tar").write_bytes(b"no tar")
     async with opened(transform=[{"decode_image": "bin"}]) as bench:
         async with asyncio.timeout(20):

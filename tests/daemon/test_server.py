@@ -1,4 +1,4 @@
-"""The control socket: requests are answered, everything else is dropped, nobody can stop it."""
+"""The control socket replies to requests, drops all other frames, and survives any input."""
 
 from __future__ import annotations
 
@@ -93,12 +93,12 @@ def peer(tmp_path_factory) -> Iterator[Peer]:
         protocol.AskStatus("d"),
     ],
 )
-def test_each_request_arrives_as_it_was_sent_and_is_answered_under_its_id(peer, request_):
+def test_each_request_arrives_unchanged_and_gets_a_reply_with_its_id(peer, request_):
     assert peer.ask(request_) == protocol.Done(request_.id)
     assert peer.asked[-1] == request_
 
 
-def test_another_major_version_gets_one_clear_answer(peer):
+def test_another_major_version_gets_one_clear_reply(peer):
     peer.send(b"cachecd/2.0", json.dumps({"type": "Anything", "id": "x"}).encode())
     reply = peer.reply()
     assert isinstance(reply, protocol.Refused)
@@ -106,7 +106,7 @@ def test_another_major_version_gets_one_clear_answer(peer):
     assert "speaks 2" in reply.message
 
 
-def test_a_request_that_comes_again_gets_its_reply_again_and_has_no_second_effect(peer):
+def test_a_repeated_request_gets_the_same_reply_and_no_second_effect(peer):
     request = protocol.encode(protocol.Acquire("again", "train", "job", 0))
     before = len(peer.asked)
     for _ in range(3):
@@ -136,7 +136,7 @@ def test_late_reply_reaches_the_peer_that_repeated_its_request_last(peer):
     assert peer.reply() == protocol.Done("late")
 
 
-def test_what_failed_is_tried_again_when_it_comes_again(peer):
+def test_a_failed_request_is_retried_when_it_is_repeated(peer):
     before = len(peer.asked)
     for _ in range(2):
         assert isinstance(peer.ask(protocol.Released("fails", "lease")), protocol.Refused)
@@ -185,7 +185,7 @@ def test_random_frames_are_dropped_and_the_next_request_is_answered(peer, frames
     assert peer.ask(protocol.AskStatus("after")) == protocol.Done("after")
 
 
-def test_a_body_nested_without_end_is_dropped(peer):
+def test_a_deeply_nested_body_is_dropped(peer):
     peer.send(protocol.VERSION_FRAME, b"[" * 500_000)
     assert peer.ask(protocol.AskStatus("after")) == protocol.Done("after")
 

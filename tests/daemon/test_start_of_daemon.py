@@ -1,4 +1,4 @@
-"""What a start reports, in which order, and which directory it opens."""
+"""The events that a start reports, their order, and the directory that it opens."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def lease_of(found: Start, **fields: Any) -> Lease:
     )
 
 
-def test_mistaken_configuration_is_another_directory_and_back(tmp_path):
+def test_corrected_configuration_returns_to_its_directory(tmp_path):
     first = begin(config(tmp_path))
     other = begin(config(tmp_path, source={"match": "*.jpg"}))
     assert other.configured != first.configured
@@ -147,7 +147,7 @@ def test_damaged_listing_gets_another_directory_for_ever(tmp_path):
         (".", ["file", "fifo", "link"]),
     ],
 )
-def test_what_has_a_name_of_a_generation_costs_this_generation(tmp_path, name, kinds):
+def test_file_with_the_name_of_a_generation_costs_only_this_generation(tmp_path, name, kinds):
     for kind in kinds:
         given = config(tmp_path / kind)
         first = begin(given, units=300)
@@ -165,7 +165,7 @@ def test_what_has_a_name_of_a_generation_costs_this_generation(tmp_path, name, k
         assert second.configured["train"].name == first.configured["train"].name + "-2"
 
 
-def test_what_other_rules_made_is_never_leased_and_gives_its_room(tmp_path):
+def test_generation_of_other_rules_counts_as_damaged(tmp_path):
     given = config(tmp_path)
     layout = directory(begin(given, units=300))
     fix_shape(layout)
@@ -182,7 +182,7 @@ def test_what_other_rules_made_is_never_leased_and_gives_its_room(tmp_path):
     assert not new.damaged
 
 
-def test_lost_listing_of_a_generation_with_shards_is_not_numbered_anew(tmp_path):
+def test_lost_listing_of_a_generation_with_shards_gets_no_new_numbers(tmp_path):
     given = config(tmp_path)
     first = begin(given, units=300)
     fix_shape(directory(first))
@@ -198,7 +198,7 @@ def test_damaged_lease_is_removed(tmp_path):
     assert not layout.manifest("a").exists()
 
 
-def test_figures_of_rotation_come_back_damaged_ones_do_not(tmp_path):
+def test_figures_of_rotation_are_restored_unless_they_are_damaged(tmp_path):
     given = config(tmp_path)
     path = begin(given).layout.rotation("train")
     figures = {"last": 5}
@@ -209,7 +209,7 @@ def test_figures_of_rotation_come_back_damaged_ones_do_not(tmp_path):
         path.write_bytes(b"cut")
 
 
-def test_damaged_egress_stops_the_start_only_where_it_limits_something(tmp_path):
+def test_damaged_egress_stops_the_start_only_with_a_limit(tmp_path):
     layout = begin(config(tmp_path)).layout
     layout.egress.write_text("{")
     assert begin(config(tmp_path)).fetched is None
@@ -275,18 +275,18 @@ def test_defaults_do_not_enter_the_identity(tmp_path):
         {"source": {"join": {"a": "a/*", "b": "b/*"}}},
     ],
 )
-def test_what_decides_a_record_enters_the_identity(tmp_path, change):
+def test_keys_that_determine_records_are_in_the_identity(tmp_path, change):
     assert name_of(config(tmp_path, **change)) != name_of(config(tmp_path))
 
 
 @pytest.mark.parametrize(
     "change", [{"seed": 3}, {"streams": 2}, {"grow": {"first": "1MiB"}}, {"limit": "8MiB"}]
 )
-def test_what_decides_no_record_leaves_the_identity(tmp_path, change):
+def test_keys_that_determine_no_record_are_not_in_the_identity(tmp_path, change):
     assert name_of(config(tmp_path, **change)) == name_of(config(tmp_path))
 
 
-def test_source_id_keeps_the_directory_of_a_bucket_that_moves(tmp_path):
+def test_source_id_keeps_the_directory_of_a_moved_bucket(tmp_path):
     there = {"url": "s3://bucket/a/", "endpoint": "https://minio.example"}
     spaced = {"url": "s3://bucket/a b http/c /"}
     for before in (there, {"url": "s3://bucket/a/"}, spaced, there | spaced):
@@ -307,7 +307,7 @@ def test_class_numbers_depend_on_url_and_label_rule_alone(tmp_path):
     assert classes_rule(other.datasets["train"]) != plain
 
 
-def test_files_of_others_are_weighed_and_no_shards(tmp_path):
+def test_unknown_files_are_counted_without_shards(tmp_path):
     given = config(tmp_path)
     layout = directory(begin(given))
     fix_shape(layout)
@@ -331,7 +331,7 @@ def test_files_of_others_are_weighed_and_no_shards(tmp_path):
     assert begin(given).foreign == others, "the start takes it for a shard"
 
 
-def test_shards_of_others_in_a_generation_without_a_shape_are_weighed(tmp_path):
+def test_shards_of_a_generation_without_a_shape_are_counted(tmp_path):
     layout = directory(begin(config(tmp_path)))
     policy, again = Policy(manifest_length), begin(config(tmp_path))
     for event in again.events:
@@ -341,7 +341,7 @@ def test_shards_of_others_in_a_generation_without_a_shape_are_weighed(tmp_path):
     assert weighed == publish.allocated(layout, 0, 0) + publish.allocated(layout, 1, 0)
 
 
-def test_unknown_directories_are_left_alone(tmp_path):
+def test_unknown_directories_are_not_changed(tmp_path):
     given = config(tmp_path)
     found = begin(given)
     strange = Layout(tmp_path / "cache").dataset("train") / "0123456789abcdef"

@@ -1,4 +1,4 @@
-"""The status document of a cache that rotates, and what people are shown of it."""
+"""The status document of a rotating cache, and the lines that `cachecd status` prints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LIMIT = 3 << 20
 
 
 def printed(document, capsys):
-    """What `cachecd status` prints of the status document."""
+    """Returns the output of `cachecd status` for the status document."""
     shown = {"pid": 1, "uptime_s": 2.0, "workers": 1, "offline": False}
     sampler = {"workers": 1, "alive": 1, "restarts": 0, "last_end": ""}
     _print({**document, "daemon": shown, "sampler": sampler})
@@ -81,7 +81,7 @@ async def test_status_names_the_lease_that_keeps_retired_shards(life, capsys, mo
     os.close(fd)
 
 
-async def test_status_says_that_nothing_was_delivered(life):
+async def test_status_reports_that_nothing_was_delivered(life):
     for epoch in range(2):
         await grant(life, "bare", epoch)
     assert "jobs reported 0 B as delivered" in train(life)["rotation_waits"]
@@ -148,7 +148,7 @@ class Unlistable:
         pass
 
 
-async def test_complaint_about_one_dataset_outlives_the_success_of_another(life):
+async def test_failure_of_one_dataset_stays_after_the_success_of_another(life):
     keepers = Unlistable(life)
     failing = asyncio.ensure_future(life.loop._repeat(keepers.one, "the listing of one"))
     try:
@@ -162,7 +162,7 @@ async def test_complaint_about_one_dataset_outlives_the_success_of_another(life)
         failing.cancel()
 
 
-async def test_status_and_log_name_what_the_listing_left_out(root, capsys):
+async def test_status_and_log_name_the_omitted_objects(root, capsys):
     (root / "src" / ".x").write_bytes(b"x")
     (root / "src" / "none.tar").touch()
     (root / "src" / "_delta_log").mkdir()

@@ -1,4 +1,4 @@
-"""What the daemon tells about a shard or a lease."""
+"""The story of a shard or a lease."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def said(told: dict[str, Any]) -> list[str]:
     return [each["what"].partition(":")[0] for each in told["story"]]
 
 
-async def test_story_of_a_shard_has_its_life_in_order(root):
+async def test_story_of_a_shard_has_its_events_in_order(root):
     async with Life(config(root, LIMIT, SHARD)) as life:
         generation = life.loop.policy.datasets["train"].generation
         await until(lambda: generation.table.num_live > 3)
@@ -67,7 +67,7 @@ async def test_story_of_a_lease_ends_with_its_end(root):
         assert told is not None
         assert said(told)[:3] == ["made", "granted to rank 0", "rank 0 holds it"]
         assert told["now"] == "ranks that held it: 0 of 1"
-        await life.acquire()  # lets the last lease go
+        await life.acquire()  # releases the last lease
         await until(lambda: lease not in life.loop.policy.leases.by_id)
         told = life.loop.story.of_lease(lease, life.loop.policy)
         assert told is not None
@@ -82,7 +82,7 @@ async def test_subject_that_is_not_known_is_refused_with_what_is_expected(root, 
         assert "DATASET/NUMBER" in reply.message
 
 
-def test_story_forgets_the_oldest_sentences_and_says_since_when_it_knows(monkeypatch):
+def test_story_drops_the_oldest_sentences_and_names_its_start(monkeypatch):
     monkeypatch.setattr(module, "_MOST", 10)
     story = Story()
     for rank in range(100):

@@ -1,4 +1,4 @@
-"""Streams between the policy and a worker: units, grants, `until`, and what becomes of reports."""
+"""Streams between the policy and a worker: units, grants, `until`, and the handling of reports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def objects(begin: int, end: int) -> list[ObjectInfo]:
 
 
 class Bench:
-    """A generation with a real table; the executor only notes what it gets, unless a test has another."""
+    """A generation with a real table; the executor only records messages, unless a test has another."""
 
     def __init__(self, disk: Directory, listing: GenerationListing, executor: Any = None) -> None:
         self.sent: list[Any] = []
@@ -53,7 +53,7 @@ class Bench:
         self.react(event)
 
     async def list(self, units: list[ObjectInfo], ends: bool = False) -> None:
-        """The listing goes on by these units."""
+        """Continues the listing with these units."""
         table = self.listing.table
         for at in range(0, len(units), 1024):
             page = units[at : at + 1024]
@@ -108,7 +108,7 @@ def numbers(pages: list[Units]) -> list[int | None]:
 
 
 async def _all_pages(bench: Bench, index: int) -> list[Units]:
-    """Asks for pages as long as there are more."""
+    """Requests pages until the end."""
 
     def pages() -> list[Units]:
         return [m for m in bench.sent if isinstance(m, Units) and m.stream == stream(index)]
@@ -124,7 +124,7 @@ async def _all_pages(bench: Bench, index: int) -> list[Units]:
     return pages()
 
 
-async def test_stream_goes_on_at_its_cursor_with_its_lanes(bench):
+async def test_stream_continues_at_its_cursor_with_its_lanes(bench):
     await bench.list(objects(0, 1000), ends=True)
     lanes = (Lane(0, 3, 17, 1, 20, 2, 5), Lane(0, 8, 2000, 1, 20))
     cursor = Cursor(0, 1, 40, lanes)
@@ -149,7 +149,7 @@ async def test_stream_that_is_closed_while_it_opens_sends_nothing(bench):
     assert [type(message) for message in bench.sent] == [Close, Open]
 
 
-async def test_excluded_units_are_not_fed(bench):
+async def test_excluded_units_are_not_sent(bench):
     await bench.list(objects(0, 300), ends=True)
     bench.disk.exclude("e1", "00017", "00100")
     bench.open(0, Cursor(0, 0, 4, (Lane(0, 3, 17, 1, 20, 2, 5),)))
@@ -164,7 +164,7 @@ async def test_excluded_units_are_not_fed(bench):
     assert set(range(300)) - set(found) == {17, 100}
 
 
-async def test_stream_waits_at_the_end_of_the_listing_and_is_woken(bench):
+async def test_stream_waits_at_the_end_of_the_listing_and_continues(bench):
     await bench.list(objects(0, 300))
     bench.open()
     await bench.messages(1)

@@ -15,17 +15,17 @@ from tests.sampler.streams import RETRY
 
 
 class InProcess:
-    """Carries streams by a worker; what it says is heard on the event loop, in order."""
+    """Runs streams in a worker. The event loop gets the messages of the worker in order."""
 
     def __init__(self, datasets: dict[str, Any], path_of: Callable[[Grant], Path]) -> None:
-        self.heard: Callable[[Any], None] = lambda message: None
+        self.report: Callable[[Any], None] = lambda message: None
         self._path_of = path_of
-        self.worker = Worker(Setup(datasets, 8, None), self._say, retry=RETRY)
+        self.worker = Worker(Setup(datasets, 8, None), self._send, retry=RETRY)
         self._loop = asyncio.get_running_loop()
         self._serving = asyncio.ensure_future(self.worker.serve())
 
     async def start(self, report: Callable[[FromStream], None]) -> None:
-        self.heard = report
+        self.report = report
 
     def send(self, message: OfStreams) -> None:
         if isinstance(message, Grant):
@@ -37,5 +37,5 @@ class InProcess:
         with contextlib.suppress(asyncio.CancelledError):
             await self._serving
 
-    def _say(self, message: Any) -> None:
-        self._loop.call_soon(lambda: self.heard(message))
+    def _send(self, message: Any) -> None:
+        self._loop.call_soon(lambda: self.report(message))

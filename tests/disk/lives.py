@@ -24,7 +24,7 @@ def begin(layout: GenerationLayout) -> None:
 
 
 def live(layout: GenerationLayout, kept: Callable[[str], None] = lambda promise: None) -> None:
-    """Publishes 6; quarantines 4, and makes it again; retires 0 and removes it. `kept` is told of each
+    """Publishes 6; quarantines 4, and makes it again; retires 0 and removes it. `kept` is called with each
     promise as soon as it is to be kept for ever."""
     publish.publish(layout, 6)
     kept("6 is live")

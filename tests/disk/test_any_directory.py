@@ -1,4 +1,4 @@
-"""Whatever files a directory has, a start keeps what leases name, and finds the same again."""
+"""With any files in the directory, a start keeps leased shards, and a second start finds the same."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ COUNT = directories()
     st.sets(st.tuples(st.sampled_from(NUMBERS), st.sampled_from(VERSIONS)), max_size=4),
     st.booleans(),
 )
-def test_start_keeps_what_is_leased_and_is_stable(
+def test_start_keeps_leased_shards_and_is_stable(
     originals, tmp_path_factory, files, leased, trusts
 ):
     layout = directory(tmp_path_factory.getbasetemp() / f"any-{next(COUNT)}")
@@ -89,7 +89,7 @@ def test_start_keeps_what_is_leased_and_is_stable(
     for (earlier, _), (later, _) in zip(found.heads, again.heads, strict=True):
         assert later <= earlier, "a mark without a file is gone"
     left = set(tree(layout))
-    for number, version in leased:  # all that is leased stays
+    for number, version in leased:  # all leased shards stay
         for kind in ("shard", "sidecar"):
             path = path_of(layout, number, version, kind)
             assert path.name not in before or path.name in left

@@ -1,4 +1,4 @@
-"""Small files: whole or not at all; and what is done about damaged ones."""
+"""Small files are written completely or not at all. Damaged files are reported."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_exclusions_are_read_back(tmp_path):
     assert len(path.read_bytes().splitlines()) == 3
 
 
-def test_exclusion_cut_by_a_power_failure_is_none(tmp_path):
+def test_truncated_exclusion_has_no_effect(tmp_path):
     path = tmp_path / "excluded.jsonl"
     file = ExcludedFile(path)
     file.add(DOG)

@@ -66,8 +66,8 @@ def test_refused_anywhere_no_whole_shard_is_lost(victims, copies, code):
         check(layout)
 
 
-def test_disk_that_gives_nothing_back_is_no_damage(disk, victims, copies):
-    """A start fails then: it must not take sound shards for lost."""
+def test_unreadable_disk_is_not_reported_as_damage(disk, victims, copies):
+    """A start fails then, because it must not count intact shards as lost."""
     layout = copies()
     for operation in ("read", "open"):
         disk.fail(operation, "*.tfrecord.idx", errno.EIO)
@@ -77,12 +77,12 @@ def test_disk_that_gives_nothing_back_is_no_damage(disk, victims, copies):
 
 
 class Crash(BaseException):
-    """The power is gone."""
+    """A power failure."""
 
 
 class Power:
-    """What is not synced yet. A power failure loses what was written into files, and may take back the last
-    names that were created, renamed or removed in a directory."""
+    """The changes that are not synced yet. A power failure loses the writes to files, and may undo the last
+    changes of names in a directory."""
 
     def __init__(self, monkeypatch, folder: Path, steps: int) -> None:
         self.left = steps

@@ -53,7 +53,7 @@ def test_a_local_file_system_is_accepted(path):
     disk.refuse_network_filesystem(Path(path), MOUNTS)
 
 
-def test_a_link_into_a_network_file_system_is_seen_through(tmp_path):
+def test_a_link_into_a_network_file_system_is_resolved(tmp_path):
     (tmp_path / "here").symlink_to("/mnt/nfs")
     with pytest.raises(DiskError, match="nfs4"):
         disk.refuse_network_filesystem(tmp_path / "here" / "cache", MOUNTS)

@@ -1,4 +1,4 @@
-"""The names of directories: golden values, for caches rest on them; and generation.json."""
+"""The names of directories: golden values, because existing caches depend on them; and generation.json."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ FULL = {
 
 
 def test_names_are_the_same_for_ever():
-    """A change here makes every cache fetch everything anew: add values, and keep these."""
+    """If these names change, every cache fetches everything again: add values, and keep these."""
     assert directory_name(PLAIN) == "60e33dd25cc8b744"
     assert directory_name(FULL) == "309bbb66c1f61c15"
     assert directory_name({**PLAIN, "id": "imagenet"}) == "cfa6284e8aafeb7a"
     assert directory_name({**PLAIN, "url": "s3://bucket/\udcff/"}) == "949550796356c1f8"
 
 
-def test_source_id_stands_for_url_and_endpoint():
+def test_source_id_replaces_url_and_endpoint():
     moved = {**FULL, "url": "gs://other/"}
     del moved["endpoint"]
     assert directory_name(moved) != directory_name(FULL)

@@ -1,4 +1,4 @@
-"""What a start finds, whatever was left."""
+"""The shards, cursors and leftovers that a start finds on disk."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_snapshot_spares_reading_sidecars(layout):
     assert start(layout).shards[:-1] == found.shards
 
 
-def test_snapshot_is_not_believed_about_files_that_changed(layout):
+def test_snapshot_is_not_used_for_changed_files(layout):
     make(layout, 0, 1)
     write_snapshot(layout.snapshot, [shard[:2] for shard in start(layout).shards])
     os.truncate(layout.shard(0), 10)
@@ -124,7 +124,7 @@ def test_quarantined_shard_is_to_be_made_again(layout):
     assert statuses(start(layout)) == {(0, 0): "damaged", (3, 0): "damaged", (6, 0): "damaged"}
 
 
-def test_next_version_takes_the_place_of_the_first(layout):
+def test_next_version_replaces_the_first(layout):
     make(layout, 0, 3)
     publish.mark_bad(layout, 0, 0)
     make(layout, 0, version=1)
@@ -159,7 +159,7 @@ def test_state_knows_streams_without_shards(layout):
     assert start(layout, state=state).heads == ((4, cursor(12)), (1, cursor(4)), (2, Cursor()))
 
 
-def test_newer_shard_is_believed_over_the_state(layout):
+def test_newer_shard_overrides_the_state(layout):
     make(layout, 6)
     state = State(((2, cursor(6)), (0, Cursor()), (0, Cursor())))
     assert start(layout, state=state).heads[0] == (3, cursor(9))

@@ -60,7 +60,7 @@ def test_every_directory_and_small_file_that_is_written_is_known(dataset, copy):
         "٠٠٠٠٠٠٠٠٠١.tfrecord",
     ],
 )
-def test_other_names_are_not_ours(name):
+def test_other_names_are_unknown(name):
     assert parse(name) is None
 
 

@@ -1,4 +1,4 @@
-"""Manifests of leases on disk, and who holds them."""
+"""Manifests of leases on disk, and the holders of the leases."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_held_lease_does_not_end(layout, hold):
     assert leases.end_lease(layout, "a"), "there is none: it has ended"
 
 
-def test_start_finds_who_held(layout, hold):
+def test_start_finds_the_holders(layout, hold):
     for name in "abc":
         leases.write_manifest(layout, name, name.encode())
     leases.mark(layout, "b", 7)
@@ -74,7 +74,7 @@ def test_start_finds_who_held(layout, hold):
     assert sorted(os.listdir(layout.leases)) == ["a.json", "c.json"], "the mark goes too"
 
 
-def test_what_is_no_regular_file_is_named_and_left_alone(layout, tmp_path):
+def test_special_file_is_named_and_not_changed(layout, tmp_path):
     leases.write_manifest(layout, "a", b"{}")
     (tmp_path / "elsewhere").write_text("a manifest of somebody")
     for suffix in (".json", ".json.new", ".held"):
@@ -89,7 +89,7 @@ def test_what_is_no_regular_file_is_named_and_left_alone(layout, tmp_path):
     assert [line["path"] for line in logs] == named
 
 
-def test_group_may_read_whatever_the_umask(layout):
+def test_group_may_read_with_any_umask(layout):
     old = os.umask(0o077)
     try:
         leases.write_manifest(layout, "a", b"{}")

@@ -1,4 +1,4 @@
-"""Shards appear whole, are marked, copied without records, and go."""
+"""Shards are published completely, marked, copied without excluded records, and deleted."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_nothing_is_overwritten(layout, name):
     assert taken.read_bytes() == b"of somebody"
 
 
-def test_mark_of_a_number_stays_until_its_last_file_goes(layout):
+def test_mark_of_a_number_stays_until_its_last_file_is_deleted(layout):
     make(layout, 4)
     make(layout, 4, version=1)
     make(layout, 4, version=2)
@@ -63,7 +63,7 @@ def test_mark_of_a_number_stays_until_its_last_file_goes(layout):
     publish.unlink(layout, [(4, 1)])
 
 
-def test_copy_lacks_the_excluded_records_only(layout):
+def test_copy_omits_only_the_excluded_records(layout):
     write(layout, 4, units=[(7, "a"), (8, "b"), (9, "c")], records=4)
     publish.publish(layout, 4)
     before = _core.Sidecar.read(str(layout.sidecar(4)))
@@ -82,7 +82,7 @@ def test_copy_lacks_the_excluded_records_only(layout):
     assert payload(8, 0) not in layout.shard(4, 1).read_bytes()
 
 
-def test_copy_lacks_the_excluded_samples_of_their_object_only(layout):
+def test_copy_omits_only_the_excluded_samples_of_the_object(layout):
     write(layout, 4, units=[(7, "a"), (8, "b")], records=4)
     publish.publish(layout, 4)
     publish.copy_without(layout, 4, 0, {b"b": frozenset({"1", "3", "9"})})

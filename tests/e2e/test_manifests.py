@@ -66,4 +66,4 @@ def test_a_manifest_of_parts_and_a_table_of_labels_are_sources(daemon, tmp_path)
     assert served.skipped("tagged") == {
         "untold": f"file://{tmp_path}/labels.csv has no label for it"
     }
-    assert "1 units have no row in it, and 1 of its rows have no unit" in served.said()
+    assert "1 units have no row in the table, and 1 rows have no unit" in served.said()

@@ -31,10 +31,10 @@ def test_one_other_name_makes_the_order_that_of_the_text(other):
 
 def test_stored_names_are_read_back():
     names = ClassNames(("\udcff", "Übel", "007"))
-    assert ClassNames.of(json.loads(json.dumps(names.content()))) == names
+    assert ClassNames.from_content(json.loads(json.dumps(names.content()))) == names
 
 
 @pytest.mark.parametrize("content", [[], {}, {"classes": ["a", "a"]}, {"classes": [1]}])
 def test_damaged_numbers_are_never_guessed(content):
     with pytest.raises(ValueError, match="expected each name once"):
-        ClassNames.of(content)
+        ClassNames.from_content(content)

@@ -95,7 +95,7 @@ def test_second_attempt_continues_where_the_first_one_failed(lanes, answers):
 
     with pytest.raises(SourceUnreachableError, match="down"):
         asyncio.run(attempt())
-    assert pages.goes_on
+    assert pages.can_continue
     assert len(first) < len(OBJECTS)
     store.answers = 1 << 30
     found = first + read(pages)
@@ -108,8 +108,8 @@ def test_store_whose_order_is_another_is_listed_by_one_request_at_a_time():
     pages = SourcePages(Store(1 << 30, folder_order=True), SOURCE)
     with pytest.raises(SourceUnreachableError, match="one request at a time"):
         read(pages)
-    assert not pages.goes_on
-    assert read(pages.anew()) == OBJECTS
+    assert not pages.can_continue
+    assert read(pages.restarted()) == OBJECTS
 
 
 def test_store_that_lists_a_page_again_and_again_is_found_out(monkeypatch):
@@ -207,7 +207,7 @@ class Broken:
 
 
 def read_all(pages: SourcePages) -> tuple[list[ObjectInfo], int]:
-    """The units of a whole listing, which begins anew where it cannot continue, and the number of its
+    """The units of a whole listing, which starts again if it cannot continue, and the number of its
     attempts."""
     listed: list[ObjectInfo] = []
 
@@ -221,9 +221,9 @@ def read_all(pages: SourcePages) -> tuple[list[ObjectInfo], int]:
         except UnusableListingError:
             raise
         except SourceUnreachableError:
-            if not pages.goes_on:
+            if not pages.can_continue:
                 listed.clear()
-                pages = pages.anew()
+                pages = pages.restarted()
         else:
             return listed, attempts
     raise AssertionError
@@ -247,7 +247,7 @@ def by_place(units: list[ObjectInfo]) -> list[ObjectInfo]:
 def test_listing_of_parts_of_objects_goes_on_wherever_it_fails(listed, sizes, fails):
     pages = SourcePages(Broken(listed, sizes, fails.copy()), SOURCE)
     found, attempts = read_all(pages)
-    assert pages.goes_on, "it never began anew"
+    assert pages.can_continue, "it never started again"
     assert found == listed, "none is lost, and none comes twice"
     assert attempts <= len(fails) + 1
 

@@ -108,16 +108,19 @@ def test_a_table_of_each_kind_is_the_listing(place, name):
 
 
 BAD = {
-    "no key": ({"size": "3"}, "it has neither key nor url"),
+    "no key": ({"size": "3"}, "the row has neither key nor url"),
     "elsewhere": ({"url": "s3://bucket/a", "size": "3"}, "'s3://bucket/a' is not below file://"),
     "upwards": ({"key": "a/../../etc/passwd", "size": "3"}, "is not a path below file://"),
     "size": ({"key": "a", "size": "large"}, "size is 'large', expected a whole number"),
-    "beyond": ({"key": "a", "length": "6", "size": "5"}, "bytes 0 to 6 of an object of 5 bytes"),
+    "beyond": (
+        {"key": "a", "length": "6", "size": "5"},
+        "the row ends at byte 6, but the object has 5 bytes",
+    ),
     "gone": ({"key": "gone"}, "No such file"),
-    "a URL as key": ({"key": "s3://bucket/a", "size": "3"}, "a URL: call the column url"),
+    "a URL as key": ({"key": "s3://bucket/a", "size": "3"}, "a URL: name the column url"),
     "NUL": ({"key": "a\0b", "size": "3"}, "the name 'a\\x00b' contains NUL"),
     "empty": ({"key": "a", "length": "0"}, "length is 0, expected at least 1"),
-    "behind": ({"key": "a", "offset": "5", "size": "5"}, "from byte 5 on, of an object of 5 bytes"),
+    "behind": ({"key": "a", "offset": "5", "size": "5"}, "offset is 5, but the object has 5 bytes"),
 }
 
 
@@ -141,7 +144,7 @@ def test_what_is_no_row_is_passed_over_too(place, caplog):
     assert said == [
         "line 4: row ignored: 3 fields, expected 2",
         "line 5: row ignored: ',' expected after '\"'",
-        "line 6: row ignored: it is not UTF-8",
+        "line 6: row ignored: the row is not UTF-8",
     ]
     caplog.clear()
     lines = b'{"key": "a", "size": 1}\n[1]\n{"key"\n\xff\n' + b"1\n" * 9
@@ -179,7 +182,7 @@ def test_parts_of_objects_are_not_for_formats_that_look_into_whole_ones(place, c
     source = place.source(as_csv([{"key": "a", "offset": 1, "length": 2}, {"key": "b", "size": 3}]))
     source = source.model_copy(update={"format": "parquet"})
     assert [u.key for page in open_unit_store(source, 1).list() for u in page] == ["b"]
-    assert "names a part of an object, and parquet reads whole ones" in caplog.text
+    assert "names a part of an object, but format parquet reads whole objects" in caplog.text
 
 
 # --- labels
@@ -201,7 +204,7 @@ def test_a_table_of_labels_is_joined_to_the_listing(place, caplog, name):
     assert [(u.key, u.label) for u in found] == list(labels.items())
     [record] = caplog.records
     assert record.getMessage() == (
-        f"file://{place.folder}/{name}: 1 units have no row in it, and 2 of its rows have no unit"
+        f"file://{place.folder}/{name}: 1 units have no row in the table, and 2 rows have no unit"
     )
     caplog.clear()
     assert [(u.key, u.label) for u in listed(source, "b")] == [("c", ""), ("d", "cat")]
@@ -272,6 +275,6 @@ def test_an_inventory_lists_the_current_objects_below_the_url(s3: S3Server, monk
     ]
     assert not caplog.records
     with pytest.raises(
-        ConfigError, match="inventory of the bucket of, expected one of s3://another/"
+        ConfigError, match="inventory of the bucket of, expected an inventory of s3://another/"
     ):
         listed(source.model_copy(update={"url": "s3://another/"}))
