@@ -332,7 +332,7 @@ class Filling:
             lane.given += draft.num_bytes - size
             self._end(lane)
             is_empty = lane.begin is not None and not lane.given
-            if is_empty and (passed := draft.passed_of(lane.unit)):
+            if is_empty and (passed := draft.pop_passed(lane.unit)):
                 self._skip(lane, part, lane.begin or 0, UnitError(passed[0].reason))
             else:
                 part.ended += 1

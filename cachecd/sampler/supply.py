@@ -80,7 +80,7 @@ class Supply:
         """Returns the bytes that the unit counts while it is in hand; 0 if reading can begin in its
         middle."""
         source = self._dataset.config.source
-        if self._dataset.streams(unit):
+        if source.is_seekable and not unit.seems_packed:
             return 0
         unknown = not unit.size or (source.format == "python" and unit.size == UNSIZED)
         return UNKNOWN_SIZE if unknown else unit.size

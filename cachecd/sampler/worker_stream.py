@@ -141,7 +141,7 @@ class WorkerStream:
         if self.writing is None:
             self.writing = self.grants.popleft()
             number = self.writing.number
-            self._draft.go_on(self.writing.path, {**self._meta, "number": number})
+            self._draft.begin_shard(self.writing.path, {**self._meta, "number": number})
             self._half = False
         end = await self._filling.fill(self._draft)
         self._ask()

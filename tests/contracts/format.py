@@ -129,7 +129,7 @@ class Bench:
                 units = [listed[lane.unit] for lane in cursor.lanes]
                 filling = Filling(_Given(self, objects), self.lanes, cursor, units)
                 filling.feed(0, cursor.place, listed[cursor.place :], "end")
-            draft.go_on(path, {"number": len(shards)})
+            draft.begin_shard(path, {"number": len(shards)})
             end = await filling.fill(draft)
             assert filling.part is not None
             cursor = Cursor.unpack(filling.cursor().pack())

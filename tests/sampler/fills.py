@@ -44,7 +44,7 @@ class FakeDraft:
     def ordinals(self) -> int:
         return self.records + sum(self.odd.values())
 
-    def passed_of(self, unit: Unit) -> list[SkippedRecords]:
+    def pop_passed(self, unit: Unit) -> list[SkippedRecords]:
         count = self.odd.get(unit.number, 0)
         return [SkippedRecords("odd", count, ())] if count else []
 
