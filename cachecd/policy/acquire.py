@@ -247,11 +247,6 @@ class Acquire:
     def at(self, dataset: Dataset, now: float) -> Boundary:
         """Returns the present figures of a dataset, for rotation."""
         gen, room = dataset.generation, self._room
-        own = [
-            each.lease
-            for each in self._leases.by_id.values()
-            if self._leases.generation_of(each.lease) is gen
-        ]
         return Boundary(
             now=now,
             rules=dataset.rules,
@@ -266,7 +261,9 @@ class Acquire:
             and (not gen.is_whole or gen.supplements.lacks_room or room.owes_room(dataset)),
             page=room.page_lacks(dataset),
             leases=tuple(
-                HeldLease(each.id, each.job, gen.table.kept_bytes(each.id)) for each in own
+                HeldLease(name, each.lease.job, gen.table.kept_bytes(name))
+                for name, each in self._leases.by_id.items()
+                if (each.lease.dataset, each.lease.generation) == gen.id
             ),
         )
 

@@ -93,19 +93,17 @@ class Generation:
         if self.contradiction is None and sealed.stream.index < len(self.streams):
             self._seen[sealed.number] = sealed
 
-    def judge(self, first: int) -> None:
+    def judge(self, shape: Shape, first: int) -> None:
         """Judges the schema by the first 1,000 records, in the order of the shards' numbers. Fewer records
         suffice if their shards have `first` bytes, one of each stream unless it may wait for the listing,
         or if no more shards are made."""
-        if self.contradiction is not None or self.shape is None:
-            return
         fits = misfits = size = 0
         misfit = ""
         more = self.reserved or not (self._seen or self.table.num_live)
         for j in itertools.count():
             is_last = True
             for stream in self.streams:
-                if sealed := self._seen.get(self.shape.number(stream.index, j)):
+                if sealed := self._seen.get(shape.number(stream.index, j)):
                     fits, misfits = fits + sealed.facts.records, misfits + sealed.misfits
                     size, misfit = size + sealed.facts.allocated, misfit or sealed.misfit
                     is_last = False

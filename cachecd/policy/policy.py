@@ -102,8 +102,10 @@ class Policy:
     def _pump(self, now: float) -> None:
         """Begins all work that may begin now."""
         for dataset in self.datasets.values():
-            dataset.generation.judge(self.room.first(dataset))
-            self._granting.settle(dataset.generation)
+            gen = dataset.generation
+            if gen.contradiction is None and gen.shape is not None:
+                gen.judge(gen.shape, self.room.first(dataset))
+            self._granting.settle(gen)
         if self.disk.stops(now) or self._draining:
             return
         self._repeat()
