@@ -279,6 +279,10 @@ class Generation:
             shards = [each for each in shards if each == number]
         self.retire(shards, f"the sidecar of shard {number} is damaged or missing")
 
+    def will_retire(self, number: int) -> bool:
+        """Whether a shard that is being made again will be retired after that."""
+        return number in self.repairs and bool(self.repairs[number].retire)
+
     def knows(self, number: int, version: int) -> bool:
         """Whether the bytes of a version are counted: it is in the table, or has reserved room."""
         if self.shape is None:
@@ -329,9 +333,11 @@ class Generation:
             known = stream.tail and stream.tail[0]
             # A shard that is being retired may lose its files meanwhile.
             stays = oldest == self.table.oldest_live(stream.index)
-            if oldest is not None and stays and oldest not in (known, stream.reading_tail):
+            if oldest is None or not stays or oldest in (known, stream.reading_tail):
+                continue
+            number = self.blocks.shape.number(stream.index, oldest)
+            if not self.will_retire(number):
                 stream.reading_tail = oldest
-                number = self.blocks.shape.number(stream.index, oldest)
                 version = self.table.facts(number).version
                 self._out.append(do.ReadCursor(self.id, number, version))
 

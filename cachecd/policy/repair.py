@@ -72,6 +72,8 @@ class Repairs:
         if (gen := self._room.by_id.get(name)) is None:
             return
         gen.cursor_read(number, None)
+        if gen.will_retire(number):
+            return
         gen.supplements.try_again()
         if _is_newest(gen, number, version):
             gen.lose(number)
