@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
+from itertools import takewhile
 
 from cachecd.policy import commands as do
 from cachecd.policy.dataset import Dataset
@@ -237,7 +238,9 @@ class Acquire:
         if dataset.rules.pin:
             return
         at = self.at(dataset, now)
-        if chosen := dataset.rotation.boundary(at, gen.table.live()):
+        # A shard that is being made again would be made in vain.
+        live = takewhile(lambda shard: shard[0] not in gen.remaking, gen.table.live())
+        if chosen := dataset.rotation.boundary(at, live):
             # Written before the marks, which do not wait for it. If the disk refuses the figures and the
             # daemon is killed, the figures of the previous boundary are restored.
             self._out.append(dataset.keep_figures())
