@@ -180,7 +180,7 @@ class Acquire:
         retiring = sum(each.table.total - each.table.live_bytes for each in room.generations)
         if gen.completed and not gen.units:
             message = (
-                f"the source of {name} has no objects, or its split or partition leaves it none: there "
+                f"the source of {name} has no objects, or its split or partition selects none: there "
                 "is nothing to lease"
             )
         elif spent and not gen.reserved:
@@ -219,7 +219,7 @@ class Acquire:
     def _repairing(self, gen: Generation) -> str:
         """Returns why the quarantined shards of a generation are not made again yet."""
         reason = (
-            f"{len(gen.repairs)} shards that are damaged or hold excluded records are made again"
+            f"{len(gen.repairs)} shards that are damaged or hold excluded records must be replaced"
         )
         if self._lack_room(gen):
             keepers = [f"lease {each.id} of job {each.job}" for each in self._keepers_of(gen)[:3]]

@@ -160,7 +160,7 @@ class Repairs:
                 self._out.append(make)
         if hopeless:
             gen.supplements.try_again()
-            gen.retire(hopeless, "it is damaged and cannot be made again")
+            gen.retire(hopeless, "it is damaged and cannot be replaced")
 
     def remade(self, gen: Generation, event: Remade) -> None:
         repair, (make, _) = gen.repairs.pop(event.number), gen.remaking.pop(event.number)

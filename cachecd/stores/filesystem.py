@@ -119,7 +119,7 @@ class FsspecBackend(Backend):
         except SourceError:
             raise
         except FileNotFoundError as error:
-            raise GoneError("the object is gone since it was listed") from error
+            raise GoneError("the object was deleted after it was listed") from error
         except (PermissionError, IsADirectoryError) as error:
             raise UnitError(f"cannot read the object: {_message(error)}") from error
         except Exception as error:

@@ -140,7 +140,7 @@ class Lanes:
         if at not in others:
             own[at] = key
         elif others.pop(at) != key:
-            raise OutOfOrderError(f"what follows {at!r} is not the same from both sides")
+            raise OutOfOrderError(f"two listing requests disagree about the keys after {at!r}")
 
     def _returned(self, objects: list[ObjectInfo]) -> list[ObjectInfo]:
         if self._mixing is None:

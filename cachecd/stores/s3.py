@@ -253,7 +253,7 @@ class S3Backend:
             case NoCredentialsError():
                 return SourceUnreachableError(f"{self.where}: {missing()}")
             case ReadTimeoutError():
-                return TransientError("the store fell silent")
+                return TransientError("the store sends no data")
             case SSLError() if "CERTIFICATE_VERIFY_FAILED" in str(error):
                 return untrusted(self.where)
             case HTTPClientError() | ConnectionError():

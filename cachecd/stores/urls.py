@@ -48,7 +48,7 @@ def refused(url: str, schemes: Sequence[str]) -> str | None:
         return f"{without_secrets(url)[:200]!r} is no URL: {error}"
     if parts.scheme not in schemes:
         allowed = " or ".join(f"{scheme}://" for scheme in schemes)
-        return f"{without_secrets(url)[:200]!r}, expected {allowed}, as the source's url says"
+        return f"{without_secrets(url)[:200]!r}, expected {allowed}, like the source's url"
     if not host or _NO_URL.search(url):
         return f"{without_secrets(url)[:200]!r} is no URL"
     if "@" in parts.netloc:
@@ -91,7 +91,9 @@ class UrlsBackend(Backend):
         self._threads = ThreadPoolExecutor(connections, "read-urls")
 
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
-        raise SourceUnreachableError(f"{self.where}: names no host, expected a manifest of URLs")
+        raise SourceUnreachableError(
+            f"{self.where}: the URL has no host: set `manifest` to a table of URLs"
+        )
 
     async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> bytes:
         given_up = threading.Event()
@@ -233,7 +235,7 @@ def _explained(error: exceptions.HTTPError) -> SourceError:
         case exceptions.ConnectTimeoutError() | exceptions.NewConnectionError():
             return TransientError("cannot connect to the server", denied=True)
         case exceptions.TimeoutError():
-            return TransientError("the store fell silent")
+            return TransientError("the store sends no data")
         case exceptions.ProxyError():
             return TransientError("the proxy does not connect to the server")
         case exceptions.ProtocolError():

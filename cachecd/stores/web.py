@@ -157,7 +157,7 @@ class WebBackend(CloudBackend):
             if isinstance(error, TransientError) and not isinstance(error, NoSizeError):
                 raise
             reason = redacted(str(error))
-            _log.warning("left out: %s of %s: %s", ascii(key), self.where, reason)
+            _log.warning("omitted: %s of %s: %s", ascii(key), self.where, reason)
             return None
 
 

@@ -66,7 +66,7 @@ class Inflater:
             while piece:
                 if self._stream.eof:
                     if self._compression == "ZLIB":
-                        raise InflateError("ZLIB stream: bytes follow its end")
+                        raise InflateError("bytes follow the end of the ZLIB stream")
                     piece = piece.lstrip(b"\0")
                     if not piece:
                         break
@@ -76,13 +76,13 @@ class Inflater:
                 piece = stream.unused_data if stream.eof else stream.unconsumed_tail
 
     def finish(self) -> Iterator[bytes]:
-        """Yields the rest of the inflated bytes after the last `feed`. InflateError if the stream is cut
-        short."""
+        """Yields the rest of the inflated bytes after the last `feed`. InflateError if the stream is
+        incomplete."""
         while more := self._inflate(b""):
             yield more
         if not self._stream.eof:
             raise InflateError(
-                f"{self._compression} stream: cut short: the file ends within it, after {self.fed} bytes"
+                f"the {self._compression} stream is incomplete: the file ends after {self.fed} bytes"
             )
 
     def _new(self) -> zlib._Decompress:

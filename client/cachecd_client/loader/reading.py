@@ -76,7 +76,7 @@ def divide(
     if not division.steps:
         least = records if nodes is None else min(records, nodes[0])
         raise CallerError(
-            f"{least} records over {world} ranks make no batch of {batch_size}: choose a smaller "
+            f"{least} records across {world} ranks make no batch of {batch_size}: choose a smaller "
             "batch_size, or drop_last=False"
         )
     return division
@@ -230,7 +230,7 @@ def refuse_keras_replicas() -> None:
     if replicas < processes:
         raise CallerError(
             f"{type(current).__name__} has {processes} processes for {replicas} replicas of the model: "
-            "the processes of one replica need the same records, but would read different records; give "
+            "the processes of one replica need the same records, but would read different records. Give "
             "rank= (the number of the replica) and world= (the number of replicas) to the run (epochs() or "
             "cache.jax()), or to the loader of a FileSet"
         )
@@ -263,7 +263,7 @@ class Losses:
             "this pass replaced %d corrupt records with other records of this rank%s; the first is at byte "
             "%d of %s: %s",
             self._count,
-            ", so figures over the pass miss the corrupt records and count the other records twice "
+            ", so figures of the pass miss the corrupt records and count the other records twice "
             "(on_corrupt='raise' ends the pass instead)" * each_once,
             offset, path, why,
         )  # fmt: skip

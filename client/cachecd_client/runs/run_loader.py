@@ -60,7 +60,7 @@ class RunLoader:
             self._advance()
         loader, epoch = self._loader, self._epoch
         if self._is_over or loader is None or epoch is None:
-            log.warning("the run is over: this loop gets no batches")
+            log.warning("the run has ended: this loop gets no batches")
             return
         self._has_begun = True
         yield from loader
@@ -89,7 +89,7 @@ class RunLoader:
         """The figures of `epoch`: `Epoch.report`. CallerError if the run has no epoch."""
         if (epoch := self.epoch) is None:
             raise CallerError(
-                "the run is over, and no epoch was read here: there is nothing to report"
+                "the run has ended, and no epoch was read here: there is nothing to report"
             )
         return epoch.report()
 

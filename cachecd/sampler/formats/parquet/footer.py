@@ -144,7 +144,7 @@ async def read_footer(
     length = int.from_bytes(end[:4], "little")
     if length > size - _END - len(_MAGIC):
         raise UnitError(
-            f"its Parquet footer claims {length} bytes, of an object of {size}: it is damaged"
+            f"its Parquet footer has {length} bytes, but the object has {size}: it is damaged"
         )
     if length > _LONGEST:
         raise UnitError(f"its Parquet footer has {length} bytes, expected at most {_LONGEST}")
@@ -191,9 +191,7 @@ def _chunk(about: Any, end: int, name: str) -> Chunk:
         start = about.dictionary_page_offset
     stop = start + about.total_compressed_size
     if not len(_MAGIC) <= start <= stop <= end:
-        raise _damaged(
-            f"{name} claims bytes {start} to {stop}, but the footer begins at byte {end}"
-        )
+        raise _damaged(f"{name} has bytes {start} to {stop}, but the footer begins at byte {end}")
     return Chunk(start, stop, about.num_values, max(0, about.total_uncompressed_size))
 
 

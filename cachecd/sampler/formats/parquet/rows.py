@@ -100,13 +100,13 @@ class Parquet(Format):
                 ) from error
             if first + done != group.rows:
                 raise UnitError(
-                    f"its Parquet footer claims {group.rows} rows, it has {first + done}: it is damaged"
+                    f"its Parquet footer says {group.rows} rows, but it has {first + done}: it is damaged"
                 )
             row += group.rows
 
     def _units(self, columns: Sequence[Column]) -> list[str]:
-        """Returns the unit in which each date or time is given: of the schema; to a transform, days or
-        microseconds."""
+        """Returns the unit of each date or time column: the schema's unit. If there is a transform, it is
+        days or microseconds."""
         units = [column.unit for column in columns]
         if self._transformed:
             return ["days" if unit.startswith("days") else "us" for unit in units]
@@ -181,7 +181,7 @@ def wanted_columns(footer: Footer, wanted: Sequence[str] | None) -> list[Column]
     for name, count in Counter(column.name for column in chosen).items():
         if count > 1:
             raise UnitError(
-                f"{count} of its columns have the name {name!r}: name others in source.columns"
+                f"{count} of its columns have the name {name!r}: name other columns in source.columns"
             )
     return chosen
 
