@@ -149,7 +149,7 @@ class Acquire:
         return [self._leases.by_id[name].lease for name in gen.table.keepers(gen.repairs)]
 
     def _lack_room(self, gen: Generation) -> bool:
-        """Whether no quarantined shard can be made again, because there is no room."""
+        """Whether no quarantined shard can be replaced, because there is no room."""
         return not gen.remaking and not any(self._room.next_version(gen, n) for n in gen.repairs)
 
     def _note_resume(self, dataset: Dataset, resume: Resume) -> None:
@@ -217,7 +217,7 @@ class Acquire:
         return do.ReplyWaiting(request, have, want, reason)
 
     def _repairing(self, gen: Generation) -> str:
-        """Returns why the quarantined shards of a generation are not made again yet."""
+        """Returns why the quarantined shards of a generation are not replaced yet."""
         reason = (
             f"{len(gen.repairs)} shards that are damaged or hold excluded records must be replaced"
         )

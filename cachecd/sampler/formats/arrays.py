@@ -20,7 +20,7 @@ from cachecd.errors import UnitError
 from cachecd.sampler.formats.content import Content
 from cachecd_client.schema import NUMERIC_DTYPES
 
-# Bytes of a row or a window. A record is in memory several times, and protobuf allows 2 GiB a message.
+# Bytes of a row or a window. A record is in memory several times, and protobuf allows 2 GiB per message.
 LARGEST = 1 << 30
 _LONGEST = 10_000  # bytes of a header: NumPy's limit. A valid header has about a hundred
 _FIRST_READ = 1024  # bytes: more than nearly every header has

@@ -10,7 +10,7 @@ import soundfile
 
 from cachecd.sampler.transforms.pictures import encoded
 
-_MOST_SAMPLES = 1 << 28  # 1 GiB: the decoder allocates as many samples as the header claims
+_MOST_SAMPLES = 1 << 28  # 1 GiB: the decoder allocates the samples that the header names
 
 
 def decode_audio(

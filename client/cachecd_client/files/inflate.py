@@ -27,7 +27,7 @@ def compression_of(path: str) -> Compression | None:
 
 
 def compression_of_head(head: bytes) -> Compression | None:
-    """As `compression_of`, from the first HEAD bytes of the file, or all bytes of a shorter file."""
+    """Like `compression_of`, but takes the first HEAD bytes of the file, or all bytes of a shorter file."""
     if len(head) < 2 or begins_a_record(head):
         return None
     if head.startswith(b"\x1f\x8b"):
@@ -46,7 +46,7 @@ def begins_a_record(head: bytes) -> bool:
 
 
 class InflateError(ValueError):
-    """A compressed stream is damaged, cut short or followed by something else."""
+    """A compressed stream is damaged or incomplete, or other bytes follow it."""
 
 
 class Inflater:
