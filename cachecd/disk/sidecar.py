@@ -29,7 +29,7 @@ END = 1 << 32
 """A number above every record of a unit."""
 
 Encoded = Mapping[bytes, frozenset[str]]
-"""The same as model.Excluded, with keys as sidecars store them."""
+"""model.Excluded, with keys as sidecars store them."""
 
 _GENERATION = re.compile(r'"generation": ?"([^"]*)"')
 _NUMBER = re.compile(r'"number": ?(\d+)')

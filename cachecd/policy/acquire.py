@@ -150,7 +150,7 @@ class Acquire:
         return [self._leases.by_id[name].lease for name in gen.table.keepers(gen.repairs)]
 
     def _lack_room(self, gen: Generation) -> bool:
-        """Whether no quarantined shard can be made again, because there is no room."""
+        """Whether no quarantined shard can be replaced, because there is no room."""
         return not gen.remaking and not any(self._room.next_version(gen, n) for n in gen.repairs)
 
     def _note_resume(self, dataset: Dataset, resume: Resume) -> None:
@@ -181,7 +181,7 @@ class Acquire:
         retiring = sum(each.table.total - each.table.live_bytes for each in room.generations)
         if gen.completed and not gen.units:
             message = (
-                f"the source of {name} has no objects, or its split or partition leaves it none: there "
+                f"the source of {name} has no objects, or its split or partition selects none: there "
                 "is nothing to lease"
             )
         elif spent and not gen.reserved:
@@ -218,9 +218,9 @@ class Acquire:
         return do.ReplyWaiting(request, have, want, reason)
 
     def _repairing(self, gen: Generation) -> str:
-        """Returns why the quarantined shards of a generation are not made again yet."""
+        """Returns why the quarantined shards of a generation are not replaced yet."""
         reason = (
-            f"{len(gen.repairs)} shards that are damaged or hold excluded records are made again"
+            f"{len(gen.repairs)} shards that are damaged or hold excluded records must be replaced"
         )
         if self._lack_room(gen):
             keepers = [f"lease {each.id} of job {each.job}" for each in self._keepers_of(gen)[:3]]

@@ -241,7 +241,7 @@ class Generation:
     # --- how shards go
 
     def retire(self, numbers: Iterable[int], why: str) -> None:
-        """Retires shards: no later lease names them. A shard that is being made again is retired after
+        """Retires shards: no later lease names them. A shard that is being replaced is retired after
         that. `why`: the rule, for people."""
         marks: list[ShardVersion] = []
         free: list[ShardVersion] = []

@@ -1,4 +1,4 @@
-"""Writes one shard: appends records that fit, counts records that are passed over, and fixes the schema."""
+"""Writes one shard: appends records that fit, counts skipped records, and fixes the schema."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Draft:
     Which records fit depends only on the records, the keys and ETags of their units, the schema, and `meta`
     without its numbers; never on facts that are known only at the end. `skips`: bytes of the capacity that
     are kept for skipped units; None: the end adds nothing to the meta text. `failed` is called for each
-    record that is passed over. `features`: the features that the configuration declares.
+    skipped record. `features`: the features that the configuration declares.
     """
 
     def __init__(
@@ -82,11 +82,11 @@ class Draft:
         self._described_units: set[int] = set()  # units that the writer knows
         self._passed: dict[int, list[SkippedRecords]] = {}  # by unit
         self.num_passed = 0
-        """The number of records that were passed over."""
+        """The number of skipped records."""
         self.features = features
         self._failed = failed
         self.misfits = 0
-        """The number of passed records that contradict the schema."""
+        """The number of skipped records that contradict the schema."""
         self.misfit = ""
         """The first record that contradicts the schema, with the reason."""
 
@@ -168,12 +168,12 @@ class Draft:
             self.misfit = self.misfit or f"{examples[0]!r}: {reason}"
 
     def pop_passed(self, unit: Unit) -> list[SkippedRecords]:
-        """Returns the unit's records that were passed over, and removes them from `passed`."""
+        """Returns the unit's skipped records, and removes them from `passed`."""
         return self._passed.pop(unit.number, [])
 
     @property
     def passed(self) -> tuple[SkippedRecords, ...]:
-        """The records that were passed over, one entry for each kind of reason."""
+        """The skipped records, one entry for each kind of reason."""
         merged: list[SkippedRecords] = []
         for of_unit in self._passed.values():
             for each in of_unit:
@@ -182,14 +182,14 @@ class Draft:
 
     @property
     def ordinals(self) -> int:
-        """The number of records that were added or passed over."""
+        """The number of records that were added or skipped."""
         return self.records + self.num_passed
 
     def add_frames(
         self, frames: Buffer, unit: Unit, ordinal: int, base: int
     ) -> tuple[int, int, bool]:
         """Appends whole TFRecord frames unchanged, until one does not fit, or is incomplete or corrupt.
-        Passes over records that do not match the schema. Returns (records, bytes consumed, whether a frame
+        Skips records that do not match the schema. Returns (records, bytes consumed, whether a frame
         did not fit). CorruptRecordError if the first frame is corrupt."""
         assert self.schema is not None, "it was described"
         with self._disk():
@@ -284,7 +284,7 @@ def end_text(
     before: Cursor, after: Cursor, ended: int, passed: int, skipped: Sequence[Skipped]
 ) -> dict[str, Any]:
     """Returns the last entries of the meta text: the stream's cursors before and after the shard, the
-    numbers of units that ended and of records that were passed over, and the skipped units."""
+    numbers of units that ended and of skipped records, and the skipped units."""
     return {
         "before": before.pack(),
         "after": after.pack(),

@@ -58,7 +58,7 @@ class _Lane:
 @dataclass(slots=True)
 class _Queued:
     place: Place
-    unit: Unit | None  # None: the stream passes over the place
+    unit: Unit | None  # None: the stream skips the place
     handle: int = -1  # set when `until` allows the unit
     refusal: UnitError | None = None
 
@@ -127,7 +127,7 @@ class Filling:
         return self._more == "listed"
 
     def feed(self, block: int, place: int, units: Sequence[Unit | None], more: More) -> None:
-        """Appends the units at (block, place) and the places after it. The stream passes over the place of
+        """Appends the units at (block, place) and the places after it. The stream skips the place of
         a unit that is None. ValueError if the units do not begin where the previous units ended."""
         if units:
             expected = self._feed_next
@@ -142,7 +142,7 @@ class Filling:
         self._more = more
 
     def move_until(self, until: Cursor | None) -> None:
-        """Allows the stream to continue to this cursor; None: without end."""
+        """Allows the stream to continue to this cursor; None: no limit."""
         self._until = until
         self._stops = {}
         if until is not None and until.pass_ == self._pass:
@@ -313,8 +313,8 @@ class Filling:
                     lane.records = self._supply.pour(lane.handle, draft)
 
     async def _step(self, lane: _Lane, draft: Draft, shard: UnsealedShard) -> None:
-        """Adds or passes over one record or one run of records of the lane, or ends the lane. Skips a unit
-        if every record of the unit was passed over."""
+        """Adds or skips one record or one run of records of the lane, or ends the lane. Skips a unit
+        if every record of the unit was skipped."""
         size, ordinals = draft.num_bytes, draft.ordinals
         self._supply.work(lane.unit)
         try:

@@ -115,7 +115,7 @@ class Open:
 @dataclass(frozen=True, slots=True)
 class Units:
     """The stream's next units, or parts of units, at (block, place) and the places after it. The stream
-    passes over the place of a unit that is None.
+    skips the place of a unit that is None.
 
     `more`: "listed" if the stream can request more units of this pass; "wait" if the listing must continue
     first; "end" if the pass has no more units.
@@ -130,7 +130,7 @@ class Units:
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """The stream may continue to this cursor; None: without end."""
+    """The stream may continue to this cursor; None: no limit."""
 
     stream: StreamId
     until: Cursor | None
@@ -173,8 +173,8 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class Working:
-    """The progress of shard `number`, a few times a second: the bytes fetched for the stream, and the unit
-    in work (-1: none). `half`: the shard is half full. This is reported at once."""
+    """The progress of shard `number`, a few times per second: the bytes fetched for the stream, and the
+    unit in work (-1: none). `half`: the shard is half full. This is reported at once."""
 
     stream: StreamId
     number: int
@@ -190,7 +190,7 @@ class Sealed:
     stream is already at `until`), no file exists.
 
     `end`: why the shard ended, "full", "pass", "until" or "skips". `ended`, `num_passed`: see ShardFacts.
-    `passed`: the records that were passed over, except records of skipped units. `misfits`: the number of
+    `passed`: the skipped records, except records of skipped units. `misfits`: the number of
     records that contradict the schema; `misfit`: the first of them. `allocated`: bytes of the files on
     disk. `fetched_bytes` counts since the stream was opened, `seconds` since its last shard.
     """

@@ -39,7 +39,7 @@ class Worker:
     """Makes shards of the datasets in `setup`, and reports to `send`.
 
     `mark` gets each stream and each unit before the work on it, so that a crash can be blamed on the unit.
-    While the worker is not stuck, `mark` gets a sign of life a few times a second. `link`: see Throttle.
+    While the worker is not stuck, `mark` gets a sign of life a few times per second. `link`: see Throttle.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Worker:
         self._wake.set()
 
     async def serve(self) -> None:
-        """Handles messages, one shard at a time, without end."""
+        """Handles messages, one shard at a time, forever."""
         heartbeat = asyncio.create_task(self._report_streams())
         try:
             while True:

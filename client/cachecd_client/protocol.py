@@ -223,7 +223,7 @@ def decode_reply(frames: list[bytes]) -> Reply:
     try:
         body = json.loads(frames[1])
     except RecursionError:
-        raise ValueError("its body is nested without end") from None
+        raise ValueError("its body is nested too deeply") from None
     reply: Reply = parse(REPLIES, body)
     return reply
 

@@ -111,7 +111,7 @@ async def test_egress_limit_that_is_reached_is_logged_unless_the_dataset_is_whol
             await until(lambda: train(life)["whole"])
     [stopped] = [line for line in logs if line["event"] == "ingest stops"]
     assert stopped["log_level"] == "warning"
-    assert "sampler.egress_limit (1.0 MiB): raise it" in stopped["why"]
+    assert "sampler.egress_limit is 1.0 MiB: raise it" in stopped["why"]
 
 
 async def test_egress_limit_is_not_reloaded_while_egress_json_is_damaged(root):

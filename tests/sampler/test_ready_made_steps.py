@@ -132,8 +132,8 @@ class TestDecodeAudio:
     @pytest.mark.parametrize(
         ("body", "reason"),
         [
-            (sound(STEREO), "2 channels and no fixed length: set mono"),
-            (sound(WAVE, 16000), "has 16000 samples a second, expected 8000"),
+            (sound(STEREO), "2 channels and no fixed length: set `mono`"),
+            (sound(WAVE, 16000), "has 16000 samples per second, expected 8000"),
             (b"no sound", "LibsndfileError"),
         ],
     )
