@@ -302,7 +302,7 @@ def _open_backend(source: SourceConfig, connections: int, retry: Retry) -> Backe
 
             return open_cloud(source, connections, retry.silence)
         case "":
-            from cachecd.stores.urls import UrlsBackend
+            from cachecd.stores.listed_urls import UrlsBackend
 
             return UrlsBackend(source, connections, retry.silence)
         case "http":

@@ -30,7 +30,7 @@ from cachecd.stores.cloud import (
     explain,
     untrusted,
 )
-from cachecd.stores.urls import trusted
+from cachecd.stores.listed_urls import trusted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -24,7 +24,7 @@ from cachecd.enumerated import pages_of, unlistable
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
 from cachecd.sampler.view import Direct, StoreView
-from cachecd.stores import urls
+from cachecd.stores import listed_urls
 from cachecd.stores.answers import without_secrets
 from cachecd.stores.fetch import Store, open_store
 from cachecd.stores.retry import Retry
@@ -205,7 +205,7 @@ def key_of(source: SourceConfig, fields: Mapping[str, Any]) -> str:
     if source.url in EVERY_HOST:
         if url is None:
             raise BadRowError("the row has no url")
-        if (why := urls.refused(url, urls.schemes_of(source.url))) is not None:
+        if (why := listed_urls.refused(url, listed_urls.schemes_of(source.url))) is not None:
             raise BadRowError(why)
         return url
     address = source.address
