@@ -74,7 +74,7 @@ def lines(sample: Sample, images: Mapping[tuple[int, str], Path]) -> Iterator[tu
     if (more := sample.outcome.records - len(sample.records)) > 0:
         yield "", f"and {more} more {'record' if more == 1 else 'records'}"
     if not sample.is_whole:
-        yield "", "the shard was full before the end of the unit"
+        yield "", "the shard was full before the unit ended"
     for group in sample.outcome.passed:
         count = f"{group.records} {'record' if group.records == 1 else 'records'}"
         yield "skipped", f"{count}, {printable(group.examples[0])}: {printable(group.reason)}"
@@ -193,7 +193,7 @@ def _text(values: Mapping[str, Any]) -> str:
     if "class" in values:
         name = printable(values["class"])
         if not values["numbered"]:
-            return f"{text}: class {name!r} (it gets its number when the listing ends)"
+            return f"{text}: class {name!r} (numbered when the listing ends)"
         return f"{text}: {values['value']}, class {name!r}"
     if "value" in values:
         return f"{text}: {values['value']}"

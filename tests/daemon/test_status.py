@@ -171,6 +171,6 @@ async def test_status_and_log_name_the_omitted_objects(root, capsys):
             await until(lambda: train(life)["listed"])
             document = life.status()
     said = printed(document, capsys)
-    assert "  left out: 2 hidden names (.x, _delta_log/), 1 empty object (none.tar)\n" in said
+    assert "  omitted: 2 hidden names (.x, _delta_log/), 1 empty object (none.tar)\n" in said
     assert "  the source has a table of Delta in it: " in said
     assert any("table of Delta" in line.get("why", "") for line in logs)
