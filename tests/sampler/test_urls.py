@@ -167,5 +167,5 @@ def test_a_weak_etag_is_compared_and_not_insisted_on(here, tmp_path):
 
 
 def test_a_url_without_a_host_needs_a_manifest():
-    with pytest.raises(ValueError, match="found 'https://' without manifest, expected a name"):
+    with pytest.raises(ValueError, match="found https:// without a host"):
         SourceConfig.model_validate({"url": "https://", "format": "files"})
