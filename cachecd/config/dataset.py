@@ -34,8 +34,8 @@ class GrowConfig(SectionModel):
     wait: Boolean = Field(
         False,
         description=(
-            "Epoch k waits until exactly first + k * per_epoch is cached. So every run has the same "
-            "sets at any speed of the link. It has no effect after a shard was retired. Needs "
+            "Epoch k waits until the cached data is exactly `first + k * per_epoch`. So every run has the "
+            "same sets at any speed of the link. `wait` has no effect once a shard has been retired. Needs "
             "`per_epoch`."
         ),
     )

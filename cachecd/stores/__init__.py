@@ -1,4 +1,4 @@
-"""Reads and lists remote stores, retries, and decides what is at fault for a failure.
+"""Reads and lists remote stores, retries failed requests, and decides what caused a failure.
 
 fetch       a store with retries; decides whether the object or the store is at fault
 retry       which failures are retried, when, and how often; pure

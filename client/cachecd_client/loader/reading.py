@@ -186,7 +186,7 @@ class Reading:
         if self.agreed is not None and given != (own := self.share or local_ranks()):
             raise CallerError(
                 f"rank={rank}, world={world}: the processes of this run agreed on rank={own[0]}, "
-                f"world={own[1]} here; give rank= and world= to epochs(), and not to its loaders"
+                f"world={own[1]} for this process. Pass rank= and world= to epochs(), not to its loaders"
             )
         return given
 

@@ -39,8 +39,8 @@ class Run:
         """`option`: the caller's name of `epochs`."""
         if (epochs is None) == (records is None):
             raise CallerError(
-                f"{option}={epochs}, records={records}: expected one of them: the length of the run in "
-                "epochs, or in records across all ranks"
+                f"{option}={epochs}, records={records}: expected one of them. {option} is the length of "
+                "the run in epochs, records is its length in records across all ranks"
             )
         start = integer("start", start, 0)
         if epochs is not None and not start <= integer(option, epochs, 0):
