@@ -34,6 +34,7 @@ _MAGIC = {
 def document(sample: Sample, images: Mapping[tuple[int, str], Path]) -> dict[str, Any]:
     """Returns the sample as plain JSON values. Bytes become their length and their first bytes in
     hexadecimal."""
+    files = {place: {"file": str(path)} for place, path in images.items()}
     return {
         "units": [
             {"key": unit.key, "begin": unit.begin, "size": unit.size, "etag": unit.etag}
@@ -45,9 +46,8 @@ def document(sample: Sample, images: Mapping[tuple[int, str], Path]) -> dict[str
                 "key": record.unit.key,
                 "ordinal": record.ordinal,
                 "features": {
-                    name: values | ({"file": str(file)} if file else {})
+                    name: values | files.get((number, name), {})
                     for name, values in _features(sample, record).items()
-                    for file in [images.get((number, name))]
                 },
             }
             for number, record in enumerate(sample.records)

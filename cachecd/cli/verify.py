@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cachecd.cli.options import Endpoint
-from cachecd.quantities import approximate_size
+from cachecd.quantities import approximate_size, printable
 from cachecd_client.errors import CallerError
 
 if TYPE_CHECKING:
@@ -104,5 +104,4 @@ def _json(fault: Fault) -> dict[str, Any]:
 
 def _shown(path: Path) -> str:
     """Returns the path on one line, in printable characters."""
-    text = os.fsencode(path).decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return printable(os.fsencode(path).decode("utf-8", "backslashreplace"))

@@ -238,7 +238,7 @@ class Acquire:
         if dataset.rules.pin:
             return
         at = self.at(dataset, now)
-        # A shard that is being made again would be made in vain.
+        # If a shard is retired while its next version is made, the version is deleted at once.
         live = takewhile(lambda shard: shard[0] not in gen.remaking, gen.table.live())
         if chosen := dataset.rotation.boundary(at, live):
             # Written before the marks, which do not wait for it. If the disk refuses the figures and the

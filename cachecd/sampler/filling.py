@@ -292,8 +292,8 @@ class Filling:
         )
 
     async def _find_version(self, lane: _Lane) -> None:
-        """Finds the version in hand in the store, although another version is listed. UnitError if it
-        cannot be used. The old version is read only up to `until`: the records after it are live."""
+        """Finds the version of the open lane in the store, although another version is listed. UnitError
+        if it cannot be used. The old version is read only up to `until`: the records after it are live."""
         if not lane.unit.key or lane.unit.number not in self._stops:
             raise UnitError(lane.stale)
         etag, size = await self._supply.current_version(lane.unit.key)

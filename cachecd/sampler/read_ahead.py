@@ -12,8 +12,8 @@ from typing_extensions import Buffer
 T = TypeVar("T")
 
 # The size of a request. Each request takes 2 ms of CPU time in a local S3 server, and half of that in the
-# sampler, whatever its length. With smaller requests, the first records arrive earlier, and fewer bytes
-# are fetched in vain at the end of a shard.
+# sampler, whatever its length. With smaller requests, the first records arrive earlier, and fewer
+# fetched bytes are dropped at the end of a shard.
 PIECE = 8 << 20
 _LEAST = 256 << 10  # the smallest request, near the end of a shard
 # With 64 MiB, the requests of 16 lanes have 2 MiB. Measured on two cores that the server shared: 5 % fewer

@@ -42,8 +42,8 @@ class Throttle:
         """Waits until `amount` more bytes may be fetched."""
         if self._rate is None:
             return
-        # Each process waits with one request at a time. So a process with many requests gets no more than
-        # a process with few, and a cancelled wait wastes the time of one request at most.
+        # At most one request of each process waits. So a process with many requests gets no more than a
+        # process with few, and a cancelled wait wastes the time of one request at most.
         async with self._turn:
             if (wait := self._reserve(amount / self._rate)) > 0:
                 await asyncio.sleep(wait)

@@ -15,7 +15,7 @@ from cachecd.stores.fetch import Store
 
 T = TypeVar("T")
 
-# Bytes that a file fetches at a time. Each fetch that continues the previous fetch is twice as large.
+# Bytes of one fetch of a file. A fetch that continues the previous fetch is twice as large.
 _LEAST, _MOST = 256 << 10, 16 << 20
 
 

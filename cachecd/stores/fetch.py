@@ -84,7 +84,7 @@ class Store:
         return self.backend.list(start_after)
 
     def sweep(self, lanes: Lanes) -> ListingSweep | None:
-        """Like `list`, but by several requests at a time (key_ranges.py). None if the store cannot list
+        """Like `list`, but with concurrent requests (key_ranges.py). None if the store cannot list
         from any key on, or only slowly. The lanes report a store that lists in another order."""
         page: Callable[[Ask], KeyPage] | None = getattr(self.backend, "page", None)
         if page is None:

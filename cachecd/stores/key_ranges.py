@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from cachecd.model import ObjectInfo
 
-# Requests in flight. At 100 ms each, a million keys take seven seconds; one at a time, a hundred.
+# Requests in flight. At 100 ms per request, a million keys take 7 s, and 100 s without concurrent requests.
 WINDOW = 16
 # A character that keys do not have, and that sorts after all usual characters. If a key has a greater
 # character, lanes are only uneven.
