@@ -22,8 +22,6 @@ from tests.bench.image_decoders import SIZE, STREAMING, THREADS, Way, check, cro
 # If two workers share a chunk, litData 0.2.76 reads the whole chunk for each image. Of its documentation's
 # chunks of 64 MB that is nearly every one: 50 images/s, where chunks of 8 MiB give 700.
 LIMIT, SHARD = 300 << 20, 8 << 20
-# Cached before the first epoch begins, unless the bucket has less. More leaves no room to rotate.
-_FIRST = 225 << 20
 _PATIENCE = 200.0  # seconds
 _EPOCHS = 3
 
@@ -60,10 +58,11 @@ def ours(url: str, folder: Path, batch: int) -> Epochs:
 
     source = {"url": url, "format": "files", "label": {"pattern": "^([^/]+)/"}}
     daemon = ExecutedDaemon(
-        folder, {"train": {"source": source, "grow": {"first": _FIRST}}}, os.environ,
+        folder, {"train": {"source": source}}, os.environ,
         limit=LIMIT, shard_size=SHARD, sampler={"workers": 2},
     )  # fmt: skip
     with daemon, daemon.start().connect(timeout=_PATIENCE) as cache:
+        daemon.until_whole()
         for epoch in cache.epochs("train", 1 << 30, timeout=_PATIENCE):
             loader = epoch.torch(
                 batch, drop_last=False, features=["payload", "key"], threads=THREADS,
@@ -197,6 +196,7 @@ def keys_of(url: str) -> list[str]:
     bucket, _, prefix = url.removeprefix("s3://").partition("/")
     pages = client().get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
     keys = [one["Key"].removeprefix(prefix) for page in pages for one in page.get("Contents", ())]
+    keys = [key for key in keys if key.endswith(".jpg")]  # StreamingRawDataset adds its index
     random.Random(0).shuffle(keys)
     return keys
 
