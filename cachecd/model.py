@@ -232,6 +232,22 @@ class Condemned:
 
 
 @dataclass(frozen=True, slots=True)
+class StageSeconds:
+    """The work on one stage of ingest, added up over processes. `wall_s` includes waiting. A stage that is
+    timed for some units only is scaled to all of them. `records`: the records that passed the stage."""
+
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    records: int = 0
+
+    def plus(self, other: StageSeconds) -> StageSeconds:
+        """Returns the sum of both."""
+        return StageSeconds(
+            self.cpu_s + other.cpu_s, self.wall_s + other.wall_s, self.records + other.records
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Shape:
     """The fixed values of generation.json. `streams`: S. `stripe`: the number of consecutive units that one
     stream gets. `lanes`: the number of units that a stream opens at a time. `capacity`: the bytes of a
