@@ -29,6 +29,8 @@ COMMANDS = (
     "fill",
     "schema",
     "status",
+    "top",
+    "doctor",
     "why",
     "sample",
     "where",
@@ -73,7 +75,6 @@ def _exit(code: int | None, **_: Any) -> None:
 # No markup: help and usage errors are plain text, the same in a terminal, a pipe and a log.
 app = typer.Typer(
     cls=_Group,
-    add_completion=False,
     pretty_exceptions_enable=False,
     result_callback=_exit,
     rich_markup_mode=None,

@@ -272,3 +272,12 @@ class Config(SectionModel):
                 too_small=True,
             )
         return self
+
+    def without_secrets(self) -> dict[str, Any]:
+        """Returns the configuration as JSON, without the values of `source.options`, which a user's reader
+        may need as a password. No other key can have one."""
+        values = self.model_dump(mode="json")
+        for dataset in values["datasets"].values():
+            options = dataset["source"]["options"]
+            dataset["source"]["options"] = dict.fromkeys(options, "(omitted)")
+        return values

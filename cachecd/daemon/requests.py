@@ -36,10 +36,16 @@ _log = structlog.get_logger("cachecd.daemon")
 
 
 class Requests:
-    """`handle` receives the requests in order. `status` returns the status document."""
+    """`handle` receives the requests in order. `status` returns the status document, `details` what a bug
+    report needs besides."""
 
-    def __init__(self, cache: CacheLoop, status: Callable[[], dict[str, Any]]) -> None:
-        self._cache, self._status = cache, status
+    def __init__(
+        self,
+        cache: CacheLoop,
+        status: Callable[[], dict[str, Any]],
+        details: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._cache, self._status, self._details = cache, status, details
         # Names of requests for the policy, unique over restarts. They are not the ids that clients choose.
         self._names = (f"{time.time_ns():x}.{n}" for n in itertools.count())
         self._excluding: dict[_Wanted, asyncio.Event] = {}
@@ -66,6 +72,8 @@ class Requests:
                 answer(protocol.StatusReply(id, self._status()))
             case protocol.AskStatus(id, why):
                 answer(self._story(id, why))
+            case protocol.AskDetails(id):
+                answer(protocol.StatusReply(id, self._details()))
 
     def _report(self, event: Request, id: str, dataset: str, answer: Answer, **how: bool) -> None:
         """Reports a request to the policy, and sends the reply of the policy to the client. `dataset`: the

@@ -43,6 +43,7 @@ from cachecd.disk.layout import Layout
 from cachecd.errors import DiskError, SourceError
 from cachecd.executors import Executor
 from cachecd.units.first_look import check_side, check_sources
+from cachecd_client import resources
 from cachecd_client.errors import CallerError
 
 _DRAIN = 3.0  # seconds for workers to complete their shards after SIGTERM; others are made later
@@ -174,7 +175,8 @@ class _Daemon:
             offline=options.offline,
             progress=self._progress,
         )
-        self.requests = Requests(self._cache, self.status)
+        self.requests = Requests(self._cache, self.status, self._details)
+        self._may_use = _may_use(config)
         self._began = self._logged_at = time.monotonic()
         self._is_open = False
 
@@ -222,7 +224,7 @@ class _Daemon:
                 if is_changed and not self._options.offline:
                     self._executor.reload(worker_setup(config), now.workers)
                     self._lister.reload(now.connections, lister_bounds(config))
-                self._config = config
+                self._config, self._may_use = config, _may_use(config)
                 _log.info("configuration reloaded", limit=limit)
         except (CallerError, DiskError) as error:
             _log.error("configuration not reloaded", why=str(error))
@@ -235,8 +237,20 @@ class _Daemon:
         """Returns the status document."""
         uptime = round(time.monotonic() - self._began, 1)
         sampler = self._executor.status()
-        daemon = DaemonStatus(os.getpid(), uptime, sampler.workers, self._options.offline)
+        daemon = DaemonStatus(
+            os.getpid(), uptime, sampler.workers, self._options.offline, *self._may_use
+        )
         return asdict(self._cache.status(sampler, daemon))
+
+    def _details(self) -> dict[str, Any]:
+        return {"config": self._config.without_secrets(), "story": self._cache.story.whole()}
+
+
+def _may_use(config: Config) -> tuple[int, int, int, int, float | None]:
+    """Returns the last fields of DaemonStatus."""
+    setup, connections = worker_setup(config), config.sampler.connections
+    memory = resources.memory()
+    return resources.processors(), memory, int(setup.memory), connections, setup.bandwidth
 
 
 def _needs_restart(old: Config, new: Config) -> list[str]:

@@ -175,17 +175,26 @@ class TrainerStatus:
     stages_s: dict[str, float]
     queue: float | None
     wait_share: float
+    memory: int
+    random_bytes: int
+    reads_per_record: float
     blind: str
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonStatus:
-    """The daemon's process."""
+    """The daemon's process, and what it may use. `memory`: bytes that its cgroup allows. `worker_memory`:
+    bytes for each worker. `connections`: of all workers. `bandwidth`: bytes per second, None: no limit."""
 
     pid: int
     uptime_s: float
     workers: int
     offline: bool
+    processors: int
+    memory: int
+    worker_memory: int
+    connections: int
+    bandwidth: float | None
 
 
 @dataclass(frozen=True, slots=True)

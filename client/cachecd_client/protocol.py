@@ -110,6 +110,13 @@ class AskStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class AskDetails:
+    """Requests what a bug report needs besides the status document."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
 class Exclude:
     """Permanently excludes all records of these keys from the dataset, or these samples of a single key.
     Idempotent. `ahead`: also keys that no object or sample has; otherwise the daemon refuses these keys, as
@@ -170,7 +177,8 @@ class Done:
 @dataclass(frozen=True, slots=True)
 class StatusReply:
     """Answer to AskStatus: the document that docs/commands.md describes, or a story: `since`, `now`, and
-    `story` with `at`, `what` and `reason` of each sentence."""
+    `story` with `at`, `what` and `reason` of each sentence. Answer to AskDetails: `config` without secrets,
+    `history`, and the whole `story` without reasons."""
 
     id: str
     status: dict[str, Any]
@@ -199,7 +207,9 @@ class TrainerReport:
     The figures count from the begin of the epoch in this process. `waited_s`: no batch was ready;
     `elsewhere_s`: the rest of the time within passes. `stages_s`: `waited_s` by what the reader did
     meanwhile (lease, open, read, verify, decode, assemble, prepare, copy, gil, other). `queue`: the fill of
-    the queue now, 0..1; None if the reader has none. `first`: it waits for the first set of the job.
+    the queue now, 0..1; None if the reader has none. `memory`: bytes that the process may use.
+    `random_bytes`: bytes of the set that are read at random at a time. `reads_per_record`: as in
+    `epoch.report()`. `first`: it waits for the first set of the job.
     `blind`: what this reader cannot see, or "". `spans`: the longest waits and copies since the last
     report, at most MAX_SPANS.
     """
@@ -217,12 +227,15 @@ class TrainerReport:
     elsewhere_s: float
     stages_s: dict[str, float]
     queue: float | None = None
+    memory: int = 0
+    random_bytes: int = 0
+    reads_per_record: float = 0.0
     first: bool = False
     blind: str = ""
     spans: list[Span] = field(default_factory=list)
 
 
-Request = Acquire | Held | Released | ReportCorrupt | AskStatus | Exclude
+Request = Acquire | Held | Released | ReportCorrupt | AskStatus | AskDetails | Exclude
 Reply = Granted | Waiting | Done | StatusReply | Refused
 Message = Request | Reply
 
@@ -235,6 +248,7 @@ ANSWERS: dict[type[Any], tuple[type[Any], ...]] = {
     Released: (Done,),
     ReportCorrupt: (Done,),
     AskStatus: (StatusReply,),
+    AskDetails: (StatusReply,),
     Exclude: (Done, Waiting),
 }
 

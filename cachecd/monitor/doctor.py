@@ -1,0 +1,411 @@
+"""Names what training waits for, from two status documents some seconds apart. Pure.
+
+First the trainers: exposed waiting, as Ray Train measures it (hidden work counts nothing), and what the
+readers did meanwhile. If they wait for sets, the samplers: the rate of each stage for each second of a
+processor, as in Plumber (Kuchnik et al., "Plumber: Diagnosing and Removing Performance Bottlenecks in
+Machine Learning Data Pipelines", 2022). The stage that allows the lowest rate is the limit, and the second
+lowest bounds what a change gains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, NamedTuple
+
+from cachecd.quantities import approximate_duration
+from cachecd.quantities import approximate_size as size
+
+Document = Mapping[str, Any]
+
+WAITS = 0.1  # a trainer waits for data if it waits for more than this share of the time
+_ALONE = 0.05  # the other ranks wait for less than this
+_SILENT = 10.0  # seconds after which a trainer's figures are too old
+_PAUSED = (
+    0.5  # a reason is the limit if nothing was fetched for this share of the time because of it
+)
+_BUSY = 0.7  # workers that compute for this share of the time are limited by their processors
+_KEPT = 0.1  # a lease that keeps this share of the limit is worth a word
+_LONG = 3600.0  # seconds for which a lease is usually held at most
+_MANY_READS = 10.0  # see cachecd_client.report.reads
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`kind`: a word for programs. `verdict`: one sentence. `remedy`: what to do, with the key's name, or
+    "". `is_wrong`: it should be changed."""
+
+    kind: str
+    verdict: str
+    evidence: tuple[str, ...] = ()
+    remedy: str = ""
+    is_wrong: bool = True
+
+
+def diagnose(before: Document, after: Document, epochs: Sequence[Document] = ()) -> list[Finding]:
+    """Returns the findings, the most important first; never an empty list.
+
+    `before`, `after`: two status documents of one run of the daemon. `epochs`: the samples of the history
+    that were taken at the begin of an epoch.
+    """
+    faults = list(_faults(after))
+    rows = [row for row in after["trainers"] if row["age_s"] <= _SILENT]
+    if not rows:
+        return faults or [_no_trainer(after)]
+    worst = max(rows, key=lambda row: row["wait_share"])
+    if worst["wait_share"] <= WAITS:
+        return [*faults, _not_data(worst, rows)]
+    stage = _exposed(before, worst)
+    is_late = stage.name == "lease"
+    found = _ingest(before, after, worst) if is_late else _reading(stage, worst, rows)
+    return [*faults, found, *_growth(after, epochs, rows), *_mistakes(after)]
+
+
+# --- the trainers
+
+
+class _Stage(NamedTuple):
+    name: str
+    seconds: float
+    share: float  # of all waiting
+
+
+def _who(row: Document) -> str:
+    return f"{row['job']} rank {row['rank']}"
+
+
+def _not_data(worst: Document, rows: Sequence[Document]) -> Finding:
+    return Finding(
+        "healthy",
+        f"training does not wait for data: {_who(worst)} waits most, for {worst['wait_share']:.0%} of the "
+        "last minute",
+        tuple(_row_line(row) for row in rows[:4]),
+        is_wrong=False,
+    )
+
+
+def _no_trainer(after: Document) -> Finding:
+    held = sum(lease["held"] for lease in after["leases"])
+    blind = (
+        f"{held} leases are held, but their readers report nothing" if held else "no lease is held"
+    )
+    return Finding(
+        "no-trainer",
+        f"no trainer has reported in the last {_SILENT:.0f} s, so nobody knows whether one waits: {blind}",
+        is_wrong=False,
+    )
+
+
+def _row_line(row: Document) -> str:
+    queue = "" if row["queue"] is None else f", queue {row['queue']:.0%} full"
+    blind = f" ({row['blind']})" if row["blind"] else ""
+    return f"{_who(row)}: waits {row['wait_share']:.0%}{queue}{blind}"
+
+
+def _exposed(before: Document, row: Document) -> _Stage:
+    """Returns the stage that the row waited for most, since `before` if it is the same epoch."""
+    same = ("dataset", "job", "rank", "pid", "epoch")
+    earlier: Mapping[str, float] = next(
+        (
+            each["stages_s"]
+            for each in before["trainers"]
+            if all(each[key] == row[key] for key in same)
+        ),
+        {},
+    )
+    seconds = {name: value - earlier.get(name, 0.0) for name, value in row["stages_s"].items()}
+    if sum(seconds.values()) < 0.5:  # too little to compare
+        seconds = dict(row["stages_s"])
+    whole = sum(seconds.values())
+    name = max(seconds, key=seconds.__getitem__, default="other")
+    return _Stage(name, seconds.get(name, 0.0), seconds.get(name, 0.0) / whole if whole else 0.0)
+
+
+# What a wait for a stage means, and what changes it.
+_READING = {
+    "open": (
+        "the files of the set are opened",
+        "put cache.dir on a faster disk, or raise cache.shard_size for fewer files",
+    ),
+    "verify": (
+        "the processors that copy and check records",
+        "omit `threads`, give the trainer more processors, or ask for fewer `features`",
+    ),
+    "decode": (
+        "the processors that decode pictures",
+        "give the trainer more processors, or store smaller pictures (`shrink` in `transform`)",
+    ),
+    "assemble": (
+        "the processors that build batches",
+        "omit `threads`, give the trainer more processors, or ask for fewer `features`",
+    ),
+    "prepare": (
+        "the function `prepare`, which runs before each step",
+        "make `prepare` faster, or move its work into `transform`, which runs once for each record",
+    ),
+    "copy": (
+        "the copy of batches to the device",
+        "ask for fewer `features`, or for a smaller type (`cast`)",
+    ),
+    "gil": (
+        "another Python thread of the trainer, which holds the GIL",
+        "find the thread with `py-spy dump --pid PID`, and move its work to another process",
+    ),
+    "other": ("nothing that the reader can name", "record a timeline with `cachecd trace`"),
+}
+
+
+def _reading(stage: _Stage, worst: Document, rows: Sequence[Document]) -> Finding:
+    """Returns the finding for a trainer that waits although it has its set."""
+    if stage.name == "read":
+        kind, what, remedy = _disk_or_memory(worst)
+    else:
+        kind, (what, remedy) = stage.name, _READING.get(stage.name, _READING["other"])
+    evidence = [_row_line(worst)]
+    if stage.seconds:
+        evidence.append(f"{stage.share:.0%} of the waiting is for {stage.name}")
+    others = [row for row in rows if row["job"] == worst["job"] and row["rank"] != worst["rank"]]
+    if others and median(row["wait_share"] for row in others) < _ALONE:
+        return Finding(
+            "rank",
+            f"{_who(worst)} alone waits for data, for {worst['wait_share']:.0%} of the time: {what}",
+            (*evidence, *(_row_line(row) for row in others[:3])),
+            f"compare this process with the others (its processors, its node); {remedy}",
+        )
+    verdict = f"training waits for data, {worst['wait_share']:.0%} of the time: {what}"
+    return Finding(kind, verdict, tuple(evidence), remedy)
+
+
+def _disk_or_memory(row: Document) -> tuple[str, str, str]:
+    if row["random_bytes"] > row["memory"]:
+        return (
+            "memory",
+            f"records are read at random from {size(row['random_bytes'])} at a time, but the trainer may "
+            f"use {size(row['memory'])} of memory, so the disk is read again and again",
+            "set cache.window to half of the memory of the trainers, or give them more memory",
+        )
+    return (
+        "disk",
+        "the disk of cache.dir, which is slower than the trainers",
+        "put cache.dir on a faster disk, ask for fewer `features`, or store them smaller (`transform`)",
+    )
+
+
+# --- the samplers
+
+
+class _Limit(NamedTuple):
+    """A limit of ingest. `rate`: the bytes per second that it allows."""
+
+    kind: str
+    what: str
+    rate: float
+    remedy: str
+
+
+def _ingest(before: Document, after: Document, worst: Document) -> Finding:
+    """Returns the finding for trainers that wait for a larger set."""
+    seconds = after["daemon"]["uptime_s"] - before["daemon"]["uptime_s"]
+    paused = _difference(before["cache"]["paused_s"], after["cache"]["paused_s"])
+    fetched = after["cache"]["fetched_bytes"] - before["cache"]["fetched_bytes"]
+    rate = fetched / seconds if seconds > 0 else 0.0
+    evidence = [_row_line(worst), f"{size(int(rate))}/s are fetched"]
+    evidence += [
+        f"nothing was fetched for {s:.1f} s: {why}" for why, s in paused.items() if s > 0.05
+    ]
+    verdict = f"training waits for its next set, {worst['wait_share']:.0%} of the time: "
+    reason = max(paused, key=paused.__getitem__, default="")
+    if reason and paused[reason] > _PAUSED * seconds:
+        what, remedy = _PAUSES[reason](after)
+        return Finding(reason, verdict + what, tuple(evidence), remedy)
+    limits = sorted(_limits(before, after, seconds, rate), key=lambda limit: limit.rate)
+    lowest, then = limits[0], limits[1:2]
+    evidence += [f"{limit.kind} allows about {size(int(limit.rate))}/s" for limit in limits]
+    gain = _gain(after, lowest, rate, then)
+    remedy = f"{lowest.remedy}{f' ({gain})' if gain else ''}"
+    return Finding(lowest.kind, verdict + lowest.what, tuple(evidence), remedy)
+
+
+def _difference(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    return {name: value - before.get(name, 0.0) for name, value in after.items()}
+
+
+_PAUSES: dict[str, Callable[[Document], tuple[str, str]]] = {
+    "link": lambda after: (
+        "the store does not answer",
+        _stopped(after) or "check the link to the store",
+    ),
+    "throttled": lambda after: (
+        "the store throttles",
+        "lower sampler.connections, or spread the keys over more prefixes",
+    ),
+    "bandwidth": lambda after: ("sampler.bandwidth is reached", "raise sampler.bandwidth"),
+    "room": lambda after: (
+        "the cache is full, and leases keep what could be replaced",
+        "raise cache.limit, or end the leases that `cachecd status` shows",
+    ),
+    "disk": lambda after: (
+        f"the disk stops fetching: {after['cache']['stopped']}",
+        "free space on the disk of cache.dir, or lower cache.limit",
+    ),
+    "listing": lambda after: (
+        "the source is still being listed",
+        "wait, or set source.manifest to a table of the objects",
+    ),
+    "egress": lambda after: ("sampler.egress_limit is reached", "raise sampler.egress_limit"),
+    "idle": lambda after: (
+        "fetching rests because no lease was taken for sampler.idle",
+        "raise sampler.idle",
+    ),
+}
+
+
+def _stopped(after: Document) -> str:
+    return next((each["stopped"] for each in after["datasets"].values() if each["stopped"]), "")
+
+
+def _limits(before: Document, after: Document, seconds: float, rate: float) -> Iterator[_Limit]:
+    """Yields what limits the rate of fetching, with the rate that each limit allows."""
+    daemon = after["daemon"]
+    work: dict[str, tuple[float, float]] = {}  # stage -> CPU and wall seconds
+    for name, dataset in after["datasets"].items():
+        earlier = before["datasets"].get(name, {}).get("ingest", {})
+        for stage, now in dataset["ingest"].items():
+            then = earlier.get(stage, {"cpu_s": 0.0, "wall_s": 0.0})
+            cpu, wall = work.get(stage, (0.0, 0.0))
+            work[stage] = cpu + now["cpu_s"] - then["cpu_s"], wall + now["wall_s"] - then["wall_s"]
+    available = daemon["workers"] * seconds
+    busy = sum(cpu for stage, (cpu, _) in work.items() if stage != "list") / available
+    writing = sum(work.get(stage, (0.0, 0.0))[1] for stage in ("write", "sync")) / available
+    stage = max(work, key=lambda name: work[name][0], default="decode")
+    if busy:
+        cpu = work[stage][0] / (busy * available)
+        yield _Limit(
+            stage if stage not in ("fetch", "encode") else "processors",
+            f"the workers' processors, which spend {cpu:.0%} of their time on {stage}",
+            rate / busy,
+            "raise sampler.workers",
+        )
+    if writing:
+        yield _Limit(
+            "write", "the disk of cache.dir, which writes the shards", rate / writing,
+            "put cache.dir on a faster disk",
+        )  # fmt: skip
+    if daemon["bandwidth"]:
+        yield _Limit(
+            "bandwidth", "sampler.bandwidth", daemon["bandwidth"], "raise sampler.bandwidth"
+        )
+    if busy < _BUSY and writing < _BUSY:
+        yield _Limit(
+            "link",
+            f"the link to the store, with {daemon['connections']} connections",
+            rate,
+            "raise sampler.connections; if the rate stays the same, the link itself is the limit: fetch "
+            "less (grow.per_epoch, a smaller grow.wait), or move nearer to the bucket",
+        )
+
+
+def _gain(after: Document, lowest: _Limit, rate: float, then: Sequence[_Limit]) -> str:
+    """Returns the predicted gain of one worker more, and what then is the limit."""
+    if lowest.remedy != "raise sampler.workers":
+        return ""
+    workers, processors = after["daemon"]["workers"], after["daemon"]["processors"]
+    if workers >= processors:
+        return (
+            f"not on this machine: {workers} workers have {processors} processors. Make the transform "
+            "faster, or use more processors"
+        )
+    more = lowest.rate * (workers + 1) / workers
+    limited = min([more, *(limit.rate for limit in then)])
+    next_limit = f", then {then[0].kind}" if then and limited < more else ""
+    return f"workers {workers} -> {workers + 1}: {size(int(rate))}/s -> {size(int(limited))}/s{next_limit}"
+
+
+# --- growth, and common mistakes
+
+
+def _growth(
+    after: Document, epochs: Sequence[Document], rows: Sequence[Document]
+) -> Iterator[Finding]:
+    """Yields how often records are read, and how soon all of the source is seen."""
+    for name, dataset in after["datasets"].items():
+        coverage = dataset["coverage"]
+        if dataset["pinned"] or coverage >= 1:
+            continue
+        reads = max(
+            (row["reads_per_record"] for row in rows if row["dataset"] == name), default=0.0
+        )
+        seen = [each["datasets"][name]["coverage"] for each in epochs if name in each["datasets"]]
+        steps = len(seen) - 1
+        evidence = [f"{coverage:.1%} of the source was cached at least once"]
+        if steps > 0 and seen[-1] > seen[0]:
+            left = (1 - coverage) * steps / (seen[-1] - seen[0])
+            evidence.append(f"about {left:.0f} more epochs until all of it is")
+        yield Finding(
+            "growth",
+            f"{name}: each record was read {reads:.1f} times on average",
+            tuple(evidence),
+            "raise grow.per_epoch, evict.refresh or cache.limit" if reads > _MANY_READS else "",
+            is_wrong=reads > _MANY_READS,
+        )
+
+
+def _faults(after: Document) -> Iterator[Finding]:
+    """Yields what the daemon itself reports as failing."""
+    cache = after["cache"]
+    if cache["stopped"]:
+        yield Finding(
+            "disk-full", f"the disk stops fetching: {cache['stopped']}", (),
+            "free space on the disk of cache.dir, or lower cache.limit",
+        )  # fmt: skip
+    for name, dataset in after["datasets"].items():
+        if dataset["stopped"]:
+            what = f"{name}: fetching stopped {approximate_duration(dataset['stopped_for_s'])} ago"
+            yield Finding("source", what, (dataset["stopped"],), "follow the reason")
+    for subject, reason in after["complaints"].items():
+        yield Finding(
+            "task", f"{subject} fails", (reason,), "follow the reason; see the daemon's log"
+        )
+    sampler, daemon = after["sampler"], after["daemon"]
+    if sampler["restarts"] and "memory" in sampler["last_end"]:
+        needed = daemon["workers"] * daemon["worker_memory"]
+        yield Finding(
+            "worker-memory",
+            f"workers ended for lack of memory: {sampler['restarts']} were replaced",
+            (
+                f"the last: {sampler['last_end']}",
+                f"{daemon['workers']} workers may use {size(needed)}, the daemon {size(daemon['memory'])}",
+            ),
+            "lower sampler.workers or sampler.memory, or give the container more memory",
+        )
+
+
+def _mistakes(after: Document) -> Iterator[Finding]:
+    """Yields what is usually not intended."""
+    limit = after["cache"]["limit"]
+    for lease in after["leases"]:
+        if lease["retired_bytes"] > _KEPT * limit and lease["age_s"] > _LONG:
+            yield Finding(
+                "holder",
+                f"the lease of {lease['job']} epoch {lease['epoch']} of {lease['dataset']} keeps "
+                f"{size(lease['retired_bytes'])} that nobody else reads, for "
+                f"{approximate_duration(lease['age_s'])}",
+                (f"lease {lease['lease']}",),
+                "end the process that holds it, or call epoch.release() after validation",
+            )
+    for name, dataset in after["datasets"].items():
+        if dataset["pinned"] and not dataset["whole"] and dataset["full"]:
+            yield Finding(
+                "pinned",
+                f"{name} is pinned, but its share of {size(dataset['share'])} cannot hold all of it",
+                (f"{size(dataset['allocated'])} are cached",),
+                "raise cache.limit, or remove `pin`",
+            )
+        if dataset["full"] and dataset["rotation_waits"]:
+            yield Finding(
+                "limit",
+                f"{name}: the limit is reached and nothing is replaced",
+                (dataset["rotation_waits"], dataset["epoch"]),
+                "raise cache.limit, or follow the reason",
+            )
