@@ -50,6 +50,9 @@ def diagnose(before: Document, after: Document, epochs: Sequence[Document] = ())
     that were taken at the begin of an epoch.
     """
     faults = list(_faults(after))
+    if before["daemon"]["pid"] != after["daemon"]["pid"]:
+        what = "the daemon was restarted a moment ago: ask again"
+        return [*faults, Finding("restarted", what, is_wrong=False)]
     rows = [row for row in after["trainers"] if row["age_s"] <= _SILENT]
     if not rows:
         return faults or [_no_trainer(after)]
@@ -206,10 +209,10 @@ class _Limit(NamedTuple):
 
 def _ingest(before: Document, after: Document, worst: Document) -> Finding:
     """Returns the finding for trainers that wait for a larger set."""
-    seconds = after["daemon"]["uptime_s"] - before["daemon"]["uptime_s"]
+    seconds = max(1.0, after["daemon"]["uptime_s"] - before["daemon"]["uptime_s"])
     paused = _difference(before["cache"]["paused_s"], after["cache"]["paused_s"])
     fetched = after["cache"]["fetched_bytes"] - before["cache"]["fetched_bytes"]
-    rate = fetched / seconds if seconds > 0 else 0.0
+    rate = fetched / seconds
     evidence = [_row_line(worst), f"{size(int(rate))}/s are fetched"]
     evidence += [
         f"nothing was fetched for {s:.1f} s: {why}" for why, s in paused.items() if s > 0.05

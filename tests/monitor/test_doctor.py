@@ -1,0 +1,229 @@
+"""What the doctor says for two status documents. tests/monitor/test_diagnosis.py injects real faults."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from cachecd.daemon.status import (
+    CacheStatus,
+    DaemonStatus,
+    DatasetStatus,
+    LeaseStatus,
+    ListingStatus,
+    SkippedStatus,
+    Status,
+    TrainerStatus,
+)
+from cachecd.executors import ExecutorStatus
+from cachecd.model import StageSeconds
+from cachecd.monitor.doctor import Finding, diagnose
+
+GB, SECONDS = 10**9, 5.0
+
+
+def dataset(**changes: Any) -> DatasetStatus:
+    values: dict[str, Any] = {
+        "source_id": "", "bytes_per_second": 0, "stopped": "", "stopped_for_s": 0.0, "rewritten_units": 0,
+        "listing": ListingStatus(0, None, "", "", ""), "ingest": {}, "from_next_generation": [],
+        "generation": "g", "pinned": False, "whole": False, "shards": 1, "records": 1000,
+        "skipped_records": 0, "data_bytes": GB, "allocated": GB, "retired_shards": 0, "retired_bytes": 0,
+        "quarantined_shards": 0, "evicted_shards": 0, "making": 0, "streams": 1, "open_streams": 1,
+        "units": 10, "listed": True, "listings": 1, "coverage": 0.5, "passes": 0, "full": False,
+        "first": GB, "share": 10 * GB, "epoch": "", "waits_for": "", "rotation_waits": "",
+        "held_back": "", "contradicted": False, "skipped": SkippedStatus(0, 0, {}), "older": [],
+    }  # fmt: skip
+    return DatasetStatus(**{**values, **changes})
+
+
+def trainer(**changes: Any) -> TrainerStatus:
+    values: dict[str, Any] = {
+        "dataset": "train", "job": "train", "rank": 0, "pid": 1, "epoch": 1, "reader": "torch",
+        "age_s": 0.5, "steps": 100, "records": 1000, "bytes": GB, "waited_s": 1.0, "elsewhere_s": 99.0,
+        "stages_s": {}, "queue": 0.9, "wait_share": 0.01, "memory": 8 * GB, "random_bytes": GB,
+        "reads_per_record": 1.0, "blind": "",
+    }  # fmt: skip
+    return TrainerStatus(**{**values, **changes})
+
+
+def document(
+    *trainers: TrainerStatus, uptime: float = 100.0, fetched: int = 0, **changes: Any
+) -> dict[str, Any]:
+    values: dict[str, Any] = {
+        "cache": CacheStatus(10 * GB, GB, 0, 9.0 * GB, "", "", "/cache", 0, fetched, {}),
+        "datasets": {"train": dataset()}, "unconfigured": [], "leases": [], "trainers": list(trainers),
+        "complaints": {}, "sampler": ExecutorStatus(2, 2, 0, ""),
+        "daemon": DaemonStatus(1, uptime, 2, False, 8, 8 * GB, GB, 32, None),
+    }  # fmt: skip
+    return asdict(Status(**{**values, **changes}))
+
+
+def changed(before: dict[str, Any], fetched: int, **stages: tuple[float, float]) -> dict[str, Any]:
+    """Returns the document some seconds later: bytes were fetched, and stages took (CPU, wall) seconds."""
+    after = copy.deepcopy(before)
+    after["daemon"]["uptime_s"] += SECONDS
+    after["cache"]["fetched_bytes"] += fetched
+    after["datasets"]["train"]["ingest"] = {
+        name: asdict(StageSeconds(cpu, wall, 100)) for name, (cpu, wall) in stages.items()
+    }
+    return after
+
+
+def waiting(stage: str, **changes: Any) -> TrainerStatus:
+    """A trainer that waits for a stage."""
+    return trainer(
+        **{"wait_share": 0.6, "stages_s": {"open": 0.1, stage: 60.0}, "queue": 0.0, **changes}
+    )
+
+
+def first(before: dict[str, Any], after: dict[str, Any] | None = None) -> Finding:
+    return diagnose(before, before if after is None else after)[0]
+
+
+def test_below_a_tenth_it_is_not_data_and_nothing_else_is_said():
+    found = diagnose(document(trainer()), document(trainer(), trainer(rank=1, wait_share=0.09)))
+    assert [each.kind for each in found] == ["healthy"]
+    assert not found[0].is_wrong
+    assert "rank 1 waits most, for 9% of the last minute" in found[0].verdict
+
+
+@pytest.mark.parametrize(
+    ("stage", "kind"),
+    [
+        ("read", "disk"), ("open", "open"), ("verify", "verify"), ("decode", "decode"), ("gil", "gil"),
+        ("assemble", "assemble"), ("prepare", "prepare"), ("copy", "copy"), ("unheard of", "unheard of"),
+    ],
+)  # fmt: skip
+def test_a_wait_is_named_by_its_stage(stage: str, kind: str):
+    found = first(document(waiting(stage)))
+    assert found.kind == kind
+    assert found.is_wrong
+    assert found.remedy
+
+
+def test_the_stage_of_the_last_seconds_counts_and_not_that_of_the_whole_epoch():
+    before = document(waiting("decode", stages_s={"read": 500.0, "decode": 10.0}))
+    after = document(waiting("decode", stages_s={"read": 500.1, "decode": 14.0}), uptime=105.0)
+    assert first(before, after).kind == "decode"
+
+
+def test_a_window_above_the_memory_is_named_and_not_the_disk():
+    found = first(document(waiting("read", memory=2 * GB, random_bytes=6 * GB)))
+    assert found.kind == "memory"
+    assert "cache.window" in found.remedy
+
+
+def test_one_rank_that_waits_while_the_others_do_not_is_named():
+    rows = [waiting("read", rank=3), *(trainer(rank=n) for n in range(3))]
+    found = first(document(*rows))
+    assert found.kind == "rank"
+    assert "train rank 3 alone" in found.verdict
+
+
+def test_all_ranks_that_wait_are_not_one_slow_rank():
+    assert first(document(*(waiting("read", rank=n) for n in range(4)))).kind == "disk"
+
+
+def test_a_slow_transform_is_named_with_the_gain_of_one_worker_more():
+    before = document(waiting("lease"))
+    after = changed(before, 690_000_000, fetch=(0.5, 9.0), my_step=(9.0, 9.0))
+    found = first(before, after)
+    assert found.kind == "my_step"
+    assert "workers 2 -> 3: 131.6 MiB/s -> 2" in found.remedy
+    assert "sampler.workers" in found.remedy
+
+
+def test_more_workers_than_processors_are_not_advised():
+    before = document(
+        waiting("lease"), daemon=DaemonStatus(1, 100.0, 2, False, 2, GB, GB, 32, None)
+    )
+    found = first(before, changed(before, 690_000_000, decode=(9.5, 9.5)))
+    assert "not on this machine" in found.remedy
+
+
+def test_idle_workers_that_fetch_are_limited_by_the_link():
+    before = document(waiting("lease"))
+    found = first(before, changed(before, 50_000_000, fetch=(0.2, 9.0), decode=(0.1, 0.1)))
+    assert found.kind == "link"
+    assert "sampler.connections" in found.remedy
+
+
+def test_the_own_limit_of_bandwidth_is_named_before_the_link():
+    daemon = DaemonStatus(1, 100.0, 2, False, 8, GB, GB, 32, 10e6)
+    before = document(waiting("lease"), daemon=daemon)
+    assert first(before, changed(before, 50_000_000, fetch=(0.2, 9.0))).kind == "bandwidth"
+
+
+def test_a_disk_that_writes_slowly_is_named():
+    before = document(waiting("lease"))
+    found = first(before, changed(before, 50_000_000, write=(0.5, 4.5), sync=(0.1, 4.9)))
+    assert found.kind == "write"
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ["link", "throttled", "bandwidth", "room", "disk", "listing", "egress", "idle"],
+)
+def test_a_pause_is_named_by_its_reason(reason: str):
+    before = document(waiting("lease"))
+    after = changed(before, 0)
+    after["cache"]["paused_s"] = {reason: 4.0}
+    found = first(before, after)
+    assert found.kind == reason
+    assert found.remedy
+
+
+def test_a_restart_between_the_two_documents_gives_no_wrong_figure():
+    before = document(waiting("lease"))
+    after = document(daemon=DaemonStatus(2, 1.0, 2, False, 8, GB, GB, 32, None))
+    assert first(before, after).kind == "restarted"
+
+
+def test_a_daemon_without_trainers_makes_no_alarm():
+    found = first(document())
+    assert found.kind == "no-trainer"
+    assert not found.is_wrong
+
+
+def test_figures_of_a_trainer_that_ended_do_not_count():
+    assert first(document(waiting("read", age_s=30.0))).kind == "no-trainer"
+
+
+def test_what_the_daemon_reports_as_failing_comes_first():
+    healthy = document(trainer(), complaints={"probing leases": "permission denied"})
+    found = diagnose(healthy, healthy)
+    assert [each.kind for each in found] == ["task", "healthy"]
+    assert found[0].is_wrong
+
+
+def test_workers_that_ended_for_lack_of_memory_are_named():
+    sampler = ExecutorStatus(4, 4, 3, "it was killed: no memory was left")
+    found = first(document(trainer(), sampler=sampler))
+    assert found.kind == "worker-memory"
+    assert "sampler.workers" in found.remedy
+
+
+def test_growth_says_how_many_epochs_are_left():
+    rows = waiting("read", reads_per_record=12.0)
+    epochs = [{"datasets": {"train": {"coverage": 0.1 * n}}} for n in range(1, 6)]
+    found = next(
+        each for each in diagnose(document(rows), document(rows), epochs) if each.kind == "growth"
+    )
+    assert "12.0 times" in found.verdict
+    assert found.is_wrong
+    assert "about 5 more epochs until all of it is" in found.evidence
+
+
+def test_a_holder_that_stays_is_named():
+    stays = LeaseStatus("l", "train", "g", "old", 1, 10, 0, True, 1, [0], 9000.0, 2 * GB)
+    found = diagnose(*[document(waiting("read"), leases=[stays])] * 2)
+    assert any(each.kind == "holder" and "old epoch 1" in each.verdict for each in found)
+
+
+def test_a_pinned_set_that_cannot_be_whole_is_named():
+    datasets = {"train": dataset(pinned=True, full=True)}
+    found = diagnose(*[document(waiting("read"), datasets=datasets)] * 2)
+    assert any(each.kind == "pinned" for each in found)
