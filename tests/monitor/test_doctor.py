@@ -1,4 +1,4 @@
-"""What the doctor says for two status documents. tests/monitor/test_diagnosis.py injects real faults."""
+"""What the doctor says for two status documents. `python -m tests.bench.doctor` injects real faults."""
 
 from __future__ import annotations
 
