@@ -19,7 +19,7 @@ import textwrap
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -243,7 +243,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     matrix: dict[str, Counter[str]] = {}
     wrong = 0
-    say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True)  # noqa: E731
     for repeat in range(options.repeats):
         for fault in FAULTS:
             if options.only and fault.name not in options.only:
@@ -253,12 +252,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             named = found[0]["kind"]
             matrix.setdefault(fault.name, Counter())[named] += 1
             wrong += named not in fault.expected
-            say(f"{repeat + 1}: {fault.name}: {named}: {json.dumps(found[0])}")
+            sys.stderr.write(f"{repeat + 1}: {fault.name}: {named}: {json.dumps(found[0])}\n")
     kinds = sorted({kind for row in matrix.values() for kind in row})
-    print("| injected | " + " | ".join(kinds) + " |")
-    print("|---|" + "--:|" * len(kinds))
+    lines = [f"| injected | {' | '.join(kinds)} |", "|---|" + "--:|" * len(kinds)]
     for name, row in matrix.items():
-        print(f"| {name} | " + " | ".join(str(row[kind] or "") for kind in kinds) + " |")
+        lines.append(f"| {name} | {' | '.join(str(row[kind] or '') for kind in kinds)} |")
+    sys.stdout.write("\n".join(lines) + "\n")
     return int(wrong > 0)
 
 
