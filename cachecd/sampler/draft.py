@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from cachecd.config.source import FeatureConfig
 from cachecd.errors import DiskError, RecordError
 from cachecd.model import MISFIT, Cursor, Skipped, SkippedRecords, Unit, encoded, kind_of
 from cachecd.sampler.encoding import declared, encode, explain, infer
+from cachecd.sampler.meter import METER
 from cachecd_client._core import ShardWriter, write_sidecar
 from cachecd_client.errors import CorruptRecordError, SchemaError
 from cachecd_client.schema import Schema
@@ -142,6 +144,8 @@ class Draft:
             if self.schema is None:
                 self.describe(self._schema_of(record))
             assert self.schema is not None
+            if METER.on:
+                METER.enter("encode", 1)
             body = encode(self.schema, record)
         except (SchemaError, TypeError, ValueError, OverflowError) as error:
             reason = str(error)
@@ -149,6 +153,8 @@ class Draft:
                 reason = f"{MISFIT}: {reason}"
             raise RecordError(reason) from error
         with self._disk():
+            if METER.on:
+                METER.enter("write", 1)
             fits = self._writer_for(unit).append(body, unit.number, ordinal)
         if not fits:
             self.refuse(len(body))
@@ -194,9 +200,12 @@ class Draft:
         assert self.schema is not None, "it was described"
         with self._disk():
             writer, specs = self._writer_for(unit), self.schema.for_writer()
+            before = METER.enter("write") if METER.on else ""
             added, consumed, full, passed, misfits = writer.append_frames(
                 frames, unit.number, ordinal, self.path, base, specs
             )
+            if METER.on:
+                METER.enter(before, added + passed)
         for misfit in misfits:
             reason = f"{MISFIT}: {explain(self.schema, misfit)}"
             self.pass_over(unit, misfit[0], RecordError(reason))
@@ -232,6 +241,7 @@ class Draft:
         """Finishes and syncs both files; a shard without records is only a sidecar. `end`: further entries
         of the meta text, besides `meta` and the schema, within the bytes that are kept for them."""
         records, text = self.records, self._text(end)
+        began, cpu = time.monotonic(), time.thread_time()
         with self._disk():
             if self._writer is None or not records:
                 self.abort()
@@ -243,6 +253,7 @@ class Draft:
                 digest, self._writer = self._writer.digest, None
             files = _files(self.path)[0 if records else 1 :]
             allocated = sum(os.stat(file).st_blocks * 512 for file in files)
+        METER.add("sync", time.thread_time() - cpu, began, records)
         return FinishedDraft(records, data, allocated, digest)
 
     def _text(self, end: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ from cachecd.sampler.messages import (
     Units,
     Working,
 )
+from cachecd.sampler.meter import METER
 from cachecd.sampler.origin import MeteredStore, Origin, Progress
 from cachecd.sampler.supply import Supply
 from cachecd.sampler.throttle import Throttle
@@ -47,6 +48,7 @@ class WorkerStream:
         failed: Callable[[Exception], None] = lambda error: None,
     ) -> None:
         self.id = opened.stream
+        self._dataset, self._throttle = dataset, throttle
         self.progress = Progress()
         self.grants: deque[Grant] = deque()
         self.writing: Grant | None = None
@@ -133,6 +135,7 @@ class WorkerStream:
     async def work(self) -> None:
         """Makes the current shard, or the next granted shard. Returns when the shard is sealed, or when it
         needs more units."""
+        METER.turn(self.id.dataset, self._why_late)
         if self.writing is None:
             self.writing = self.grants.popleft()
             number = self.writing.number
@@ -153,6 +156,7 @@ class WorkerStream:
             sealed = await self._seal({} if self._remakes else text)
         else:
             discard(self.writing.path)  # a killed process may have left files
+        METER.passed("fetch", sealed.records)
         since, self._sealed_at = self._sealed_at, time.monotonic()
         number, self.writing = self.writing.number, None
         self._send(
@@ -173,6 +177,7 @@ class WorkerStream:
                 tuple(shard.skipped),
                 self.progress.fetched_bytes,
                 self._sealed_at - since,
+                METER.take(),
             )
         )
 
@@ -234,4 +239,10 @@ class WorkerStream:
         assert self.writing is not None, "the stream makes a shard"
         number, fetched = self.writing.number, self.progress.fetched_bytes
         unit = -1 if self.progress.unit is None else self.progress.unit.number
-        self._send(Working(self.id, number, fetched, unit, self._is_half))
+        self._send(Working(self.id, number, fetched, unit, self._is_half, METER.take()))
+
+    def _why_late(self) -> str:
+        """Returns why the bytes that the stream waits for are late: a key of `Effort.waits`."""
+        if self._throttle.is_short:
+            return "bandwidth"
+        return "throttled" if self._dataset.store.is_throttled else "link"

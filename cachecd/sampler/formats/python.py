@@ -13,6 +13,7 @@ from cachecd import model
 from cachecd.config import SourceConfig
 from cachecd.sampler.formats.content import Content
 from cachecd.sampler.formats.records import Format
+from cachecd.sampler.meter import METER
 from cachecd.sampler.user_reader import NamedUnit, Record, UserReader
 from cachecd.sampler.usercode import BlamedError, imported
 from cachecd.sampler.view import StoreView
@@ -105,7 +106,7 @@ class Lockstep:
         """
         async with self._one_at_a_time:
             self._loop = asyncio.get_running_loop()
-            step = self._thread.submit(code)
+            step = self._thread.submit(METER.in_thread("decode", code))
             step.add_done_callback(self._wake)
             try:
                 while not step.done():
