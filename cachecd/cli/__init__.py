@@ -30,6 +30,7 @@ COMMANDS = (
     "schema",
     "status",
     "why",
+    "trace",
     "sample",
     "where",
     "exclude",

@@ -17,6 +17,7 @@ from cachecd.daemon.failures import Failures
 from cachecd.daemon.ingest import Ingest
 from cachecd.daemon.listings import ListingKeeper
 from cachecd.daemon.measurement import measure, weigh_foreign
+from cachecd.daemon.progress_log import ProgressLog
 from cachecd.daemon.rules import configured, resolve
 from cachecd.daemon.start import known_sizes, start
 from cachecd.daemon.status import (
@@ -60,7 +61,8 @@ _log = structlog.get_logger("cachecd.daemon")
 
 class CacheLoop:
     """All methods belong to the thread of the event loop. `lister` lists the sources. `open` starts the
-    executor, and the caller closes it. `offline`: nothing is listed or fetched. `progress`: see `start`."""
+    executor, and the caller closes it. `offline`: nothing is listed or fetched. `progress`: see `start`.
+    `logs_progress`: the log has the progress of first listings and first fills."""
 
     def __init__(
         self,
@@ -71,6 +73,7 @@ class CacheLoop:
         *,
         offline: bool = False,
         progress: Callable[[str], None] = lambda text: None,
+        logs_progress: bool = True,
     ) -> None:
         self.policy = Policy(lambda lease: len(self._started.work.manifest(lease)))
         self.layout = Layout(config.cache.dir)
@@ -88,6 +91,7 @@ class CacheLoop:
         self._described: set[str] = set()
         self._probed: dict[str, leases.Probe] = {}  # the last probe of each lease
         self._corrupt = 0
+        self._progress_log = ProgressLog() if logs_progress else None
         self.timeline = Timeline()
         self.ingest = Ingest(self.timeline, config.sampler.workers)
 
@@ -380,6 +384,9 @@ class CacheLoop:
         except DiskError as error:
             measured = self.policy.room.measured._replace(refused=str(error))
         self.feed(measured)
+        if self._progress_log is not None:
+            objects = {name: keeper.objects for name, keeper in self._keepers.items()}
+            self._progress_log.note(self.policy, objects)
         reason = "" if self._offline else ingest_stops(self.policy)
         self._stopped.note("ingest", reason, verb="stops")
         for name, dataset in self.policy.datasets.items():

@@ -38,9 +38,15 @@ class Meter:
     """
 
     def __init__(self) -> None:
+        self.begin_anew(EVERY)
+
+    def begin_anew(self, every: int) -> None:
+        """Forgets everything, and times one step in `every` from now on."""
         self.on = False
         """Whether the current step is timed."""
-        self.time_one_in(EVERY)
+        self._every = every
+        # The first of many steps also infers the schema, so it would not be typical.
+        self._turns = itertools.cycle([n == every // 2 for n in range(every)])
         self._stage = ""
         self._since = self._cpu_since = 0.0
         self._dataset = ""
@@ -56,12 +62,6 @@ class Meter:
         # A heap of seconds, begin, name and subject: the shortest span is first.
         self._spans: list[tuple[float, float, str, str]] = []
         self._spans_since = time.monotonic()
-
-    def time_one_in(self, every: int) -> None:
-        """Times one step in so many."""
-        self._every = every
-        # The first step also infers the schema, so it would not be typical.
-        self._turns = itertools.cycle([n == every // 2 for n in range(every)])
 
     def turn(self, dataset: str, why: Callable[[], str]) -> None:
         """Notes the dataset whose work follows. `why()` returns why bytes are late now: a key of
