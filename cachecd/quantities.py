@@ -138,7 +138,8 @@ def progress_text(done: float, total: float, rate: float, unit: str = "bytes") -
             parts[0] += f" of {of} ({100 * min(done / total, 1):.0f} %)"
         parts[0] += "" if is_size else f" {unit}"
     if rate > 0:
-        parts.append(approximate_rate(rate) if is_size else f"{rate:,.3g} {unit}/s")
+        number = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+        parts.append(approximate_rate(rate) if is_size else f"{number} {unit}/s")
         if total > done:
             parts.append(f"about {approximate_duration((total - done) / rate)} left")
     return ", ".join(parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
+from dataclasses import replace
 
 from cachecd.daemon.pauses import Pauses
 from cachecd.daemon.timeline import Timeline
@@ -56,7 +57,10 @@ class Ingest:
 
     def stages(self, dataset: str) -> dict[str, StageSeconds]:
         """Returns the work on a dataset since the start, by stage."""
-        return dict(self._stages.get(dataset, {}))
+        return {
+            stage: replace(each, cpu_s=round(each.cpu_s, 6), wall_s=round(each.wall_s, 6))
+            for stage, each in self._stages.get(dataset, {}).items()
+        }
 
     def rate(self, dataset: str) -> float:
         """Returns the current rate of fetching for a dataset, in bytes per second."""

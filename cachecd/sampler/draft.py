@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -241,7 +240,6 @@ class Draft:
         """Finishes and syncs both files; a shard without records is only a sidecar. `end`: further entries
         of the meta text, besides `meta` and the schema, within the bytes that are kept for them."""
         records, text = self.records, self._text(end)
-        began, cpu = time.monotonic(), time.thread_time()
         with self._disk():
             if self._writer is None or not records:
                 self.abort()
@@ -253,7 +251,6 @@ class Draft:
                 digest, self._writer = self._writer.digest, None
             files = _files(self.path)[0 if records else 1 :]
             allocated = sum(os.stat(file).st_blocks * 512 for file in files)
-        METER.add("sync", time.thread_time() - cpu, began, records)
         return FinishedDraft(records, data, allocated, digest)
 
     def _text(self, end: Mapping[str, Any]) -> str:

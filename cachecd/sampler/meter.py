@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class Meter:
-    """Measures a process. `turn` names the dataset whose work follows. `take` returns the work on this
+    """Measures a process. Belongs to its event loop. `turn` names the dataset whose work follows. `take` returns the work on this
     dataset since its last call.
 
     The CPU seconds of the stage `fetch` are those of the whole process that no other stage explains,
@@ -112,20 +112,9 @@ class Meter:
         self._since, self._cpu_since = now, cpu
         return before
 
-    def in_thread(self, stage: str, code: Callable[[], T]) -> Callable[[], T]:
-        """Returns the code for another thread, whose CPU seconds count for the stage if the step is
-        timed."""
-        if not self.on:
-            return code
-
-        def timed() -> T:
-            began = time.thread_time()
-            try:
-                return code()
-            finally:
-                self._add(stage, (time.thread_time() - began) * self._every, 0.0, 0)
-
-        return timed
+    def explain(self, stage: str, cpu_s: float) -> None:
+        """Adds the CPU seconds that a timed step used in another thread."""
+        self._add(stage, cpu_s * self._every, 0.0, 0)
 
     async def pause(self) -> None:
         """Lets the other tasks of the event loop run during a timed step, and does not count them."""
@@ -151,8 +140,8 @@ class Meter:
                 if self.on:
                     self.enter(self._stage_before)
 
-    async def off_loop(self, stage: str, code: Callable[[], T]) -> T:
-        """Returns the result of a stage that runs in another thread."""
+    async def off_loop(self, stage: str, code: Callable[[], T], records: int = 0) -> T:
+        """Returns the result of a stage that runs in another thread, and which `records` records pass."""
 
         def timed() -> tuple[T, float]:
             cpu = time.thread_time()
@@ -160,7 +149,9 @@ class Meter:
 
         before, began = self.enter("") if self.on else "", time.monotonic()
         result, cpu = await asyncio.to_thread(timed)
-        self.add(stage, cpu, began, 0)
+        seconds = time.monotonic() - began
+        self._add(stage, cpu, seconds, records)
+        self._keep(stage, began, seconds)
         if self.on:
             self.enter(before)
         return result
@@ -168,12 +159,6 @@ class Meter:
     def span(self, name: str, begin: float, of: str = "") -> None:
         """Notes a span that ends now, for the timeline. `of`: what the work was about."""
         self._keep(name, begin, time.monotonic() - begin, of)
-
-    def add(self, stage: str, cpu_s: float, begin: float, records: int) -> None:
-        """Adds work that ends now. `begin`: by the monotonic clock."""
-        seconds = time.monotonic() - begin
-        self._add(stage, cpu_s, seconds, records)
-        self._keep(stage, begin, seconds)
 
     def passed(self, stage: str, records: int) -> None:
         """Notes that records passed a stage."""

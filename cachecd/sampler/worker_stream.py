@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from cachecd.errors import UnitError
@@ -205,7 +206,8 @@ class WorkerStream:
     async def _seal(self, text: dict[str, Any]) -> FinishedDraft:
         """Seals the shard in a thread, while bytes are fetched ahead. No other code uses the draft."""
         self._sealed_bytes += self._draft.num_bytes
-        self._sealing = asyncio.create_task(asyncio.to_thread(self._draft.seal, text))
+        sync = METER.off_loop("sync", partial(self._draft.seal, text), self._draft.records)
+        self._sealing = asyncio.create_task(sync)
         sealed = await asyncio.shield(self._sealing)
         self._sealing = None
         return sealed

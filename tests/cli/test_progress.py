@@ -97,7 +97,7 @@ def test_work_without_figures_shows_its_seconds(clock: Clock):
         ((512, 0, 0.0), "512 B"),
         ((1 << 30, 4 << 30, 95e6), "1.0 GiB of 4.0 GiB (25 %), 95 MB/s, about 34 s left"),
         ((5 << 30, 4 << 30, 95e6), "5.0 GiB of 4.0 GiB (100 %), 95 MB/s"),
-        ((12_000, 0, 3000.0, "objects"), "12,000 objects, 3e+03 objects/s"),
+        ((12_000, 0, 3000.0, "objects"), "12,000 objects, 3,000 objects/s"),
     ],
 )
 def test_progress_in_words(figures: tuple[float, ...], text: str):
