@@ -30,8 +30,8 @@ T = TypeVar("T")
 
 
 class Meter:
-    """Measures a process. Belongs to its event loop. `turn` names the dataset whose work follows. `take` returns the work on this
-    dataset since its last call.
+    """Measures a process. Belongs to its event loop. `turn` names the dataset whose work follows. `take`
+    returns the work on this dataset since its last call.
 
     The CPU seconds of the stage `fetch` are those of the whole process that no other stage explains,
     because the threads of a store's library cannot be measured one by one.
@@ -51,7 +51,8 @@ class Meter:
         self._since = self._cpu_since = 0.0
         self._dataset = ""
         self._why: Callable[[], str] = lambda: "link"
-        self._stages: dict[str, dict[str, StageSeconds]] = {}
+        # By dataset and stage: the fields of StageSeconds.
+        self._stages: dict[str, dict[str, list[float]]] = {}
         self._waits: dict[str, dict[str, float]] = {}
         self._explained = 0.0  # CPU seconds of stages since the process's CPU time was read
         self._debt: dict[str, float] = {}  # explained CPU seconds, beyond those of the process
@@ -81,7 +82,13 @@ class Meter:
                 for seconds, begin, name, of in self._spans
             ]
             self._spans, self._spans_since = [], time.monotonic()
-        return Effort(os.getpid(), stages, waits, spans) if stages or spans else None
+        if not (stages or spans):
+            return None
+        seconds = {
+            stage: StageSeconds(cpu, wall, int(records))
+            for stage, (cpu, wall, records) in stages.items()
+        }
+        return Effort(os.getpid(), seconds, waits, spans)
 
     # --- timed steps
 
@@ -104,8 +111,8 @@ class Meter:
         now, cpu = time.monotonic(), time.thread_time()
         before, self._stage = self._stage, stage
         if before:
-            seconds = now - self._since
-            self._add(before, (cpu - self._cpu_since) * self._every, seconds * self._every, 0)
+            seconds, every = now - self._since, self._every
+            self._add(before, (cpu - self._cpu_since) * every, seconds * every, 0)
             self._keep(before, self._since, seconds)
         if records:
             self._add(stage, 0.0, 0.0, records * self._every)
@@ -167,8 +174,11 @@ class Meter:
     # ---
 
     def _add(self, stage: str, cpu_s: float, wall_s: float, records: int) -> None:
-        stages = self._stages.setdefault(self._dataset, {})
-        stages[stage] = stages.get(stage, StageSeconds()).plus(StageSeconds(cpu_s, wall_s, records))
+        # No StageSeconds yet, because making two of them takes as long as reading the clocks.
+        total = self._stages.setdefault(self._dataset, {}).setdefault(stage, [0.0, 0.0, 0])
+        total[0] += cpu_s
+        total[1] += wall_s
+        total[2] += records
         self._explained += cpu_s
 
     def _keep(self, name: str, begin: float, seconds: float, of: str = "") -> None:
