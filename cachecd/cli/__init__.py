@@ -32,6 +32,7 @@ COMMANDS = (
     "top",
     "doctor",
     "why",
+    "trace",
     "sample",
     "where",
     "exclude",

@@ -28,13 +28,15 @@ from cachecd.model import (
     Cursor,
     ObjectInfo,
     Shape,
+    StageSeconds,
     StreamId,
     Unit,
     encoded,
 )
 from cachecd.sampler.formats import open_format
 from cachecd.sampler.formats.files import label_of
-from cachecd.sampler.messages import FromStream, Grant, Open, Sealed, Units
+from cachecd.sampler.messages import FromStream, Grant, Open, Sealed, Units, Working
+from cachecd.sampler.meter import EVERY, METER
 from cachecd.sampler.origin import Origin
 from cachecd.sampler.throttle import Throttle
 from cachecd.sampler.usercode import search_first
@@ -66,7 +68,8 @@ class Sample:
 
     `records`: the first of the `outcome.records` records. `schema`: None if there are no records. `errors`:
     the errors that skipped records, then those that skipped units; units refused by name or size have none.
-    `classes`: the label's classes by number. `numbered`: these numbers are final.
+    `classes`: the label's classes by number. `numbered`: these numbers are final. `stages`: the work, by
+    stage; every record was timed. `decoding`: see sample_view.measure_decoding.
     """
 
     units: tuple[Unit, ...]
@@ -76,6 +79,8 @@ class Sample:
     errors: list[Exception] = field(default_factory=list)
     classes: tuple[str, ...] = ()
     numbered: bool = True
+    stages: dict[str, StageSeconds] = field(default_factory=dict)
+    decoding: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     @property
     def is_whole(self) -> bool:
@@ -194,16 +199,22 @@ class Sampler:
         with tempfile.TemporaryDirectory(prefix="cachecd-sample-") as folder:
             path = Path(folder, "shard.tfrecord")
             with contextlib.redirect_stdout(sys.stderr):
-                sealed = asyncio.run(self._fill(path, units, classes, errors))
+                sent = asyncio.run(self._fill(path, units, classes, errors))
+            [sealed] = [message for message in sent if isinstance(message, Sealed)]
             sample = Sample(units, sealed, errors=errors, classes=classes, numbered=numbered)
+            for message in sent:
+                if isinstance(message, Sealed | Working) and message.effort is not None:
+                    for stage, seconds in message.effort.stages.items():
+                        known = sample.stages.get(stage, StageSeconds())
+                        sample.stages[stage] = known.plus(seconds)
             if sealed.records:
                 _read_back(path, sample, most)
         return sample
 
     async def _fill(
         self, path: Path, units: tuple[Unit, ...], classes: tuple[str, ...], errors: list[Exception]
-    ) -> Sealed:
-        """Makes the first shard of a stream with these units."""
+    ) -> list[FromStream]:
+        """Makes the first shard of a stream with these units. Returns the reports of the worker."""
         setup, sent = worker_setup(self._config), list[FromStream]()
         origin = Origin(self._dataset, setup.connections, None, setup.memory)
         origin.read_with(classes)  # imports do not count for the rate
@@ -214,14 +225,15 @@ class Sampler:
             *(opened, origin, Throttle(setup.bandwidth), setup.connections),
             *(sent.append, lambda unit: None, errors.append),
         )
+        METER.begin_anew(1)
         try:
             worker_stream.list_units(Units(stream, 0, 0, units, "end"))
             worker_stream.grant(Grant(stream, 0, path=str(path)))
             await worker_stream.work()
         finally:
             await worker_stream.close()
-        [sealed] = [message for message in sent if isinstance(message, Sealed)]
-        return sealed
+            METER.begin_anew(EVERY)
+        return sent
 
     def _import_as_samplers_do(self) -> None:
         """Makes modules of the working directory importable, as `python -m cachecd.sampler` does."""

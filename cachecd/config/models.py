@@ -237,6 +237,13 @@ class Config(SectionModel):
     server: ServerConfig = Field(
         default_factory=ServerConfig, description="How trainers and people reach the daemon."
     )
+    log: Literal["auto", "text", "json"] = Field(
+        "auto",
+        description=(
+            "Form of the daemon's log on stderr: one text or one JSON object for each line. auto: text "
+            "on a terminal, and JSON elsewhere."
+        ),
+    )
 
     @model_validator(mode="after")
     def _splits_make_datasets(self) -> Config:

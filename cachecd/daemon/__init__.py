@@ -9,6 +9,9 @@ server           turns frames of the socket into requests, and replies into fram
 requests         turns requests into events of the policy, and replies of the policy into messages
 status           makes the status document
 story            records what happened to each shard and lease
+ingest           adds up bytes, seconds by stage, and pauses (pauses: their reasons)
+timeline         keeps the last spans of all processes
+progress_log     logs the progress of first listings and first fills
 loop             runs one cache.dir with its policy; the only module that connects the rooms
 start            opens cache.dir, and reports its content
 measurement      measures small and foreign files, and the free space

@@ -113,6 +113,8 @@ class ListingKeeper:
     `reserve` tries to reserve space for a page. Its arguments: the bytes of this page, the bytes by which
     the table grew for the previous page, and whether the page must fit. A page has at most `page_bytes`.
 
+    `listed`: see SourcePages.
+
     `reason`: why the last attempt failed, or what it waits for, or "". `doubted`: the source seems to be
     another source. `rewritten`: how many units got another ETag, size or label since the start. `objects`
     and `left_out`: the objects that this attempt has listed so far, and those that it omitted. `ended`:
@@ -129,6 +131,7 @@ class ListingKeeper:
     page_bytes: Callable[[], int]
     deliver: Callable[[ev.Event], None]
     changed: Callable[[], None]
+    listed: Callable[[float, float, int], None] = lambda cpu_s, began, units: None
     reason: str = ""
     doubted: bool = False
     rewritten: int = 0
@@ -192,7 +195,7 @@ class ListingKeeper:
     async def _until_listed(self, judges: bool, longest: float) -> Changes:
         """`longest`: the maximum of seconds between two attempts."""
         failures = 0
-        pages = SourcePages(self.lister, self.config.source)
+        pages = SourcePages(self.lister, self.config.source, self.listed)
         listing = self._begin(judges)
         try:
             while True:

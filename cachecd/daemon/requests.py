@@ -54,6 +54,15 @@ class Requests:
 
     def handle(self, request: protocol.Request, answer: Answer) -> None:
         """Starts to handle a request. `answer` receives the reply."""
+        began = time.monotonic()
+
+        def timed(reply: protocol.Reply) -> None:
+            self._cache.timeline.note(type(request).__name__, began)
+            answer(reply)
+
+        self._begin(request, timed)
+
+    def _begin(self, request: protocol.Request, answer: Answer) -> None:
         match request:
             case protocol.Acquire():
                 self._acquire(request, answer)
@@ -68,6 +77,8 @@ class Requests:
                 self._verify(request, answer)
             case protocol.Exclude():
                 self._cache.runner.background.start(self._exclude(request, answer))
+            case protocol.AskSpans(id, seconds):
+                answer(protocol.SpansReply(id, self._cache.timeline.last(seconds)))
             case protocol.AskStatus(id, ""):
                 answer(protocol.StatusReply(id, self._status()))
             case protocol.AskStatus(id, why):
@@ -94,7 +105,7 @@ class Requests:
                 )
                 return protocol.Granted(id, lease, *about, skips if skipped else "")
             case do.ReplyWaiting(_, have, want, reason):
-                rate = self._cache.rate(dataset)
+                rate = self._cache.ingest.rate(dataset)
                 reason = self._cache.why_nothing_fetched(dataset) or reason
                 return protocol.Waiting(id, have, want, rate, reason)
             case do.ReplyRefused(_, "skipped", message):

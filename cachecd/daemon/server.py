@@ -22,7 +22,7 @@ from cachecd_client import protocol
 
 _REPLIES = 8192  # enough for 5 seconds, if 100 jobs of 8 ranks send a request twice a second
 _BYTES = 4 * protocol.MAX_MESSAGE_BYTES
-_WITHOUT_EFFECT = protocol.AskStatus, protocol.AskDetails  # a repetition is answered anew
+_WITHOUT_EFFECT = (protocol.AskStatus, protocol.AskDetails, protocol.AskSpans)  # answered anew
 _log = structlog.get_logger("cachecd.server")
 
 Answer = Callable[[protocol.Reply], None]

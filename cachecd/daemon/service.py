@@ -65,6 +65,7 @@ class StartOptions:
     offline: bool = False
     lifeline: int | None = None  # the read end of a pipe
     trainer: Sequence[str] = ()
+    logs_progress: bool = True
 
 
 def run(config: Config, options: StartOptions, reload: Callable[[], Config]) -> int:
@@ -174,6 +175,7 @@ class _Daemon:
             *(config, limit, executor, self._lister),
             offline=options.offline,
             progress=self._progress,
+            logs_progress=options.logs_progress,
         )
         self.requests = Requests(self._cache, self.status, self._details)
         self._may_use = _may_use(config)
@@ -258,10 +260,12 @@ def _needs_restart(old: Config, new: Config) -> list[str]:
 
     def fixed(config: Config) -> dict[str, Any]:
         values = config.model_dump(mode="json", exclude={"version"})
+        log = values.pop("log")
         for keys in (values["cache"], values["sampler"], *values["datasets"].values()):
             for key in _RELOADABLE:
                 keys.pop(key, None)
-        return {f"{name}.{key}": keys[key] for name, keys in values.items() for key in keys}
+        fixed = {f"{name}.{key}": keys[key] for name, keys in values.items() for key in keys}
+        return {**fixed, "log": log}
 
     before, after = fixed(old), fixed(new)
     return sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))

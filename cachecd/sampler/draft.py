@@ -16,6 +16,7 @@ from cachecd.config.source import FeatureConfig
 from cachecd.errors import DiskError, RecordError
 from cachecd.model import MISFIT, Cursor, Skipped, SkippedRecords, Unit, encoded, kind_of
 from cachecd.sampler.encoding import declared, encode, explain, infer
+from cachecd.sampler.meter import METER
 from cachecd_client._core import ShardWriter, write_sidecar
 from cachecd_client.errors import CorruptRecordError, SchemaError
 from cachecd_client.schema import Schema
@@ -142,6 +143,8 @@ class Draft:
             if self.schema is None:
                 self.describe(self._schema_of(record))
             assert self.schema is not None
+            if METER.on:
+                METER.enter("encode", 1)
             body = encode(self.schema, record)
         except (SchemaError, TypeError, ValueError, OverflowError) as error:
             reason = str(error)
@@ -149,6 +152,8 @@ class Draft:
                 reason = f"{MISFIT}: {reason}"
             raise RecordError(reason) from error
         with self._disk():
+            if METER.on:
+                METER.enter("write", 1)
             fits = self._writer_for(unit).append(body, unit.number, ordinal)
         if not fits:
             self.refuse(len(body))
@@ -194,9 +199,12 @@ class Draft:
         assert self.schema is not None, "it was described"
         with self._disk():
             writer, specs = self._writer_for(unit), self.schema.for_writer()
+            before = METER.enter("write") if METER.on else ""
             added, consumed, full, passed, misfits = writer.append_frames(
                 frames, unit.number, ordinal, self.path, base, specs
             )
+            if METER.on:
+                METER.enter(before, added + passed)
         for misfit in misfits:
             reason = f"{MISFIT}: {explain(self.schema, misfit)}"
             self.pass_over(unit, misfit[0], RecordError(reason))

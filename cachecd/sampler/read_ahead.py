@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 from typing_extensions import Buffer
 
+from cachecd.sampler.meter import METER
+
 T = TypeVar("T")
 
 # The size of a request. Each request takes 2 ms of CPU time in a local S3 server, and half of that in the
@@ -148,7 +150,11 @@ class ReadAhead:
         if not reading.requests:
             return None
         size, request = reading.requests[0]
-        data = await request
+        if request.done():
+            data = request.result()
+        else:
+            with METER.waiting():
+                data = await request
         reading.requests.popleft()
         self._waiting -= 1
         reading.taken += size

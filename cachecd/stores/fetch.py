@@ -73,6 +73,11 @@ class Store:
     def where(self) -> str:
         return self.backend.where
 
+    @property
+    def is_throttled(self) -> bool:
+        """Whether the store has throttled requests, or was too slow for them, and gets fewer since then."""
+        return self._pace.is_lowered or self._pace.not_before > time.monotonic()
+
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
         """Yields all objects in pages of at most PAGE, in the store's order (object stores and files: by
         the bytes of the key), or only objects after the key `start_after`. Blocks: call it in a thread.

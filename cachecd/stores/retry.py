@@ -108,6 +108,11 @@ class Pace:
         """The number of requests at a time."""
         return int(self.limit)
 
+    @property
+    def is_lowered(self) -> bool:
+        """Whether fewer than `most` requests may run at a time."""
+        return self.limit < self._most
+
     def succeeded(self) -> None:
         """Notes a successful request."""
         self.limit = min(float(self._most), self.limit + 1.0 / self.limit)

@@ -45,6 +45,8 @@ class ListingSweep:
         self._closed = threading.Event()
         self._replies: deque[Future[KeyPage]] = deque()  # in the order of the lanes' requests
         self._threads = ThreadPoolExecutor(min(connections, WINDOW), "lane")
+        self.cpu_s = 0.0
+        """The CPU seconds of its threads."""
 
     def next(self) -> list[ObjectInfo] | None:
         """Returns the next units, perhaps none; None at the end of the listing. Blocks. Raises an error of
@@ -88,6 +90,7 @@ class ListingSweep:
                 self._turn.wait(max(wait, 0.0) or None)
             self._active += 1
             began = time.monotonic()
+        cpu = time.thread_time()
         try:
             page = self._page(ask)
         except TransientError as error:
@@ -97,6 +100,7 @@ class ListingSweep:
             raise
         finally:
             with self._turn:
+                self.cpu_s += time.thread_time() - cpu
                 self._active -= 1
                 self._turn.notify_all()
         with self._turn:

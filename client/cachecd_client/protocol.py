@@ -16,9 +16,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, get_args
 
@@ -26,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd_client.errors import CallerError, ProtocolVersionError
+from cachecd_client.message_fields import check_fields
 
 MAJOR, MINOR = 1, 0
 VERSION_FRAME = f"cachecd/{MAJOR}.{MINOR}".encode()
@@ -36,6 +36,8 @@ MAX_SPANS = 64  # of a report
 MAX_KEY = 1 << 14  # characters of an object's key, which may be a signed URL
 MANIFEST_VERSION = 2
 
+#: A piece of work for a timeline: its name, its begin on CLOCK_MONOTONIC in seconds, and its seconds.
+Span = tuple[str, float, float]
 Shards = TypeVar("Shards", int, NDArray[np.int64])
 
 
@@ -117,6 +119,14 @@ class AskDetails:
 
 
 @dataclass(frozen=True, slots=True)
+class AskSpans:
+    """Requests the spans that ended in the last `seconds`, at most a minute, for a timeline."""
+
+    id: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Exclude:
     """Permanently excludes all records of these keys from the dataset, or these samples of a single key.
     Idempotent. `ahead`: also keys that no object or sample has; otherwise the daemon refuses these keys, as
@@ -185,6 +195,14 @@ class StatusReply:
 
 
 @dataclass(frozen=True, slots=True)
+class SpansReply:
+    """Answer to AskSpans: the spans by the name of their process."""
+
+    id: str
+    spans: dict[str, list[Span]]
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """The daemon refuses the request. `code` names the client's error class; `message` is for people."""
 
@@ -193,10 +211,6 @@ class Refused:
     # | "impossible" | "contradicted"
     code: str
     message: str
-
-
-#: A piece of work for a timeline: its name, its begin on CLOCK_MONOTONIC in seconds, and its seconds.
-Span = tuple[str, float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +249,8 @@ class TrainerReport:
     spans: list[Span] = field(default_factory=list)
 
 
-Request = Acquire | Held | Released | ReportCorrupt | AskStatus | AskDetails | Exclude
-Reply = Granted | Waiting | Done | StatusReply | Refused
+Request = Acquire | Held | Released | ReportCorrupt | AskStatus | AskDetails | AskSpans | Exclude
+Reply = Granted | Waiting | Done | StatusReply | SpansReply | Refused
 Message = Request | Reply
 
 REQUESTS: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(Request)}
@@ -249,6 +263,7 @@ ANSWERS: dict[type[Any], tuple[type[Any], ...]] = {
     ReportCorrupt: (Done,),
     AskStatus: (StatusReply,),
     AskDetails: (StatusReply,),
+    AskSpans: (SpansReply,),
     Exclude: (Done, Waiting),
 }
 
@@ -286,59 +301,11 @@ def parse(kinds: Mapping[str, type[Any]], body: Any) -> Any:
     if cls is None:
         raise ValueError(f"unknown type of message: {str(body)[:200]}")
     known = {f.name: body[f.name] for f in dataclasses.fields(cls) if f.name in body}
-    _check(cls, known)
+    check_fields(cls, known)
     try:
         return cls(**known)
     except TypeError as error:
         raise ValueError(str(error)) from None
-
-
-def _is_int(value: Any) -> bool:
-    return type(value) is int and -(1 << 63) <= value < 1 << 64
-
-
-def _is_float(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) < 1e300 and math.isfinite(value)
-
-
-def _is_list(value: Any, is_item: Callable[[Any], bool]) -> bool:
-    return isinstance(value, list) and all(map(is_item, value))
-
-
-def _is_span(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) == 3
-        and isinstance(value[0], str)
-        and all(map(_is_float, value[1:]))
-    )
-
-
-#: By the annotation of a field: whether a JSON value has this type.
-_IS: dict[str, Callable[[Any], bool]] = {
-    "str": lambda value: isinstance(value, str),
-    "bool": lambda value: isinstance(value, bool),
-    "int": _is_int,
-    "int | None": lambda value: value is None or _is_int(value),
-    "float": _is_float,
-    "float | None": lambda value: value is None or _is_float(value),
-    "list[int]": lambda value: _is_list(value, _is_int),
-    "list[list[int]]": lambda value: _is_list(value, _IS["list[int]"]),
-    "list[str]": lambda value: _is_list(value, _IS["str"]),
-    "list[Span]": lambda value: _is_list(value, _is_span),
-    "dict[str, float]": lambda value: (
-        isinstance(value, dict) and all(map(_is_float, value.values()))
-    ),
-    "dict[str, Any]": lambda value: isinstance(value, dict),
-}
-
-
-def _check(cls: type[Any], fields: dict[str, Any]) -> None:
-    """ValueError if a value does not have the type of its field."""
-    for f in dataclasses.fields(cls):
-        if f.name in fields and not _IS[str(f.type)](fields[f.name]):
-            name = f"{cls.__name__}.{f.name}"
-            raise ValueError(f"{name} is {str(fields[f.name])[:40]!r}, expected {f.type}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,7 +393,7 @@ def decode_manifest(text: bytes) -> Manifest:
             )
         known = {f.name for f in dataclasses.fields(Manifest)}
         fields = {k: v for k, v in body.items() if k in known}
-        _check(Manifest, fields)
+        check_fields(Manifest, fields)
         manifest = Manifest(**fields)
     except (AttributeError, KeyError, RecursionError, TypeError) as error:
         raise ValueError(f"not a lease manifest: {error!r} in {text[:200]!r}") from error

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from cachecd.config import TransformStep
 from cachecd.errors import RecordError, UnitError
+from cachecd.sampler.meter import METER
 from cachecd.sampler.usercode import Guest, imported
 from cachecd.stores.backend import is_shortage
 from cachecd.stores.extras import extra
@@ -70,12 +71,21 @@ class _Step:
     def over(self, records: Iterable[Record]) -> Iterator[Record]:
         for record in records:
             # The step's own code may run in its call or, if it is a generator, in each `next`.
-            results = self._guest.call(self._name, lambda: self._iterable(self._call(record)))  # noqa: B023
-            while (result := self._guest.call(self._name, lambda: next(results, _END))) is not _END:  # noqa: B023
+            results = self._run(lambda: self._iterable(self._call(record)), 1)  # noqa: B023
+            while (result := self._run(lambda: next(results, _END))) is not _END:  # noqa: B023
                 if isinstance(result, Mapping):
                     yield result
                 elif result is not None:
                     raise self._misreturned(result)
+
+    def _run(self, code: Callable[[], Any], records: int = 0) -> Any:
+        if not METER.on:
+            return self._guest.call(self._name, code)
+        before = METER.enter(self._name, records)
+        try:
+            return self._guest.call(self._name, code)
+        finally:
+            METER.enter(before)
 
     def _iterable(self, result: Any) -> Iterator[Any]:
         if result is None or isinstance(result, Mapping):

@@ -1,0 +1,217 @@
+"""Measures a sampler process: seconds by stage, seconds of waiting for bytes, and spans for a timeline.
+
+A step of filling handles one record, or one run of records. One step in EVERY is timed, stage by stage, and
+stands for all of them; the other steps only look at `Meter.on`. Waiting for bytes, requests and synced
+shards are few, so each is measured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from cachecd.model import StageSeconds
+from cachecd.sampler.messages import Effort
+from cachecd.stores.answers import without_secrets
+from cachecd_client.protocol import MAX_SPANS, Span
+
+# A prime number: the lanes of a stream take turns, and a multiple of their number would always meet the
+# same lane, or only the steps that begin a unit.
+EVERY = 17
+_LONGEST_NAME = 100  # characters of a span's name
+
+T = TypeVar("T")
+
+
+class Meter:
+    """Measures a process. Belongs to its event loop. `turn` names the dataset whose work follows. `take`
+    returns the work on this dataset since its last call.
+
+    The CPU seconds of the stage `fetch` are those of the whole process that no other stage explains,
+    because the threads of a store's library cannot be measured one by one.
+    """
+
+    def __init__(self) -> None:
+        self.begin_anew(EVERY)
+
+    def begin_anew(self, every: int) -> None:
+        """Forgets everything, and times one step in `every` from now on."""
+        self.on = False
+        """Whether the current step is timed."""
+        self._every = every
+        # The first of many steps also infers the schema, so it would not be typical.
+        self._turns = itertools.cycle([n == every // 2 for n in range(every)])
+        self._stage = ""
+        self._since = self._cpu_since = 0.0
+        self._dataset = ""
+        self._why: Callable[[], str] = lambda: "link"
+        # By dataset and stage: the fields of StageSeconds.
+        self._stages: dict[str, dict[str, list[float]]] = {}
+        self._waits: dict[str, dict[str, float]] = {}
+        self._explained = 0.0  # CPU seconds of stages since the process's CPU time was read
+        self._debt: dict[str, float] = {}  # explained CPU seconds, beyond those of the process
+        self._process_cpu = time.process_time()
+        self._waiting = 0  # how many coroutines wait for bytes
+        self._waits_since = 0.0
+        self._stage_before = ""  # the stage of a timed step before the wait
+        # A heap of seconds, begin, name and subject: the shortest span is first.
+        self._spans: list[tuple[float, float, str, str]] = []
+        self._spans_since = time.monotonic()
+
+    def turn(self, dataset: str, why: Callable[[], str]) -> None:
+        """Notes the dataset whose work follows. `why()` returns why bytes are late now: a key of
+        `Effort.waits`."""
+        self._settle()
+        self._dataset, self._why = dataset, why
+
+    def take(self) -> Effort | None:
+        """Returns the work on the current dataset since the last call, or None if there was none. The
+        longest spans of all datasets come with it once a second."""
+        self._settle()
+        stages, waits = self._stages.pop(self._dataset, {}), self._waits.pop(self._dataset, {})
+        spans: list[Span] = []
+        if time.monotonic() >= self._spans_since + 1.0:
+            spans = [
+                (f"{name} {without_secrets(of)}".strip()[:_LONGEST_NAME], begin, seconds)
+                for seconds, begin, name, of in self._spans
+            ]
+            self._spans, self._spans_since = [], time.monotonic()
+        if not (stages or spans):
+            return None
+        seconds = {
+            stage: StageSeconds(cpu, wall, int(records))
+            for stage, (cpu, wall, records) in stages.items()
+        }
+        return Effort(os.getpid(), seconds, waits, spans)
+
+    # --- timed steps
+
+    def begin(self) -> bool:
+        """Begins a step. Returns whether the step is timed; then the caller must call `end`."""
+        if next(self._turns):
+            self.on, self._stage = True, "decode"
+            self._since, self._cpu_since = time.monotonic(), time.thread_time()
+            return True
+        return False
+
+    def end(self) -> None:
+        """Ends a timed step."""
+        self.enter("")
+        self.on = False
+
+    def enter(self, stage: str, records: int = 0) -> str:
+        """Ends the stage of a timed step, and begins the next stage, which `records` records pass; "":
+        nothing is measured. Returns the stage that ended."""
+        now, cpu = time.monotonic(), time.thread_time()
+        before, self._stage = self._stage, stage
+        if before:
+            seconds, every = now - self._since, self._every
+            self._add(before, (cpu - self._cpu_since) * every, seconds * every, 0)
+            self._keep(before, self._since, seconds)
+        if records:
+            self._add(stage, 0.0, 0.0, records * self._every)
+        self._since, self._cpu_since = now, cpu
+        return before
+
+    def explain(self, stage: str, cpu_s: float) -> None:
+        """Adds the CPU seconds that a timed step used in another thread."""
+        self._add(stage, cpu_s * self._every, 0.0, 0)
+
+    async def pause(self) -> None:
+        """Lets the other tasks of the event loop run during a timed step, and does not count them."""
+        before = self.enter("")
+        await asyncio.sleep(0)
+        self.enter(before)
+
+    # --- whatever is measured each time
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Measures a wait for bytes. Waits of several coroutines at a time count once."""
+        if not self._waiting:
+            self._stage_before = self.enter("") if self.on else ""
+            self._waits_since = time.monotonic()
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self._end_wait()
+                if self.on:
+                    self.enter(self._stage_before)
+
+    async def off_loop(self, stage: str, code: Callable[[], T], records: int = 0) -> T:
+        """Returns the result of a stage that runs in another thread, and which `records` records pass."""
+
+        def timed() -> tuple[T, float]:
+            cpu = time.thread_time()
+            return code(), time.thread_time() - cpu
+
+        before, began = self.enter("") if self.on else "", time.monotonic()
+        result, cpu = await asyncio.to_thread(timed)
+        seconds = time.monotonic() - began
+        self._add(stage, cpu, seconds, records)
+        self._keep(stage, began, seconds)
+        if self.on:
+            self.enter(before)
+        return result
+
+    def span(self, name: str, begin: float, of: str = "") -> None:
+        """Notes a span that ends now, for the timeline. `of`: what the work was about."""
+        self._keep(name, begin, time.monotonic() - begin, of)
+
+    def passed(self, stage: str, records: int) -> None:
+        """Notes that records passed a stage."""
+        self._add(stage, 0.0, 0.0, records)
+
+    # ---
+
+    def _add(self, stage: str, cpu_s: float, wall_s: float, records: int) -> None:
+        # No StageSeconds yet, because making two of them takes as long as reading the clocks.
+        total = self._stages.setdefault(self._dataset, {}).setdefault(stage, [0.0, 0.0, 0])
+        total[0] += cpu_s
+        total[1] += wall_s
+        total[2] += records
+        self._explained += cpu_s
+
+    def _keep(self, name: str, begin: float, seconds: float, of: str = "") -> None:
+        """Keeps a span if it is one of the longest since the last report."""
+        if len(self._spans) < MAX_SPANS:
+            heapq.heappush(self._spans, (seconds, begin, name, of))
+        elif seconds > self._spans[0][0]:
+            heapq.heapreplace(self._spans, (seconds, begin, name, of))
+
+    def _end_wait(self) -> None:
+        now = time.monotonic()
+        waited, why = now - self._waits_since, self._why()
+        waits = self._waits.setdefault(self._dataset, {})
+        waits[why] = waits.get(why, 0.0) + waited
+        self._add("fetch", 0.0, waited, 0)
+        self._keep("wait", self._waits_since, waited)
+        self._waits_since = now
+
+    def _settle(self) -> None:
+        """Attributes the CPU time of the process up to now, and the part of a wait that has passed."""
+        if self._waiting:
+            self._end_wait()
+        cpu = time.process_time()
+        rest = cpu - self._process_cpu - self._explained - self._debt.pop(self._dataset, 0.0)
+        self._process_cpu, self._explained = cpu, 0.0
+        if not self._dataset:
+            return  # imports
+        if rest > 0:
+            self._add("fetch", rest, 0.0, 0)
+            self._explained = 0.0
+        else:
+            self._debt[self._dataset] = -rest
+
+
+METER = Meter()
+"""Measures this process. There is one, because the CPU time of a process is one."""
