@@ -70,6 +70,9 @@ class History:
     def add(self, document: Document, now: float) -> None:
         """Adds a sample. The caller calls this once a second. A sample of a minute, and of an epoch that
         begins, is added too if it is due. `now`: seconds since 1970; it never decreases."""
+        now = round(
+            now, 3
+        )  # as `text` shows it, so that a client can name the last time that it has
         series = dict(islice(_series(document), _MOST_SERIES))
         last = self._rings["seconds"][-1].keys if self._rings["seconds"] else ()
         keys = tuple(series)
@@ -103,7 +106,7 @@ class History:
                 yield b'%s{"keys":%s,"rows":[' % (b"," if place else b"", json.dumps(keys).encode())
                 for row, sample in enumerate(run):
                     values = [None if math.isnan(each) else each for each in sample.values]
-                    text = json.dumps([round(sample.time, 3), *values])
+                    text = json.dumps([sample.time, *values])
                     yield (b"," if row else b"") + text.encode()
                 yield b"]}"
             yield b"]"
