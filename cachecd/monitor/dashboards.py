@@ -1,7 +1,8 @@
 """Writes the dashboard for Grafana and the alerts for Prometheus.
 
-`python -m cachecd.monitor.dashboards deploy` writes the files of a checkout. They are code, so that a test can compare their names with the names that /metrics has. The first row of the
-dashboard answers whether training waits; the other rows are folded.
+`python -m cachecd.monitor.dashboards deploy` writes the files of a checkout. They are code, so that a test
+can compare their names with the names that /metrics has. The first row of the dashboard answers whether
+training waits; the other rows are folded.
 """
 
 from __future__ import annotations
