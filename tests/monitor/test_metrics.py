@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from copy import deepcopy
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -63,6 +64,17 @@ def test_names_follow_the_conventions_of_prometheus():
     assert all((kind == "counter") == name.endswith("_total") for name, kind in kinds.items())
     assert not [name for name in kinds if re.search("nano|milli|_ms|percent|_kb", name)]
     assert set(re.findall(r"^# HELP (\S+) .", text, re.M)) == kinds.keys()
+
+
+def test_page_of_the_documentation_has_every_metric():
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    named = {
+        name
+        for row in page.splitlines()
+        if row.startswith("| `cachecd_")
+        for name in re.findall(r"`(cachecd_\w+)`", row)
+    }
+    assert named == set(re.findall(r"^# TYPE (\S+)", rendered(busy()), re.M))
 
 
 def test_labels_never_hold_leases_keys_or_reasons():
