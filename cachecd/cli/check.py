@@ -202,6 +202,8 @@ def _summary(resolved: _Resolved) -> Iterator[tuple[str, str]]:
     for folder in sampler.path:
         yield "", f"imports from {folder} first"
     yield "server", config.server.endpoint
+    if config.server.http:
+        yield "", f"page and metrics at http://{config.server.http}/"
 
 
 def _dataset(dataset: DatasetConfig, first: int) -> Iterator[str]:

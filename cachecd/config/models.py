@@ -9,6 +9,7 @@ are bytes, durations are seconds and rates are bytes per second. A model's JSON 
 from __future__ import annotations
 
 import os
+from ipaddress import ip_address
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
@@ -23,6 +24,7 @@ from cachecd.config.dataset import DatasetConfig
 from cachecd.config.section import SectionModel, conflict
 from cachecd.config.values import (
     AbsolutePath,
+    Boolean,
     Directory,
     Duration,
     Integer,
@@ -31,6 +33,7 @@ from cachecd.config.values import (
     Size,
     SizeOrPercent,
     Text,
+    http_address,
 )
 from cachecd.quantities import approximate_size, format_size
 from cachecd_client.sockets import MAX_PATH, default_endpoint, path_length
@@ -200,6 +203,11 @@ def _socket_address(value: str) -> str:
     return value
 
 
+def _http_address(value: str) -> str:
+    http_address(value)
+    return value
+
+
 class ServerConfig(SectionModel):
     """How trainers and people reach the daemon."""
 
@@ -214,6 +222,41 @@ class ServerConfig(SectionModel):
         ),
         examples=["ipc:///run/cachecd/cachecd.sock"],
     )
+    http: Annotated[Text, AfterValidator(_http_address)] | None = Field(
+        None,
+        description=(
+            "IP address and port of a web page, and of metrics for Prometheus. Whoever reaches the address "
+            "can read the status; nobody can change anything. Needs `pip install 'cachecd[http]'`. "
+            "Default: no HTTP."
+        ),
+        examples=["127.0.0.1:9400"],
+    )
+    http_any: Boolean = Field(
+        False,
+        description=(
+            "Allow another address than a loopback address in `http`. The page has no password and no "
+            "encryption: use a firewall, or a proxy that has both."
+        ),
+    )
+    http_keys: Boolean = Field(
+        False,
+        description=(
+            "Show keys of skipped objects by HTTP. Default: counts and reasons without examples."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _http_is_local(self) -> ServerConfig:
+        if self.http is None or self.http_any:
+            return self
+        host, port = http_address(self.http)
+        if not ip_address(host).is_loopback:
+            raise conflict(
+                ("http",),
+                f"{self.http} is not a loopback address, so other machines could read the status: use "
+                f"127.0.0.1:{port}, or set server.http_any: true",
+            )
+        return self
 
 
 DatasetName = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]

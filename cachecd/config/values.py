@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import stat
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -85,6 +86,22 @@ def _directory(value: object, info: ValidationInfo) -> Path:
     if not found:
         raise ValueError(f"found {str(value)!r}, expected a directory: {path} is not a directory")
     return path
+
+
+def http_address(value: str) -> tuple[str, int]:
+    """Returns the IP address and the port of an HTTP server. ValueError for a name other than localhost,
+    because its addresses may change."""
+    host, _, port = value.rpartition(":")
+    host = "127.0.0.1" if host == "localhost" else host.removeprefix("[").removesuffix("]")
+    try:
+        address = ip_address(host)
+        if port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16:
+            return str(address), int(port)
+    except ValueError:
+        pass
+    raise ValueError(
+        f"found {shown(value)}, expected an IP address and a port such as 127.0.0.1:9400 or [::1]:9400"
+    )
 
 
 def _more_than_nothing(value: Any) -> Any:

@@ -8,6 +8,7 @@ workers          makes the executor and the lister, with their processes
 server           turns frames of the socket into requests, and replies into frames
 requests         turns requests into events of the policy, and replies of the policy into messages
 status           makes the status document
+monitoring       gives the status document to history and HTTP
 story            records what happened to each shard and lease
 ingest           adds up bytes, seconds by stage, and pauses (pauses: their reasons)
 timeline         keeps the last spans of all processes

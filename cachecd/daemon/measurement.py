@@ -27,6 +27,7 @@ def measure(layout: Layout, fetched: int, reserve_free: int, foreign: int) -> ev
     `reserve_free`. `foreign`: see Start; it is added. DiskError."""
     with filesystem.refusing(f"cannot measure {layout.root}"):
         other = foreign + sum(map(_flat, layout.directories()))
+        other += block_bytes(layout.history)  # again: the file and its replacement exist at once
         other += sum(block_bytes(layout.generation(*name).shards) for name in layout.generations())
     total, free = filesystem.inodes(layout.root)
     spare_files = float(free - min(_INODES_KEPT, total // 16)) if total else float("inf")

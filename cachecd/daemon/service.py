@@ -23,6 +23,7 @@ import zmq
 from cachecd.config import Config
 from cachecd.config.identity import directory_name, identity_of
 from cachecd.daemon.loop import CacheLoop
+from cachecd.daemon.monitoring import Monitoring
 from cachecd.daemon.notify import ServiceManager
 from cachecd.daemon.ownership import (
     claim_directory,
@@ -137,6 +138,7 @@ async def _serve(
             tasks.append(asyncio.ensure_future(server.serve()))
             # Without its socket the daemon is useless.
             tasks[-1].add_done_callback(lambda _: stop.requested.set())
+            tasks.append(asyncio.ensure_future(daemon.monitor()))
             manager.ready()
             _log.info("ready", endpoint=config.server.endpoint, cache=str(config.cache.dir))
             if options.trainer:
@@ -179,6 +181,7 @@ class _Daemon:
         )
         self.requests = Requests(self._cache, self.status, self._details)
         self._may_use = _may_use(config)
+        self._monitoring = Monitoring(config.server, self.status)
         self._began = self._logged_at = time.monotonic()
         self._is_open = False
 
@@ -190,6 +193,10 @@ class _Daemon:
             return False
         self._is_open = True
         return True
+
+    async def monitor(self) -> None:
+        """Samples the status document until it is cancelled. The cache must be open."""
+        await self._monitoring.run(self._cache)
 
     def _progress(self, text: str) -> None:
         """Reports the progress of a slow start. InterruptedError if the daemon must end."""
@@ -208,6 +215,7 @@ class _Daemon:
         await self._executor.close(max(0.0, deadline - time.monotonic()))
         self._lister.close()
         if self._is_open:
+            await self._monitoring.close(self._cache)
             await self._cache.close()
 
     def reload(self, load: Callable[[], Config]) -> None:

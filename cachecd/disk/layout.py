@@ -16,7 +16,7 @@ NEW = ".new"  # the suffix of a temporary file
 _NAME, _HASH = r"[A-Za-z0-9][A-Za-z0-9_-]*", r"[0-9a-f]{16}(-[1-9][0-9]*)?"
 _DATASET, _GENERATION = re.compile(_NAME), re.compile(_HASH)
 _SMALL_FILE = re.compile(
-    r"(lock|egress\.json|excluded\.jsonl|leases/[^/]+\.(json|held)"
+    r"(lock|history|egress\.json|excluded\.jsonl|leases/[^/]+\.(json|held)"
     rf"|datasets/{_NAME}/((rotation|classes-[0-9a-f]+)\.json"
     rf"|{_HASH}/(generation\.json|listing\.sqlite(-journal)?|state\.json|snapshot)))(\.new)?"
 )
@@ -39,7 +39,7 @@ class ShardFile(NamedTuple):
 class Layout:
     """The paths of one cache directory.
 
-        lock   egress.json   excluded.jsonl   leases/LEASE.json
+        lock   egress.json   excluded.jsonl   history   leases/LEASE.json
         datasets/NAME/rotation.json   datasets/NAME/classes-RULE.json
         datasets/NAME/GENERATION/                 see GenerationLayout
 
@@ -60,6 +60,10 @@ class Layout:
     @property
     def excluded(self) -> Path:
         return self.root / "excluded.jsonl"
+
+    @property
+    def history(self) -> Path:
+        return self.root / "history"
 
     @property
     def leases(self) -> Path:

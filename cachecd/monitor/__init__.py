@@ -1,5 +1,10 @@
-"""Renders the status document for people and for other programs.
+"""Shows the status document to people and to programs. Every module gets the document as a mapping, and
+computes nothing of its own except differences over time.
 
-Everything here takes the document as JSON. It computes differences between two documents, and formats
-figures. A figure that is missing belongs into cachecd/daemon/status.py.
+metrics     the text that Prometheus reads
+history     samples of the document: the last ten minutes, two days, and every epoch
+http        serves metrics, document, history and page in a thread of its own
+page/       the page for a browser
+doctor      what training waits for, and what would change it
+dashboards  writes the dashboard for Grafana and the alerts for Prometheus
 """

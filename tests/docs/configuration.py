@@ -28,6 +28,7 @@ TYPES = {
     "_table": "URL of a table",
     "_store_address": "http(s) URL",
     "_socket_address": "address",
+    "_http_address": "IP address and port",
     "_dtype": "dtype",
     "_shape": "list of whole numbers, or [null]",
     "_class_name": "list of texts or whole numbers",
