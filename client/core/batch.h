@@ -12,6 +12,7 @@
 #include "columns.h"
 #include "division.h"
 #include "records.h"
+#include "stage.h"
 
 namespace cachecd {
 
@@ -38,7 +39,8 @@ struct BatchShape {
 // Not thread-safe. The constructor's arguments must outlive the builder.
 class BatchBuilder {
  public:
-  BatchBuilder(const BatchShape& shape, RecordSource* records, BufferPool* pool);
+  // `mark` shows what `Build` does.
+  BatchBuilder(const BatchShape& shape, RecordSource* records, BufferPool* pool, StageMark* mark);
 
   // Builds the batch of these positions; padding rows are zero or empty. Throws CorruptRecord,
   // SchemaMismatch, std::bad_alloc, RecordSource::Stopped.
@@ -57,6 +59,7 @@ class BatchBuilder {
   const BatchShape& shape_;
   RecordSource* const records_;
   BufferPool* const pool_;
+  StageMark* const mark_;
   FeatureFinder finder_;
   std::vector<size_t> hints_;  // per feature, the expected bytes of values in a batch
   std::vector<ColumnBuilder> builders_;

@@ -5,6 +5,8 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <deque>
 #include <memory>
@@ -49,6 +51,12 @@ constexpr auto kContended = std::chrono::milliseconds(1);
 // 45 us if made alone, and 9 us if made with 31 others.
 constexpr size_t kMostAtOnce = 32;
 
+// next() calls `pulse` at most this often, also while it waits.
+constexpr auto kPulse = std::chrono::seconds(1);
+
+// Fills of the queue are counted in this many equal parts of prefetch_bytes.
+constexpr size_t kQueueParts = 32;
+
 // Readers whose threads must end before the interpreter does. Guarded by the GIL. Never destroyed,
 // because Python objects may outlive static objects.
 std::set<std::shared_ptr<BatchReader>>& LiveReaders() {
@@ -69,11 +77,12 @@ nb::object Call(const nb::object& callee, const Arguments&... arguments) {
 class PyReader {
  public:
   PyReader(std::vector<FileSet::Input> files, ReaderOptions options, nb::dict wrap, nb::set dlpack,
-           size_t most_at_once, nb::object report)
+           size_t most_at_once, nb::object report, nb::object pulse)
       : wrap_(std::move(wrap)),
         dlpack_(std::move(dlpack)),
         most_at_once_(most_at_once),
         report_(std::move(report)),
+        pulse_(std::move(pulse)),
         position_(options.start) {
     {
       const WithoutGil release;
@@ -102,7 +111,10 @@ class PyReader {
     std::deque<Ready>().swap(ready_);
     bytes_read_ = 0;
     seconds_waited_ = 0;
+    exposed_ = {};
+    gil_seconds_ = 0;
     queue_filled_ = 0;
+    queue_counts_ = {};
     answered_.reset();
     reported_ = 0;
     ++pass_;
@@ -113,7 +125,8 @@ class PyReader {
 
   nb::object Next() {
     nb::object batch = Take();
-    answered_ = std::chrono::steady_clock::now();
+    answered_ = Clock::now();
+    Pulse(*answered_);
     return batch;
   }
 
@@ -132,12 +145,25 @@ class PyReader {
   double seconds_waited() const { return seconds_waited_; }
   uint64_t bytes_read() const { return bytes_read_; }
   double queue_filled() const { return queue_filled_; }
+  nb::tuple queue_counts() const {
+    nb::list counts;
+    for (const uint64_t count : queue_counts_) counts.append(count);
+    return nb::tuple(counts);
+  }
+  nb::dict seconds_by_stage() const {
+    nb::dict seconds;
+    for (size_t i = 0; i < exposed_.size(); ++i) seconds[kStageNames[i]] = exposed_[i];
+    seconds["gil"] = gil_seconds_;
+    return seconds;
+  }
   double seconds_idle() const {
     if (!answered_) return 0;
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - *answered_).count();
+    return std::chrono::duration<double>(Clock::now() - *answered_).count();
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   // A batch as next() returns it.
   struct Ready {
     nb::object columns;
@@ -167,9 +193,17 @@ class PyReader {
     Ready next = std::move(ready_.front());
     ready_.pop_front();
     bytes_read_ += next.record_bytes;
-    queue_filled_ += reader_->Delivered(next.memory_bytes);
+    const double filled = reader_->Delivered(next.memory_bytes);
+    queue_filled_ += filled;
+    ++queue_counts_[std::min(static_cast<size_t>(filled * kQueueParts), kQueueParts - 1)];
     position_ = reader_->After(position_);
     return std::move(next.columns);
+  }
+
+  void Pulse(Clock::time_point now) {
+    if (now < next_pulse_ || pulse_.is_none()) return;
+    next_pulse_ = now + kPulse;
+    Call(pulse_);
   }
 
   // Each thread ends at its next record, but that record may wait for the disk.
@@ -237,14 +271,17 @@ class PyReader {
     std::optional<Batch> batch;
     bool early = contended_;
     while (!batch && ready_.empty() && !reader_->AtEnd()) {
-      std::chrono::steady_clock::time_point asked;
+      Clock::time_point asked;
       {
         const WithoutGil release;
-        reader_->Wait(early ? std::chrono::milliseconds(0) : kSignalInterval);
-        asked = std::chrono::steady_clock::now();
+        reader_->Wait(early ? std::chrono::milliseconds(0) : kSignalInterval, &exposed_);
+        asked = Clock::now();
       }
-      contended_ = std::chrono::steady_clock::now() - asked > kContended;
+      const Clock::time_point now = Clock::now();
+      gil_seconds_ += std::chrono::duration<double>(now - asked).count();
+      contended_ = now - asked > kContended;
       early = false;
+      Pulse(now);
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
       batch = reader_->TryNext();
     }
@@ -295,6 +332,7 @@ class PyReader {
   const nb::set dlpack_;
   const size_t most_at_once_;
   const nb::object report_;
+  const nb::object pulse_;
   size_t reported_ = 0;  // findings of this pass that were reported
   uint64_t pass_ = 0;    // passes before this one
   uint64_t position_;    // the next batch
@@ -304,8 +342,12 @@ class PyReader {
   std::deque<Ready> ready_;
   uint64_t bytes_read_ = 0;
   double seconds_waited_ = 0;
+  ExposedSeconds exposed_{};  // of seconds_waited_, by what the threads did
+  double gil_seconds_ = 0;    // of seconds_waited_, for the GIL
   double queue_filled_ = 0;
-  std::optional<std::chrono::steady_clock::time_point> answered_;  // when Next() last returned
+  std::array<uint64_t, kQueueParts> queue_counts_{};
+  Clock::time_point next_pulse_;
+  std::optional<Clock::time_point> answered_;  // when Next() last returned
   bool contended_ = false;  // the last wait for the GIL was long
 };
 
@@ -408,7 +450,8 @@ void BindReader(nb::module_& module) {
             options.prefetch_bytes = prefetch_bytes;
             options.replace = ReplaceArgument(on_corrupt);
             new (self) PyReader(FilesArgument(files), std::move(options), std::move(wrap),
-                                std::move(dlpack), one_by_one ? 1 : kMostAtOnce, std::move(report));
+                                std::move(dlpack), one_by_one ? 1 : kMostAtOnce, std::move(report),
+                                std::move(pulse));
           },
           nb::arg("files"), nb::arg("features"), nb::kw_only(), nb::arg("batch_size"),
           nb::arg("seed") = 0, nb::arg("shuffle") = true, nb::arg("rank") = 0, nb::arg("world") = 1,
@@ -420,14 +463,17 @@ void BindReader(nb::module_& module) {
           nb::arg("stages") = nb::none(), nb::arg("mixture") = nb::none(),
           nb::arg("datasets") = nb::none(), nb::arg("nodes") = nb::none(),
           nb::arg("totals") = nb::none(), nb::arg("memory") = nb::none(),
-          nb::arg("processors") = nb::none(), nb::arg("augment") = 0)
+          nb::arg("processors") = nb::none(), nb::arg("augment") = 0,
+          nb::arg("pulse") = nb::none())
       .def_prop_ro("num_records", [](const PyReader& self) { return self.reader().num_records(); })
       .def_prop_ro("num_batches", [](const PyReader& self) { return self.reader().num_batches(); })
       .def_prop_ro("corrupt", [](const PyReader& self) { return self.Findings(); })
       .def_prop_ro("num_corrupt", [](const PyReader& self) { return self.reader().num_findings(); })
       .def_prop_ro("seconds_waited", &PyReader::seconds_waited)
       .def_prop_ro("bytes_read", &PyReader::bytes_read)
+      .def_prop_ro("seconds_by_stage", &PyReader::seconds_by_stage)
       .def_prop_ro("queue_filled", &PyReader::queue_filled)
+      .def_prop_ro("queue_counts", &PyReader::queue_counts)
       .def_prop_ro("seconds_idle", &PyReader::seconds_idle)
       .def_prop_ro("position", &PyReader::position)
       .def("__iter__", [](nb::handle self) { return Pass(nb::borrow(self)); })

@@ -9,9 +9,11 @@
 #ifndef CACHECD_CORE_READER_H_
 #define CACHECD_CORE_READER_H_
 
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <limits>
 #include <map>
@@ -26,6 +28,7 @@
 #include "division.h"
 #include "fileset.h"
 #include "records.h"
+#include "stage.h"
 #include "threads.h"
 
 namespace cachecd {
@@ -45,6 +48,8 @@ struct ReaderOptions {
   uint64_t prefetch_bytes = 64 << 20;
   bool replace = true;  // replace corrupt records; false: throw CorruptRecord
 };
+
+using ExposedSeconds = std::array<double, kStageNames.size()>;
 
 class BatchReader {
  public:
@@ -79,8 +84,10 @@ class BatchReader {
   // True if the threads have no work left: they have ended or are about to end.
   bool Ended() const;
 
-  // Waits until TryNext has a result, at most `timeout`.
-  void Wait(std::chrono::milliseconds timeout);
+  // Waits until TryNext has a result, at most `timeout`. Meanwhile samples what the thread does that
+  // builds the next batch, and adds the time to that stage in `exposed`, in seconds. So work that
+  // is done while nobody waits counts nothing.
+  void Wait(std::chrono::milliseconds timeout, ExposedSeconds* exposed);
 
   // Stops the threads at the next record and discards the batches built ahead. Waiting callers get
   // UsageError. Idempotent. Files stay open and memory for batches is kept, for Restart.
@@ -97,16 +104,24 @@ class BatchReader {
     std::exception_ptr error;
   };
 
+  // A reading thread, and the batch that it builds.
+  struct Worker {
+    StageMark mark;
+    uint64_t batch = std::numeric_limits<uint64_t>::max();  // guarded by mutex_
+    std::thread thread;
+  };
+
   void Start(uint64_t start);
   void Stop();
-  void Run();
+  void Run(Worker* worker);
+  Stage Exposed() const;
   double Filled() const;
   bool HasRoom() const;
   bool MayClaim();
   bool IsCalled();
   // Returns when a batch may be claimed, or when no more will be.
   void AwaitCall(std::unique_lock<std::mutex>* lock);
-  Made Make(std::optional<BatchBuilder>* builder, uint64_t number);
+  Made Make(std::optional<BatchBuilder>* builder, Worker* worker);
   void RequireThreads() const;
   bool Answered() const;
 
@@ -132,8 +147,8 @@ class BatchReader {
   bool failed_ = false;      // no more batches are claimed
   bool closed_ = true;       // until Start
 
-  std::mutex closing_;  // guards threads_ and records_ against concurrent Close
-  std::vector<std::thread> threads_;
+  std::mutex closing_;  // guards workers_ and records_ against concurrent Close
+  std::deque<Worker> workers_;
 };
 
 }  // namespace cachecd
