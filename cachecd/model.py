@@ -7,7 +7,7 @@ have the places [ends[b - 1], ends[b]). Stream (g div stripe) mod S gets the uni
 
 from __future__ import annotations
 
-import base64
+import binascii
 import hashlib
 import re
 import struct
@@ -102,19 +102,18 @@ class Cursor:
             packed += [_LANE.pack(*astuple(lane)) for lane in self.lanes]
         except struct.error as error:
             raise ValueError(f"a field of {self} is out of range: {error}") from None
-        return base64.b64encode(b"".join(packed)).decode()
+        return binascii.b2a_base64(b"".join(packed), newline=False).decode()
 
     @staticmethod
     def unpack(text: str) -> Cursor:
         """Restores a packed cursor. ValueError for any other text."""
-        packed = base64.b64decode(text, validate=True)
+        packed = binascii.a2b_base64(text, strict_mode=True)
         if len(packed) < _HEAD.size or (len(packed) - _HEAD.size) % _LANE.size:
             raise ValueError(
                 f"a packed cursor has {len(packed)} bytes, expected a whole number of lanes"
             )
         lanes = tuple(Lane(*fields) for fields in _LANE.iter_unpack(packed[_HEAD.size :]))
-        places = [(lane.block, lane.place) for lane in lanes]
-        if any(later <= earlier for earlier, later in pairwise(places)):
+        if any((b.block, b.place) <= (a.block, a.place) for a, b in pairwise(lanes)):
             raise ValueError("the lanes of a packed cursor are not in order")
         pass_, block, place = _HEAD.unpack_from(packed)
         return Cursor(pass_, block, place, lanes)
@@ -230,6 +229,22 @@ class Condemned:
     unit: int
     reason: str
     passing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StageSeconds:
+    """The work on one stage of ingest, added up over processes. `wall_s` includes waiting. A stage that is
+    timed for some units only is scaled to all of them. `records`: the records that passed the stage."""
+
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    records: int = 0
+
+    def plus(self, other: StageSeconds) -> StageSeconds:
+        """Returns the sum of both."""
+        return StageSeconds(
+            self.cpu_s + other.cpu_s, self.wall_s + other.wall_s, self.records + other.records
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ CLIENT_ALLOWED = {room: frozenset(known.split()) for room, known in CLIENT_ARROW
 PURE = {"model", "quantities", "stores.key_ranges", "stores.retry"}
 # Nothing here reads a file, a clock, the environment or a source of randomness.
 STDLIB = (
-    "__future__ base64 bisect collections dataclasses decimal enum fractions functools hashlib heapq "
+    "__future__ binascii bisect collections dataclasses decimal enum fractions functools hashlib heapq "
     "itertools json math operator re struct sys typing zlib"
 )
 WITHOUT_IO = {*STDLIB.split(), "numpy", "typing_extensions"}

@@ -48,8 +48,10 @@ class ArraySurvey:
 
 
 async def survey_npy(head: Head, groups: Sequence[Sequence[ObjectInfo]]) -> ArraySurvey | None:
-    """Reads the headers of the largest group of arrays that belong together. Returns None if an object of
-    the group is not an array of numbers, or if no window has whole rows of every array."""
+    """Reads the headers of the largest group of arrays that belong together.
+
+    Returns None if an object of the group is not an array of numbers, or if no window has whole rows of
+    every array."""
     largest = max(groups, key=lambda group: group[0].size)
     arrays = [array for o in largest if (array := _parse_npy(await head(o, _HEADER)))]
     first, *others = arrays or [SurveyedArray(0, 0, 0)]

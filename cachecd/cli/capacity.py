@@ -25,7 +25,7 @@ _PER_SHARD = 8 << 10  # bytes of a sidecar's text, and for rounding two files up
 class Capacity:
     """`epoch`: a sentence with the number of records that the limit holds; "" if no record could be read.
     `images`: a sentence with the number of images that fit as image files and as pixels; "" if the sample
-    has no images. `size`: bytes of all shards, None if the listing is longer than the part that was read.
+    has no images. `size`: bytes of all shards; None if only a part of the listing was read.
     """
 
     epoch: str = ""

@@ -32,8 +32,8 @@ def command(
 ) -> None:
     """Check a configuration and print its sizes and rules in bytes.
 
-    Every mistake is one line on stderr with file, line and column, and the exit code is 2. Nothing is
-    written to disk. With --sources, the command transforms the first objects in this process, shows one of
+    Each mistake is one line on stderr with file, line and column; then the exit code is 2. The command
+    writes nothing to disk. With --sources, it transforms the first objects in this process, shows one of
     their records, and estimates how much of the source an epoch has.
     """
     from cachecd.config import load, placed
@@ -73,7 +73,7 @@ def command(
 class _Resolved:
     """A configuration with its limit and rules in bytes, and the samples of its sources. `stale`: changed
     values that take effect with the next generation. `listed`: sentences about each listing: the part that
-    the split holds out, and the objects that are left out."""
+    the split holds out, and the omitted objects."""
 
     config: Config
     limit: int
@@ -118,7 +118,7 @@ def _sample_sources(resolved: _Resolved) -> None:
         limit = resolved.part(rules)
         resolved.capacities[rules.name] = capacity(config, sampler, sample, limit)
         left_out = sampler.left_out
-        lines = sampler.held_out, left_out.kinds and f"left out: {left_out}", left_out.warning
+        lines = sampler.held_out, left_out.kinds and f"omitted: {left_out}", left_out.warning
         resolved.listed[rules.name] = [line for line in lines if line]
         del sample.records[1:]  # the command shows one record
 
@@ -188,7 +188,7 @@ def _summary(resolved: _Resolved) -> Iterator[tuple[str, str]]:
     rate = "" if sampler.bandwidth is None else f", at most {format_rate(sampler.bandwidth)}"
     yield "sampler", f"{sampler.workers} processes, {sampler.connections} connections{rate}"
     if sampler.python:
-        yield "", f"run by {sampler.python}"
+        yield "", f"interpreter {sampler.python}"
     for folder in sampler.path:
         yield "", f"imports from {folder} first"
     yield "server", config.server.endpoint
@@ -198,9 +198,9 @@ def _dataset(dataset: DatasetConfig, first: int) -> Iterator[str]:
     grow = dataset.grow
     yield from _source(dataset.source)
     if dataset.split is not None:
-        side = "held out" if dataset.held_out else "all other records"
-        by = f", by {dataset.split.by}" if dataset.split.group is None else ", by whole groups"
-        yield f"{side}: {dataset.split.eval:.3g} of it{by}"
+        side = "the held-out part" if dataset.held_out else "all except the held-out part"
+        by = f"by {dataset.split.by}" if dataset.split.group is None else "by whole groups"
+        yield f"{side} ({dataset.split.eval:.3g} of the source, {by})"
     if dataset.transform:
         yield f"prepared by {', '.join(step.name for step in dataset.transform)}"
     if dataset.pin:
@@ -209,16 +209,16 @@ def _dataset(dataset: DatasetConfig, first: int) -> Iterator[str]:
     pace = (
         "as fast as the link allows"
         if grow.per_epoch is None
-        else f"by {'exactly' if grow.wait else 'at most'} {format_size(grow.per_epoch)} an epoch"
+        else f"by {'exactly' if grow.wait else 'at most'} {format_size(grow.per_epoch)} per epoch"
     )
     yield f"begins with {approximate_size(first)}, then grows {pace}"
     if dataset.limit is not None:
         yield f"at most {format_size(dataset.limit)} of the cache"
-    yield f"at the limit, at most {dataset.evict.refresh:.0%} is replaced an epoch"
+    yield f"at the limit, each epoch replaces at most {dataset.evict.refresh:.0%}"
 
 
 def _source(source: SourceConfig) -> Iterator[str]:
-    yield f"{source.format} of {source.url or source.reader}"
+    yield f"{source.format} from {source.url or source.reader}"
     if source.url and source.reader:
         yield f"read by {source.reader}"
     for key in ("match", "skip"):
@@ -229,7 +229,7 @@ def _source(source: SourceConfig) -> Iterator[str]:
     if source.manifest:
         yield f"listed by {source.manifest}"
     if source.label and source.label.manifest:
-        yield f"labels of {source.label.manifest}"
+        yield f"labels from {source.label.manifest}"
     if source.label and source.label.pattern:
-        given = f", of {len(source.classes)} classes" if source.classes else ""
+        given = f", {len(source.classes)} classes" if source.classes else ""
         yield f"labels by {source.label.pattern}{given}"

@@ -30,7 +30,7 @@ from cachecd_client import resources
 from cachecd_client._core import Sidecar, read_sidecar_head, scan
 from cachecd_client.errors import CallerError, CorruptRecordError, CorruptSidecarError
 
-# Each scan is bound by the disk or by one core's CRC; more threads only make more seeks.
+# The disk, or the CRC on one core, limits each scan. More threads only cause more seeks.
 _MAX_THREADS = 8
 _SETTLED_AFTER = 0.1  # seconds, in which the daemon publishes or removes both files of a shard
 
@@ -64,7 +64,7 @@ class CheckedDirectory:
 
     `files`: the TFRecord files. `is_cache`: in a cache directory, each of these files has a sidecar.
     `unknown`: files that cachecd did not write. `unreadable`: directories that the disk refused to read.
-    `absent`: TFRecord files that are missing beside their sidecars.
+    `absent`: TFRecord files that are missing, although their sidecars exist.
     """
 
     is_cache: bool
@@ -81,7 +81,7 @@ def take_inventory(directory: Path) -> CheckedDirectory:
     files (names that end in .tfrecord or .tfrecords, also with -00000-of-00010).
     """
     if not directory.is_dir():
-        raise CallerError(f"{directory}: there is no such directory; expected a cache directory")
+        raise CallerError(f"{directory} does not exist: name a cache directory")
     layout = Layout(directory)
     # The daemon removes its lock when it ends.
     is_owned = layout.lock.exists() or layout.leases.is_dir()
@@ -105,7 +105,7 @@ def take_inventory(directory: Path) -> CheckedDirectory:
             inventory.unknown.append(path)
     if not inventory.is_cache and not inventory.files:
         raise CallerError(
-            f"{directory}: neither a cache directory nor one with TFRecord files (*.tfrecord)"
+            f"{directory} is neither a cache directory nor a directory with TFRecord files (*.tfrecord)"
         )
     for fault in refused:
         if inventory.is_cache and not fault.path.is_relative_to(layout.datasets):
@@ -116,22 +116,22 @@ def take_inventory(directory: Path) -> CheckedDirectory:
 
 
 def check_all(inventory: CheckedDirectory) -> Iterator[Checked]:
-    """Reads every file, several at a time, and yields each result in the order of the inventory. At the
-    end, yields the faults that single files do not show: live shards that hold the same record."""
+    """Reads files in parallel, and yields each result in the order of the inventory. At the end, yields the
+    faults that single files do not show: live shards that hold the same record."""
     threads = min(_MAX_THREADS, resources.processors(), max(1, len(inventory.files)))
     pool = ThreadPoolExecutor(threads, thread_name_prefix="verify")
-    sound: list[Path] = []
+    intact: list[Path] = []
     try:
         for checked in pool.map(lambda p: check_file(p, inventory.is_cache), inventory.files):
             if checked is not None:
                 if not checked.faults:
-                    sound.append(checked.path)
+                    intact.append(checked.path)
                 yield checked
     finally:  # also if the caller stops early
         pool.shutdown(cancel_futures=True)
     yield from filter(None, map(_check_absent, inventory.absent))
     if inventory.is_cache:
-        yield from _repeats(sound)
+        yield from _repeats(intact)
 
 
 def check_file(path: Path, of_cache: bool) -> Checked | None:
@@ -167,8 +167,8 @@ def check_file(path: Path, of_cache: bool) -> Checked | None:
 
 
 def _check_absent(path: Path) -> Checked | None:
-    """Checks a TFRecord file that is missing. Returns None if its shard has no records, is being made
-    again, or is being removed."""
+    """Checks a TFRecord file that is missing. Returns None if its shard has no records, is being rebuilt,
+    or is being removed."""
     file, layout = parse(path.name), GenerationLayout(path.parents[1])
     assert file is not None
     sidecar = path.with_name(path.name + SIDECAR)
@@ -206,14 +206,14 @@ def _disagreement(
         return ""
     size = path.stat().st_size
     if read.data_bytes != size:
-        return f"says that the file has {read.data_bytes} bytes, but it has {size}"
+        return f"says that the file has {read.data_bytes} bytes, but the file has {size}"
     if len(read) != len(offsets):
-        return f"says that the file has {len(read)} records, but it has {len(offsets)}"
+        return f"says that the file has {len(read)} records, but the file has {len(offsets)}"
     differing = np.flatnonzero(read.offsets != offsets)
     if len(differing):
         first = int(differing[0])
         says, is_at = int(read.offsets[first]), int(offsets[first])
-        return f"says that record {first} begins at byte {says}, but it begins at {is_at}"
+        return f"says that record {first} begins at byte {says}, but the record begins at {is_at}"
     return ""
 
 
@@ -243,7 +243,7 @@ def _pairs(paths: Sequence[Path]) -> Iterator[tuple[Path, Path, int]]:
         try:
             sidecar = Sidecar.read(f"{path}{SIDECAR}")
         except (OSError, CorruptSidecarError):
-            continue  # it was sound a moment ago, so the daemon has unlinked it
+            continue  # it was intact a moment ago, so the daemon has unlinked it
         units.append(sidecar.units)
         ordinals.append(sidecar.ordinals)
         shards.append(np.full(len(sidecar), nth))
@@ -274,7 +274,7 @@ def _named_by(meta: str) -> tuple[object, object, object]:
 
 
 def _walk(directory: Path, refused: list[Fault]) -> Iterator[Path]:
-    """Yields all paths below `directory` but directories. Does not follow links to directories."""
+    """Yields all paths below `directory`, except directories. Does not follow links to directories."""
 
     def refuse(error: OSError) -> None:
         if not isinstance(error, FileNotFoundError):

@@ -11,7 +11,9 @@ def command(
     epochs: Annotated[
         int, typer.Option(min=1, metavar="N", help="Number of epochs; each trains for a second.")
     ] = 10,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per line.")
+    ] = False,
 ) -> int:
     """Train a small model through a cache that is smaller than its data.
 
@@ -19,9 +21,9 @@ def command(
     prints one row for each epoch. All files are in a temporary directory, which is removed at the end. The
     exit code is 1 if the cache ever exceeded its limit.
 
-    files, records: the size of this epoch's set. seen: training images in this set or an earlier set.
-    evicted: files deleted so far. MB/s: bytes that the loop reads from the cache. waited: seconds without a
-    batch.
+    files, records: the size of this epoch's set. seen: the share of training images in this set or an
+    earlier set. evicted: files deleted so far. MB/s: the rate at which the loop reads from the cache.
+    waited: the time without a batch.
     """
     from cachecd.stores.extras import extra
 

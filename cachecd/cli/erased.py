@@ -32,10 +32,10 @@ def command(
     endpoint: Endpoint = None,
     as_json: AsJson = False,
 ) -> int:
-    """Search all shards of all datasets and generations for records of objects, or of samples of a tar;
-    exit 1 if any is left.
+    """Search all shards of all datasets and generations for records of objects, or of samples of a tar.
+    The exit code is 1 if a copy is left.
 
-    `cachecd exclude` removes them from a dataset. A shard with such a record stays until the last lease
+    `cachecd exclude` removes records from a dataset. A shard with such a record stays until the last lease
     that names the shard ends: run this command after that. A damaged shard counts as a copy, because it may
     be one. The objects of a shard that is being written are unknown, so it counts as a copy only if it has
     a record with the name of a sample. The daemon never publishes a shard with an excluded record. This
@@ -63,8 +63,8 @@ def command(
         summary += " under these names"
     if unfinished:
         summary += (
-            f" in finished shards; {unfinished} shards are being written: none of them is published with a "
-            "record that is excluded"
+            f" in finished shards; {unfinished} shards are being written, and the daemon publishes no "
+            "shard with an excluded record"
         )
     print(summary)
     return 1 if copies else 0
@@ -91,7 +91,7 @@ def find_copies(
                 offset += len(record) + 16  # bytes of the frame
 
     if not layout.datasets.is_dir():
-        raise CallerError(f"{layout.root}: there is no such cache directory")
+        raise CallerError(f"{layout.root} is not a cache directory: choose another one with --dir")
     # A record without a name may belong to the sample.
     wanted = as_stored(dict.fromkeys(keys, frozenset([*samples, ""] if samples else [])))
     for name, generation in layout.generations():
@@ -99,7 +99,7 @@ def find_copies(
         elsewhere = (
             "" if name.removesuffix("-eval") == dataset.removesuffix("-eval") else f" in {name}"
         )
-        with refusing(f"cannot look at {shards}"):
+        with refusing(f"cannot list {shards}"):
             paths = sorted(shards.iterdir()) if shards.exists() else []
         for path in paths:
             if (file := parse(path.name)) is None or file.kind not in (DATA, NEW):
@@ -107,7 +107,7 @@ def find_copies(
             sidecar = path.with_name(path.name + ".idx")
             if file.kind == NEW and not sidecar.exists():
                 is_copy = samples and not {*samples}.isdisjoint(names_in(path))
-                why = f"has a record of this name, and is being written{elsewhere}"
+                why = f"is being written, and has a record with this name{elsewhere}"
                 yield path, why if is_copy else ""
                 continue
             try:

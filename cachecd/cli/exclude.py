@@ -19,7 +19,7 @@ def command(
     ],
     samples: Samples = None,
     ahead: Annotated[
-        bool, typer.Option("--ahead", help="Also keys of objects or samples that do not exist yet.")
+        bool, typer.Option("--ahead", help="Accept objects or samples that do not exist yet.")
     ] = False,
     endpoint: Endpoint = None,
     as_json: AsJson = False,
@@ -28,7 +28,7 @@ def command(
     running daemon.
 
     The exclusion lasts across restarts, listings and generations. No later lease has such a record. If a
-    running epoch reads a shard, the daemon removes the shard when the lease ends: `cachecd erased` takes
+    running epoch reads a shard, the daemon removes the shard when the lease ends. `cachecd erased` takes
     the same arguments and searches for copies. If a key names no object or sample, the command fails and
     excludes nothing. To fetch an object again, stop the daemon, remove the object's line from
     excluded.jsonl in cache.dir, and start the daemon.

@@ -28,7 +28,7 @@ _WATCH = (
 def command(
     config: Annotated[Path, typer.Argument(help="The YAML configuration.")],
     until: Annotated[
-        str, typer.Option(metavar="PERCENT", help="How much of cache.limit to fill, at most.")
+        str, typer.Option(metavar="PERCENT", help="The share of cache.limit at which to stop.")
     ] = "100%",
 ) -> int:
     """Fetch without a trainer until the cache reaches its limit, or every dataset is whole.
@@ -54,7 +54,7 @@ def command(
 
 
 def unpaused(config: Config) -> Config:
-    """The configuration without the keys that make ingest wait for a trainer."""
+    """Returns the configuration without the keys that let fetching wait for a trainer."""
     from cachecd.config import GrowConfig
 
     datasets = {
@@ -66,7 +66,7 @@ def unpaused(config: Config) -> Config:
 
 
 def watch(share: float) -> int:
-    """Runs beside the daemon: reports progress until the cache is filled. Returns the exit code."""
+    """Runs as the daemon's trainer: reports progress until the cache is filled. Returns the exit code."""
     from cachecd_client import connect
 
     reported, idle_since = 0.0, time.monotonic()
@@ -93,7 +93,7 @@ def _end(status: dict[str, Any], share: float, idle: float) -> tuple[str, int]:
     if all(dataset["whole"] for dataset in datasets):
         return ": every dataset is whole", 0
     if cache["resting"]:
-        return f": nothing more is fetched: {cache['resting']}", 1
+        return f": fetching is paused: {cache['resting']}", 1
     stopped = cache["stopped"] or any(each["stopped"] for each in datasets)
     if idle >= _FULL_AFTER and not stopped and all(each["listed"] for each in datasets):
         return ": full", 0

@@ -14,7 +14,7 @@ from cachecd.errors import ConfigError
 def command(
     url: Annotated[str, typer.Argument(help="The URL prefix of the objects, or a local folder.")],
     form: Annotated[
-        str | None, typer.Option("--format", help="The format of the objects, if you know better.")
+        str | None, typer.Option("--format", help="The format of the objects. Default: detect it.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The file to write, which must not exist.")
@@ -26,11 +26,9 @@ def command(
         str | None, typer.Option(help="Address of an S3 service other than Amazon's.")
     ] = None,
     region: Annotated[str | None, typer.Option(help="The bucket's region.")] = None,
-    anonymous: Annotated[
-        bool, typer.Option("--anonymous", help="Look for no credentials.")
-    ] = False,
+    anonymous: Annotated[bool, typer.Option("--anonymous", help="Use no credentials.")] = False,
 ) -> None:
-    """Look at a few objects under URL and print a YAML configuration for them.
+    """Inspect a few objects under URL and print a YAML configuration for them.
 
     The names, sizes and first bytes of the objects determine the format. Folders that look like classes
     determine the label, and the free disk space determines the limit. Comments give the reasons. Try the
@@ -46,13 +44,11 @@ def command(
     if "://" not in url and (path := Path(url)).is_absolute() | path.exists():
         if not path.is_dir():
             why = "is a file" if path.exists() else "does not exist"
-            raise ConfigError(
-                f"{url} {why}; expected a folder, or a URL such as s3://bucket/train/"
-            )
+            raise ConfigError(f"{url} {why}: name a folder, or a URL such as s3://bucket/train/")
         url = f"file://{path.resolve()}"
     if out is not None and out.exists():
         raise ConfigError(
-            f"{out} exists already and is not overwritten: choose another file with --out"
+            f"{out} exists already, and is not overwritten: choose another file with --out"
         )
     if form not in (None, *AVAILABLE_FORMATS):
         raise ConfigError(
@@ -68,7 +64,7 @@ def command(
     seen = survey(open_store(source, 4), url)
     text = propose(source, seen, form, cache and cache.absolute())
     if form is None and (doubt := unknown(seen)):
-        sys.stderr.write(f"{doubt}; the comments say what else is possible\n")
+        sys.stderr.write(f"{doubt}. The comments describe other formats\n")
     if out is None:
         sys.stdout.write(text)
     else:

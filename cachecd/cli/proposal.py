@@ -34,12 +34,12 @@ def propose(source: SourceConfig, seen: Survey, form: str | None, directory: Pat
     directory = directory or _directory()
     limit, reason = _limit(directory, seen)
     lines = [
-        f"# Written by `cachecd init` from a look at {_count(seen)}. `cachecd check FILE` says what it",
-        "# means on this machine, `cachecd sample FILE` shows a record of it.",
+        f"# Written by `cachecd init` after a look at {_count(seen)}. `cachecd check FILE` prints its",
+        "# sizes and rules on this machine; `cachecd sample FILE` shows a record.",
         "version: 1",
         "",
         "cache:",
-        f"  dir: {_quoted(str(directory))}  # on a local disk; it belongs to one daemon",
+        f"  dir: {_quoted(str(directory))}  # on a local disk, for one daemon",
         f"  limit: {format_size(limit)}  # {reason}",
         "",
         "datasets:",
@@ -52,9 +52,9 @@ def propose(source: SourceConfig, seen: Survey, form: str | None, directory: Pat
 def _dataset(source: SourceConfig, seen: Survey, form: str) -> Iterator[str]:
     if seen.splits:
         names = ", ".join(map(printable, seen.splits))
-        yield f"# The folders {names} look like parts of the data: give each a dataset of its own, with"
+        yield f"# The folders {names} look like parts of the data: give each its own dataset, with"
         place = "patterns of join" if seen.join and form == "files" else "url"
-        yield f"# `pin: true` for what models are evaluated on, and its folder in the {place}."
+        yield f"# its folder in the {place}. Set `pin: true` for datasets that evaluate models."
     yield "source:"
     yield f"  url: {_quoted(source.url)}"
     if source.endpoint:
@@ -64,7 +64,7 @@ def _dataset(source: SourceConfig, seen: Survey, form: str) -> Iterator[str]:
     if source.anonymous:
         yield "  anonymous: true"
     if seen.left_out.kinds:
-        yield f"  # left out: {seen.left_out}"
+        yield f"  # omitted: {seen.left_out}"
     if seen.left_out.warning:
         yield f"  # {seen.left_out.warning}"
     yield f"  format: {form}  # {_why(seen, form)}"
@@ -72,7 +72,7 @@ def _dataset(source: SourceConfig, seen: Survey, form: str) -> Iterator[str]:
     yield from (f"  {line}" for line in (_join(seen) if joined else _others(seen, form)))
     # A picture that is optional cannot be decoded by a loader: samples without it are skipped.
     if varying := [f for f in seen.varying if form == seen.kind and not is_image(f.name)]:
-        yield "  features:  # some of the records looked at differ in these (docs/inputs.md, Features)"
+        yield "  features:  # some inspected records differ in these (docs/inputs.md, Features)"
         yield from (f"    {yaml_of(feature)}" for feature in varying)
     match form:
         case "files":
@@ -85,7 +85,7 @@ def _dataset(source: SourceConfig, seen: Survey, form: str) -> Iterator[str]:
                 step = "decode_audio: {rate: 16000, seconds: 4}"
                 yield f"# transform: [{{{step}}}]  # pip install 'cachecd[audio]'"
         case "webdataset" if seen.members:
-            yield f"# members are {', '.join(printable(name) for name in seen.members[:_NAMED])}"
+            yield f"# members: {', '.join(printable(name) for name in seen.members[:_NAMED])}"
             if image := next(filter(is_image, seen.members), None):
                 yield from _images(seen, image)
         case "npy":
@@ -109,7 +109,7 @@ def _count(seen: Survey) -> str:
 
 def _why(seen: Survey, form: str) -> str:
     suffix, count = next(iter(seen.suffixes.items()))
-    most = f"{count} of {sum(seen.suffixes.values())} objects looked at are "
+    most = f"{count} of {sum(seen.suffixes.values())} inspected objects are "
     most += f".{suffix}" if suffix else "without a suffix"
     return {
         "files": f"{'joined objects' if seen.join else 'one object'}, one record; {most}",
@@ -119,7 +119,7 @@ def _why(seen: Survey, form: str) -> str:
         "npy": f"windows of arrays; {most}",
         "python": f"windows of arrays; pip install 'cachecd[{seen.kind}]'; {most}"
         if seen.kind in ("hdf5", "zarr")
-        else f"a class of yours reads the objects; {most}",
+        else f"your own class reads the objects; {most}",
     }.get(form, most)
 
 
@@ -142,7 +142,7 @@ def _others(seen: Survey, form: str) -> Iterator[str]:
     if form == "files" and not seen.kind:
         yield f"# `init` {unknown(seen)}, its bytes in `payload`."
         yield "# Convert rows of CSV or JSON lines to Parquet. For numbers without a header, run `cachecd"
-        yield "# init --format npy`. Otherwise, use format python with a class of yours (docs/sources.md)."
+        yield "# init --format npy`. Otherwise, use format python with your own class (docs/sources.md)."
     others = {o.key for o in seen.objects if o.size} - {o.key for o in _main(seen)}
     suffixes = sorted({key.rpartition(".")[2] for key in others if suffix_of(key)})
     if suffixes and form == "files":
@@ -154,18 +154,18 @@ def _others(seen: Survey, form: str) -> Iterator[str]:
 
 
 def _join(seen: Survey) -> Iterator[str]:
-    yield f"join:  # a record holds the objects for which * is the same text; {seen.joined} were seen"
+    yield f"join:  # objects whose text at * is equal are one record; init saw {seen.joined} records"
     for name, pattern in seen.join.items():
         yield f"  {name}: {_quoted(pattern)}"
     if others := len(seen.objects) - seen.joined * len(seen.join):
-        yield f"# init saw {others} more. Objects that match no pattern are not read. If an object of"
-        yield "# another pattern than the first is missing, the record is skipped."
+        yield f"# init saw {others} more objects. Objects that match no pattern are not read. If an object"
+        yield "# of the second or a later pattern is missing, the record is skipped."
 
 
 def _label(source: SourceConfig, seen: Survey) -> Iterator[str]:
     if seen.labels:
         url = source.address.url_of(seen.labels)
-        yield f"label: {{manifest: {_quoted(url)}}}  # its columns are key and label"
+        yield f"label: {{manifest: {_quoted(url)}}}  # a table with key and label"
         return
     if seen.other_table:
         yield f"# {printable(seen.other_table)} gives no labels: it has no columns key (or url) and label"
@@ -214,20 +214,20 @@ def _encoded(seen: Survey, features: list[str]) -> Iterator[str]:
 def _array(seen: Survey) -> Iterator[str]:
     yield "array:"
     if seen.kind != "npy":
-        yield "  dtype: float32  # of the numbers: please correct it"
-        yield "  # shape: [3]  # of a row, if a row is more than one number"
+        yield "  dtype: float32  # a guess: please correct it"
+        yield "  # shape: [3]  # the shape of a row, if a row is more than one number"
     elif len(seen.suffixes) > 1 and not seen.join:
         yield '  match: "*.npy"'
     yield from (f"  {line}" for line in _windows(seen))
     if seen.join:
-        yield "  arrays:  # a record holds the same rows of the arrays for which * is the same text"
+        yield "  arrays:  # a record has the same rows of all arrays whose text at * is equal"
         for name, pattern in seen.join.items():
             yield f"    {name}: {_quoted(pattern)}"
 
 
 def _reader(seen: Survey) -> Iterator[str]:
     if seen.kind not in ("hdf5", "zarr"):
-        yield "reader: my_project.data:Reader  # docs/sources.md, A reader of your own"
+        yield "reader: my_project.data:Reader  # docs/sources.md, Your own reader"
         return
     yield f"reader: cachecd.readers.{seen.kind}:Windows"
     yield "options:"
@@ -235,7 +235,7 @@ def _reader(seen: Survey) -> Iterator[str]:
     paths = seen.arrays.paths if seen.arrays else {}
     match list(paths.values()):
         case []:
-            yield "  path: data  # the array in each file: init found none, please correct it"
+            yield "  path: data  # the array in each file. init found none: please correct it"
         case [""]:
             pass
         case [path]:
@@ -267,8 +267,8 @@ def _windows(seen: Survey) -> Iterator[str]:
 
 
 def _directory() -> Path:
-    """Returns the writable cache directory with the most free space, of the usual directories. If they are
-    on one disk, returns the user's own directory."""
+    """Returns the usual cache directory that is writable and has the most free space. If all are on one
+    disk, returns the user's own directory."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     best: tuple[int, Path] | None = None
     for place in (home / "cachecd", Path("/var/lib/cachecd"), Path("/var/tmp/cachecd")):
@@ -301,7 +301,7 @@ def _limit(directory: Path, seen: Survey) -> tuple[int, str]:
             f"{directory} has {approximate_size(free)} free, expected at least "
             f"{approximate_size(_GIB / _SHARE)} for a cache: choose another disk with --cache"
         )
-    return limit, f"{_SHARE:.0%} of the {approximate_size(free)} that are free there now"
+    return limit, f"{_SHARE:.0%} of the free space, {approximate_size(free)}"
 
 
 def _free(directory: Path) -> int:

@@ -1,4 +1,4 @@
-"""`cachecd run`: the daemon, and optionally one trainer beside it."""
+"""`cachecd run`: the daemon, and optionally one trainer."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def command(
         list[str] | None,
         typer.Argument(
             metavar="[-- TRAINER ...]",
-            help="A command to run beside the daemon, with $CACHECD_ENDPOINT set; cachecd ends with its "
-            "exit code.",
+            help="A command to run while the daemon runs, with $CACHECD_ENDPOINT set. cachecd ends with "
+            "the command's exit code.",
         ),
     ] = None,
     offline: Annotated[
@@ -28,10 +28,12 @@ def command(
     ] = False,
     lifeline: Annotated[
         int | None,
-        typer.Option(hidden=True, help="A pipe's read end: when it closes, the daemon ends."),
+        typer.Option(
+            hidden=True, help="A pipe's read end. The daemon ends when the pipe is closed."
+        ),
     ] = None,
 ) -> int:
-    """Serve the datasets of CONFIG until stopped (SIGTERM drains, SIGHUP reloads).
+    """Serve the datasets of CONFIG until the process is stopped (SIGTERM drains, SIGHUP reloads).
 
     With a command after --, start the daemon, wait until it answers, run the command, and end when the
     command ends. After Ctrl-C the command has 10 s to end, then it gets SIGTERM. A second Ctrl-C ends it at

@@ -20,7 +20,7 @@ _MOST_TRIED = 100  # units, until the name and the size of one are acceptable
 def command(
     config: Annotated[Path, typer.Argument(help="The YAML file.")],
     dataset: Annotated[
-        str | None, typer.Argument(help="The dataset; by default the first of the configuration.")
+        str | None, typer.Argument(help="The dataset. Default: the configuration's first dataset.")
     ] = None,
     key: Annotated[
         str | None, typer.Option(help="The object, by its key under the source's URL.")
@@ -32,7 +32,7 @@ def command(
         ),
     ] = 0,
     records: Annotated[
-        int, typer.Option(min=1, metavar="N", help="How many records to show at most.")
+        int, typer.Option(min=1, metavar="N", help="The maximum number of records to show.")
     ] = 10,
     out: Annotated[
         Path | None,
@@ -60,7 +60,7 @@ def command(
     name = dataset or next(iter(loaded.datasets))
     if loaded.sampler.python:
         print(
-            f"cachecd: prepared by {sys.executable}, not by sampler.python ({loaded.sampler.python})",
+            f"cachecd: uses the interpreter {sys.executable}, not sampler.python ({loaded.sampler.python})",
             file=sys.stderr,
         )
     sampler = Sampler(loaded, name)
@@ -75,7 +75,7 @@ def command(
     else:
         _print(sampler.url, name, sample, images)
         if out is None and sample_view.has_images(sample):
-            print(f"{'':<11}--out DIR writes the images to files")
+            print(f"{'':<11}to write the images to files, use --out DIR")
     if debug and sample.errors:
         from cachecd.cli.postmortem import debug_error
 
@@ -87,13 +87,13 @@ def _print(url: str, name: str, sample: Sample, images: dict[tuple[int, str], Pa
     from cachecd.cli.sample_view import lines
 
     (unit,) = sample.units
-    part = f", from byte {unit.begin} on" if unit.begin else ""
+    part = f" from byte {unit.begin}" if unit.begin else ""
     outcome = sample.outcome
     print(f"{'dataset':<11}{name}")
     print(f"{'unit':<11}{printable(unit.key)} of {url}")
     print(
         f"{'':<11}{approximate_size(unit.size)}{part}; {approximate_size(outcome.fetched_bytes)} "
-        f"fetched, {outcome.records} {'record' if outcome.records == 1 else 'records'} made in "
+        f"fetched, {outcome.records} {'record' if outcome.records == 1 else 'records'} prepared in "
         f"{outcome.seconds:.2f} s"
     )
     for left, right in lines(sample, images):

@@ -34,6 +34,7 @@ _MAGIC = {
 def document(sample: Sample, images: Mapping[tuple[int, str], Path]) -> dict[str, Any]:
     """Returns the sample as plain JSON values. Bytes become their length and their first bytes in
     hexadecimal."""
+    files = {place: {"file": str(path)} for place, path in images.items()}
     return {
         "units": [
             {"key": unit.key, "begin": unit.begin, "size": unit.size, "etag": unit.etag}
@@ -45,9 +46,8 @@ def document(sample: Sample, images: Mapping[tuple[int, str], Path]) -> dict[str
                 "key": record.unit.key,
                 "ordinal": record.ordinal,
                 "features": {
-                    name: values | ({"file": str(file)} if file else {})
+                    name: values | files.get((number, name), {})
                     for name, values in _features(sample, record).items()
-                    for file in [images.get((number, name))]
                 },
             }
             for number, record in enumerate(sample.records)
@@ -74,7 +74,7 @@ def lines(sample: Sample, images: Mapping[tuple[int, str], Path]) -> Iterator[tu
     if (more := sample.outcome.records - len(sample.records)) > 0:
         yield "", f"and {more} more {'record' if more == 1 else 'records'}"
     if not sample.is_whole:
-        yield "", "the shard was full before the end of the unit"
+        yield "", "the shard was full before the unit ended"
     for group in sample.outcome.passed:
         count = f"{group.records} {'record' if group.records == 1 else 'records'}"
         yield "skipped", f"{count}, {printable(group.examples[0])}: {printable(group.reason)}"
@@ -193,7 +193,7 @@ def _text(values: Mapping[str, Any]) -> str:
     if "class" in values:
         name = printable(values["class"])
         if not values["numbered"]:
-            return f"{text}: class {name!r} (it gets its number when the listing ends)"
+            return f"{text}: class {name!r} (numbered when the listing ends)"
         return f"{text}: {values['value']}, class {name!r}"
     if "value" in values:
         return f"{text}: {values['value']}"

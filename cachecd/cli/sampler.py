@@ -65,7 +65,7 @@ class Sample:
     """The result of fetching and transforming `units`.
 
     `records`: the first of the `outcome.records` records. `schema`: None if there are no records. `errors`:
-    the errors for which records and then units were skipped; units refused by name or size have none.
+    the errors that skipped records, then those that skipped units; units refused by name or size have none.
     `classes`: the label's classes by number. `numbered`: these numbers are final.
     """
 
@@ -97,7 +97,7 @@ class Sampler:
         if no installed package can read its source."""
         if name not in config.datasets:
             raise ConfigError(
-                f"no dataset {name!r}; the configuration has {', '.join(config.datasets)}"
+                f"there is no dataset {name!r}: choose one of {', '.join(config.datasets)}"
             )
         self._config = config
         self.name = name
@@ -105,14 +105,14 @@ class Sampler:
         self._dataset = config.datasets[name].model_copy(update={"transform": transform})
         self._source = self._dataset.source
         self.url = self._source.url
-        # The objects that the last complete listing left out, and the part that the split holds out.
+        # The objects that the last complete listing omitted, and the part that the split holds out.
         self.left_out, self.held_out = LeftOut(), ""
         connections = config.sampler.connections
         self._store = open_unit_store(self._source, connections, left_out=self.left_out)
 
     def first(self, most: int) -> tuple[Unit, ...]:
-        """Returns the dataset's first listed units (on its side of a split, in its node's part): at least
-        one, at most `most`, all from one page.
+        """Returns the first listed units that the dataset takes: at least one, at most `most`, all from one
+        page.
 
         SourceUnreachableError; ConfigError if there is no such unit.
         """
@@ -123,16 +123,17 @@ class Sampler:
             if taken := page if takes is None else list(filter(takes, page)):
                 return tuple(map(_unit, range(most), taken))
         if not listed:
-            raise ConfigError(f"no objects under {self.url}; expected at least one")
+            raise ConfigError(f"no objects under {self.url}: check `source.url` and the patterns")
         if self._dataset.split is not None:
             raise ConfigError(f"datasets.{self.name}: {empty_side(self._dataset, listed)}")
         raise ConfigError(
-            f"datasets.{self.name}.partition: this node's part has none of the {listed} units"
+            f"datasets.{self.name}.partition: this node's part has none of the {listed} units: "
+            "lower `partition.count`"
         )
 
     def usable(self, most: int) -> Unit:
-        """Returns the first unit whose name and size are acceptable, among the first `most`; if all are
-        refused, the first unit."""
+        """Returns the first unit whose name and size are acceptable. If the first `most` units are all
+        refused, returns the first one."""
         units = self.first(most)
         source = open_format(self._dataset, self._classes(units)[0])
         capacity = self._config.cache.shard_size
@@ -177,8 +178,8 @@ class Sampler:
             if any(u.key == other for u in _listed_near(self._source, self._store, other)):
                 raise UnitError(alike(key, other))
         raise UnitError(
-            f"the source lists no object {key!r}: a key is relative to {self.url}, or the text that * "
-            "stands for in source.join"
+            f"the source lists no object {key!r}: a key is relative to {self.url}. With source.join, it "
+            "is the text at *"
         )
 
     def take(self, units: tuple[Unit, ...], most: int) -> Sample:
@@ -243,9 +244,9 @@ def _unit(number: int, listed: ObjectInfo) -> Unit:
 
 
 def _listed_near(source: SourceConfig, store: Store, key: str) -> Iterator[ObjectInfo]:
-    """Yields the listing from shortly before the key up to the place where the key belongs."""
+    """Yields the listing from shortly before the key to the key's place in the order."""
     wanted, before = encoded(key), ""
-    # A table and a reader have any order, and the key of a joined unit is not an object's key.
+    # Tables and readers may have any order, and the key of a joined unit is not an object's key.
     ordered = not (source.manifest or source.reader or source.join)
     # Few objects lie between the key without its last character and the key.
     for page in list_units(source, store, key[:-1]):

@@ -1,4 +1,4 @@
-"""`cachecd status`: the daemon's datasets, leases, figures and faults."""
+"""`cachecd status`: the daemon's datasets, leases and faults."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from cachecd.quantities import approximate_duration, printable
 from cachecd.quantities import approximate_size as size
 
 _LINES = {
-    "epoch": "an epoch",
+    "epoch": "per epoch",
     "waits_for": "waits",
     "rotation_waits": "nothing rotates",
     "held_back": "held back",
-    "quarantined_shards": "damaged shards to be made again",
+    "quarantined_shards": "quarantined shards",
 }
 
 
@@ -23,7 +23,7 @@ def command(
     endpoint: Annotated[
         str | None,
         typer.Argument(
-            help="The daemon's socket; else $CACHECD_ENDPOINT, else the default socket."
+            help="The daemon's socket. Default: $CACHECD_ENDPOINT, or the default socket."
         ),
     ] = None,
     as_json: Annotated[
@@ -57,16 +57,16 @@ def _print(document: dict[str, Any]) -> None:
         f" of {size(cache['limit'])} ({share:.0%})"
     )
     if cache["stopped"]:
-        _print_line(f"  ingest stopped by the disk: {cache['stopped']}")
+        _print_line(f"  the disk stops fetching: {cache['stopped']}")
     if cache["resting"]:
-        _print_line(f"  nothing is fetched: {cache['resting']}")
+        _print_line(f"  fetching is paused: {cache['resting']}")
     if cache["corrupt_shards"]:
         _print_line(f"  {cache['corrupt_shards']} damaged shards found")
     sampler = document["sampler"]
     if sampler["restarts"] or sampler["alive"] < sampler["workers"]:
         _print_line(
             f"  {sampler['alive']} of {sampler['workers']} worker processes alive, "
-            f"{sampler['restarts']} replaced; the last: {sampler['last_end']}"
+            f"{sampler['restarts']} replaced; the last ended: {sampler['last_end']}"
         )
     for subject, reason in document["complaints"].items():
         _print_line(f"  {subject} fails: {reason}")
@@ -119,7 +119,7 @@ def _print_dataset(name: str, dataset: dict[str, Any]) -> None:
     )
     _print_line(f"  listing: {dataset['units']} units ({_listing(dataset)})")
     if dataset["listing"]["left_out"]:
-        _print_line(f"  left out: {dataset['listing']['left_out']}")
+        _print_line(f"  omitted: {dataset['listing']['left_out']}")
     if dataset["listing"]["warning"]:
         _print_line(f"  {dataset['listing']['warning']}")
     pass_ = "whole: nothing is missing" if dataset["whole"] else f"pass {dataset['passes'] + 1}"
@@ -132,11 +132,13 @@ def _print_dataset(name: str, dataset: dict[str, Any]) -> None:
         if dataset[key]:
             _print_line(f"  {what}: {dataset[key]}")
     if dataset["stopped"]:
-        _print_line(f"  ingest stopped {dataset['stopped_for_s']:.0f} s ago: {dataset['stopped']}")
+        _print_line(
+            f"  fetching stopped {dataset['stopped_for_s']:.0f} s ago: {dataset['stopped']}"
+        )
     if dataset["rewritten_units"] and dataset["whole"]:
         _print_line(
-            f"  {dataset['rewritten_units']} units were rewritten in the source; the cached versions stay "
-            "until generation is raised"
+            f"  {dataset['rewritten_units']} units were rewritten in the source. To fetch their new "
+            "versions, raise `generation`"
         )
     for value in dataset["from_next_generation"]:
         _print_line(f"  takes effect with the next generation: {value}")

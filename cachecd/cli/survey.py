@@ -82,7 +82,7 @@ class Survey:
     `depth`. `splits`: names of folders that look like parts of the data. `join`: patterns of objects that
     belong together, by feature. `joined`: the number of texts for which all patterns have an object. With
     `join`, `folders` are in the texts. `labels`: the key of a table with labels for these objects.
-    `other_table`: the key of another table beside the objects. `left_out`: objects that a listing omits;
+    `other_table`: the key of another table in the source. `left_out`: objects that a listing omits;
     `objects` does not have them.
     """
 
@@ -126,10 +126,9 @@ def survey(store: Store, url: str) -> Survey:
     found.objects = [o for o in listed if not is_hidden(o.key)]
     objects = [o for o in listed if left_out.keeps(o.key, not o.size)]
     if not objects:
-        but = f"; left out: {left_out}" if left_out.kinds else ""
+        omitted = f" (omitted: {left_out})" if left_out.kinds else ""
         raise ConfigError(
-            f"no objects with content under {url}; expected at least one: check the names of its "
-            f"folders{but}"
+            f"no objects with content under {url}: check the names of its folders{omitted}"
         )
     if any(o.key in OF_ZARR for o in objects) and not any(".zarr/" in o.key for o in objects):
         raise ConfigError(f"{url}: {ZARR_ABOVE}")
@@ -385,7 +384,7 @@ def _find_classes(found: Survey, keys: Sequence[str]) -> None:
     names = sorted(set(folders))
     tops = {key.split("/")[0] for key in keys if "/" in key}
     found.splits = sorted(tops) if {t.lower() for t in tops} <= _SPLITS else []
-    own = len(names) > 2 and len(names) > len(folders) / 2  # a folder for each object
+    own = len(names) > 2 and len(names) > len(folders) / 2  # fewer than two objects per folder
     numbered = all(_NUMBERED.fullmatch(name.lower()) for name in names)
     counted = len({len(n) for n in names}) == 1 and re.fullmatch(r"0\d\d+", names[0])
     split = {name.lower() for name in names} <= _SPLITS
@@ -396,7 +395,7 @@ def _find_classes(found: Survey, keys: Sequence[str]) -> None:
 async def _find_tables(
     head: Head, found: Survey, objects: Sequence[ObjectInfo], url: str, keys: Sequence[str]
 ) -> None:
-    """Notes a table with labels for these objects, or another table beside them."""
+    """Notes a table with labels for these objects, or another table in the source."""
     if found.kind not in ("image", "audio", ""):
         return
     tables = [o for o in objects if o.key.lower().endswith(_TABLES)]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cachecd.cli.options import Endpoint
-from cachecd.quantities import approximate_size
+from cachecd.quantities import approximate_size, printable
 from cachecd_client.errors import CallerError
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def command(
-    directory: Annotated[Path, typer.Argument(help="A cache directory, or one of TFRecord files.")],
+    directory: Annotated[
+        Path, typer.Argument(help="A cache directory, or a directory with TFRecord files.")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     report: Annotated[
         bool,
@@ -31,17 +33,17 @@ def command(
     ] = False,
     endpoint: Endpoint = None,
 ) -> int:
-    """Read every shard and its sidecar and check all CRCs; exit 1 if a file is bad.
+    """Read every shard and its sidecar, and check all CRCs. The exit code is 1 if a file is bad.
 
-    Without --report the command changes nothing, and a daemon may use the directory meanwhile. Each bad
-    file is one line, with the byte at which its first bad record begins. A live shard that holds a record
-    of another live shard is bad. Files that cachecd did not write are listed as unknown.
+    Without --report the command changes nothing. A daemon may use the directory meanwhile. Each bad file is
+    one line, with the byte at which its first bad record begins. A live shard that holds a record of
+    another live shard is bad. Files that cachecd did not write are listed as unknown.
     """
     from cachecd.cli.checked_files import check_all, take_inventory
 
     inventory = take_inventory(directory)
     if report and not inventory.is_cache:
-        raise CallerError(f"{directory}: --report expects a cache directory")
+        raise CallerError(f"{directory} is not a cache directory, which --report needs")
     faults = list(inventory.unreadable)
     files: set[Path] = set()
     records = size = 0
@@ -65,7 +67,7 @@ def command(
     else:
         _print_faults(inventory.unreadable)
         for path in inventory.unknown:
-            print(f"{_shown(path)}: unknown, left alone")
+            print(f"{_shown(path)}: unknown, not checked")
         bad = len({fault.path for fault in faults})
         print(
             f"{len(files)} TFRecord files, {records} records, {approximate_size(size)} verified; {bad} "
@@ -102,5 +104,4 @@ def _json(fault: Fault) -> dict[str, Any]:
 
 def _shown(path: Path) -> str:
     """Returns the path on one line, in printable characters."""
-    text = os.fsencode(path).decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return printable(os.fsencode(path).decode("utf-8", "backslashreplace"))

@@ -27,7 +27,7 @@ def command(
         typer.Argument(
             metavar="[GENERATION/]NUMBER:RECORD",
             help=(
-                "A shard's number and the record's place in the shard, from 0 on: _shard and _record of a "
+                "A shard's number and the record's place in the shard, from 0: _shard and _record of a "
                 "batch. Default GENERATION: the newest. NUMBER.VERSION names an older version of a shard "
                 "that was replaced."
             ),
@@ -57,7 +57,7 @@ def command(
         print(json.dumps(asdict(origin), indent=2))
     else:
         print(
-            f"{printable(origin.url)}  from byte {origin.begin} on, record {origin.ordinal} of it"
+            f"{printable(origin.url)}  unit from byte {origin.begin}, record {origin.ordinal} of the unit"
         )
 
 
@@ -111,10 +111,12 @@ def find_origin(
     versions = [file.version for file in files if file.kind == ".tfrecord.idx"]
     path = layout.sidecar(number, max(versions, default=0) if version is None else version)
     if not path.exists():
-        raise CallerError(f"{path}: there is no such shard; it may have been evicted")
+        raise CallerError(f"{path}: there is no such shard: it may have been evicted")
     sidecar = read_sidecar(path)
     if record >= len(sidecar):
-        raise CallerError(f"{path} has {len(sidecar)} records: there is no record {record}")
+        raise CallerError(
+            f"{path} has {len(sidecar)} records, numbered from 0: there is no record {record}"
+        )
     _, key, begin, etag = sidecar.table[int(sidecar.indices[record])]
     generation = read_generation(layout.identity)
     identity = dict(generation.identity) if generation else {}

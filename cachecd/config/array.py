@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from cachecd.config.section import SectionModel, check_feature, conflict
 from cachecd.config.values import Integer, Text
 
-# NumPy's names of the types that a record may hold, and its short forms, which may name the byte order.
+# NumPy's names of the dtypes that a record may have. The short forms may begin with the byte order.
 _DTYPE = re.compile(
     r"bool|bfloat16|float(16|32|64)|u?int(8|16|32|64)|[<>=|]?(b1|[iu][1248]|f[248])"
 )
@@ -58,7 +58,7 @@ class ArrayFile(SectionModel):
     def _shape_has_a_dtype(self) -> ArrayFile:
         if self.shape and self.dtype is None:
             raise conflict(
-                ("shape",), "found shape without dtype, expected both: they describe raw binary"
+                ("shape",), "`dtype` is missing: set it, because `shape` describes raw binary"
             )
         return self
 
@@ -92,8 +92,8 @@ class ArrayConfig(ArrayFile):
     ] = Field(
         {},
         description=(
-            "Several arrays that are read together. Each feature has a pattern (or a section) with one "
-            "*. Objects belong together if * stands for the same text."
+            "Several arrays that are read together. Each feature has a pattern (or a section) with "
+            "exactly one *. Objects whose text at * is equal belong together."
         ),
         examples=[{"audio": "*.audio.npy", "labels": "*.labels.npy"}],
     )
@@ -102,14 +102,17 @@ class ArrayConfig(ArrayFile):
     def _keys_agree(self) -> ArrayConfig:
         for key in ("match", "dtype", "shape") if self.arrays else ():
             if getattr(self, key):
-                raise conflict((key,), f"found {key} beside arrays, expected it in each of them")
+                raise conflict(
+                    (key,),
+                    f"found `{key}` next to `arrays`: move it into each entry of `arrays`",
+                )
         for name, file in self.arrays.items():
             check_feature(("arrays",), name, "key", "start")
             if file.match is None or file.match.count("*") != 1:
                 raise conflict(
                     ("arrays", name),
-                    f"found {file.match!r}, expected a pattern with one *: what it stands for is the "
-                    "stem that belongs together",
+                    f"found {file.match!r}, expected a pattern with exactly one *. Objects whose text at "
+                    "* is equal belong together",
                 )
         return self
 

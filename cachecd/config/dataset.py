@@ -34,8 +34,8 @@ class GrowConfig(SectionModel):
     wait: Boolean = Field(
         False,
         description=(
-            "Epoch k waits until exactly first + k * per_epoch is cached, so that every run has the "
-            "same sets, however fast the link is. It has no effect after a shard was retired. Needs "
+            "Epoch k waits until the cached data is exactly `first + k * per_epoch`. So every run has the "
+            "same sets at any speed of the link. `wait` has no effect once a shard has been retired. Needs "
             "`per_epoch`."
         ),
     )
@@ -44,7 +44,7 @@ class GrowConfig(SectionModel):
     def _wait_knows_for_what(self) -> GrowConfig:
         if self.wait and self.per_epoch is None:
             raise conflict(
-                ("wait",), "found true without per_epoch, expected per_epoch: the bytes to wait for"
+                ("wait",), "`wait` needs `per_epoch`: set it to the data that each epoch adds"
             )
         return self
 
@@ -61,8 +61,8 @@ class EvictConfig(SectionModel):
         gt=0,
         le=1,
         description=(
-            "Part of a full share that may be retired when an epoch begins. Never more than the "
-            "link refills, nor more than trainers received since the last rotation."
+            "Part of a full share that may be retired when an epoch begins. It never exceeds the data "
+            "that the link refills, or that trainers received since the last rotation."
         ),
     )
 
@@ -77,7 +77,7 @@ class DatasetConfig(SectionModel):
         (),
         description=(
             "Prepares each record once, before it is cached: ready-made steps, and module:function "
-            "for a function of yours. A single module:function needs no list."
+            "for your own function. A single module:function needs no list."
         ),
         examples=[["decode_image", {"resize": 256}], "my_project.prepare:to_tensors"],
     )
@@ -88,8 +88,8 @@ class DatasetConfig(SectionModel):
         ge=0,
         le=2**64 - 1,
         description=(
-            "Determines the order of sampling, which a generation keeps, and the default order of "
-            "reading."
+            "Determines the default order of reading, and the order of sampling. A generation keeps "
+            "its order of sampling."
         ),
     )
     streams: Integer = Field(
@@ -97,8 +97,8 @@ class DatasetConfig(SectionModel):
         ge=1,
         le=1024,
         description=(
-            "Maximum number of record sequences that are sampled side by side. There is at most one "
-            "for each 8 units of the first block of the listing, and at most one for each 4 shards "
+            "Maximum number of record sequences that are sampled at the same time. There is at most "
+            "one for each 8 units of the first block of the listing, and at most one for each 4 shards "
             "of the share. A generation keeps its number. More sequences keep more workers busy."
         ),
     )
@@ -116,7 +116,7 @@ class DatasetConfig(SectionModel):
     )
     split: SplitConfig | None = Field(
         None,
-        description="Holds out a part of the source as a pinned dataset of its own: NAME-eval.",
+        description="Holds out a part of the source as a separate, pinned dataset: NAME-eval.",
     )
     partition: PartitionConfig | None = Field(
         None,
@@ -164,8 +164,8 @@ class DatasetConfig(SectionModel):
             if "payload" in reads and "payload" not in names:
                 raise conflict(
                     ("transform", place),
-                    f"{step.name} reads the feature payload, expected one of source.join: "
-                    + ", ".join(names),
+                    f"{step.name} reads the feature payload, which `source.join` does not name. Set "
+                    f"`feature` or `features` to one of {', '.join(names)}",
                 )
         return self
 
@@ -174,13 +174,13 @@ class DatasetConfig(SectionModel):
         if self.source.features and not self.transform and self.source.format in ("files", "npy"):
             raise conflict(
                 ("source", "features"),
-                f"found features for format {self.source.format} without a transform, expected none: "
-                "every record has the same features",
+                f"all records of format {self.source.format} have the same features: remove `features`, or "
+                "set `transform`",
             )
         if self.relist is not None and self.pin:
             raise conflict(
                 ("relist",),
-                "found relist for a pinned dataset, expected none: it is one set for all epochs; a start "
+                "a pinned dataset cannot have `relist`, because it is one set for all epochs. A restart "
                 "adds new objects",
             )
         if self.limit is not None and self.grow.first is not None and self.grow.first > self.limit:

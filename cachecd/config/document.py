@@ -101,7 +101,8 @@ def read_document(path: Path, environ: Mapping[str, str]) -> Document:
         problems = loader.problems
         if not isinstance(values, dict) and not problems:
             found = "nothing" if values is None else "no mapping of keys"
-            problems = [Problem(Place(), f"found {found}, expected version: 1, cache and datasets")]
+            message = f"found {found}, expected the keys `version`, `cache` and `datasets`"
+            problems = [Problem(Place(), message)]
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = Place(line=mark.line + 1, column=mark.column + 1) if mark else Place()
@@ -149,7 +150,9 @@ def _read(path: Path) -> str:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     if len(data) > MAX_BYTES:
-        raise ConfigError(f"{path}: more than {MAX_BYTES} bytes, expected a configuration")
+        raise ConfigError(
+            f"{path}: the file has more than {MAX_BYTES} bytes, so it is not a configuration"
+        )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -178,13 +181,13 @@ class _Loader:
     def value(self, node: Node, loc: Loc) -> Any:
         if len(self.places) == MAX_VALUES:
             raise RecursionError("aliases of aliases multiply")
-        # An empty value or a block of keys begins at the next thing in the file: its key says more.
+        # An empty value or a block of keys begins at the next token of the file. Its key is a better place.
         empty = isinstance(node, ScalarNode) and not node.value and not node.style
         block = isinstance(node, MappingNode) and not node.flow_style
         place = self.key_places.get(loc) if empty or block else None
         self.places[loc] = place or _place(node)
         if not isinstance(node, ScalarNode) and node.tag not in (_TAG + "map", _TAG + "seq"):
-            self._problem(node, loc, f"found the tag {node.tag}, expected none")
+            self._problem(node, loc, f"found the tag {node.tag}: remove it")
         if isinstance(node, MappingNode):
             return {name: self.value(inner, (*loc, name)) for name, inner in self._items(node, loc)}
         if isinstance(node, SequenceNode):
@@ -199,9 +202,11 @@ class _Loader:
             if not isinstance(key, ScalarNode) or key.tag == _TAG + "null":
                 self._problem(key, loc, "found a key that is not a name, expected a name")
             elif key.tag == _TAG + "merge":
-                self._problem(key, loc, "found <<, expected the keys themselves: nothing is merged")
+                self._problem(key, loc, "<< is not supported: write the merged keys here")
             elif (first := self.key_places.get((*loc, name))) is not None:
-                self._problem(key, (*loc, name), f"found twice, first on line {first.line}")
+                self._problem(
+                    key, (*loc, name), f"the key is on line {first.line} already: remove one"
+                )
             else:
                 self.key_places[*loc, name] = _place(key)
                 yield name, inner
@@ -230,7 +235,7 @@ class _Loader:
                     return None
             case "str" | "timestamp":
                 return text
-        self._problem(node, loc, f"found the tag {tag}, expected none")
+        self._problem(node, loc, f"found the tag {tag}: remove it")
         return None
 
     def _expand(self, node: ScalarNode, loc: Loc) -> str:
@@ -242,9 +247,7 @@ class _Loader:
                 return "$"
             inside = _INSIDE.fullmatch(match["inside"]) if match["end"] else None
             if inside is None:
-                message = (
-                    f"found {match[0]!r}, expected ${{NAME}}, ${{NAME:-default}} or $$ for a dollar"
-                )
+                message = f"found {match[0]!r}, expected ${{NAME}}, ${{NAME:-default}}, or $$ for a dollar"
                 self._problem(node, loc, message)
                 return ""
             value = environ.get(inside["name"])
@@ -274,11 +277,11 @@ def _place_in(text: str, position: int) -> Place:
 
 
 def _sentence(error: MarkedYAMLError, text: str) -> str:
-    """Returns the parser's message as one line, with the remedy if it is known."""
+    """Returns the parser's message as one line. Adds the remedy if it is known."""
     mark = error.problem_mark
     if mark and text[mark.index : mark.index + 1] == "\t":
-        return "found a tab, expected spaces: YAML is indented with spaces only"
+        return "found a tab: replace it with spaces, because YAML is indented with spaces only"
     if mark and text[: mark.index].endswith("$"):
-        return 'found ${...} inside braces or brackets, expected it in quotes: "${...}"'
+        return 'found ${...} inside braces or brackets: put it in quotes, as "${...}"'
     said = [" ".join(str(part).split()) for part in (error.context, error.problem) if part]
     return f"not YAML: {': '.join(said)}"

@@ -10,7 +10,7 @@ from typing import Any
 
 from cachecd.config import DatasetConfig
 
-# Of the rules by which a source becomes records. What other rules made is never leased.
+# The version of the rules that turn a source into records. Shards of another version are never leased.
 VERSION = 2
 
 _AS_IT_IS = ("url", "endpoint", "id", "format", "match", "skip", "join", "manifest", "reader")
@@ -20,8 +20,8 @@ _NAMES = ("format", "manifest", "array", "reader", "options")  # with the URL, t
 
 
 def identity_of(dataset: DatasetConfig) -> dict[str, Any]:
-    """Returns the values that decide the content of a dataset's records, with the names of generation.json,
-    and the version of the rules. Default values are omitted, as `directory_name` requires."""
+    """Returns the configuration values that determine a record's content, under the names of
+    generation.json, and the version of the rules. Omits default values, as `directory_name` requires."""
     source = dataset.source.model_dump(mode="json", exclude_defaults=True)
     whole = dataset.model_dump(mode="json", exclude_defaults=True)
     if "://" in source.get("id", ""):  # the default of a source, in words: it stays that source
@@ -47,9 +47,11 @@ def identity_of(dataset: DatasetConfig) -> dict[str, Any]:
 
 
 def directory_name(identity: Mapping[str, Any], copy: int = 1) -> str:
-    """Returns the name of the directory of all shards with this identity: the values of the configuration
-    that decide the content of a record, without those that are defaults. So a later release can add values
-    and keep the names. `copy` 2 replaces a directory with a damaged listing, and so on."""
+    """Returns the name of the directory of all shards with this identity.
+
+    The identity has the configuration values that determine a record's content. Default values are omitted,
+    so a later release can add values and keep the names. `copy` 2 replaces a directory whose listing is
+    damaged, and so on."""
     replaced = ("url", "endpoint") if "id" in identity else ()  # for a bucket that moves
     words = {name: identity[name] for name in identity if name not in replaced}
     text = json.dumps(words, sort_keys=True, separators=(",", ":")).encode("ascii")
@@ -58,8 +60,8 @@ def directory_name(identity: Mapping[str, Any], copy: int = 1) -> str:
 
 
 def _in_order(patterns: dict[str, Any]) -> Any:
-    """The first pattern decides which objects are listed, so the order counts. Names in alphabetical order
-    are a mapping."""
+    """Returns patterns in alphabetical order as a mapping, and others as a list: the first pattern decides
+    which objects are listed, so the order counts."""
     return patterns if list(patterns) == sorted(patterns) else list(map(list, patterns.items()))
 
 

@@ -15,18 +15,18 @@ def complaint(pattern: str, name: str) -> str:
     try:
         groups = re.compile(pattern)
     except re.error as error:
-        return f"found {pattern!r}, expected a regular expression: {error}"
+        return f"{pattern!r} is not a regular expression: {error}"
     if groups.groups == 1 or name in groups.groupindex:
         return ""
     return (
-        f"found {pattern!r} with {groups.groups} groups, expected exactly one, or one named {name}: "
-        f"(?P<{name}>...)"
+        f"found {pattern!r} with {groups.groups} groups, expected exactly one group, or one group named "
+        f"{name}: (?P<{name}>...)"
     )
 
 
 def found_in(key: str, pattern: str, name: str) -> str | None:
-    """Returns the text that a valid pattern finds. None if the pattern does not match, or the group has no
-    part in the match."""
+    """Returns the text that a valid pattern finds. None if the pattern does not match, or if the group
+    matched nothing."""
     match = _compiled(pattern).search(key)
     if match is None:
         return None
@@ -35,31 +35,31 @@ def found_in(key: str, pattern: str, name: str) -> str | None:
 
 
 def matches(pattern: str, key: str) -> bool:
-    """Whether a key matches the pattern; each * stands for any text."""
+    """Whether a key matches the pattern. Each * stands for any text."""
     return _glob(pattern).fullmatch(key) is not None
 
 
 def text_in(pattern: str, key: str) -> str | None:
-    """The text that the only * of a pattern stands for in a key; None if the key does not match."""
+    """Returns the text at the pattern's only * in a key. None if the key does not match."""
     begin, _, end = pattern.partition("*")
     return key[len(begin) : len(key) - len(end)] if matches(pattern, key) else None
 
 
 def folder_of(patterns: Sequence[str]) -> str:
-    """The deepest folder of all keys that match a pattern, with a slash at its end; "" for no folder. Parts
-    that some stores cannot name (empty, "." and "..") end it."""
+    """Returns the deepest folder of all keys that match a pattern, with a slash at its end; "" for no
+    folder. It stops before a part that some stores cannot name: an empty part, "." or ".."."""
     folders = [pattern.partition("*")[0].split("/")[:-1] for pattern in patterns]
     alike = takewhile(lambda names: len({*names, "", ".", ".."}) == 4, zip(*folders, strict=False))
     return "".join(f"{names[0]}/" for names in alike)
 
 
 def other_forms(text: str) -> set[str]:
-    """Returns the same text in other Unicode normalizations: it looks alike, and is another key."""
+    """Returns the text in other Unicode normalizations. They look alike, but are other keys."""
     return {normalize("NFC", text), normalize("NFD", text)} - {text}
 
 
 def alike(text: str, other: str) -> str:
-    """Returns the clause that tells a text from one of its other forms."""
+    """Returns a clause for messages: the text does not exist, but one of its other forms does."""
     return f"there is no {text!a}, but {other!a}, which only has another Unicode normalization"
 
 

@@ -1,4 +1,4 @@
-"""Turns a file and the environment into a Config, or into one line for each mistake."""
+"""Turns a file and the environment into a Config, or reports one line for each mistake."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from cachecd.errors import ConfigError, LimitTooSmallError
 from cachecd.quantities import shown
 from cachecd_client.sockets import default_endpoint
 
-# What pydantic's own errors expected, where its sentence would not follow "expected".
+# Replaces pydantic's text if it cannot follow "expected".
 _EXPECTED = {
     "int_type": "a whole number",
     "float_type": "a number",
@@ -29,12 +29,12 @@ _EXPECTED = {
     "greater_than_equal": "at least {ge}",
     "less_than": "less than {lt:g}",
     "less_than_equal": "at most {le}",
-    "model_type": "a section: keys, one a line",
-    "model_attributes_type": "a section: keys, one a line",
-    "dict_type": "names, one a line, each with a section",
+    "model_type": "a section with one key per line",
+    "model_attributes_type": "a section with one key per line",
+    "dict_type": "one name per line, each with a section",
     "tuple_type": "a list",
     "string_pattern_mismatch": "a name of at most 64 letters, digits, dashes and underscores",
-    "too_short": "at least one",
+    "too_short": "at least one entry",
     "finite_number": "a finite number",
 }
 
@@ -76,7 +76,7 @@ def _refuse_other_versions(path: Path, document: Document) -> None:
     version = document.values.get("version", 1)
     if version != 1 or isinstance(version, bool):
         message = (
-            f"version: found {shown(version)}, expected 1, the only version this cachecd reads"
+            f"version: found {shown(version)}, but this cachecd reads only version 1: set it to 1"
         )
         raise_all(path, [Problem(document.place(("version",)), message)])
 
@@ -94,7 +94,7 @@ def _problem(document: Document, detail: ErrorDetails) -> Problem:
         case "extra_forbidden":
             place, message = document.place(loc, key=True), _unknown(loc)
         case "missing":
-            place, message = document.place(loc), f"missing: {_purpose(loc)}"
+            place, message = document.place(loc), f"missing: set it. Its meaning: {_purpose(loc)}"
         case "conflict" | "limit_too_small":
             place, message = document.place(loc), context["message"]
         case "value_error":

@@ -50,7 +50,7 @@ class CacheConfig(SectionModel):
     )
     limit: SizeOrPercent = Field(
         description=(
-            "Disk the cache may use at most: a size, or a share of its file system such as 80%. "
+            "Maximum disk usage of the cache: a size, or a share of its file system such as 80%. "
             "Everything in the directory counts, in allocated blocks."
         ),
         examples=["500GiB", "80%"],
@@ -65,17 +65,17 @@ class CacheConfig(SectionModel):
     )
     reserve_free: Size = Field(
         0,
-        description="Room to leave free on the file system, whatever the limit allows.",
+        description="Room to leave free on the file system, even if the limit allows more data.",
         examples=["20GiB"],
     )
     window: Size | None = Field(
         None,
         gt=0,
         description=(
-            "Bytes of shards that a trainer reads at random at a time, at most 16,384 shards. A "
-            "larger set is shuffled within a sliding window, because random access to more data "
-            "than the memory holds is very slow. Set it if trainers on several machines must read "
-            "in the same order. Default: half of the memory of the daemon's cgroup."
+            "Bytes of shards that a trainer reads in random order; at most 16,384 shards. A larger "
+            "set is shuffled within a sliding window, because random access to more data than the "
+            "memory holds is very slow. Set it if trainers on several machines must read in the same "
+            "order. Default: half of the memory of the daemon's cgroup."
         ),
         examples=["32GiB"],
     )
@@ -115,13 +115,13 @@ class SamplerConfig(SectionModel):
         ge=1,
         le=65536,
         description=(
-            "Requests in flight to the store, over all workers. More requests help with small "
-            "objects and distant stores."
+            "Concurrent requests of all workers to the store. More requests help with small objects "
+            "and distant stores."
         ),
     )
     bandwidth: Rate | None = Field(
         None,
-        description="Rate at which the workers fetch at most, all together. Default: no limit.",
+        description="Maximum rate at which all workers together fetch. Default: no limit.",
         examples=["600MB/s"],
     )
     python: AbsolutePath | None = Field(
@@ -135,10 +135,9 @@ class SamplerConfig(SectionModel):
     path: tuple[Directory, ...] = Field(
         (),
         description=(
-            "Folders with modules of yours that are not installed. Workers search them first, then "
+            "Folders with your own modules that are not installed. Workers search them first, then "
             "the daemon's working directory, PYTHONPATH and installed packages. A relative folder "
-            "is relative to the configuration file. Most of Python's own modules cannot be "
-            "replaced."
+            "is relative to the configuration file. Most of Python's own modules cannot be replaced."
         ),
         examples=[["."]],
     )
@@ -163,8 +162,8 @@ class SamplerConfig(SectionModel):
     egress_limit: PositiveSize | None = Field(
         None,
         description=(
-            "Bytes to fetch in total, also over restarts. At the limit the daemon fetches nothing "
-            "more, and training continues with the cached data."
+            "Maximum bytes to fetch in total, across restarts. At the limit the daemon stops fetching, "
+            "and training continues with the cached data."
         ),
         examples=["10TiB"],
     )
@@ -248,8 +247,8 @@ class Config(SectionModel):
             if other in self.datasets:
                 raise conflict(
                     ("datasets", other),
-                    f"found a dataset of this name, which is that of what datasets.{name}.split holds "
-                    "out; expected another name",
+                    f"`datasets.{name}.split` creates a dataset with this name for the held-out part: "
+                    "choose another name",
                 )
             self.datasets[other] = dataset.other_side()
         return self
@@ -258,7 +257,7 @@ class Config(SectionModel):
     def _as_written(
         self, datasets: dict[str, DatasetConfig], serialize: SerializerFunctionWrapHandler
     ) -> Any:
-        """Without the datasets that a split makes."""
+        """Omits the datasets that a split creates."""
         return serialize({name: d for name, d in datasets.items() if not d.held_out})
 
     @model_validator(mode="after")
@@ -267,8 +266,9 @@ class Config(SectionModel):
         if isinstance(self.cache.limit, int) and needed > self.cache.limit:
             raise conflict(
                 ("cache", "limit"),
-                f"found {format_size(self.cache.limit)}, expected at least {format_size(needed)} "
-                f"({approximate_size(needed)}): what grow.first of all datasets takes together",
+                f"the limit is {format_size(self.cache.limit)}, but `grow.first` of all datasets together "
+                f"needs {format_size(needed)} ({approximate_size(needed)}): raise the limit, or lower "
+                "`grow.first`",
                 too_small=True,
             )
         return self

@@ -58,7 +58,7 @@ def _find(section: Section, rest: str, values: Any, loc: Loc) -> tuple[Loc, Fiel
     rest = rest[len(name) + len(SEPARATOR) :]
     if inner is None:
         raise ValueError(
-            f"{_dotted((*loc, name))} holds a single value, it has no key {rest.lower()!r}"
+            f"{_dotted((*loc, name))} is a single value and has no key {rest.lower()!r}"
         )
     values = values.get(name) if isinstance(values, dict) else None
     return _find(inner, rest, values, (*loc, name))

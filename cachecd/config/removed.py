@@ -15,8 +15,8 @@ _REMOVED: Final = {
     "datasets.*.sources": 'use epochs({"web": 0.7, "code": 0.3})',
     "datasets.*.stratify": "use label.classes and a larger grow.first",
     "datasets.*.interleave": "a shard always mixes the records of 16 units",
-    "datasets.*.split.side": "the pinned dataset NAME-eval has what is held out",
-    "datasets.*.source.array.random": "use stride, or a reader of your own with format: python",
+    "datasets.*.split.side": "the pinned dataset NAME-eval has the held-out part",
+    "datasets.*.source.array.random": "use stride, or your own reader with format: python",
     "datasets.*.source.array.path": (
         "use format: python with reader: cachecd.readers.hdf5:Windows or cachecd.readers.zarr:Windows"
     ),
@@ -24,7 +24,7 @@ _REMOVED: Final = {
         "use format: python with reader: cachecd.readers.hdf5:Windows or cachecd.readers.zarr:Windows"
     ),
 }
-_REMOVED_STEPS: Final = {"tokenize": "use a function of your own, module:function"}
+_REMOVED_STEPS: Final = {"tokenize": "use your own function, module:function"}
 
 
 def removed(path: Sequence[str | int]) -> str | None:

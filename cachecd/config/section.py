@@ -1,4 +1,4 @@
-"""The base of every section of the configuration, and errors between its keys."""
+"""The base class of all sections of the configuration, and errors between keys."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ def check_feature(at: tuple[str, ...], name: object, *own: str) -> None:
     if not _FEATURE.fullmatch(str(name)) or name in own:
         raise conflict(
             at,
-            f"found a feature named {name!r}, expected letters, digits, _, - and ., and neither "
-            f"{' nor '.join(own)}: every record has these",
+            f"a feature cannot have the name {name!r}: use letters, digits, _, - and . (not "
+            f"{' or '.join(own)}, because every record has it already)",
         )

@@ -29,9 +29,8 @@ class SplitConfig(SectionModel):
         "key",
         description=(
             "Input of the hash. key: the object's key, or the group in it. unit: the key and the "
-            "position in the object, which divides a large object: an array into runs of windows of "
-            "about 4 MiB (windows that overlap share rows across a border), a Parquet file into row "
-            "groups."
+            "position in the object. So large objects are divided: a Parquet file into row groups, an "
+            "array into runs of windows of about 4 MiB. Overlapping windows share rows across a border."
         ),
     )
     group: Text | None = Field(
@@ -39,7 +38,7 @@ class SplitConfig(SectionModel):
         description=(
             "Regular expression that is searched in each key. Objects with the same text in its "
             "only group, or in the group named `group`, are on the same side, for example all "
-            "objects of a patient. A key without a match is a group by itself."
+            "objects of a patient. Each key without a match is a separate group."
         ),
         examples=["^(patient-[0-9]+)/"],
     )
@@ -49,8 +48,7 @@ class SplitConfig(SectionModel):
         if self.by == "unit" and self.group is not None:
             raise conflict(
                 ("group",),
-                "found a group with by: unit, which divides objects; expected by: key, which keeps the "
-                "objects of a group on one side",
+                "`by: unit` cannot be used with `group`, because it divides objects. Use `by: key`",
             )
         why = complaint(self.group, "group") if self.group is not None else ""
         if why:
@@ -64,9 +62,8 @@ class PartitionConfig(SectionModel):
     index: Integer = Field(
         ge=0,
         description=(
-            "Number of this node, from 0. A hash of each unit decides which node takes the unit: "
-            "together the nodes have all units, and no unit twice. Classes are numbered over the "
-            "whole source."
+            "Number of this node, from 0. A hash of each unit decides which node takes the unit. Each "
+            "unit is on exactly one node. Classes are numbered across the whole source."
         ),
         examples=[0],
     )

@@ -31,38 +31,33 @@ from cachecd.quantities import shown
 Format = Literal["files", "webdataset", "tfrecord", "parquet", "npy", "python"]
 AVAILABLE_FORMATS: Final = get_args(Format)
 
-# The keys that one format has, and the message for a source of another format.
+# The keys that only one format has.
 _KEYS_OF_FORMATS = {
-    "match": ("files", "match", "format files"),
-    "skip": ("files", "skip", "format files"),
-    "join": ("files", "join", "format files"),
-    "label": ("files", "a label", "none: its records carry their own features"),
-    "array": ("npy", "array", "it for npy alone"),
-    "columns": ("parquet", "columns", "none: only parquet has columns"),
-    "reader": ("python", "it", "it for python only"),
-    "options": ("python", "it", "it for python only"),
+    **dict.fromkeys(("match", "skip", "join", "label"), "files"),
+    **{"array": "npy", "columns": "parquet", "reader": "python", "options": "python"},
 }
 _OUTSIDE = re.compile(r"/|(.*/)?\.\.?(/|$)")
 
 
 def _listed(value: Any) -> Any:
     if value == []:
-        raise ValueError("found none, expected a pattern such as '*.jpg', or a list of patterns")
+        raise ValueError("found [], expected a pattern such as '*.jpg', or a list of patterns")
     return [value] if isinstance(value, str) else value
 
 
 def _joined(value: Any) -> Any:
     if not isinstance(value, dict) or not value:
         raise ValueError(
-            f"found {shown(value)}, expected names and patterns: {{image: images/*.png, mask: masks/*.png}}"
+            f"found {shown(value)}, expected names with patterns, such as {{image: images/*.png, mask: "
+            "masks/*.png}"
         )
     for name, pattern in value.items():
         check_feature((name,), name, "key", "label")
         if not isinstance(pattern, str) or pattern.count("*") != 1 or _OUTSIDE.match(pattern):
             raise conflict(
                 (name,),
-                f"found {shown(pattern)}, expected a pattern below source.url with exactly one *, which "
-                "stands for the same text in each of them",
+                f"found {shown(pattern)}, expected a pattern below source.url with exactly one *. Objects "
+                "whose text at * is equal are one record",
             )
     return value
 
@@ -70,11 +65,11 @@ def _joined(value: Any) -> Any:
 def _columns(names: tuple[str, ...]) -> tuple[str, ...]:
     if not names:
         raise ValueError(
-            "found no column, expected at least one; remove the key to read all columns"
+            "found [], expected at least one column. To read all columns, remove the key"
         )
     for number, name in enumerate(names):
         if name in names[:number]:
-            raise ValueError(f"found {name!r} twice, expected each column once")
+            raise ValueError(f"the column {name!r} is in the list twice: remove one")
     return names
 
 
@@ -96,8 +91,8 @@ def _plain(value: dict[str, Any]) -> dict[str, Any]:
             same = False
         if not same:
             raise ValueError(
-                f"found {name!r}: {option!r}, expected text, numbers, true, false, null, and lists and "
-                "mappings of them"
+                f"the option {name!r} is {option!r}, expected text, a number, true, false, null, or a list "
+                "or mapping of these"
             )
     return value
 
@@ -118,8 +113,8 @@ def _shape(value: object) -> tuple[int | None, ...]:
     whole = all(type(extent) is int and extent > 0 for extent in extents)
     if extents != (None,) and not (whole and math.prod(extents) < 2**40):
         raise ValueError(
-            f"found {shown(value)}, expected [], whole numbers such as [4] or [2, 3], or [null] for a "
-            "list of any length"
+            f"found {shown(value)}, expected [] for a single value, lengths such as [4] or [2, 3], or "
+            "[null] for a list of any length"
         )
     return extents
 
@@ -163,8 +158,8 @@ class LabelConfig(SectionModel):
             "Names of all classes. The order gives each class its number, so the numbers are the same "
             "on every machine, and sampling begins while the source is listed. An object of another "
             "class is skipped, and reported by name; to choose objects, use `source.match`. Default: "
-            "when the first listing ends, classes are numbered by name (whole numbers by value), and "
-            "sampling begins only then. A class that appears later gets the next number. A class "
+            "sampling begins when the first listing ends, because classes are then numbered by name "
+            "(whole numbers by value). A class that appears later gets the next number. A class "
             "keeps its number in every generation. A change of the list makes another generation."
         ),
         examples=[["cat", "dog"]],
@@ -172,8 +167,8 @@ class LabelConfig(SectionModel):
     manifest: TableUrl | None = Field(
         None,
         description=(
-            "In place of a pattern: URL of a table with the columns key (or url) and label, in a "
-            "format that `source.manifest` may have. A unit without a row is skipped."
+            "In place of a pattern: URL of a table with the columns key (or url) and label. Its format "
+            "is one that `source.manifest` may have. A unit without a row is skipped."
         ),
         examples=["s3://bucket/lists/labels.csv"],
     )
@@ -188,20 +183,19 @@ class LabelConfig(SectionModel):
         if len(given) != 1:
             raise conflict(
                 (),
-                f"found {' and '.join(given) or 'neither pattern, manifest nor column'}, expected exactly "
-                "one of pattern, manifest and column",
+                f"found {' and '.join(given) or 'neither pattern, manifest nor column'}: set exactly one "
+                "of `pattern`, `manifest` and `column`",
             )
         if self.pattern is not None and (why := complaint(self.pattern, "label")):
             raise conflict(("pattern",), why)
         if self.classes == ():
-            raise conflict(("classes",), "found none, expected at least one")
+            raise conflict(("classes",), "found [], expected at least one class")
         first: dict[str, int] = {}
         for number, name in enumerate(self.classes or ()):
             if first.setdefault(name, number) != number:
                 raise conflict(
                     ("classes", number),
-                    f"found {name!r} again, which is class {first[name]} already, expected each "
-                    "class once",
+                    f"{name!r} is class {first[name]} already: remove it here",
                 )
         return self
 
@@ -212,7 +206,7 @@ class FeatureConfig(SectionModel):
     dtype: FeatureType = Field(
         description=(
             "bytes, or the dtype of the numbers. In a TFRecord, int64 and float32 are lists of an "
-            "Example; another dtype is one bytes value that holds a little-endian array."
+            "Example. An array of another dtype is one bytes value, little-endian."
         ),
         examples=["float32"],
     )
@@ -244,7 +238,7 @@ class SourceConfig(SectionModel):
         "",
         description=(
             "The prefix of all objects, such as s3://bucket/train/. cachecd takes the text literally, "
-            "without decoding it. Format python does not require it. A password in the URL is refused."
+            "without decoding it. Format python does not need it. A password in the URL is refused."
         ),
         examples=["s3://bucket/train/", "file:///data/train/"],
     )
@@ -277,7 +271,7 @@ class SourceConfig(SectionModel):
     )
     anonymous: Boolean = Field(
         False,
-        description="Read without credentials, and do not look for any: for public buckets.",
+        description="Read public buckets without credentials, and do not look for credentials.",
     )
     requester_pays: Boolean = Field(
         False,
@@ -288,7 +282,7 @@ class SourceConfig(SectionModel):
         description=(
             "For files: only objects that match one of these patterns are records. A pattern is "
             "compared with the key below the URL; * stands for any text, also with slashes. Only the "
-            "folder that the patterns have in common is listed."
+            "common folder of the patterns is listed."
         ),
         examples=["train/*.jpg"],
     )
@@ -301,7 +295,7 @@ class SourceConfig(SectionModel):
         None,
         description=(
             "For files: several objects make one record. Each feature has a pattern with exactly one *. "
-            "Objects belong together if * stands for the same text, which is the record's `key`. Only "
+            "Objects whose text at * is equal belong together; this text is the record's `key`. Only "
             "the objects of the first pattern are listed. If another object is missing, the record is "
             "skipped. Not allowed with `match`, `skip` or `manifest`."
         ),
@@ -317,24 +311,24 @@ class SourceConfig(SectionModel):
         None,
         description=(
             "For parquet: the columns to read. Only their bytes are fetched. Write a field of a struct "
-            "with dots; the name of a struct stands for all its fields. Default: all columns. A "
-            "change makes another generation."
+            "with dots. The name of a struct selects all its fields. Default: all columns. A change "
+            "makes another generation."
         ),
         examples=[["image", "label", "meta.width"]],
     )
     features: dict[str, FeatureConfig] = Field(
         {},
         description=(
-            "Features of the records as they are cached, after the transform. The first records decide "
-            "all features that are not named here: a later record that does not fit is skipped. Not "
-            "allowed for npy, nor for files without a transform. A change makes another generation."
+            "Features of the cached records, after the transform. The first records decide all features "
+            "that are not named here: a later record that does not fit is skipped. Formats files and "
+            "npy allow it only with a transform. A change makes another generation."
         ),
         examples=[{"caption": {"dtype": "bytes", "optional": True}}],
     )
     manifest: TableUrl | None = Field(
         None,
         description=(
-            "URL of a table that replaces the store's listing: *.csv, *.jsonl (both also with .gz), "
+            "URL of a table that replaces the store's listing: *.csv, *.jsonl, *.csv.gz, *.jsonl.gz, "
             "*.parquet, or the manifest.json of an S3 Inventory. Required column: key (relative to "
             "`url`) or url (absolute). Optional columns: offset and length (a part of the object), size, "
             "etag and label."
@@ -344,8 +338,8 @@ class SourceConfig(SectionModel):
     reader: Annotated[Text, AfterValidator(_class)] | None = Field(
         None,
         description=(
-            "For python: your class. The workers import it, make an object of it with `options`, and "
-            "read the units that the object names."
+            "For python: your class. Each worker imports it, creates an instance with `options`, and "
+            "reads the units that the instance names."
         ),
         examples=["my_project.data:Recordings"],
     )
@@ -360,68 +354,73 @@ class SourceConfig(SectionModel):
 
     @model_validator(mode="after")
     def _format_has_its_keys(self) -> SourceConfig:
-        for name, (format, found, expected) in _KEYS_OF_FORMATS.items():
+        for name, format in _KEYS_OF_FORMATS.items():
             if self.format != format and getattr(self, name):
                 raise conflict(
-                    (name,), f"found {found} for format {self.format}, expected {expected}"
+                    (name,),
+                    f"only format {format} has `{name}`, but the format is {self.format}: remove "
+                    f"`{name}`, or change the format",
                 )
         if self.format == "python" and self.reader is None:
-            raise conflict((), "found format python without reader, expected reader: module:Class")
+            raise conflict((), "`reader` is missing: set it to module:Class for format python")
         if self.format == "npy" and self.array is None:
-            raise conflict((), "found no array, expected array: {window: ...} for format npy")
+            raise conflict((), "`array` is missing: set it to {window: ROWS} for format npy")
         return self
 
     @model_validator(mode="after")
     def _names_its_objects(self) -> SourceConfig:
         if not self.url and self.format != "python":
-            raise conflict(("url",), "missing: The prefix under which all objects lie")
+            raise conflict(("url",), "missing: set it to the prefix of all objects")
         if not self.url and self.manifest is not None:
             raise conflict(
-                ("manifest",), "found manifest without url, expected url: keys are relative to it"
+                ("manifest",),
+                "found `manifest` without `url`: set `url`, because the keys in the manifest are "
+                "relative to it",
             )
         if self.url in EVERY_HOST and self.manifest is None:
             raise conflict(
                 ("url",),
-                f"found {self.url!r} without manifest, expected a name after {self.url}, or manifest: a "
-                "table of URLs",
+                f"found {self.url} without a host: add the host ({self.url}data.example/), or set "
+                "`manifest` to a table of URLs",
             )
         given = [name for name in ("match", "skip", "manifest") if getattr(self, name)]
         if self.join and given:
             raise conflict(
                 ("join",),
-                f"found join beside {given[0]}, expected one of them: the first pattern of join selects "
-                "the records",
+                f"`join` and `{given[0]}` exclude each other, because the first pattern of `join` selects "
+                f"the records: remove `{given[0]}`",
             )
         if self.label is not None and self.label.column and self.manifest is None:
-            raise conflict(("label", "column"), "found true without source.manifest, expected one")
+            raise conflict(
+                ("label", "column"), "`label.column` needs `source.manifest`: set `source.manifest`"
+            )
         return self
 
     @model_validator(mode="after")
     def _somebody_pays(self) -> SourceConfig:
-        if self.requester_pays and (scheme := self.address.scheme if self.url else "") != "s3":
-            raise conflict(
-                ("requester_pays",), f"found true for {scheme}://, expected it for s3:// alone"
-            )
+        if self.requester_pays and not (self.url and self.address.scheme == "s3"):
+            raise conflict(("requester_pays",), "`requester_pays` works only for s3://: remove it")
         if self.requester_pays and self.anonymous:
             raise conflict(
                 ("requester_pays",),
-                "found true with anonymous: true, expected one of them: nobody can be billed",
+                "`requester_pays` and `anonymous` exclude each other, because an anonymous request cannot "
+                "be billed",
             )
         return self
 
     @property
     def address(self) -> Address:
-        """The place and the prefix that `url` names. ValueError if it names none."""
+        """The place and the prefix that `url` names. ValueError if `url` is not valid."""
         return Address.of(self.url)
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The names of the label's classes by number, as far as the configuration gives them."""
+        """The label's `classes` by number; () if the configuration does not name them."""
         return (self.label.classes or ()) if self.label else ()
 
     @property
     def listed_pattern(self) -> str:
-        """The pattern of the objects that are listed for `join`; "" without `join`."""
+        """The first pattern of `join`, which selects the objects to list; "" without `join`."""
         return next(iter(self.join.values())) if self.join else ""
 
     @property
@@ -431,7 +430,7 @@ class SourceConfig(SectionModel):
 
     @property
     def is_seekable(self) -> bool:
-        """Whether a unit can be read from any of its records on, without the bytes before that record."""
+        """Whether a unit can be read from any of its records, without the bytes before the record."""
         return self.format in ("tfrecord", "webdataset")
 
     @property
@@ -441,7 +440,7 @@ class SourceConfig(SectionModel):
 
     @property
     def awaits_classes(self) -> bool:
-        """Whether the classes get their numbers only when the first listing ends."""
+        """Whether the classes get their numbers only after the first listing."""
         return self.label is not None and not self.label.classes
 
     @property

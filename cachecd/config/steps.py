@@ -1,4 +1,4 @@
-"""The ready-made steps of a transform, and the argument that each takes."""
+"""The ready-made steps of a transform, and their arguments."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Shrink(Step):
 
 
 class DecodeImage(Step):
-    """Decodes an image file; `mode` is Pillow's, of 3, 4 or 1 channels of 8 bits."""
+    """Decodes an image file. `mode` is Pillow's: 3, 4 or 1 channels with 8 bits each."""
 
     FORM = "the name of a feature, or {feature: png, into: mask, mode: L}; mode is RGB, RGBA or L"
     SHORT = "feature"
@@ -99,7 +99,7 @@ class Resize(Step):
     def _one_size(self) -> Resize:
         if (self.size is None) == (self.shorter is None):
             given = "size and" if self.size else "neither size nor"
-            raise ValueError(f"found {given} shorter, expected resize: {self.FORM}")
+            raise ValueError(f"found {given} shorter, but resize accepts {self.FORM}")
         return self
 
 
@@ -113,7 +113,7 @@ def _colors(given: Any) -> Any:
     if len(found) > _MAX_CLASSES:
         raise ValueError(f"found {len(found)} colors, expected at most {_MAX_CLASSES}")
     if len({tuple(color) for _, color in found}) < len(found):
-        raise ValueError("found the same color for two classes, expected a color for each")
+        raise ValueError("two classes have the same color: give each class its own color")
     return found
 
 
@@ -124,7 +124,7 @@ def _color(name: Any, color: Any) -> list[int]:
         case [int(), int(), int()] if all(type(p) is not bool and 0 <= p <= 255 for p in color):
             return list(color)
     raise ValueError(
-        f"colors.{name}: found {shown(color)}, expected '#rrggbb' or [red, green, blue] up to 255"
+        f"colors.{name}: found {shown(color)}, expected '#rrggbb', or [red, green, blue] from 0 to 255"
     )
 
 
@@ -132,8 +132,8 @@ class ClassMapStep(Step):
     """Turns colors into numbers of classes."""
 
     FORM = (
-        "{feature: png, colors: {road: '#804080', sky: [70, 130, 180]}, other: 255}; other, the number "
-        "for pixels of any other color, is 0 to 65535"
+        "{feature: png, colors: {road: '#804080', sky: [70, 130, 180]}, other: 255}; other is the class "
+        "of pixels of any other color, from 0 to 65535"
     )
 
     feature: _Name = "payload"
@@ -181,4 +181,4 @@ def checked(name: str, argument: Any) -> dict[str, Any]:
     found = shown(argument)
     if isinstance(argument, dict) and key in argument:
         found = f"{key}: {shown(argument[key])}"
-    raise ValueError(f"found {found}, expected {name}: {STEPS[name].FORM}")
+    raise ValueError(f"found {found}, but {name} accepts {STEPS[name].FORM}")

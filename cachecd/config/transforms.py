@@ -86,6 +86,6 @@ def _argument(name: str, argument: Any) -> Any:
         raise ValueError(f"found {name!r}, expected {', '.join(STEPS)} or module:function")
     if argument is not None:
         raise ValueError(
-            f"found an argument, {shown(argument)}, expected none: {name} is a function"
+            f"found the argument {shown(argument)}: remove it, because {name} is a function"
         )
     return None

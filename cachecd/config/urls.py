@@ -34,8 +34,8 @@ def _refuse_password(scheme: str, rest: str) -> None:
     name, colon, _ = user.partition(":")
     if at and colon:
         raise ValueError(
-            f"found a password, in {scheme}://{name}:...@..., expected none: credentials come from "
-            "the environment, a profile or the machine's role"
+            f"found a password in {scheme}://{name}:...@...: remove it. Credentials come from the "
+            "environment, a profile or the machine's role"
         )
 
 
@@ -43,8 +43,8 @@ def _table(value: str) -> str:
     name = value.rpartition("/")[2].lower()
     if not name.endswith(_TABLES) and name != "manifest.json":
         raise ValueError(
-            f"found {shown(value)}, expected a table by its name: *.csv, *.jsonl (both also with .gz), "
-            "*.parquet, or the manifest.json of an S3 Inventory"
+            f"found {shown(value)}, expected a file name that ends with .csv, .jsonl, .csv.gz, .jsonl.gz "
+            "or .parquet, or the manifest.json of an S3 Inventory"
         )
     Address.of(value.removesuffix(value.rpartition("/")[2]))  # its folder is opened
     return value

@@ -28,7 +28,7 @@ from cachecd.quantities import (
     shown,
 )
 
-# Of a function or class in a module: module:name.
+# The name of a function or class in a module: module:name.
 PYTHON_NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -55,15 +55,17 @@ def _path(value: object) -> Path:
     try:
         return path.expanduser()
     except RuntimeError:
-        raise ValueError(f"found {str(value)!r}, expected the home of a user who exists") from None
+        raise ValueError(
+            f"found {str(value)!r}, but the home directory is unknown: write an absolute path"
+        ) from None
 
 
 def _absolute(value: object) -> Path:
     path = _path(value)
     if not path.is_absolute():
         raise ValueError(
-            f"found {str(value)!r}, expected an absolute path: a relative one would depend on "
-            "where the daemon is started"
+            f"found {str(value)!r}, expected an absolute path, because a relative path would depend on "
+            "the directory where the daemon starts"
         )
     return path
 
@@ -101,7 +103,7 @@ AbsolutePath = Annotated[
     Path, PlainValidator(_absolute), PlainSerializer(str), WithJsonSchema({"type": "string"})
 ]
 
-# One that is there; a relative one lies beside the configuration file.
+# An existing directory. A relative path is relative to the folder of the configuration file.
 Directory = Annotated[
     Path, PlainValidator(_directory), PlainSerializer(str), WithJsonSchema({"type": "string"})
 ]

@@ -11,6 +11,7 @@ status           makes the status document
 story            records what happened to each shard and lease
 loop             runs one cache.dir with its policy; the only module that connects the rooms
 start            opens cache.dir, and reports its content
+measurement      measures small and foreign files, and the free space
 rules            turns the configuration into rules of the policy, and checks the limit
 command_runner   runs each command of the policy in its thread
 disk_work        carries out the commands about files; blocks

@@ -20,8 +20,8 @@ from cachecd_client._core import Sidecar
 class CachedRecords:
     """The records that some shards cover, by unit. `whole`: one shard covers the whole unit. `parts`: the
     intervals of records in the other shards. `mixed`: the shards have two versions of the unit. `etag`: the
-    hash of the unit's ETag in the shards. `lost`: the shards whose sidecars are lost; the missing records
-    are unknown then."""
+    hash of the ETag that the shards' sidecars store for the unit. `lost`: the shards whose sidecars are
+    lost; the missing records are unknown then."""
 
     whole: NDArray[np.bool_]
     mixed: NDArray[np.bool_]

@@ -25,10 +25,10 @@ class DirectoryCheck:
         """DiskError, with the remedy, if a directory is missing, was replaced, or cannot be read."""
         for path, known in self._identities.items():
             if (identity := _identity(path)) != known:
-                state = "is gone" if identity is None else "was replaced"
+                state = "was removed" if identity is None else "was replaced"
                 raise DiskError(
-                    f"{path} {state} while the daemon was running; put back what was there, or "
-                    "restart the daemon to go on with what there is now"
+                    f"{path} {state} while the daemon was running: put the old directory back, or "
+                    "restart the daemon, which then uses the present state"
                 )
 
 

@@ -293,7 +293,7 @@ class DiskWork:
         return ev.HoldersFound(name, tuple(holders))
 
     def cached_keys(self, datasets: Collection[str], keys: Collection[str]) -> set[str]:
-        """Returns those of `keys` that have records in shards. If a sidecar is lost, returns all of them,
+        """Returns the `keys` that have records in shards. If a sidecar is lost, returns all of them,
         because they may have records. DiskError."""
         by_code, cached = {encoded(key): key for key in keys}, set[str]()
         for layout in map(self.layout_of, self._generations(datasets)):

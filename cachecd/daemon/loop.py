@@ -16,8 +16,9 @@ from cachecd.daemon.command_runner import CommandRunner, ToClient
 from cachecd.daemon.directory_check import DirectoryCheck
 from cachecd.daemon.failures import Failures
 from cachecd.daemon.listings import ListingKeeper
+from cachecd.daemon.measurement import measure, weigh_foreign
 from cachecd.daemon.rules import configured, resolve
-from cachecd.daemon.start import known_sizes, measure, start, weigh_foreign
+from cachecd.daemon.start import known_sizes, start
 from cachecd.daemon.status import (
     DaemonStatus,
     SeenDataset,

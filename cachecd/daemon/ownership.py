@@ -174,10 +174,10 @@ def make_private_directory(path: Path) -> None:
     if status.st_uid != os.geteuid():
         raise DiskError(
             f"{path} belongs to uid {status.st_uid}, not to this user (uid {os.geteuid()}); put the socket "
-            f"into a directory of its own, for example {path / 'cachecd' / 'cachecd.sock'}"
+            f"into its own directory, for example {path / 'cachecd' / 'cachecd.sock'}"
         )
     if mode & 0o027:
         raise DiskError(
             f"{path} has mode {mode:04o}, expected at most 0750; put the socket into a "
-            f"directory of its own, or run: chmod 750 {path}"
+            f"separate directory, or run: chmod 750 {path}"
         )

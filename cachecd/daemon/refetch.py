@@ -1,5 +1,5 @@
-"""Fetches the missing records of a whole dataset, and the records of damaged shards. A stream of its own
-makes each shard."""
+"""Fetches the missing records of a whole dataset, and the records of damaged shards. A separate
+stream makes each shard."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Refetch:
     # --- damaged shards
 
     def remake(self, command: do.RemakeShard) -> None:
-        """Makes a damaged shard again."""
+        """Makes the next version of a damaged shard."""
         self._start(command, self._remake(command))
 
     async def _remake(self, command: do.RemakeShard) -> None:

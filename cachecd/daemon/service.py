@@ -45,7 +45,7 @@ from cachecd.executors import Executor
 from cachecd.units.first_look import check_side, check_sources
 from cachecd_client.errors import CallerError
 
-_DRAIN = 3.0  # seconds for workers to complete their shards after SIGTERM; the other shards are made again
+_DRAIN = 3.0  # seconds for workers to complete their shards after SIGTERM; others are made later
 _PROGRESS = 5.0  # seconds between two log lines about a slow start
 _WORKER_KEYS = ("workers", "connections", "bandwidth")
 # Keys of `cache`, `sampler` and `datasets` that a reload may change.

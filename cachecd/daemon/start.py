@@ -4,16 +4,13 @@ as events."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import math
-import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +20,11 @@ from cachecd.config import Config, DatasetConfig
 from cachecd.config.identity import VERSION, directory_name, identity_of, split_of
 from cachecd.daemon.disk_work import DiskWork, lease_of
 from cachecd.daemon.listings import GenerationListing
+from cachecd.daemon.measurement import measure
 from cachecd.daemon.rules import configured
 from cachecd.disk import filesystem, leases
 from cachecd.disk.durable import State, read_egress, read_figures, read_state
 from cachecd.disk.excluded import ExcludedFile
-from cachecd.disk.filesystem import block_bytes
 from cachecd.disk.generation_file import GenerationFile, read_generation, write_generation
 from cachecd.disk.inventory import (
     foreign_directories,
@@ -35,12 +32,11 @@ from cachecd.disk.inventory import (
     shard_files,
     take_inventory,
 )
-from cachecd.disk.layout import MARKS, GenerationLayout, Layout
+from cachecd.disk.layout import GenerationLayout, Layout
 from cachecd.errors import DamagedError
 from cachecd.model import Shape, ShardVersion, shard_number
 from cachecd.policy import events as ev
 from cachecd.policy.fit import set_size
-from cachecd.policy.generation import Generation
 from cachecd.policy.rotation import Rotation
 from cachecd.policy.values import Figures, GenerationId, Head, Lease
 from cachecd_client.errors import ProtocolVersionError
@@ -48,9 +44,6 @@ from cachecd_client.protocol import decode_manifest
 
 _log = structlog.get_logger("cachecd.daemon")
 _COPY = re.compile(r"-([0-9]+)$")
-SLACK = 256 << 10  # bytes by which small files may grow between two measurements
-_PIECE = 4096  # files that are measured without a pause
-_INODES_KEPT = 256  # for leases and small files, or less on a small file system
 
 
 @dataclass(slots=True)
@@ -330,40 +323,3 @@ def _find_leases(layout: Layout) -> list[ev.LeaseFound]:
             continue
         events.append(ev.LeaseFound(lease, each.held_by, each.epochs, each.is_held))
     return events
-
-
-def measure(layout: Layout, fetched: int, reserve_free: int, foreign: int) -> ev.Measured:
-    """Measures everything under cache.dir except shards, and the free space of the file system beyond
-    `reserve_free`. `foreign`: see Start; it is added. DiskError."""
-    with filesystem.refusing(f"cannot measure {layout.root}"):
-        other = foreign + sum(map(_flat, layout.directories()))
-        other += sum(block_bytes(layout.generation(*name).shards) for name in layout.generations())
-    total, free = filesystem.inodes(layout.root)
-    spare_files = float(free - min(_INODES_KEPT, total // 16)) if total else float("inf")
-    spare = filesystem.free_bytes(layout.root) - reserve_free
-    return ev.Measured(other, SLACK, spare, spare_files, fetched)
-
-
-def _flat(folder: Path) -> int:
-    """Returns the allocated bytes of a directory and of the files in it, without subdirectories."""
-    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
-        files = [entry for entry in entries if not entry.is_dir(follow_symlinks=False)]
-        return block_bytes(folder) + sum(map(block_bytes, files))
-    return 0
-
-
-async def weigh_foreign(layout: Layout, known: Mapping[GenerationId, Generation]) -> int:
-    """Returns the bytes under cache.dir that neither `measure` nor the policy counts. It works in pieces,
-    so that a stop need not wait. `known`: the generations of the policy. DiskError."""
-    weighed = 0
-    pieces = foreign_directories(layout)
-    while sizes := await asyncio.to_thread(list, islice(pieces, _PIECE)):
-        weighed += sum(sizes)
-    for name in await asyncio.to_thread(lambda: list(layout.generations())):
-        counts, generation = known.get(GenerationId(*name)), layout.generation(*name)
-        files = shard_files(generation) if generation.shards.exists() else iter(())
-        while piece := await asyncio.to_thread(list, islice(files, _PIECE)):
-            for path, file, size in piece:
-                counted = counts and file and file.kind not in MARKS and counts.knows(*file[:2])
-                weighed += size if not counted and os.path.lexists(path) else 0
-    return weighed

@@ -19,7 +19,7 @@ class Interruption:
         with Interruption() as interruption, ExitStack() as cleanups, interruption.heeded():
 
     Within `heeded` a signal raises KeyboardInterrupt (Ctrl-C) or SystemExit. Then the cleanups run and the
-    process ends. Further signals have no effect, so that no cleanup is cut short. If the first signal
+    process ends. Further signals have no effect, so that no cleanup is interrupted. If the first signal
     arrives during a cleanup, it is raised after the cleanup.
 
     A second signal within a second of the first has no effect either, because the exception of the first

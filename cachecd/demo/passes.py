@@ -1,4 +1,4 @@
-"""Times an epoch of the demo: passes over the leased set until a fixed time is over."""
+"""Times an epoch of the demo: passes over the leased set for a fixed time."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class PassTimer:
         self.waited = 0.0
 
     def over(self, open_pass: Callable[[int], Iterable[Batch]]) -> Iterator[Batch]:
-        """Yields the batches of `open_pass(0)`, `open_pass(1)` ...: all of the first pass, then as many as
-        the budget allows."""
+        """Yields the batches of `open_pass(0)`, `open_pass(1)` and so on: the whole first pass, then as
+        many batches as the budget allows."""
         began = time.monotonic()
         number = 0
         while True:

@@ -1,4 +1,4 @@
-"""The demo's output: the setting, one row for each epoch, a summary; as text or as JSON."""
+"""The demo's output as text or JSON: the setting, one row for each epoch, and a summary."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Setting:
             f"store  {self.images:,} images of digits in a folder: "
             f"{_mib(self.object_bytes)} MiB as PNG, {_mib(self.pixel_bytes)} MiB as pixels\n"
             f"cache  at most {_mib(self.limit_bytes)} MiB, filled at {self.bandwidth}; "
-            f"numpy trains for {self.epoch_seconds:g} s an epoch\n"
+            f"numpy trains for {self.epoch_seconds:g} s per epoch\n"
             f"files  {self.directory}, removed at the end\n"
             "wait   for all test images and a few training images; then epoch 1 begins"
         )

@@ -1,4 +1,4 @@
-"""The model, in NumPy alone: one hidden layer, trained by gradient descent with momentum."""
+"""The model, only with NumPy: one hidden layer, trained with gradient descent and momentum."""
 
 from __future__ import annotations
 

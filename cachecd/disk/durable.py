@@ -69,8 +69,8 @@ def append(path: Path, content: bytes, end: int) -> int:
         try:
             if (size := os.fstat(fd).st_size) < end:
                 raise DamagedError(
-                    f"{path} has {size} bytes, expected at least {end}: restore the file, which somebody "
-                    "has changed"
+                    f"{path} has {size} bytes, expected at least {end}: another program changed the file. "
+                    "Restore it"
                 )
             os.ftruncate(fd, end)
             os.lseek(fd, end, os.SEEK_SET)

@@ -101,7 +101,7 @@ class ExcludedFile:
     def _apply(self, line: bytes) -> None:
         content = json.loads(line)
         if not (isinstance(content, dict) and is_sound(content)):
-            raise ValueError("the check is wrong")
+            raise ValueError("the checksum is wrong")
         match content:
             case {"exclusion": str(name), "done": True}:
                 self._unfinished.pop(name, None)

@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 
 from cachecd.disk.filesystem import refusing, regular_size
-from cachecd.disk.layout import parse
 from cachecd.errors import DamagedError, DiskError, LostError
 from cachecd.model import SAMPLE, Cursor, Excluded, Skipped, encoded, sample_name
 from cachecd_client import _core
@@ -30,7 +29,7 @@ END = 1 << 32
 """A number above every record of a unit."""
 
 Encoded = Mapping[bytes, frozenset[str]]
-"""The same as model.Excluded, with keys as sidecars store them."""
+"""model.Excluded, with keys as sidecars store them."""
 
 _GENERATION = re.compile(r'"generation": ?"([^"]*)"')
 _NUMBER = re.compile(r'"number": ?(\d+)')
@@ -113,11 +112,8 @@ def read_sidecar(path: Path) -> _core.Sidecar:
 def _refuse_other(path: Path, meta: str) -> None:
     """ValueError if the meta text names another generation or number than the path. It does not parse the
     text as JSON, because a search reads 100,000 sidecars."""
-    file = parse(path.name)
-    for pattern, expected in (
-        (_GENERATION, path.parents[1].name),
-        (_NUMBER, str(file and file.number)),
-    ):
+    expectations = (_GENERATION, path.parents[1].name), (_NUMBER, str(int(path.name[:10])))
+    for pattern, expected in expectations:
         named = pattern.search(meta)
         if named is not None and named[1] != expected:
             raise ValueError(f"it is the sidecar of shard {named[1]}, expected {expected}")

@@ -32,8 +32,8 @@ class LocalExecutor:
     """Runs streams in `workers` local processes. Each stream is assigned to the process with the fewest
     streams. `path_of` returns the path for a Grant.
 
-    A process is `python -m cachecd.sampler` in its own session (`python` None: the current interpreter),
-    with the environment `environ` (None: the environment of this process), and with this process's stderr.
+    A process is `python -m cachecd.sampler` in its own session, with the environment `environ` and with
+    this process's stderr. The defaults are the current interpreter and the environment of this process.
     `launch` starts all processes early, so that they have finished their imports when the first stream
     opens. `start` connects them.
 

@@ -88,8 +88,8 @@ class Difference:
 class Table:
     """The units of one source, numbered from 0 in the order in which they were first listed.
 
-    A unit keeps its number for ever. A block is visible only after the transaction that ended the block was
-    synced. Only the thread that made the table may call it, because the table has one connection.
+    The number of a unit never changes. A block is visible only after the transaction that ended the block
+    was synced. Only the thread that made the table may call it, because the table has one connection.
 
     Every method raises DiskError if the disk refuses. The table is then unchanged, and the caller may
     repeat the call. If the file is damaged, this call and every later call raise DamagedError, and the next
@@ -176,7 +176,7 @@ class Table:
 
     def check_index(self, numbers: Sequence[int]) -> None:
         """DamagedError if the index does not find these units by key. `compare` uses only the index, and
-        takes a unit that the index does not find for a new unit."""
+        treats a unit that the index does not find as new."""
         for at in range(0, len(numbers), MOST_AT_ONCE):
             part = numbers[at : at + MOST_AT_ONCE]
             units = self.units(part)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable
+from itertools import takewhile
 
 from cachecd.policy import commands as do
 from cachecd.policy.dataset import Dataset
@@ -149,7 +150,7 @@ class Acquire:
         return [self._leases.by_id[name].lease for name in gen.table.keepers(gen.repairs)]
 
     def _lack_room(self, gen: Generation) -> bool:
-        """Whether no quarantined shard can be made again, because there is no room."""
+        """Whether no quarantined shard can be replaced, because there is no room."""
         return not gen.remaking and not any(self._room.next_version(gen, n) for n in gen.repairs)
 
     def _note_resume(self, dataset: Dataset, resume: Resume) -> None:
@@ -180,7 +181,7 @@ class Acquire:
         retiring = sum(each.table.total - each.table.live_bytes for each in room.generations)
         if gen.completed and not gen.units:
             message = (
-                f"the source of {name} has no objects, or its split or partition leaves it none: there "
+                f"the source of {name} has no objects, or its split or partition selects none: there "
                 "is nothing to lease"
             )
         elif spent and not gen.reserved:
@@ -217,9 +218,9 @@ class Acquire:
         return do.ReplyWaiting(request, have, want, reason)
 
     def _repairing(self, gen: Generation) -> str:
-        """Returns why the quarantined shards of a generation are not made again yet."""
+        """Returns why the quarantined shards of a generation are not replaced yet."""
         reason = (
-            f"{len(gen.repairs)} shards that are damaged or hold excluded records are made again"
+            f"{len(gen.repairs)} shards that are damaged or hold excluded records must be replaced"
         )
         if self._lack_room(gen):
             keepers = [f"lease {each.id} of job {each.job}" for each in self._keepers_of(gen)[:3]]
@@ -237,7 +238,9 @@ class Acquire:
         if dataset.rules.pin:
             return
         at = self.at(dataset, now)
-        if chosen := dataset.rotation.boundary(at, gen.table.live()):
+        # If a shard is retired while its next version is made, the version is deleted at once.
+        live = takewhile(lambda shard: shard[0] not in gen.remaking, gen.table.live())
+        if chosen := dataset.rotation.boundary(at, live):
             # Written before the marks, which do not wait for it. If the disk refuses the figures and the
             # daemon is killed, the figures of the previous boundary are restored.
             self._out.append(dataset.keep_figures())
@@ -247,11 +250,6 @@ class Acquire:
     def at(self, dataset: Dataset, now: float) -> Boundary:
         """Returns the present figures of a dataset, for rotation."""
         gen, room = dataset.generation, self._room
-        own = [
-            each.lease
-            for each in self._leases.by_id.values()
-            if self._leases.generation_of(each.lease) is gen
-        ]
         return Boundary(
             now=now,
             rules=dataset.rules,
@@ -266,7 +264,9 @@ class Acquire:
             and (not gen.is_whole or gen.supplements.lacks_room or room.owes_room(dataset)),
             page=room.page_lacks(dataset),
             leases=tuple(
-                HeldLease(each.id, each.job, gen.table.kept_bytes(each.id)) for each in own
+                HeldLease(name, each.lease.job, gen.table.kept_bytes(name))
+                for name, each in self._leases.by_id.items()
+                if (each.lease.dataset, each.lease.generation) == gen.id
             ),
         )
 

@@ -184,7 +184,7 @@ class WriteManifest(NamedTuple):
 
 class MarkLease(NamedTuple):
     """Mark a lease, for a start: it is also the lease of `epoch`, or a `rank` held it. Without both: no
-    rank has held it, because one requested it again."""
+    rank has held it, because a rank requested it again."""
 
     lease: str
     rank: int | None = None
@@ -199,8 +199,8 @@ class EndLease(NamedTuple):
 
 class ReplyGranted(NamedTuple):
     """The rank may lock this manifest. `coverage`: the share of the units that were ever cached. `note`:
-    why the set is the set of an earlier epoch, or lacks shards; or "". `records` and `skipped`: those of
-    the lease."""
+    why the set is the set of an earlier epoch, or lacks shards; or "". `records` and `skipped`: the
+    counts of the lease."""
 
     request: str
     lease: str

@@ -39,8 +39,8 @@ class Configured(NamedTuple):
 
 class GenerationFound(NamedTuple):
     """A directory that a start found or made. `heads` has one entry for each stream, and one for the
-    supplements, whose cursor has no meaning. `contradiction`: that of WriteJudgement; None if the schema is
-    not judged yet. `figures`: those of the last KeepFigures, if the generation is configured. `damaged`:
+    supplements, whose cursor has no meaning. `contradiction`: see WriteJudgement; None if the schema is
+    not judged yet. `figures`: see KeepFigures, if the generation is configured. `damaged`:
     why generation.json cannot be read, or "". Such shards are never leased, and are the first to make room.
     The generations of a dataset are reported newest first, damaged generations last."""
 

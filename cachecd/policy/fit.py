@@ -59,7 +59,7 @@ def describe_epoch(limit: int, held: float, records: float | None, refresh: floa
     part = parts.get(refresh, f"about {refresh:.0%}")
     return (
         f"the limit of {approximate_size(limit)} holds about {_about(held)}{of} records{share}; an epoch "
-        f"is what it holds, and {part} of that is replaced each epoch, if the link allows"
+        f"reads these records, and {part} of them are replaced each epoch, if the link allows"
     )
 
 
@@ -73,7 +73,7 @@ def _need(rules: Rules, size: int | None, shard: int) -> int:
 
 def _too_small(key: str, limit: int, needed: int, largest: Rules) -> LimitTooSmallError:
     reason = (
-        "pinned, and has to fit whole" if largest.pin else "room for grow.first and for rotation"
+        "pinned, so all of it must fit" if largest.pin else "room for grow.first and for rotation"
     )
     lower = "" if largest.pin else "; or lower cache.shard_size or grow.first"
     return LimitTooSmallError(

@@ -93,19 +93,17 @@ class Generation:
         if self.contradiction is None and sealed.stream.index < len(self.streams):
             self._seen[sealed.number] = sealed
 
-    def judge(self, first: int) -> None:
+    def judge(self, shape: Shape, first: int) -> None:
         """Judges the schema by the first 1,000 records, in the order of the shards' numbers. Fewer records
         suffice if their shards have `first` bytes, one of each stream unless it may wait for the listing,
         or if no more shards are made."""
-        if self.contradiction is not None or self.shape is None:
-            return
         fits = misfits = size = 0
         misfit = ""
         more = self.reserved or not (self._seen or self.table.num_live)
         for j in itertools.count():
             is_last = True
             for stream in self.streams:
-                if sealed := self._seen.get(self.shape.number(stream.index, j)):
+                if sealed := self._seen.get(shape.number(stream.index, j)):
                     fits, misfits = fits + sealed.facts.records, misfits + sealed.misfits
                     size, misfit = size + sealed.facts.allocated, misfit or sealed.misfit
                     is_last = False
@@ -243,7 +241,7 @@ class Generation:
     # --- how shards go
 
     def retire(self, numbers: Iterable[int], why: str) -> None:
-        """Retires shards: no later lease names them. A shard that is being made again is retired after
+        """Retires shards: no later lease names them. A shard that is being replaced is retired after
         that. `why`: the rule, for people."""
         marks: list[ShardVersion] = []
         free: list[ShardVersion] = []
@@ -280,6 +278,10 @@ class Generation:
         if stream == self.table.streams:
             shards = [each for each in shards if each == number]
         self.retire(shards, f"the sidecar of shard {number} is damaged or missing")
+
+    def will_retire(self, number: int) -> bool:
+        """Whether a shard that is being made again will be retired after that."""
+        return number in self.repairs and bool(self.repairs[number].retire)
 
     def knows(self, number: int, version: int) -> bool:
         """Whether the bytes of a version are counted: it is in the table, or has reserved room."""
@@ -331,9 +333,11 @@ class Generation:
             known = stream.tail and stream.tail[0]
             # A shard that is being retired may lose its files meanwhile.
             stays = oldest == self.table.oldest_live(stream.index)
-            if oldest is not None and stays and oldest not in (known, stream.reading_tail):
+            if oldest is None or not stays or oldest in (known, stream.reading_tail):
+                continue
+            number = self.blocks.shape.number(stream.index, oldest)
+            if not self.will_retire(number):
                 stream.reading_tail = oldest
-                number = self.blocks.shape.number(stream.index, oldest)
                 version = self.table.facts(number).version
                 self._out.append(do.ReadCursor(self.id, number, version))
 

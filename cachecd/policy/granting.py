@@ -1,7 +1,7 @@
 """Grants the next shards of streams, and handles the reports of workers. Pure.
 
-Room is reserved in number order over all streams, at most 2 S numbers ahead of the lowest shard that is not
-published. The shards of a stream are published in order.
+Room is reserved in number order across all streams, at most 2 S numbers ahead of the lowest shard that is
+not published. The shards of a stream are published in order.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ def shape_of(
     streams: int, units: int, share: int, shard_size: int, seed: int, resumed: int | None = None
 ) -> Shape:
     """Returns the shape of a new generation. `units`: the units of its first block. `resumed`: S of the run
-    that resumes. With few units, S is (units + 1) / 2, rounded up, and the stripe is 1, so that workers get
-    equal parts: 3 streams of 2 units keep two workers busy for two thirds of the time, 4 streams of 2, 2, 1
-    and 1 units keep them busy all the time."""
+    that resumes. With few units, S is (units + 1) / 2, rounded up, and the stripe is 1. So workers get
+    equal parts: 3 streams of 2 units keep two workers busy for two thirds of the time, but 4 streams of 2,
+    2, 1 and 1 units for all of it."""
     count = max(1, min(streams, units // 2 + 1, share // (4 * shard_size)))
     count = count if resumed is None else resumed
     stripe = 32 if units >= 32 * count else 8 if units >= 8 * count else 1

@@ -104,7 +104,7 @@ class Leases:
         self._reply_granted(state)
 
     def _mark(self, state: LeaseState, epoch: int | None = None) -> None:
-        """Writes a mark beside the manifest, for a later start. The ranks wait until it is durable."""
+        """Writes a mark next to the manifest, for a later start. The ranks wait until it is durable."""
         state.marking += 1
         self._out.append(do.MarkLease(state.lease.id, epoch=epoch))
 

@@ -59,8 +59,8 @@ class Restraint:
             return ""
         limit = approximate_size(self.egress_limit)
         return (
-            f"{approximate_size(self.fetched)} were fetched of sampler.egress_limit ({limit}): raise it "
-            "to go on"
+            f"{approximate_size(self.fetched)} were fetched, sampler.egress_limit is {limit}: raise it "
+            "to continue"
         )
 
     def idles(self, leased: bool, now: float) -> str:
@@ -68,4 +68,4 @@ class Restraint:
         self.wanted_at = now if self.wanted_at is None or leased else self.wanted_at
         if self.idle is None or now - self.wanted_at < self.idle:
             return ""
-        return f"no job had a lease for {format_duration(self.idle)} (sampler.idle): the next one resumes"
+        return f"no job had a lease for {format_duration(self.idle)} (sampler.idle): the next lease resumes"

@@ -75,7 +75,9 @@ class Policy:
         known = self.room.by_id.get(event.generation)
         if known is None or known.table.status(event.number) not in LIVE:
             return False
-        return isinstance(event, ev.ShardLost) or not (event.sound or event.number in known.repairs)
+        if isinstance(event, ev.ShardLost):
+            return not known.will_retire(event.number)
+        return not (event.sound or event.number in known.repairs)
 
     def rotation_waits(self, dataset: Dataset, now: float) -> str:
         """Returns why the next epoch of a full dataset replaces nothing, or ""."""
@@ -102,8 +104,10 @@ class Policy:
     def _pump(self, now: float) -> None:
         """Begins all work that may begin now."""
         for dataset in self.datasets.values():
-            dataset.generation.judge(self.room.first(dataset))
-            self._granting.settle(dataset.generation)
+            gen = dataset.generation
+            if gen.contradiction is None and gen.shape is not None:
+                gen.judge(gen.shape, self.room.first(dataset))
+            self._granting.settle(gen)
         if self.disk.stops(now) or self._draining:
             return
         self._repeat()

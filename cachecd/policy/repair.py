@@ -1,6 +1,6 @@
 """Repair: replaces shards that are damaged or have an excluded record with next versions. Pure.
 
-A damaged shard of the configured generation is made again from the source. A damaged shard of an older
+A damaged shard of the configured generation is fetched again from the source. A damaged shard of an older
 generation is retired. A shard whose sidecar is lost is retired with the older shards of its stream; a
 damaged supplement is retired alone. The mark of damage is durable before the reply.
 """
@@ -72,6 +72,8 @@ class Repairs:
         if (gen := self._room.by_id.get(name)) is None:
             return
         gen.cursor_read(number, None)
+        if gen.will_retire(number):
+            return
         gen.supplements.try_again()
         if _is_newest(gen, number, version):
             gen.lose(number)
@@ -160,7 +162,7 @@ class Repairs:
                 self._out.append(make)
         if hopeless:
             gen.supplements.try_again()
-            gen.retire(hopeless, "it is damaged and cannot be made again")
+            gen.retire(hopeless, "it is damaged and cannot be replaced")
 
     def remade(self, gen: Generation, event: Remade) -> None:
         repair, (make, _) = gen.repairs.pop(event.number), gen.remaking.pop(event.number)

@@ -88,8 +88,8 @@ class Room:
         """Returns the bytes that the next version of a quarantined shard needs, and whether the damaged
         file is removed before. None if there is no room.
 
-        A local copy, and a version before which the damaged file is removed, need no free room: they use
-        the room that is kept back, one at a time, also if the limit was lowered.
+        A local copy uses the room that is kept back. So does a version that replaces a damaged file which
+        was removed first. If the limit was lowered, they need no free room, but run one at a time.
         """
         facts, is_local = gen.table.facts(number), not gen.repairs[number].damaged
         is_leased = gen.table.is_leased(number, facts.version)
@@ -212,7 +212,7 @@ class Room:
         return False
 
     def _retire_others(self, dataset: Dataset, size: int) -> None:
-        """Retires shards of other datasets until `size` bytes fit beside the room that is kept back."""
+        """Retires shards of other datasets until `size` bytes fit next to the room that is kept back."""
         short = self._short(size + self.kept + sum(self.pages.values()))
         needs = f"dataset {dataset.rules.name} needs room"
         givers = [

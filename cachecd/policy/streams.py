@@ -1,8 +1,8 @@
 """Streams: the cursor of each stream, the next shard, and the limit of its reading (`until`). Pure.
 
-A stream may continue up to `until`: the cursor before its oldest shard, one pass later. So no set names a
-record twice. The oldest shard is the oldest that a start might take for live: `until` moves only when a
-mark or an unlink is durable.
+A stream may continue up to `until`: the cursor before its oldest shard, in the next pass. So no set names a
+record twice. A shard counts as long as a start might consider it live: `until` moves only when a mark or an
+unlink is durable.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Stream:
     until: Cursor | None = None  # as the worker knows it
     tail: tuple[int, Cursor] | None = None
     reading_tail: int | None = None
-    oldest: int | None = None  # the first j that a start might take for live
+    oldest: int | None = None  # the first j that a start might consider live
     stalled: bool = False  # the worker found no record, although the cursors leave some
     pause: Pause = field(default_factory=Pause)
     deaths: dict[int, int] = field(default_factory=dict)
@@ -171,7 +171,7 @@ class Stream:
         self._begin, self.stalled = None, False
 
     def note_oldest(self, oldest: int | None) -> None:
-        """Sets the oldest shard that a start might take for live."""
+        """Sets the oldest shard that a start might consider live."""
         if oldest != self.oldest:
             self.oldest = oldest
             if oldest is None:

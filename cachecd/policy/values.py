@@ -70,8 +70,8 @@ class Lease(NamedTuple):
 
     `versions` are the numbers whose version is not 0. `ranks`: how many processes share the lease.
     `place`: the least place of all streams when it was granted. `fingerprint` names the records.
-    `source_records`: about how many records the source has; 0 if that is not known. `num_skipped`: how many
-    records between those of the set were passed over.
+    `source_records`: about how many records the source has; 0 if that is not known. `num_skipped`: the
+    number of skipped records within the intervals of the set.
     """
 
     id: str

@@ -33,7 +33,7 @@ class Windows(ArrayWindows):
         super().__init__(window, **options)
         if None in self.paths.values():
             raise ValueError(
-                "found no path, expected the path of a dataset, such as path: acquisition/data"
+                "path is missing: set it to the path of a dataset, such as acquisition/data"
             )
 
     def names(self, store: StoreView) -> Iterator[str]:

@@ -93,10 +93,12 @@ class ArrayWindows:
             if dtype.kind not in "biuf" or dtype.itemsize > 8:
                 raise ValueError(f"{feature} is of dtype {dtype}, expected numbers")
             if not shape:
-                raise ValueError(f"{feature} has no axis to take windows along")
+                raise ValueError(f"{feature} is a scalar, so it has no rows")
         counts = {shape[0] for shape, _, _ in layouts.values()}
         if len(counts) > 1:
-            raise ValueError(f"the arrays have {sorted(counts)} rows, expected as many in each")
+            raise ValueError(
+                f"the arrays have {sorted(counts)} rows, expected the same number in each"
+            )
         rows = counts.pop()
         if rows < self._window:
             raise ValueError(f"it has {rows} rows, fewer than window ({self._window})")

@@ -1,12 +1,12 @@
 """The sampler process: `python -m cachecd.sampler [PROGRESS_FD LINK_FD]`, started by an executor.
 
-Frames (cachecd.sampler.messages) arrive on stdin and leave on stdout. Prints of any code go to stderr.
-PROGRESS_FD is a shared file (cachecd.sampler.heartbeat) that always names the unit in work: if the process
-dies, its executor knows on which unit. LINK_FD is a file by which all samplers share the bandwidth
-(cachecd.sampler.throttle).
+The process reads frames (cachecd.sampler.messages) from stdin, and writes frames to stdout. A `print` of
+any code writes to stderr. PROGRESS_FD is a shared file (cachecd.sampler.heartbeat) that always names the
+unit in work. If the process dies, the executor reads the unit from this file. LINK_FD is a file
+through which all samplers share the bandwidth (cachecd.sampler.throttle).
 
-The process ends at once when stdin ends, because it must not outlive the daemon. Processes that it started
-end too (cachecd.sampler.child).
+The process ends at once when stdin ends, because it must not outlive the daemon. The processes that it
+started end too (cachecd.sampler.child).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import traceback
 from collections.abc import Callable
 from typing import BinaryIO, NoReturn
 
-from cachecd.sampler.child import give_way, keep_freed_memory, serve_the_daemon
+from cachecd.sampler.child import keep_freed_memory, lower_priority, serve_the_daemon
 from cachecd.sampler.descriptors import mapped
 from cachecd.sampler.draft import discard
 from cachecd.sampler.heartbeat import SIZE, Heartbeat
@@ -31,7 +31,7 @@ from cachecd.sampler.worker import Worker
 def main(arguments: list[str]) -> None:
     keep_freed_memory()
     requests, replies = serve_the_daemon()
-    give_way()
+    lower_priority()
     setup = FRAMES.read(requests)
     if setup is None:
         return
@@ -41,7 +41,7 @@ def main(arguments: list[str]) -> None:
     worker: Worker
 
     def end() -> NoReturn:
-        # Not by way of the event loop, which a transform may keep busy for long.
+        # This thread discards the files, because a transform may keep the event loop busy for long.
         for path in worker.paths:
             discard(path)
         os._exit(0)
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> None:
     mark = None if progress is None else Heartbeat(mapped(progress, SIZE))
     worker = Worker(setup, send, mark, link=link)
     Guest.mark = mark or Guest.mark
-    # The user's code comes next.
+    # User code runs next, and must not find a descriptor through which it could write to these files.
     for shared in (progress, link):
         if shared is not None:
             os.close(shared)

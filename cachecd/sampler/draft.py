@@ -1,4 +1,4 @@
-"""The shard that is being written: which records fit, which are passed over, and their schema."""
+"""Writes one shard: appends records that fit, counts skipped records, and fixes the schema."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from cachecd_client._core import ShardWriter, write_sidecar
 from cachecd_client.errors import CorruptRecordError, SchemaError
 from cachecd_client.schema import Schema
 
-# Of the capacity, bytes that are kept for the part of the meta text that is known only at the end: two
-# cursors and two counts, and one skipped unit more than fit into `skips`.
+# Part of the meta text is known only at the end: two cursors, two counts, and one skipped unit more than
+# fits into `skips`. These bytes of the capacity are kept for it.
 _END, _LAST_SKIP = 2048 + 128, 2048
-# A skipped unit in the meta text takes the JSON of its key, which is left out if it is longer than that,
-# and this. Reasons differ from run to run, and which units a shard skips must not depend on them.
+# A skipped unit takes _SKIPPED bytes of the meta text, and the JSON of its key; a longer key is omitted.
+# Reasons differ between runs, but which units a shard skips must not depend on reasons.
 _LONGEST_KEY, _SKIPPED, _LONGEST_REASON = 1024, 256, 128
-_SIDECAR = ".idx"  # behind the name of a shard's file
-_MOST_KINDS, _MOST_EXAMPLES = 20, 10  # of the reasons for which records are passed over
-_WIDE = 1 << 62  # as wide as any number in the meta text
+_SIDECAR = ".idx"  # follows the name of the shard's file
+_MOST_KINDS, _MOST_EXAMPLES = 20, 10  # kinds of reasons, and examples of each kind
+_WIDE = 1 << 62  # has as many digits as any number in the meta text
 Examples = tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FinishedDraft:
-    """A finished shard: the length of its file, the allocated bytes of both files, the digest."""
+    """A finished shard. `data_bytes`: the length of the data file. `allocated`: bytes on disk, with the
+    sidecar."""
 
     records: int = 0
     data_bytes: int = 0
@@ -43,17 +44,17 @@ class FinishedDraft:
 
 
 class Draft:
-    """The shard that is being written: `path` and its sidecar, at most `capacity` bytes together. After it
-    is sealed or aborted, `go_on` begins the next shard in the same draft.
+    """The shard that is being written: `path` and its sidecar, together at most `capacity` bytes. After
+    `seal` or `abort`, `begin_shard` begins the next shard in the same draft.
 
-    The files are created with the first record, and removed by `abort`. `schema` is the dataset's schema;
-    if it is None, the first record decides, and `described` is called once. All failures of the disk are
-    DiskError with the OSError as cause.
+    The first record creates the files, and `abort` removes them. A failure of the disk is a DiskError,
+    whose cause is the OSError. `schema`: the dataset's schema. If it is None, the first records determine
+    it, and `described` is called once.
 
-    The records that fit follow from the records, the keys and ETags of their units, `meta` less its
-    numbers, and the schema, and never from facts that are known only at the end. `skips`: bytes of the
-    capacity that are kept for skipped units; None: the end adds nothing. `failed` is called for each record
-    that is passed over. `features`: those that the configuration declares.
+    Which records fit depends only on the records, the keys and ETags of their units, the schema, and `meta`
+    without its numbers; never on facts that are known only at the end. `skips`: bytes of the capacity that
+    are kept for skipped units; None: the end adds nothing to the meta text. `failed` is called for each
+    skipped record. `features`: the features that the configuration declares.
     """
 
     def __init__(
@@ -72,25 +73,25 @@ class Draft:
         self.capacity = capacity
         self.schema = schema
         self.full = False
-        """Whether a record has been refused because it did not fit any more."""
+        """Whether a record did not fit."""
         self._described = described
         self._meta = dict(meta)
         self._classes = classes
         self._kept = 0 if skips is None else _END + skips + _LAST_SKIP
         self._writer: ShardWriter | None = None
-        self._named: set[int] = set()  # units that the writer knows
-        self._passed: dict[int, list[SkippedRecords]] = {}  # by unit; a reason of each kind
+        self._described_units: set[int] = set()  # units that the writer knows
+        self._passed: dict[int, list[SkippedRecords]] = {}  # by unit
         self.num_passed = 0
-        """How many records were passed over."""
+        """The number of skipped records."""
         self.features = features
-        self._failed_with = failed
+        self._failed = failed
         self.misfits = 0
-        """How many of these contradict the schema."""
+        """The number of skipped records that contradict the schema."""
         self.misfit = ""
-        """The first of them, with the reason."""
+        """The first record that contradicts the schema, with the reason."""
 
-    def go_on(self, path: str, meta: Mapping[str, Any]) -> None:
-        """Begins the next shard. The last shard must be sealed or aborted."""
+    def begin_shard(self, path: str, meta: Mapping[str, Any]) -> None:
+        """Begins the next shard. The previous shard must be sealed or aborted."""
         assert self._writer is None, f"{self.path} is neither sealed nor aborted"
         self.path = path
         self._meta = dict(meta)
@@ -104,43 +105,39 @@ class Draft:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the TFRecord file so far."""
+        """The present length of the data file."""
         return self._writer.num_bytes if self._writer else 0
 
     @property
     def room(self) -> int:
-        """Bytes that are left for records. A record that fits takes at most this many, with its frame."""
+        """Free bytes for records. A record that fits takes at most this many bytes, with its frame."""
         sidecar = self._writer.sidecar_bytes if self._writer else 0
         return max(0, self.capacity - self.num_bytes - sidecar)
 
     # --- the schema
 
     def describe(self, schema: Schema) -> None:
-        """Fixes the schema, with the declared features, unless the dataset has one already."""
+        """Sets the schema, with the declared features, unless the dataset already has one."""
         if self.schema is None:
             self.schema = declared(schema, self.features)
             self._described(self.schema)
 
     def _schema_of(self, record: Mapping[str, Any]) -> Schema:
-        schema = infer(record, self.features)
-        if not self._classes:
-            return schema
+        features = infer(record, self.features).features
         return Schema(
             tuple(
                 dataclasses.replace(f, classes=self._classes)
                 if (f.name, f.kind, f.shape) == ("label", "int64", ())
                 else f
-                for f in schema.features
+                for f in features
             )
         )
 
     # --- records
 
     def add(self, record: Mapping[str, Any], unit: Unit, ordinal: int) -> bool:
-        """Appends a record. Returns False if it does not fit any more.
-
-        RecordError if the record does not match the schema, or would not fit into an empty shard either.
-        """
+        """Appends a record. Returns False if the record does not fit. RecordError if it does not match the
+        schema, or does not fit into an empty shard either."""
         try:
             if self.schema is None:
                 self.describe(self._schema_of(record))
@@ -152,14 +149,14 @@ class Draft:
                 reason = f"{MISFIT}: {reason}"
             raise RecordError(reason) from error
         with self._disk():
-            fits = self._open(unit).append(body, unit.number, ordinal)
+            fits = self._writer_for(unit).append(body, unit.number, ordinal)
         if not fits:
             self.refuse(len(body))
         return fits
 
     def pass_over(self, unit: Unit, ordinal: int, error: RecordError) -> None:
         """Counts a record that cannot be used."""
-        self._failed_with(error)
+        self._failed(error)
         sample = error.sample or f"record {ordinal}"
         self._pass_over(unit, str(error), 1, (f"{unit.key}: {sample}",))
 
@@ -170,13 +167,13 @@ class Draft:
             self.misfits += records
             self.misfit = self.misfit or f"{examples[0]!r}: {reason}"
 
-    def passed_of(self, unit: Unit) -> list[SkippedRecords]:
-        """Returns which records of the unit were passed over. They are not in `passed` any more."""
+    def pop_passed(self, unit: Unit) -> list[SkippedRecords]:
+        """Returns the unit's skipped records, and removes them from `passed`."""
         return self._passed.pop(unit.number, [])
 
     @property
     def passed(self) -> tuple[SkippedRecords, ...]:
-        """The records that were passed over, by kind of reason."""
+        """The skipped records, one entry for each kind of reason."""
         merged: list[SkippedRecords] = []
         for of_unit in self._passed.values():
             for each in of_unit:
@@ -185,20 +182,18 @@ class Draft:
 
     @property
     def ordinals(self) -> int:
-        """How many records were added or passed over."""
+        """The number of records that were added or skipped."""
         return self.records + self.num_passed
 
     def add_frames(
         self, frames: Buffer, unit: Unit, ordinal: int, base: int
     ) -> tuple[int, int, bool]:
-        """Appends whole TFRecord frames unchanged, until one does not fit. Records that do not match the
-        schema are passed over. Returns (records, bytes consumed, whether a frame did not fit).
-
-        An incomplete or corrupt frame is left. CorruptRecordError if the first one is corrupt.
-        """
+        """Appends whole TFRecord frames unchanged, until one does not fit, or is incomplete or corrupt.
+        Skips records that do not match the schema. Returns (records, bytes consumed, whether a frame
+        did not fit). CorruptRecordError if the first frame is corrupt."""
         assert self.schema is not None, "it was described"
         with self._disk():
-            writer, specs = self._open(unit), self.schema.for_writer()
+            writer, specs = self._writer_for(unit), self.schema.for_writer()
             added, consumed, full, passed, misfits = writer.append_frames(
                 frames, unit.number, ordinal, self.path, base, specs
             )
@@ -209,44 +204,37 @@ class Draft:
         return added + passed, consumed, full
 
     def refuse(self, length: int) -> None:
-        """Notes that a record of this length does not fit, so that the shard is full. RecordError if the
-        record would not fit into an empty shard either."""
+        """Marks the shard as full, because a record of this length does not fit. RecordError if the record
+        does not fit into an empty shard either."""
         if not self.records or length > self.capacity:
-            raise self.too_large(length)
+            raise RecordError(
+                f"a record of {length} bytes does not fit into a shard of {self.capacity}: "
+                "raise cache.shard_size"
+            )
         self.full = True
 
-    def too_large(self, length: int) -> RecordError:
-        """Returns the error for a record that fits into no shard."""
-        return RecordError(
-            f"a record of {length} bytes does not fit into a shard of {self.capacity}: "
-            "raise cache.shard_size"
-        )
-
-    def _open(self, unit: Unit) -> ShardWriter:
-        """Returns the writer, which knows the unit."""
+    def _writer_for(self, unit: Unit) -> ShardWriter:
+        """Returns the writer, after the unit was described to it."""
         if self._writer is None:
-            discard(self.path)  # of a process that was killed: the name is ours alone
-            self._named = set()
+            discard(self.path)  # a killed process left it: no other process uses this name
+            self._described_units = set()
             numbers = [key for key, value in self._meta.items() if isinstance(value, int)]
             meta = len(self._text(dict.fromkeys(numbers, _WIDE)))
             self._writer = ShardWriter(self.path, self.capacity, meta + self._kept)
-        if unit.number not in self._named:
-            self._named.add(unit.number)
+        if unit.number not in self._described_units:
+            self._described_units.add(unit.number)
             self._writer.describe(unit.number, encoded(unit.key), unit.begin, encoded(unit.etag))
         return self._writer
 
     # --- the end
 
     def seal(self, end: Mapping[str, Any]) -> FinishedDraft:
-        """Finishes both files durably. Without a record there is only a sidecar.
-
-        `end`: entries of the meta text besides `meta` and the schema, within the bytes that are kept for
-        them.
-        """
+        """Finishes and syncs both files; a shard without records is only a sidecar. `end`: further entries
+        of the meta text, besides `meta` and the schema, within the bytes that are kept for them."""
         records, text = self.records, self._text(end)
         with self._disk():
             if self._writer is None or not records:
-                self.abort()  # no record fitted
+                self.abort()
                 discard(self.path)
                 write_sidecar(self.path + _SIDECAR, text, 0, np.zeros(0, np.uint64))
                 data = digest = 0
@@ -262,7 +250,7 @@ class Draft:
         return json.dumps({**self._meta, **end, **schema})
 
     def abort(self) -> None:
-        """Removes the files. Idempotent; no effect after seal."""
+        """Removes the files. Idempotent. No effect after `seal`."""
         if self._writer is not None:
             self._writer.abort()
             self._writer = None
@@ -275,19 +263,19 @@ class Draft:
             raise
         except OSError as error:
             self.abort()
-            why = error.strerror or error
+            reason = error.strerror or error
             if isinstance(error, FileExistsError):
-                why = "it exists, but the daemon did not write it: move it out of this directory"
-            raise DiskError(f"cannot write {self.path}: {why}") from error
+                reason = "it exists, but the daemon did not write it: move it out of this directory"
+            raise DiskError(f"cannot write {self.path}: {reason}") from error
 
 
 def _count(counts: list[SkippedRecords], reason: str, records: int, examples: Examples) -> None:
-    """Adds records to those of the same kind; beyond the most kinds, to the last one."""
+    """Adds records to the entry of this kind of reason; if there are too many kinds, to the last entry."""
     kind = kind_of(reason)
     for at, known in enumerate(counts):
         if kind_of(known.reason) == kind or at == _MOST_KINDS - 1:
-            named = (known.examples + examples)[:_MOST_EXAMPLES]
-            counts[at] = SkippedRecords(known.reason, known.records + records, named)
+            merged = (known.examples + examples)[:_MOST_EXAMPLES]
+            counts[at] = SkippedRecords(known.reason, known.records + records, merged)
             return
     counts.append(SkippedRecords(reason, records, examples))
 
@@ -295,9 +283,8 @@ def _count(counts: list[SkippedRecords], reason: str, records: int, examples: Ex
 def end_text(
     before: Cursor, after: Cursor, ended: int, passed: int, skipped: Sequence[Skipped]
 ) -> dict[str, Any]:
-    """Returns for the meta text the stream's cursors, `before` and `after`; how many units `ended` here and
-    how many records were `passed` over; and "skipped": [[unit, key, etag, record, reason, passing], ...].
-    """
+    """Returns the last entries of the meta text: the stream's cursors before and after the shard, the
+    numbers of units that ended and of skipped records, and the skipped units."""
     return {
         "before": before.pack(),
         "after": after.pack(),
@@ -318,7 +305,7 @@ def end_text(
 
 
 def skipped_bytes(key: str) -> int:
-    """Returns the part of the capacity that a skipped unit takes. It does not depend on the reason."""
+    """Returns the bytes of the capacity that a skipped unit takes. They do not depend on the reason."""
     length = len(json.dumps(key))
     return _SKIPPED + (length if length <= _LONGEST_KEY else 2)
 
@@ -330,10 +317,8 @@ def _cut(reason: str) -> str:
 
 
 def discard(path: str) -> None:
-    """Removes both files of a shard that is not needed, if they exist.
-
-    Never fails: if the disk refuses, the daemon's next start removes the files.
-    """
+    """Removes both files of a shard, if they exist. Never fails: if the disk refuses, the daemon's next
+    start removes the files."""
     for file in _files(path):
         with contextlib.suppress(OSError):
             os.unlink(file)

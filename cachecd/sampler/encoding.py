@@ -1,4 +1,4 @@
-"""The schema of records, what does not fit it, and decoded records as serialized Examples."""
+"""Infers schemas, explains misfits, and serializes decoded records as Examples."""
 
 from __future__ import annotations
 
@@ -17,43 +17,40 @@ from cachecd_client import _core
 from cachecd_client.errors import SchemaError
 from cachecd_client.schema import LIST_DTYPES, NUMERIC_DTYPES, Feature, Schema, dims
 
-# Numbers may become numbers of the same kind, or of one behind it.
+# A number may be stored as the same kind of number, or as a kind with a higher rank.
 _RANKS = {"b": 1, "u": 2, "i": 2, "f": 3}
 
-
-# Names that YAML takes for something else.
+# Names that YAML would not read as text.
 _WORDS = ("null", "true", "false", "yes", "no", "on", "off", "y", "n")
 
 
-# NumPy composes a dtype's name at each access, which takes longer than copying a small array.
+# Cached, because NumPy builds a dtype's name at each access. That takes longer than copying a small array.
 @functools.cache
 def _name_of(dtype: np.dtype[Any]) -> str:
     return dtype.name
 
 
 def infer(record: Mapping[str, Any], features: Collection[str] = ()) -> Schema:
-    """The schema of decoded records (feature -> Python or array value), from one of them.
+    """Returns the schema of a decoded record (feature -> Python or array value).
 
     int, bool -> int64 scalar; float -> float32 scalar; bytes, str -> bytes; a list of these, or of numbers
     of one dtype -> ragged; an array -> its dtype and shape (int64 and float32 vectors and scalars as lists,
-    other arrays raw). `features`: the names that the configuration declares. If a value of these has no
-    form of its own, such as an empty list, the schema lacks it.
+    other arrays raw). `features`: the names that the configuration declares. The schema omits such a
+    feature if the value does not show its kind, for example an empty list.
     """
-    found = []
+    inferred = []
     for name in sorted(record):
         try:
-            found.append(_feature(name, record[name]))
+            inferred.append(_feature(name, record[name]))
         except SchemaError:
             if name not in features:
                 raise
-    return Schema(tuple(found))
+    return Schema(tuple(inferred))
 
 
 def declared(schema: Schema, features: Mapping[str, FeatureConfig]) -> Schema:
-    """The schema of the first records, with these features as the configuration declares them.
-
-    Numbers are raw if the first records have bytes, or if no list of an Example has the dtype.
-    """
+    """Returns the schema of the first records, changed to the features that the configuration declares.
+    Declared numbers are raw if the first records have bytes, or if no list of an Example has the dtype."""
     known = {feature.name: feature for feature in schema.features}
     kinds = {dtype: kind for kind, dtype in LIST_DTYPES.items()}
     for name, given in features.items():
@@ -69,8 +66,8 @@ def declared(schema: Schema, features: Mapping[str, FeatureConfig]) -> Schema:
 
 
 def explain(schema: Schema, misfit: _core.Misfit, first: str = "the first 64 records") -> str:
-    """Why ShardWriter.append_frames passed over a record, with the YAML that would admit it. `first`: what
-    the schema comes from."""
+    """Returns why ShardWriter.append_frames skipped a record, with the YAML that would admit it.
+    `first`: names the records that determined the schema."""
     _, reason, name, kind, count, _ = misfit
     if not name:
         return reason
@@ -87,11 +84,12 @@ def explain(schema: Schema, misfit: _core.Misfit, first: str = "the first 64 rec
 
 
 def encode(schema: Schema, record: Mapping[str, Any]) -> bytes:
-    """`record` as a serialized Example of exactly this schema; SchemaError with the difference.
+    """Returns the record as a serialized Example of exactly this schema. Otherwise SchemaError, with the
+    difference.
 
     No value changes: a number of another dtype is stored only if the feature's dtype can hold it. Only
-    Python's own floats are rounded to float32. A missing ragged feature is empty, an optional one may be
-    missing; a single value of a ragged feature is a list of one.
+    Python's floats are rounded to float32. A missing ragged feature is stored as empty. An optional feature
+    may be missing. A single value of a ragged feature is stored as a list of one.
     """
     stored = {f.name: _stored(f, record[f.name]) for f in schema.features if f.name in record}
     if len(stored) < len(schema.features) or len(stored) < len(record):
@@ -99,8 +97,8 @@ def encode(schema: Schema, record: Mapping[str, Any]) -> bytes:
         missing = [name for name in needed if name not in record]
         extra = sorted(record.keys() - set(schema.names))
         if missing or extra:
-            found = infer({name: record[name] for name in extra}, extra).features
-            advice = [replace(f, optional=f.shape is not None) for f in found]
+            inferred = infer({name: record[name] for name in extra}, extra).features
+            advice = [replace(f, optional=f.shape is not None) for f in inferred]
             advice += [replace(schema[name], optional=True) for name in missing]
             raise SchemaError(
                 f"record does not fit the schema: missing {missing}, extra {extra}{_declare(*advice)}"
@@ -136,8 +134,8 @@ def _feature(name: str, value: Any) -> Feature:
 
 
 def _stored(feature: Feature, value: Any) -> Any:
-    """The value in the form of encode_example, checked against the feature."""
-    # The usual values, in a tenth of the time of the checks below.
+    """Returns the value in the form of encode_example. SchemaError if it does not fit the feature."""
+    # The most frequent values take a tenth of the time of the checks below.
     plain = type(value)
     if not feature.shape and not feature.raw:
         if plain is bytes and feature.dtype == "bytes":
@@ -150,7 +148,7 @@ def _stored(feature: Feature, value: Any) -> Any:
         return _texts(feature, value)
     is_list = feature.shape in (None, (len(value),)) if plain in (list, tuple) and value else False
     if is_list and not feature.raw and feature.dtype == "float32" and type(value[0]) is float:
-        return value  # the core rounds Python's own floats
+        return value  # the core rounds Python's floats
     array = _exact(feature, _array(feature, value))
     if array.ndim > 1 if feature.shape is None else array.shape != feature.shape:
         raise _misfit(feature, _name_of(array.dtype), array.shape)
@@ -160,7 +158,7 @@ def _stored(feature: Feature, value: Any) -> Any:
 
 
 def _array(feature: Feature, value: Any) -> NDArray[Any]:
-    """The value as an array. SchemaError if that would change a number, or if one is masked."""
+    """Returns the value as an array. SchemaError if that would change a number, or if a value is masked."""
     array = np.asarray(value)
     if np.ma.is_masked(value):
         raise SchemaError(f"feature {feature.name!r}: some of its values are masked")
@@ -185,8 +183,8 @@ def _texts(feature: Feature, value: Any) -> Any:
 
 
 def _exact(feature: Feature, array: NDArray[Any]) -> NDArray[Any]:
-    """The numbers in the feature's dtype; SchemaError if one of them would be another number."""
-    # NumPy's arrays of bfloat16 are uint16.
+    """Returns the numbers in the feature's dtype. SchemaError if a number would change."""
+    # NumPy has no bfloat16: such arrays are uint16.
     carrier = "uint16" if feature.dtype == "bfloat16" else feature.dtype
     name = _name_of(array.dtype)
     if name in (feature.dtype, carrier):
@@ -223,19 +221,19 @@ def _misfit(feature: Feature, dtype: str, shape: tuple[int, ...] | None) -> Sche
 
 
 def _declare_ragged(feature: Feature) -> str:
-    """The advice for a record that has more or fewer values; "" if a list would lose the values' shape."""
+    """Returns advice for a record with more or fewer values; "" if a list would lose the values' shape."""
     if feature.shape is None or len(feature.shape) > 1:
         return ""
     return _declare(replace(feature, shape=None, optional=False))
 
 
 def _declare(*features: Feature) -> str:
-    """The advice to declare features, with YAML to paste; "" for none."""
+    """Returns the advice to declare features, with YAML to paste; "" if there are no features."""
     return f"; add source.features: {{{', '.join(map(yaml_of, features))}}}" if features else ""
 
 
 def yaml_of(feature: Feature) -> str:
-    """The line of `source.features` that declares a feature."""
+    """Returns the line of `source.features` that declares a feature."""
     words = [f"dtype: {feature.dtype}"]
     if feature.shape != ():
         words.append(f"shape: {json.dumps([None] if feature.shape is None else feature.shape)}")

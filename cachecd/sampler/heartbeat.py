@@ -1,5 +1,5 @@
-"""The unit, the stream and the step of user code that a sampler works on, and a sign of life, in a file
-that outlives the sampler."""
+"""A shared file that outlives the sampler: the unit, the stream and the step of user code in work, and a
+sign of life."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ _NO_UNIT = _UNIT.pack(-1)
 
 
 class Heartbeat:
-    """Written by the sampler, read by its executor. Neither waits for the other."""
+    """The sampler writes it, and the executor reads it. Neither process waits for the other."""
 
     def __init__(self, shared: bytearray | memoryview | mmap.mmap) -> None:
         self._shared = shared
 
     def clear(self) -> None:
-        """No unit is in work."""
+        """Notes that no unit is in work."""
         self._shared[: _UNIT.size] = _NO_UNIT
         self._shared[_STATE_AT] = _IDLE
 
     def work(self, unit: Unit) -> None:
-        """The sampler processes this unit next."""
+        """Notes that the sampler processes this unit next."""
         _UNIT.pack_into(self._shared, 0, unit.number)
         self._shared[_STATE_AT] = _IDLE
         self._write(_KEY_AT, SIZE, encoded(unit.key))
 
     def enter(self, step: str) -> None:
-        """The sampler runs this step of user code next."""
+        """Notes that the sampler runs this step of user code next."""
         self._write(_STEP_AT, _KEY_AT, step.encode())
         self._shared[_STATE_AT] = _RUNS
 
     def leave(self) -> None:
-        """The step has ended. The sampler may suffer from it later."""
+        """Notes that the step has ended. The step may have damaged the process."""
         self._shared[_STATE_AT] = _RAN
 
     def turn(self, stream: StreamId | None) -> None:
-        """The next units belong to this stream; None: to no stream."""
+        """Notes the stream of the next units; None: no stream."""
         self.clear()
         _STREAM.pack_into(self._shared, _STREAM_AT, 0 if stream is None else _name(stream))
 
     def beat(self) -> None:
-        """A sign of life: the sampler is not stuck."""
+        """Gives a sign of life: the event loop of the sampler runs."""
         (beats,) = _BEATS.unpack_from(self._shared, _BEATS_AT)
         _BEATS.pack_into(self._shared, _BEATS_AT, (beats + 1) % (1 << 64))
 
@@ -60,25 +60,25 @@ class Heartbeat:
 
     @property
     def key(self) -> str:
-        """The key of the unit in work, cut if it is long; "" if no unit is in work."""
+        """The key of the unit in work, without its end if it is long; "" if no unit is in work."""
         return "" if self.unit is None else self._read(_KEY_AT, SIZE)
 
     @property
     def step(self) -> str:
-        """The end of a message about this sampler: the step of user code that runs, or that has run for the
-        unit in work. "" if there is none."""
+        """The end of a message about this sampler. It names the step of user code that runs, or that ran
+        for the unit in work. "" if there is no such step."""
         state, step = self._shared[_STATE_AT], self._read(_STEP_AT, _KEY_AT)
         if state == _RUNS:
             return f" while {step} was running"
         return f" after {step} had run" if state == _RAN and self.unit is not None else ""
 
     def unit_of(self, stream: StreamId) -> int | None:
-        """The unit in work, if it belongs to this stream."""
+        """Returns the unit in work, if it belongs to this stream."""
         (name,) = _STREAM.unpack_from(self._shared, _STREAM_AT)
         return self.unit if name == _name(stream) else None
 
     def read(self) -> bytes:
-        """The whole content. It changes while the sampler is not stuck."""
+        """Returns the whole content, which changes as long as the sampler is not stuck."""
         return bytes(self._shared[:SIZE])
 
     def _write(self, begin: int, end: int, text: bytes) -> None:

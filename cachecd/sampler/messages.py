@@ -22,8 +22,8 @@ Kind = TypeVar("Kind")
 
 
 def _bounded(reason: str) -> str:
-    """Returns an exception's text, cut in its middle if it is long. A user's exception may quote a record,
-    and memory and sidecars keep the reason of each skipped unit, perhaps a million."""
+    """Returns the reason; if it is long, without its middle. A user's exception may quote a record, but
+    memory and sidecars keep a reason for each skipped unit, perhaps for a million."""
     if len(reason) <= LONGEST_REASON:
         return reason
     ends = LONGEST_REASON // 2
@@ -39,14 +39,15 @@ _BOUNDED = AfterValidator(_with_bounded_reason)
 
 
 class Frames(Generic[Kind]):
-    """Packs messages of these dataclasses into frames. Unpacks them, with the types of all fields checked.
+    """Packs messages of these dataclasses into frames. Unpacks frames, and checks the types of all fields.
 
-    Strings keep lone surrogates, which keys have that are not UTF-8. pydantic's own JSON refuses them.
+    The text of a key that is not UTF-8 has lone surrogates. The `json` module keeps them, but pydantic's
+    JSON refuses them.
     """
 
     def __init__(self, *kinds: Any) -> None:
-        # Built when first used, because that takes 0.1 s for all messages. `| None`, because pydantic takes
-        # no configuration for a dataclass itself.
+        # Each adapter is built at its first use, because all of them together take 0.1 s. `| None`, because
+        # pydantic accepts no configuration for a bare dataclass.
         strict = ConfigDict(extra="forbid", defer_build=True)
         self._adapters = {
             kind.__name__: TypeAdapter[Any](kind | None, config=strict) for kind in kinds
@@ -66,7 +67,7 @@ class Frames(Generic[Kind]):
         return message
 
     def read(self, stream: BinaryIO) -> Kind | None:
-        """Returns the next message, or None at EOF. The errors of `unpack`."""
+        """Returns the next message, or None at EOF. Raises the errors of `unpack`."""
         frame = stream.readline()
         return self.unpack(frame) if frame.endswith(b"\n") else None
 
@@ -74,8 +75,7 @@ class Frames(Generic[Kind]):
 @dataclass(frozen=True, slots=True)
 class Setup:
     """The first frame: how to read each dataset. `datasets` maps a name to its DatasetConfig as JSON.
-    `path`: directories that are searched first for imports. `memory`: the bytes that each process may take.
-    """
+    `path`: imports search these directories first. `memory`: bytes that each process may use."""
 
     datasets: dict[str, Any]
     connections: int
@@ -86,16 +86,17 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Run a stream from `cursor` on, at most up to `until`. The reply is Asks.
+    """Run a stream from `cursor` on, at most up to `until`. The reply is Asks. If the stream is already
+    open, the worker closes it first.
 
-    `units`: the current listing of the units in the cursor's lanes; None for a unit that is not listed any
-    more. `schema` is the dataset's schema as JSON, or None: then the first record decides, and Described
-    reports the schema. `classes` are the label's class names, configured or found in the listing. A stream
-    that is open already begins again. `condemned` units are skipped without a try.
+    `units`: the current listing of the units in the cursor's lanes; None for a unit that is no longer
+    listed. `schema`: the dataset's schema as JSON. If it is None, the first records determine the schema,
+    and Described reports it. `classes`: the class names of the label, configured or found in the listing.
+    `condemned`: units that are skipped without a try.
 
-    `parts`: the units of which the stream reads only a part, as (place, unit, record, stop): so the
-    sidecar says what the shard covers. `remade`: the stream makes a single shard. This is the meta text of
-    its sidecar, less the schema, and stays unchanged; skipped units take no part of the capacity, and do
+    `parts`: units of which the stream reads only a part, as (place, unit, record, stop). The sidecar keeps
+    them, so that it says what the shard covers. `remade`: the meta text of a sidecar, without the schema.
+    The stream then makes only this shard, with this text. Skipped units use no part of the capacity, and do
     not end the shard.
     """
 
@@ -113,10 +114,12 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """The stream's next units, or parts of units, at (block, place) and the places after it. `more` says
-    what follows: "listed": more units of this pass, to be requested; "wait": more units of this pass, once
-    the listing has continued; "end": nothing in this pass. The stream passes over the place of a unit that
-    is None."""
+    """The stream's next units, or parts of units, at (block, place) and the places after it. The stream
+    skips the place of a unit that is None.
+
+    `more`: "listed" if the stream can request more units of this pass; "wait" if the listing must continue
+    first; "end" if the pass has no more units.
+    """
 
     stream: StreamId
     block: int
@@ -127,7 +130,7 @@ class Units:
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """The stream may continue to this cursor; None: without end."""
+    """The stream may continue to this cursor; None: no limit."""
 
     stream: StreamId
     until: Cursor | None
@@ -135,9 +138,9 @@ class Until:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Make the stream's next shard, or the next version of a damaged shard. Shards are made in the order of
-    grants. The shard's room is reserved. The reply is Sealed. `path`: the file, which the executor names.
-    """
+    """Make the stream's next shard, or the next version of a damaged shard. The stream makes shards in the
+    order of the grants. The shard's room is already reserved. The reply is Sealed. `path`: the file,
+    which the executor names."""
 
     stream: StreamId
     number: int
@@ -147,21 +150,22 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Give the stream up, with its current shard. The reply is Closed, even if the stream is not open."""
+    """Close the stream, if it is open, and remove its current shard. The reply is Closed."""
 
     stream: StreamId
 
 
 @dataclass(frozen=True, slots=True)
 class Asks:
-    """The stream can take more units."""
+    """The stream requests more units."""
 
     stream: StreamId
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """The dataset's schema, from its first record; sent once, before that record's shard is sealed."""
+    """The dataset's schema, which its first records determine. It is sent once, before Sealed for the
+    shard of these records."""
 
     stream: StreamId
     schema: dict[str, Any]
@@ -169,8 +173,8 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class Working:
-    """Progress of shard `number`, at most a few times a second: bytes fetched for the stream, and the unit
-    in work. `half`: the shard is half full; this is reported at once."""
+    """The progress of shard `number`, a few times per second: the bytes fetched for the stream, and the
+    unit in work (-1: none). `half`: the shard is half full. This is reported at once."""
 
     stream: StreamId
     number: int
@@ -183,11 +187,11 @@ class Working:
 class Sealed:
     """The result of a grant: the temporary files of the shard are complete and synced. A shard without
     records is only a sidecar. If the cursor has not moved and no unit was skipped (for example because the
-    stream is at `until` already), there is no file.
+    stream is already at `until`), no file exists.
 
-    `end` is why the shard ended: "full", "pass", "until" or "skips". `ended` and `num_passed`: as of
-    ShardFacts; `passed`: why, without the reasons of skipped units. `misfits`: how many
-    contradict the schema, and the first `misfit`. `allocated`: the bytes of the files on
+    `end`: why the shard ended, "full", "pass", "until" or "skips". `ended`, `num_passed`: see ShardFacts.
+    `passed`: the skipped records, except records of skipped units. `misfits`: the number of
+    records that contradict the schema; `misfit`: the first of them. `allocated`: bytes of the files on
     disk. `fetched_bytes` counts since the stream was opened, `seconds` since its last shard.
     """
 
@@ -212,8 +216,8 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The reply to Close: the stream is closed, and only sealed shards are left of its temporary files. No
-    report follows until the stream is opened again."""
+    """The reply to Close: the stream is closed, and its temporary files are removed, except sealed shards.
+    The stream reports nothing until it is opened again."""
 
     stream: StreamId
 
@@ -222,9 +226,9 @@ class Closed:
 class Failed:
     """The stream is closed, and its current shard is removed.
 
-    `cause` is "source" (the whole store), "disk" (errno in `code`), or "worker" (a defect or a lost
-    process; `unit` is the unit in work, with its `key`). `passing`: the failure need not be the unit's
-    fault, as when the machine had no memory left.
+    `cause`: "source" (the whole store failed), "disk" (`code` is the errno), or "worker" (a defect or a
+    lost process; `unit` is the unit in work, with its `key`). `passing`: the unit is perhaps not at fault,
+    for example because the machine had no memory left.
     """
 
     stream: StreamId

@@ -1,4 +1,4 @@
-"""A dataset's source inside a worker: its store, its format, and the counted reader of one stream."""
+"""A dataset's source inside a worker: its store and its format, and the counter of one stream's bytes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from cachecd.stores.retry import Retry
 
 
 class Origin:
-    """A dataset's source: its store and its format. `growth`: bytes written for each byte fetched, as
-    measured so far."""
+    """A dataset's source: its store and its format. `growth`: bytes written for each fetched byte."""
 
     def __init__(
         self,
@@ -31,22 +30,18 @@ class Origin:
         self.growth = 1.0
         self._memory = memory
         self.store = open_store(config.source, connections, retry)
-        self._opened: dict[tuple[str, ...], PreparedFormat] = {}  # by the label's classes
+        self._formats: dict[tuple[str, ...], PreparedFormat] = {}  # by the label's classes; one
 
     def read_with(self, classes: tuple[str, ...]) -> PreparedFormat:
-        """Opens the format. `classes`: the names of the label's classes."""
-        if classes not in self._opened:
-            self._opened = {classes: open_format(self.config, classes, self._memory)}
-        return self._opened[classes]
-
-    def streams(self, unit: Unit) -> bool:
-        """Whether reading can begin at any record of the unit."""
-        return self.config.source.is_seekable and not unit.seems_packed
+        """Returns the opened format. `classes`: the class names of the label."""
+        if classes not in self._formats:
+            self._formats = {classes: open_format(self.config, classes, self._memory)}
+        return self._formats[classes]
 
 
 @dataclass(slots=True)
 class Progress:
-    """The progress of one stream."""
+    """The unit that a stream works on, and the bytes that were fetched for the stream."""
 
     unit: Unit | None = None
     fetched_bytes: int = 0
@@ -54,7 +49,7 @@ class Progress:
 
 @dataclass(slots=True)
 class MeteredStore:
-    """The store at a limited rate; counts the fetched bytes."""
+    """Reads a store at a limited rate, and counts the fetched bytes."""
 
     store: Store
     throttle: Throttle

@@ -1,4 +1,4 @@
-"""Fetches the bytes of later units while the present units are processed."""
+"""Fetches the bytes of later units while a stream processes the present units."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing_extensions import Buffer
 
 T = TypeVar("T")
 
-# A request's size. A request costs a local S3 server 2 ms of CPU time and us half of that, whatever its
-# length; the larger, the fewer there are, the smaller, the sooner the first records are there, and the
-# less is fetched in vain where a shard ends.
+# The size of a request. Each request takes 2 ms of CPU time in a local S3 server, and half of that in the
+# sampler, whatever its length. With smaller requests, the first records arrive earlier, and fewer
+# fetched bytes are dropped at the end of a shard.
 PIECE = 8 << 20
-_LEAST = 256 << 10  # the least size of a request, towards a shard's end
-# With 64 MiB 16 lanes have requests of 2 MiB: 5 % less was ingested on two cores that the server shared.
+_LEAST = 256 << 10  # the smallest request, near the end of a shard
+# With 64 MiB, the requests of 16 lanes have 2 MiB. Measured on two cores that the server shared: 5 % fewer
+# bytes were ingested.
 WINDOW = 128 << 20
 
 Span = tuple[int, int]
@@ -24,10 +25,10 @@ Fetch = Callable[[int, int, int], Awaitable[Buffer]]
 
 
 async def together(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Returns the results of all. Raises the first failure unchanged, and cancels the others."""
+    """Returns the results of all coroutines. Raises the first failure unchanged, and cancels the others."""
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one) for one in work]
+            tasks = [group.create_task(each) for each in work]
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]
@@ -44,34 +45,35 @@ async def in_pieces(
 
 
 class _Reading:
-    """One span: the requests for it, in order. `taken` and `requested` count its bytes."""
+    """The requests for one span, in order."""
 
     def __init__(self, index: int, span: Span) -> None:
         self.index = index
         self.begin, self.stop = span
-        self.requests: deque[tuple[int, asyncio.Future[Buffer]]] = deque()  # not taken: size, bytes
-        self.requested = 0
+        # Requests whose bytes were not taken: the size, and the bytes.
+        self.requests: deque[tuple[int, asyncio.Future[Buffer]]] = deque()
+        self.requested = 0  # bytes
         self.taken = 0
-        self.used = 0  # of what was taken, as far as is known
-        self.noted = False  # somebody says how much
-        self.whole = False  # all of it has been requested
+        self.used = 0  # taken bytes that were certainly used up
+        self.is_noted = False  # whether `note` reports the used bytes
+        self.whole = False  # whether all bytes were requested
 
     @property
     def buffered(self) -> int:
-        """Bytes that were requested and not used up."""
+        """Requested bytes that were not used up."""
         return self.requested - self.used
 
 
 class ReadAhead:
-    """The bytes of `spans`, fetched by several requests at a time. Up to `lanes` spans are read side by
-    side. `add` appends a span.
+    """Fetches the bytes of `spans` with several concurrent requests. The caller reads up to `lanes` spans
+    at the same time. `add` appends a span.
 
-    A span is [start, stop) of a unit's object, or None if no bytes of it are fetched ahead. `fetch(index,
-    start, stop)` fetches a piece of a span. At most `connections` requests run at once. Bytes that were
-    requested and not used yet stay below `window`, and below `wanted()`, the bytes that can still be used.
-    The lanes share this bound equally. A request is for half of a lane's part, so that requests do not
-    become as small as the pieces that were just used. The one piece that the caller waits for is always
-    requested, whatever the bounds.
+    A span is the range [start, stop) of a unit's object, or None if nothing is fetched ahead. `fetch(index,
+    start, stop)` fetches a piece of a span. At most `connections` requests run at once. Requested bytes
+    that are not used yet stay below `window`, and below `wanted()`: the bytes that can still be used. The
+    lanes share this bound equally. A request is for half of a lane's share, so that requests do not become
+    as small as the pieces that were just used. If the caller waits for a piece, it is always requested,
+    whatever the bounds.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class ReadAhead:
         window: int = WINDOW,
         piece: int = PIECE,
     ) -> None:
-        self._spans = dict(enumerate(spans))  # that were not left
+        self._spans = dict(enumerate(spans))  # spans that were not left
         self._end = len(spans)
         self._fetch = fetch
         self._connections = connections
@@ -93,19 +95,19 @@ class ReadAhead:
         self._window = window
         self._piece = piece
         self._least = min(_LEAST, piece)
-        self._open: dict[int, _Reading] = {}  # begun and not left
-        self._coming: dict[int, _Reading] = {}  # not begun, but requested
-        self._next = 0  # the first span that is neither
+        self._open: dict[int, _Reading] = {}  # spans that `chunks` began and nobody left
+        self._early: dict[int, _Reading] = {}  # later spans, which `chunks` has not begun
+        self._next = 0  # the first span after them
         self._buffered = 0
-        self._waiting = 0  # requests that have not been taken
+        self._waiting = 0  # requests whose bytes were not taken
         self._running = 0
         self._closed = False
         self._used = 0
 
     @property
     def used(self) -> float:
-        """About how many bytes of all spans have been used up."""
-        unsure = (r.taken - r.used for r in self._open.values() if not r.noted)
+        """An estimate of the bytes of all spans that were used up."""
+        unsure = (r.taken - r.used for r in self._open.values() if not r.is_noted)
         return self._used + sum(unsure) / 2
 
     def add(self, span: Span | None) -> int:
@@ -116,20 +118,20 @@ class ReadAhead:
 
     @property
     def buffered(self) -> int:
-        """Bytes that were requested and have not been used up."""
+        """Requested bytes of all spans that were not used up."""
         return self._buffered
 
     def chunks(self, index: int) -> AsyncIterator[Buffer]:
         """Yields the bytes of span `index` in order, in pieces; at least one piece.
 
-        Spans must begin in ascending order. A span that is passed over is not fetched any more. Raises the
-        errors of `fetch`.
+        Call it in ascending order of the spans. A span that the caller passes over is no longer fetched.
+        Raises the errors of `fetch`.
         """
-        while self._coming and (first := next(iter(self._coming))) < index:
-            self._drop(self._coming.pop(first))
+        while self._early and (first := next(iter(self._early))) < index:
+            self._drop(self._early.pop(first))
         if index in self._open:
             return _Chunks(self, index)
-        reading = self._coming.pop(index, None) or self._begin(index)
+        reading = self._early.pop(index, None) or self._begin(index)
         if reading is not None:
             self._open[index] = reading
         return _Chunks(self, index)
@@ -141,8 +143,8 @@ class ReadAhead:
             return None
         self._use(reading, reading.taken)
         if not reading.requests and not reading.whole:
-            self._ask(reading, self._size(reading, self._bound() / self._lanes))
-        self._fill()
+            self._request(reading, self._size(reading, self._bound() / self._lanes))
+        self._request_pieces()
         if not reading.requests:
             return None
         size, request = reading.requests[0]
@@ -155,12 +157,12 @@ class ReadAhead:
     def note(self, index: int, used: int) -> None:
         """Notes that this many bytes of span `index` were used up."""
         if (reading := self._open.get(index)) is not None:
-            reading.noted = True
+            reading.is_noted = True
             self._use(reading, min(used, reading.taken))
 
     def lengthen(self, index: int, more: int) -> None:
         """Adds `more` bytes to the end of span `index`, while one of its pieces is being fetched."""
-        reading = self._open.get(index) or self._coming.get(index)
+        reading = self._open.get(index) or self._early.get(index)
         if reading is not None and more:
             reading.stop += more
             reading.whole = False
@@ -171,16 +173,16 @@ class ReadAhead:
         if (reading := self._open.pop(index, None)) is not None:
             self._use(reading, reading.taken)
         else:
-            reading = self._coming.pop(index, None)
+            reading = self._early.pop(index, None)
         if reading is not None:
             self._drop(reading)
 
     def close(self) -> None:
         """Stops all requests. Idempotent."""
         self._closed = True
-        for reading in (*self._open.values(), *self._coming.values()):
+        for reading in (*self._open.values(), *self._early.values()):
             self._drop(reading)
-        self._open, self._coming = {}, {}
+        self._open, self._early = {}, {}
 
     def _begin(self, index: int) -> _Reading | None:
         self._next = max(self._next, index + 1)
@@ -201,54 +203,55 @@ class ReadAhead:
         self._buffered -= more
         self._used += more
 
-    def _fill(self) -> None:
+    def _request_pieces(self) -> None:
         """Requests as many pieces as the bounds allow."""
         while (
             not self._closed
             and self._running < self._connections
-            # Pieces that wait behind a slow one cost no connection; but there are bounds to it.
+            # Pieces that wait behind a slow piece use no connection. This bounds their number.
             and self._waiting < 4 * self._connections
         ):
             bound = self._bound()
-            part = bound / self._lanes
-            reading = self._most_needed(part)
+            share = bound / self._lanes
+            reading = self._most_needed(share)
             if reading is None:
                 return
-            size = self._size(reading, part)
+            size = self._size(reading, share)
             if self._buffered + size > bound:
                 return
-            self._ask(reading, size)
+            self._request(reading, size)
 
     def _bound(self) -> float:
-        """How many bytes may be held."""
+        """Returns how many bytes may be buffered."""
         return min(self._wanted(), self._window)
 
-    def _most_needed(self, part: float) -> _Reading | None:
-        """Returns the span to request next. First the open span that holds the least, if one more request
-        stays within a lane's part; then the next span that is not open yet; then the open span again."""
+    def _most_needed(self, share: float) -> _Reading | None:
+        """Returns the span for the next request. The open span with the fewest buffered bytes has priority,
+        if one more request stays within a lane's share. Otherwise it is the next span that is not open. If
+        there is none, it is the same open span."""
         unfinished = (r for r in self._open.values() if not r.whole)
         low = min(unfinished, key=lambda r: r.buffered, default=None)
-        if low is not None and low.buffered + self._size(low, part) <= part:
+        if low is not None and low.buffered + self._size(low, share) <= share:
             return low
-        coming = next((r for r in self._coming.values() if not r.whole), None)
-        while coming is None and self._next < self._end:
-            if (coming := self._begin(self._next)) is not None:
-                self._coming[coming.index] = coming
-        return coming or low
+        early = next((r for r in self._early.values() if not r.whole), None)
+        while early is None and self._next < self._end:
+            if (early := self._begin(self._next)) is not None:
+                self._early[early.index] = early
+        return early or low
 
-    def _size(self, reading: _Reading, part: float) -> int:
-        """Returns the bytes of the next request for a span: half of a lane's part, and no remainder that
-        would be a small request by itself."""
-        size = min(self._piece, max(int(part / 2), self._least))
-        # Up to a round place in the object: for 4 MiB at an odd place a server that keeps chunks of that
-        # size takes 1.97 s of CPU time a GB, at multiples of it 1.16.
+    def _size(self, reading: _Reading, share: float) -> int:
+        """Returns the size of the next request for a span: half of a lane's share, or the whole rest, so
+        that no small request remains."""
+        size = min(self._piece, max(int(share / 2), self._least))
+        # A request ends at a round offset. A server that keeps chunks of 4 MiB takes 1.97 s of CPU time per
+        # GB for requests of 4 MiB at odd offsets, and 1.16 s at multiples of 4 MiB.
         begin = reading.begin + reading.requested
         unit = max(self._least, 1 << (size.bit_length() - 1))
         size = (begin + size + unit // 2) // unit * unit - begin
         left = reading.stop - begin
         return left if left <= max(size, min(size + self._least, self._piece)) else size
 
-    def _ask(self, reading: _Reading, size: int) -> None:
+    def _request(self, reading: _Reading, size: int) -> None:
         start = reading.begin + reading.requested
         task = asyncio.ensure_future(self._fetch(reading.index, start, start + size))
         task.add_done_callback(self._done)
@@ -262,8 +265,8 @@ class ReadAhead:
     def _done(self, task: asyncio.Future[Buffer]) -> None:
         self._running -= 1
         if not task.cancelled():
-            task.exception()  # heard, even if nobody waits for this piece any more
-        self._fill()
+            task.exception()  # marks it as retrieved, because perhaps nobody waits for this piece
+        self._request_pieces()
 
 
 class _Chunks(AsyncIterator[Buffer]):

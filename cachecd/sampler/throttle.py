@@ -1,4 +1,4 @@
-"""Limits how fast bytes may be fetched, by one process or by several that share a link."""
+"""Limits the rate of fetched bytes, for one process or for several processes that share a link."""
 
 from __future__ import annotations
 
@@ -13,30 +13,28 @@ from cachecd.sampler.descriptors import mapped
 
 SIZE = 8  # bytes of the shared file
 _FREE_AT = struct.Struct("<d")
-# A timer that fires late, as each does by a millisecond or so, must not cost the link what it has missed.
+# Each timer fires about a millisecond late. With this credit, the link does not lose the delay.
 CREDIT = 0.05  # seconds
 
 
 class Throttle:
-    """A token bucket. Any span of time passes at most `rate` bytes a second, plus the bytes of CREDIT
-    seconds, plus the last request. A rate of None is no limit.
+    """A token bucket. In any period it admits at most `rate` bytes per second, plus the bytes of CREDIT
+    seconds, plus the last request. A rate of None: no limit. Belongs to one event loop.
 
-    `shared`: the descriptor of a file of SIZE bytes, zeros at first; it may be closed after the call. All
-    processes with this file share the rate: a process that fetches alone gets all of it, several processes
-    take turns, each in the order of its requests. None: this process has the whole rate. Belongs to one
-    event loop.
+    `shared`: the descriptor of a file of SIZE bytes, which are 0 at first. The caller may close it after
+    this call. All processes with this file share the rate. A process that fetches alone gets the whole
+    rate; several processes take turns. None: this process has the whole rate.
     """
 
     def __init__(self, rate: float | None, shared: int | None = None) -> None:
         self._rate = rate
         self._lock: int | None = None
         if shared is not None:
-            # Of its own opening, so that it excludes all others, and not for writing: what the user's code
-            # writes to it by its number is no word about the link.
+            # flock excludes other processes only if each process opens the file itself. Read-only, so that
+            # user code cannot change the bytes through this descriptor.
             self._lock = os.open(f"/proc/self/fd/{shared}", os.O_RDONLY | os.O_CLOEXEC)
             weakref.finalize(self, os.close, self._lock)
-        # When all that anybody has been let through so far will have been paid for: CLOCK_MONOTONIC,
-        # which is one for all processes.
+        # The time at which the link is free again (CLOCK_MONOTONIC, the same clock in all processes).
         self._free_at = memoryview(bytearray(SIZE)) if shared is None else mapped(shared, SIZE)
         self._turn = asyncio.Lock()
 
@@ -44,17 +42,17 @@ class Throttle:
         """Waits until `amount` more bytes may be fetched."""
         if self._rate is None:
             return
-        # One at a time, so that no process stands in the shared line more than once: who has many
-        # requests gets no more than who has few, and what is given up while it waits is one amount.
+        # At most one request of each process waits. So a process with many requests gets no more than a
+        # process with few, and a cancelled wait wastes the time of one request at most.
         async with self._turn:
             if (wait := self._reserve(amount / self._rate)) > 0:
                 await asyncio.sleep(wait)
 
     def _reserve(self, seconds: float) -> float:
-        """Reserves the link's time for that many bytes. Returns the seconds until then."""
+        """Reserves these seconds of the link. Returns how long the caller must wait."""
         if self._lock is None:
             return self._advance(seconds)
-        # The kernel gives it back if this process is killed here.
+        # If this process is killed here, the kernel releases the lock.
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         try:
             return self._advance(seconds)

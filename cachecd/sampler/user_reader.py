@@ -1,4 +1,4 @@
-"""The user's class that names the units of a source and reads their records (format `python`).
+"""Calls the user's class, which names the units of a source and reads their records (format `python`).
 
 class Recordings:
     def __init__(self, rate): ...               # the source's `options`
@@ -24,16 +24,15 @@ from cachecd.sampler.view import StoreView
 T = TypeVar("T")
 Record = Mapping[str, Any]
 
-# What a unit counts for whose size nobody tells. Any would do: the plan goes by what units become, so
-# only the first shards are filled with too many of them or too few.
+# The assumed size of a unit whose size the class does not give.
 UNSIZED = 1 << 20
 _END = object()
 
 
 class NamedUnit(str):
-    """The unit that `read` gets: its name. A unit of a count has its number as name. `begin` and `size`:
-    the bytes of the object with that name, if a listing or a manifest gives them. `label`: its class, if a
-    manifest gives it."""
+    """The name of the unit that `read` gets; its number, if `units` gives only a count. `begin` and `size`:
+    the bytes of the object with this name, if a listing or a manifest gives them. `label`: the class of the
+    unit, if a manifest gives it."""
 
     begin: int
     size: int
@@ -41,15 +40,14 @@ class NamedUnit(str):
 
     @staticmethod
     def of(unit: model.Unit) -> NamedUnit:
-        """Returns a unit as it is listed."""
         made = NamedUnit(unit.key)
         made.begin, made.size, made.label = unit.begin, unit.size, unit.label
         return made
 
 
 class UserReader:
-    """One object of the user's class. Errors of its code are raised as BlamedError, except errors of a
-    store."""
+    """An object of the user's class. An error of its code is raised as BlamedError, but an error of a store
+    is raised unchanged."""
 
     def __init__(self, source: SourceConfig) -> None:
         """ConfigError if the class does not exist. SourceUnreachableError if its constructor fails."""
@@ -65,20 +63,20 @@ class UserReader:
             raise ConfigError(f"reader {self._name}: has no method read(unit, store)")
 
     def units(self, store: StoreView) -> Iterator[ObjectInfo] | None:
-        """Returns all units in the order of the class; None if the class does not name units.
-        SourceUnreachableError if it raises, or returns an invalid unit."""
-        say = getattr(self._reader, "units", None)
-        if say is not None:
-            wanted = (store,) if _takes_one(say) else ()
-            named = self._guarded("units", lambda: say(*wanted))
+        """Returns all units in the order of the class; None if the class does not name units. BlamedError
+        if the class raises. SourceUnreachableError if it gives an invalid unit."""
+        method = getattr(self._reader, "units", None)
+        if method is not None:
+            arguments = (store,) if _takes_one(method) else ()
+            returned = self._guarded("units", lambda: method(*arguments))
         elif hasattr(self._reader, "__len__"):
-            named = self._guarded("__len__", lambda: len(self._reader))
+            returned = self._guarded("__len__", lambda: len(self._reader))
         else:
             return None
-        return self._enumerate(named)
+        return self._enumerate(returned)
 
     def read(self, unit: NamedUnit, store: StoreView) -> Generator[Record, None, None]:
-        """Yields the unit's records; each is made when it is requested."""
+        """Yields the unit's records. Each record is made when it is requested."""
         results = self._guarded("read", lambda: self._records(self._reader.read(unit, store)))
         try:
             while (record := self._guarded("read", lambda: next(results, _END))) is not _END:
@@ -104,26 +102,24 @@ class UserReader:
             yield from (ObjectInfo(str(number), UNSIZED) for number in range(count))
             return
         if isinstance(returned, (str, bytes, Mapping)) or not isinstance(returned, Iterable):
-            raise self._nonsense(returned)
+            raise self._invalid(returned)
         units = self._guarded("units", lambda: iter(returned))
         while (one := self._guarded("units", lambda: next(units, _END))) is not _END:
             unit = self._unit(one)
-            if (why := unlistable(unit)) is not None:
-                raise SourceUnreachableError(f"{self._name}.units gave an invalid unit: {why}")
+            if (reason := unlistable(unit)) is not None:
+                raise SourceUnreachableError(f"{self._name}.units gave an invalid unit: {reason}")
             yield unit
 
     def _unit(self, given: Any) -> ObjectInfo:
-        if isinstance(given, str):
-            return ObjectInfo(str(given), UNSIZED)
-        if (number := _number(given)) is not None:
-            return ObjectInfo(str(number), UNSIZED)
+        if (name := given if isinstance(given, str) else _number(given)) is not None:
+            return ObjectInfo(str(name), UNSIZED)
         if isinstance(given, Mapping) and isinstance(name := given.get("name"), str):
             size, label = _number(given.get("size", UNSIZED)), given.get("label", "")
             if size is not None and isinstance(label, str):
                 return ObjectInfo(name, size, label=label)
-        raise self._nonsense(given)
+        raise self._invalid(given)
 
-    def _nonsense(self, returned: Any) -> SourceUnreachableError:
+    def _invalid(self, returned: Any) -> SourceUnreachableError:
         shown = repr(returned)
         return SourceUnreachableError(
             f"{self._name}.units gave {shown if len(shown) < 100 else shown[:100] + '...'}, expected a "

@@ -1,4 +1,4 @@
-"""Runs the user's own code: imports it by name, isolates it in this process, and blames it by its line."""
+"""Imports and runs user code, protects this process from it, and finds the line at fault."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cachecd.sampler.heartbeat import SIZE, Heartbeat
 
 T = TypeVar("T")
 
-# Where code lies that is not the user's.
+# Folders with code that is not the user's.
 _OTHERS = tuple(
     os.path.join(path, "")
     for path in (
@@ -28,59 +28,58 @@ _OTHERS = tuple(
         str(Path(__file__).parents[1]),
     )
 )
-_INSTALLED = re.compile("/(site|dist)-packages/")  # of another interpreter's, on this one's path
+_INSTALLED = re.compile("/(site|dist)-packages/")  # also of another interpreter
 
 
 def search_first(folders: Sequence[str]) -> None:
-    """Makes later imports of this process search these folders first, in their order. Modules that are
-    imported already stay."""
-    # Not by PYTHONPATH: that comes after the working directory, and before what the sampler needs itself
-    # to start, so that a `queue.py` in a project would end it.
+    """Makes later imports of this process search these folders first, in this order."""
+    # PYTHONPATH comes after the working directory, and before the modules that the sampler needs to start:
+    # a `queue.py` in a project would end the sampler.
     sys.path[:] = [*folders, *(place for place in sys.path if place not in folders)]
 
 
 def imported(name: str, option: str, kind: str) -> Callable[..., Any]:
-    """Imports the callable that `module:path` names. sampler.path, the working directory and PYTHONPATH of
-    this process count. ConfigError names the key (`what`) and the expected `kind`."""
+    """Imports the callable that `module:path` names. Searches sampler.path, the working directory and
+    PYTHONPATH of this process. ConfigError names the `option` and the expected `kind`."""
     module, _, path = name.partition(":")
-    part_of: Any = None
+    target: Any = None
     Guest.mark.enter(f"the import of {name}")
     try:
-        part_of = importlib.import_module(module)
+        target = importlib.import_module(module)
         for part in path.split("."):
-            part_of = getattr(part_of, part)
+            target = getattr(target, part)
     except (Exception, SystemExit) as error:  # importing runs the user's code
         message = "".join(traceback.format_exception_only(error)).strip()
-        # Two modules of one name: the file tells which of them it is.
-        file = getattr(part_of, "__file__", None)
+        # If two modules have the same name, the file shows which module was imported.
+        file = getattr(target, "__file__", None)
         message += f" ({file})" if file else place_of(error)
         raise ConfigError(
             f"{option} {name}: cannot be imported in {os.getcwd()}: {message}"
         ) from error
     finally:
         Guest.mark.leave()
-    if not callable(part_of):
-        raise ConfigError(f"{option} {name}: found {type(part_of).__name__}, expected a {kind}")
-    code: Callable[..., Any] = part_of
+    if not callable(target):
+        raise ConfigError(f"{option} {name}: found {type(target).__name__}, expected a {kind}")
+    code: Callable[..., Any] = target
     return code
 
 
 def blame(error: BaseException) -> str:
-    """Returns the exception's message with the line of the user's code."""
-    # Without addresses, equal faults have equal reasons, and `status` can count them.
+    """Returns the exception's message, with the line of the user's code."""
+    # Addresses are removed, so that equal faults have equal reasons, and `status` can count them.
     text = re.sub(r" at 0x[0-9a-f]+", "", "".join(traceback.format_exception_only(error)))
     return f"{text.strip()}{place_of(error)}"
 
 
 def place_of(error: BaseException) -> str:
-    """Returns the innermost line of the user's code that the exception passed through, if any."""
+    """Returns the innermost line of user code in the traceback, as " (FILE:LINE)"; "" if there is none."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if is_users_own(f.filename)]
     return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
 
 
 def is_users_own(filename: str) -> bool:
-    """Whether code of this file is the user's own: not of cachecd, the standard library or an installed
+    """Whether this file belongs to the user, and not to cachecd, the standard library or an installed
     package."""
     return not filename.startswith((*_OTHERS, "<")) and not _INSTALLED.search(filename)
 
@@ -92,9 +91,9 @@ class BlamedError(UnitError):
 class Guest:
     """Calls the user's code, only in the process that made this object.
 
-    If the code forks, a child that returns from the call ends there: otherwise it would continue this
-    process's work on this process's files. After the call the umask, which decides who may read the shards,
-    and the standard streams are restored. `mark` of the class notes which code this process runs.
+    If the code forks, a child that returns from the call ends there. Otherwise the child would continue
+    this process's work on its files. Each call restores the standard streams, and the umask, which
+    determines who may read the shards. `mark` of the class notes which code this process runs.
     """
 
     mark: ClassVar = Heartbeat(bytearray(SIZE))
@@ -107,26 +106,23 @@ class Guest:
         _spare_stderr()
 
     def call(self, name: str, code: Callable[[], T]) -> T:
-        """Returns the result of the code. BlamedError with its `name` if it raises: exit() skips the unit,
-        and does not end the process. Errors of a store are raised unchanged."""
+        """Returns the result of the code. If the code raises, or calls exit(), raises BlamedError with its
+        `name`. Raises errors of a store unchanged."""
         self.mark.enter(name)
         try:
-            return self._restored(code)
+            try:
+                return code()
+            finally:
+                if os.getpid() != self._home:
+                    _leave(sys.exception())
+                os.umask(self._umask)
+                self._restore_streams()
         except SourceError:
             raise
         except BaseException as error:
             raise BlamedError(f"{name} raised {blame(error)}") from error
         finally:
             self.mark.leave()
-
-    def _restored(self, code: Callable[[], T]) -> T:
-        try:
-            return code()
-        finally:
-            if os.getpid() != self._home:
-                _leave(sys.exception())
-            os.umask(self._umask)
-            self._restore_streams()
 
     def _restore_streams(self) -> None:
         sys.stdin, sys.stdout, sys.stderr = self._streams
@@ -137,7 +133,7 @@ class Guest:
                 if number:
                     os.dup2(_spare_stderr(), number)
                 else:
-                    os.open(os.devnull, os.O_RDONLY)  # the lowest number is free
+                    os.open(os.devnull, os.O_RDONLY)  # gets number 0, the lowest free number
 
 
 @functools.cache
@@ -146,7 +142,7 @@ def _spare_stderr() -> int:
 
 
 def _leave(error: BaseException | None) -> NoReturn:
-    """Ends a forked child as its interpreter would, without the cleanups of the parent."""
+    """Ends a forked child with the status of its interpreter, but without the parent's cleanups."""
     code: object = 0
     if isinstance(error, SystemExit):
         code = error.code

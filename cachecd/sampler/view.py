@@ -1,4 +1,4 @@
-"""A source's store for user code: a small interface without an event loop."""
+"""Gives user code a source's store: a small blocking interface."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from cachecd.stores.fetch import Store
 
 T = TypeVar("T")
 
-# What a file reads at a time: the more, the longer it has been read from one end towards the other.
+# Bytes of one fetch of a file. A fetch that continues the previous fetch is twice as large.
 _LEAST, _MOST = 256 << 10, 16 << 20
 
 
-# Returns what a coroutine brings. Blocks, and may be called in several threads.
+# Runs a coroutine and returns its result. Blocks. Several threads may call it.
 Do = Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]
 
 
 class StoreView:
-    """The objects below a source's URL; keys are relative to it.
+    """The objects below a source's URL. Keys are relative to the URL.
 
-    Reads are retried if a retry can help, and share the limits of the configuration. User code need not
-    handle their errors: an error skips the unit, or, if the whole store is down, nothing. Blocks. Several
-    threads may read at a time.
+    Reads are retried if a retry can help, and obey the limits of the configuration. User code need not
+    handle their errors. An error skips the unit; if the whole store is down, no unit is skipped. All
+    methods block. Several threads may read at the same time.
     """
 
     def __init__(self, content: Content, do: Do) -> None:
@@ -40,12 +40,12 @@ class StoreView:
             yield from page
 
     def stat(self, key: str) -> ObjectInfo:
-        """Returns size and etag of one object."""
+        """Returns `key`, `size` and `etag` of one object."""
         info: ObjectInfo = self._do(lambda: self._content.find(key))
         return info
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Returns bytes [start, stop) of an object, up to its end if stop is None; exactly this many."""
+        """Returns exactly the bytes [start, stop) of an object; if `stop` is None, up to its end."""
         etag = ""
         if stop is None:
             info = self.stat(key)
@@ -55,7 +55,7 @@ class StoreView:
         return bytes(self._read(key, start, stop, etag)) if start < stop else b""
 
     def open(self, key: str) -> BinaryIO:
-        """Returns the object as a seekable file. Only bytes that are read are fetched."""
+        """Returns the object as a seekable file, which fetches only the parts that are read."""
         return io.BufferedReader(_File(self._read, self.stat(key)), 64 << 10)
 
     def _read(self, key: str, start: int, stop: int, etag: str) -> memoryview:
@@ -113,11 +113,11 @@ class Direct:
             self._loop.run_forever()
 
     def view(self, store: Store) -> StoreView:
-        """Returns a view of a store that this loop serves."""
+        """Returns a view of the store. This event loop runs the reads."""
         return StoreView(Content.without_chunks(ObjectInfo("", 0), store), self.do)
 
     def do(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Returns the result of `work`, run by the loop."""
+        """Returns the result of `work`, which the event loop runs."""
         return asyncio.run_coroutine_threadsafe(work(), self._loop).result()
 
     def close(self) -> None:

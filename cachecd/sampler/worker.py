@@ -32,15 +32,14 @@ from cachecd.sampler.worker_stream import WorkerStream
 from cachecd.stores.backend import is_shortage
 from cachecd.stores.retry import Retry
 
-_HEARTBEAT = 0.25  # seconds between two signs of life
+_HEARTBEAT = 0.25  # seconds
 
 
 class Worker:
     """Makes shards of the datasets in `setup`, and reports to `send`.
 
-    `mark` gets each stream and each unit before the work on it, so that a crash can be blamed on the unit,
-    and a sign of life a few times a second while the worker is not stuck. `link` shares the bandwidth with
-    other processes (throttle.py); None: this process has all of it.
+    `mark` gets each stream and each unit before the work on it, so that a crash can be blamed on the unit.
+    While the worker is not stuck, `mark` gets a sign of life a few times per second. `link`: see Throttle.
     """
 
     def __init__(
@@ -55,14 +54,14 @@ class Worker:
         self._send = send
         self._mark = mark or Heartbeat(bytearray(SIZE))
         self._retry = retry
-        self._datasets: dict[str, Origin] = {}
+        self._origins: dict[str, Origin] = {}
         self._throttle = Throttle(setup.bandwidth, link)
         self._streams: dict[StreamId, WorkerStream] = {}
         self._current: WorkerStream | None = None
-        self._marked: WorkerStream | None = None  # the stream that `mark` has
+        self._marked: WorkerStream | None = None  # the stream in `mark`
         self._turn: asyncio.Task[None] | None = None  # the current stream's work
         self._inbox: deque[OfStreams] = deque()
-        self._wake = asyncio.Event()  # a message came, or the turn has ended
+        self._wake = asyncio.Event()  # a message has arrived, or the turn has ended
 
     @property
     def paths(self) -> list[str]:
@@ -70,29 +69,29 @@ class Worker:
         return [stream.writing.path for stream in self._streams.values() if stream.writing]
 
     def prepare(self) -> None:
-        """Imports and opens the needs of the datasets before the first stream. A failure here happens again
-        in the stream, and is reported there."""
+        """Imports modules and opens the datasets before the first stream. A failure is ignored: it happens
+        again in the stream, which reports it."""
         for name in self._setup.datasets:
             with contextlib.suppress(Exception):
-                dataset = self._dataset(name)
-                if not dataset.config.source.awaits_classes:
-                    dataset.read_with(dataset.config.source.classes)
+                source = self._origin(name).config.source
+                if not source.awaits_classes:
+                    self._origin(name).read_with(source.classes)
 
-    def _dataset(self, name: str) -> Origin:
-        if name not in self._datasets:
+    def _origin(self, name: str) -> Origin:
+        if name not in self._origins:
             config = DatasetConfig.model_validate(self._setup.datasets[name])
-            self._datasets[name] = Origin(
+            self._origins[name] = Origin(
                 config, self._setup.connections, self._retry, self._setup.memory
             )
-        return self._datasets[name]
+        return self._origins[name]
 
     def receive(self, message: OfStreams) -> None:
-        """Takes a message of the daemon; `serve` handles messages in order."""
+        """Accepts a message of the daemon. `serve` handles the messages in order."""
         self._inbox.append(message)
         self._wake.set()
 
     async def serve(self) -> None:
-        """Handles messages, one shard at a time, without end."""
+        """Handles messages, one shard at a time, forever."""
         heartbeat = asyncio.create_task(self._report_streams())
         try:
             while True:
@@ -100,7 +99,7 @@ class Worker:
                 if self._turn is not None and self._turn.done():
                     await self._end_turn(self._turn)
                 while self._inbox:
-                    await self._take(self._inbox.popleft())
+                    await self._handle(self._inbox.popleft())
                 if self._turn is None:
                     await self._begin_turn()
                 await self._wake.wait()
@@ -110,19 +109,26 @@ class Worker:
             for stream in self._streams.values():
                 await stream.close()
 
-    async def _take(self, message: OfStreams) -> None:
+    async def _handle(self, message: OfStreams) -> None:
         stream = message.stream
         worker_stream = self._streams.get(stream)
         try:
             match message:
                 case Open():
                     await self._close(stream)
-                    self._open(message)
+                    self._streams[stream] = WorkerStream(
+                        message,
+                        self._origin(stream.dataset),
+                        self._throttle,
+                        self._setup.connections,
+                        self._send,
+                        self._mark.work,
+                    )
                 case Close():
                     await self._close(stream)
                     self._send(Closed(stream))
                 case _ if worker_stream is None:
-                    pass  # the stream has failed, and its daemon does not know yet
+                    pass  # the stream has failed, but the daemon does not know it yet
                 case Units():
                     worker_stream.list_units(message)
                 case Until():
@@ -133,9 +139,9 @@ class Worker:
             await self._fail(stream, error, None)
 
     def _next(self) -> WorkerStream | None:
-        """Returns the stream to work on: the current one as long as it can continue, else the next in turn.
-        Streams with a current shard come first: during a listing all streams wait for units repeatedly, and
-        the first shard should be sealed soon."""
+        """Returns the stream to work on: the current stream as long as it can continue, or else the next
+        stream in turn. Streams with a current shard have priority: during a listing all streams wait for
+        units repeatedly, and the first shard should be sealed soon."""
         if self._current is not None and self._current.can_work:
             return self._current
         order = list(self._streams.values())
@@ -145,15 +151,6 @@ class Worker:
         workable = (stream for stream in order if stream.can_work)
         return min(workable, key=lambda stream: stream.writing is None, default=None)
 
-    def _turn_to(self, stream: WorkerStream | None) -> None:
-        """Marks the stream and the unit as the current work."""
-        if stream is self._marked:
-            return
-        self._marked = stream
-        self._mark.turn(None if stream is None else stream.id)
-        if stream is not None and stream.progress.unit is not None:
-            self._mark.work(stream.progress.unit)
-
     async def _begin_turn(self) -> None:
         stream = self._next()
         if stream is not None and stream is not self._current:
@@ -161,8 +158,12 @@ class Worker:
             others = [one for one in self._streams.values() if one is not stream]
             if sum(one.buffered for one in others) > self._setup.memory / 2:
                 for one in others:
-                    await one.let_go()
-        self._turn_to(stream)
+                    await one.release_lanes()
+        if stream is not self._marked:
+            self._marked = stream
+            self._mark.turn(None if stream is None else stream.id)
+            if stream is not None and stream.progress.unit is not None:
+                self._mark.work(stream.progress.unit)
         if stream is not None:
             self._turn = asyncio.ensure_future(stream.work())
             self._turn.add_done_callback(lambda turn: self._wake.set())
@@ -171,7 +172,7 @@ class Worker:
         self._turn = None
         if turn.cancelled() or (error := turn.exception()) is None:
             return
-        assert self._current is not None, "it had the turn"
+        assert self._current is not None, "a stream had the turn"
         await self._fail(self._current.id, error, self._current.progress.unit)
 
     async def _stop_turn(self) -> None:
@@ -180,18 +181,8 @@ class Worker:
             await asyncio.gather(self._turn, return_exceptions=True)
             self._turn = None
 
-    def _open(self, message: Open) -> None:
-        self._streams[message.stream] = WorkerStream(
-            message,
-            self._dataset(message.stream.dataset),
-            self._throttle,
-            self._setup.connections,
-            self._send,
-            self._mark.work,
-        )
-
     async def _fail(self, stream: StreamId, error: BaseException, unit: Unit | None) -> None:
-        """Closes a stream and reports why."""
+        """Closes a stream, and reports the failure."""
         if not isinstance(error, Exception):
             raise error
         if passing := is_shortage(error):
@@ -203,11 +194,11 @@ class Worker:
         self._send(Failed(stream, cause, reason, code, *blamed))
 
     def _shortage(self, stream: StreamId, error: Exception) -> str:
-        """Describes an error of a process that lacks descriptors, memory or processes."""
+        """Returns the message for an error of a process that lacks descriptors, memory or processes."""
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         try:
             count = len(os.listdir("/proc/self/fd")) - 1
-        except OSError:  # not one is free for the listing
+        except OSError:  # the listing itself needs a descriptor
             count = limit
         config = DatasetConfig.model_validate(self._setup.datasets[stream.dataset])
         steps = (config.source.reader, *(step.name for step in config.transform))
@@ -225,9 +216,9 @@ class Worker:
             await worker_stream.close()
 
     def _blame(self, error: Exception) -> tuple[str, str, int]:
-        """Returns the cause of an error (as in Failed), its message, and the errno of a disk error."""
+        """Returns `cause`, `reason` and `code` of Failed."""
         match error:
-            # A transform that cannot be imported stops the dataset as a source does that is not there.
+            # A transform that cannot be imported stops the dataset, like an unreachable source.
             case SourceUnreachableError() | ConfigError():
                 return "source", str(error), 0
             case DiskError():
@@ -240,7 +231,7 @@ class Worker:
                 return "worker", f"{reason}{self._mark.step}", 0
 
     async def _report_streams(self) -> None:
-        """Reports progress now and then: silence would mean that the worker hangs."""
+        """Gives signs of life, and reports progress. Silence would mean that the worker hangs."""
         while True:
             await asyncio.sleep(_HEARTBEAT)
             self._mark.beat()

@@ -27,16 +27,14 @@ from cachecd.sampler.supply import Supply
 from cachecd.sampler.throttle import Throttle
 from cachecd_client.schema import Schema
 
-_SKIPS = 128  # a shard ends when skipped units take this part of its capacity
-_PAGES = 4  # units are asked for when fewer than `_PAGES` x connections are left
+_SKIPS = 128  # a shard ends when skipped units take 1/_SKIPS of its capacity
+_PAGES = 4  # the stream requests units when fewer than _PAGES * connections units are queued
 
 
 class WorkerStream:
-    """A stream that was opened. `send` reports. `working` is called with each unit that is processed,
-    `failed` with each error that skips a record or a unit.
-
-    After an error the caller must close the stream.
-    """
+    """An open stream. After an error the caller must close the stream. `send` gets the reports. `working`
+    is called with each unit before the work on it, and `failed` with each error that skips a record or a
+    unit."""
 
     def __init__(
         self,
@@ -52,27 +50,24 @@ class WorkerStream:
         self.progress = Progress()
         self.grants: deque[Grant] = deque()
         self.writing: Grant | None = None
-        """The grant of the shard in hand."""
+        """The grant of the current shard."""
         self._remakes = opened.remade is not None
-        name = opened.stream
-        new: dict[str, Any] = {
-            "dataset": name.dataset,
-            "generation": name.generation,
-            "stream": name.index,
+        self._meta: dict[str, Any] = opened.remade or {
+            "dataset": self.id.dataset,
+            "generation": self.id.generation,
+            "stream": self.id.index,
+            **({"parts": opened.parts} if opened.parts else {}),
         }
-        if opened.parts:
-            new["parts"] = opened.parts
-        self._meta = new if opened.remade is None else opened.remade
         self._send = send
         self._working = working
         self._connections = connections
         self._capacity = opened.shape.capacity
-        self._half = False  # it was reported
-        self._idle = False  # nothing can be done before another message
-        self._has_asked = False
+        self._is_half = False  # whether the current shard was reported as half full
+        self._idle = False  # whether the stream needs a message before it can work
+        self._has_requested = False  # whether a request for units is not answered yet
         self._sealed_bytes = 0
         self._sealing: asyncio.Task[FinishedDraft] | None = None
-        self._sealed_at = time.monotonic()  # when the last shard was sealed
+        self._sealed_at = time.monotonic()
         skips = None if self._remakes else self._capacity // _SKIPS
         self._draft = Draft(
             "",
@@ -94,7 +89,7 @@ class WorkerStream:
             connections,
             self._room,
             self._written,
-            self._works,
+            self._begin_unit,
             failed,
             self._report_half,
         )
@@ -107,15 +102,15 @@ class WorkerStream:
             skips,
             {each.unit: UnitError(each.reason, passing=each.passing) for each in opened.condemned},
         )
-        self._ask()
+        self._request_units()
 
     # --- messages
 
     def list_units(self, page: Units) -> None:
-        """Appends units. ValueError if they do not follow the units before."""
+        """Appends units. ValueError if they do not begin where the previous units ended."""
         self._filling.feed(page.block, page.place, page.units, page.more)
-        self._has_asked = self._idle = False
-        self._ask()
+        self._has_requested = self._idle = False
+        self._request_units()
 
     def move_until(self, until: Cursor | None) -> None:
         self._filling.move_until(until)
@@ -131,51 +126,51 @@ class WorkerStream:
     def report(self) -> None:
         """Reports the progress of the current shard."""
         if self.writing is not None and self.progress.unit is not None:
-            self._send(self._working_on())
+            self._send_progress()
 
     # --- work
 
     async def work(self) -> None:
-        """Makes the current shard, or the next granted one. Returns when the shard is sealed, or waits for
-        units."""
+        """Makes the current shard, or the next granted shard. Returns when the shard is sealed, or when it
+        needs more units."""
         if self.writing is None:
             self.writing = self.grants.popleft()
             number = self.writing.number
-            self._draft.go_on(self.writing.path, {**self._meta, "number": number})
-            self._half = False
+            self._draft.begin_shard(self.writing.path, {**self._meta, "number": number})
+            self._is_half = False
         end = await self._filling.fill(self._draft)
-        self._ask()
-        self._idle = end == "waits"  # a grant at `until`, or behind the pass, is answered
+        self._request_units()
+        self._idle = end == "waits"
         if end == "waits":
             return
-        part, after = self._filling.part, self._filling.cursor()
-        assert part is not None, "a shard was filled"
+        shard, after = self._filling.shard, self._filling.cursor()
+        assert shard is not None, "a shard was filled"
         num_passed, passed = self._draft.num_passed, self._draft.passed
         misfits = self._draft.misfits, self._draft.misfit
         sealed = FinishedDraft()
-        if self._draft.records or part.skipped or part.before != after:
-            text = end_text(part.before, after, part.ended, num_passed, part.skipped)
+        if self._draft.records or shard.skipped or shard.before != after:
+            text = end_text(shard.before, after, shard.ended, num_passed, shard.skipped)
             sealed = await self._seal({} if self._remakes else text)
         else:
-            discard(self.writing.path)  # of a process that was killed
+            discard(self.writing.path)  # a killed process may have left files
         since, self._sealed_at = self._sealed_at, time.monotonic()
         number, self.writing = self.writing.number, None
         self._send(
             Sealed(
                 self.id,
                 number,
-                part.before,
+                shard.before,
                 after,
                 end,
                 sealed.records,
                 sealed.data_bytes,
                 sealed.allocated,
                 sealed.digest,
-                part.ended,
+                shard.ended,
                 num_passed,
                 passed,
                 *misfits,
-                tuple(part.skipped),
+                tuple(shard.skipped),
                 self.progress.fetched_bytes,
                 self._sealed_at - since,
             )
@@ -183,16 +178,15 @@ class WorkerStream:
 
     @property
     def buffered(self) -> int:
-        """Bytes in memory that were fetched ahead, or are being fetched."""
+        """Bytes that were fetched ahead, and bytes that are being fetched."""
         return self._supply.buffered
 
-    async def let_go(self) -> None:
+    async def release_lanes(self) -> None:
         """Drops bytes that were fetched ahead. The stream keeps its cursor."""
-        await self._filling.let_go()
+        await self._filling.release_lanes()
 
     async def close(self) -> None:
-        """Ends all lanes, and removes the files of the current shard. Idempotent. `work` must not run any
-        more."""
+        """Stops reading, and removes the files of the current shard. Idempotent. `work` must have ended."""
         self._supply.close()
         if self._sealing is not None:
             await asyncio.wait({self._sealing})
@@ -201,10 +195,10 @@ class WorkerStream:
             discard(self.writing.path)
             self.writing = None
         self.grants.clear()
-        await self._filling.let_go()
+        await self._filling.release_lanes()
 
     async def _seal(self, text: dict[str, Any]) -> FinishedDraft:
-        """Seals the shard in a thread. Bytes are fetched ahead meanwhile; no other code uses the draft."""
+        """Seals the shard in a thread, while bytes are fetched ahead. No other code uses the draft."""
         self._sealed_bytes += self._draft.num_bytes
         self._sealing = asyncio.create_task(asyncio.to_thread(self._draft.seal, text))
         sealed = await asyncio.shield(self._sealing)
@@ -212,31 +206,32 @@ class WorkerStream:
         return sealed
 
     def _room(self) -> int:
-        """The bytes that the current shard and the granted shards can still take."""
+        """Returns the free bytes of the current shard and of the granted shards."""
         open_ = self.writing is not None and self._sealing is None
         return (self._draft.room if open_ else 0) + len(self.grants) * self._capacity
 
     def _written(self) -> int:
         return self._sealed_bytes + (self._draft.num_bytes if self._sealing is None else 0)
 
-    def _ask(self) -> None:
+    def _request_units(self) -> None:
         short = self._filling.queued < _PAGES * self._connections
-        if short and self._filling.asks and not self._has_asked:
-            self._has_asked = True
+        if short and self._filling.takes_units and not self._has_requested:
+            self._has_requested = True
             self._send(Asks(self.id))
 
-    def _works(self, unit: Unit) -> None:
+    def _begin_unit(self, unit: Unit) -> None:
         if self.progress.unit is not unit:
             self.progress.unit = unit
             self._working(unit)
-            self._ask()
+            self._request_units()
 
     def _report_half(self) -> None:
-        if not self._half and self._draft.num_bytes * 2 >= self._capacity:
-            self._half = True
-            self._send(self._working_on())
+        if not self._is_half and self._draft.num_bytes * 2 >= self._capacity:
+            self._is_half = True
+            self._send_progress()
 
-    def _working_on(self) -> Working:
-        assert self.writing is not None, "a shard is in hand"
+    def _send_progress(self) -> None:
+        assert self.writing is not None, "the stream makes a shard"
+        number, fetched = self.writing.number, self.progress.fetched_bytes
         unit = -1 if self.progress.unit is None else self.progress.unit.number
-        return Working(self.id, self.writing.number, self.progress.fetched_bytes, unit, self._half)
+        self._send(Working(self.id, number, fetched, unit, self._is_half))

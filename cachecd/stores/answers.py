@@ -100,7 +100,7 @@ def refusal(status: int, code: str, where: str, after: float = 0.0) -> SourceErr
         return UnitError(f"the object is archived: restore it first ({answer})")
     match status:
         case 404 | 410:
-            return GoneError(f"the object is gone since it was listed ({answer})")
+            return GoneError(f"the object was deleted after it was listed ({answer})")
         case 412:
             return UnitError(f"the object changed since it was listed ({answer})")
         case 416:

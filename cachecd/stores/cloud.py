@@ -42,9 +42,9 @@ _CAUSE = re.compile(r'(?:message|error): "([^"\\]{1,200})"')
 # The places where obstore looks for credentials. Last it requests a token of the machine's own account.
 _CREDENTIALS = {
     "GCS": "GOOGLE_APPLICATION_CREDENTIALS, GOOGLE_SERVICE_ACCOUNT and gcloud's application default "
-    "credentials, and asked for the machine's service account",
+    "credentials, and requested the machine's service account",
     "MicrosoftAzure": "AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN and AZURE_CLIENT_ID with "
-    "AZURE_CLIENT_SECRET and AZURE_TENANT_ID, and asked for the machine's managed identity",
+    "AZURE_CLIENT_SECRET and AZURE_TENANT_ID, and requested the machine's managed identity",
 }
 
 

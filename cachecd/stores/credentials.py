@@ -52,7 +52,7 @@ class ChainCredentials:
         self._credentials: Credentials | None = None
         self._looked_up_at = 0.0
         self._answer: S3Credential | None = None
-        self._expires: datetime | None = None  # the answer's keys; None if they do not
+        self._expires: datetime | None = None  # when the answer's keys expire; None: never
         self.failure: SourceError | None = None
 
     def __call__(self) -> S3Credential:

@@ -40,13 +40,13 @@ from cachecd_client.errors import CallerError, WorldError
 if TYPE_CHECKING:
     from cachecd.config import SourceConfig
 
-# An object is blamed once it has failed right after another one was read this many times, beside its
-# other tries: in a store that fails every second request, one sound object in a thousand; in one that
-# fails every tenth, none.
+# After its other tries, an object is blamed if it fails more than this many times, each time although
+# another object can be read. If a store fails every second request, this blames one sound object in a
+# thousand; if it fails every tenth request, none.
 _PROOFS = 3
-_DENIED_TRIES = 2  # asked again once, in case the right to read was just being given
+_DENIED_TRIES = 2  # one more try, in case the right to read was granted just now
 _Result = TypeVar("_Result")
-_LONGEST = 10  # times `within`, for one object of a store that does answer others
+_LONGEST = 10  # times `within`, for one object, if the store answers other requests
 
 
 class Store:
@@ -60,13 +60,13 @@ class Store:
         self._budget = Budget()
         self._pace = Pace(connections)
         self._gate = Gate(self._pace)
-        self._witness = ""  # the object that was last read without trouble
-        self._read_at = float("-inf")  # when it was
+        self._witness = ""  # the last object that was read successfully
+        self._read_at = float("-inf")  # when it was read
         self._looking = asyncio.Lock()
-        # Of its own: a listing that drips for ever must keep nothing else waiting.
+        # A separate thread: a listing that never ends must not delay other work.
         self._glimpsing = ThreadPoolExecutor(1, "glimpse")
         self._looked_at = float("-inf")
-        # What was found then. None: the store has another object, and no parts of it can be read.
+        # Whether another object could be read then. None: it exists, but no part of it can be read.
         self._answers: bool | None = False
 
     @property
@@ -84,8 +84,8 @@ class Store:
         return self.backend.list(start_after)
 
     def sweep(self, lanes: Lanes) -> ListingSweep | None:
-        """The same by several requests at a time (lanes.py). None if the store cannot list from any key on,
-        or only slowly. The lanes report a store that lists in another order."""
+        """Like `list`, but with concurrent requests (key_ranges.py). None if the store cannot list
+        from any key on, or only slowly. The lanes report a store that lists in another order."""
         page: Callable[[Ask], KeyPage] | None = getattr(self.backend, "page", None)
         if page is None:
             return None
@@ -134,7 +134,7 @@ class Store:
         does not exist."""
         info = await self._insist(key, 0, lambda: self.backend.find(key))
         if info.size and not self._witness:
-            self._witness = key  # who only looks things up has read none
+            self._witness = key  # a caller that only finds objects has read none
         return info
 
     async def _insist(
@@ -164,7 +164,7 @@ class Store:
             now = time.monotonic()
             spent = failures >= self._retry.tries or now - began >= self._retry.within
             suspect = spent or (error.denied and failures >= _DENIED_TRIES)
-            # What is denied costs the store nothing, and may be many objects: asked for free.
+            # A denied read takes no token: it costs the store nothing, and many objects may be denied.
             poor = not (suspect or error.denied or self._budget.take(now))
             if suspect or poor:
                 if not error.throttled and await self._can_be_read(now, but=key):
@@ -205,7 +205,7 @@ class Store:
             except (CallerError, WorldError, MemoryError):
                 raise
             except Exception as error:
-                # Whatever a store's library raises is that store's trouble, and may pass.
+                # Any error of a store's library is a failure of the store, and may pass.
                 raise TransientError(
                     f"{type(error).__name__}: {redacted(str(error))}".rstrip(": ")
                 ) from error
@@ -236,7 +236,7 @@ class Store:
                 for candidate in candidates:
                     if await self._readable(candidate):
                         return True
-                # Of a source whose first object is the bad one, no other is known yet.
+                # If the first object of a source fails, no other object is known yet.
                 loop = asyncio.get_running_loop()
                 others = await loop.run_in_executor(self._glimpsing, self.backend.glimpse)
                 keys = [o.key for o in others if o.size and o.key not in (but, *candidates)]
@@ -246,7 +246,7 @@ class Store:
                         return True
         except NotPartialError:
             return None
-        except Exception:  # what this one attempt fails by says no more than that nothing was read
+        except Exception:  # any error of this attempt only means that nothing was read
             pass
         return False
 
@@ -287,7 +287,7 @@ def _open_backend(source: SourceConfig, connections: int, retry: Retry) -> Backe
         raise ConfigError(
             f"source {without_secrets(source.url)}: endpoint is for s3://, not for {address.scheme}://"
         )
-    # Imported where needed: boto3 alone takes 0.1 s, which a source of files need not spend.
+    # Imported where needed, because boto3 alone takes 0.1 s.
     match address.scheme:
         case "s3":
             from cachecd.stores.s3 import S3Backend
@@ -302,7 +302,7 @@ def _open_backend(source: SourceConfig, connections: int, retry: Retry) -> Backe
 
             return open_cloud(source, connections, retry.silence)
         case "":
-            from cachecd.stores.urls import UrlsBackend
+            from cachecd.stores.listed_urls import UrlsBackend
 
             return UrlsBackend(source, connections, retry.silence)
         case "http":

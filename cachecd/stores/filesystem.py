@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _SCHEMES = ("s3", "gs", "az", "https", "http", "hf", "file")  # of most sources
 _COMMIT = re.compile("[0-9a-f]{40}")
-# Seconds between two questions for a branch's commit: the Hub allows 500 in five minutes.
+# Seconds between two requests for a branch's commit: the Hub allows 500 in five minutes.
 _PAUSE = 1.0
-_OLD = 60.0  # seconds from which on what is missing, and nobody has listed, is worth a question
+_OLD = 60.0  # seconds until a missing object that was never listed causes another request
 
 
 class FsspecBackend(Backend):
@@ -57,7 +57,7 @@ class FsspecBackend(Backend):
                 why = f"no store has URLs that begin with {scheme}://"
                 why += f": did you mean {close[0]}://?" if close else ""
             raise ConfigError(f"source {self.where}: {why}") from error
-        # Some connect at once, and what their libraries raise then is no OSError.
+        # Some libraries connect at once, and raise errors that are no OSError.
         except Exception as error:
             raise SourceUnreachableError(f"{self.where}: {redacted(str(error))}") from error
         self._folder = str(root).rstrip("/") + "/"
@@ -94,7 +94,7 @@ class FsspecBackend(Backend):
             yield objects[start : start + PAGE]
 
     async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> bytes:
-        # One byte more than was listed tells what has grown, however far.
+        # One byte beyond the listed size shows that an object has grown.
         end = stop + 1 if size and stop == size else stop
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._read, key, start, end, etag)
@@ -119,7 +119,7 @@ class FsspecBackend(Backend):
         except SourceError:
             raise
         except FileNotFoundError as error:
-            raise GoneError("the object is gone since it was listed") from error
+            raise GoneError("the object was deleted after it was listed") from error
         except (PermissionError, IsADirectoryError) as error:
             raise UnitError(f"cannot read the object: {_message(error)}") from error
         except Exception as error:

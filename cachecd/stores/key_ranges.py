@@ -21,14 +21,18 @@ from typing import NamedTuple
 
 from cachecd.model import ObjectInfo
 
-# Requests under way. At 100 ms each, a million keys take seven seconds; alone, they take a hundred.
+# Requests in flight. At 100 ms per request, a million keys take 7 s, and 100 s without concurrent requests.
 WINDOW = 16
-# What is in no key, and sorts after all that commonly is in one. Where it does not, lanes are only uneven.
+# A character that keys do not have, and that sorts after all usual characters. If a key has a greater
+# character, lanes are only uneven.
 _LAST = "\U0010fffd"
-_PAGE, _GLANCE = 1000, 100  # keys asked for at a time, and behind a cut, where there may be nothing
+_PAGE, _GLANCE = (
+    1000,
+    100,
+)  # keys per request, and per request behind a cut, where there may be none
 # At most this many requests may find nothing, and one more for each of this many that find something.
 _MISSES, _HITS_A_MISS = 3 * WINDOW, 4
-# A lane with less than this left is not worth a request that may find nothing.
+# A lane with fewer keys left is not worth a request that may find nothing.
 _LEAST_LEFT = 2000
 _DIGITS = (
     12  # of the base of all characters seen: to tell keys apart that have a long part in common
@@ -140,12 +144,12 @@ class Lanes:
         if at not in others:
             own[at] = key
         elif others.pop(at) != key:
-            raise OutOfOrderError(f"what follows {at!r} is not the same from both sides")
+            raise OutOfOrderError(f"two listing requests disagree about the keys after {at!r}")
 
     def _returned(self, objects: list[ObjectInfo]) -> list[ObjectInfo]:
         if self._mixing is None:
             return objects
-        # Nothing but glances at first, which come quickly, until there are enough lanes to mix.
+        # At first the requests are short, until there are enough lanes to mix.
         self._mixing.append(objects)
         if any(lane.fresh for lane in self._queue) and sum(map(bool, self._mixing)) < WINDOW:
             return []
@@ -188,10 +192,10 @@ class Lanes:
             if place < known < alike:
                 place, end = known, None
             elif place < alike and place != known:
-                # All keys of the page are alike here: does anything else come behind them at all?
+                # All keys of the page are equal here: perhaps no other keys follow them.
                 place, end = place + (alike - place) // 2, None
             between = self._between(after[place], end) if place == known else ""
-            # Behind all that begins so: cut off at its name, some stores leave the folder itself out.
+            # After all keys with this beginning: after a folder's bare name, some stores omit the folder.
             begin = between[(len(between) - 1) // 2] if between else after[place]
             at = after[:place] + begin + _LAST
             if after < at and (stop is None or at < stop):

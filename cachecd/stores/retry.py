@@ -20,7 +20,7 @@ class Retry:
     together are not retried together.
 
     A try ends after `silence` seconds without data, or if it takes longer than these seconds plus the time
-    at `slowest` bytes a second. So a slow link can read a large object, but a read that hardly advances
+    at `slowest` bytes per second. So a slow link can read a large object, but a read that hardly advances
     ends.
     """
 
@@ -50,7 +50,7 @@ class Budget:
     """A token bucket for the retries of one store's reads.
 
     A retry takes a token. Each success adds `per_success` tokens and each second `per_second`, up to
-    `capacity`. So even a store that fails every read is tried once a second, and any span of time has at
+    `capacity`. So even a store that fails every read is tried once per second, and any span of time has at
     most `capacity` retries besides those that its successes and seconds add.
     """
 

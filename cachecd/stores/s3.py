@@ -42,15 +42,13 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
-_MOST_EMPTY = (
-    1000  # answers to one page; where all objects have been deleted, some stores give a few
-)
+_MOST_EMPTY = 1000  # replies for one page; if all objects were deleted, some stores send a few
 
 
 class S3Backend:
     """The objects below an s3:// URL.
 
-    Credentials, region and endpoint that the source does not give are found as the AWS tools find them
+    If the source does not set credentials, region or endpoint, they are found as the AWS tools find them
     (AWS_* variables, profiles, roles). The first call is the first use of the network.
     """
 
@@ -67,11 +65,11 @@ class S3Backend:
         self._throttled = False
         self._bucket = bucket = source.address.place
         self._prefix = source.address.prefix
-        # obstore has no access points (ARNs). boto3 reads those, and what obstore cannot name.
+        # boto3 reads access points (ARNs), and objects that obstore cannot name.
         self._by_obstore = ":" not in bucket and not re.search(NO_PATH, self._prefix + "x")
         self._threads = ThreadPoolExecutor(connections, "read-s3")
         self.where = f"s3://{bucket}/{self._prefix}"
-        self._clients: dict[int, tuple[Any, float]] = {}  # by the tries that they make
+        self._clients: dict[int, tuple[Any, float]] = {}  # by their number of tries
         self._signing_in = threading.Lock()
         client = self._signed_in(tries)
         endpoint: str = client.meta.endpoint_url
@@ -81,12 +79,12 @@ class S3Backend:
             "region": client.meta.region_name,
             "skip_signature": source.anonymous,
             "request_payer": source.requester_pays,
-            # By host name as Amazon wishes, except that its certificates cover no dot in it.
+            # Amazon prefers the bucket in the host name, but its certificates cover no dot in a bucket.
             "virtual_hosted_style_request": amazon and "." not in bucket,
         }
         if not amazon:
             self.where += f" at {parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-            # Both, since obstore prefers the variable AWS_ENDPOINT_URL_S3 to the former.
+            # Both, because obstore prefers the variable AWS_ENDPOINT_URL_S3 to `endpoint`.
             config |= {"endpoint": endpoint, "aws_endpoint_url_s3": endpoint}
         options = client_options(connections, silence, allow_http=parts.scheme == "http")
         self._credentials = None if source.anonymous else ChainCredentials(self.where)
@@ -104,7 +102,7 @@ class S3Backend:
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
         try:
             for answer in self._answers(self._tries, start_after, PAGE):
-                # Which may be empty, and not the last.
+                # A page may be empty without being the last.
                 yield _entries(answer, self._prefix)
         except SourceUnreachableError:
             raise
@@ -159,7 +157,7 @@ class S3Backend:
     async def _by_either(
         self, key: str, boto3: Callable[[], _Result], cloud: Callable[[], Awaitable[_Result]]
     ) -> _Result:
-        # What the store says beside "slow down", obstore does not tell: while it says that, boto3 asks.
+        # obstore does not report Retry-After. While the store throttles, boto3 reads instead.
         if self._throttled or not self._by_obstore or re.search(NO_PATH, key):
             loop = asyncio.get_running_loop()
             client = await loop.run_in_executor(self._threads, boto3)
@@ -207,9 +205,9 @@ class S3Backend:
         return ObjectInfo(key, headers["ContentLength"], headers.get("ETag", ""))
 
     def _signed_in(self, tries: int) -> Any:
-        """Returns boto3's client. It is made again now and then, so that renewed credentials are
+        """Returns boto3's client. A client is replaced after LIFE, so that renewed credentials are
         noticed."""
-        with self._signing_in:  # it takes a while, and many may ask
+        with self._signing_in:  # slow, and several threads may call it
             client, made = self._clients.get(tries, (None, 0.0))
             if client is None or time.monotonic() - made > LIFE:
                 client = self._new_client(tries)
@@ -233,10 +231,10 @@ class S3Backend:
                 ),
             )
             client.meta.events.register(listobjects.EVENT, listobjects.take_objects)
-            if source.requester_pays:  # whatever is asked
+            if source.requester_pays:  # for every request
                 client.meta.events.register("before-call.s3", _pay)
             return client
-        # An unknown profile, a malformed endpoint; a helper for credentials that is not there (yet).
+        # An unknown profile, a malformed endpoint, or a missing helper for credentials.
         except (BotoCoreError, ValueError, OSError) as error:
             raise SourceUnreachableError(f"{self.where}: {redacted(str(error))}") from error
 
@@ -253,7 +251,7 @@ class S3Backend:
             case NoCredentialsError():
                 return SourceUnreachableError(f"{self.where}: {missing()}")
             case ReadTimeoutError():
-                return TransientError("the store fell silent")
+                return TransientError("the store sends no data")
             case SSLError() if "CERTIFICATE_VERIFY_FAILED" in str(error):
                 return untrusted(self.where)
             case HTTPClientError() | ConnectionError():

@@ -30,7 +30,7 @@ from cachecd.stores.cloud import (
     explain,
     untrusted,
 )
-from cachecd.stores.urls import trusted
+from cachecd.stores.listed_urls import trusted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,15 +40,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _LONGEST_PAGE = 64 << 20  # bytes
-_DEEPEST = 64  # folders within each other: a server may make them up as it is asked
+_DEEPEST = 64  # folders within each other, because a server may generate them endlessly
 
 
 class WebBackend(CloudBackend):
     """The files below an http:// or https:// URL.
 
     `list` requests the folder's page and follows its links: only links one level down and without a query.
-    A link that ends in "/" is a folder. For any other link the server is asked for the size. Files without
-    a size and missing files are left out with a warning. A hidden name is listed as an empty object.
+    A link that ends in "/" is a folder. For any other link, the size is requested. Files without a size
+    and missing files are omitted with a warning. A hidden name is listed as an empty object.
     """
 
     def __init__(self, source: SourceConfig, connections: int, silence: float) -> None:
@@ -59,7 +59,7 @@ class WebBackend(CloudBackend):
         options = client_options(connections, silence, allow_http=not secure)
         store = make(url, client_options=options, retry_config=NO_RETRIES)
         super().__init__(store, without_secrets(self._url))
-        # Of thousands of questions for a size, one that fails must not end the listing.
+        # One failure in thousands of requests for a size must not end the listing.
         self._patient = make(url, client_options=options, retry_config={"max_retries": 3})
         self._silence = silence
         self._trusted = trusted() if secure else None
@@ -91,7 +91,7 @@ class WebBackend(CloudBackend):
             elif not key.endswith("/") or is_hidden(key):
                 if os.fsencode(key) > after:
                     yield key
-            # Of a folder before `after`, nothing comes after it, unless it is in it.
+            # A folder before `after` has later keys only if `after` is in the folder.
             elif os.fsencode(key) > after or start_after.startswith(key):
                 if len(waiting) > _DEEPEST:
                     raise UnitError(f"{_DEEPEST} folders within each other: {key[:200]}")
@@ -141,7 +141,7 @@ class WebBackend(CloudBackend):
     def _about(self, key: str) -> ObjectInfo:
         try:
             meta = obstore.head(self._store, key)
-        except obstore.exceptions.BaseError as error:  # some servers know no HEAD
+        except obstore.exceptions.BaseError as error:  # some servers do not support HEAD
             if isinstance(explain(error, self.where), NoSizeError):
                 raise
             meta = obstore.get(self._patient, key, options={"range": (0, 1)}).meta
@@ -157,7 +157,7 @@ class WebBackend(CloudBackend):
             if isinstance(error, TransientError) and not isinstance(error, NoSizeError):
                 raise
             reason = redacted(str(error))
-            _log.warning("left out: %s of %s: %s", ascii(key), self.where, reason)
+            _log.warning("omitted: %s of %s: %s", ascii(key), self.where, reason)
             return None
 
 

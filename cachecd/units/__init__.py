@@ -1,4 +1,4 @@
-"""What turns a source into units: which objects are listed, and which parts of them are units.
+"""Turns a source into units: lists its objects, and divides them into units.
 
 source_units  lists the units of a source, depending on its format; the interface `Lister`
 unit_store    a store that lists units: applies patterns, or reads a table instead of the store's listing

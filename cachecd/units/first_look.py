@@ -28,7 +28,7 @@ def check_sources(config: Config, lister: Lister) -> None:
     """Lists every source until a usable object is found. Called at a start without any cached shard.
 
     SourceUnreachableError if a source cannot be listed. ConfigError if the listing is empty, if the format
-    refuses the keys or sizes of all objects, or if one side of a split is empty.
+    refuses all objects by their keys or sizes, or if one side of a split is empty.
     """
     for name, dataset in config.datasets.items():
         try:
@@ -43,7 +43,7 @@ def check_sources(config: Config, lister: Lister) -> None:
             raise ConfigError(f"datasets.{name}.source{message}")
         if not look.usable:
             raise ConfigError(
-                f"datasets.{name}.source: none of the {look.seen} objects can be used; the first, "
+                f"datasets.{name}.source: none of the {look.seen} objects can be used. The first is "
                 f"{look.refused}"
             )
         _check_side(name, dataset, look)
@@ -109,7 +109,7 @@ def _pages(
 
 
 def _format_of(source: SourceConfig) -> Format:
-    """Returns a format that checks what keys alone show. Imports no user code."""
+    """Returns a format that checks keys and sizes. Imports no user code."""
     if source.format == "files":
         return Files(source, source.classes)
     return Arrays(source.array) if source.array is not None else Format()
@@ -119,26 +119,24 @@ def _refusal(form: Format, unit: ObjectInfo) -> str | None:
     try:
         return form.refusal(Unit(0, unit.key, unit.size, label=unit.label))
     except SourceUnreachableError:
-        return None  # the classes are numbered when the listing ends
+        return None  # the classes get their numbers when the listing ends
 
 
 def _nothing_listed(source: SourceConfig, left_out: LeftOut) -> str:
-    omitted = f"; left out: {left_out}" if left_out.kinds else ""
+    omitted = f" (omitted: {left_out})" if left_out.kinds else ""
     if table := source.manifest or source.reader:
         return f": {table} names no unit, expected at least one"
     if keys := [key for key in ("match", "skip", "join") if getattr(source, key)]:
         return (
-            f".{' and '.join(keys)}: selects none of the objects under {source.url}, expected at least "
-            f"one: patterns are compared with keys below the URL{omitted}"
+            f".{' and '.join(keys)}: no object under {source.url} is selected: check the patterns, which "
+            f"match whole keys below the URL{omitted}"
         )
-    return (
-        f".url: no objects under {source.url}, expected at least one: check the names of its folders"
-        f"{omitted}"
-    )
+    return f".url: no objects under {source.url}: check the names of its folders{omitted}"
 
 
 def _check_columns(name: str, source: SourceConfig, store: Store, page: list[ObjectInfo]) -> None:
-    """ConfigError if the first Parquet file lacks a wanted column, or no installed package can read it."""
+    """ConfigError if the first Parquet file lacks a requested column, or no installed package can read
+    it."""
     if source.columns is None and importlib.util.find_spec("pyarrow"):
         return  # do not import pyarrow into the daemon without need
     with extra("parquet", f"datasets.{name}"):

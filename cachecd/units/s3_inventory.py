@@ -33,7 +33,7 @@ def rows_of_inventory(
     address = source.address
     if (address.scheme, address.place) != ("s3", listed_bucket):
         raise ConfigError(
-            f"an inventory of the bucket {listed_bucket}, expected an inventory of "
+            f"the inventory lists the bucket {listed_bucket}, expected the bucket of "
             f"{without_secrets(source.url)}"
         )
     with open_at(f"s3://{bucket}/") as (tables, _):
@@ -53,10 +53,10 @@ def rows_of_inventory(
 
 
 def _read(view: StoreView, name: str) -> tuple[str, str, bool, list[str], list[str]]:
-    """Returns the listed bucket; the bucket of the tables, whether these are CSV (else Parquet), their
+    """Returns the listed bucket, the bucket of the tables, whether the tables are CSV (else Parquet), their
     columns and their keys."""
     if (size := view.stat(name).size) > _MAX_JSON:
-        raise ConfigError(f"{size} bytes, expected at most {_MAX_JSON}")
+        raise ConfigError(f"the file has {size} bytes, expected at most {_MAX_JSON}")
     try:
         manifest = json.loads(view.get(name))
         kind = manifest["fileFormat"]
@@ -67,7 +67,7 @@ def _read(view: StoreView, name: str) -> tuple[str, str, bool, list[str], list[s
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"it is not a manifest of an S3 Inventory: {error!r}") from error
     if kind not in ("CSV", "Parquet"):
-        raise ConfigError(f"an inventory in {kind}, expected CSV or Parquet")
+        raise ConfigError(f"the inventory's format is {kind}, expected CSV or Parquet")
     return listed_bucket, bucket, kind == "CSV", header, parts
 
 

@@ -28,8 +28,8 @@ def selection_of(dataset: DatasetConfig) -> Takes | None:
 
 
 def held_out(split: SplitConfig, form: str, units: Iterable[ObjectInfo], is_whole: bool) -> str:
-    """Returns a sentence: how many of these units the split holds out. `is_whole`: these are all units of
-    the source, not only the first."""
+    """Returns a sentence with the number of these units that the split holds out. `is_whole`: these are all
+    units of the source, not only the first ones."""
     by_unit = split.by == "unit"
     sides = {(u.key, by_unit and u.begin): _on_side(split, True, u) for u in units}
     noun = "units" if by_unit else {"webdataset": "tars"}.get(form, "objects")
@@ -47,12 +47,12 @@ def empty_side(dataset: DatasetConfig, units: int) -> str:
     divide = (
         ""
         if split.by == "unit" or split.group is not None
-        else ", divide the objects themselves by `split.by: unit` (arrays and Parquet files)"
+        else ", divide the objects with `split.by: unit` (arrays and Parquet files)"
     )
     change = "raise" if dataset.held_out else "lower"
     return (
-        f"split.eval {split.eval:g} {by} {verb} of the {units} units of the source, expected some on both "
-        f"sides: {change} split.eval{divide}, or use a separate dataset for evaluation"
+        f"split.eval {split.eval:g} {by} {verb} of the {units} units of the source, so one side is empty: "
+        f"{change} split.eval{divide}, or use a separate dataset for evaluation"
     )
 
 

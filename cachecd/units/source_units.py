@@ -41,11 +41,11 @@ class Lister(Protocol):
 
 
 def list_units(source: SourceConfig, store: Store, after: str = "") -> Iterator[list[ObjectInfo]]:
-    """Yields all units in pages, in the store's order, or only units of objects after the key `after`.
+    """Yields all units in pages, in the store's order. `after`: only units of objects after this key.
     Blocks.
 
     All units of an object are in one page. If the parts of an object cannot be listed, the object is one
-    unit, so that reading it reports the reason. SourceUnreachableError: the message says what to do.
+    unit, and reading it reports the reason. SourceUnreachableError: the message says what to do.
     """
     if source.lists_objects:
         return store.list(after)
@@ -113,7 +113,7 @@ def _parts_of(
 
 def needs_a_process(source: SourceConfig) -> bool:
     """Whether listing needs a separate process, because it runs user code, reads a table that may be long,
-    or uses a library that decodes, or that may hang if the store does not reply."""
+    or uses a library that decodes or may hang."""
     tables = source.manifest is not None or (source.label is not None and source.label.manifest)
     is_native = source.lists_objects and not (source.url and source.address.scheme == "hf")
     return not is_native or bool(tables)

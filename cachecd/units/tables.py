@@ -17,7 +17,7 @@ from cachecd.errors import ConfigError, SourceError, SourceUnreachableError
 from cachecd.stores.extras import extra
 
 _LONGEST_LINE = 1 << 20
-_BATCH = 4096  # rows of a Parquet file decoded at a time
+_BATCH = 4096  # rows of a Parquet file that are decoded together
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,9 @@ def _lines(file: BinaryIO) -> Iterator[str]:
     while line := file.readline(_LONGEST_LINE + 1):
         number += 1
         if len(line) > _LONGEST_LINE:
-            raise ConfigError(f"line {number} has more than {_LONGEST_LINE} bytes: is it text?")
+            raise ConfigError(
+                f"line {number} has more than {_LONGEST_LINE} bytes, so the file is not a text table"
+            )
         # The caller detects invalid UTF-8 when it has the whole row.
         yield line.removeprefix(mark if number == 1 else b"").decode("utf-8", "surrogateescape")
 
@@ -80,8 +82,8 @@ def _of_csv(
         raise ConfigError(f"its first line is not CSV: {error}") from error
     if not set(names) & set(columns):
         raise ConfigError(
-            f"its first line is {', '.join(map(repr, names[:9])) or 'missing'}, expected the names of "
-            f"the columns, such as {', '.join(columns)}"
+            f"its first line is {', '.join(map(repr, names[:9])) or 'missing'}, expected column names "
+            f"such as {', '.join(columns)}"
         )
     while True:
         try:
@@ -138,7 +140,7 @@ def _of_parquet(file: BinaryIO, columns: Sequence[str]) -> Iterator[TableRow]:
         table = parquet.ParquetFile(file)
         names = [n for n in table.schema_arrow.names if n.lower() in columns]
         if not names:
-            raise ConfigError(f"it has none of the columns {', '.join(columns)}")
+            raise ConfigError(f"it has none of these columns: {', '.join(columns)}")
         number = 0
         for batch in table.iter_batches(_BATCH, columns=names):
             for row in batch.to_pylist():

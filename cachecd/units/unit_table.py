@@ -24,7 +24,7 @@ from cachecd.enumerated import pages_of, unlistable
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
 from cachecd.sampler.view import Direct, StoreView
-from cachecd.stores import urls
+from cachecd.stores import listed_urls
 from cachecd.stores.answers import without_secrets
 from cachecd.stores.fetch import Store, open_store
 from cachecd.stores.retry import Retry
@@ -116,7 +116,9 @@ class UnitTable:
         """Logs the number of ignored rows. ConfigError if the table has rows and none can be used."""
         url, ignored = without_secrets(self._url), self._ignored
         if ignored and not self.good:
-            raise ConfigError(f"{url}: none of its {ignored} rows can be used; {self._example}")
+            raise ConfigError(
+                f"{url}: none of the {ignored} rows can be used, for example {self._example}"
+            )
         if ignored > _MAX_LOGGED:
             _log.warning("%s: ignored %d of %d rows", url, ignored, ignored + self.good)
 
@@ -153,7 +155,8 @@ class _RowUnit:
 
 
 def _size_from(offset: int, size: int) -> int:
-    """Returns the bytes behind the offset in an object of `size` bytes. BadRowError if there are none."""
+    """Returns the number of bytes after the offset in an object of `size` bytes. BadRowError if it is 0, or
+    negative."""
     if size < offset or (offset and size == offset):
         raise BadRowError(f"offset is {offset}, but the object has {size} bytes")
     return size - offset
@@ -205,7 +208,7 @@ def key_of(source: SourceConfig, fields: Mapping[str, Any]) -> str:
     if source.url in EVERY_HOST:
         if url is None:
             raise BadRowError("the row has no url")
-        if (why := urls.refused(url, urls.schemes_of(source.url))) is not None:
+        if (why := listed_urls.refused(url, listed_urls.schemes_of(source.url))) is not None:
             raise BadRowError(why)
         return url
     address = source.address
@@ -215,7 +218,7 @@ def key_of(source: SourceConfig, fields: Mapping[str, Any]) -> str:
     if not key:
         raise BadRowError("the row has neither key nor url")
     if url is None and _ABSOLUTE.match(key):
-        raise BadRowError(f"key is {key[:60]!r}, a URL: name the column url")
+        raise BadRowError(f"the key {key[:60]!r} is a URL: rename the column to url")
     if address.scheme not in OBJECT_STORES and {"", ".", ".."} & set(key.split("/")):
         raise BadRowError(f"{key[:60]!r} is not a path below {below}")
     return key

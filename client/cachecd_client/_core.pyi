@@ -77,7 +77,7 @@ def orientation(exif: bytes, xmp: bytes) -> int:
 def convert_image(
     pixels: NDArray[np.uint8], options: ImageOptions, key: int = 0
 ) -> NDArray[np.uint8]:
-    """As `decode_image`, from pixels [height, width, 1 or 3]."""
+    """Like `decode_image`, but takes pixels [height, width, 1 or 3]."""
 
 def masked_crc32c(data: Buffer) -> int:
     """The CRC as TFRecord stores it: ((crc >> 15) | (crc << 17)) + 0xa282ead8, modulo 2**32."""
@@ -353,7 +353,7 @@ class BatchReader:
       its replacement, -1 in rows without a record.
     totals: (records, bytes) of all files, if known. Then a file that is missing or cannot be read counts as
       damaged, and only its records are lost; CorruptRecordError if no file is left.
-    augment: the seed that determines, with the place of a record in the pass over all ranks, the crop and
+    augment: the seed that determines, with the place of a record in the pass across all ranks, the crop and
       flip of its pictures.
     The order depends only on files, seed, shuffle, window, stages, mixture, rank and world.
     A reader may be used from any thread, but only one thread at a time gets its batches in order.

@@ -72,7 +72,7 @@ class Job:
             _remove(temporary, f"{temporary}.idx")
 
     def _own_sidecar(self) -> Indexed | None:
-        """Returns the counts of the sidecar beside the file; None if the sidecar is missing, damaged or
+        """Returns the counts of the sidecar next to the file; None if the sidecar is missing, damaged or
         outdated. CallerError if the sidecar belongs to another tool."""
         sidecar = f"{self.source}.idx"
         try:
@@ -143,7 +143,7 @@ class Job:
         if meta["source"] != self._origin():
             raise CallerError("the file changed while it was read: index it when it is complete")
         _core.write_sidecar(f"{temporary}.idx", json.dumps(meta), size, offsets)
-        # Whenever this process ends, no sidecar is beside data that it does not describe.
+        # Whenever this process ends, no sidecar is next to data that it does not describe.
         if not self.in_place:
             _remove(self.target)
         os.replace(f"{temporary}.idx", f"{self.target}.idx")

@@ -32,6 +32,7 @@ VERSION_FRAME = f"cachecd/{MAJOR}.{MINOR}".encode()
 MAX_MESSAGE_BYTES = 1 << 20
 MAX_REPLY_BYTES = 64 << 20  # a status document names every lease
 MAX_TEXT = 1024  # characters of a job's or a dataset's name, a reason, an id
+MAX_SPANS = 64  # of a report
 MAX_KEY = 1 << 14  # characters of an object's key, which may be a signed URL
 MANIFEST_VERSION = 2
 
@@ -186,6 +187,41 @@ class Refused:
     message: str
 
 
+#: A piece of work for a timeline: its name, its begin on CLOCK_MONOTONIC in seconds, and its seconds.
+Span = tuple[str, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerReport:
+    """What one process that reads an epoch has done. It is a datagram to the socket `reports_of(endpoint)`:
+    one JSON object, at most once a second, without a reply, and lost if nobody reads it.
+
+    The figures count from the begin of the epoch in this process. `waited_s`: no batch was ready;
+    `elsewhere_s`: the rest of the time within passes. `stages_s`: `waited_s` by what the reader did
+    meanwhile (lease, open, read, verify, decode, assemble, prepare, copy, gil, other). `queue`: the fill of
+    the queue now, 0..1; None if the reader has none. `first`: it waits for the first set of the job.
+    `blind`: what this reader cannot see, or "". `spans`: the longest waits and copies since the last
+    report, at most MAX_SPANS.
+    """
+
+    dataset: str
+    job: str
+    rank: int
+    pid: int
+    epoch: int
+    reader: str
+    steps: int
+    records: int
+    bytes: int
+    waited_s: float
+    elsewhere_s: float
+    stages_s: dict[str, float]
+    queue: float | None = None
+    first: bool = False
+    blind: str = ""
+    spans: list[Span] = field(default_factory=list)
+
+
 Request = Acquire | Held | Released | ReportCorrupt | AskStatus | Exclude
 Reply = Granted | Waiting | Done | StatusReply | Refused
 Message = Request | Reply
@@ -223,7 +259,7 @@ def decode_reply(frames: list[bytes]) -> Reply:
     try:
         body = json.loads(frames[1])
     except RecursionError:
-        raise ValueError("its body is nested without end") from None
+        raise ValueError("its body is nested too deeply") from None
     reply: Reply = parse(REPLIES, body)
     return reply
 
@@ -255,6 +291,15 @@ def _is_list(value: Any, is_item: Callable[[Any], bool]) -> bool:
     return isinstance(value, list) and all(map(is_item, value))
 
 
+def _is_span(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 3
+        and isinstance(value[0], str)
+        and all(map(_is_float, value[1:]))
+    )
+
+
 #: By the annotation of a field: whether a JSON value has this type.
 _IS: dict[str, Callable[[Any], bool]] = {
     "str": lambda value: isinstance(value, str),
@@ -266,6 +311,10 @@ _IS: dict[str, Callable[[Any], bool]] = {
     "list[int]": lambda value: _is_list(value, _is_int),
     "list[list[int]]": lambda value: _is_list(value, _IS["list[int]"]),
     "list[str]": lambda value: _is_list(value, _IS["str"]),
+    "list[Span]": lambda value: _is_list(value, _is_span),
+    "dict[str, float]": lambda value: (
+        isinstance(value, dict) and all(map(_is_float, value.values()))
+    ),
     "dict[str, Any]": lambda value: isinstance(value, dict),
 }
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 # The most files that a set maps at once. A process may have 65,530 mappings (vm.max_map_count), and a
-# trainer maps the next set beside the current set, and several datasets for a mixture.
+# trainer maps the next set besides the current set, and several datasets for a mixture.
 _MAPPED = 16_384
 _LEAST = "hierarchical_memory_limit "
 _NONE = 1 << 60  # a number near 2**63 means "no limit" in cgroup v1

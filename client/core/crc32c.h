@@ -18,7 +18,7 @@ namespace cachecd {
 // Meanwhile loads `coming`, which is read next, into the processor's cache.
 uint32_t Crc32c(const void* data, size_t size, uint32_t crc = 0, ByteSpan coming = {});
 
-// The same, and copies the bytes to `to`, past the processor's caches where that is faster: for
+// Crc32c that also copies the bytes to `to`, past the processor's caches where that is faster: for
 // bytes that are not read again soon. Another thread may read them after a CopyFence is destroyed.
 uint32_t CopyWithCrc32c(void* to, const void* from, size_t size, uint32_t crc,
                         ByteSpan coming = {});
@@ -27,8 +27,8 @@ struct CopyFence {
   ~CopyFence();
 };
 
-// The same by one implementation, for tests. If the processor lacks its instructions, the next one
-// in CrcBy is used. Copies to `to` unless it is null.
+// Crc32c by one implementation, for tests. If the processor lacks its instructions, the next
+// implementation in CrcBy is used. Copies to `to` unless it is null.
 enum class CrcBy { kFolding, kStreams, kTables };
 uint32_t Crc32c(CrcBy by, void* to, const void* from, size_t size, uint32_t crc, ByteSpan coming);
 

@@ -26,8 +26,8 @@ bool CanFold();
 // Requires CanFold().
 uint32_t FoldCrc32c(uint32_t reg, const uint8_t* data, size_t size, uintptr_t coming);
 
-// The same, and copies the bytes to `to`, aligned to 64 bytes, past the processor's caches: see
-// CopyFence.
+// FoldCrc32c that also copies the bytes to `to`, aligned to 64 bytes, past the processor's caches:
+// see CopyFence.
 uint32_t FoldAndCopyCrc32c(uint32_t reg, const uint8_t* data, size_t size, uintptr_t coming,
                            uint8_t* to);
 

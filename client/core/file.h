@@ -26,8 +26,8 @@ class File {
   const std::string& path() const { return path_; }
   int fd() const { return fd_; }
   uint64_t Size() const;
-  // Returns the offset of the next Write; UINT64_MAX, which no file has, if the descriptor is
-  // closed.
+  // Returns the offset of the next Write. If the descriptor is closed, returns UINT64_MAX, which is
+  // never a valid offset.
   uint64_t Position() const;
 
   // Reads `size` bytes, fewer only at the end of the file. Returns the number read.

@@ -56,7 +56,7 @@ struct Placement {
   bool flip;
 };
 
-// Computes as torchvision v2's RandomResizedCrop, RandomCrop, Resize and CenterCrop. A pure
+// Computes like torchvision v2's RandomResizedCrop, RandomCrop, Resize and CenterCrop. A pure
 // function: `key` is the only source of randomness. Throws SchemaMismatch if a cut without resizing
 // is larger than the picture, or the result has more than max_pixels.
 Placement Place(const ImageOptions& options, Extent picture, uint64_t key);
@@ -94,7 +94,7 @@ class ImageDecoder {
   void Decode(ByteSpan encoded, const ImageOptions& options, const Placement& placement,
               uint8_t* to);
 
-  // The same for stored pixels: uint8 [height, width, channels], 1 or 3 channels.
+  // Like Decode, for stored pixels: uint8 [height, width, channels], 1 or 3 channels.
   void Convert(const uint8_t* pixels, Extent extent, uint32_t channels, const ImageOptions& options,
                const Placement& placement, uint8_t* to);
 

@@ -32,7 +32,7 @@ std::string CheckHeader(const uint8_t* header, uint64_t* length);
 // Returns the finding if the footer does not match a payload of this CRC, else "".
 std::string CompareCrc(const uint8_t* footer, uint32_t crc);
 
-// Returns the finding if the payload does not match the footer, else "".
+// Returns the error message if the payload does not match the footer, else "".
 std::string CheckPayload(ByteSpan payload, const uint8_t* footer);
 
 // Returns true, and the unverified payload, if the header is that of a frame that fills `frame`

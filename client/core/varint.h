@@ -13,7 +13,7 @@ namespace cachecd {
 // malformed. The caller must read the rest one by one.
 size_t DecodeVarints(const uint8_t** at, const uint8_t* end, int64_t* to, size_t limit);
 
-// The same for processors without fast instructions; for tests.
+// DecodeVarints for processors without fast instructions; for tests.
 size_t DecodeVarintsPortable(const uint8_t** at, const uint8_t* end, int64_t* to, size_t limit);
 
 }  // namespace cachecd

@@ -12,7 +12,7 @@ namespace cachecd {
 Window::Window(const FileSet& files, const RecordOrder& order, uint64_t memory,
                std::function<void(uint32_t, const Findings&)> note)
     : files_(files), order_(order), note_(std::move(note)) {
-  // Blocks that memory cannot keep are not worth reading before they are wanted.
+  // Blocks that memory cannot keep are not read before they are needed.
   if (order_.num_blocks() == 0 ||
       ((files_.opened() || order_.num_blocks() == 1) && order_.num_bytes() > memory / 2)) {
     return;

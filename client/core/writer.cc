@@ -15,7 +15,7 @@ namespace cachecd {
 namespace {
 
 // All writes but the last are pieces of this size at multiples of it. If the file system can (ext4
-// from 6.16 on, XFS), Linux keeps a piece in one huge page and maps it as one. At 4 kB a record,
+// from 6.16 on, XFS), Linux keeps a piece in one huge page and maps it as one. At 4 kB per record,
 // reading then spends 13 % less time on page tables.
 constexpr size_t kBuffer = 2 << 20;
 // After this many bytes, the kernel starts to write them to disk, while more bytes are fetched.

@@ -143,7 +143,7 @@ def _units(shape: Shape, ends: Sequence[int]) -> Iterator[tuple[int, int, int]]:
     for block, end in enumerate(ends):
         order = BlockOrder(shape.seed, block, ends)
         for g in range(begin, end):
-            yield shape.stream_of(g), block, order.unit(g)
+            yield g // shape.stripe % shape.streams, block, order.unit(g)
         begin = end
 
 

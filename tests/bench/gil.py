@@ -127,7 +127,7 @@ def page(
     parts = [
         f"{datetime.now(UTC):%Y-%m-%d}, {here['processor']}, {here['cores']} cores, page cache warm; "
         f"records of {records.record_bytes / 1e3:.0f} kB, {records.batch_size} a batch; "
-        f"{options.repeats} repeats by turns: medians, in brackets the least and the greatest if they "
+        f"{options.repeats} repeats in turn: medians, minimum and maximum in brackets if they "
         "differ by more than half."
     ]
     for package, title in (("tensorflow", "TensorFlow"), ("torch", "PyTorch")):

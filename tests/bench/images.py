@@ -191,7 +191,7 @@ def page(run: Run) -> str:
     parts = [
         f"{here['processor']}, {CORES} cores, {here['memory_gib']} GiB; Python {here['python']}; "
         f"{packages}. "
-        f"{options.repeats} repeats: medians, in brackets the least and the greatest if they differ by "
+        f"{options.repeats} repeats: medians, minimum and maximum in brackets if they differ by "
         f"more than half; batches of {options.batch}.",
     ]
     cases = sorted(run.measured, key=list(CASES).index)

@@ -57,8 +57,8 @@ def page(plan: Plan, results: Results) -> str:
     parts = [
         f"{here['processor']}, {here['cores']} cores, {here['memory_gib']} GiB; "
         f"Python {here['python']}; {packages}. "
-        f"{plan.megabytes:g} MB a case, {plan.repeats} repeats: medians, in brackets the least and "
-        "the greatest if they differ by more than half.",
+        f"{plan.megabytes:g} MB a case, {plan.repeats} repeats: medians, minimum and maximum in "
+        "brackets if they differ by more than half.",
         *(
             f"### {_title(RecordSet(plan.data, CASES[case], plan.megabytes))}\n\n"
             + _case_table(results, case)

@@ -39,7 +39,7 @@ def test_a_good_configuration_is_summed_up_on_stdout(cachecd, written, tmp_path)
     done = cachecd("check", written(more="sampler: {bandwidth: 600MB/s}\n"))
     assert (done.returncode, done.stderr) == (0, "")
     assert f"cache     {tmp_path}/cache\n          at most 10.0 GiB\n" in done.stdout
-    assert "dataset   train\n          files of s3://bucket/train/\n" in done.stdout
+    assert "dataset   train\n          files from s3://bucket/train/\n" in done.stdout
     assert "begins with 1.0 GiB, then grows as fast as the link allows\n" in done.stdout
     assert "pinned: fetched first, leased when whole, never evicted\n" in done.stdout
     assert "sampler   2 processes, 32 connections, at most 600MB/s\n" in done.stdout
@@ -143,7 +143,7 @@ def test_a_source_none_of_whose_objects_gives_a_record_fails_the_check(objects, 
             1,
             "datasets.train: none of the first 5 units has a record",
         ),
-        ('match: "*.jpg"', 2, "datasets.train.source.match: selects none of the objects under"),
+        ('match: "*.jpg"', 2, "datasets.train.source.match: no object under"),
     ],
 )
 def test_patterns_that_give_no_record_fail_the_check(objects, capsys, picks, code, reason):
@@ -227,7 +227,7 @@ def test_with_sources_what_a_listing_leaves_out_is_named(cachecd, tmp_path):
     (tmp_path / "src" / "t" / "_delta_log" / "1.json").write_bytes(b"{}")
     (tmp_path / "src" / "none.npy").touch()
     done = cachecd("check", path, "--sources")
-    assert "left out: 1 hidden name (t/_delta_log/), 1 empty object (none.npy)\n" in done.stdout
+    assert "omitted: 1 hidden name (t/_delta_log/), 1 empty object (none.npy)\n" in done.stdout
     assert "the source has a table of Delta in t/: its objects still hold rows that" in done.stdout
 
 

@@ -115,7 +115,7 @@ def test_proposal_names_what_is_left_out_and_what_a_split_holds_out(put, tmp_pat
     tars = {f"{n:02d}.tar": tar(image()) for n in range(16)}
     hidden = {"t/metadata/v1.metadata.json": b"{}", "_SUCCESS": b"", "e": b""}
     _, text = proposed(put(tars | hidden), tmp_path, capsys)
-    assert "# left out: 1 hidden name (_SUCCESS), 1 empty object (e)\n" in text
+    assert "# omitted: 1 hidden name (_SUCCESS), 1 empty object (e)\n" in text
     assert "# the source has a table of Iceberg in t/: " in text
     found = re.search(r"# split: {eval: 0.1}  # eval holds out (\d) of 16 tars, (\d+) %", text)
     names = [ObjectInfo(name, 1) for name in tars]
@@ -132,8 +132,8 @@ def test_empty_labels_are_joined(put, tmp_path, capsys):
     layout = {f"{n}.jpg": image(form="JPEG") for n in range(4)}
     labels = {f"{n}.txt": b"x" * (n % 2) for n in range(4)}
     _, text = proposed(put(layout | labels), tmp_path, capsys)
-    assert "4 were seen" in text
-    assert "left out" not in text.partition("grow:")[0]
+    assert "init saw 4 records" in text
+    assert "omitted" not in text.partition("grow:")[0]
 
 
 def test_a_folder_for_each_object_is_no_class(put):
@@ -175,8 +175,8 @@ def test_a_proposal_of_pairs_runs_as_it_is(put, tmp_path, capsys):
     train, text = proposed(put({**objects, "readme.md": b"x"}), tmp_path, capsys)
     assert train.source.join == {"image": "images/*.png", "mask": "masks/*.jpg"}
     assert train.source.label.pattern == "^([^/]+)/"
-    assert "is the same text; 7 were seen\n" in text
-    assert "# init saw 2 more." in text
+    assert "are one record; init saw 7 records\n" in text
+    assert "# init saw 2 more objects." in text
     assert "other suffixes" not in text
     assert '"mask": Image(4, crop="random", flip=0.5, mode="L", resample="nearest")' in text
     assert cli.run_command(["check", str(tmp_path / "proposed.yaml"), "--sources"]) == 0
@@ -243,8 +243,8 @@ def test_a_file_that_is_there_is_not_overwritten(put, tmp_path, capsys):
     ("url", "why"),
     [
         ("nowhere", "expected a URL such as s3://"),
-        ("/nowhere", "/nowhere does not exist; expected a folder, or a URL such as s3://"),
-        (__file__, "is a file; expected a folder"),
+        ("/nowhere", "/nowhere does not exist: name a folder, or a URL such as s3://"),
+        (__file__, "is a file: name a folder"),
         ("s3://", "expected s3://BUCKET/PREFIX/"),
     ],
 )
@@ -255,7 +255,7 @@ def test_a_url_that_is_none_is_refused(capsys, url, why):
 
 def test_a_source_without_content_and_a_disk_without_room_are_said_so(put, tmp_path, monkeypatch):
     with pytest.raises(
-        ConfigError, match=r"no objects with content .*left out: 1 empty object \(empty\)"
+        ConfigError, match=r"no objects with content .*\(omitted: 1 empty object \(empty\)\)"
     ):
         seen(put({"empty": b""}))
     monkeypatch.setattr(proposal, "free_bytes", lambda path: 1 << 29)

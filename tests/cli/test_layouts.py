@@ -161,7 +161,7 @@ LAYOUTS = {
         {f"{n}.tar": tar(jpg=picture("JPEG"), cls=b"7", json=b"{}") for n in range(2)},
         {"format": "webdataset"},
         {"__key__": BYTES, "jpg": BYTES, "cls": NUMBER, "json": BYTES},
-        ("# members are cls, jpg, json", '"jpg": Image(4'),
+        ("# members: cls, jpg, json", '"jpg": Image(4'),
     ),
     "tfrecord, compressed": Layout(
         lambda tmp_path: {"x.tfrecord.gz": gzip.compress(tfrecord(tmp_path))},
@@ -194,7 +194,7 @@ LAYOUTS = {
         {"train.bin": bytes(40_000)},
         {"format": "npy", "array": {"window": 1024, "dtype": "float32"}},
         {"key": BYTES, "start": NUMBER, "array": ("float32", [1024])},
-        ("dtype: float32  # of the numbers: please correct it",),
+        ("dtype: float32  # a guess: please correct it",),
         options=["--format", "npy"],
     ),
     "rows of CSV": Layout(

@@ -104,9 +104,9 @@ def test_a_unit_is_found_by_its_key_and_its_records_are_told(folder, capsys):
     told = capsys.readouterr().out
     assert f"unit       dog/1.png of file://{folder}/src\n" in told
     assert "record 0   key: bytes, 9 B: b'dog/1.png'\n" in told
-    assert "label: int64: class 'dog' (it gets its number when the listing ends)" in told
+    assert "label: int64: class 'dog' (numbered when the listing ends)" in told
     assert f"payload: bytes, {len(png())} B: a png file of 4 x 5 pixels\n" in told
-    assert "--out DIR writes the images to files\n" in told
+    assert "to write the images to files, use --out DIR\n" in told
     assert list((folder / "temporary").iterdir()) == []
     assert cli.run_command(["sample", str(path), "--key", "dog/1.png", "--out", str(folder)]) == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if "payload" in line]
@@ -148,7 +148,7 @@ def test_a_key_that_is_not_listed_is_said_so(folder):
         UnitError, match=r"no unit of 'cat/0.png' begins at byte 7; its units begin at 0"
     ):
         sampler.named("cat/0.png", 7)
-    with pytest.raises(ConfigError, match="no dataset 'eval'; the configuration has train"):
+    with pytest.raises(ConfigError, match="there is no dataset 'eval': choose one of train"):
         Sampler(load(config(folder)), "eval")
 
 

@@ -100,8 +100,8 @@ def test_a_flipped_bit_is_found_with_the_offset_of_its_record(cache, at, why):
 @pytest.mark.parametrize(
     ("offsets", "why"),
     [
-        ([0, 26, 54, 81, 110], "says that record 2 begins at byte 54, but it begins at 53"),
-        ([0], "says that the file has 1 records, but it has 5"),
+        ([0, 26, 54, 81, 110], "says that record 2 begins at byte 54, but the record begins at 53"),
+        ([0], "says that the file has 1 records, but the file has 5"),
     ],
 )
 def test_a_sidecar_of_other_records_is_found(cache, offsets, why):
@@ -179,7 +179,7 @@ def test_unknown_files_are_listed_and_are_no_fault(cachecd, cache):
     done = cachecd("verify", cache.root)
     assert (done.returncode, done.stderr) == (0, "")
     *unknown, summary = done.stdout.splitlines()
-    assert sorted(unknown) == sorted(f"{path}: unknown, left alone" for path in [*stray, link])
+    assert sorted(unknown) == sorted(f"{path}: unknown, not checked" for path in [*stray, link])
     assert summary.endswith("0 bad, 6 unknown")
 
 
@@ -244,7 +244,7 @@ def test_plain_files_need_no_sidecar(cachecd, plain):
     done = cachecd("verify", plain)
     assert (done.returncode, done.stderr) == (0, "")
     *unknown, summary = done.stdout.splitlines()
-    assert unknown == [f"{plain}/dataset_info.json: unknown, left alone"]
+    assert unknown == [f"{plain}/dataset_info.json: unknown, not checked"]
     assert summary.startswith("3 TFRecord files, 15 records, ")
 
 
@@ -259,7 +259,7 @@ def test_a_directory_with_nothing_to_verify_is_exit_2_and_not_a_success(cachecd,
     (tmp_path / "notes.txt").touch()
     done = cachecd("verify", tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "neither a cache directory nor one with TFRecord files" in done.stderr
+    assert "neither a cache directory nor a directory with TFRecord files" in done.stderr
 
 
 # --- records that come twice ------------------------------------------------------------------

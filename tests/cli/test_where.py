@@ -29,7 +29,7 @@ def shards(tmp_path):
 def test_a_record_is_named_by_its_object(cachecd, shards, tmp_path):
     done = cachecd("where", "train", f"{NAME}/1:3", "--dir", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "s3://bucket/train/key-1-1  from byte 0 on, record 1 of it\n"
+    assert done.stdout == "s3://bucket/train/key-1-1  unit from byte 0, record 1 of the unit\n"
     done = cachecd("where", "train", f"{NAME}/1:3", "--dir", tmp_path, "--json")
     assert json.loads(done.stdout) == {
         "url": "s3://bucket/train/key-1-1",
@@ -142,13 +142,13 @@ def test_every_copy_of_a_sample_is_found_by_its_bytes(cachecd, shards, tmp_path)
     for record in range(3):
         writer.append(payload(9, record), 9, record)
     assert erased("3") == [
-        "no copy is left under these names in finished shards; 1 shards are being written: none of them is "
-        "published with a record that is excluded"
+        "no copy is left under these names in finished shards; 1 shards are being written, and the daemon "
+        "publishes no shard with an excluded record"
     ]
     writer.finish("{}")
     shards.temporary_sidecar(9).unlink()
     assert erased("2")[:-1] == [
-        f"{shards.temporary(9)}: has a record of this name, and is being written"
+        f"{shards.temporary(9)}: is being written, and has a record with this name"
     ]
     shards.temporary(9).unlink()
     write(shards, 9, units=[(1, "key-1-0")])
@@ -171,4 +171,4 @@ def test_samples_of_several_objects_are_exit_2(cachecd, tmp_path):
     for command in ("erased", "exclude"):
         done = cachecd(command, "train", "a", "b", "--sample", "1")
         assert done.returncode == 2
-        assert "--sample with 2 objects, expected one object" in done.stderr
+        assert "--sample works with one object, but 2 objects" in done.stderr

@@ -142,7 +142,7 @@ def test_ranks_of_a_node_whose_records_do_not_divide_take_the_steps_of_all(cache
     assert len(epoch.numpy(2)) == len(epoch.numpy(2, rank=0, world=3)) == 3
     assert len(epoch.numpy(2, drop_last=False)) == 4
     with pytest.raises(
-        CallerError, match=r"agreed on rank=0, world=3 here; give rank= and world= to"
+        CallerError, match=r"agreed on rank=0, world=3 for this process. Pass rank= and world= to"
     ):
         epoch.numpy(2, rank=0, world=6)
 

@@ -224,7 +224,7 @@ def test_what_a_mixture_cannot_be_read_as_is_refused_with_what_can(cache, sizes)
     with pytest.raises(CallerError, match="a mixture is always shuffled"):
         epoch.numpy(batch_size=4, shuffle=False)
     with pytest.raises(
-        CallerError, match=r"has \d\d records, but a step over all ranks needs 640: choose"
+        CallerError, match=r"has \d\d records, but a step across all ranks needs 640: choose"
     ):
         epoch.numpy(batch_size=640)
     sizes["code"] = lambda k: 0

@@ -31,7 +31,7 @@ N = 103
         ({"features": "label"}, "expected a list of names: ['label']"),
         (
             {"batch_size": 60, "rank": 0, "world": 2},
-            "103 records over 2 ranks make no batch of 60: choose a smaller batch_size",
+            "103 records across 2 ranks make no batch of 60: choose a smaller batch_size",
         ),
     ],
 )

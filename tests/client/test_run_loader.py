@@ -33,7 +33,7 @@ def test_a_loop_behind_the_end_gets_no_batches_and_a_warning(cache, granting, ca
     assert len(labels(loader)) == len(loader) == 5
     before = len(granting.of(Acquire))
     assert labels(loader) == []
-    assert "the run is over" in caplog.text
+    assert "the run has ended" in caplog.text
     assert len(granting.of(Acquire)) == before
     assert len(loader) == 5  # a mean over the last epoch divides by it
 

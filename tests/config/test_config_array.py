@@ -12,11 +12,11 @@ NPY = "format: npy\n      array: "
     [
         ("{}", "array.window: missing"),
         ("{window: 0}", "array.window: found 0"),
-        ("{window: 4, shape: [2]}", "array.shape: found shape without dtype"),
+        ("{window: 4, shape: [2]}", "array.shape: `dtype` is missing: set it"),
         ("{window: 4, dtype: complex64}", "array.dtype: found 'complex64', expected a dtype such"),
         ("{window: 4, dtype: '|O'}", "array.dtype: found '|O', expected a dtype such"),
-        ("{window: 4, arrays: {a: '*.npy'}, match: x}", "array.match: found match beside arrays"),
-        ("{window: 4, arrays: {key: '*.npy'}}", "array.arrays: found a feature named 'key'"),
+        ("{window: 4, arrays: {a: '*.npy'}, match: x}", "array.match: found `match` next to"),
+        ("{window: 4, arrays: {key: '*.npy'}}", "arrays: a feature cannot have the name 'key'"),
         ("{window: 4, arrays: {a: 'b.npy'}}", "array.arrays.a: found 'b.npy', expected a pattern"),
         ("{window: 4, arrays: {a: '*/*.npy'}}", "array.arrays.a: found '*/*.npy', expected"),
         ("{window: 4, windows: 5}", "array.windows: unknown key"),
@@ -25,7 +25,7 @@ NPY = "format: npy\n      array: "
             "{window: 4, arrays: {a: {match: '*.x', path: a}}}",
             "arrays.a.path: removed; use format: ",
         ),
-        ("{window: 4, random: 3}", "array.random: removed; use stride, or a reader of your own"),
+        ("{window: 4, random: 3}", "array.random: removed; use stride, or your own reader"),
     ],
 )
 def test_a_mistake_is_named_with_its_place(complaints, good, array, complaint):
@@ -36,6 +36,6 @@ def test_a_mistake_is_named_with_its_place(complaints, good, array, complaint):
 
 def test_windows_are_for_npy_alone(complaints, good):
     [line] = complaints(good.replace("format: files", "format: npy"))
-    assert "datasets.train.source: found no array, expected array: {window: ...}" in line
+    assert "datasets.train.source: `array` is missing: set it to {window: ROWS}" in line
     [line] = complaints(good.replace("format: files", "format: files\n      array: {window: 3}"))
-    assert "array: found array for format files" in line
+    assert "array: only format npy has `array`, but the format is files" in line

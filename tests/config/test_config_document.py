@@ -11,16 +11,16 @@ from cachecd.config import Percent, load
 from cachecd.errors import ConfigError
 
 BROKEN = {
-    "empty": ("", "1:1: found nothing, expected version: 1"),
-    "a list": ("- version: 1\n", "1:1: found no mapping of keys, expected version: 1"),
+    "empty": ("", "1:1: found nothing, expected the keys `version`, `cache`"),
+    "a list": ("- version: 1\n", "1:1: found no mapping of keys, expected the keys `version`"),
     "unclosed": ("version: [1\n", "2:1: not YAML: while parsing a flow sequence: expected ','"),
-    "a tab": ("cache:\n\tdir: /x\n", "2:1: found a tab, expected spaces"),
+    "a tab": ("cache:\n\tdir: /x\n", "2:1: found a tab: replace it with spaces"),
     "two documents": ("version: 1\n---\nversion: 1\n", "2:1: not YAML: expected a single document"),
     "a control character": ("version: 1\ncache: \a\n", "2:8: found the character '\\x07'"),
     "Latin-1": (b"version: 1\n# caf\xe9\n", "2:6: found the byte 0xe9, expected UTF-8"),
     "a tag": ("version: !!python/name:os.system 1", "1:10: version: found the tag"),
     "a set": ("version: !!set {1}", "1:10: version: found the tag"),
-    "a merge": ("version: 1\n<<: {a: 1}", "2:1: found <<, expected the keys themselves"),
+    "a merge": ("version: 1\n<<: {a: 1}", "2:1: << is not supported: write the merged keys"),
     "a list as a key": ("? [a]\n: b\n", "1:3: found a key that is not a name"),
     "an alias of itself": ("version: &a [*a]\n", "1:1: found endless or very deep nesting"),
     "aliases that multiply": (
@@ -42,7 +42,7 @@ def test_a_file_that_is_no_configuration_at_all_is_one_line(complaints, text, co
 
 def test_a_key_given_twice_is_an_error_that_names_both_lines(complaints, good):
     text = good.replace("  limit: 500GiB\n", "  limit: 500GiB\n  limit: 100GiB\n")
-    assert complaints(text) == ["5:3: cache.limit: found twice, first on line 4"]
+    assert complaints(text) == ["5:3: cache.limit: the key is on line 4 already: remove one"]
 
 
 def test_a_file_that_cannot_be_read_is_named_with_the_reason(tmp_path):
@@ -98,4 +98,4 @@ def test_a_malformed_variable_is_an_error(complaints, good, written):
 
 def test_an_unquoted_variable_inside_braces_says_that_it_wants_quotes(complaints):
     (line,) = complaints("cache: {dir: ${ROOT}}", ROOT="/x")
-    assert line == '1:15: found ${...} inside braces or brackets, expected it in quotes: "${...}"'
+    assert line == '1:15: found ${...} inside braces or brackets: put it in quotes, as "${...}"'

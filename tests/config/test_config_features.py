@@ -29,7 +29,7 @@ def test_a_feature_is_a_single_value_that_every_record_has_unless_it_says_otherw
     [
         ("{a: {}}", "features.a.dtype: missing"),
         ("{a: {dtype: string}}", "features.a.dtype: found 'string'"),
-        ("{a: {dtype: bytes, shape: 4}}", "features.a.shape: found 4, expected [], whole numbers"),
+        ("{a: {dtype: bytes, shape: 4}}", "features.a.shape: found 4, expected [] for a single"),
         ("{a: {dtype: int64, shape: [null, 3]}}", "features.a.shape: found [None, 3], expected []"),
         ("{a: {dtype: int64, shape: [0]}}", "features.a.shape: found [0], expected []"),
         ("{a: {dtype: int64, shape: [true]}}", "features.a.shape: found [True], expected []"),
@@ -45,7 +45,7 @@ def test_a_mistake_is_named_with_its_place(complaints, good, features, complaint
 def test_formats_whose_records_are_all_alike_take_no_features(complaints, loaded, good, form):
     text = good.replace("format: files", f"format: {form}\n      features: {{a: {{dtype: bytes}}}}")
     [line] = complaints(text)
-    assert "source.features: found features for format" in line
+    assert "source.features: all records of format" in line
     assert loaded(f"{text}    transform: my.module:function\n").datasets["train"].source.features
 
 

@@ -108,7 +108,7 @@ def test_what_is_just_allowed_loads(loaded, good, old, new):
 def test_a_limit_below_the_first_sets_is_too_small_and_says_what_would_do(loaded, good):
     text = good + "    grow: {first: 400GiB}\n  eval: {source: {url: 's3://b/', format: files}, "
     with pytest.raises(
-        LimitTooSmallError, match=r":4:10: cache\.limit: found 500GiB, expected at least 600GiB"
+        LimitTooSmallError, match=r":4:10: cache\.limit: the limit is 500GiB, .* needs 600GiB"
     ):
         loaded(text + "grow: {first: 200GiB}}\n")
     assert loaded(text + "grow: {first: 100GiB}}\n").cache.limit == 500 << 30

@@ -70,7 +70,7 @@ WRONG = {
     "unknown key": ("SAMPLER__WORKER", "1", "no key 'worker' in sampler; did you mean 'workers'?"),
     "unknown section": ("FOO__BAR", "1", "no key 'foo'; known: version, cache, datasets"),
     "unknown dataset": ("DATASETS__TRIAN__SEED", "1", "no dataset 'trian'; did you mean 'train'?"),
-    "below a value": ("SAMPLER__WORKERS__X", "1", "sampler.workers holds a single value"),
+    "below a value": ("SAMPLER__WORKERS__X", "1", "sampler.workers is a single value"),
     "no YAML": ("SAMPLER__WORKERS", "[", "found '[': not YAML"),
     "bad value": ("SAMPLER__WORKERS", "many", "sampler.workers: found 'many', expected a whole"),
     "bad size": ("CACHE__LIMIT", "1Gib", "cache.limit: found '1Gib', expected a size"),

@@ -124,16 +124,16 @@ class Bench:
             path = str(self.folder / f"{len(shards)}")
             if filling is None or killed(len(shards)):
                 if filling is not None:
-                    await filling.let_go()
+                    await filling.release_lanes()
                 draft = Draft(path, self.capacity, self.schema, self.described, {}, skips=0)
                 units = [listed[lane.unit] for lane in cursor.lanes]
                 filling = Filling(_Given(self, objects), self.lanes, cursor, units)
                 filling.feed(0, cursor.place, listed[cursor.place :], "end")
-            draft.go_on(path, {"number": len(shards)})
+            draft.begin_shard(path, {"number": len(shards)})
             end = await filling.fill(draft)
-            assert filling.part is not None
+            assert filling.shard is not None
             cursor = Cursor.unpack(filling.cursor().pack())
-            part = filling.part
+            part = filling.shard
             text = end_text(part.before, cursor, part.ended, draft.num_passed, part.skipped)
             draft.seal(text)
             shards.append(read_back(Path(path)))
@@ -146,12 +146,12 @@ class Bench:
         filling = Filling(_Given(self, objects), self.lanes)
         filling.feed(0, 0, todo, "end")
         await filling.fill(draft)
-        assert filling.part is not None
-        self.set_aside |= {one.unit: one.reason for one in filling.part.skipped}
+        assert filling.shard is not None
+        self.set_aside |= {one.unit: one.reason for one in filling.shard.skipped}
         self.passed += [example for each in draft.passed for example in each.examples]
         self.reasons += [each.reason for each in draft.passed]
         after = filling.cursor()
-        await filling.let_go()
+        await filling.release_lanes()
         begun = [(todo[lane.place], lane) for lane in after.lanes]
         left = [replace(unit, record=lane.record, offset=lane.offset) for unit, lane in begun]
         return left + todo[after.place :]
@@ -206,10 +206,10 @@ class _Given:
     def leave(self, handle: int, error: UnitError | None = None) -> None:
         """Nothing is kept."""
 
-    async def listed_as(self, key: str) -> tuple[str, int]:
+    async def current_version(self, key: str) -> tuple[str, int]:
         raise AssertionError("the listing is always right")
 
-    def breathe(self) -> None:
+    def after_step(self) -> None:
         """Nobody listens."""
 
 

@@ -14,7 +14,8 @@ import pytest
 from cachecd.config import Config
 from cachecd.config.identity import classes_rule, directory_name, identity_of
 from cachecd.daemon.disk_work import manifest_of
-from cachecd.daemon.start import Start, start, weigh_foreign
+from cachecd.daemon.measurement import weigh_foreign
+from cachecd.daemon.start import Start, start
 from cachecd.disk import leases, publish
 from cachecd.disk.durable import write_figures
 from cachecd.disk.filesystem import walk

@@ -111,7 +111,7 @@ async def test_egress_limit_that_is_reached_is_logged_unless_the_dataset_is_whol
             await until(lambda: train(life)["whole"])
     [stopped] = [line for line in logs if line["event"] == "ingest stops"]
     assert stopped["log_level"] == "warning"
-    assert "sampler.egress_limit (1.0 MiB): raise it" in stopped["why"]
+    assert "sampler.egress_limit is 1.0 MiB: raise it" in stopped["why"]
 
 
 async def test_egress_limit_is_not_reloaded_while_egress_json_is_damaged(root):
@@ -171,6 +171,6 @@ async def test_status_and_log_name_the_omitted_objects(root, capsys):
             await until(lambda: train(life)["listed"])
             document = life.status()
     said = printed(document, capsys)
-    assert "  left out: 2 hidden names (.x, _delta_log/), 1 empty object (none.tar)\n" in said
+    assert "  omitted: 2 hidden names (.x, _delta_log/), 1 empty object (none.tar)\n" in said
     assert "  the source has a table of Delta in it: " in said
     assert any("table of Delta" in line.get("why", "") for line in logs)

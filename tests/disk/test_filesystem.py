@@ -44,7 +44,7 @@ def test_a_network_file_system_is_refused_by_name(path, mount, kind):
         disk.refuse_network_filesystem(Path(path), MOUNTS)
     assert str(raised.value) == (
         f"{path} is on the network file system {kind} (mounted at {mount}), where locks and "
-        "renames cannot be relied on; set cache.dir to a directory on a local disk"
+        "renames are unreliable; set cache.dir to a directory on a local disk"
     )
 
 

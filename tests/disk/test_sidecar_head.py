@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from cachecd.disk import publish
 from cachecd.disk.sidecar import holds, read_head
-from cachecd.errors import DamagedError
+from cachecd.errors import DamagedError, LostError
 from cachecd.model import Cursor, Lane, Skipped, Unit
 from cachecd.sampler.draft import Draft, end_text
 from tests.disk.shards import SHAPE, directory
@@ -57,3 +59,13 @@ def test_damaged_head_is_named(layout, place):
 def test_missing_sidecar_is_damage(layout):
     with pytest.raises(DamagedError, match="is missing"):
         read_head(layout.sidecar(0))
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: path.symlink_to("copy")])
+def test_sidecar_that_is_no_regular_file_is_damage_even_if_a_link_leads_to_it(layout, make):
+    seal(layout, 0, [(20, "a")])
+    sidecar = layout.sidecar(0)
+    sidecar.rename(sidecar.with_name("copy"))
+    make(sidecar)
+    with pytest.raises(LostError, match="is not a regular file"):
+        read_head(sidecar)

@@ -50,7 +50,7 @@ MORE = {
     "source.manifest": "sources.md#manifests",
     "source.label.manifest": "sources.md#manifests",
     "source.features": "inputs.md#features",
-    "source.reader": "sources.md#a-reader-of-your-own",
+    "source.reader": "sources.md#your-own-reader",
     "transform": "inputs.md#ready-made-steps",
     "grow.first": "sizing.md",
     "split.eval": "evaluation.md",

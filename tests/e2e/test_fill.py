@@ -40,7 +40,7 @@ def test_sources_that_fit_are_cached_whole_whatever_an_epoch_may_add(daemon, tmp
     line = done.stderr.splitlines()[-1]
     assert line.startswith(f"cachecd: {served.config}:")
     assert "cache.limit: found 2097152 bytes" in line
-    assert "val: pinned, and has to fit whole)" in line
+    assert "val: pinned, so all of it must fit)" in line
 
 
 def test_small_cache_is_filled_to_a_share_then_its_limit(daemon, tmp_path):
@@ -52,7 +52,7 @@ def test_small_cache_is_filled_to_a_share_then_its_limit(daemon, tmp_path):
     assert done.returncode == 0, done.stderr
     assert ": full" in done.stderr
     assert "records (" in done.stderr, "the log says what an epoch is"
-    assert "about a quarter of that is replaced each epoch" in done.stderr
+    assert "about a quarter of them are replaced each epoch" in done.stderr
     served.start("--offline")
     assert 0 < served.train["records"] < 200
 

@@ -43,7 +43,7 @@ def test_a_record_leads_to_its_object_which_is_taken_out_for_good_and_let_in_aga
                 place = place_of(epoch, BAD)
                 told = said("where", "train", place)
                 assert told == (
-                    f"file://{tmp_path}/src/13\\u202e\\x1b  from byte 0 on, record 0 of it\n"
+                    f"file://{tmp_path}/src/13\\u202e\\x1b  unit from byte 0, record 0 of the unit\n"
                 )
                 found = json.loads(said("where", "train", place, "--json"))
                 name = Path(found["url"].removeprefix("file://")).name

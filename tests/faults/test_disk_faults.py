@@ -113,7 +113,7 @@ def test_what_was_moved_away_or_replaced_is_neither_forgotten_nor_written_into(
     away = disk.root.parent / "away"
     before = inventory(disk.root)
     there.rename(away)
-    wait_until(lambda: "is gone while the daemon was running" in rotating.stopped)
+    wait_until(lambda: "was removed while the daemon was running" in rotating.stopped)
     if name:
         there.mkdir()
         wait_until(lambda: "was replaced while the daemon was running" in rotating.stopped)
@@ -121,7 +121,7 @@ def test_what_was_moved_away_or_replaced_is_neither_forgotten_nor_written_into(
         assert list(there.iterdir()) == []
         there.rmdir()
     else:
-        assert "is gone" in rotating.waits()
+        assert "was removed" in rotating.waits()
     away.rename(there)
     assert {n: s.same for n, s in inventory(disk.root).items()}.items() >= {
         n: s.same for n, s in before.items()

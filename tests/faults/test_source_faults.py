@@ -102,7 +102,7 @@ def test_what_stays_with_all_objects_sets_none_aside(server: ScriptedServer, nam
 
 
 PLAIN: dict[str, tuple[Answer, str]] = {
-    "404": (scripted.refusal(404, "NoSuchKey"), "gone since it was listed"),
+    "404": (scripted.refusal(404, "NoSuchKey"), "deleted after it was listed"),
     "412": (scripted.refusal(412, "PreconditionFailed"), "changed since it was listed"),
     "archived": (scripted.refusal(403, "InvalidObjectState"), "archived: restore it first"),
     "416": (scripted.refusal(416, "InvalidRange"), "shorter"),
@@ -141,7 +141,7 @@ def test_an_object_replaced_while_it_is_read_in_ranges_is_not_mixed(server: Scri
 def test_a_store_that_has_lost_everything_is_the_wrong_place_and_sets_nothing_aside(
     server: ScriptedServer,
 ):
-    with pytest.raises(SourceUnreachableError, match=r"gone .* and no other object can be read"):
+    with pytest.raises(SourceUnreachableError, match=r"deleted .* and no other object can be read"):
         get(opened(server.endpoint), "key", 5)
 
 

@@ -62,10 +62,15 @@ def test_the_limit_of_one_dataset_is_named_by_its_key():
             2034,
             6011,
             0.25,
-            "holds about 2,000 of about 6,000 records (34%); an epoch is what it holds, and about a "
-            "quarter of that is replaced each epoch",
+            "holds about 2,000 of about 6,000 records (34%); an epoch reads these records, and about a "
+            "quarter of them are replaced each epoch",
         ),
-        (2034, None, 0.1, "holds about 2,000 records; an epoch is what it holds, and about 10% of"),
+        (
+            2034,
+            None,
+            0.1,
+            "holds about 2,000 records; an epoch reads these records, and about 10% of",
+        ),
         (9000, 6011, 0.25, "holds all of about 6,000 records: every epoch has all of them"),
     ],
 )

@@ -161,8 +161,10 @@ class Promises(Scenario):
             moved = sum(map(self.write_page, list(self.pages))) > 0
             for _ in range(30):
                 moved = self.work(1000) or moved
+                commands = 0
                 while self.run_command():
-                    moved = True
+                    moved, commands = True, commands + 1
+                    assert commands < 20_000, "commands follow each other without end"
             for name in self.names:
                 seen[name] |= self.cached(name)
                 self.train(name, "calm", whole=True)

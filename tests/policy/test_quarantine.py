@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
-from tests.policy.cache import FOOTPRINT, A, Cache, a_whole_cache
+from tests.policy.cache import DAY, FOOTPRINT, A, Cache, a_full_cache, a_whole_cache
 
 
 def test_false_report_costs_nothing():
@@ -84,6 +84,42 @@ def test_damaged_sidecar_costs_its_shard_and_the_older_ones_of_its_stream():
     numbers = cache.live()
     assert not {0, 2} & set(numbers), "the stream fetches them again"
     assert cache.disk.manifests[cache.acquire(0).lease].num_records == 7
+
+
+def test_shard_whose_sidecar_is_lost_while_it_is_made_again_is_not_read_until_then():
+    cache = a_whole_cache()
+    shard = cache.disk.directories[A].shards[2, 0]
+    key = cache.disk.directories[A].keys[shard.records[0][0]]
+    cache.send(ev.ExcludeAsked("x", "a", (key,)))
+    cache.run(but=(do.RemakeShard,))
+    assert cache.under_way(do.RemakeShard)
+    shard.sidecar = False
+    assert cache.policy.shows_damage(ev.ShardLost(A, 2, 0))
+    cache.send(ev.ShardLost(A, 2, 0))
+    while cache.under_way(do.MarkRetired, do.Unlink):
+        for event in cache.carry_out(cache.pending.pop()):
+            cache.send(event)
+    assert 0 not in cache.live(), "2 is the oldest shard of its stream"
+    assert not cache.under_way(do.ReadCursor), "its cursor is known to be lost"
+    assert not cache.policy.shows_damage(ev.ShardLost(A, 2, 0)), "it is counted once"
+    cache.run()
+    cache.pass_time(DAY)
+    assert cache.disk.manifests[cache.acquire(0).lease].num_records == 7
+
+
+def test_epoch_that_begins_retires_no_shard_that_is_being_made_again():
+    cache = a_full_cache()
+    cache.end(cache.epoch(0))
+    number = cache.live()[0]
+    cache.disk.directories[A].shards[number, 0].intact = False
+    cache.send(ev.DamageReported("r", A, number, 0))
+    cache.run(but=(do.RemakeShard,))
+    assert cache.under_way(do.RemakeShard)
+    cache.send(ev.AcquireAsked("x", "a", "job", 1, 0, 1))
+    cache.run(but=(do.RemakeShard,))
+    assert isinstance(cache.replies["x"], do.ReplyGranted)
+    cache.run()
+    assert (number, 1) in cache.disk.directories[A].shards, "it was not made in vain"
 
 
 def exclude(cache: Cache, *keys: str) -> None:

@@ -106,9 +106,9 @@ def test_units_of_a_large_array_are_read_by_their_chunks(kind, tmp_path, monkeyp
     [
         (np.zeros(9), "data", "it has 9 rows, fewer than window (10)"),
         (np.zeros(20, np.complex64), "data", "is of dtype complex64, expected numbers"),
-        (np.float64(3), "data", "has no axis"),
+        (np.float64(3), "data", "is a scalar"),
         (np.zeros(20), "other", "other"),
-        (np.zeros(20), {"a": "data", "b": "short"}, "expected as many in each"),
+        (np.zeros(20), {"a": "data", "b": "short"}, "expected the same number in each"),
     ],
 )
 def test_a_file_that_cannot_be_windowed_is_set_aside(kind, array, path, reason, tmp_path):
@@ -193,7 +193,7 @@ def test_a_zarr_array_that_would_be_unpickled_is_set_aside(tmp_path):
     ("options", "why"),
     [
         ({"window": 0, "path": "data"}, "expected whole numbers above 0"),
-        ({"window": 3}, "found no path, expected the path of a dataset"),
+        ({"window": 3}, "path is missing: set it to the path of a dataset"),
     ],
 )
 def test_options_that_make_no_windows_are_refused(options, why):

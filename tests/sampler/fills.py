@@ -44,7 +44,7 @@ class FakeDraft:
     def ordinals(self) -> int:
         return self.records + sum(self.odd.values())
 
-    def passed_of(self, unit: Unit) -> list[SkippedRecords]:
+    def pop_passed(self, unit: Unit) -> list[SkippedRecords]:
         count = self.odd.get(unit.number, 0)
         return [SkippedRecords("odd", count, ())] if count else []
 
@@ -113,12 +113,12 @@ class Fakes:
     def leave(self, handle: int, error: UnitError | None = None) -> None:
         self.left.append(handle)
 
-    async def listed_as(self, key: str) -> tuple[str, int]:
+    async def current_version(self, key: str) -> tuple[str, int]:
         if self.found is None:
             raise UnitError("not found")
         return self.found
 
-    def breathe(self) -> None:
+    def after_step(self) -> None:
         """Nobody listens."""
 
 
@@ -184,7 +184,7 @@ class Stream:
                 block, at, units = self.pages.pop(0)
                 more = "listed" if self.pages else "end"
                 self.filling.feed(block, at, units, more)
-        part = self.filling.part
+        part = self.filling.shard
         assert part is not None
         skipped = [(one.unit, one.record) for one in part.skipped]
         return Shard(draft.shard, skipped, self.filling.cursor(), end, part.ended)

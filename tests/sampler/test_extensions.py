@@ -73,7 +73,7 @@ def test_a_class_or_an_index_is_a_whole_number(name, data, number):
     "data", [b"", b"cat", b"1.5", b"1_000", b"9223372036854775808", b"9" * 5000, b"\xd9\xa1"]
 )
 def test_what_is_no_whole_number_is_an_error(data):
-    with pytest.raises(ValueError, match="expected a whole number of 64 bits"):
+    with pytest.raises(ValueError, match="expected an integer of 64 bits"):
         one("cls", data)
 
 
@@ -141,7 +141,10 @@ def altered(data: bytes, at: int, to: bytes) -> bytes:
         (npz({"a": ARRAYS[0]})[:-30], "not an .npz file"),
         (altered(npz({"a": ARRAYS[0]}), 16, b"\0\0\0\0"), "Bad CRC-32"),
         (npz({"a": np.array([Exploding()], object)}), "Python objects"),
-        (npz({"a": ARRAYS[0]}, compression=zipfile.ZIP_BZIP2), "is not stored or deflated"),
+        (
+            npz({"a": ARRAYS[0]}, compression=zipfile.ZIP_BZIP2),
+            "is compressed, but not with Deflate",
+        ),
         (altered(npz({"a": ARRAYS[0]}), 8, b"\1\0"), "'a' is encrypted"),
         (npz({str(n): ARRAYS[3] for n in range(1001)}), "more than 1000 arrays"),
     ],

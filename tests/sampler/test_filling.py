@@ -59,7 +59,7 @@ def test_stream_that_lets_go_stays_where_it_is(
         found: list[Shard] = []
         while not found or found[-1].end != "pass":
             if data.draw(st.booleans()):
-                await stream.filling.let_go()
+                await stream.filling.release_lanes()
             found.append(await stream.shard())
         return found
 
@@ -151,8 +151,8 @@ def begun(listed: Unit | None, until: Cursor | None, found: tuple[str, int] | No
     filling_.feed(0, 1, [], "end")
     draft = FakeDraft()
     end = asyncio.run(filling_.fill(cast(Draft, draft)))
-    assert filling_.part is not None
-    return draft.shard, [(s.record, s.reason.split(":")[0]) for s in filling_.part.skipped], end
+    assert filling_.shard is not None
+    return draft.shard, [(s.record, s.reason.split(":")[0]) for s in filling_.shard.skipped], end
 
 
 AT_2 = replace(BEGUN, lanes=(replace(BEGUN.lanes[0], record=2),))
@@ -188,7 +188,7 @@ def test_condemned_units_are_skipped_without_a_try():
     filling_.feed(0, 1, [unit_of(n, sources_[n]) for n in (1, 2)], "end")
     draft = FakeDraft()
     assert asyncio.run(filling_.fill(cast(Draft, draft))) == "pass"
-    assert filling_.part is not None
-    skipped = [(s.unit, s.record, s.reason, s.passing) for s in filling_.part.skipped]
+    assert filling_.shard is not None
+    skipped = [(s.unit, s.record, s.reason, s.passing) for s in filling_.shard.skipped]
     assert sorted(skipped) == [(0, 1, "workers died", True), (2, 0, "workers died", False)]
     assert {record[0] for record in draft.shard} == {record[0] for record in supply.read} == {1}

@@ -162,7 +162,7 @@ def test_a_missing_sibling_sets_the_unit_aside_with_its_name(place, lost):
     ("rows", "window", "reason"),
     [
         (37, 4, "b has 37 rows and the first array 100: expected one to be a multiple"),
-        (50, 5, "array.window (5) and array.stride (5) have to be multiples of 2"),
+        (50, 5, "array.window (5) and array.stride (5) must be multiples of 2"),
         (0, 4, "0 rows"),
     ],
 )
@@ -181,7 +181,7 @@ def test_bfloat16_is_kept_where_the_configuration_names_it(place):
     assert found.schema["array"].dtype == "bfloat16"
     assert all(np.array_equal(r["array"], bits[r["start"] :][:4]) for r in records)
     assert [r["key"] for r in records] == [b"a.npy", b"a.npy"]
-    assert "uint16, the configuration says bfloat16" in found.set_aside["c.npy"]
+    assert "uint16, but the configuration says bfloat16" in found.set_aside["c.npy"]
     raw = Place(found.folder.parent, window=4, dtype="bfloat16", shape=[2], match="*.bin")
     assert [r["array"].tolist() for r in raw.records()] == [bits[:4].tolist(), bits[4:].tolist()]
     assert raw.schema["array"].dtype == "bfloat16"
@@ -212,12 +212,12 @@ def described(shape: str = "(8,)", descr: str = "'<f4'", fortran: str = "False")
         (described("(8, -1)"), "expected whole numbers"),
         (described("(8, 0)"), "is empty"),
         (described("(3,)"), "the array has 3 rows, fewer than array.window (4)"),
-        (described("(17,)"), "its header promises 136 (shape (17,), float32)"),
+        (described("(17,)"), "its header says 136 (shape (17,), float32)"),
         (described("(8, 2)", fortran="True"), "Fortran order"),
         (described("(4294967296, 4294967296, 4294967296)"), "73786976294838206464 bytes"),
         (described(descr="'|O'"), "it holds Python objects"),
         (described(descr="'<f16'"), "expected one of bfloat16, bool"),
-        (described(descr="'<V2'"), "two bytes without a type: if they are bfloat16, set dtype"),
+        (described(descr="'<V2'"), "two bytes of unknown type (|V2): if they are bfloat16, set"),
     ],
 )  # fmt: skip
 def test_a_header_that_does_not_hold_is_refused_with_the_reason_and_the_rest_goes_on(

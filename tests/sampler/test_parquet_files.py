@@ -153,7 +153,7 @@ def claims(length: int) -> Callable[[bytes], bytes]:
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (claims(2**32 - 1), "its Parquet footer claims 4294967295 bytes, of an object of"),
+        (claims(2**32 - 1), "its Parquet footer has 4294967295 bytes, but the object has"),
         (claims(20), "its Parquet footer cannot be read"),
         (lambda body: body[:-4] + b"PARE", "an encrypted Parquet file"),
         (lambda body: body[:-3], "not a Parquet file"),
@@ -189,7 +189,7 @@ def test_rows_that_are_not_there_are_missed(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(Footer, "_groups", lying)
     bench = bench_of(tmp_path)
     bench.pour([parquet({"a": [1, 2]})])
-    assert bench.set_aside == {0: "its Parquet footer claims 7 rows, it has 2: it is damaged"}
+    assert bench.set_aside == {0: "its Parquet footer says 7 rows, but it has 2: it is damaged"}
 
 
 def test_whatever_bits_are_flipped_it_is_the_units_fault_or_none(tmp_path: Path):

@@ -132,8 +132,8 @@ class TestDecodeAudio:
     @pytest.mark.parametrize(
         ("body", "reason"),
         [
-            (sound(STEREO), "2 channels and no fixed length: set mono"),
-            (sound(WAVE, 16000), "has 16000 samples a second, expected 8000"),
+            (sound(STEREO), "2 channels and no fixed length: set `mono`"),
+            (sound(WAVE, 16000), "has 16000 samples per second, expected 8000"),
             (b"no sound", "LibsndfileError"),
         ],
     )
@@ -195,12 +195,12 @@ def test_step_without_its_library_names_the_extra(step, package, name, monkeypat
 @pytest.mark.parametrize(
     ("step", "complaint"),
     [
-        ({"center_crop": 0}, "found 0, expected center_crop: a number of pixels"),
-        ({"decode_image": {"mode": "CMYK"}}, "found mode: 'CMYK', expected decode_image"),
+        ({"center_crop": 0}, "found 0, but center_crop accepts a number of pixels"),
+        ({"decode_image": {"mode": "CMYK"}}, "found mode: 'CMYK', but decode_image accepts"),
         ({"class_map": {"colors": {"a": "#12345"}}},
          "colors.a: found '#12345', expected '#rrggbb'"),
-        ({"class_map": {"colors": {"a": RED, "b": "#FF0000"}}}, "the same color for two classes"),
-        ({"decode_audio": {"rate": 0}}, "expected decode_audio:"),
+        ({"class_map": {"colors": {"a": RED, "b": "#FF0000"}}}, "two classes have the same color"),
+        ({"decode_audio": {"rate": 0}}, "decode_audio accepts"),
     ],
 )  # fmt: skip
 def test_an_argument_that_does_not_fit_is_a_mistake_of_the_configuration(

@@ -148,7 +148,7 @@ class TestShrink:
             ({"payload": image_bytes(SMOOTH, file="JPEG")[:900]},
              "the JPEG is damaged: .*premature end of data"),
             ({"payload": image_bytes(NUMBERS.astype(np.float32), file="TIFF")},
-             "or 16 if it has only one"),
+             "at most 16 bits for an image with one channel"),
             ({"payload": SMOOTH}, "found ndarray: put shrink before the step that decodes it"),
         ],
     )  # fmt: skip

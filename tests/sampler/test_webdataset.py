@@ -99,12 +99,12 @@ HOSTILE = {
     "no number": (header(b"a.jpg", 0, size=b"12x"), "no tar header at byte 0: its size is '12x"),
     "sparse": (header(b"a.jpg", 0, kind=b"S"), "the member 'a.jpg' at byte 0 is sparse"),
     "sparse by pax": (pax({"GNU.sparse.major": "1"}) + header(b"a.jpg", 0), "is sparse"),
-    "pax size": (pax({"size": "-1"}) + header(b"a.jpg", 0), "gives '-1' as a size"),
+    "pax size": (pax({"size": "-1"}) + header(b"a.jpg", 0), "has the invalid size '-1'"),
     "pax of no length": (member(b"x", b"0 a=b\n", kind=b"x"),
         "the pax header at byte 0 is damaged"),
     "unknown": (header(b"a.jpg", 0, kind=b"?"), "is of the unknown type '?'"),
     "long name": (header(b"x", 1 << 32, kind=b"L"), "attributes of 4294967296 bytes"),
-    "one name for all": (pax({"path": "a.jpg"}, b"g"), "gives all members one name or size"),
+    "one name for all": (pax({"path": "a.jpg"}, b"g"), "sets the name or the size of all members"),
 }  # fmt: skip
 
 SAMPLES = [samples(unit) for unit in range(4)]

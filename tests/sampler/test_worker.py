@@ -121,7 +121,7 @@ class TestS3:
         expected = {n: body for n, body in enumerate(bodies.values()) if n not in (7, 8)}
         assert payloads(shard) == expected
         assert [(s.unit, s.key) for s in outcome.skipped] == [(7, "007"), (8, "008")]
-        assert "gone" in outcome.skipped[0].reason
+        assert "deleted" in outcome.skipped[0].reason
         assert "changed" in outcome.skipped[1].reason
         assert outcome.fetched_bytes == sum(map(len, expected.values()))
 
@@ -186,7 +186,7 @@ class TestTransforms:
         reasons = {s.unit: s.reason for s in outcome.skipped}
         assert "wild raised ValueError: no good" in reasons[1]
         assert "wild raised SystemExit: 3" in reasons[2]
-        assert reasons[3] == "its transform made no record of it"
+        assert reasons[3] == "its transform returned no record"
         assert "returned int" in reasons[4]
         assert "'payload': record has float32[], the schema says bytes[]" in reasons[5]
 

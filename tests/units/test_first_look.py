@@ -42,7 +42,7 @@ def written(tmp_path: Path) -> Callable[..., Path]:
 def test_check_shows_objects_of_other_classes_as_skipped(written, capsys):
     check(written(classes=[3]), sources=True)
     said = capsys.readouterr().out
-    assert "labels by ^([^/]+)/, of 1 classes\n" in said
+    assert "labels by ^([^/]+)/, 1 classes\n" in said
     assert "skipped: 0/one: class '0' is not in label.classes: add it" in said
 
 
@@ -56,7 +56,7 @@ def test_a_source_without_an_object_of_a_given_class_is_refused(written):
     with pytest.raises(ConfigError) as refused:
         look(load(written(classes=["cat", "dog"]), {}))
     assert str(refused.value) == (
-        "datasets.train.source: none of the 7 objects can be used; the first, '0/one': class '0' is "
+        "datasets.train.source: none of the 7 objects can be used. The first is '0/one': class '0' is "
         "not in label.classes: add it to the list (which makes a new generation), or move its objects "
         "to another prefix"
     )
@@ -66,6 +66,6 @@ def test_a_pattern_that_finds_no_class_is_refused_whatever_classes_are_given(wri
     for classes in (None, ["cat"]):
         with pytest.raises(
             ConfigError,
-            match=r"the first, '0/one': label pattern 'x\(y\)' finds no class in the key",
+            match=r"The first is '0/one': label pattern 'x\(y\)' finds no class in the key",
         ):
             look(load(written(pattern="x(y)", classes=classes), {}))

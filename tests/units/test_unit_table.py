@@ -117,7 +117,7 @@ BAD = {
         "the row ends at byte 6, but the object has 5 bytes",
     ),
     "gone": ({"key": "gone"}, "No such file"),
-    "a URL as key": ({"key": "s3://bucket/a", "size": "3"}, "a URL: name the column url"),
+    "a URL as key": ({"key": "s3://bucket/a", "size": "3"}, "is a URL: rename the column to url"),
     "NUL": ({"key": "a\0b", "size": "3"}, "the name 'a\\x00b' contains NUL"),
     "empty": ({"key": "a", "length": "0"}, "length is 0, expected at least 1"),
     "behind": ({"key": "a", "offset": "5", "size": "5"}, "offset is 5, but the object has 5 bytes"),
@@ -155,19 +155,19 @@ def test_what_is_no_row_is_passed_over_too(place, caplog):
 
 HOPELESS: dict[str, tuple[str, bytes, type[Exception], str]] = {
     "no header": ("t.csv", b"a,1\nb,2\n", ConfigError,
-        "its first line is 'a', '1', expected the names"),
+        "its first line is 'a', '1', expected column names"),
     "no CSV": ("t.csv", b'"key,size\na,1\n', ConfigError, "its first line is not CSV"),
     "no text": ("t.jsonl", b"x" * (3 << 20), ConfigError, "line 1 has more than 1048576 bytes"),
     "no inventory": ("manifest.json", b'{"files": 1}', ConfigError,
         "not a manifest of an S3 Inventory"),
     "no row of use": ("t.csv", b"key,size\na,x\nb,y\n", ConfigError,
-        "none of its 2 rows can be used; line 2"),
+        "none of the 2 rows can be used, for example line 2"),
     "cut off": ("t.csv.gz",
         gzip.compress(as_csv([{"key": str(n), "size": n} for n in range(9999)]))[:9000],
         SourceUnreachableError, "it is damaged: Compressed file ended before"),
     "no parquet": ("t.parquet", b"PAR1 and so on PAR1", SourceUnreachableError, "it is damaged"),
     "other columns": ("t.parquet", as_parquet([{"name": "a"}]), ConfigError,
-        "none of the columns key"),
+        "none of these columns: key"),
 }  # fmt: skip
 
 
@@ -275,6 +275,6 @@ def test_an_inventory_lists_the_current_objects_below_the_url(s3: S3Server, monk
     ]
     assert not caplog.records
     with pytest.raises(
-        ConfigError, match="inventory of the bucket of, expected an inventory of s3://another/"
+        ConfigError, match="the inventory lists the bucket of, expected the bucket of s3://another/"
     ):
         listed(source.model_copy(update={"url": "s3://another/"}))

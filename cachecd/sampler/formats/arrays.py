@@ -20,7 +20,7 @@ from cachecd.errors import UnitError
 from cachecd.sampler.formats.content import Content
 from cachecd_client.schema import NUMERIC_DTYPES
 
-# Bytes of a row or a window. A record is in memory several times, and protobuf allows 2 GiB a message.
+# Bytes of a row or a window. A record is in memory several times, and protobuf allows 2 GiB per message.
 LARGEST = 1 << 30
 _LONGEST = 10_000  # bytes of a header: NumPy's limit. A valid header has about a hundred
 _FIRST_READ = 1024  # bytes: more than nearly every header has
@@ -68,8 +68,8 @@ def layout_of(shape: tuple[int, ...], dtype: np.dtype[Any], file: ArrayFile) -> 
     if dtype == np.dtype("V2"):
         if file.dtype != "bfloat16":
             raise UnitError(
-                f"the array's dtype is {dtype.str}, two bytes without a type: if they are bfloat16, set "
-                "dtype: bfloat16"
+                f"the array's elements are two bytes of unknown type ({dtype.str}): if they are bfloat16, "
+                "set array.dtype to bfloat16"
             )
         dtype, name = np.dtype("<u2"), "bfloat16"
     elif dtype.hasobject:
@@ -82,7 +82,7 @@ def layout_of(shape: tuple[int, ...], dtype: np.dtype[Any], file: ArrayFile) -> 
         raise UnitError(f"the array's dtype is {_shortened(dtype)}: expected one of {expected}")
     wanted = file.dtype if file.dtype in (None, "bfloat16") else np.dtype(file.dtype).name
     if wanted not in (None, name):
-        raise UnitError(f"the array's dtype is {name}, the configuration says {wanted}")
+        raise UnitError(f"the array's dtype is {name}, but the configuration says {wanted}")
     layout = ArrayLayout(shape[0], shape[1:], dtype, name)
     if not layout.row_bytes:
         raise UnitError(f"the array of shape {shown} is empty")
@@ -101,8 +101,8 @@ def raw_layout(file: ArrayFile, size: int) -> ArrayLayout:
     rows, rest = divmod(size, row.row_bytes)
     if rest:
         raise UnitError(
-            f"the object has {size} bytes, expected a multiple of a row's {row.row_bytes}: dtype "
-            f"{file.dtype}, shape {list(file.shape)}"
+            f"the object has {size} bytes, expected a multiple of {row.row_bytes}, the bytes of a row: "
+            f"dtype {file.dtype}, shape {list(file.shape)}"
         )
     return replace(row, rows=rows)
 
@@ -205,7 +205,7 @@ async def open_array(
         size = (await content.find(key)).size
     if size is not None and end > size:
         raise UnitError(
-            f"truncated: the object has {size} bytes, its header promises {end} (shape "
+            f"truncated: the object has {size} bytes, but its header says {end} (shape "
             f"{_shortened((layout.rows, *layout.shape))}, {layout.dtype})"
         )
     return Array(key, layout, at, etag)
@@ -228,7 +228,7 @@ async def npy_layout(file: ArrayFile, read: Read, size: int) -> tuple[ArrayLayou
     if length > _LONGEST:
         raise UnitError(f"its header has {length} bytes, expected at most {_LONGEST}")
     if at > size:
-        raise UnitError(f"truncated: the object has {size} bytes, its header ends at {at}")
+        raise UnitError(f"truncated: the object has {size} bytes, but its header ends at {at}")
     if at > len(head):
         head = bytes(await read(0, at))
     # Version 3 only adds field names in UTF-8. A record cannot hold an array with named fields.

@@ -43,7 +43,7 @@ def features(name: str, data: bytes) -> Iterator[tuple[str, Any]]:
 def _integer(data: bytes) -> int:
     match = _INTEGER.fullmatch(data)
     if match is None or not -(2**63) <= (number := int(match[1])) < 2**63:
-        raise ValueError(f"found {data[:40]!r}, expected a whole number of 64 bits")
+        raise ValueError(f"found {data[:40]!r}, expected an integer of 64 bits")
     return number
 
 
@@ -86,7 +86,7 @@ def _arrays(data: bytes) -> Iterator[tuple[str, NDArray[Any]]]:
                     raise ValueError(f"more than {LARGEST} bytes of arrays")
                 # zipfile inflates other methods in one step, even beyond the stated size.
                 if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                    raise ValueError(f"its array {name[:80]!r} is not stored or deflated")
+                    raise ValueError(f"its array {name[:80]!r} is compressed, but not with Deflate")
                 if entry.flag_bits & _ENCRYPTED:
                     raise ValueError(f"its array {name[:80]!r} is encrypted")
                 with archive.open(entry) as file:

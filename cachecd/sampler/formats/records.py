@@ -103,7 +103,7 @@ class Records:
                     await asyncio.sleep(0)
         if not done:
             raise UnitError(
-                "its transform made no record of it" if self._transform else "it has no records"
+                "its transform returned no record" if self._transform else "it has no records"
             )
 
     def _results(

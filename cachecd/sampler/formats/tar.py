@@ -103,7 +103,7 @@ class Tar:
                 return member
 
     async def read(self, member: Member) -> bytes:
-        """Returns the content of the member that `next` returned last. Call it at most once a member."""
+        """Returns the content of the member that `next` returned last. Call it at most once per member."""
         if member.kind == _HARD_LINK:
             if self._links is None:
                 raise MemberError(
@@ -117,7 +117,7 @@ class Tar:
             )
         if member.kind not in _REGULAR:
             kind = _ELSEWHERE.get(member.kind, f"of the unknown type {shown(member.kind)}")
-            raise MemberError(f"{member} is {kind}, expected a whole file")
+            raise MemberError(f"{member} is {kind}, expected a regular file")
         if member.size > LARGEST:
             raise MemberError(f"{member} has {member.size} bytes, expected at most {LARGEST}")
         self._require(member.size)
@@ -133,10 +133,13 @@ class Tar:
         while block := await self._bytes.take(_PADDING):
             if block.strip(b"\0"):
                 raise TarError(
-                    f"the tar's end mark is at byte {end}, but more follows: expected one archive an object"
+                    f"the tar's end mark is at byte {end}, but more follows: expected one archive per "
+                    "object"
                 )
             if self._bytes.offset - end > LARGEST:
-                raise TarError(f"the tar's end mark at byte {end} is followed by zeros without end")
+                raise TarError(
+                    f"more than {LARGEST} bytes of zeros begin at byte {end}, the tar's end mark"
+                )
 
     async def _headers(self) -> Member | None:
         """Reads all headers of the next member. Returns None at the end mark."""
@@ -164,7 +167,10 @@ class Tar:
                 elif kind in _PAX:
                     attributes |= _attributes(extension, at)
                 elif kind == _GLOBAL and _attributes(extension, at).keys() & {b"path", b"size"}:
-                    raise TarError(f"the header at byte {at} gives all members one name or size")
+                    raise TarError(
+                        f"the global header at byte {at} sets the name or the size of all members, which "
+                        "is not supported"
+                    )
                 continue
             name = name.partition(b"\0")[0]
             if magic == _POSIX and prefix[0]:
@@ -173,7 +179,7 @@ class Tar:
                 kind = b"S"
             if text := attributes.get(b"size"):
                 if not text.isdigit() or len(text) > 20:
-                    raise TarError(f"the header at byte {begin} gives {shown(text)} as a size")
+                    raise TarError(f"the header at byte {begin} has the invalid size {shown(text)}")
                 length = int(text)
             name = attributes.get(b"path") or long_name or name
             target = attributes.get(b"linkpath") or long_target or target.partition(b"\0")[0]

@@ -98,7 +98,7 @@ class _Sample:
         if len(self.files) == _MOST_MEMBERS:
             raise MemberError(
                 f"the sample has more than {_MOST_MEMBERS} members: a key ends at the first dot of the "
-                "name, so it must not have one itself"
+                "name, so a key must not have a dot"
             )
         self._size += member.size
         if self._size > LARGEST:

@@ -52,15 +52,15 @@ class Cut:
             raise UnitError(f"the array has {rows} rows, fewer than array.window ({config.window})")
         if config.window % grain or stride % grain:
             raise UnitError(
-                f"array.window ({config.window}) and array.stride ({stride}) have to be multiples of "
-                f"{grain}: one row of another array lasts {grain} rows of the first"
+                f"array.window ({config.window}) and array.stride ({stride}) must be multiples of {grain}, "
+                f"because one row of another array lasts {grain} rows of the first"
             )
         dense = is_dense(config)
         cut = Cut(rows, config.window, stride, dense, at, row_bytes, total_bytes)
         if (count := len(cut._runs())) > _MOST_UNITS:
             raise UnitError(
-                f"the array's shape makes {count} units of it, more than {_MOST_UNITS}: is its "
-                "header sound?"
+                f"the array has {count} units, expected at most {_MOST_UNITS}: check the shape in its "
+                "header"
             )
         return cut
 

@@ -10,7 +10,7 @@ import soundfile
 
 from cachecd.sampler.transforms.pictures import encoded
 
-_MOST_SAMPLES = 1 << 28  # 1 GiB: the decoder allocates as many samples as the header claims
+_MOST_SAMPLES = 1 << 28  # 1 GiB: the decoder allocates the samples that the header names
 
 
 def decode_audio(
@@ -29,15 +29,15 @@ def decode_audio(
     (a ragged feature): ValueError for more than one channel. `mono`: the mean of all channels. ValueError
     for missing samples, and if the file's rate is not `rate`: nothing is resampled.
     """
-    # Check the header first: it may claim more samples than memory can hold.
+    # Check the header first: it may name more samples than memory can hold.
     with soundfile.SoundFile(io.BytesIO(_closed(bytes(encoded(record, feature))))) as file:
         own_rate, channels = int(file.samplerate), int(file.channels)
         if rate is not None and own_rate != rate:
-            raise ValueError(f"{feature!r} has {own_rate} samples a second, expected {rate}")
+            raise ValueError(f"{feature!r} has {own_rate} samples per second, expected {rate}")
         if seconds is None and channels > 1 and not mono:
             raise ValueError(
-                f"{feature!r} has {channels} channels and no fixed length: set mono, or the length "
-                "of all by `seconds`"
+                f"{feature!r} has {channels} channels and no fixed length: set `mono`, or set `seconds` "
+                "so that all have one length"
             )
         wanted = file.frames if seconds is None else round(seconds * own_rate)
         if wanted * channels > _MOST_SAMPLES:

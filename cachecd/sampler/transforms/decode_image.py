@@ -65,7 +65,7 @@ def _of_8_bits(image: Image.Image) -> Image.Image:
     if image.mode in ("I", "F"):
         raise ValueError(
             f"the pixels are 32 bits deep (Pillow's mode {image.mode}), expected at most 16: decode the "
-            "image in a function of your own"
+            "image in your own function"
         )
     # Pillow warns about a direct conversion without alpha, and the user may have made warnings errors.
     return image.convert("RGBA") if image.mode in ("P", "PA") else image

@@ -21,8 +21,8 @@ def resize(
     Default: scales `image` and `label_map`.
 
     Nothing is cropped, so that `size` may change the proportions. Images (uint8 [height, width, channels])
-    are scaled bilinearly, with antialiasing. In maps (integers [height, width]) each pixel gets the number
-    of the nearest pixel.
+    are scaled bilinearly, with antialiasing. In maps (integers [height, width]), each pixel takes the
+    value of the nearest input pixel.
     """
     resized = dict(record)
     for name, value in pictures(record, "resize", features):

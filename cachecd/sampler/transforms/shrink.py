@@ -40,7 +40,10 @@ def _shrunk(name: str, value: Any, shorter: int, quality: int, nearest: bool) ->
         form, mode = image.format, image.mode
         is_deep = ";16" in str(image.tile) and mode[0] != "I"  # colors: Pillow would keep 8 bits
         if is_deep or mode == "F" or (mode == "I" and form != "PNG"):
-            raise ValueError(f"{name!r} has more than 8 bits a channel, or 16 if it has only one")
+            raise ValueError(
+                f"{name!r} is too deep: expected at most 8 bits per channel, or at most 16 bits for an "
+                "image with one channel"
+            )
     exact = nearest or mode in ("1", "P", "PA") or mode[0] == "I"
     has_alpha = mode in ("LA", "RGBA")
     is_cores = mode in ("RGB", "L") and not exact

@@ -96,7 +96,7 @@ class FileSet:
 
     @cached_property
     def num_records(self) -> int:
-        """Records in all files, over all ranks."""
+        """Records in all files, across all ranks."""
         return sum(file.num_records for file in self._located)
 
     @cached_property

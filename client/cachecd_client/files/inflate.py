@@ -27,7 +27,7 @@ def compression_of(path: str) -> Compression | None:
 
 
 def compression_of_head(head: bytes) -> Compression | None:
-    """As `compression_of`, from the first HEAD bytes of the file, or all bytes of a shorter file."""
+    """Like `compression_of`, but takes the first HEAD bytes of the file, or all bytes of a shorter file."""
     if len(head) < 2 or begins_a_record(head):
         return None
     if head.startswith(b"\x1f\x8b"):
@@ -46,7 +46,7 @@ def begins_a_record(head: bytes) -> bool:
 
 
 class InflateError(ValueError):
-    """A compressed stream is damaged, cut short or followed by something else."""
+    """A compressed stream is damaged or incomplete, or other bytes follow it."""
 
 
 class Inflater:
@@ -66,7 +66,7 @@ class Inflater:
             while piece:
                 if self._stream.eof:
                     if self._compression == "ZLIB":
-                        raise InflateError("ZLIB stream: bytes follow its end")
+                        raise InflateError("bytes follow the end of the ZLIB stream")
                     piece = piece.lstrip(b"\0")
                     if not piece:
                         break
@@ -76,13 +76,13 @@ class Inflater:
                 piece = stream.unused_data if stream.eof else stream.unconsumed_tail
 
     def finish(self) -> Iterator[bytes]:
-        """Yields the rest of the inflated bytes after the last `feed`. InflateError if the stream is cut
-        short."""
+        """Yields the rest of the inflated bytes after the last `feed`. InflateError if the stream is
+        incomplete."""
         while more := self._inflate(b""):
             yield more
         if not self._stream.eof:
             raise InflateError(
-                f"{self._compression} stream: cut short: the file ends within it, after {self.fed} bytes"
+                f"the {self._compression} stream is incomplete: the file ends after {self.fed} bytes"
             )
 
     def _new(self) -> zlib._Decompress:

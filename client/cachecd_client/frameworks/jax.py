@@ -82,7 +82,7 @@ class Jax:
                     raise CallerError(f"a batch of {rows} rows, {refusal}: {remedy}") from refusal
 
     def _refusal(self, rows: int, feature: Feature) -> ValueError | None:
-        """Returns JAX's reason if the device cannot hold so many rows of the feature."""
+        """Returns JAX's error if the device cannot hold this many rows of the feature, else None."""
         try:
             jax_array(np.zeros((rows, *(feature.shape or ())), np.int8), device=self._device)
         except ValueError as error:

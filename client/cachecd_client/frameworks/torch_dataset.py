@@ -58,7 +58,7 @@ class BatchDataset(IterableDataset["Batch"]):
         self._has_begun = False  # this worker has begun a pass
 
     def __len__(self) -> int:
-        """Batches of a whole pass over all workers, the same on every rank."""
+        """Batches of a whole pass of all workers, the same on every rank."""
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Batch]:

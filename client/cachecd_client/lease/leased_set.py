@@ -1,4 +1,4 @@
-"""The files of one dataset that this process has on lease."""
+"""The files of one dataset that this process leases."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def strings_shape(feature: Feature) -> tuple[int, ...]:
     shape = feature.shape or ()
     if 0 in shape:
         raise SchemaError(
-            f"feature {feature.name!r}: no strings in shape {shape}: do not select it"
+            f"feature {feature.name!r}: shape {shape} has no elements: do not select it"
         )
     return shape
 

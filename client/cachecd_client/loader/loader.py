@@ -62,8 +62,8 @@ class Loader:
     pad_last: as drop_last=False, but every batch has `batch_size` rows: zeros or empty values fill the last
         batches, and `_valid`, bool [batch_size], says which rows are records.
     threads: native reading threads; 0: up to four, limited by the processors of the cgroup.
-        prefetch_bytes: how far the threads run ahead. Default: at least 64 MiB, and enough for the decoded
-        pictures of one batch per thread and of two more, but at most 1/16 of the memory of the cgroup.
+        prefetch_bytes: how far the threads run ahead. Default: 64 MiB, or more if the decoded pictures of
+        `threads` + 2 batches need more, but never above 1/16 of the memory of the cgroup.
     on_corrupt: "replace" a corrupt record with another record of this rank, or "raise" CorruptRecordError.
     features: the features to deliver, all by default. ids: add `_shard` and `_record`, int64, and in a
         mixture `_dataset`.
@@ -119,7 +119,7 @@ class Loader:
         self.rank, self.world = reading.place(options.get("rank"), options.get("world"))
         #: The part of the set that a pass reads, or None if it reads all of it once.
         self.part, self.division = reading.divided(self.batch_size, self.world, last, self.seed)
-        #: Records, over all ranks, that `drop_last` omits from a whole pass.
+        #: Records, across all ranks, that `drop_last` omits from a whole pass.
         self.dropped = omitted_records(self.division, self.batch_size * self.world, reading.agreed)
         self._every = integer("every", every, 1)
         self.threads = integer("threads", options.get("threads", 0), 0)
@@ -204,13 +204,13 @@ class Loader:
 
     @property
     def seconds_waited(self) -> float:
-        """Seconds, over all passes, in which the training loop waited for a batch, or for the files of a
+        """Seconds, in all passes, in which the training loop waited for a batch, or for the files of a
         pass to be opened."""
         return self._sums().waited
 
     @property
     def bytes_read(self) -> int:
-        """Record bytes delivered, over all passes."""
+        """Record bytes delivered in all passes."""
         return self._sums().bytes
 
     @property
@@ -252,7 +252,7 @@ class Loader:
 
     @property
     def corrupt(self) -> list[CorruptRecord]:
-        """(path, offset, why) of every corrupt record found, over all passes."""
+        """(path, offset, why) of every corrupt record found in all passes."""
         reader = self._running()
         return self._corrupt + (reader.corrupt if reader else [])
 

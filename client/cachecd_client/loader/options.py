@@ -125,7 +125,7 @@ def deliveries(schema: Schema, options: Options) -> tuple[Delivery, ...]:
     if len({image.view for image in decode.values()}) > 1:
         raise CallerError(
             f"decode: {', '.join(decode)} would show different parts of a picture: give all of them the "
-            "same crop, scale, ratio and flip, and the same size and resize, or both scaled alike"
+            "same crop, scale, ratio and flip. Also give them the same size and resize, or scale both alike"
         )
     return made
 

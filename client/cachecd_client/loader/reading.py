@@ -76,14 +76,14 @@ def divide(
     if not division.steps:
         least = records if nodes is None else min(records, nodes[0])
         raise CallerError(
-            f"{least} records over {world} ranks make no batch of {batch_size}: choose a smaller "
+            f"{least} records across {world} ranks make no batch of {batch_size}: choose a smaller "
             "batch_size, or drop_last=False"
         )
     return division
 
 
 def omitted_records(division: Division, step: int, agreed: Agreed | None = None) -> int:
-    """Returns how many records, over all ranks, a whole pass omits; `step`: records of one step. With
+    """Returns how many records, across all ranks, a whole pass omits; `step`: records of one step. With
     `agreed`, counts only records that all nodes can read."""
     records = division.records if agreed is None else min(division.records, agreed.least)
     return max(0, records - division.steps * step)
@@ -98,7 +98,8 @@ def seed_of(seed: int, number: int) -> int:
 
 
 class Lent(NamedTuple):
-    """Batches for another reader, which does not count them, in steps of `step` records over all ranks."""
+    """Batches for another reader, which does not count them, in steps of `step` records across all
+    ranks."""
 
     to: str
     steps: int
@@ -108,13 +109,13 @@ class Lent(NamedTuple):
     loader: weakref.ref[Any] | None = None  # reads them instead if it begins a pass here
 
     def reads(self, length: int) -> int:
-        """Returns the records read over all ranks, if the set has `length` records; the last step may be
+        """Returns the records read across all ranks, if the set has `length` records; the last step may be
         padded."""
         reads = self.steps * self.step
         return length if 0 <= reads - length < self.step else reads
 
     def delivered(self, length: int) -> int:
-        """As `reads`, and also the records that the pass omits if they are less than a step."""
+        """Returns `reads`, plus the records that the pass omits if they are less than a step."""
         return self.reads(length) + (self.dropped if self.dropped < self.step else 0)
 
 
@@ -123,16 +124,16 @@ class Figures(NamedTuple):
 
     steps: int = 0
     records: int = 0  # records of this rank, without padding
-    reads: int = 0  # records over all ranks
-    rows: int = 0  # rows over all ranks, with padding
+    reads: int = 0  # records across all ranks
+    rows: int = 0  # rows across all ranks, with padding
     delivered: int = 0  # `reads`, and the records that a whole pass omits, if less than a step
-    dropped: int = 0  # records that `drop_last` omits from a whole pass, over all ranks
+    dropped: int = 0  # records that `drop_last` omits from a whole pass, across all ranks
     bytes: int = 0
     waited: float = 0.0  # seconds until a batch was ready, or the files were open
     elapsed: float = (
         0.0  # seconds from the beginning of the pass until now, or until its last batch
     )
-    queue: float = 0.0  # summed over the steps
+    queue: float = 0.0  # the sum across all steps
 
     def plus(self, other: Figures) -> Figures:
         return Figures(*map(operator.add, self, other))
@@ -151,8 +152,9 @@ class Reading:
     `files`: (path, offsets or None), as for the core. `begin` is called before files are opened, and raises
     an error if they may no longer be read. `began` gets the loader when a pass has begun; `ended` gets the
     loader and the figures of a pass that has ended. `corrupt` gets each corrupt record once, between two
-    batches. `part` gets the records of one step over all ranks, and a seed; it returns the part of the set
-    to read, or None for one pass over the whole set. `about` returns more values for the state of a loader.
+    batches. `part` gets the records of one step across all ranks, and a seed; it returns the part of the
+    set to read, or None for one pass over the whole set. `about` returns more values for the state of a
+    loader.
     """
 
     files: Sequence[tuple[str, NDArray[np.uint64] | None]]
@@ -184,7 +186,7 @@ class Reading:
         if self.agreed is not None and given != (own := self.share or local_ranks()):
             raise CallerError(
                 f"rank={rank}, world={world}: the processes of this run agreed on rank={own[0]}, "
-                f"world={own[1]} here; give rank= and world= to epochs(), and not to its loaders"
+                f"world={own[1]} for this process. Pass rank= and world= to epochs(), not to its loaders"
             )
         return given
 
@@ -214,7 +216,7 @@ def place(rank: int | None, world: int | None) -> tuple[int, int]:
 
 
 def keras_distribution() -> Any:
-    """Returns Keras' distribution over several processes; None if Keras has no such distribution."""
+    """Returns Keras' distribution across several processes; None if Keras has no such distribution."""
     library = sys.modules.get("keras.distribution")
     current = getattr(library, "distribution", lambda: None)()
     return current if getattr(current, "num_processes", 1) > 1 else None
@@ -230,7 +232,7 @@ def refuse_keras_replicas() -> None:
     if replicas < processes:
         raise CallerError(
             f"{type(current).__name__} has {processes} processes for {replicas} replicas of the model: "
-            "the processes of one replica need the same records, but would read different records; give "
+            "the processes of one replica need the same records, but would read different records. Give "
             "rank= (the number of the replica) and world= (the number of replicas) to the run (epochs() or "
             "cache.jax()), or to the loader of a FileSet"
         )
@@ -263,7 +265,7 @@ class Losses:
             "this pass replaced %d corrupt records with other records of this rank%s; the first is at byte "
             "%d of %s: %s",
             self._count,
-            ", so figures over the pass miss the corrupt records and count the other records twice "
+            ", so figures of the pass miss the corrupt records and count the other records twice "
             "(on_corrupt='raise' ends the pass instead)" * each_once,
             offset, path, why,
         )  # fmt: skip

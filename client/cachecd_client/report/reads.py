@@ -67,7 +67,7 @@ class Reads:
         return (self._reads + more) / self._different if self._different else 0.0
 
     def read(self, records: float, coverage: float | None, pinned: bool) -> None:
-        """Adds the records that an epoch read over all ranks. Warns once if records are read too often
+        """Adds the records that an epoch read across all ranks. Warns once if records are read too often
         although the source has other records."""
         self._reads += records
         mean = self.reads_per_record()

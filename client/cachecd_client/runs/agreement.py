@@ -152,8 +152,8 @@ class Agreement:
             or len(set(processes.values())) > 1
         ):
             raise ReplicasDifferError(
-                "rank= and world= are not those of replicas: expected world=N on all processes, and the "
-                "ranks 0 ... N-1, each on the same number of processes\n" + _table(rows)
+                "rank= and world= do not name replicas: expected world=N on all processes, and each rank "
+                "from 0 to N-1 on the same number of processes\n" + _table(rows)
             )
         ranks = ranks_of_one_set(own.rank, rows)
         self._share = ranks.index(own.rank), len(ranks)
@@ -183,16 +183,16 @@ class Agreement:
                     f"{of_epoch}processes that hold one replica have different sets, or read them in "
                     f"different orders (here: set {epoch.fingerprint}, seed {epoch.seed}, window "
                     f"{epoch.window}). Give these nodes the same source, `partition` and `seed`, `grow: "
-                    "{wait: true}` or `pin: true`, and one `cache.window`; without a daemon at a boundary "
-                    f"a node repeats its set in another order\n{_table(rows)}"
+                    "{wait: true}` or `pin: true`, and one `cache.window`. A node that finds no daemon at "
+                    f"a boundary repeats its set in another order\n{_table(rows)}"
                 )
         else:
             places = {(row.lease, row.rank) for row in rows}
             worlds = {(row.lease, row.world) for row in rows}
             if len(places) < len(rows) or len(worlds) > len({row.lease for row in rows}):
                 raise ReplicasDifferError(
-                    f"{of_epoch}processes that share a lease have the same LOCAL_RANK, or another "
-                    "LOCAL_WORLD_SIZE, and would read the same records: set them as torchrun does, or "
+                    f"{of_epoch}processes that share a lease would read the same records, because their "
+                    "LOCAL_RANK is equal or their LOCAL_WORLD_SIZE differs. Set both as torchrun does, or "
                     f"give epochs() rank= and world=\n{_table(rows)}"
                 )
         return rows

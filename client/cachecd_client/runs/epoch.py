@@ -46,7 +46,7 @@ def _warn_of_window(dataset: str, at_random: int) -> None:
 
 
 class Epoch(FileSet):
-    """The files that one epoch of one job reads, on lease.
+    """The leased files that one epoch of one job reads.
 
     Until `release()` (or the end of the with-block, of the `epochs()` step, or of the process) the files
     stay present and byte-identical, even if the daemon ends. Pinned datasets are delivered unshuffled and
@@ -112,7 +112,7 @@ class Epoch(FileSet):
 
     @property
     def length(self) -> int:
-        """The records of one pass over all ranks, unless the run limits them."""
+        """The records of one pass across all ranks, unless the run limits them."""
         return self._passes.length
 
     def agree(self, agreed: Agreed) -> None:
@@ -181,7 +181,7 @@ class Epoch(FileSet):
         self._passes.report_to_run()
 
     def ends_run(self, loader: Loader) -> bool:
-        """Whether the run is over after this loader's pass."""
+        """Whether the run ends after this loader's pass."""
         read, step = self._passes.before + self._passes.rows, loader.batch_size * loader.world
         return self._run is not None and self._run.ends_before(self.epoch + 1, read, step)
 

@@ -89,7 +89,7 @@ def _described(feature: Feature) -> str:
 
 
 class Mixture(Epoch):
-    """The files of several datasets that one epoch of one job reads, all on lease.
+    """The files of several datasets that one epoch of one job reads, all leased.
 
     A `Mixture` differs from an `Epoch`: the dataset of each record is drawn by weight, and the record is
     the next record in a shuffled pass over that dataset, even if the dataset is pinned. Batches are always
@@ -169,8 +169,9 @@ class Mixture(Epoch):
             )
         if run.steps_per_epoch is None and step > length:
             raise CallerError(
-                f"an epoch of {self.dataset} has {length} records, but a step over all ranks needs {step}: "
-                "choose a smaller batch_size, or steps_per_epoch=, which reads a small set several times"
+                f"an epoch of {self.dataset} has {length} records, but a step across all ranks needs "
+                f"{step}: choose a smaller batch_size, or steps_per_epoch=, which reads a small set "
+                "several times"
             )
         sweeps = run.sweeps if run.limits(length) else None
         return run.part(length, step, lambda wanted: self._take(wanted, sweeps, seed))

@@ -27,7 +27,7 @@ log = logging.getLogger("cachecd")
 
 
 class _Read(NamedTuple):
-    """The records that one pass read over all ranks, in steps of `step` records. `part`: None if the pass
+    """The records that one pass read across all ranks, in steps of `step` records. `part`: None if the pass
     reads the whole set."""
 
     records: int
@@ -43,10 +43,10 @@ class Passes:
         run: Run | None,
     ) -> None:  # fmt: skip
         """`name`: the dataset or the mixture; `weights`: the share of each set in the records; `number`:
-        the number of the epoch in `run`; `length`: records of one pass, over all ranks."""
+        the number of the epoch in `run`; `length`: records of one pass, across all ranks."""
         self._name, self._sets, self._weights = name, sets, weights
         self.number, self.length, self._run = number, length, run
-        self.before = 0 if run is None else run.read  # records of earlier epochs, over all ranks
+        self.before = 0 if run is None else run.read  # records of earlier epochs, across all ranks
         self.earlier = 0  # records of this epoch that an earlier process read
         self._done = 0.0  # the delivered share of the latest pass
         self._latest: weakref.ref[Loader] | None = None  # the loader whose pass began last
@@ -55,7 +55,7 @@ class Passes:
         self._lent: list[Lent] = []
         self._has_reader = False  # a loader was made, or another reader was given batches
         self._has_begun = False  # a pass has begun
-        self._ended = Figures()  # the sum over the passes that have ended
+        self._ended = Figures()  # the sum of the passes that have ended
         self._waited = Waited()  # the ended pass that waited most
         self._corrupt: set[tuple[str, int]] = set()
         self._process = os.getpid()
@@ -137,8 +137,8 @@ class Passes:
 
     @property
     def rows(self) -> int:
-        """The rows that this epoch has read over all ranks, including padding; in a forked child, also the
-        rows of passes that ended in the parent."""
+        """The rows that this epoch has read across all ranks, including padding; in a forked child, also
+        the rows of passes that ended in the parent."""
         self._in_this_process()
         running = sum(figures.rows for _, figures in self._running())
         return self.earlier + self._ended.rows + running
@@ -155,7 +155,7 @@ class Passes:
         self.earlier, self._done = 0, 0.0
 
     def delivered(self) -> int | None:
-        """Returns how many records of the set were delivered over all ranks, or given to other readers;
+        """Returns how many records of the set were delivered across all ranks, or given to other readers;
         None if there was no reader."""
         if not self._has_reader:
             return None
@@ -253,7 +253,7 @@ class Passes:
 
 
 def _read(loader: Loader) -> _Read:
-    """Returns the records that the loader's pass has delivered, including those of an earlier process."""
+    """Returns the records that the loader's pass has delivered, also in an earlier process."""
     step = loader.batch_size * loader.world
     return _Read(loader.position * step, step, loader.part)
 
@@ -284,7 +284,7 @@ def _growth(sets: Sequence[Report]) -> float | None:
 
 
 def _mean(sets: Sequence[Mapping[str, Any]], name: str) -> float | None:
-    """Returns the weighted mean of a figure over the sets that have the figure."""
+    """Returns the weighted mean of a figure, for the sets that have the figure."""
     known = [one for one in sets if one[name] is not None]
     whole = sum(one["weight"] for one in known)
     return sum(one["weight"] * one[name] for one in known) / whole if whole else None

@@ -29,7 +29,7 @@ class RunOptions(TypedDict, total=False):
 
 
 class Run:
-    """A run of a number of epochs, or of records over all ranks. An epoch is one pass of its set, or
+    """A run of a number of epochs, or of records across all ranks. An epoch is one pass of its set, or
     `steps_per_epoch`. CallerError for an impossible length."""
 
     def __init__(
@@ -39,8 +39,8 @@ class Run:
         """`option`: the caller's name of `epochs`."""
         if (epochs is None) == (records is None):
             raise CallerError(
-                f"{option}={epochs}, records={records}: expected one of them: the length of the run in "
-                "epochs, or in records over all ranks"
+                f"{option}={epochs}, records={records}: expected one of them. {option} is the length of "
+                "the run in epochs, records is its length in records across all ranks"
             )
         start = integer("start", start, 0)
         if epochs is not None and not start <= integer(option, epochs, 0):
@@ -55,9 +55,9 @@ class Run:
             None if steps_per_epoch is None else integer("steps_per_epoch", steps_per_epoch, 1)
         )
         self.number = start  # the current epoch, or the next epoch
-        self.read = 0  # records of the epochs before `number`, over all ranks of this node
+        self.read = 0  # records of the epochs before `number`, across all ranks of this node
         self.sweeps: Mapping[str, Sweep] = {}  # by dataset, after epochs that were not one pass
-        self._step = 1  # records of one step, over all ranks
+        self._step = 1  # records of one step, across all ranks
         self.ranks = 1, 1  # ranks on this node and on all nodes; see `set_ranks`
 
     def set_ranks(self, own: int, ranks: int) -> None:
@@ -109,7 +109,7 @@ class Run:
         return self.steps_per_epoch is not None or left < num_records
 
     def part(self, length: int, step: int, take: Callable[[int], Selection]) -> Part:
-        """Returns the part that an epoch reads, in steps of `step` records over all ranks. `length`: the
+        """Returns the part that an epoch reads, in steps of `step` records across all ranks. `length`: the
         records of the epoch if `steps_per_epoch` is not given."""
         steps = self.steps_per_epoch or max(1, length // step)
         if self.records is not None:
@@ -133,7 +133,7 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class SavedSet:
-    """A set that the run had on lease: fields of its manifest. `fingerprint` is "" if the whole set was
+    """A set that the run leased: fields of its manifest. `fingerprint` is "" if the whole set was
     read."""
 
     dataset: str
@@ -193,13 +193,14 @@ _OF_SET = tuple(f.name for f in fields(SavedSet))
 
 @dataclass(frozen=True)
 class RunState:
-    """A run in epoch `epoch`, with the sets that it had on lease.
+    """A run in epoch `epoch`, with the sets that it leased.
 
-    `read`: records read before that epoch, over all ranks; `of_epoch`: records read in that epoch, in steps
-    of `step`. `ranks`: ranks on the node, and on all nodes. `position`: delivered batches of the pass;
-    `share`: the delivered share of the pass. `over`: the pass is complete. `sweeps`: after the epoch if it
-    is over, else before the epoch. `weights`: the shares of a mixture, empty for a single dataset; `key`:
-    the key of the mixture's draws. `window`: the shuffle window. `state`: the whole state, for the loader.
+    `read`: records read before that epoch, across all ranks; `of_epoch`: records read in that epoch, in
+    steps of `step`. `ranks`: ranks on the node, and on all nodes. `position`: delivered batches of the
+    pass; `share`: the delivered share of the pass. `over`: the pass is complete. `sweeps`: after the epoch
+    if it is over, else before the epoch. `weights`: the shares of a mixture, empty for a single dataset;
+    `key`: the key of the mixture's draws. `window`: the shuffle window. `state`: the whole state, for the
+    loader.
     """
 
     epoch: int

@@ -28,9 +28,9 @@ class RunLoader:
     """Iterates over batches, one epoch of the run for each `for` loop.
 
     Each epoch is leased before the previous lease ends, as with `Cache.epochs`. An epoch begins with the
-    first batch of a loop; leaving a loop early ends its epoch. When the run is over, loops deliver no
-    batches and log a warning, because after a resume a program may loop more often than the run has epochs
-    left.
+    first batch of a loop; leaving a loop early ends its epoch. When the run has ended, loops deliver no
+    batches and log a warning, because after a resume, a program may loop more often than the run has
+    epochs left.
 
     The first epoch is leased when it is needed: by a loop, `len()`, `epoch`, `state_dict()`, `progress` or
     `report()`. The last lease ends with the last batch, with `close()` or with the session.
@@ -60,7 +60,7 @@ class RunLoader:
             self._advance()
         loader, epoch = self._loader, self._epoch
         if self._is_over or loader is None or epoch is None:
-            log.warning("the run is over: this loop gets no batches")
+            log.warning("the run has ended: this loop gets no batches")
             return
         self._has_begun = True
         yield from loader
@@ -89,7 +89,7 @@ class RunLoader:
         """The figures of `epoch`: `Epoch.report`. CallerError if the run has no epoch."""
         if (epoch := self.epoch) is None:
             raise CallerError(
-                "the run is over, and no epoch was read here: there is nothing to report"
+                "the run has ended, and no epoch was read here: there is nothing to report"
             )
         return epoch.report()
 
@@ -145,7 +145,7 @@ class RunLoader:
         return self._loader
 
     def _advance(self) -> None:
-        """Acquires the next epoch, or finds that the run is over."""
+        """Acquires the next epoch, or finds that the run has ended."""
         if self._is_over:
             return
         if self._is_closed:

@@ -106,7 +106,7 @@ class SessionLeases:
     def acquire(
         self, wanted: EpochRequest, dataset: str, saved: SavedSet | None = None
     ) -> LeasedSet:
-        """Waits until the daemon grants the dataset's set, and returns the set on lease."""
+        """Waits until the daemon grants the dataset's set, and returns the leased set."""
         reads = self.reads.of(dataset, wanted.job)
         reads.requested()
         wait = Wait(dataset, wanted.timeout)

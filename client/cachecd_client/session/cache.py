@@ -86,7 +86,7 @@ class Cache:
     def acquire(
         self, dataset: str, epoch: int = 0, job: str | None = None, timeout: float | None = None
     ) -> Epoch:
-        """The dataset's file set for this epoch, on lease to this process.
+        """The dataset's file set for this epoch, leased to this process.
 
         Every rank of `job` on this node that acquires this epoch gets the same set; the set of a later
         epoch has all shards that were sealed since. While the cache has less than the `grow.first` of the
@@ -102,19 +102,19 @@ class Cache:
     def epochs(
         self, dataset: str | Mixing, n: int | None = None, **options: Unpack[RunOptions]
     ) -> Iterator[Epoch]:
-        """Epochs `start` (0) .. `n` - 1, each on lease during its step of the loop.
+        """Epochs `start` (0) .. `n` - 1, each leased during its step of the loop.
 
-        `records` replaces `n`: the length of the run in records over all ranks, even if the sets grow; the
-        last epoch ends when the run has read them. `steps_per_epoch`: the number of batches in each epoch,
-        for every set. A small set is read again, in another order. The unread records of a large set are
-        read first in the next epoch, even if the set has grown or rotated. Records that other readers take
-        are not counted exactly: the run counts the batches that they were given, or the whole set.
+        `records` replaces `n`: the length of the run in records across all ranks, even if the sets grow;
+        the last epoch ends when the run has read them. `steps_per_epoch`: the number of batches in each
+        epoch, for every set. A small set is read again, in another order. The unread records of a large set
+        are read first in the next epoch, even if the set has grown or rotated. Records that other readers
+        take are not counted exactly: the run counts the batches that they were given, or the whole set.
 
         `dataset` may be a dict of dataset -> weight: then each epoch is a `Mixture`, and the dataset of
         each record is drawn by weight. The dict is read at each boundary. It may be a function, which is
-        called there with the progress of the run, 0..1. An epoch ends when one dataset is read completely,
-        or after `records` or `steps_per_epoch`. A dataset with weight 0 is not leased. `timeout` applies to
-        each dataset.
+        called at each boundary with the progress of the run, 0..1. An epoch ends when one dataset is read
+        completely, or after `records` or `steps_per_epoch`. A dataset with weight 0 is not leased.
+        `timeout` applies to each dataset.
 
         On several nodes, each with its own cache, all ranks of all nodes take the same number of steps. All
         processes of the run agree on this number at each boundary, through torch.distributed or
@@ -131,9 +131,9 @@ class Cache:
 
         The next set is acquired before the last set is released, so no shard of both is evicted in between.
         If the daemon is unreachable at a boundary, or has another version, the epoch repeats its set in
-        another order and logs a warning. Errors: as `acquire` for the first epoch, or if the loop released
-        the last epoch; otherwise all errors of `acquire` except DaemonUnreachableError and
-        ProtocolVersionError. OtherNodeError, if another node has an error.
+        another order and logs a warning. For the first epoch, or if the loop released the last
+        epoch, this raises the errors of `acquire`. Otherwise it raises them except DaemonUnreachableError
+        and ProtocolVersionError. OtherNodeError, if another node has an error.
 
         `state`: the `state_dict()` of a loader in an earlier process. The run continues in the epoch of the
         state, and `start` has no effect. The first loader begins after the last delivered batch; `progress`
@@ -150,8 +150,8 @@ class Cache:
         """One loader for a run: each `for` loop over it is the next epoch. `RunLoader` has details.
 
         `epochs` or `records`: the length of the run. `records`, `steps_per_epoch`, `start`, `job`,
-        `timeout`, `agree`, `state`, `rank` and `world` are options of `epochs`; other options are those of
-        the epoch's `numpy()`. `seed` determines the orders; each epoch has another order, unless
+        `timeout`, `agree`, `state`, `rank` and `world` are options of `epochs`. The epoch's `numpy()` takes
+        all other options. `seed` determines the orders; each epoch has another order, unless
         reshuffle=False.
         """
         return self._loader(
@@ -162,7 +162,7 @@ class Cache:
         self, dataset: str | Mixing, batch_size: int, epochs: int | None = None, *, device: Any = None,
         channels_last: bool | Sequence[str] = False, **options: Unpack[RunLoaderOptions],
     ) -> RunLoader:  # fmt: skip
-        """As `numpy`, with the batches of `Epoch.torch`."""
+        """Like `numpy`, but the batches are those of `Epoch.torch`."""
         to = {"device": device, "channels_last": channels_last}
         return self._loader(
             dataset, epochs, options, lambda epoch, own: epoch.torch(batch_size, **to, **own)
@@ -172,7 +172,7 @@ class Cache:
         self, dataset: str | Mixing, batch_size: int, epochs: int | None = None,
         **options: Unpack[RunLoaderOptions],
     ) -> RunLoader:  # fmt: skip
-        """As `numpy`, with the batches of `Epoch.tf`."""
+        """Like `numpy`, but the batches are those of `Epoch.tf`."""
         return self._loader(
             dataset, epochs, options, lambda epoch, own: epoch.tf(batch_size, **own)
         )
@@ -181,7 +181,7 @@ class Cache:
         self, dataset: str | Mixing, batch_size: int, epochs: int | None = None, *, device: Any = None,
         **options: Unpack[RunLoaderOptions],
     ) -> RunLoader:  # fmt: skip
-        """As `numpy`, with the batches of `Epoch.jax`."""
+        """Like `numpy`, but the batches are those of `Epoch.jax`."""
         return self._loader(
             dataset, epochs, options, lambda epoch, own: epoch.jax(batch_size, device=device, **own)
         )
@@ -204,7 +204,7 @@ class Cache:
     def _begin(
         self, option: str, dataset: str | Mixing, n: int | None, options: RunOptions
     ) -> Generator[Epoch, None, None]:
-        """As `epochs`. `option`: the caller's name of `n`."""
+        """Like `epochs`. `option`: the caller's name of `n`."""
         refuse_unknown(options, RunOptions, "epochs() takes dataset, n")
         rank, world, state = options.get("rank"), options.get("world"), options.get("state")
         given = None if rank is None and world is None else place(rank, world)
@@ -286,10 +286,11 @@ class Cache:
         these samples of a single object, a tar, by their `__key__` in the batches.
 
         Returns when the exclusion survives a power failure, even if a full disk delays this; the log says
-        what it waits for. UnknownKeyError, and nothing is excluded, if no object has a key and the source
-        is listed, or if the object does not have a sample and all its records are in shards. With `ahead`,
-        such keys and samples are excluded before they exist. RequestError: samples cannot be excluded from
-        this dataset; the message says what to do. UnknownDatasetError; DaemonUnreachableError.
+        what it waits for. Raises UnknownKeyError, and excludes nothing, in two cases. (1) The source is
+        listed, and one of the keys belongs to no object. (2) All records of the object are in shards, but
+        one of the samples is not. With `ahead`, such keys and samples are excluded before they exist.
+        RequestError: samples cannot be excluded from this dataset; the message says what to do.
+        UnknownDatasetError; DaemonUnreachableError.
         """
         wait, names = Wait(dataset, None, _SEARCH_POLL), sample_names(samples)
         while isinstance(

@@ -62,7 +62,7 @@ class Epochs:
     def of_run(
         self, sets: str | Weights, run: Run, job: str | None, timeout: float | None, state: RunState | None
     ) -> Generator[Epoch, None, None]:  # fmt: skip
-        """Yields the epochs of `run`, each on lease until the next is acquired. `state`: to resume from."""
+        """Yields the epochs of `run`, each leased until the next is acquired. `state`: to resume from."""
         current: Epoch | None = None
         following: Epoch | None = None
         try:
@@ -93,7 +93,7 @@ class Epochs:
     def _acquire(
         self, wanted: EpochRequest, sets: str | Mapping[str, float], run: Run, state: RunState | None
     ) -> Epoch:  # fmt: skip
-        """Returns the run's next epoch, of one dataset or of a mixture. All sets are on lease when this
+        """Returns the run's next epoch, of one dataset or of a mixture. All sets are leased when this
         returns; after an error, none is."""
         # In the same order on all ranks, so that they wait for the same set and raise the same error.
         if state is not None and not state.over:

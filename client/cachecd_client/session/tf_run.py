@@ -35,7 +35,7 @@ _QUIET = 0.2  # seconds until TensorFlow's threads have left Python when the pro
 
 
 class PipelineOptions(TfOptions, total=False):
-    """The options of `Cache.tf_dataset` beside dataset, batch size and `epochs`."""
+    """The options of `Cache.tf_dataset` besides dataset, batch size and `epochs`."""
 
     start: int
     job: str | None
@@ -61,7 +61,7 @@ def dataset(
     epochs: int | None, options: PipelineOptions,
 ) -> tf.data.Dataset:  # fmt: skip
     """Makes the pipeline that `Cache.tf_dataset` describes. `interrupt` ends the session. `numbers` counts
-    the epochs of all iterators over the dataset."""
+    the epochs of all iterators of the dataset."""
     refuse_unknown(options, PipelineOptions, "tf_dataset() takes dataset, batch_size, epochs")
     if epochs is not None:
         integer("epochs", epochs, 1)
@@ -87,7 +87,7 @@ def dataset(
         if epochs is None:
             endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
             serialized = serialized.apply(endless)
-        # Few batches ahead, or small sets would be on lease long before their batches are used.
+        # Few batches ahead, or small sets would be leased long before their batches are used.
         ready = pipeline.ready(serialized, max(1, batches // 4), batch_bytes)
     except BaseException:
         sets.close()

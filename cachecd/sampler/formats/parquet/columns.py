@@ -1,6 +1,6 @@
 """The features of a Parquet file's columns, and their values in Python.
 
-Nested structs are flattened: a field of a struct is a feature of its own, named with dots. A struct of
+Nested structs are flattened: a field of a struct is a separate feature, named with dots. A struct of
 `bytes` and `path` (an image or audio of Hugging Face) is its bytes, under the column's own name.
 
     integers, booleans          int (unsigned 64 bits: numpy.uint64)
@@ -90,7 +90,7 @@ class Column:
             None if length < 0 else values[end - length : end]
             for length, end in zip(lengths.tolist(), ends.tolist(), strict=True)
         ]
-        if isinstance(values, np.ndarray) and values.dtype == object:  # only some have a Decimal
+        if isinstance(values, np.ndarray) and values.dtype == object:  # some rows have Decimals
             return [None if row is None else np.array(row.tolist()) for row in rows]
         return rows
 
@@ -206,8 +206,8 @@ def _unit(kind: Any) -> str:
 
 
 def _times(array: Any, unit: str) -> Any:
-    """Dates and times as whole numbers of a unit: an array, or, converted, a list in which what is no whole
-    number is a Decimal."""
+    """Returns dates and times as integers of a unit. If the file has another unit, returns a list, in which
+    values that are not integers are Decimals."""
     kind = array.type
     stored = {"date32[day]": "days", "date64[ms]": "ms"}.get(str(kind)) or kind.unit
     array = array.view(pa.int32() if kind.bit_width == 32 else pa.int64()).cast(pa.int64())
@@ -223,7 +223,7 @@ def _times(array: Any, unit: str) -> Any:
 
 def _bytes(array: Any) -> list[bytes | None]:
     kind = array.type
-    # As bytes, at no cost: nobody has to look whether it is UTF-8.
+    # As bytes, because text would be checked for UTF-8.
     if pa.types.is_string(kind):
         array = array.view(pa.binary())
     elif pa.types.is_large_string(kind):
@@ -235,8 +235,8 @@ def _bytes(array: Any) -> list[bytes | None]:
 
 
 def _decimals(array: Any) -> list[Any]:
-    """Each as numpy.float64 if that is written with the same digits, else as it is, which no feature can
-    store. Not pyarrow's cast, which is not rounded correctly."""
+    """Returns each decimal as numpy.float64, if that has the same digits as text. Otherwise the decimal is
+    unchanged, and no feature can store it. pyarrow's cast is not used: it does not round correctly."""
 
     def stored(one: Decimal) -> np.float64 | Decimal:
         number = np.float64(one)
@@ -255,7 +255,7 @@ def _scalars(array: Any, dtype: str) -> list[Any]:
     numbers = array.to_numpy(zero_copy_only=False)
     if numbers.dtype == np.bool_:
         numbers = numbers.astype(np.int64)
-    # Python's own numbers are ints and float32 to everybody; these two would lose something.
+    # Python numbers are stored as int64 and float32, which cannot hold all values of these two dtypes.
     values = list(numbers) if dtype in ("float64", "uint64") else numbers.tolist()
     if valid is None:
         return values

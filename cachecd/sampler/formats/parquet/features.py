@@ -44,7 +44,7 @@ def _feature(
     if column.dims > 1:
         raise UnitError(
             f"column {name!r} has lists of lists of different lengths, which no feature can hold: name "
-            "the others in source.columns, or use a transform"
+            "the other columns in source.columns, or use a transform"
         )
     return _stored(name, dtype, None, (), column.unit)
 

@@ -19,7 +19,7 @@ from cachecd.sampler.formats.content import Content
 from cachecd.sampler.formats.parquet.columns import INT96_UNIT, columns_of
 from cachecd.stores.fetch import Store
 
-# Read first of every object: the footers of most, in one request.
+# Bytes at the end of an object that the first request reads. Most footers are not longer.
 TAIL = 64 << 10
 # Footers of a thousand columns and a hundred row groups have some 10 MiB.
 _LONGEST = 32 << 20
@@ -27,7 +27,7 @@ _MOST_GROUPS = 1 << 16
 _MAGIC, _ENCRYPTED = b"PAR1", b"PARE"
 _END = 8  # bytes behind the footer: its length and the magic number
 
-# What pyarrow raises of a file that is not sound; of one that wants more memory than there is, too.
+# The errors of pyarrow for a damaged file, also if the file needs more memory than there is.
 DAMAGED = (pa.ArrowException, OSError, ValueError, OverflowError)
 
 
@@ -100,7 +100,7 @@ class Footer:
             if about.num_rows == 0:
                 continue
             types = [about.column(number).physical_type for number in range(about.num_columns)]
-            if types != kinds:  # looking at its statistics would end the process
+            if types != kinds:  # reading its statistics would end the process
                 raise _damaged(f"row group {index} has other columns than its schema")
             chunks = tuple(
                 _chunk(about.column(number), end, f"column {number} of row group {index}")
@@ -144,7 +144,7 @@ async def read_footer(
     length = int.from_bytes(end[:4], "little")
     if length > size - _END - len(_MAGIC):
         raise UnitError(
-            f"its Parquet footer claims {length} bytes, of an object of {size}: it is damaged"
+            f"its Parquet footer has {length} bytes, but the object has {size}: it is damaged"
         )
     if length > _LONGEST:
         raise UnitError(f"its Parquet footer has {length} bytes, expected at most {_LONGEST}")
@@ -186,14 +186,12 @@ def _chunk(about: Any, end: int, name: str) -> Chunk:
     if about.file_path:
         raise UnitError("a summary of other Parquet files: it has no records of its own")
     start = about.data_page_offset
-    # As pyarrow reads it: from its dictionary, if it has one, on.
+    # Like pyarrow: a chunk begins at its dictionary, if it has one.
     if 0 < (about.dictionary_page_offset or 0) < start:
         start = about.dictionary_page_offset
     stop = start + about.total_compressed_size
     if not len(_MAGIC) <= start <= stop <= end:
-        raise _damaged(
-            f"{name} claims bytes {start} to {stop}, but the footer begins at byte {end}"
-        )
+        raise _damaged(f"{name} has bytes {start} to {stop}, but the footer begins at byte {end}")
     return Chunk(start, stop, about.num_values, max(0, about.total_uncompressed_size))
 
 

@@ -38,7 +38,7 @@ from cachecd.sampler.read_ahead import PIECE, together
 # A batch has about this many bytes by the footer's figures, and at most this many rows: a footer does not
 # count repeated values, and the rows bound them.
 _BATCH_BYTES, _BATCH_ROWS = 8 << 20, 256
-_GAP = 128 << 10  # what lies between two column chunks is fetched too, if a request would cost more
+_GAP = 128 << 10  # up to this many bytes between two column chunks are fetched with them
 _FOOTERS = 16 << 20  # bytes of footers that are kept
 
 Record = dict[str, Any]
@@ -61,7 +61,7 @@ class Parquet(Format):
         return None if unit.size else "not a Parquet file: it is empty"
 
     def span(self, unit: Unit) -> tuple[int, int] | None:
-        return None  # what is fetched depends on the footer
+        return None  # the footer decides which bytes are fetched
 
     async def read(
         self, unit: Unit, content: Content
@@ -100,13 +100,13 @@ class Parquet(Format):
                 ) from error
             if first + done != group.rows:
                 raise UnitError(
-                    f"its Parquet footer claims {group.rows} rows, it has {first + done}: it is damaged"
+                    f"its Parquet footer says {group.rows} rows, but it has {first + done}: it is damaged"
                 )
             row += group.rows
 
     def _units(self, columns: Sequence[Column]) -> list[str]:
-        """Returns the unit in which each date or time is given: of the schema; to a transform, days or
-        microseconds."""
+        """Returns the unit of each date or time column: the schema's unit. If there is a transform, it is
+        days or microseconds."""
         units = [column.unit for column in columns]
         if self._transformed:
             return ["days" if unit.startswith("days") else "us" for unit in units]
@@ -181,7 +181,7 @@ def wanted_columns(footer: Footer, wanted: Sequence[str] | None) -> list[Column]
     for name, count in Counter(column.name for column in chosen).items():
         if count > 1:
             raise UnitError(
-                f"{count} of its columns have the name {name!r}: name others in source.columns"
+                f"{count} of its columns have the name {name!r}: name other columns in source.columns"
             )
     return chosen
 
@@ -266,7 +266,7 @@ def _batches(
         batch_size=max(1, min(_BATCH_ROWS, _BATCH_BYTES * group.rows // max(1, size))),
         row_groups=[group.index],
         columns=[footer.metadata.schema.column(column.leaf).path for column in columns],
-        use_threads=False,  # there are other sampler processes
+        use_threads=False,  # other sampler processes use the other cores
     )
     for batch in batches:
         skipped = min(first, batch.num_rows)

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
-_HOSTS = 256  # to which connections are kept, those used last
+_HOSTS = 256  # the hosts used last, whose connections are kept
 _MOST_HOPS = 5
-_AT_ONCE = 256 << 10  # bytes taken from a connection at a time, at most
+_AT_ONCE = 256 << 10  # the most bytes read from a connection at a time
 _NO_URL = re.compile(r"[\x00-\x20\x7f\\]")
 _TOTAL = re.compile(r"bytes [0-9*-]+/([0-9]{1,19})")
 
@@ -48,7 +48,7 @@ def refused(url: str, schemes: Sequence[str]) -> str | None:
         return f"{without_secrets(url)[:200]!r} is no URL: {error}"
     if parts.scheme not in schemes:
         allowed = " or ".join(f"{scheme}://" for scheme in schemes)
-        return f"{without_secrets(url)[:200]!r}, expected {allowed}, as the source's url says"
+        return f"{without_secrets(url)[:200]!r}, expected {allowed}, like the source's url"
     if not host or _NO_URL.search(url):
         return f"{without_secrets(url)[:200]!r} is no URL"
     if "@" in parts.netloc:
@@ -91,7 +91,9 @@ class UrlsBackend(Backend):
         self._threads = ThreadPoolExecutor(connections, "read-urls")
 
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
-        raise SourceUnreachableError(f"{self.where}: names no host, expected a manifest of URLs")
+        raise SourceUnreachableError(
+            f"{self.where}: the URL has no host: set `manifest` to a table of URLs"
+        )
 
     async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> bytes:
         given_up = threading.Event()
@@ -121,9 +123,9 @@ class UrlsBackend(Backend):
         etag: str,
         given_up: Callable[[], bool],
     ) -> bytes:
-        # A weak one matches none, by the rules of HTTP.
+        # In HTTP, a weak ETag never matches.
         headers = {"If-Match": etag} if etag and not etag.startswith("W/") else {}
-        part = (start, stop) != (0, size)  # all of it is not a range: an empty object has none
+        part = (start, stop) != (0, size)  # an empty object has no range
         if part:
             headers["Range"] = f"bytes={start}-{stop - 1}"
         with self._request("GET", key, headers) as answer:
@@ -140,7 +142,7 @@ class UrlsBackend(Backend):
         with contextlib.suppress(TransientError), self._request("HEAD", key, {}) as answer:
             if (size := _length_of(answer)) is not None:
                 return ObjectInfo(key, size, answer.headers.get("ETag", ""))
-        # Some servers have no answer to HEAD, or none with a size.
+        # Some servers do not support HEAD, or omit the size.
         with self._request("GET", key, {"Range": "bytes=0-0"}) as answer:
             if (size := _length_of(answer)) is None:
                 raise TransientError("the store does not report the object's size")
@@ -176,7 +178,7 @@ class UrlsBackend(Backend):
                 raise refusal(answer.status, "", f"{urlsplit(url).hostname}", after)
             yield answer
         except SourceUnreachableError as error:
-            # It is one of many servers: whether it is all of them, others can tell.
+            # Only one of many servers failed; reads from others show whether all fail.
             raise TransientError(str(error), denied=True) from None
         except exceptions.HTTPError as error:
             raise _explained(error) from None
@@ -219,7 +221,7 @@ def _length_of(answer: urllib3.BaseHTTPResponse) -> int | None:
 
 
 def _explained(error: exceptions.HTTPError) -> SourceError:
-    # A list may name many hosts that are no more: `denied`, they cost two tries each.
+    # A manifest may name many hosts that no longer exist. As `denied`, each costs two tries.
     match error:
         case exceptions.LocationParseError() | exceptions.LocationValueError():
             return UnitError("it is no URL")
@@ -233,7 +235,7 @@ def _explained(error: exceptions.HTTPError) -> SourceError:
         case exceptions.ConnectTimeoutError() | exceptions.NewConnectionError():
             return TransientError("cannot connect to the server", denied=True)
         case exceptions.TimeoutError():
-            return TransientError("the store fell silent")
+            return TransientError("the store sends no data")
         case exceptions.ProxyError():
             return TransientError("the proxy does not connect to the server")
         case exceptions.ProtocolError():
