@@ -11,8 +11,8 @@
 #include "buffer.h"
 #include "columns.h"
 #include "division.h"
+#include "exposure.h"
 #include "records.h"
-#include "stage.h"
 
 namespace cachecd {
 
@@ -40,7 +40,8 @@ struct BatchShape {
 class BatchBuilder {
  public:
   // `mark` shows what `Build` does.
-  BatchBuilder(const BatchShape& shape, RecordSource* records, BufferPool* pool, StageMark* mark);
+  BatchBuilder(const BatchShape& shape, RecordSource* records, BufferPool* pool,
+               ActivityMark* mark);
 
   // Builds the batch of these positions; padding rows are zero or empty. Throws CorruptRecord,
   // SchemaMismatch, std::bad_alloc, RecordSource::Stopped.
@@ -59,7 +60,7 @@ class BatchBuilder {
   const BatchShape& shape_;
   RecordSource* const records_;
   BufferPool* const pool_;
-  StageMark* const mark_;
+  ActivityMark* const mark_;
   FeatureFinder finder_;
   std::vector<size_t> hints_;  // per feature, the expected bytes of values in a batch
   std::vector<ColumnBuilder> builders_;

@@ -25,8 +25,8 @@ constexpr auto kLookAgain = std::chrono::milliseconds(2);
 constexpr auto kLookAtLeast = std::chrono::milliseconds(64);
 constexpr size_t kUrgentMark = 8;
 
-// A waiting trainer looks this often what it waits for. A look costs about 10 us.
-constexpr auto kSample = std::chrono::milliseconds(2);
+// A waiting trainer samples this often what it waits for.
+constexpr auto kSampleEvery = std::chrono::milliseconds(2);
 
 ReaderOptions Checked(ReaderOptions options) {
   const Order& order = options.order;
@@ -107,7 +107,7 @@ void BatchReader::Start(uint64_t start) {
     }
   } catch (...) {
     // One thread suffices; without any, no batch would ever be ready.
-    workers_.pop_back();
+    if (!workers_.empty() && !workers_.back().thread.joinable()) workers_.pop_back();
     if (workers_.empty()) throw;
   }
 }
@@ -190,7 +190,7 @@ double BatchReader::Delivered(size_t memory_bytes) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     ahead_bytes_ -= memory_bytes;
-    filled = Filled();
+    filled = Fill();
     if (filling_ || ahead_bytes_ > options_.prefetch_bytes / kUrgentMark) return filled;
   }
   work_.notify_one();
@@ -198,31 +198,45 @@ double BatchReader::Delivered(size_t memory_bytes) {
 }
 
 double BatchReader::Filled() const {
+  RequireThreads();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return Fill();
+}
+
+double BatchReader::Fill() const {
   if (making_bytes_ == 0 && next_claim_ == num_batches()) return 1.0;
   const size_t made = ahead_bytes_ - making_bytes_;
   if (made >= options_.prefetch_bytes) return made == 0 ? 0.0 : 1.0;
   return static_cast<double>(made) / static_cast<double>(options_.prefetch_bytes);
 }
 
-void BatchReader::Wait(std::chrono::milliseconds timeout, ExposedSeconds* exposed) {
+Activity BatchReader::Wait(std::chrono::milliseconds timeout, Exposed* exposed) {
   RequireThreads();
   work_.notify_all();
   std::unique_lock<std::mutex> lock(mutex_);
-  auto seen = std::chrono::steady_clock::now();
+  Activity activity = Sample();
+  auto seen = Exposed::Clock::now();
   for (const auto end = seen + timeout; !Answered() && seen < end;) {
-    const auto stage = static_cast<size_t>(Exposed());
-    ready_.wait_until(lock, std::min<std::chrono::steady_clock::time_point>(end, seen + kSample));
-    const auto now = std::chrono::steady_clock::now();
-    (*exposed)[stage] += std::chrono::duration<double>(now - seen).count();
+    activity = Sample();
+    ready_.wait_until(lock, std::min<Exposed::Clock::time_point>(end, seen + kSampleEvery));
+    const auto now = Exposed::Clock::now();
+    exposed->Add(activity, seen, now);
     seen = now;
   }
+  return activity;
 }
 
-Stage BatchReader::Exposed() const {
+Activity BatchReader::Sample() const {
   for (const Worker& worker : workers_) {
     if (worker.batch == next_delivery_) return worker.mark.Get();
   }
-  return Stage::kOpen;  // no thread has claimed the batch yet
+  return Activity::kOpen;
+}
+
+Exposed::Clock::time_point BatchReader::ReadyAt() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = made_.find(next_delivery_);
+  return found == made_.end() ? Exposed::Clock::time_point::max() : found->second.at;
 }
 
 void BatchReader::Close() {
@@ -279,9 +293,10 @@ void BatchReader::AwaitCall(std::unique_lock<std::mutex>* lock) {
 BatchReader::Made BatchReader::Make(std::optional<BatchBuilder>* builder, Worker* worker) {
   try {
     if (!*builder) builder->emplace(options_.shape, records_.get(), pool_.get(), &worker->mark);
-    return {(*builder)->Build(division_.Batch(worker->batch, options_.order.rank)), nullptr};
+    return {(*builder)->Build(division_.Batch(worker->batch, options_.order.rank)), nullptr,
+            Exposed::Clock::now()};
   } catch (...) {
-    return {Batch(), std::current_exception()};
+    return {Batch(), std::current_exception(), Exposed::Clock::now()};
   }
 }
 

@@ -9,7 +9,6 @@
 #ifndef CACHECD_CORE_READER_H_
 #define CACHECD_CORE_READER_H_
 
-#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -26,9 +25,9 @@
 #include "batch.h"
 #include "buffer.h"
 #include "division.h"
+#include "exposure.h"
 #include "fileset.h"
 #include "records.h"
-#include "stage.h"
 #include "threads.h"
 
 namespace cachecd {
@@ -48,8 +47,6 @@ struct ReaderOptions {
   uint64_t prefetch_bytes = 64 << 20;
   bool replace = true;  // replace corrupt records; false: throw CorruptRecord
 };
-
-using ExposedSeconds = std::array<double, kStageNames.size()>;
 
 class BatchReader {
  public:
@@ -74,9 +71,12 @@ class BatchReader {
   // ahead until Delivered subtracts it.
   std::optional<Batch> TryNext();
 
-  // Subtracts `memory_bytes` from the bytes built ahead. Returns how full the queue is then, 0..1:
-  // the built bytes, divided by prefetch_bytes; 1 if all batches are built.
+  // Subtracts `memory_bytes` from the bytes built ahead. Returns how full the queue is then.
   double Delivered(size_t memory_bytes);
+
+  // Returns how full the queue is, 0..1: the built bytes, divided by prefetch_bytes; 1 if all
+  // batches are built.
+  double Filled() const;
 
   // True if all batches have been taken and the reader is open.
   bool AtEnd() const;
@@ -84,10 +84,12 @@ class BatchReader {
   // True if the threads have no work left: they have ended or are about to end.
   bool Ended() const;
 
-  // Waits until TryNext has a result, at most `timeout`. Meanwhile samples what the thread does that
-  // builds the next batch, and adds the time to that stage in `exposed`, in seconds. So work that
-  // is done while nobody waits counts nothing.
-  void Wait(std::chrono::milliseconds timeout, ExposedSeconds* exposed);
+  // Waits until TryNext has a result, at most `timeout`. Meanwhile samples the activity of the
+  // thread that builds the next batch, and adds its seconds to `exposed`. Returns the last sample.
+  Activity Wait(std::chrono::milliseconds timeout, Exposed* exposed);
+
+  // Returns when the next batch became ready; the maximum if it is not ready.
+  Exposed::Clock::time_point ReadyAt() const;
 
   // Stops the threads at the next record and discards the batches built ahead. Waiting callers get
   // UsageError. Idempotent. Files stay open and memory for batches is kept, for Restart.
@@ -102,11 +104,12 @@ class BatchReader {
   struct Made {
     Batch batch;
     std::exception_ptr error;
+    Exposed::Clock::time_point at = {};
   };
 
   // A reading thread, and the batch that it builds.
   struct Worker {
-    StageMark mark;
+    ActivityMark mark;
     uint64_t batch = std::numeric_limits<uint64_t>::max();  // guarded by mutex_
     std::thread thread;
   };
@@ -114,8 +117,9 @@ class BatchReader {
   void Start(uint64_t start);
   void Stop();
   void Run(Worker* worker);
-  Stage Exposed() const;
-  double Filled() const;
+  // These need mutex_.
+  Activity Sample() const;
+  double Fill() const;
   bool HasRoom() const;
   bool MayClaim();
   bool IsCalled();
