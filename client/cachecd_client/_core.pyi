@@ -437,8 +437,8 @@ class BatchReader:
         meanwhile.
         """
     def take_spans(self) -> list[tuple[str, float, float]]:
-        """(stage, begin on time.monotonic(), seconds) of the longest waits since the last call, in no order:
-        at most 64, each of 1 ms or more."""
+        """(stage, begin on time.monotonic(), seconds) of the longest waits since the last call, in no
+        order: at most 64, each of 1 ms or more."""
     def close(self) -> None:
         """Stops the threads at once. Idempotent. Delivered arrays stay valid. Files stay open, and the
         memory of a few batches is kept, until the reader is collected."""

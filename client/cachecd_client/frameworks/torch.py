@@ -134,7 +134,7 @@ class SideStream:
 
     @property
     def is_busy(self) -> bool:
-        return bool(self._copied) and not self._copied[-1].query()
+        return bool(self._copied) and not self._copied[-1].query()  # type: ignore[no-untyped-call]
 
     def send(self, batch: dict[str, Any]) -> Sent:
         if len(self._copied) == 2:

@@ -195,7 +195,9 @@ class Pipeline:
                 self.schema[label]  # SchemaError
         self._stages: list[Ahead] = []  # of the pass that runs
 
-    def open(self, reader: BatchReader, seed: int, pulse: Callable[[], None] | None = None) -> Source:
+    def open(
+        self, reader: BatchReader, seed: int, pulse: Callable[[], None] | None = None
+    ) -> Source:
         """Returns the last stage of the reader's pass. `seed`: the seed of the pass, which determines the
         random numbers of `prepare`. `pulse`: as for Ahead."""
         source: Source = reader
