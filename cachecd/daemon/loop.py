@@ -24,6 +24,7 @@ from cachecd.daemon.status import (
     SeenDataset,
     SkippedStatus,
     Status,
+    TrainerStatus,
     epoch_of,
     ingest_stops,
     skipped_status,
@@ -250,13 +251,15 @@ class CacheLoop:
         """Returns the skipped units and records of a dataset."""
         return skipped_status(self.work.states.get(self.policy.datasets[name].generation.id))
 
-    def status(self, sampler: ExecutorStatus, daemon: DaemonStatus) -> Status:
+    def status(
+        self, sampler: ExecutorStatus, daemon: DaemonStatus, trainers: list[TrainerStatus]
+    ) -> Status:
         """Returns the status document."""
         seen = {name: self._seen(name) for name in self.policy.datasets}
-        cache = str(self.layout.root), self._corrupt, self._fetched
+        cache = str(self.layout.root), self._corrupt, self._fetched, {}
         return status_of(
             *(self.policy, self.work.states, self._now(), cache, seen),
-            *(self._probed, self._failing.reasons, sampler, daemon),
+            *(self._probed, trainers, self._failing.reasons, sampler, daemon),
         )
 
     def _seen(self, name: str) -> SeenDataset:
@@ -268,6 +271,7 @@ class CacheLoop:
             stopped_for_s=round(max(map(self._stopped.seconds, subjects)), 1),
             rewritten_units=keeper.rewritten,
             listing=keeper.status(),
+            ingest={},
             from_next_generation=self._stale_values(name),
         )
 

@@ -208,14 +208,15 @@ def status_of(
     policy: Policy,
     states: Mapping[GenerationId, State],
     now: float,
-    cache: tuple[str, int, int],
+    cache: tuple[str, int, int, dict[str, float]],
     seen: Mapping[str, SeenDataset],
     probed: Mapping[str, Probe],
+    trainers: list[TrainerStatus],
     complaints: dict[str, str],
     sampler: ExecutorStatus,
     daemon: DaemonStatus,
 ) -> Status:
-    """Returns the status document. `cache`: the last three fields of CacheStatus. `probed`: the last probe
+    """Returns the status document. `cache`: the last four fields of CacheStatus. `probed`: the last probe
     of each lease."""
     room = policy.room
     others = [each for each in room.others if each.id.dataset not in policy.datasets]
@@ -238,6 +239,7 @@ def status_of(
             _lease(policy, state, probed.get(name))
             for name, state in sorted(policy.leases.by_id.items())
         ],
+        trainers=trainers,
         complaints=complaints,
         sampler=sampler,
         daemon=daemon,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
-from cachecd_client.protocol import MAX_SPANS, MAX_TEXT, TrainerReport, parse
+from cachecd_client.protocol import MAX_SPANS, TrainerReport, parse
 from cachecd_client.report.last_minute import MINUTE, LastMinute
 from cachecd_client.report.summary import waits
 from cachecd_client.sockets import reports_of
@@ -23,8 +23,9 @@ log = logging.getLogger("cachecd")
 STAGES = frozenset(
     ("lease", "open", "read", "verify", "decode", "assemble", "prepare", "copy", "gil", "other")
 )
-MAX_REPORT_BYTES = 1 << 16
+MAX_REPORT_BYTES = 1 << 14
 
+_MAX_TEXT = 256  # characters; each has at most 12 bytes in a datagram
 _EVERY = 1.0  # seconds between two reports
 _MUCH = 0.1  # of the last minute
 _WARN_EVERY = 600.0  # seconds
@@ -35,7 +36,7 @@ _COUNTS = "rank", "pid", "epoch", "steps", "records", "bytes"
 
 def encode_report(report: TrainerReport) -> bytes:
     """Returns the datagram of a report. Shortens long texts, and keeps the longest spans."""
-    texts = {name: getattr(report, name)[:MAX_TEXT] for name in _TEXTS}
+    texts = {name: getattr(report, name)[:_MAX_TEXT] for name in _TEXTS}
     spans = sorted(report.spans, key=lambda span: -span[2])[:MAX_SPANS]
     report = replace(report, **texts, spans=spans)
     body = {field.name: getattr(report, field.name) for field in fields(report)}
@@ -49,8 +50,8 @@ def decode_report(datagram: bytes) -> TrainerReport:
     except RecursionError:
         raise ValueError("its body is nested too deeply") from None
     texts = [getattr(report, name) for name in _TEXTS] + [name for name, _, _ in report.spans]
-    if max(map(len, texts)) > MAX_TEXT or len(report.spans) > MAX_SPANS:
-        raise ValueError(f"found {len(report.spans)} spans, or a text above {MAX_TEXT} characters")
+    if max(map(len, texts)) > _MAX_TEXT or len(report.spans) > MAX_SPANS:
+        raise ValueError(f"found {len(report.spans)} spans, or a text above {_MAX_TEXT} characters")
     counts = [getattr(report, name) for name in _COUNTS]
     seconds = [report.waited_s, report.elsewhere_s, *report.stages_s.values()]
     if min(counts + seconds) < 0 or not 0 <= (report.queue or 0.0) <= 1:
