@@ -100,9 +100,11 @@ def _trainer(trainer: dict[str, Any]) -> str:
     """Returns the line of a reading process: what it reads, and how much of the last minute it waited."""
     reader = f", {trainer['reader']}" if trainer["reader"] else ""
     line = (
-        f"trainer {trainer['dataset']} epoch {trainer['epoch']} of {trainer['job']}: rank {trainer['rank']} "
-        f"(pid {trainer['pid']}{reader}), {trainer['steps']} steps"
+        f"trainer {trainer['dataset']} epoch {trainer['epoch']} of {trainer['job']}: "
+        f"rank {trainer['rank']} (pid {trainer['pid']}{reader}), {trainer['steps']} steps"
     )
+    if not trainer["reader"]:
+        return f"{line}, waits for its set for {approximate_duration(trainer['waited_s'])}"
     if trainer["blind"]:
         return f"{line}; {trainer['blind']}"
     line += f", waited {trainer['wait_share']:.0%} of the last minute"

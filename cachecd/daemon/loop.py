@@ -256,7 +256,8 @@ class CacheLoop:
     ) -> Status:
         """Returns the status document."""
         seen = {name: self._seen(name) for name in self.policy.datasets}
-        cache = str(self.layout.root), self._corrupt, self._fetched, {}
+        paused: dict[str, float] = {}
+        cache = str(self.layout.root), self._corrupt, self._fetched, paused
         return status_of(
             *(self.policy, self.work.states, self._now(), cache, seen),
             *(self._probed, trainers, self._failing.reasons, sampler, daemon),
