@@ -98,9 +98,9 @@ def test_the_last_report_is_logged_once_when_the_epoch_is_released(cache, caplog
     epoch.release()
     first, second = verdicts(caplog)
     assert first.startswith("epoch 0 of train: 4 steps, waited ")
-    assert first.endswith(" % on data; the set has 20 records")
+    assert first.endswith(" %); the set has 20 records")
     assert second.startswith("epoch 1 of train: 6 steps, waited ")
-    assert second.endswith(" % on data; the cache grew 1.5x")
+    assert second.endswith(" %); the cache grew 1.5x")
     assert {r.levelname for r in caplog.records} == {"INFO"}
 
 

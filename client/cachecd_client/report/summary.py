@@ -18,6 +18,7 @@ _PROCESSORS = (
     "give the trainer more processors, ask for fewer `features`, or store them smaller (a "
     "transform)"
 )
+_FILLS = "queue", "queue_p10", "queue_p50"
 #: What to do if most of the waiting was for a stage.
 _REMEDIES = {
     "lease": "the next set was late: `cachecd status` shows whether the store, its link or the samplers "
@@ -41,9 +42,6 @@ def line(report: Report) -> str:
     """``epoch 3 of train: 1,200 steps, waited 3 % on data; the cache grew 1.4x``."""
     if report["steps"]:
         read = f"{_count(report['steps'], 'step')}, waited {report['wait_share']:.0%} on data"
-        fills = [report[name] for name in ("queue", "queue_p10", "queue_p50")]
-        if None not in fills:
-            read += ", queue {:.0%} full (p10 {:.0%}, p50 {:.0%})".format(*fills)
         read = read.replace("%", " %")
     elif report["lent"]:
         read = f"read by {report['lent']}, whose waiting is not measured here"
@@ -51,6 +49,9 @@ def line(report: Report) -> str:
         read = "its loaders in this process read nothing"
     if report["seconds_leasing"] >= _SECONDS:
         read += f" and {report['seconds_leasing']:.0f} s for the set"
+    if report["steps"]:
+        fills = [f"{report[name]:.0%}".replace("%", " %") for name in _FILLS]
+        read += ", queue {} full (p10 {}, p50 {})".format(*fills)
     parts = [f"epoch {report['epoch']} of {report['dataset']}: {read}", _size(report)]
     if report["dropped_records"]:
         dropped = _count(report["dropped_records"], "record")
