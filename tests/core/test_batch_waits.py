@@ -1,4 +1,4 @@
-"""What next() counts while it waits: the stage of the thread that makes the batch, and nothing that is hidden."""
+"""What next() counts while it waits: what the thread does that makes the batch; hidden work counts 0."""
 
 import sys
 import threading
