@@ -41,8 +41,10 @@ def test_silent_process_loses_its_share():
 
 def test_an_epoch_that_begins_counts_from_zero():
     minute = minute_of(
-        (1000.0, report(2.0, 8.0)), (1010.0, report(1.0, 9.0, epoch=1)), (1020.0, report(4.0, 16.0, epoch=1))
-    )  # fmt: skip
+        (1000.0, report(2.0, 8.0)),
+        (1010.0, report(1.0, 9.0, epoch=1)),
+        (1020.0, report(4.0, 16.0, epoch=1)),
+    )
     assert minute.stages(1020.0) == {"read": pytest.approx(6.0)}
     assert minute.share(1020.0) == pytest.approx(6 / 30)
 
