@@ -139,7 +139,7 @@ class Loader:
             reading, made, framework, self.division, rank=self.rank, world=self.world, ids=self._ids,
             pad_last=self.pad_last, label=options.get("label"), prepare=options.get("prepare"),
         )  # fmt: skip
-        self.reader = framework.name
+        self.reader = framework.name  # for reports to the daemon
         self._pulse = weakly(reading.pulse, self)
         self._number = 0  # the number of the current or last pass
         self._position = 0  # delivered batches of the pass, including batches before a resume
@@ -239,7 +239,7 @@ class Loader:
 
     @property
     def queue(self) -> float | None:
-        """The fill of the queue now, 0..1; None if no pass runs in this process."""
+        """How full the queue of prefetched batches is now, 0..1; None if no pass runs in this process."""
         return None if (source := self._delivering()) is None else source.queue
 
     def take_spans(self) -> list[Span]:
