@@ -1,6 +1,5 @@
-// What a trainer waits for: the activity of the threads that make its batches, while it waits.
-//
-// Activities that are hidden behind the training step cost nothing, so they are not counted.
+// What a trainer waits for: the activity of the thread that makes its next batch, while it waits.
+// Work that is hidden behind the training step is not counted.
 
 #ifndef CACHECD_CORE_EXPOSURE_H_
 #define CACHECD_CORE_EXPOSURE_H_
@@ -11,6 +10,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -40,68 +41,41 @@ class ActivityMark {
 };
 
 // Seconds by activity.
-class Exposed {
- public:
+struct Exposed {
   using Clock = std::chrono::steady_clock;
 
   void Add(Activity activity, Clock::time_point from, Clock::time_point until) {
-    seconds_[static_cast<size_t>(activity)] += std::chrono::duration<double>(until - from).count();
+    seconds[static_cast<size_t>(activity)] += std::chrono::duration<double>(until - from).count();
   }
-  void Add(const Exposed& other) {
-    for (size_t i = 0; i < seconds_.size(); ++i) seconds_[i] += other.seconds_[i];
-  }
-  // The activity with the most seconds.
-  size_t Longest() const {
-    return static_cast<size_t>(std::max_element(seconds_.begin(), seconds_.end()) -
-                               seconds_.begin());
-  }
-  const std::array<double, kActivities.size()>& seconds() const { return seconds_; }
 
- private:
-  std::array<double, kActivities.size()> seconds_{};
+  std::array<double, kActivities.size()> seconds{};
 };
 
-// All waits of a trainer: their seconds, and the longest of them. Not thread-safe.
-class Waits {
- public:
+// The waits of a trainer. Not thread-safe.
+struct Waits {
   using Clock = Exposed::Clock;
+  using Span = std::tuple<double, double, const char*>;  // seconds, begin, the longest activity
 
-  struct Span {
-    double seconds;
-    double begin;     // on the steady clock
-    size_t activity;  // of most of the time
-  };
-
-  void Add(const Exposed& exposed, Clock::time_point begin, Clock::time_point end) {
-    const double seconds = std::chrono::duration<double>(end - begin).count();
-    seconds_ += seconds;
-    exposed_.Add(exposed);
-    if (seconds < kShown) return;
-    const double at = std::chrono::duration<double>(begin.time_since_epoch()).count();
-    const auto is_longer = [](const Span& a, const Span& b) { return a.seconds > b.seconds; };
-    longest_.push_back({seconds, at, exposed.Longest()});
-    std::push_heap(longest_.begin(), longest_.end(), is_longer);
-    if (longest_.size() <= kMostSpans) return;
-    std::pop_heap(longest_.begin(), longest_.end(), is_longer);  // the shortest
-    longest_.pop_back();
-  }
-  void Clear() {
-    seconds_ = 0;
-    exposed_ = {};
-  }
-
-  double seconds() const { return seconds_; }
-  const Exposed& exposed() const { return exposed_; }
-  // Returns the longest waits since the last call, in no order.
-  std::vector<Span> TakeLongest() { return std::exchange(longest_, {}); }
-
- private:
   static constexpr double kShown = 1e-3;  // seconds; a timeline does not show shorter waits
   static constexpr size_t kMostSpans = 64;
 
-  double seconds_ = 0;
-  Exposed exposed_;
-  std::vector<Span> longest_;  // a heap, the shortest first
+  void Add(const Exposed& wait, Clock::time_point begin, Clock::time_point end) {
+    const double elapsed = std::chrono::duration<double>(end - begin).count();
+    seconds += elapsed;
+    for (size_t i = 0; i < kActivities.size(); ++i) exposed.seconds[i] += wait.seconds[i];
+    if (elapsed < kShown) return;
+    const auto most = std::max_element(wait.seconds.begin(), wait.seconds.end());
+    longest.emplace_back(elapsed, std::chrono::duration<double>(begin.time_since_epoch()).count(),
+                         kActivities[static_cast<size_t>(most - wait.seconds.begin())]);
+    std::push_heap(longest.begin(), longest.end(), std::greater<Span>());
+    if (longest.size() <= kMostSpans) return;
+    std::pop_heap(longest.begin(), longest.end(), std::greater<Span>());
+    longest.pop_back();
+  }
+
+  double seconds = 0;
+  Exposed exposed;            // of `seconds`
+  std::vector<Span> longest;  // a heap, the shortest first
 };
 
 }  // namespace cachecd

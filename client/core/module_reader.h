@@ -59,12 +59,29 @@ nb::object Call(const nb::object& callee, const Arguments&... arguments) {
   }
 }
 
-// Marks next() for a profiler, which runs while flags[flag] is true. `mark` makes a context
-// manager.
+// Marks of a profiler, which runs while flags[flag] is true. `make` makes a context manager.
 struct Marks {
   nb::dict flags;
   nb::object flag;
-  nb::object mark;
+  nb::object make;
+};
+
+// Enters a context manager for its lifetime.
+class Mark {
+ public:
+  explicit Mark(const nb::object& make) : mark_(Call(make)) { Call(mark_.attr("__enter__")); }
+  Mark(const Mark&) = delete;
+  Mark& operator=(const Mark&) = delete;
+  ~Mark() {
+    try {
+      Call(mark_.attr("__exit__"), nb::none(), nb::none(), nb::none());
+    } catch (nb::python_error& error) {
+      error.discard_as_unraisable("the mark of a profiler");
+    }
+  }
+
+ private:
+  const nb::object mark_;
 };
 
 class PyReader {
@@ -104,7 +121,8 @@ class PyReader {
   void Restart(uint64_t start, std::optional<uint64_t> seed, std::optional<uint64_t> augment) {
     std::deque<Ready>().swap(ready_);
     bytes_read_ = 0;
-    waits_.Clear();
+    waits_.seconds = 0;
+    waits_.exposed = {};
     queue_filled_ = 0;
     queue_counts_.assign(kQueueLevels, 0);
     answered_.reset();
@@ -118,7 +136,11 @@ class PyReader {
   nb::object Next() {
     // First, because an interrupt in it must not lose a batch.
     if (!pulse_.is_none()) Pulse(Clock::now());
-    return IsProfiled() ? MarkedNext() : PlainNext();
+    std::optional<Mark> mark;
+    if (IsProfiled()) mark.emplace(marks_->make);
+    nb::object batch = Take();
+    answered_ = Clock::now();
+    return batch;
   }
 
   nb::list Findings(size_t from = 0) const {
@@ -133,7 +155,7 @@ class PyReader {
   const BatchReader& reader() const { return *reader_; }
   uint64_t pass() const { return pass_; }
   uint64_t position() const { return position_; }
-  double seconds_waited() const { return waits_.seconds(); }
+  double seconds_waited() const { return waits_.seconds; }
   uint64_t bytes_read() const { return bytes_read_; }
   double queue_filled() const { return queue_filled_; }
   double queue() const { return reader_->Filled(); }
@@ -141,14 +163,14 @@ class PyReader {
   nb::dict seconds_by_stage() const {
     nb::dict seconds;
     for (size_t i = 0; i < kActivities.size(); ++i) {
-      seconds[kActivities[i]] = waits_.exposed().seconds()[i];
+      seconds[kActivities[i]] = waits_.exposed.seconds[i];
     }
     return seconds;
   }
   nb::list TakeSpans() {
     nb::list spans;
-    for (const Waits::Span& span : waits_.TakeLongest()) {
-      spans.append(nb::make_tuple(kActivities[span.activity], span.begin, span.seconds));
+    for (const auto& [seconds, begin, activity] : std::exchange(waits_.longest, {})) {
+      spans.append(nb::make_tuple(activity, begin, seconds));
     }
     return spans;
   }
@@ -193,27 +215,6 @@ class PyReader {
     std::string lost_to = {};
     nb::object raises = {};
   };
-
-  nb::object PlainNext() {
-    nb::object batch = Take();
-    answered_ = Clock::now();
-    return batch;
-  }
-
-  nb::object MarkedNext() {
-    const nb::object mark = Call(marks_->mark);
-    Call(mark.attr("__enter__"));
-    const auto exit = [&mark] { Call(mark.attr("__exit__"), nb::none(), nb::none(), nb::none()); };
-    nb::object batch;
-    try {
-      batch = PlainNext();
-    } catch (...) {
-      exit();
-      throw;
-    }
-    exit();
-    return batch;
-  }
 
   bool IsProfiled() const {
     if (!marks_) return false;

@@ -1,13 +1,10 @@
-"""The figures of a pass: steps, records, and the seconds that the loop waited, by stage."""
+"""The figures of passes: steps, records, and the seconds that the loop waited, by stage."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol, Self, TypeVar
-
-from cachecd_client._core import Division
-from cachecd_client.protocol import Span
+from typing import NamedTuple, Self, TypeVar
 
 #: The levels at which the core counts the fill of the queue: 0/31, 1/31 ... 31/31.
 _LEVELS = 32
@@ -55,55 +52,3 @@ class Figures(NamedTuple):
             if left <= 0:
                 return fill / (_LEVELS - 1)
         return None
-
-
-class Measured(Protocol):
-    """What a reader, or a stage after it, has measured in a pass."""
-
-    @property
-    def position(self) -> int: ...
-    @property
-    def bytes_read(self) -> int: ...
-    @property
-    def seconds_waited(self) -> float: ...
-    @property
-    def seconds_by_stage(self) -> dict[str, float]: ...
-    @property
-    def seconds_idle(self) -> float: ...
-    @property
-    def queue(self) -> float: ...
-    @property
-    def queue_filled(self) -> float: ...
-    @property
-    def queue_counts(self) -> list[int]: ...
-    def take_spans(self) -> list[Span]: ...
-
-
-def figures_of(
-    source: Measured, division: Division, rank: int, step: int, dropped: int, *, start: int,
-    elapsed: float, opening: float,
-) -> Figures:  # fmt: skip
-    """Returns the figures of a pass from batch `start` on. `step`: records of a step across all ranks;
-    `dropped`: records that the whole pass omits; `opening`: seconds to open its files."""
-    end = source.position
-    is_whole = end == division.steps
-    reads = min(end * step, division.records) - min(start * step, division.records)
-    omitted = max(0, division.records - division.steps * step) if is_whole else 0
-    stages = Sums({"open": opening}) + source.seconds_by_stage
-    waited = opening + source.seconds_waited
-    stages["other"] = max(0.0, waited - sum(stages.values()))
-    return Figures(
-        steps=end - start,
-        records=division.begin(end, rank) - division.begin(start, rank),
-        reads=reads,
-        rows=(end - start) * step,
-        delivered=reads + (omitted if omitted < step else 0),
-        dropped=dropped if is_whole else 0,
-        bytes=source.bytes_read,
-        waited=waited,
-        # If a loop stops after the last batch, the pass does not end.
-        elapsed=elapsed - (source.seconds_idle if is_whole else 0.0),
-        queue=source.queue_filled,
-        stages=stages,
-        fills=Sums({fill: steps for fill, steps in enumerate(source.queue_counts) if steps}),
-    )

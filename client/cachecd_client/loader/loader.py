@@ -12,10 +12,10 @@ from typing import Any, NoReturn, Self, Unpack
 import cachecd_client._core as _core
 from cachecd_client import resources
 from cachecd_client.errors import CallerError, CorruptError, CorruptRecordError
-from cachecd_client.loader.figures import Figures, figures_of
+from cachecd_client.loader.figures import Figures
 from cachecd_client.loader.framework import Framework
 from cachecd_client.loader.options import Batch, Options, deliveries, refuse_unknown
-from cachecd_client.loader.pipeline import Pipeline, Source
+from cachecd_client.loader.pipeline import Pipeline, Source, figures_of
 from cachecd_client.loader.reading import (
     LARGEST_SEED,
     CorruptRecord,

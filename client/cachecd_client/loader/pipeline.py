@@ -16,7 +16,7 @@ import numpy as np
 from cachecd_client._core import BatchReader, Division
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.loader.columns import Bytes, Ragged, RaggedBytes
-from cachecd_client.loader.figures import Sums
+from cachecd_client.loader.figures import Figures, Sums
 from cachecd_client.loader.framework import ADDED, IDS, Framework, Numpy, Stage, Wrap, renumbered
 from cachecd_client.loader.options import Batch, Delivery, Prepare
 from cachecd_client.loader.reading import Reading
@@ -284,6 +284,36 @@ class Prepared(Ahead):
         except CancelledError:
             raise RuntimeError("closed") from None
         return self._finish(prepared)
+
+
+def figures_of(
+    source: Source, division: Division, rank: int, step: int, dropped: int, *, start: int,
+    elapsed: float, opening: float,
+) -> Figures:  # fmt: skip
+    """Returns the figures of a pass from batch `start` on. `step`: records of a step across all ranks;
+    `dropped`: records that the whole pass omits; `opening`: seconds to open its files."""
+    end = source.position
+    is_whole = end == division.steps
+    reads = min(end * step, division.records) - min(start * step, division.records)
+    omitted = max(0, division.records - division.steps * step) if is_whole else 0
+    stages = Sums({"open": opening}) + source.seconds_by_stage
+    waited = opening + source.seconds_waited
+    stages["other"] = max(0.0, waited - sum(stages.values()))
+    return Figures(
+        steps=end - start,
+        records=division.begin(end, rank) - division.begin(start, rank),
+        reads=reads,
+        rows=(end - start) * step,
+        delivered=reads + (omitted if omitted < step else 0),
+        dropped=dropped if is_whole else 0,
+        bytes=source.bytes_read,
+        waited=waited,
+        # If a loop stops after the last batch, the pass does not end.
+        elapsed=elapsed - (source.seconds_idle if is_whole else 0.0),
+        queue=source.queue_filled,
+        stages=stages,
+        fills=Sums({fill: steps for fill, steps in enumerate(source.queue_counts) if steps}),
+    )
 
 
 def prepared(prepare: Prepare, batch: Batch, random: np.random.Generator) -> Batch:
