@@ -4,6 +4,7 @@ service          runs the daemon as a process: start, signals, reload, drain
 ownership        ensures that one daemon owns cache.dir and the socket
 notify           reports the state to the service manager
 trainer          runs the trainer of `cachecd run ... -- TRAINER`
+trainers         reads the reports of trainers, and knows what each process waited for
 workers          makes the executor and the lister, with their processes
 server           turns frames of the socket into requests, and replies into frames
 requests         turns requests into events of the policy, and replies of the policy into messages

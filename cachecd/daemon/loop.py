@@ -25,6 +25,7 @@ from cachecd.daemon.status import (
     SeenDataset,
     SkippedStatus,
     Status,
+    TrainerStatus,
     epoch_of,
     ingest_stops,
     skipped_status,
@@ -251,14 +252,16 @@ class CacheLoop:
         """Returns the skipped units and records of a dataset."""
         return skipped_status(self.work.states.get(self.policy.datasets[name].generation.id))
 
-    def status(self, sampler: ExecutorStatus, daemon: DaemonStatus) -> Status:
+    def status(
+        self, sampler: ExecutorStatus, daemon: DaemonStatus, trainers: list[TrainerStatus]
+    ) -> Status:
         """Returns the status document."""
         seen = {name: self._seen(name) for name in self.policy.datasets}
         paused = {name: round(each, 1) for name, each in self.ingest.pauses.seconds.items()}
         cache = str(self.layout.root), self._corrupt, self.ingest.fetched, paused
         return status_of(
             *(self.policy, self.work.states, self._now(), cache, seen),
-            *(self._probed, self._failing.reasons, sampler, daemon),
+            *(self._probed, trainers, self._failing.reasons, sampler, daemon),
         )
 
     def _seen(self, name: str) -> SeenDataset:

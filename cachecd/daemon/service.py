@@ -38,6 +38,7 @@ from cachecd.daemon.rules import resolve
 from cachecd.daemon.server import Server
 from cachecd.daemon.status import DaemonStatus
 from cachecd.daemon.trainer import Stop, run_trainer
+from cachecd.daemon.trainers import Trainers, listening
 from cachecd.daemon.workers import executor_of, lister_bounds, lister_of, worker_setup
 from cachecd.disk.filesystem import refuse_network_filesystem
 from cachecd.disk.layout import Layout
@@ -46,6 +47,7 @@ from cachecd.executors import Executor
 from cachecd.units.first_look import check_side, check_sources
 from cachecd_client import resources
 from cachecd_client.errors import CallerError
+from cachecd_client.sockets import reports_of
 
 _DRAIN = 3.0  # seconds for workers to complete their shards after SIGTERM; others are made later
 _PROGRESS = 5.0  # seconds between two log lines about a slow start
@@ -131,8 +133,10 @@ async def _serve(
         raise DiskError(f"cannot listen on {config.server.endpoint}: {error}") from error
     tasks = [asyncio.ensure_future(_watchdog(manager))]
     code = 0
+    reports = contextlib.ExitStack()
     try:
         open_socket_to_group(socket)
+        reports.enter_context(listening(Path(reports_of(config.server.endpoint)), daemon.trainers))
         if await daemon.open():
             loop.add_signal_handler(signal.SIGHUP, daemon.reload, reload)
             tasks.append(asyncio.ensure_future(server.serve()))
@@ -159,6 +163,7 @@ async def _serve(
         try:
             await daemon.close()
         finally:
+            reports.close()
             server.close()
             socket.unlink(missing_ok=True)
     return code
@@ -173,6 +178,7 @@ class _Daemon:
         self.manager, self.stop = ServiceManager(), Stop()
         self._config, self._executor, self._options = config, executor, options
         self._lister = lister_of(config)
+        self.trainers = Trainers()
         self._cache = CacheLoop(
             *(config, limit, executor, self._lister),
             offline=options.offline,
@@ -250,7 +256,8 @@ class _Daemon:
         daemon = DaemonStatus(
             os.getpid(), uptime, sampler.workers, self._options.offline, *self._may_use
         )
-        return asdict(self._cache.status(sampler, daemon))
+        trainers = self.trainers.status(time.monotonic())
+        return asdict(self._cache.status(sampler, daemon, trainers))
 
     def _details(self) -> dict[str, Any]:
         return {"config": self._config.without_secrets(), "story": self._cache.story.whole()}

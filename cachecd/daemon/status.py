@@ -220,6 +220,7 @@ def status_of(
     cache: tuple[str, int, int, dict[str, float]],
     seen: Mapping[str, SeenDataset],
     probed: Mapping[str, Probe],
+    trainers: list[TrainerStatus],
     complaints: dict[str, str],
     sampler: ExecutorStatus,
     daemon: DaemonStatus,
@@ -247,7 +248,7 @@ def status_of(
             _lease(policy, state, probed.get(name))
             for name, state in sorted(policy.leases.by_id.items())
         ],
-        trainers=[],
+        trainers=trainers,
         complaints=complaints,
         sampler=sampler,
         daemon=daemon,

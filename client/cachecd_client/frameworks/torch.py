@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +12,7 @@ from torch.utils.dlpack import from_dlpack as _from_dlpack
 
 from cachecd_client._core import Division
 from cachecd_client.errors import CallerError, SchemaError
-from cachecd_client.loader.framework import Stage, Wrap, columns, is_dense
+from cachecd_client.loader.framework import Marks, Stage, Wrap, columns, is_dense
 from cachecd_client.schema import Feature, Schema
 
 # The public function calls this function for a capsule. Each line of Python in the public function costs a
@@ -23,6 +23,14 @@ from_dlpack = getattr(torch._C, "_from_dlpack", _from_dlpack)
 class Torch:
     """Dense features as tensors on `device`; other features as columns, which have `to_torch()`. The
     constructor raises CallerError for a device that does not exist, so that no pass fails later."""
+
+    name = "torch"
+    # torch keeps this variable for checks that cost nothing while no profiler runs.
+    marks = Marks(
+        vars(torch.autograd.profiler),
+        "_is_profiler_enabled",
+        partial(torch.autograd.profiler.record_function, "cachecd next"),
+    )
 
     def __init__(self, device: Any = None, channels_last: bool | Sequence[str] = False) -> None:
         try:
@@ -91,7 +99,7 @@ class Torch:
         return feature.name in self._channels_last
 
 
-@functools.cache
+@cache
 def _side_stream(device: torch.device) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
     """Returns the stream for copies to a device, and the current stream of the first loader. All loaders
     share the stream for copies, because torch's allocator reuses freed memory only on the same stream: with
@@ -123,6 +131,10 @@ class SideStream:
         self._device = device
         self._stream, self._home = _side_stream(device)
         self._copied: deque[torch.cuda.Event] = deque()
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._copied) and not self._copied[-1].query()  # type: ignore[no-untyped-call]
 
     def send(self, batch: dict[str, Any]) -> Sent:
         if len(self._copied) == 2:

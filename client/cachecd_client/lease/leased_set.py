@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from cachecd_client._core import count_records
 from cachecd_client.errors import CachecdError
+from cachecd_client.launcher import local_ranks
 from cachecd_client.lease.held_lease import HeldLease
 from cachecd_client.protocol import MAX_TEXT, ReportCorrupt, shard_number
 from cachecd_client.report.reads import Reads
@@ -54,7 +55,7 @@ class LeasedSet:
         )
         self.schema = Schema.from_json(manifest.schema)
         self.seed = _seed(manifest.seed, number) if self.is_repeated else manifest.seed
-        self.reads = reads or Reads(manifest.dataset)
+        self.reads = reads or Reads(manifest.dataset, transport.endpoint)
         self.coverage = coverage
         #: Why the set is repeated, lacks shards, or does not grow; "" if unknown.
         self.note = note
@@ -117,7 +118,8 @@ class LeasedSet:
         return {**self.__dict__, "_release": None, "reads": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, reads=Reads(state["dataset"]))
+        reads = Reads(state["dataset"], state["transport"].endpoint, local_ranks()[0])
+        self.__dict__.update(state, reads=reads)
 
 
 def _seed(seed: int, number: int) -> int:

@@ -12,20 +12,22 @@ from typing import Any, NoReturn, Self, Unpack
 import cachecd_client._core as _core
 from cachecd_client import resources
 from cachecd_client.errors import CallerError, CorruptError, CorruptRecordError
+from cachecd_client.loader.figures import Figures
 from cachecd_client.loader.framework import Framework
 from cachecd_client.loader.options import Batch, Options, deliveries, refuse_unknown
-from cachecd_client.loader.pipeline import Pipeline, Source
+from cachecd_client.loader.pipeline import Pipeline, Source, figures_of
 from cachecd_client.loader.reading import (
     LARGEST_SEED,
     CorruptRecord,
-    Figures,
     Losses,
     Reading,
     omitted_records,
     seed_of,
     settle,
+    weakly,
 )
 from cachecd_client.options import flag, integer
+from cachecd_client.protocol import Span
 from cachecd_client.schema import Schema
 
 log = logging.getLogger("cachecd")
@@ -137,6 +139,8 @@ class Loader:
             reading, made, framework, self.division, rank=self.rank, world=self.world, ids=self._ids,
             pad_last=self.pad_last, label=options.get("label"), prepare=options.get("prepare"),
         )  # fmt: skip
+        self.reader = framework.name  # for reports to the daemon
+        self._pulse = weakly(reading.pulse, self)
         self._number = 0  # the number of the current or last pass
         self._position = 0  # delivered batches of the pass, including batches before a resume
         self._next: tuple[int, int] | None = (0, 0)  # number and first batch of the next pass
@@ -228,24 +232,19 @@ class Loader:
         """The figures of the current pass; None if no pass runs in this process."""
         if (source := self._delivering()) is None:
             return None
-        begin, end, step = self.start, source.position, self.batch_size * self.world
-        division, is_whole = self.division, source.position == len(self)
-        reads = min(end * step, division.records) - min(begin * step, division.records)
-        omitted = omitted_records(division, step) if is_whole else 0
-        # If a loop stops after len(loader) batches, the pass does not end.
-        idle = source.seconds_idle if is_whole else 0.0
-        return Figures(
-            steps=end - begin,
-            records=division.begin(end, self.rank) - division.begin(begin, self.rank),
-            reads=reads,
-            rows=(end - begin) * step,
-            delivered=reads + (omitted if omitted < step else 0),
-            dropped=self.dropped if is_whole else 0,
-            bytes=source.bytes_read,
-            waited=self._opening + source.seconds_waited,
-            elapsed=time.monotonic() - idle - self._begun,
-            queue=source.queue_filled,
-        )
+        return figures_of(
+            source, self.division, self.rank, self.batch_size * self.world, self.dropped,
+            start=self.start, elapsed=time.monotonic() - self._begun, opening=self._opening,
+        )  # fmt: skip
+
+    @property
+    def queue(self) -> float | None:
+        """How full the queue of prefetched batches is now, 0..1; None if no pass runs in this process."""
+        return None if (source := self._delivering()) is None else source.queue
+
+    def take_spans(self) -> list[Span]:
+        """Returns the longest waits since the last call, as (stage, begin, seconds)."""
+        return [] if (source := self._delivering()) is None else source.take_spans()
 
     def _sums(self) -> Figures:
         return self._ended.plus(self.figures or Figures())
@@ -376,7 +375,7 @@ class Loader:
         self._number, self._position, self._next = number, start, None
         self.start = start
         self._pass += 1
-        self._source = self._pipeline.open(self._reader, augment)
+        self._source = self._pipeline.open(self._reader, augment, self._pulse)
         self._opening = time.monotonic() - self._begun
         self._reading.began(self)
         return self._source
@@ -393,7 +392,7 @@ class Loader:
             datasets=self._reading.datasets if self._ids else None,
             nodes=None if self.part is not None else self._reading.agreed,
             totals=(self._reading.num_records, self._reading.num_bytes), memory=resources.memory(),
-            processors=resources.processors(),
+            processors=resources.processors(), pulse=self._pulse,
         )  # fmt: skip
         expected = self._reading.num_records if self.part is None else self.division.records
         if (records := reader.num_records) != expected:
