@@ -6,6 +6,7 @@ import io
 import json
 import platform
 import subprocess
+import sys
 import tarfile
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from cachecd.quantities import printable
 
 if TYPE_CHECKING:
     from cachecd.monitor.doctor import Finding
+    from cachecd.monitor.history import History
 
 _APART = 5.0  # seconds between the two status documents
 _LINES = 5000  # of the log
@@ -48,15 +50,32 @@ def command(
     with connect(endpoint, timeout=5.0) as cache:
         before = cache.status()
         time.sleep(_APART)
-        after, details = cache.status(), cache.details()
-    findings = diagnose(before, after, details["history"].get("epochs", ()))
+        after = cache.status()
+        details = cache.details() if bundle else {}
+    history = _history(after)
+    findings = diagnose(before, after, history.samples("epochs"))
     if as_json:
         print(json.dumps({"findings": [asdict(finding) for finding in findings]}, indent=2))
     else:
         _print(findings)
     if bundle is not None:
-        _write(bundle, _members(before, after, details, findings))
+        _write(bundle, _members(before, after, details, history, findings))
     return int(any(finding.is_wrong for finding in findings))
+
+
+def _history(document: dict[str, Any]) -> History:
+    """Returns the history that the daemon saved a minute ago or less, or an empty one."""
+    from cachecd.disk.durable import read
+    from cachecd.disk.layout import Layout
+    from cachecd.errors import DiskError
+    from cachecd.monitor.history import History
+
+    try:
+        content = read(Layout(Path(document["cache"]["dir"])).history)
+        return History() if content is None else History.decode(content, time.time())
+    except (DiskError, ValueError) as error:
+        print(printable(f"cachecd: the history cannot be read: {error}"), file=sys.stderr)
+        return History()
 
 
 def _print(findings: list[Finding]) -> None:
@@ -72,16 +91,18 @@ def _members(
     before: dict[str, Any],
     after: dict[str, Any],
     details: dict[str, Any],
+    history: History,
     findings: list[Finding],
 ) -> Iterator[tuple[str, str]]:
     """Yields the name and the text of each file of a bundle."""
-    from cachecd.monitor.keys import without_keys
+    from cachecd.monitor.privacy import without_keys
 
     yield "doctor.json", json.dumps([asdict(finding) for finding in findings], indent=1)
     yield "status-1.json", json.dumps(without_keys(before), indent=1)
     yield "status-2.json", json.dumps(without_keys(after), indent=1)
     for name, value in details.items():
         yield f"{name}.json", json.dumps(value, indent=1)
+    yield "history.json", b"".join(history.text()).decode()
     yield "versions.txt", "\n".join(_versions()) + "\n"
     yield "log.txt", _log_of(after["daemon"]["pid"])
 

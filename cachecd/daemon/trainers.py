@@ -103,6 +103,9 @@ def _row(process: _Process, now: float) -> TrainerStatus:
         stages_s={stage: round(seconds, 3) for stage, seconds in report.stages_s.items()},
         queue=report.queue,
         wait_share=round(process.minute.share(now), 4),
+        memory=report.memory,
+        random_bytes=report.random_bytes,
+        reads_per_record=round(report.reads_per_record, 3),
         blind=report.blind,
     )
 
@@ -122,9 +125,8 @@ def listening(path: Path, trainers: Trainers) -> Iterator[None]:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.setblocking(False)
-        path.unlink(
-            missing_ok=True
-        )  # a daemon that was killed left it; claim_socket() excludes others
+        # A daemon that was killed left it. No other daemon is there: claim_socket() excludes it.
+        path.unlink(missing_ok=True)
         try:
             receiver.bind(str(path))
         except OSError as error:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, NamedTuple
 
+from cachecd.monitor.history import Sample
 from cachecd.quantities import approximate_duration
 from cachecd.quantities import approximate_size as size
 
@@ -43,11 +44,11 @@ class Finding:
     is_wrong: bool = True
 
 
-def diagnose(before: Document, after: Document, epochs: Sequence[Document] = ()) -> list[Finding]:
+def diagnose(before: Document, after: Document, epochs: Sequence[Sample] = ()) -> list[Finding]:
     """Returns the findings, the most important first; never an empty list.
 
     `before`, `after`: two status documents of one run of the daemon. `epochs`: the samples of the history
-    that were taken at the begin of an epoch.
+    that were taken when an epoch began.
     """
     faults = list(_faults(after))
     if before["daemon"]["pid"] != after["daemon"]["pid"]:
@@ -329,7 +330,7 @@ def _gain(after: Document, lowest: _Limit, rate: float, then: Sequence[_Limit]) 
 
 
 def _growth(
-    after: Document, epochs: Sequence[Document], rows: Sequence[Document]
+    after: Document, epochs: Sequence[Sample], rows: Sequence[Document]
 ) -> Iterator[Finding]:
     """Yields how often records are read, and how soon all of the source is seen."""
     for name, dataset in after["datasets"].items():
@@ -339,7 +340,8 @@ def _growth(
         reads = max(
             (row["reads_per_record"] for row in rows if row["dataset"] == name), default=0.0
         )
-        seen = [each["datasets"][name]["coverage"] for each in epochs if name in each["datasets"]]
+        key = f"dataset/{name}/coverage"
+        seen = [each.values[each.keys.index(key)] for each in epochs if key in each.keys]
         steps = len(seen) - 1
         evidence = [f"{coverage:.1%} of the source was cached at least once"]
         if steps > 0 and seen[-1] > seen[0]:

@@ -187,8 +187,8 @@ class Done:
 @dataclass(frozen=True, slots=True)
 class StatusReply:
     """Answer to AskStatus: the document that docs/commands.md describes, or a story: `since`, `now`, and
-    `story` with `at`, `what` and `reason` of each sentence. Answer to AskDetails: `config` without secrets,
-    `history`, and the whole `story` without reasons."""
+    `story` with `at`, `what` and `reason` of each sentence. Answer to AskDetails: `config` without secrets
+    and the whole `story` without reasons."""
 
     id: str
     status: dict[str, Any]

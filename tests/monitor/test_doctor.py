@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from array import array
 from dataclasses import asdict
 from typing import Any
 
@@ -21,6 +22,7 @@ from cachecd.daemon.status import (
 from cachecd.executors import ExecutorStatus
 from cachecd.model import StageSeconds
 from cachecd.monitor.doctor import Finding, diagnose
+from cachecd.monitor.history import Sample
 
 GB, SECONDS = 10**9, 5.0
 
@@ -208,7 +210,8 @@ def test_workers_that_ended_for_lack_of_memory_are_named():
 
 def test_growth_says_how_many_epochs_are_left():
     rows = waiting("read", reads_per_record=12.0)
-    epochs = [{"datasets": {"train": {"coverage": 0.1 * n}}} for n in range(1, 6)]
+    keys = ("cache/used", "dataset/train/coverage")
+    epochs = [Sample(float(n), keys, array("d", [0, 0.1 * n])) for n in range(1, 6)]
     found = next(
         each for each in diagnose(document(rows), document(rows), epochs) if each.kind == "growth"
     )

@@ -31,7 +31,7 @@ _MUCH = 0.1  # of the last minute
 _WARN_EVERY = 600.0  # seconds
 _KINDS: dict[str, type[Any]] = {TrainerReport.__name__: TrainerReport}
 _TEXTS = "dataset", "job", "reader", "blind"
-_COUNTS = "rank", "pid", "epoch", "steps", "records", "bytes"
+_COUNTS = "rank", "pid", "epoch", "steps", "records", "bytes", "memory", "random_bytes"
 
 
 def encode_report(report: TrainerReport) -> bytes:
@@ -53,8 +53,11 @@ def decode_report(datagram: bytes) -> TrainerReport:
     if max(map(len, texts)) > _MAX_TEXT or len(report.spans) > MAX_SPANS:
         raise ValueError(f"found {len(report.spans)} spans, or a text above {_MAX_TEXT} characters")
     counts = [getattr(report, name) for name in _COUNTS]
-    seconds = [report.waited_s, report.elsewhere_s, *report.stages_s.values()]
-    if min(counts + seconds) < 0 or not 0 <= (report.queue or 0.0) <= 1:
+    others = [report.waited_s, report.elsewhere_s, report.reads_per_record]
+    if (
+        min([*counts, *others, *report.stages_s.values()]) < 0
+        or not 0 <= (report.queue or 0.0) <= 1
+    ):
         raise ValueError("found a negative number, or a queue outside of 0..1")
     stages: dict[str, float] = {}
     for stage, waited in report.stages_s.items():

@@ -68,6 +68,7 @@ class Passes:
         self._waited = Waited()  # the ended pass that waited most
         self._corrupt: set[tuple[str, int]] = set()
         self._process = os.getpid()
+        self._memory = resources.memory()
         self._is_logged = False
         leased = [
             one.reads.leased(m.generation, m.intervals, m.num_records, m.num_bytes)
@@ -212,8 +213,17 @@ class Passes:
             self._name, self._sets[0].manifest.job, reads.rank, os.getpid(), self.number, reader,
             sums.steps, sums.records, sums.bytes, sums.waited + leasing,
             max(0.0, sums.elapsed - sums.waited), Sums(sums.stages) + {"lease": leasing}, queue,
-            blind=blind, spans=[(f"next: {stage}", begin, seconds) for stage, begin, seconds in spans],
+            memory=self._memory, random_bytes=self._random_bytes(),
+            reads_per_record=reads.reads_per_record(0 if self._is_logged else sums.reads), blind=blind,
+            spans=[(f"next: {stage}", begin, seconds) for stage, begin, seconds in spans],
         )  # fmt: skip
+
+    def _random_bytes(self) -> int:
+        """Returns the bytes that are read at random at a time, of all sets."""
+        manifests = [one.manifest for one in self._sets]
+        return sum(
+            min(m.num_bytes if m.window is None else m.window, m.num_bytes) for m in manifests
+        )
 
     def _sums(self) -> Figures:
         """Returns the figures of all passes until now."""

@@ -281,8 +281,8 @@ class Cache:
         return self._ask(AskStatus(new_id(), subject))
 
     def details(self) -> dict[str, Any]:
-        """What a bug report needs besides the status: `config` without secrets, `history`, and the `story`
-        of all shards and leases without keys of objects."""
+        """What a bug report needs besides the status: `config` without secrets, and the `story` of all
+        shards and leases without keys of objects."""
         return self._ask(AskDetails(new_id()))
 
     def _ask(self, request: AskStatus | AskDetails) -> dict[str, Any]:
