@@ -178,13 +178,13 @@ class _Daemon:
         self.manager, self.stop = ServiceManager(), Stop()
         self._config, self._executor, self._options = config, executor, options
         self._lister = lister_of(config)
-        self.trainers = Trainers()
         self._cache = CacheLoop(
             *(config, limit, executor, self._lister),
             offline=options.offline,
             progress=self._progress,
             logs_progress=options.logs_progress,
         )
+        self.trainers = Trainers(self._cache.timeline)
         self.requests = Requests(self._cache, self.status, self._details)
         self._may_use = _may_use(config)
         self._monitoring = Monitoring(config.server, self.status)

@@ -5,25 +5,18 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 
 from cachecd_client.protocol import MAX_SPANS, Span
 
 KEPT = 60.0  # seconds
 _MOST = 20_000  # spans: 4 MB
 
-#: Returns the spans, by process, that ended after a time of the monotonic clock.
-Provider = Callable[[float], Mapping[str, Sequence[Span]]]
-
 
 class Timeline:
-    """The spans of the last KEPT seconds, at most _MOST. Any thread may call `note` and `add`.
-
-    `providers`: other sources of spans.
-    """
+    """The spans of the last KEPT seconds, at most _MOST. Any thread may call `note` and `add`."""
 
     def __init__(self) -> None:
-        self.providers: list[Provider] = []
         self._own = f"daemon {os.getpid()}"
         self._spans: deque[tuple[str, Span]] = deque(maxlen=_MOST)
 
@@ -42,7 +35,4 @@ class Timeline:
         for process, span in list(self._spans):
             if span[1] + span[2] >= since:
                 found.setdefault(process, []).append(span)
-        for provider in self.providers:
-            for process, spans in provider(since).items():
-                found.setdefault(process, []).extend(spans)
         return found

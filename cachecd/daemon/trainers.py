@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +18,9 @@ import structlog
 
 from cachecd.daemon.ownership import open_socket_to_group
 from cachecd.daemon.status import TrainerStatus
+from cachecd.daemon.timeline import Timeline
 from cachecd.errors import DiskError
-from cachecd_client.protocol import Span, TrainerReport
+from cachecd_client.protocol import TrainerReport
 from cachecd_client.report.datagram import MAX_REPORT_BYTES, decode_report
 from cachecd_client.report.last_minute import MINUTE, LastMinute
 from cachecd_client.sockets import MAX_PATH, path_length
@@ -28,7 +28,6 @@ from cachecd_client.sockets import MAX_PATH, path_length
 _BATCH = 16  # reports that are read at once, in about a millisecond
 _PAUSE = 0.01  # seconds until more reports are read, so that a flood delays no reply
 _MOST = 1024  # processes
-_SPANS = 20_000  # of all processes
 
 _log = structlog.get_logger("cachecd.daemon")
 
@@ -44,11 +43,11 @@ class _Process:
 
 class Trainers:
     """The processes that read now, each with its last report. A process that is silent for a minute is
-    dropped; above 1,024 processes, the one that was silent longest."""
+    dropped; above 1,024 processes, the one that was silent longest. `timeline` gets their spans."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
         self._processes: dict[_Key, _Process] = {}  # the one that reported last is last
-        self._spans: deque[tuple[str, Span]] = deque(maxlen=_SPANS)
         #: Datagrams that were not reports.
         self.refused = 0
 
@@ -68,7 +67,7 @@ class Trainers:
         if len(self._processes) > _MOST:
             del self._processes[next(iter(self._processes))]
         title = f"{report.dataset}: {report.job} rank {report.rank} (pid {report.pid})"
-        self._spans.extend((title, span) for span in report.spans)
+        self._timeline.add(title, report.spans)
 
     def status(self, now: float) -> list[TrainerStatus]:
         """Returns a row for each process: first those that waited most in the last minute, last those that
@@ -78,11 +77,6 @@ class Trainers:
                 del self._processes[key]
         rows = [_row(process, now) for process in self._processes.values()]
         return sorted(rows, key=lambda row: (bool(row.blind), -row.wait_share))
-
-    def spans(self, since: float) -> list[tuple[str, Span]]:
-        """Returns the spans that ended after `since`, a time of CLOCK_MONOTONIC, each with the title of its
-        process."""
-        return [(title, span) for title, span in self._spans if span[1] + span[2] >= since]
 
 
 def _row(process: _Process, now: float) -> TrainerStatus:

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from cachecd.daemon.timeline import Timeline
 from cachecd.daemon.trainers import Trainers, listening
 from cachecd_client.protocol import TrainerReport
 from cachecd_client.report.datagram import MAX_REPORT_BYTES, decode_report, encode_report
@@ -29,7 +30,7 @@ REPORT = TrainerReport(
 
 
 def known(*reports: TrainerReport, now: float = 100.0) -> Trainers:
-    trainers = Trainers()
+    trainers = Trainers(Timeline())
     for report in reports:
         trainers.add(encode_report(report), now)
     return trainers
@@ -65,13 +66,15 @@ def test_of_too_many_processes_the_most_silent_is_dropped():
     assert pids == {0, *range(2, 1024), 5000}
 
 
-def test_spans_that_ended_since_are_returned_with_their_process():
-    trainers = known(REPORT, replace(REPORT, rank=1, spans=[("next: gil", 7.0, 1.0)]))
-    assert trainers.spans(5.25) == [
-        ("train: job rank 0 (pid 10)", ("next: read", 5.0, 0.25)),
-        ("train: job rank 1 (pid 10)", ("next: gil", 7.0, 1.0)),
-    ]
-    assert len(trainers.spans(5.26)) == 1
+def test_spans_of_a_report_are_in_the_timeline_with_their_process():
+    timeline, now = Timeline(), time.monotonic()
+    trainers = Trainers(timeline)
+    for rank in range(2):
+        report = replace(REPORT, rank=rank, spans=[("next: gil", now, 0.5)])
+        trainers.add(encode_report(report), now)
+    spans = timeline.last(10.0)
+    assert spans["train: job rank 0 (pid 10)"] == [("next: gil", now, 0.5)]
+    assert "train: job rank 1 (pid 10)" in spans
 
 
 def test_stage_of_a_later_version_counts_as_other():
@@ -112,7 +115,7 @@ def test_longest_texts_fit_into_a_datagram():
     ],
 )
 def test_report_with_an_impossible_value_is_refused(change):
-    trainers = Trainers()
+    trainers = Trainers(Timeline())
     trainers.add(json.dumps(json.loads(encode_report(REPORT)) | change).encode(), 1.0)
     assert trainers.refused == 1
     assert trainers.status(1.0) == []
@@ -136,7 +139,7 @@ def send(path: Path, *datagrams: bytes) -> None:
 
 
 async def test_socket_of_the_group_is_read_and_removed(tmp_path):
-    path, trainers = tmp_path / "s.reports", Trainers()
+    path, trainers = tmp_path / "s.reports", Trainers(Timeline())
     with listening(path, trainers):
         assert stat.S_IMODE(path.stat().st_mode) == 0o660
         send(path, encode_report(REPORT), b"garbage", bytes(MAX_REPORT_BYTES * 2))
@@ -149,7 +152,7 @@ async def test_socket_that_a_killed_daemon_left_is_replaced(tmp_path):
     path = tmp_path / "s.reports"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as left:
         left.bind(str(path))
-    trainers = Trainers()
+    trainers = Trainers(Timeline())
     with listening(path, trainers):
         send(path, encode_report(REPORT))
         await until(lambda: trainers.status(time.monotonic()))
@@ -157,7 +160,7 @@ async def test_socket_that_a_killed_daemon_left_is_replaced(tmp_path):
 
 async def test_path_that_is_too_long_means_a_warning_and_no_socket(tmp_path):
     path = tmp_path / ("x" * 100) / "s.reports"
-    with capture_logs() as logs, listening(path, Trainers()):
+    with capture_logs() as logs, listening(path, Trainers(Timeline())):
         assert not path.exists()
     [warning] = logs
     assert warning["log_level"] == "warning"
@@ -165,7 +168,7 @@ async def test_path_that_is_too_long_means_a_warning_and_no_socket(tmp_path):
 
 
 async def test_flood_of_reports_leaves_the_loop_to_others(tmp_path):
-    path, trainers = tmp_path / "s.reports", Trainers()
+    path, trainers = tmp_path / "s.reports", Trainers(Timeline())
     with listening(path, trainers):
         child = os.fork()
         if child == 0:
