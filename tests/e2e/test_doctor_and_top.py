@@ -106,7 +106,7 @@ def test_secrets_of_a_users_reader_are_not_in_the_bundle(daemon, tmp_path):
     (tmp_path / "secretive.py").write_text(
         "class Reader:\n"
         "    def __init__(self, **options): pass\n"
-        "    def units(self): return iter([('a', 1)])\n"
+        "    def units(self): return 1\n"
         "    def read(self, *about): yield {'x': 1}\n"
     )
     source = {"format": "python", "reader": "secretive:Reader", "options": {"token": "hush-hush"}}
