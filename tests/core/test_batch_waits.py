@@ -18,6 +18,7 @@ pytestmark = pytest.mark.usefixtures("no_thread_is_left")
 
 LARGE = 8 << 20  # bytes
 COLUMN = [("x", "bytes", "uint8", (LARGE,), True)]
+WHOLE = {"crop": "center", "height": 1500, "width": 2000, "shorter": 1500}
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +85,7 @@ def test_large_values_are_waited_for_while_they_are_verified(large):
 def test_large_pictures_are_waited_for_while_they_are_decoded(tmp_path):
     picture = encoded(smooth(1500, 2000))
     path = write(tmp_path / "a", [_core.encode_example({"x": picture})] * 6)
-    feature = ("x", "bytes", "bytes", (), False, {"image": {}})
+    feature = ("x", "bytes", "bytes", (), False, {"image": WHOLE})
     reader = one_by_one(path, [feature])
     batches(reader)
     assert most(reader) == "decode"
