@@ -398,7 +398,8 @@ class BatchReader:
     def seconds_by_stage(self) -> dict[str, float]:
         """`seconds_waited` by what the thread that made the batch did: open, read, verify (parse, copy,
         CRC), decode, assemble; copy: `wrap` with `one_by_one`; gil: the batch was ready, but another thread
-        had the GIL. Sampled every 2 ms while next() waits, so work ahead of the loop counts 0."""
+        had the GIL; other: no thread had begun the batch. Sampled every 2 ms while next() waits, so work
+        ahead of the loop counts 0."""
     @property
     def bytes_read(self) -> int:
         """Record bytes delivered so far."""

@@ -18,7 +18,8 @@
 namespace cachecd {
 
 enum class Activity : uint8_t {
-  kOpen,      // opens files, finds the records of a batch, or no thread has begun the batch
+  kOther,     // no thread has begun the batch: a thread must wake up, or be given a processor
+  kOpen,      // opens files, finds the records of a batch
   kRead,      // brings pages of records into memory
   kVerify,    // parses records, copies values and computes their CRC, in one sweep
   kDecode,    // decodes pictures
@@ -27,8 +28,8 @@ enum class Activity : uint8_t {
   kGil,       // the batch is ready, but another thread has the GIL
 };
 
-constexpr std::array<const char*, 7> kActivities = {"open",     "read", "verify", "decode",
-                                                    "assemble", "copy", "gil"};
+constexpr std::array<const char*, 8> kActivities = {"other",  "open",     "read", "verify",
+                                                    "decode", "assemble", "copy", "gil"};
 
 // Set by one thread, read by others. Has no effect on memory order.
 class ActivityMark {
@@ -37,7 +38,7 @@ class ActivityMark {
   Activity Get() const { return activity_.load(std::memory_order_relaxed); }
 
  private:
-  std::atomic<Activity> activity_{Activity::kOpen};
+  std::atomic<Activity> activity_{Activity::kOther};
 };
 
 // Seconds by activity.

@@ -230,7 +230,7 @@ Activity BatchReader::Sample() const {
   for (const Worker& worker : workers_) {
     if (worker.batch == next_delivery_) return worker.mark.Get();
   }
-  return Activity::kOpen;
+  return Activity::kOther;
 }
 
 Exposed::Clock::time_point BatchReader::ReadyAt() const {

@@ -40,7 +40,12 @@ def waiting(times):
     left = iter(range(times))
 
     def reply(usual):
-        return lambda r: Waiting(r.id, 1, 2, 1.0) if next(left, None) is not None else usual(r)
+        def answer(request):
+            if isinstance(request, Acquire) and next(left, None) is not None:
+                return Waiting(request.id, 1, 2, 1.0)
+            return usual(request)
+
+        return answer
 
     return reply
 

@@ -298,7 +298,7 @@ def figures_of(
     omitted = max(0, division.records - division.steps * step) if is_whole else 0
     stages = Sums({"open": opening}) + source.seconds_by_stage
     waited = opening + source.seconds_waited
-    stages["other"] = max(0.0, waited - sum(stages.values()))
+    stages += {"other": max(0.0, waited - sum(stages.values()))}
     return Figures(
         steps=end - start,
         records=division.begin(end, rank) - division.begin(start, rank),

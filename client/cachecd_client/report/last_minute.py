@@ -35,16 +35,22 @@ class LastMinute:
         if len(samples) > 1 and samples[-1][0] - samples[-2][0] < _EVERY:
             samples.pop()
         samples.append((now, total))
-        while samples[1][0] <= now - MINUTE:
-            samples.popleft()
+        self._forget(now - MINUTE)
+
+    def _forget(self, since: float) -> None:
+        """Drops all samples before `since` but the last of them. Keeps at least two."""
+        while len(self._samples) > 2 and self._samples[1][0] <= since:
+            self._samples.popleft()
 
     def stages(self, now: float) -> dict[str, float]:
         """Returns the seconds waited in the last minute, by stage. Between two samples, waiting is taken as
         even."""
         if not self._samples:
             return {}
+        since = now - MINUTE
+        self._forget(since)
         (first, earlier), (second, later) = self._samples[0], self._samples[1]
-        part = min(1.0, max(0.0, now - MINUTE - first) / max(second - first, 1e-9))
+        part = min(1.0, max(0.0, since - first) / max(second - first, 1e-9))
         last = self._samples[-1][1]
         begin = {s: earlier.get(s, 0.0) * (1 - part) + later[s] * part for s in later}
         return {stage: seconds - begin.get(stage, 0.0) for stage, seconds in last.items()}

@@ -34,7 +34,7 @@ _REMEDIES = {
     "copy": "deliver fewer bytes: integers instead of floats (cast them on the device), or fewer "
     "`features`",
     "gil": "another Python thread of the trainer keeps the GIL: move its work to another process",
-    "other": "py-spy shows which Python code of the trainer's main thread runs meanwhile",
+    "other": "the loader's threads get no processor: give the trainer more processors",
 }
 
 
