@@ -247,6 +247,14 @@ class StageSeconds:
         )
 
 
+def in_order(stages: Mapping[str, StageSeconds]) -> dict[str, StageSeconds]:
+    """Returns the stages in the order of the work: the steps of a transform are between decode and
+    encode, and keep their order."""
+    before, after = ("list", "fetch", "decode"), ("encode", "write", "sync")
+    steps = [name for name in stages if name not in (*before, *after)]
+    return {name: stages[name] for name in (*before, *steps, *after) if name in stages}
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """The fixed values of generation.json. `streams`: S. `stripe`: the number of consecutive units that one

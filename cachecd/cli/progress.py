@@ -35,7 +35,7 @@ class Progress:
         self._begin = self._next = clock()
         self._next += _FIRST
         self._text, self._done, self._total, self._unit = "", 0.0, 0.0, ""
-        self._samples: deque[tuple[float, float]] = deque()
+        self._samples: deque[tuple[float, float]] = deque(maxlen=1000)  # time and `done`
         self._printed = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
@@ -45,15 +45,17 @@ class Progress:
         if done < self._done:  # another phase
             self._samples.clear()
         self._text, self._done, self._total, self._unit = text, done, total, unit
+        now = self._clock()
+        if not self._samples or now >= self._samples[-1][0] + _ON_TERMINAL:
+            self._samples.append((now, done))
 
     def line(self) -> str:
         """Returns the progress as one line, for example ``train: 1.0 GiB of 4.0 GiB (25 %), 95 MB/s,
         about 32 s left``."""
         now = self._clock()
-        self._samples.append((now, self._done))
         while len(self._samples) > 1 and self._samples[0][0] < now - _RATED:
             self._samples.popleft()
-        then, before = self._samples[0]
+        then, before = self._samples[0] if self._samples else (now, 0.0)
         rate = (self._done - before) / (now - then) if now > then else 0.0
         figures = progress_text(self._done, self._total, rate, self._unit)
         return ", ".join(filter(None, (self._text, figures or f"{now - self._begin:.0f} s")))

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from cachecd.cli.sampler import Record, Sample
 from cachecd.cli.survey import image_header
+from cachecd.model import in_order
 from cachecd.quantities import approximate_size, printable
 from cachecd.stores.extras import extra
 from cachecd_client._core import decode_image, image_formats
@@ -61,7 +62,7 @@ def document(sample: Sample, images: Mapping[tuple[int, str], Path]) -> dict[str
         "data_bytes": sample.outcome.data_bytes,
         "fetched_bytes": sample.outcome.fetched_bytes,
         "seconds": round(sample.outcome.seconds, 3),
-        "stages": {name: asdict(each) for name, each in sample.stages.items()},
+        "stages": {name: asdict(each) for name, each in in_order(sample.stages).items()},
         "decode_ms": {name: round(ms, 3) for name, (ms, _) in sample.decoding.items()},
         "whole": sample.is_whole,
         "skipped": [{"key": each.key, "reason": each.reason} for each in sample.outcome.skipped],
@@ -94,7 +95,7 @@ def lines(sample: Sample, images: Mapping[tuple[int, str], Path]) -> Iterator[tu
 def costs(sample: Sample) -> Iterator[tuple[str, str]]:
     """Yields the time that each stage takes for a record, as the rows of a table with two columns."""
     head = "time"
-    for stage, seconds in sample.stages.items():
+    for stage, seconds in in_order(sample.stages).items():
         if count := seconds.records or sample.outcome.records:
             wall, cpu = (1000 * each / count for each in (seconds.wall_s, seconds.cpu_s))
             waits = " (waiting)" if stage == "fetch" else ""

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from cachecd.daemon.pauses import Pauses
 from cachecd.daemon.timeline import Timeline
-from cachecd.model import StageSeconds
+from cachecd.model import StageSeconds, in_order
 from cachecd.policy.policy import Policy
 from cachecd.sampler.messages import Effort
 
@@ -59,7 +59,7 @@ class Ingest:
         """Returns the work on a dataset since the start, by stage."""
         return {
             stage: replace(each, cpu_s=round(each.cpu_s, 6), wall_s=round(each.wall_s, 6))
-            for stage, each in self._stages.get(dataset, {}).items()
+            for stage, each in in_order(self._stages.get(dataset, {})).items()
         }
 
     def rate(self, dataset: str) -> float:

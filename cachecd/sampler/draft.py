@@ -205,6 +205,7 @@ class Draft:
             )
             if METER.on:
                 METER.enter(before, added + passed)
+                METER.passed("write", added + passed)
         for misfit in misfits:
             reason = f"{MISFIT}: {explain(self.schema, misfit)}"
             self.pass_over(unit, misfit[0], RecordError(reason))

@@ -115,7 +115,7 @@ class Meter:
             self._add(before, (cpu - self._cpu_since) * every, seconds * every, 0)
             self._keep(before, self._since, seconds)
         if records:
-            self._add(stage, 0.0, 0.0, records * self._every)
+            self.passed(stage, records)
         self._since, self._cpu_since = now, cpu
         return before
 
@@ -168,8 +168,8 @@ class Meter:
         self._keep(name, begin, time.monotonic() - begin, of)
 
     def passed(self, stage: str, records: int) -> None:
-        """Notes that records passed a stage."""
-        self._add(stage, 0.0, 0.0, records)
+        """Notes that records passed a stage; in a timed step, they stand for those of all steps."""
+        self._add(stage, 0.0, 0.0, records * self._every if self.on else records)
 
     # ---
 

@@ -53,7 +53,7 @@ def test_without_a_terminal_there_is_one_line_a_minute(clock: Clock):
         62.0,
     ]
     first, second = out.getvalue().splitlines()
-    assert first == "verified, 2.0 MiB of 100.0 MiB (2 %)"
+    assert first == "verified, 2.0 MiB of 100.0 MiB (2 %), 1.05 MB/s, about 98 s left"
     assert second == "verified, 62.0 MiB of 100.0 MiB (62 %), 1.05 MB/s, about 38 s left"
 
 

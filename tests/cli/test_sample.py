@@ -109,7 +109,7 @@ def test_a_unit_is_found_by_its_key_and_its_records_are_told(folder, capsys):
     assert "to write the images to files, use --out DIR\n" in told
     assert list((folder / "temporary").iterdir()) == []
     assert cli.run_command(["sample", str(path), "--key", "dog/1.png", "--out", str(folder)]) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "payload" in line]
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "payload:" in line]
     assert Path(line.partition("  -> ")[2]).read_bytes() == png()
 
 

@@ -25,7 +25,7 @@ def trace(served: Daemon, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_status_has_the_stages_of_ingest_and_the_pauses(daemon, tmp_path):
-    served = daemon({"train": dataset(tmp_path / "source")}, shard_size="64KiB", limit="1MiB")
+    served = daemon({"train": dataset(tmp_path / "source")}, shard_size="64KiB", limit="2MiB")
     served.start()
     served.settle()
     wait_until(lambda: served.status()["cache"]["paused_s"]["room"] >= 1, what="the cache is full")
@@ -61,7 +61,7 @@ def test_trace_has_the_daemon_and_its_worker(daemon, tmp_path):
     names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
     assert [name.split()[0] for name in names.values()] == ["daemon", "worker"]
     seen = {(names[e["pid"]].split()[0], e["name"]) for e in events if e["ph"] == "X"}
-    assert {("daemon", "AskSpans"), ("worker", "fetch"), ("worker", "wait")} <= seen
+    assert {("daemon", "PublishShard"), ("worker", "fetch"), ("worker", "wait")} <= seen
 
     done = trace(served, "--seconds", "0.1", "-o", str(tmp_path / "missing" / "t.json"))
     assert done.returncode == 2
