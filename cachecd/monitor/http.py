@@ -158,7 +158,8 @@ class _View:
 
     @cached_property
     def status(self) -> bytes:
-        return json.dumps(self.document).encode()  # ASCII: keys need not be Unicode
+        # Keys and jobs need not be Unicode, but browsers expect it: one shows nothing at all otherwise.
+        return json.dumps(self.document, ensure_ascii=False).encode("utf-8", "replace")
 
     @property
     def is_ready(self) -> bool:
