@@ -44,6 +44,7 @@ _CLOSES_WITHIN = 2.0  # seconds
 _PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
     "/uplot.js": ("uPlot.iife.min.js", "text/javascript; charset=utf-8"),
     "/uplot.css": ("uPlot.min.css", "text/css; charset=utf-8"),
