@@ -136,7 +136,8 @@ function growth({ label, values }, times, period) {
     values: values.map((value, place) => {
       while (first + 1 < place && times[place] - times[first + 1] >= period) first += 1;
       const before = values[first];
-      const known = place > first && value !== null && before !== null && value >= before;
+      const isLong = place > first && times[place] - times[first] >= 0.9 * period;
+      const known = isLong && value !== null && before !== null && value >= before;
       return known ? (value - before) / (times[place] - times[first]) : null;
     }),
   };
@@ -237,7 +238,10 @@ class Plot {
       this.box.replaceChildren();
       this.plot = new uPlot(this.options(shown), columns, this.box);
     }
-    if (this.plot.cursor.idx === null || this.plot.cursor.idx === undefined) this.plot.setLegend({ idx: this.times.length - 1 });
+    const { plot } = this;
+    const last = this.times.length - 1;
+    // Where nobody points at, the legend shows the last values. uPlot clears it after this function.
+    requestAnimationFrame(() => { if ((plot.cursor.left ?? -1) < 0) plot.setLegend({ idx: last }); });
   }
 
   options(lines) {
@@ -259,7 +263,7 @@ class Plot {
       ],
       cursor: { drag: { x: false, y: false } },
       series: [
-        spec.byEpoch ? { label: "epoch", value } : { label: "time", value: (_, raw) => (raw ? clock(raw) : "–") },
+        spec.byEpoch ? { label: "epoch", value: (_, raw) => raw ?? "–" } : { label: "time", value: (_, raw) => (raw ? clock(raw) : "–") },
         ...lines.map(({ label }, place) => ({
           label,
           value,
