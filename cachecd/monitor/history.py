@@ -103,7 +103,9 @@ class History:
         for number, ring in enumerate(self._rings):
             yield b'%s"%s":[' % (b"," if number else b"{", ring.encode())
             for place, (keys, run) in enumerate(_runs(self.samples(ring, since))):
-                yield b'%s{"keys":%s,"rows":[' % (b"," if place else b"", json.dumps(keys).encode())
+                # A job's name need not be Unicode.
+                names = json.dumps(keys, ensure_ascii=False).encode("utf-8", "replace")
+                yield b'%s{"keys":%s,"rows":[' % (b"," if place else b"", names)
                 for row, sample in enumerate(run):
                     values = [None if math.isnan(each) else each for each in sample.values]
                     text = json.dumps([sample.time, *values])

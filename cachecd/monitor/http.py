@@ -44,6 +44,7 @@ _CLOSES_WITHIN = 2.0  # seconds
 _PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
     "/uplot.js": ("uPlot.iife.min.js", "text/javascript; charset=utf-8"),
     "/uplot.css": ("uPlot.min.css", "text/css; charset=utf-8"),
@@ -158,7 +159,8 @@ class _View:
 
     @cached_property
     def status(self) -> bytes:
-        return json.dumps(self.document).encode()  # ASCII: keys need not be Unicode
+        # Keys and jobs need not be Unicode, but browsers expect it: one shows nothing at all otherwise.
+        return json.dumps(self.document, ensure_ascii=False).encode("utf-8", "replace")
 
     @property
     def is_ready(self) -> bool:

@@ -92,6 +92,14 @@ def test_every_path_answers_from_the_document(serve):
     assert served.json("/history.json")["seconds"][0]["rows"]
 
 
+def test_texts_that_are_not_unicode_are_sent_as_unicode(serve):
+    served = serve(busy(), shows_keys=True)
+    for path in ("/status.json", "/history.json"):
+        text = served.get(path).body.decode("utf-8")
+        assert "</script>?" in text
+        assert "\\ud800" not in text
+
+
 def test_newer_document_replaces_the_last(serve):
     served = serve(status())
     served.offer(busy())

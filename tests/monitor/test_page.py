@@ -3,14 +3,12 @@ browser shows."""
 
 from __future__ import annotations
 
-import html
 import math
 import re
-import shutil
-import subprocess
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from copy import deepcopy
 from importlib import resources
 from itertools import count
@@ -20,6 +18,7 @@ import pytest
 
 from cachecd.monitor.history import History
 from cachecd.monitor.http import HttpServer
+from tests.monitor.browser import Browser
 from tests.monitor.documents import GIB, HOSTILE, busy, status
 
 PAGE = resources.files("cachecd.monitor") / "page"
@@ -101,57 +100,44 @@ class Site:
         self.server.close()
 
 
-def chromium(*arguments):
-    executable = shutil.which("chromium")
-    assert executable, "apt install chromium"
-    options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-    options += ["--enable-logging=stderr", "--run-all-compositor-stages-before-draw"]
-    options += ["--virtual-time-budget=6000", "--lang=en"]
-    return subprocess.run(
-        [executable, *options, *arguments], capture_output=True, text=True, timeout=120
-    )
+@contextmanager
+def opened(history, document, **options):
+    """A browser that shows the page."""
+    with Site(history, document) as url, Browser(**options) as browser:
+        browser.open(url)
+        browser.until("document.getElementById('link')?.textContent === 'live'")
+        yield browser
+        assert browser.problems == [], (
+            "the script fails, or the policy of contents refuses something"
+        )
+        assert browser.hosts == {url.split("/")[2]}
 
 
-def shown(history, document):
-    """The page as a browser has it after some seconds, as HTML, and what it wrote to the console."""
-    with Site(history, document) as url:
-        ran = chromium("--dump-dom", url)
-    return ran.stdout, [line for line in ran.stderr.splitlines() if "CONSOLE" in line]
+TEXT = "document.body.innerText"
 
 
 @pytest.mark.long
 def test_browser_shows_the_figures_of_a_busy_cache():
-    page, console = shown(past(time.time()), busy())
-    assert console == [], "the policy of contents or the script complains"
-    assert page.count("<canvas") == 10
-    text = html.unescape(re.sub(r"<[^>]+>", " ", page))
-    for expected in (
-        "live",
-        "42 %",
-        "61 %",
-        "held by 2 of 2 ranks",
-        "11",
-        "cannot decode",
-        "resize",
-    ):
+    with opened(past(time.time()), busy()) as browser:
+        text = browser.evaluate(TEXT).replace("\u00a0", " ")
+        assert browser.evaluate("document.querySelectorAll('canvas').length") == 10
+    for expected in ("42 %", "61 %", "held by 2 of 2 ranks", "cannot decode", "resize"):
         assert expected in text
     assert "No space left on device" in text
 
 
 @pytest.mark.long
 def test_text_that_wants_to_be_html_stays_text():
-    page, console = shown(past(time.time()), busy())
-    assert console == []
-    assert "<title>cachecd</title>" in page
-    assert page.count("<script") == 2
-    assert html.escape(HOSTILE[:40], quote=False) in page
+    with opened(past(time.time()), busy()) as browser:
+        assert browser.evaluate("document.title") == "cachecd"
+        assert browser.evaluate("document.scripts.length") == 2
+        assert browser.evaluate(TEXT).count(HOSTILE[:40]) >= 3
 
 
 @pytest.mark.long
 def test_browser_shows_an_empty_cache():
-    page, console = shown(History(), status())
-    assert console == []
-    text = html.unescape(re.sub(r"<[^>]+>", " ", page))
+    with opened(History(), status()) as browser:
+        text = browser.evaluate(TEXT)
     for expected in (
         "no trainer reports",
         "No job holds a set.",
@@ -161,16 +147,57 @@ def test_browser_shows_an_empty_cache():
         assert expected in text
 
 
+@pytest.mark.long
+def test_page_fits_a_phone():
+    with opened(past(time.time()), busy(), width=400, dark=True) as browser:
+        assert browser.evaluate("document.documentElement.scrollWidth") <= 400
+        rights = (
+            "[...document.querySelectorAll('canvas')].map((c) => c.getBoundingClientRect().right)"
+        )
+        assert all(300 < right <= 400 for right in browser.evaluate(rights))
+
+
+@pytest.mark.long
+def test_every_plot_has_a_name_and_a_table_that_the_keyboard_opens():
+    with opened(past(time.time()), busy()) as browser:
+        spoken = browser.spoken()
+        plots = [name for role, name in spoken if role == "image" and "Last: " in name]
+        assert len(plots) == 10
+        browser.evaluate("document.querySelector('summary').focus()")
+        browser.press("Enter", 13)
+        browser.until("document.querySelector('details').open")
+        browser.until("document.querySelectorAll('details table tbody tr').length >= 50")
+        named = {name for role, name in browser.spoken() if role == "table"}
+        assert {"Waiting, by job", "Leases, the oldest first", "Skipped, and why"} <= named
+
+
+@pytest.mark.long
+def test_arrow_keys_choose_the_range_of_time():
+    with opened(past(time.time()), busy()) as browser:
+        browser.evaluate("document.querySelector('summary').click()")
+        browser.evaluate("document.querySelector('[name=range]').focus()")
+        browser.press("ArrowDown", 40)
+        browser.until("document.querySelector('[value=\"7200\"]').checked")
+        first = "document.querySelector('details table tbody tr:last-child th').textContent"
+        shown = browser.evaluate(first)
+        assert shown < time.strftime("%H:%M:%S", time.localtime(time.time() - 3600)) or shown > "22"
+
+
+@pytest.mark.long
+def test_page_says_when_the_daemon_has_ended():
+    with Browser() as browser:
+        with Site(past(time.time()), busy()) as url:
+            browser.open(url)
+            browser.until("document.getElementById('link')?.textContent === 'live'")
+        browser.until("document.getElementById('link').textContent.startsWith('no answer')")
+
+
 if __name__ == "__main__":  # FOLDER: writes screenshots, for a person to look at
     folder = Path(sys.argv[1])
     kinds = {"busy": (lambda: past(time.time()), busy), "empty": (History, status)}
     for kind, (history, document) in kinds.items():
-        for width, height in ((1280, 3400), (400, 7200)):
+        for width in (1280, 400):
             for dark in (False, True):
                 path = folder / f"{kind}-{width}{'-dark' if dark else ''}.png"
-                scheme = (
-                    ["--force-dark-mode", "--blink-settings=preferredColorScheme=0"] if dark else []
-                )
-                with Site(history(), document()) as url:
-                    size = f"--window-size={width},{height}"
-                    chromium(*scheme, "--hide-scrollbars", size, f"--screenshot={path}", url)
+                with opened(history(), document(), width=width, dark=dark) as browser:
+                    browser.screenshot(path)

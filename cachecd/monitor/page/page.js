@@ -6,30 +6,36 @@
 const LIVE = 2000; // milliseconds between two requests
 const RINGS = { seconds: { kept: 600, gap: 10 }, minutes: { kept: 2880, gap: 300 }, epochs: { kept: 1000, gap: Infinity } };
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3]];
+const TICKS = [60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 21600, 43200, 86400]; // seconds
+const POWERS = Array.from({ length: 51 }, (_, exponent) => 2 ** exponent);
 const MOST_LINES = 12; // of a plot; its table has the others
 
 // --- texts
 
 const digits = (value, most) => value.toLocaleString("en", { maximumFractionDigits: most });
 const count = (value) => digits(value, 0);
-const percent = (value) => `${digits(100 * value, value > 0 && value < 0.1 ? 1 : 0)} %`;
+const percent = (value) => `${digits(100 * value, value > 0 && value < 0.1 ? 1 : 0)}\u00a0%`;
 const cores = (value) => digits(value, 2);
 
 function scaled(value, base, units) {
   let unit = 0;
   while (Math.abs(value) >= base && unit < units.length - 1) { value /= base; unit += 1; }
-  return `${digits(value, unit && Math.abs(value) < 100 ? 1 : 0)} ${units[unit]}`;
+  return `${digits(value, unit && Math.abs(value) < 100 ? 1 : 0)}\u00a0${units[unit]}`;
 }
 const bytes = (value) => scaled(value, 1024, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]);
 const rate = (value) => scaled(value, 1000, ["B/s", "kB/s", "MB/s", "GB/s"]);
 
 function duration(seconds) {
-  if (seconds < 60) return `${digits(seconds, seconds < 10 ? 1 : 0)} s`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${Math.floor(seconds % 60)} s`;
-  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
-  return `${Math.floor(seconds / 86400)} d ${Math.floor((seconds % 86400) / 3600)} h`;
+  if (seconds < 60) return `${digits(seconds, seconds < 10 ? 1 : 0)}\u00a0s`;
+  const parts = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+  const first = parts.findIndex(([, length]) => seconds >= length);
+  return parts.slice(first, first + 2)
+    .map(([unit, length], place) => `${Math.floor((place ? seconds % parts[first][1] : seconds) / length)}\u00a0${unit}`)
+    .join("\u00a0");
 }
 const clock = (seconds) => new Date(1000 * seconds).toLocaleTimeString("en-GB");
+const minute = (seconds) => clock(seconds).slice(0, 5);
+const day = (seconds) => new Date(1000 * seconds).toLocaleDateString("en-GB", { day: "numeric", month: "short" });
 const severity = (share) => (share > 0.3 ? "bad" : share > 0.1 ? "warn" : "good");
 
 // --- elements
@@ -122,13 +128,17 @@ function chosen(data, before, field, after = "") {
     });
 }
 
-// The growth per second. A decrease is a restart.
-function growth({ label, values }, times) {
+// The growth per second, over at least `period` seconds. A decrease is a restart.
+function growth({ label, values }, times, period) {
+  let first = 0; // the latest sample that is at least one period old
   return {
     label,
     values: values.map((value, place) => {
-      const before = place ? values[place - 1] : null;
-      return value === null || before === null || value < before ? null : (value - before) / (times[place] - times[place - 1]);
+      while (first + 1 < place && times[place] - times[first + 1] >= period) first += 1;
+      const before = values[first];
+      const isLong = place > first && times[place] - times[first] >= 0.9 * period;
+      const known = isLong && value !== null && before !== null && value >= before;
+      return known ? (value - before) / (times[place] - times[first]) : null;
     }),
   };
 }
@@ -159,25 +169,25 @@ function epochs() {
 
 const over = (make) => (data) => ({ times: data.times, lines: make(data) });
 const PLOTS = [
-  { title: "Waiting, by job", note: "The job's process that waits most: share of the last minute.", format: percent, most: 1,
+  { title: "Waiting, by job", note: "The process of the job that waits most: share of the last minute.", format: percent, most: 1,
     make: over((data) => chosen(data, "job/", "wait_share", "job")) },
-  { title: "Queue of batches, by job", note: "The job's emptiest queue. A dip without waiting is harmless.", format: percent, most: 1,
+  { title: "Queue of batches, by job", note: "The emptiest queue of the job. A dip without waiting is harmless.", format: percent, most: 1,
     make: over((data) => chosen(data, "job/", "queue", "job")) },
-  { title: "Growth of each epoch", note: "Bytes cached when the epoch began, and cache.limit.", format: bytes, byEpoch: true, make: epochs },
+  { title: "Growth of each epoch", note: "Bytes cached when the epoch began, and cache.limit.", format: bytes, least: 1 << 20, powers: true, byEpoch: true, make: epochs },
   { title: "Cached of the source", note: "Share of the listed units that were cached at any time.", format: percent, most: 1,
     make: over((data) => chosen(data, "dataset/", "coverage")) },
-  { title: "Disk", note: "Allocated and reserved bytes, and cache.limit.", format: bytes,
+  { title: "Disk", note: "Allocated and reserved bytes, and cache.limit.", format: bytes, least: 1 << 20, powers: true,
     make: over((data) => ["used", "reserved", "limit"].map((name) => single(data, `cache/${name}`, name))) },
-  { title: "Fetched", note: "Bytes of a second.", format: rate, make: over((data) => chosen(data, "dataset/", "bytes_per_second")) },
+  { title: "Fetched", note: "Bytes in a second.", format: rate, least: 1e6, make: over((data) => chosen(data, "dataset/", "bytes_per_second")) },
   { title: "Ingest: processors by stage", note: "Processors that all workers use.", format: cores,
-    make: over((data) => chosen(data, "dataset/", "cpu_s", "stage").map((each) => growth(each, data.times))) },
+    make: over((data) => chosen(data, "dataset/", "cpu_s", "stage").map((each) => growth(each, data.times, 10))) },
   { title: "Ingest: workers by stage, with waiting", note: "Workers that are in a stage, at work or waiting.", format: cores,
-    make: over((data) => chosen(data, "dataset/", "wall_s", "stage").map((each) => growth(each, data.times))) },
+    make: over((data) => chosen(data, "dataset/", "wall_s", "stage").map((each) => growth(each, data.times, 10))) },
   { title: "Fetching paused, by reason", note: "Share of the time in which nothing was fetched.", format: percent, most: 1,
     make: over((data) => [...data.columns].filter(([key]) => key.startsWith("cache/paused_s/"))
-      .map(([key, values]) => growth({ label: key.split("/")[2], values }, data.times))) },
+      .map(([key, values]) => growth({ label: key.split("/")[2], values }, data.times, 10))) },
   { title: "Evictions", note: "Shards that rotation retired in a minute.", format: cores,
-    make: over((data) => chosen(data, "dataset/", "evicted_shards").map((each) => growth(each, data.times))
+    make: over((data) => chosen(data, "dataset/", "evicted_shards").map((each) => growth(each, data.times, 60))
       .map(({ label, values }) => ({ label, values: values.map((value) => (value === null ? null : 60 * value)) }))) },
 ];
 
@@ -207,6 +217,7 @@ class Plot {
     const { times, lines } = spec.make(data);
     const from = spec.byEpoch ? 0 : times.findIndex((time) => time >= times[times.length - 1] - range);
     this.times = times.slice(Math.max(0, from));
+    this.last = times[times.length - 1];
     this.lines = lines
       .map(({ label, values }) => ({ label, values: values.slice(Math.max(0, from)) }))
       .filter(({ values }) => values.some((value) => value !== null));
@@ -220,24 +231,39 @@ class Plot {
     }
     const shown = this.lines.slice(0, MOST_LINES);
     const columns = [this.times, ...shown.map((line) => line.values)];
-    if (shape === this.drawn) { this.plot.setData(columns); return; }
-    this.drawn = shape;
-    this.box.replaceChildren();
-    this.plot = new uPlot(this.options(shown), columns, this.box);
+    if (shape === this.drawn) {
+      this.plot.setData(columns);
+    } else {
+      this.drawn = shape;
+      this.box.replaceChildren();
+      this.plot = new uPlot(this.options(shown), columns, this.box);
+    }
+    const { plot } = this;
+    const last = this.times.length - 1;
+    // Where nobody points at, the legend shows the last values. uPlot clears it after this function.
+    requestAnimationFrame(() => { if ((plot.cursor.left ?? -1) < 0) plot.setLegend({ idx: last }); });
   }
 
   options(lines) {
     const { spec } = this;
     const axis = { stroke: colour("--soft"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { stroke: colour("--grid"), width: 1 } };
     const value = (_, raw) => (raw === null || raw === undefined ? "–" : spec.format(raw));
+    const top = (high) => spec.most ?? Math.max(1.1 * high, spec.least ?? 1);
+    const time = (_, ticks) => ticks.map((tick) => (range > 86400 ? `${day(tick)}\n${minute(tick)}` : minute(tick)));
     return {
       width: this.box.clientWidth,
       height: 200,
-      scales: { x: { time: !spec.byEpoch }, y: { range: (_, low, high) => [0, spec.most ?? (high > 0 ? 1.1 * high : 1)] } },
-      axes: [axis, { ...axis, size: 74, values: (_, ticks) => ticks.map(spec.format) }],
+      scales: {
+        x: spec.byEpoch ? { time: false, range: (_, low, high) => [low, Math.max(high, low + 1)] } : { range: () => [this.last - range, this.last] },
+        y: { range: (_, low, high) => [0, top(high)] },
+      },
+      axes: [
+        spec.byEpoch ? { ...axis, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] } : { ...axis, values: time, incrs: TICKS },
+        { ...axis, size: 74, values: (_, ticks) => ticks.map(spec.format), ...(spec.powers ? { incrs: POWERS } : {}) },
+      ],
       cursor: { drag: { x: false, y: false } },
       series: [
-        spec.byEpoch ? { label: "epoch", value } : { label: "time", value: (_, raw) => (raw ? clock(raw) : "–") },
+        spec.byEpoch ? { label: "epoch", value: (_, raw) => raw ?? "–" } : { label: "time", value: (_, raw) => (raw ? clock(raw) : "–") },
         ...lines.map(({ label }, place) => ({
           label,
           value,
@@ -313,8 +339,8 @@ function problems({ cache, datasets, complaints, sampler }) {
   const add = (text, fails) => found.push(element("li", text, fails ? "fails" : ""));
   if (cache.stopped) add(`The disk stops fetching: ${cache.stopped}`, true);
   if (cache.resting) add(`Fetching is paused: ${cache.resting}`);
-  if (cache.corrupt_shards) add(`${cache.corrupt_shards} damaged shards were found since the start.`);
-  if (sampler.restarts) add(`${sampler.restarts} workers were replaced. The last ended: ${sampler.last_end}`);
+  if (cache.corrupt_shards) add(`Damaged shards since the start: ${cache.corrupt_shards}`);
+  if (sampler.restarts) add(`Workers that were replaced: ${sampler.restarts}. The last ended: ${sampler.last_end}`);
   for (const [subject, reason] of Object.entries(complaints)) add(`${subject} fails: ${reason}`, true);
   for (const [name, each] of Object.entries(datasets)) {
     if (each.stopped) add(`${name}: fetching stopped ${duration(each.stopped_for_s)} ago: ${each.stopped}`, true);
