@@ -28,8 +28,8 @@ class UnusableListingError(SourceUnreachableError):
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The changes that a complete listing found: counts of new and rewritten units. `gone`: the numbers of
-    all units that the source no longer lists."""
+    """The changes that a complete listing found: counts of new and rewritten units. `gone`: the numbers
+    of all units that disappeared from the source."""
 
     new: int
     rewritten: int
@@ -39,7 +39,7 @@ class Changes:
 class Listing:
     """One listing of a source, in one or more attempts.
 
-    Each page is synced. The listing takes one bit of memory for each unit. After an error the caller calls
+    Each page is synced. A listing takes one bit of memory for each unit. After an error the caller calls
     `read` again, with the pages that were not read yet.
     """
 
@@ -55,11 +55,11 @@ class Listing:
         """`thread`: an executor with one thread, which made the table.
 
         `reserve(size, grown, must_fit)` reserves `size` bytes for the next write. `grown`: the bytes that
-        the last write used of its reservation. If there is no room, `reserve` waits if `must_fit`, else it
-        returns False; the page is then split. Parts of at most `page_bytes` and single units must fit.
+        the last write used. Without room, `reserve` waits if `must_fit`; otherwise it returns False, and
+        the page is split. Single units, and parts of at most `page_bytes`, must fit.
 
-        `judges`: this is the first listing since the start of the daemon. If it shows that more than half
-        of the known units were rewritten, it is refused, and no ETag is replaced. `block_ended` is called
+        `judges`: this is the first listing since the start of the daemon. If more than half of the known
+        units were rewritten, the listing is refused, and no ETag is replaced. `block_ended` is called
         when workers can get more units."""
         self.listed = 0  # units
         self._table = table
