@@ -91,7 +91,7 @@ def find_copies(
                 offset += len(record) + 16  # bytes of the frame
 
     if not layout.datasets.is_dir():
-        raise CallerError(f"{layout.root} is not a cache directory: choose another one with --dir")
+        raise CallerError(f"{layout.root} is not a cache directory: name the cache with --dir")
     # A record without a name may belong to the sample.
     wanted = as_stored(dict.fromkeys(keys, frozenset([*samples, ""] if samples else [])))
     for name, generation in layout.generations():

@@ -127,7 +127,7 @@ class Sampler:
         if self._dataset.split is not None:
             raise ConfigError(f"datasets.{self.name}: {empty_side(self._dataset, listed)}")
         raise ConfigError(
-            f"datasets.{self.name}.partition: this node's part has none of the {listed} units: "
+            f"datasets.{self.name}.partition: this node's part has no unit of the {listed} units: "
             "lower `partition.count`"
         )
 
@@ -178,8 +178,8 @@ class Sampler:
             if any(u.key == other for u in _listed_near(self._source, self._store, other)):
                 raise UnitError(alike(key, other))
         raise UnitError(
-            f"the source lists no object {key!r}: a key is relative to {self.url}. With source.join, it "
-            "is the text at *"
+            f"the source lists no object {key!r}. Give the key relative to {self.url}, or with "
+            "source.join the text at *"
         )
 
     def take(self, units: tuple[Unit, ...], most: int) -> Sample:

@@ -77,7 +77,7 @@ def newest_generation(cache: Layout, dataset: str) -> str:
     files = {name: read_generation(cache.generation(dataset, name).identity) for name in names}
     created = {name: file.made for name, file in files.items() if file is not None}
     if not created:
-        raise CallerError(f"{cache.dataset(dataset)}: no shard of this dataset is cached")
+        raise CallerError(f"{cache.dataset(dataset)}: this dataset has no cached shard")
     return max(created, key=created.__getitem__)
 
 

@@ -104,7 +104,7 @@ class CommandRunner:
             try:
                 events = job()
             except Exception:
-                _log.exception("a job of the daemon failed unexpectedly")
+                _log.exception("a background task of the daemon failed unexpectedly")
                 return
             self._loop.call_soon_threadsafe(self._take, events)
 

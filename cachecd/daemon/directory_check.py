@@ -28,7 +28,7 @@ class DirectoryCheck:
                 state = "was removed" if identity is None else "was replaced"
                 raise DiskError(
                     f"{path} {state} while the daemon was running: put the old directory back, or "
-                    "restart the daemon, which then uses the present state"
+                    "restart the daemon to use the new state"
                 )
 
 

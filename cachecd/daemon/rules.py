@@ -58,7 +58,8 @@ def refuse_large_limit(config: Config, limit: int) -> None:
     if limit > most:
         raise ConfigError(
             f"cache.limit: found {limit} bytes ({approximate_size(limit)}), expected at most {most} bytes "
-            f"({approximate_size(most)}): the file system of {config.cache.dir} minus cache.reserve_free"
+            f"({approximate_size(most)}): the size of the file system of {config.cache.dir} minus "
+            "cache.reserve_free"
         )
 
 

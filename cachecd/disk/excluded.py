@@ -56,8 +56,8 @@ class ExcludedFile:
                 self._apply(line)
             except (ValueError, KeyError, TypeError, RecursionError):
                 raise DamagedError(
-                    f"{path}:{number}: found {line[:80]!r}, expected an exclusion: mend the line, or "
-                    "remove it to let its keys be fetched again"
+                    f"{path}:{number}: found {line[:80]!r}, expected an exclusion: correct the line, or "
+                    "remove it, so that its keys are fetched again"
                 ) from None
             self._end += len(line)
 

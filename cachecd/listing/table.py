@@ -350,7 +350,7 @@ class Table:
         except (TypeError, ValueError):
             totals, crc = _Totals(), None
         if _crc(tuple(totals)) != crc or units < len(self):
-            raise self._damaged("its totals contradict its units or their own CRC")
+            raise self._damaged("its totals do not match its units, or have a wrong CRC")
         # A killed process may have left a transaction that is not synced yet.
         for path in (self._path, self._journal):
             with contextlib.suppress(FileNotFoundError):

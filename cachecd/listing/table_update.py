@@ -89,8 +89,8 @@ class Listing:
                     await self._add(page[start : start + MOST_AT_ONCE])
             if not self.listed and len(self._table):
                 raise UnusableListingError(
-                    f"the source is empty, but {len(self._table)} units were listed before: the listing is "
-                    "unchanged. Is the source mounted?"
+                    f"the source is empty, but {len(self._table)} units were listed before: the old "
+                    "listing stays in use. Is the source mounted?"
                 )
             gone = self._seen.missing(self._num_before)
             await self._run(lambda: self._table.check_index(gone.tolist()))
@@ -116,13 +116,14 @@ class Listing:
         if listed > len(self._table) + len(changes.new) + _MOST_REPEATED:
             raise UnusableListingError(
                 f"the source listed {listed} units, but only "
-                f"{len(self._table) + len(changes.new)} of them differ: its listing repeats itself"
+                f"{len(self._table) + len(changes.new)} of these are different units: its listing "
+                "repeats itself"
             )
         self._rewritten.add([row[-1] for row in changes.rewritten])
         if self._defers and 2 * self._rewritten.count > self._num_before:
             raise RewrittenError(
-                f"more than half of the {self._num_before} units that were listed before have another "
-                "ETag, size or label now"
+                f"more than half of the {self._num_before} units that were listed before now have another "
+                "ETag, size or label"
             )
         if changes.cost:
             await self._write(lambda: self._table.add(changes, defer=self._defers))

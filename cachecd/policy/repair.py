@@ -112,7 +112,7 @@ class Repairs:
                 continue
             if _is_newest(gen, number, version):
                 _quarantine(gen, number, version, excluded=True)
-            elif gen.table.status(number) == Status.RETIRING:  # after a kill, a start may find it live
+            elif gen.table.status(number) == Status.RETIRING:  # live again after a kill
                 marks.append(do.MarkBad(name, number, version))
         reply = _replies([self._exclusions.pop(event.exclusion, "")])
         self._mark(marks, [*reply, do.FinishExclusion(event.exclusion)])

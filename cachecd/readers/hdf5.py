@@ -93,7 +93,7 @@ class _Remote(io.RawIOBase):
                     break
             else:
                 self._missing = at
-                raise OSError("these bytes are not fetched yet")
+                raise OSError("these bytes have not been fetched yet")
             into[done : done + len(piece)] = piece
             done += len(piece)
         self._at += done
@@ -113,7 +113,7 @@ def _dataset(file: Any, path: Any) -> Any:
     if not isinstance(node, h5py.Dataset) or node.shape is None:
         raise ValueError(f"{path!r} is not a dataset with rows")
     if node.is_virtual or node.external:
-        raise ValueError(f"{path!r} is stored in other files, which cachecd does not read")
+        raise ValueError(f"{path!r} has its data in other files, which cachecd does not read")
     return node
 
 

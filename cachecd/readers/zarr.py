@@ -102,4 +102,4 @@ class _Folder(dict[str, Any]):
         if key in self._missing:
             raise KeyError(key)
         self._wanted.add(key)
-        raise OSError("this object is not fetched yet")
+        raise OSError("this object has not been fetched yet")

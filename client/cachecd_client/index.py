@@ -87,7 +87,7 @@ class Job:
                     return None
         if os.path.lexists(sidecar):
             raise CallerError(
-                f"{sidecar} is an index of another tool: give --out another directory"
+                f"{sidecar} is an index of another tool: choose another directory with --out"
             )
         return None
 
@@ -108,7 +108,7 @@ class Job:
         if not is_ours:
             raise CallerError(
                 f"{self.target} exists, but {sidecar} does not say that it was made from {self.source}: "
-                "remove both, or give --out another directory"
+                "remove both, or choose another directory with --out"
             )
         if origin != self._origin() or not os.path.exists(self.target):
             return None
@@ -170,7 +170,9 @@ def inflate(path: str, compression: Compression, to: BinaryIO) -> None:
             if len(head) < HEAD:
                 head += piece[: HEAD - len(head)]
                 if len(head) == HEAD and not begins_a_record(head):
-                    raise CorruptRecordError(path, 0, "it does not inflate to a TFRecord file")
+                    raise CorruptRecordError(
+                        path, 0, "its decompressed content is not a TFRecord file"
+                    )
             to.write(piece)
     except InflateError as error:
         raise CorruptRecordError(path, inflater.fed, str(error)) from None
@@ -203,9 +205,7 @@ def jobs_of(files: Sequence[str], out: str) -> list[Job]:
             name = stem
         in_place = os.path.realpath(os.path.dirname(path)) == os.path.realpath(out)
         if compression is not None and in_place and name == os.path.basename(path):
-            raise CallerError(
-                f"{path} would replace itself: give --out another directory than its own"
-            )
+            raise CallerError(f"{path} would replace itself: choose another directory with --out")
         job = Job(path, os.path.join(out, name), compression, in_place and compression is None)
         if (other := jobs.setdefault(name, job)) is not job:
             raise CallerError(

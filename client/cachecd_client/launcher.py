@@ -87,8 +87,8 @@ def _tf_workers(environ: Mapping[str, str]) -> tuple[list[str], str]:
         return [address for address in training if address.rpartition(":")[0] == host], own
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise CallerError(
-            f"TF_CONFIG is {environ['TF_CONFIG']!r}, expected the addresses of all tasks as `cluster`, and "
-            f"the type and index of this task as `task`: {error!r}"
+            f"TF_CONFIG is {environ['TF_CONFIG']!r}, expected `cluster` with the addresses of all tasks, "
+            f"and `task` with the type and index of this task: {error!r}"
         ) from error
 
 
@@ -119,8 +119,8 @@ def _slurm_task(environ: Mapping[str, str]) -> tuple[int, int]:
         names = (_SLURM_TASKS, "SLURM_NODEID", "SLURM_LOCALID")
         values = ", ".join(f"{name} is {environ.get(name, 'not set')!r}" for name in names)
         raise CallerError(
-            f"{values}: expected the tasks of each node as 5,4(x3), the number of this node, and the "
-            "number of this task on the node; or set LOCAL_RANK and LOCAL_WORLD_SIZE"
+            f"{values}: expected the tasks of each node such as 5,4(x3), the number of this node, and the "
+            "number of this task on the node. Or set LOCAL_RANK and LOCAL_WORLD_SIZE"
         )
     return rank, world
 

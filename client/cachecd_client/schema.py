@@ -182,7 +182,7 @@ def infer_forms(forms: Iterable[Form], declared: Collection[str] = ()) -> Schema
         for name in lengths.keys() - features.keys():
             lengths[name].add(0)
     if not count:
-        raise SchemaError("no records to infer a schema from")
+        raise SchemaError("there are no records, so no schema can be inferred")
 
     def shape(name: str) -> tuple[int, ...] | None:
         (length, *others) = lengths[name]

@@ -62,16 +62,14 @@ class FileSet:
             paths = [paths]
         self._files: Collection[str] = [os.fsdecode(path) for path in paths]
         if not self._files:
-            raise CallerError(
-                "a FileSet without files: check the pattern or the list that names the files"
-            )
+            raise CallerError("this FileSet has no files: check the pattern or the list of files")
         if schema is not None and not isinstance(schema, Schema):
             raise CallerError(
                 f"schema={reprlib.repr(schema)}, expected a Schema; Schema.from_json() reads one from JSON"
             )
         if absent := [path for path in self._files if not os.path.isfile(path)]:
             raise CallerError(
-                f"{len(absent)} of {len(self._files)} files do not exist, the first is "
+                f"{len(absent)} of {len(self._files)} files do not exist, for example "
                 f"{absent[0]}{_hint(absent[0])}"
             )
         self._schema = schema
@@ -226,9 +224,9 @@ class FileSet:
     def __len__(self) -> NoReturn:
         """CallerError: a DataLoader calls `len`, but a FileSet is not a Dataset."""
         raise CallerError(
-            f"{type(self).__name__} has no length: it is a set of files. .torch(batch_size=...) reads them "
-            "in batches; for a DataLoader use .to_dataset(batch_size) with batch_size=None. The number of "
-            "records is num_records"
+            f"{type(self).__name__} has no length, because it is not a Dataset. For batches, use "
+            ".torch(batch_size=...). For a DataLoader with batch_size=None, use .to_dataset(batch_size). "
+            "num_records is the number of records"
         )
 
     def __bool__(self) -> bool:
@@ -307,9 +305,9 @@ class FileSet:
 @cache
 def _warn_of_other_nodes(rank: int, world: int) -> None:
     log.warning(
-        "the ranks of this node divide a FileSet (this is rank %d of %d), but the run has more processes: "
-        "each node reads all of its files. If all nodes have the same files, give loaders the rank= and "
-        "world= of the whole run; if each node has other files, give rank=%d, world=%d",
+        "only the ranks of this node divide this FileSet (this is rank %d of %d), but the run has more "
+        "processes. If all nodes have the same files, pass rank= and world= of the whole run to the "
+        "loaders. If each node has other files, pass rank=%d, world=%d",
         rank, world, rank, world,
     )  # fmt: skip
 

@@ -96,8 +96,8 @@ def _locate(path: str, paths: Sequence[str]) -> Located:
         return located
     if (compression := compression_of(path)) is not None:
         raise CallerError(
-            f"{path} is compressed ({compression}), but a FileSet reads plain TFRecord files. Inflate "
-            f"compressed files once, and give the FileSet the files in DIR:\n{_command(path, paths)}"
+            f"{path} is compressed ({compression}), but a FileSet reads plain TFRecord files. Decompress "
+            f"the files once, and pass the files in DIR to the FileSet:\n{_command(path, paths)}"
         )
     offsets = _core.scan(path)
     return Located(path, offsets, len(offsets), os.path.getsize(path))
@@ -131,7 +131,7 @@ def by_sidecar(path: str) -> Located | None:
         # Even with on_corrupt="replace", because records that the sidecar lacks would be missing silently.
         raise CorruptSidecarError(
             name,
-            f"it describes {sidecar.data_bytes} bytes, {path} has {size}: delete or rebuild it",
+            f"it describes {sidecar.data_bytes} bytes, but {path} has {size}: delete or rebuild it",
         )
     try:
         schema = json.loads(sidecar.meta or "{}").get("schema")
@@ -164,7 +164,7 @@ def _agreed(files: Sequence[Located]) -> Schema:
             if first_form != other_form:
                 raise SchemaError(
                     f"feature {name!r} is {first_form} in {first.path} and {other_form} in {file.path}: "
-                    "make a FileSet for the files of each kind, or give a schema= that fits all files"
+                    "make a FileSet for the files of each kind, or pass a schema= that fits all files"
                 )
     return schema
 
@@ -188,14 +188,12 @@ def _form(schema: Schema, name: str) -> str:
 def _inferred(files: Sequence[Located]) -> Schema:
     sample = list(_sample([file for file in files if file.num_records]))
     if not sample:
-        raise SchemaError(
-            f"no records in {len(files)} files: there is nothing to read, or to infer a schema from"
-        )
+        raise SchemaError(f"the {len(files)} files have no records, so no schema can be inferred")
     schema = infer_forms(sample)
     if not schema.features:
         raise SchemaError(
-            f"{sample[0][0]}: no features, and none in {len(sample) - 1} other records; only TFRecord "
-            "files of tf.train.Example records can be read (convert other messages)"
+            f"{sample[0][0]}: the first record has no features, and none in {len(sample) - 1} other "
+            "records; convert the records to tf.train.Example"
         )
     return schema
 

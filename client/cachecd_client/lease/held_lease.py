@@ -69,8 +69,8 @@ def _lock(path: Path) -> tuple[Descriptor, Manifest]:
     except FileNotFoundError:
         if not path.parent.is_dir():
             raise CallerError(
-                f"there is no {path.parent}: the daemon's cache is not visible here; "
-                "mount it in this container and set $CACHECD_DIR to the place"
+                f"there is no {path.parent}: mount the daemon's cache in this container, and set "
+                "$CACHECD_DIR to its path"
             ) from None
         raise LeaseLostError(f"{path}: the lease's manifest no longer exists") from None
     except PermissionError as error:
