@@ -1,5 +1,5 @@
-"""Makes a shard of a few units in this process, as a worker does, reads the records back, and deletes the
-shard. Needs no cache and no daemon."""
+"""Makes a shard of a few units in this process, as a worker would. Reads the records back, and deletes
+the shard. Needs no cache and no daemon."""
 
 from __future__ import annotations
 
@@ -64,9 +64,10 @@ class Record:
 class Sample:
     """The result of fetching and transforming `units`.
 
-    `records`: the first of the `outcome.records` records. `schema`: None if there are no records. `errors`:
-    the errors that skipped records, then those that skipped units; units refused by name or size have none.
-    `classes`: the label's classes by number. `numbered`: these numbers are final.
+    `records`: the first records; `outcome.records` is the number of all records. `schema`: None without
+    records. `errors`: the errors that skipped records, then the errors that skipped units. A unit that is
+    refused by name or size has no error. `classes`: the label's classes by number. `numbered`: these
+    numbers are final.
     """
 
     units: tuple[Unit, ...]
@@ -111,8 +112,7 @@ class Sampler:
         self._store = open_unit_store(self._source, connections, left_out=self.left_out)
 
     def first(self, most: int) -> tuple[Unit, ...]:
-        """Returns the first listed units that the dataset takes: at least one, at most `most`, all from one
-        page.
+        """Returns the first listed units that the dataset takes: 1 to `most` units, all from one page.
 
         SourceUnreachableError; ConfigError if there is no such unit.
         """
@@ -133,7 +133,7 @@ class Sampler:
 
     def usable(self, most: int) -> Unit:
         """Returns the first unit whose name and size are acceptable. If the first `most` units are all
-        refused, returns the first one."""
+        refused, returns the first unit."""
         units = self.first(most)
         source = open_format(self._dataset, self._classes(units)[0])
         capacity = self._config.cache.shard_size
@@ -244,9 +244,9 @@ def _unit(number: int, listed: ObjectInfo) -> Unit:
 
 
 def _listed_near(source: SourceConfig, store: Store, key: str) -> Iterator[ObjectInfo]:
-    """Yields the listing from shortly before the key to the key's place in the order."""
+    """Yields the part of the listing that ends at the key's place in the order."""
     wanted, before = encoded(key), ""
-    # Tables and readers may have any order, and the key of a joined unit is not an object's key.
+    # Tables and readers may have any order, and a joined unit's key is not an object's key.
     ordered = not (source.manifest or source.reader or source.join)
     # Few objects lie between the key without its last character and the key.
     for page in list_units(source, store, key[:-1]):
@@ -275,7 +275,7 @@ def _read_back(path: Path, sample: Sample, most: int) -> None:
 
 
 def _value(feature: Feature, stored: list[Any]) -> Any:
-    """Returns the value of a feature: bytes, a list of bytes, or an array; the bits of bfloat16 as
+    """Returns the value of a feature: bytes, a list of bytes, or an array. bfloat16 is returned as
     uint16."""
     if feature.dtype == "bytes":
         return stored[0] if feature.shape == () and stored else stored

@@ -91,8 +91,8 @@ def _plain(value: dict[str, Any]) -> dict[str, Any]:
             same = False
         if not same:
             raise ValueError(
-                f"the option {name!r} is {option!r}, expected a JSON value: text, a number, true, false, "
-                "null, a list or a mapping"
+                f"the option {name!r} is {option!r}, expected text, a number, true, false, null, or a "
+                "list or mapping of these"
             )
     return value
 

@@ -35,8 +35,8 @@ ToClient = do.ReplyGranted | do.ReplyDone | do.ReplyWaiting | do.ReplyRefused
 
 
 class CommandRunner:
-    """`deliver` receives every event, on the event loop. `reply` receives the replies to requests.
-    `fetched` counts fetched bytes by dataset. `background` holds all tasks."""
+    """`deliver` gets every event, on the event loop. `reply` gets the replies to requests. `fetched`
+    counts fetched bytes by dataset. `background` holds all tasks."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class CommandRunner:
                     self._reply(command)  # type: ignore[arg-type]
 
     def record(self, job: Callable[[], list[ev.Event]]) -> None:
-        """Does a job in the thread of writes, after all earlier jobs, and delivers its events."""
+        """Runs a job in the thread of writes, after all earlier jobs, and delivers its events."""
         self._submit(self._writes, job)
 
     async def finish(self) -> None:

@@ -45,7 +45,7 @@ def rules_of(config: Config, limit: int, generations: Mapping[str, str]) -> tupl
 def configured(
     config: Config, limit: int, generations: Mapping[str, str], boot: str, offline: bool
 ) -> ev.Configured:
-    """Returns the event with the whole configuration. `boot` makes the names of leases unique over
+    """Returns the event with the whole configuration. `boot` makes the names of leases unique across
     restarts."""
     rules, sampler = rules_of(config, limit, generations), config.sampler
     return ev.Configured(limit, rules, sampler.egress_limit, sampler.idle, _BLOCK, boot, offline)

@@ -89,7 +89,7 @@ class ArrayWindows:
             yield record
 
     def _cut(self, layouts: dict[str, Layout]) -> tuple[int, int, int]:
-        """Returns the end of the rows at which a window may begin, the rows of a unit, the bytes of a
+        """Returns the number of rows at which a window may begin, the rows of a unit, and the bytes of a
         row."""
         for feature, (shape, dtype, _) in layouts.items():
             if dtype.kind not in "biuf" or dtype.itemsize > 8:

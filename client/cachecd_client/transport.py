@@ -72,7 +72,7 @@ class Transport:
     """
 
     def __init__(self, endpoint: str) -> None:
-        """`endpoint` is the socket's address, ``ipc://PATH``; CallerError for any other."""
+        """`endpoint`: the socket's address, ``ipc://PATH``. CallerError for any other text."""
         self.endpoint = endpoint
         self.path = endpoint.removeprefix("ipc://")
         if self.path == endpoint or not self.path:

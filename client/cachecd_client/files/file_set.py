@@ -144,15 +144,15 @@ class FileSet:
     ) -> IterableDataset[Batch]:  # fmt: skip
         """The batches of `torch()` as a dataset, for programs that require torch's DataLoader.
 
-        `DataLoader(dataset, batch_size=None, num_workers=N)` delivers the same batches as `torch()`, in
-        the same order, for every N: its workers, forked or spawned, make the batches in turn. The dataset
-        has `len()`, and the state that torchdata's StatefulDataLoader saves. `torch()` is faster, because
-        the DataLoader copies batches between processes. Columns whose rows differ in length stay columns.
+        `DataLoader(dataset, batch_size=None, num_workers=N)` delivers the batches of `torch()`, in the
+        same order, for every N. Its workers, forked or spawned, make the batches in turn. The dataset has
+        `len()`, and the state that torchdata's StatefulDataLoader saves. `torch()` is faster, because the
+        DataLoader copies batches between processes. Columns whose rows differ in length stay columns.
         """
         from cachecd_client.frameworks.torch_dataset import BatchDataset
 
         if "rank" not in options and "world" not in options:
-            # Here, because a worker has no process group.
+            # Checked here, because a worker has no process group.
             self._check_other_nodes()
             options["rank"], options["world"] = self._share or place(None, None)
         make = partial(self._torch, batch_size, None, channels_last, options)
@@ -204,9 +204,9 @@ class FileSet:
         iteration has another order, unless reshuffle=False. TensorFlow shuffles the files, and the records
         within a buffer, while a `Loader` shuffles the whole set. Every rank reads all files and keeps its
         share of the records. `drop_last` and `pad_last` are as for `Loader`: a short last batch, or full
-        batches and `_valid`, the third value of a tuple. In a run with `steps_per_epoch`, or at the end of
-        `records`, the pipeline has as many batches as a loader, but other records: a small set is repeated
-        in another order, and the rest of a large set is not read.
+        batches and `_valid`, the third value of a tuple. In a run with `steps_per_epoch`, or at the end
+        of `records`, the pipeline has as many batches as a loader, but not the same records. It repeats a
+        small set in another order, and does not read the rest of a large set.
         """
         from cachecd_client.frameworks import tf_pipeline
 

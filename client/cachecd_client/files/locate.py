@@ -51,16 +51,16 @@ class Located:
     schema: dict[str, Any] | None = None
 
     def find(self) -> NDArray[np.uint64]:
-        """Returns the offsets, which are read from the sidecar if necessary."""
+        """Returns the offsets. Reads them from the sidecar if necessary."""
         if self.offsets is not None:
             return self.offsets
         return _core.Sidecar.read(f"{self.path}.idx").offsets
 
 
 def locate(paths: Sequence[str]) -> list[Located]:
-    """Locates the records of all files, and returns the files in their order; scans a file that is named
-    twice once. Raises the error of the first file with an error: CorruptRecordError, CorruptSidecarError,
-    OSError, or CallerError for a compressed file."""
+    """Locates the records of all files, and returns the files in their order. Scans a file only once,
+    even if it is named twice. Raises the error of the first file with an error: CorruptRecordError,
+    CorruptSidecarError, OSError, or CallerError for a compressed file."""
     different = list(dict.fromkeys(paths))
     threads = ThreadPoolExecutor(min(_THREADS, len(different)), "cachecd-locate")
     try:
@@ -114,8 +114,8 @@ def _command(path: str, paths: Sequence[str]) -> str:
 
 
 def by_sidecar(path: str) -> Located | None:
-    """Locates the records by the sidecar; None if the file has no sidecar of cachecd. CorruptSidecarError
-    if the sidecar does not fit the file."""
+    """Locates the records with the sidecar, or returns None if the file has no sidecar of cachecd.
+    CorruptSidecarError if the sidecar does not fit the file."""
     name = f"{path}.idx"
     try:
         sidecar = _core.Sidecar.read(name)
@@ -144,9 +144,9 @@ def schema_of(files: Sequence[Located]) -> Schema:
     """Returns the schema in the sidecars. If no sidecar has a schema, infers it from records of several
     files.
 
-    SchemaError, with feature and file, if sidecars or records disagree; also if the records have no
-    features or are not Examples, or if there are no records. CorruptRecordError if all records of the
-    sample are corrupt, CorruptSidecarError if the schema in a sidecar is damaged.
+    SchemaError, with feature and file, if sidecars or records disagree. SchemaError if there are no
+    records, or if the records have no features or are not Examples. CorruptRecordError if all records of
+    the sample are corrupt. CorruptSidecarError if the schema in a sidecar is damaged.
     """
     described = [file for file in files if file.schema]
     return _agreed(described) if described else _inferred(files)
@@ -157,7 +157,7 @@ def _agreed(files: Sequence[Located]) -> Schema:
     schema = _described(first)
     for file in files:
         if file.schema is None or file.schema == first.schema:
-            continue  # the usual case: thousands of equal schemas are not parsed
+            continue  # the usual case: equal schemas are not parsed again
         other = _described(file)
         for name in sorted({*schema.names, *other.names}):
             first_form, other_form = _form(schema, name), _form(other, name)
@@ -223,7 +223,8 @@ def _sample(files: Sequence[Located]) -> Iterator[Form]:
 
 
 def spread(count: int, most: int) -> list[int]:
-    """Returns at most `most` of the numbers below `count`, evenly spaced, with the first and the last."""
+    """Returns at most `most` evenly spaced numbers below `count`, including the first and the last
+    number."""
     if count <= most:
         return list(range(count))
     return [i * (count - 1) // (most - 1) for i in range(most)]
