@@ -46,7 +46,7 @@ _RATE = "a rate such as 600MB/s or a number of bytes per second"
 
 @dataclass(frozen=True, slots=True)
 class Percent:
-    """A share of a size that is known later. `percent` is in (0, 100]."""
+    """A share of a size that is not known yet. `percent` is in (0, 100]."""
 
     percent: float
 

@@ -1,5 +1,5 @@
-"""Makes a shard of a few units in this process, as a worker does, reads the records back, and deletes the
-shard. Needs no cache and no daemon."""
+"""Makes a shard of a few units in this process, as a worker would. Reads the records back, and deletes
+the shard. Needs no cache and no daemon."""
 
 from __future__ import annotations
 
@@ -66,10 +66,11 @@ class Record:
 class Sample:
     """The result of fetching and transforming `units`.
 
-    `records`: the first of the `outcome.records` records. `schema`: None if there are no records. `errors`:
-    the errors that skipped records, then those that skipped units; units refused by name or size have none.
-    `classes`: the label's classes by number. `numbered`: these numbers are final. `stages`: the work, by
-    stage; every record was timed. `decoding`: see sample_view.measure_decoding.
+    `records`: the first records; `outcome.records` is the number of all records. `schema`: None without
+    records. `errors`: the errors that skipped records, then the errors that skipped units. A unit that is
+    refused by name or size has no error. `classes`: the label's classes by number. `numbered`: these
+    numbers are final. `stages`: the work, by stage; every record was timed.
+    `decoding`: see sample_view.measure_decoding.
     """
 
     units: tuple[Unit, ...]
@@ -116,8 +117,7 @@ class Sampler:
         self._store = open_unit_store(self._source, connections, left_out=self.left_out)
 
     def first(self, most: int) -> tuple[Unit, ...]:
-        """Returns the first listed units that the dataset takes: at least one, at most `most`, all from one
-        page.
+        """Returns the first listed units that the dataset takes: 1 to `most` units, all from one page.
 
         SourceUnreachableError; ConfigError if there is no such unit.
         """
@@ -132,13 +132,13 @@ class Sampler:
         if self._dataset.split is not None:
             raise ConfigError(f"datasets.{self.name}: {empty_side(self._dataset, listed)}")
         raise ConfigError(
-            f"datasets.{self.name}.partition: this node's part has none of the {listed} units: "
+            f"datasets.{self.name}.partition: this node's part has no unit of the {listed} units: "
             "lower `partition.count`"
         )
 
     def usable(self, most: int) -> Unit:
         """Returns the first unit whose name and size are acceptable. If the first `most` units are all
-        refused, returns the first one."""
+        refused, returns the first unit."""
         units = self.first(most)
         source = open_format(self._dataset, self._classes(units)[0])
         capacity = self._config.cache.shard_size
@@ -183,8 +183,8 @@ class Sampler:
             if any(u.key == other for u in _listed_near(self._source, self._store, other)):
                 raise UnitError(alike(key, other))
         raise UnitError(
-            f"the source lists no object {key!r}: a key is relative to {self.url}. With source.join, it "
-            "is the text at *"
+            f"the source lists no object {key!r}. Give the key relative to {self.url}, or with "
+            "source.join the text at *"
         )
 
     def take(self, units: tuple[Unit, ...], most: int) -> Sample:
@@ -256,9 +256,9 @@ def _unit(number: int, listed: ObjectInfo) -> Unit:
 
 
 def _listed_near(source: SourceConfig, store: Store, key: str) -> Iterator[ObjectInfo]:
-    """Yields the listing from shortly before the key to the key's place in the order."""
+    """Yields the part of the listing that ends at the key's place in the order."""
     wanted, before = encoded(key), ""
-    # Tables and readers may have any order, and the key of a joined unit is not an object's key.
+    # Tables and readers may have any order, and a joined unit's key is not an object's key.
     ordered = not (source.manifest or source.reader or source.join)
     # Few objects lie between the key without its last character and the key.
     for page in list_units(source, store, key[:-1]):
@@ -287,7 +287,7 @@ def _read_back(path: Path, sample: Sample, most: int) -> None:
 
 
 def _value(feature: Feature, stored: list[Any]) -> Any:
-    """Returns the value of a feature: bytes, a list of bytes, or an array; the bits of bfloat16 as
+    """Returns the value of a feature: bytes, a list of bytes, or an array. bfloat16 is returned as
     uint16."""
     if feature.dtype == "bytes":
         return stored[0] if feature.shape == () and stored else stored

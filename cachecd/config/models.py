@@ -1,9 +1,9 @@
 """The configuration, version 1, as frozen models.
 
 Each key has its type, default, meaning and checks where it is declared: here, or in the file of its
-section. The JSON schema, `cachecd check` and docs/configuration.md are made from them. After loading, sizes
-are bytes, durations are seconds and rates are bytes per second. A model's JSON form
-(`model_dump(mode="json")`) validates back to an equal model.
+section. The JSON schema, `cachecd check` and docs/configuration.md are made from these declarations.
+After loading, sizes are bytes, durations are seconds and rates are bytes per second. A model's JSON form
+(`model_dump(mode="json")`) validates as an equal model.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class CacheConfig(SectionModel):
     shard_size: Size = Field(
         64 << 20,
         description=(
-            "Size of one shard file, from 64KiB to 4GiB. Small shards start training sooner and "
-            "rotate in finer steps; large shards are fewer files."
+            "Size of one shard file, from 64KiB to 4GiB. With small shards, training starts "
+            "sooner, and rotation has finer steps. With large shards, the cache has fewer files."
         ),
         examples=["64MiB"],
     )
@@ -75,10 +75,10 @@ class CacheConfig(SectionModel):
         None,
         gt=0,
         description=(
-            "Bytes of shards that a trainer reads in random order; at most 16,384 shards. A larger "
-            "set is shuffled within a sliding window, because random access to more data than the "
-            "memory holds is very slow. Set it if trainers on several machines must read in the same "
-            "order. Default: half of the memory of the daemon's cgroup."
+            "Bytes of shards that a trainer shuffles at a time; at most 16,384 shards. A larger set is "
+            "shuffled within a sliding window, because random access is very slow if the data does not "
+            "fit into memory. Set `window` if trainers on several machines must read in the same order. "
+            "Default: half of the memory of the daemon's cgroup."
         ),
         examples=["32GiB"],
     )
@@ -148,8 +148,8 @@ class SamplerConfig(SectionModel):
         None,
         description=(
             "Memory that one worker may use. The daemon ends a worker that uses more, and tries the "
-            "current unit once more. Mapped files do not count, nor do processes that a transform "
-            "starts. Default: half of the memory of the daemon's cgroup, divided among the workers."
+            "current unit once more. Mapped files, and processes that a transform starts, do not count. "
+            "Default: half of the memory of the daemon's cgroup, divided among the workers."
         ),
         examples=["4GiB"],
     )
@@ -165,7 +165,7 @@ class SamplerConfig(SectionModel):
     egress_limit: PositiveSize | None = Field(
         None,
         description=(
-            "Maximum bytes to fetch in total, across restarts. At the limit the daemon stops fetching, "
+            "Maximum bytes to fetch in total, across restarts. At the limit, the daemon stops fetching, "
             "and training continues with the cached data."
         ),
         examples=["10TiB"],
@@ -173,8 +173,8 @@ class SamplerConfig(SectionModel):
     idle: Duration | None = Field(
         None,
         description=(
-            "Pause fetching when no job has had a lease for this time; the next acquire resumes it. "
-            "Default: fetch whether or not a job trains."
+            "Pause fetching when no job has had a lease for this time. The next acquire resumes "
+            "fetching. Default: never pause."
         ),
         examples=["30m"],
     )
@@ -215,10 +215,10 @@ class ServerConfig(SectionModel):
         default_factory=lambda: default_endpoint(os.environ),
         validate_default=True,
         description=(
-            "Unix socket of the daemon: ipc:// and an absolute path of at most 107 bytes. Members "
-            "of the socket's group can read everything that is cached. Default: "
-            "ipc://$XDG_RUNTIME_DIR/cachecd/cachecd.sock, or ipc:///run/cachecd/cachecd.sock "
-            "without that variable."
+            "Unix socket of the daemon: ipc:// and an absolute path of at most 107 bytes. "
+            "Members of the socket's group can read everything that is cached. Default: "
+            "ipc://$XDG_RUNTIME_DIR/cachecd/cachecd.sock, or ipc:///run/cachecd/cachecd.sock if "
+            "that variable is not set."
         ),
         examples=["ipc:///run/cachecd/cachecd.sock"],
     )
@@ -297,8 +297,7 @@ class Config(SectionModel):
             if other in self.datasets:
                 raise conflict(
                     ("datasets", other),
-                    f"`datasets.{name}.split` creates a dataset with this name for the held-out part: "
-                    "choose another name",
+                    f"`datasets.{name}.split` creates a dataset with this name: choose another name here",
                 )
             self.datasets[other] = dataset.other_side()
         return self

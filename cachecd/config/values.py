@@ -34,7 +34,7 @@ PYTHON_NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]
 
 
 def check_text(value: object) -> str:
-    """Returns the text. ValueError if it is empty, has a NUL, or is no text."""
+    """Returns the text. ValueError if the value is empty, has a NUL, or is not text."""
     if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError(f"found {shown(value)}, expected text")
     return value
@@ -110,7 +110,7 @@ def _more_than_nothing(value: Any) -> Any:
     return value
 
 
-# Strict, because a true that counts as 1 or a "no" that counts as false hides a mistake.
+# Strict, because accepting true as 1, or "no" as false, would hide mistakes.
 Integer = Annotated[int, Strict()]
 Real = Annotated[float, Strict()]
 Boolean = Annotated[bool, Strict()]

@@ -38,7 +38,7 @@ ToClient = do.ReplyGranted | do.ReplyDone | do.ReplyWaiting | do.ReplyRefused
 
 
 class CommandRunner:
-    """`deliver` receives every event, on the event loop. `reply` receives the replies to requests.
+    """`deliver` gets every event, on the event loop. `reply` gets the replies to requests.
     `ingest` adds up bytes and work; `timeline` gets a span for each write. `background` holds all tasks."""
 
     def __init__(
@@ -88,7 +88,7 @@ class CommandRunner:
                     self._reply(command)  # type: ignore[arg-type]
 
     def record(self, job: Callable[[], list[ev.Event]]) -> None:
-        """Does a job in the thread of writes, after all earlier jobs, and delivers its events."""
+        """Runs a job in the thread of writes, after all earlier jobs, and delivers its events."""
         self._submit(self._writes, job)
 
     async def finish(self) -> None:
@@ -110,7 +110,7 @@ class CommandRunner:
             try:
                 events = job()
             except Exception:
-                _log.exception("a job of the daemon failed unexpectedly")
+                _log.exception("a background task of the daemon failed unexpectedly")
                 return
             self._loop.call_soon_threadsafe(self._take, events)
 

@@ -24,7 +24,7 @@ _INODES_KEPT = 256  # for leases and small files, or less on a small file system
 
 def measure(layout: Layout, fetched: int, reserve_free: int, foreign: int) -> ev.Measured:
     """Measures everything under cache.dir except shards, and the free space of the file system beyond
-    `reserve_free`. `foreign`: see Start; it is added. DiskError."""
+    `reserve_free`. Adds `foreign` (see Start). DiskError."""
     with filesystem.refusing(f"cannot measure {layout.root}"):
         other = foreign + sum(map(_flat, layout.directories()))
         other += block_bytes(layout.history)  # again: the file and its replacement exist at once
@@ -44,8 +44,8 @@ def _flat(folder: Path) -> int:
 
 
 async def weigh_foreign(layout: Layout, known: Mapping[GenerationId, Generation]) -> int:
-    """Returns the bytes under cache.dir that neither `measure` nor the policy counts. It works in pieces,
-    so that a stop need not wait. `known`: the generations of the policy. DiskError."""
+    """Returns the bytes under cache.dir that neither `measure` nor the policy counts. Works in pieces, so
+    that the daemon can stop between them. `known`: the generations of the policy. DiskError."""
     weighed = 0
     pieces = foreign_directories(layout)
     while sizes := await asyncio.to_thread(list, islice(pieces, _PIECE)):

@@ -13,8 +13,8 @@ from cachecd.errors import DamagedError, DiskError
 
 MOUNT_TABLE = Path("/proc/self/mountinfo")
 
-# On these file systems another machine may hold or break a lock, and a rename or an fsync may not be
-# durable when it returns. Shards could be damaged.
+# On these file systems, another machine may hold or break a lock, and a rename or an fsync may not be
+# durable when it returns.
 _NETWORK = frozenset(
     [
         *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "glusterfs", "gpfs", "lustre", "ncpfs"),
@@ -28,7 +28,7 @@ CAREFULLY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def open_carefully(path: str, flags: int) -> int:
-    """An `opener` of `open` that adds CAREFULLY. OSError."""
+    """An `opener` for `open` that adds the flags CAREFULLY."""
     return os.open(path, flags | CAREFULLY)
 
 
@@ -63,7 +63,7 @@ def refuse_network_filesystem(path: Path, mount_table: str | None = None) -> Non
     if kind in _NETWORK or (kind.split(".")[0] == "fuse" and kind not in _LOCAL_FUSE):
         raise DiskError(
             f"{path} is on the network file system {kind} (mounted at {mount}), where locks and "
-            "renames are unreliable; set cache.dir to a directory on a local disk"
+            "renames are not reliable; set cache.dir to a directory on a local disk"
         )
 
 
@@ -125,8 +125,8 @@ def free_bytes(path: Path) -> int:
 
 
 def inodes(path: Path) -> tuple[int, int]:
-    """Returns the numbers of all and of free inodes of the file system of `path`. The first is 0 if the
-    file system does not count inodes. DiskError."""
+    """Returns the number of all inodes and of free inodes of the file system of `path`. The first number
+    is 0 if the file system does not count inodes. DiskError."""
     with refusing(f"cannot read the free space of the file system of {path}"):
         status = os.statvfs(path)
     return status.f_files, status.f_favail

@@ -43,7 +43,7 @@ class Layout:
         datasets/NAME/rotation.json   datasets/NAME/classes-RULE.json
         datasets/NAME/GENERATION/                 see GenerationLayout
 
-    The names consist of dataset names (which the configuration validates), hashes and numbers. Keys of a
+    Names consist of hashes, numbers and dataset names, which the configuration validates. Keys of a
     remote store are never part of a path.
     """
 
@@ -162,12 +162,12 @@ class GenerationLayout:
 
 
 def _is_directory(path: Path) -> bool:
-    """Returns False for a link to a directory: the daemon must not remove files there."""
+    """Returns False for a link to a directory, because the daemon must not remove files there."""
     return path.is_dir() and not path.is_symlink()
 
 
 def is_known(path: str) -> bool:
-    """Returns whether the daemon writes a file with this path, relative to cache.dir, other than files of
+    """Returns whether the daemon writes a file with this path, relative to cache.dir. Ignores files of
     shards."""
     return bool(_SMALL_FILE.fullmatch(path))
 
@@ -179,8 +179,8 @@ def shard_file(path: str) -> ShardFile | None:
 
 
 def parse(name: str) -> ShardFile | None:
-    """Parses a file name in `shards/`. Returns None if the daemon never writes such a name, for example
-    with a number above MOST_NUMBER or a version above MOST_VERSION."""
+    """Parses a file name in `shards/`. Returns None if the daemon never writes such a name: for example,
+    if the number is above MOST_NUMBER, or the version above MOST_VERSION."""
     match = _SHARD_FILE.fullmatch(name)
     if match is None:
         return None

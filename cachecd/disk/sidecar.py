@@ -58,7 +58,7 @@ class SidecarHead:
     parts: tuple[tuple[int, int, int, int], ...]
 
     def intervals(self, units: Iterable[int]) -> dict[int, tuple[int, int]]:
-        """Returns the records of each unit that the shard covers, as (first, stop). They include records
+        """Returns the records of each unit that the shard covers, as (first, stop), including records
         that could not be used. If stop is END, the shard covers the unit to its end. `units`: the units
         that have records in the shard."""
         before, after = self.before or Cursor(), self.after or Cursor()
@@ -110,7 +110,7 @@ def read_sidecar(path: Path) -> _core.Sidecar:
 
 
 def _refuse_other(path: Path, meta: str) -> None:
-    """ValueError if the meta text names another generation or number than the path. It does not parse the
+    """ValueError if the meta text names another generation or number than the path. Does not parse the
     text as JSON, because a search reads 100,000 sidecars."""
     expectations = (_GENERATION, path.parents[1].name), (_NUMBER, str(int(path.name[:10])))
     for pattern, expected in expectations:

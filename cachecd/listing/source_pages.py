@@ -25,7 +25,7 @@ Listed = Callable[[float, float, int], None]
 
 _MAX_AHEAD = 4  # pages
 _MAX_UNITS = 1 << 12  # after which `next` adds no further page
-_MAX_EMPTY = 1000  # pages in a row; some stores list a few if all objects were deleted
+_MAX_EMPTY = 1000  # pages in a row; after a deletion of all objects, some stores list a few
 
 
 class SourcePages:
@@ -46,8 +46,8 @@ class SourcePages:
         self._counted = 0.0  # CPU seconds of the sweep's threads that `listed` got
         self._lister, self._source = lister, source
         self._lanes: Lanes | None = Lanes()
-        # For a store that is listed with one request at a time: the last complete object, and the object of
-        # the last unit. Then the place (key, begin) of the last unit in all attempts, and in this attempt.
+        # For a store that is listed with one request at a time: the last complete object, the object of
+        # the last unit, and the place (key, begin) of the last unit in all attempts and in this attempt.
         self._after = self._key = ""
         self._last = self._place = (b"", -1.0)
         self._ordered = True
@@ -128,8 +128,8 @@ class SourcePages:
             yield self._new_units(page)
 
     def _new_units(self, page: list[ObjectInfo]) -> list[ObjectInfo]:
-        """Returns the page without units that an earlier attempt listed. An attempt begins with the object
-        at which the last attempt ended, because a page may end in the middle of an object."""
+        """Returns the page without units that an earlier attempt listed. An attempt begins with the last
+        object of the previous attempt, because a page may end in the middle of an object."""
         units = []
         for unit in page:
             place = encoded(unit.key), unit.begin
@@ -145,8 +145,8 @@ class SourcePages:
 
 
 class _ReadAhead:
-    """Reads pages in a thread, so that no page waits for the next page. The daemon does not wait for the
-    thread when it exits, because a store may hang."""
+    """Reads pages ahead in a thread. The daemon does not wait for the thread when it exits, because a
+    store may hang."""
 
     def __init__(self, pages: Generator[list[ObjectInfo], None, None], listed: Listed) -> None:
         self._listed = listed
@@ -161,8 +161,8 @@ class _ReadAhead:
         self._room.release()
 
     async def next(self) -> list[ObjectInfo]:
-        """Waits for at least one unit. Returns the units that were read so far; [] at the end. Returns
-        units that were read before an error, then raises the error."""
+        """Waits for at least one unit. Returns the units that were read so far, or [] at the end. After
+        an error, returns the units that were read before it, and then raises the error."""
         arrived = asyncio.Event()
         self._report = partial(asyncio.get_running_loop().call_soon_threadsafe, arrived.set)
         units: list[ObjectInfo] = []
