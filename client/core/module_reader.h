@@ -328,7 +328,7 @@ class PyReader {
     bool early = contended_;
     while (!batch && ready_.empty() && !reader_->AtEnd()) {
       Clock::time_point asked;
-      Activity activity;
+      std::optional<Activity> activity;
       {
         const WithoutGil release;
         activity =
@@ -336,11 +336,12 @@ class PyReader {
         asked = Clock::now();
       }
       const Clock::time_point now = Clock::now();
-      // If the GIL was requested early, the batch may have become ready meanwhile.
-      const Clock::time_point ready = std::clamp(reader_->ReadyAt(), asked, now);
-      wait.exposed.Add(activity, asked, ready);
-      wait.exposed.Add(Activity::kGil, ready, now);
       contended_ = now - asked > kContended;
+      // If the GIL was requested early, the batch may have become ready meanwhile.
+      Clock::time_point ready = activity ? now : asked;
+      if (activity && contended_) ready = std::clamp(reader_->ReadyAt(), asked, now);
+      if (activity) wait.exposed.Add(*activity, asked, ready);
+      wait.exposed.Add(Activity::kGil, ready, now);
       early = false;
       if (IsPulseDue(now)) {
         wait.Count();

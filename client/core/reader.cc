@@ -210,20 +210,21 @@ double BatchReader::Fill() const {
   return static_cast<double>(made) / static_cast<double>(options_.prefetch_bytes);
 }
 
-Activity BatchReader::Wait(std::chrono::milliseconds timeout, Exposed* exposed) {
+std::optional<Activity> BatchReader::Wait(std::chrono::milliseconds timeout, Exposed* exposed) {
   RequireThreads();
   work_.notify_all();
   std::unique_lock<std::mutex> lock(mutex_);
-  Activity activity = Sample();
   auto seen = Exposed::Clock::now();
-  for (const auto end = seen + timeout; !Answered() && seen < end;) {
-    activity = Sample();
+  const auto end = seen + timeout;
+  while (!Answered()) {
+    const Activity activity = Sample();
+    if (seen >= end) return activity;
     ready_.wait_until(lock, std::min<Exposed::Clock::time_point>(end, seen + kSampleEvery));
     const auto now = Exposed::Clock::now();
     exposed->Add(activity, seen, now);
     seen = now;
   }
-  return activity;
+  return {};
 }
 
 Activity BatchReader::Sample() const {

@@ -85,8 +85,9 @@ class BatchReader {
   bool Ended() const;
 
   // Waits until TryNext has a result, at most `timeout`. Meanwhile samples the activity of the
-  // thread that builds the next batch, and adds its seconds to `exposed`. Returns the last sample.
-  Activity Wait(std::chrono::milliseconds timeout, Exposed* exposed);
+  // thread that builds the next batch, and adds its seconds to `exposed`. Returns the activity at
+  // the end, or none if TryNext has a result.
+  std::optional<Activity> Wait(std::chrono::milliseconds timeout, Exposed* exposed);
 
   // Returns when the next batch became ready; the maximum if it is not ready.
   Exposed::Clock::time_point ReadyAt() const;
@@ -107,8 +108,8 @@ class BatchReader {
     Exposed::Clock::time_point at = {};
   };
 
-  // A reading thread, and the batch that it builds.
-  struct Worker {
+  // A reading thread, and the batch that it builds. Each has its own cache line for its mark.
+  struct alignas(64) Worker {
     ActivityMark mark;
     uint64_t batch = std::numeric_limits<uint64_t>::max();  // guarded by mutex_
     std::thread thread;
