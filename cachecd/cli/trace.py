@@ -37,7 +37,7 @@ def command(
 
     Open the file at https://ui.perfetto.dev, which reads it in the browser. Each process is a row: the
     daemon, each worker and each trainer rank. Of each process the file has the 64 longest spans of each
-    second, and of the workers one record in 17. An existing file is replaced.
+    second, and of the workers one record in 31. An existing file is replaced.
     """
     daemon = Transport(endpoint_of(endpoint, os.environ))
     daemon.ask(AskSpans(uuid.uuid4().hex, 0.0), _PATIENCE)  # so that a mistake shows at once
