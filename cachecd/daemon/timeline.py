@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 
 from cachecd_client.protocol import MAX_SPANS, Span
 
 KEPT = 60.0  # seconds
 _MOST = 20_000  # spans: 4 MB
 
-#: Returns the spans, by process, that ended after a time of the monotonic clock.
-Provider = Callable[[float], Mapping[str, Sequence[Span]]]
+#: Returns the spans that ended after a time of the monotonic clock, each with the name of its process.
+Provider = Callable[[float], Iterable[tuple[str, Span]]]
 
 
 class Timeline:
@@ -39,10 +40,8 @@ class Timeline:
         """Returns the spans that ended in the last `seconds`, by process."""
         since = time.monotonic() - min(seconds, KEPT)
         found: dict[str, list[Span]] = {self._own: []}
-        for process, span in list(self._spans):
-            if span[1] + span[2] >= since:
-                found.setdefault(process, []).append(span)
-        for provider in self.providers:
-            for process, spans in provider(since).items():
-                found.setdefault(process, []).extend(spans)
+        own = [(process, span) for process, span in list(self._spans) if span[1] + span[2] >= since]
+        others = (provider(since) for provider in self.providers)
+        for process, span in itertools.chain(own, *others):
+            found.setdefault(process, []).append(span)
         return found

@@ -41,9 +41,9 @@ def test_the_number_of_kept_spans_is_bounded(monkeypatch: pytest.MonkeyPatch):
 def test_providers_add_the_spans_of_other_processes():
     kept, asked = Timeline(), list[float]()
 
-    def trainers(since: float) -> dict[str, list[tuple[str, float, float]]]:
+    def trainers(since: float) -> list[tuple[str, tuple[str, float, float]]]:
         asked.append(since)
-        return {"trainer job rank 0": [("next", since + 1, 0.5)]}
+        return [("trainer job rank 0", ("next", since + 1, 0.5))]
 
     kept.providers.append(trainers)
     assert kept.last(10.0)["trainer job rank 0"] == [("next", asked[0] + 1, 0.5)]
