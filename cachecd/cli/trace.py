@@ -9,14 +9,15 @@ import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cachecd.cli.options import Endpoint
 from cachecd_client.errors import CallerError
-from cachecd_client.protocol import AskSpans, Span, SpansReply
-from cachecd_client.transport import Transport, endpoint_of
+
+if TYPE_CHECKING:
+    from cachecd_client.protocol import Span
 
 _PATIENCE = 5.0  # seconds for the reply
 # Workers report once a second, and a report may wait for the next message.
@@ -37,8 +38,11 @@ def command(
 
     Open the file at https://ui.perfetto.dev, which reads it in the browser. Each process is a row: the
     daemon, each worker and each trainer rank. Of each process the file has the 64 longest spans of each
-    second, and of the workers one record in 17. An existing file is replaced.
+    second, and of the workers one record in 31. An existing file is replaced.
     """
+    from cachecd_client.protocol import AskSpans, SpansReply
+    from cachecd_client.transport import Transport, endpoint_of
+
     daemon = Transport(endpoint_of(endpoint, os.environ))
     daemon.ask(AskSpans(uuid.uuid4().hex, 0.0), _PATIENCE)  # so that a mistake shows at once
     _write(out, None)

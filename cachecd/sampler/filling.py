@@ -216,7 +216,9 @@ class Filling:
             if time.monotonic() - paused > _PAUSE_AFTER:
                 await asyncio.sleep(0)
                 paused = time.monotonic()
-            is_timed = METER.begin()
+            is_timed = next(METER.turns)
+            if is_timed:
+                METER.begin()
             try:
                 await self._step(lane, draft, shard)
             finally:

@@ -86,7 +86,7 @@ class Records:
                     self._format.schema = shard.schema
                 begins_at = done
                 if METER.on:
-                    METER.enter("decode", 1)
+                    METER.passed("decode", 1)
                 for result in self._results(record, excluded):
                     if done >= unit.record:
                         position = done, offset if done == begins_at else 0
