@@ -13,6 +13,7 @@ import contextlib
 import ipaddress
 import json
 import socket
+import sys
 import threading
 import time
 import zlib
@@ -40,6 +41,7 @@ _LONGEST = 15.0  # seconds of a connection, even if its client never sends or ne
 _STALE = 5.0  # seconds after which the daemon's loop counts as stuck
 _HISTORY_KEPT = 10.0  # seconds for which the text of the whole history is reused
 _CLOSES_WITHIN = 2.0  # seconds
+_SWITCH = 0.0005  # seconds
 
 _PAGE = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -89,11 +91,15 @@ class HttpServer:
             log_level="error",  # a warning for each invalid request would let clients fill the log
             access_log=False,
             server_header=False,
+            date_header=False,
             backlog=_MOST_CONNECTIONS,
             timeout_graceful_shutdown=1,
         )
-        self._server = uvicorn.Server(config)
+        self._server = _Server(config)
         self._loop: asyncio.AbstractEventLoop | None = None
+        # A thread that wants to run waits for this time. With Python's 5 ms, the daemon's loop would wait
+        # that long at each of its steps while the server is busy.
+        sys.setswitchinterval(_SWITCH)
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
         self._thread.start()
 
@@ -115,7 +121,9 @@ class HttpServer:
 
     def close(self) -> None:
         """Ends the server within about two seconds."""
-        self._server.should_exit = True
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._server.ended.set)
         self._thread.join(_CLOSES_WITHIN)
         self._socket.close()
 
@@ -123,8 +131,24 @@ class HttpServer:
         async def serve() -> None:
             self._loop = asyncio.get_running_loop()
             await self._server.serve([self._socket])
+            for connection in list(
+                self._server.server_state.connections
+            ):  # their clients do not read
+                cast(Any, connection).transport.abort()
+            await asyncio.sleep(0)  # the transports close their sockets
 
         asyncio.run(serve())
+
+
+class _Server(uvicorn.Server):
+    """Sleeps while nothing happens. Otherwise uvicorn wakes ten times a second."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ended = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        await self.ended.wait()
 
 
 class _BriefConnection(H11Protocol):
@@ -149,13 +173,16 @@ class _View:
     def __init__(
         self, document: Document, totals: TrainerTotals, shows_keys: bool, received: float
     ) -> None:
-        self.document = document if shows_keys else without_keys(document)
+        self._document, self._totals, self._shows_keys = document, totals, shows_keys
         self.received = received
-        self._totals = totals
+
+    @cached_property
+    def document(self) -> Document:
+        return self._document if self._shows_keys else without_keys(self._document)
 
     @cached_property
     def metrics(self) -> bytes:
-        return render(self.document, self._totals)
+        return render(self._document, self._totals)
 
     @cached_property
     def status(self) -> bytes:
