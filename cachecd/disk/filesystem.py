@@ -101,7 +101,8 @@ def walk(path: Path) -> Iterator[int]:
 
 
 def block_bytes(entry: os.DirEntry[str] | Path) -> int:
-    """Returns the allocated bytes of a file, or of a directory without its content; 0 if it vanished."""
+    """Returns the allocated bytes of a file, or of a directory without its content. Returns 0 if it
+    vanished."""
     try:
         return entry.stat(follow_symlinks=False).st_blocks * 512
     except FileNotFoundError:
