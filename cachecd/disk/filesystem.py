@@ -63,7 +63,7 @@ def refuse_network_filesystem(path: Path, mount_table: str | None = None) -> Non
     if kind in _NETWORK or (kind.split(".")[0] == "fuse" and kind not in _LOCAL_FUSE):
         raise DiskError(
             f"{path} is on the network file system {kind} (mounted at {mount}), where locks and "
-            "renames are not reliable; set cache.dir to a directory on a local disk"
+            "renames are unreliable; set cache.dir to a directory on a local disk"
         )
 
 
