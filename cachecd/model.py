@@ -155,7 +155,7 @@ Excluded = Mapping[str, frozenset[str]]
 
 
 def sample_name(key: object) -> str:
-    """Returns the value of the feature SAMPLE as text; "" if it is not bytes."""
+    """Returns the value of the feature SAMPLE as text, or "" if it is not bytes."""
     return key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else ""
 
 

@@ -34,7 +34,7 @@ from cachecd_client.errors import CallerError, CorruptRecordError, CorruptSideca
 _MAX_THREADS = 8
 _SETTLED_AFTER = 0.1  # seconds in which the daemon publishes or removes both files of a shard
 
-_TFRECORD = re.compile(r".*\.tfrecords?(-\d+-of-\d+)?", re.DOTALL)  # a name may hold a newline
+_TFRECORD = re.compile(r".*\.tfrecords?(-\d+-of-\d+)?", re.DOTALL)  # a name may have a newline
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""`cachecd erased [DATASET] KEY...`: does this disk still hold a copy of an excluded object?"""
+"""`cachecd erased [DATASET] KEY...`: does this disk still have a copy of an excluded object?"""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def found_in(key: str, pattern: str, name: str) -> str | None:
 
 
 def matches(pattern: str, key: str) -> bool:
-    """Whether a key matches the pattern. Each * stands for any text."""
+    """Whether a key matches the pattern. Each * matches any text."""
     return _glob(pattern).fullmatch(key) is not None
 
 

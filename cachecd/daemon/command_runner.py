@@ -100,7 +100,7 @@ class CommandRunner:
         self._searches.shutdown(wait=False, cancel_futures=True)
         ending = asyncio.ensure_future(asyncio.to_thread(self._writes.shutdown))
         _, late = await asyncio.wait({ending}, timeout=_LAST_WRITES)
-        if late:  # an exclusion of 10,000 keys can have so many writes; the next start continues it
+        if late:  # for example, an exclusion of 10,000 keys; the next start continues it
             self._writes.shutdown(wait=False, cancel_futures=True)
         await ending
         await asyncio.to_thread(self._searches.shutdown)

@@ -60,6 +60,6 @@ class Failures:
         return False
 
     def seconds(self, subject: str) -> float:
-        """Returns for how long a subject has been failing; 0 if it works."""
+        """Returns how long a subject has been failing, or 0 if it works."""
         known = self._subjects.setdefault(subject, _Subject())
         return self._clock() - known.since if known.reason else 0.0

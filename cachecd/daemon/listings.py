@@ -83,7 +83,7 @@ class GenerationListing:
         return await self.run(lambda: units_of(table, shape, stream, *place, excluded=excluded))
 
     async def units(self, numbers: Sequence[int]) -> list[Unit | None]:
-        """Returns the units with these numbers; None for a number that is not listed. DiskError."""
+        """Returns the units with these numbers, or None for a number that is not listed. DiskError."""
 
         def look_up() -> list[Unit | None]:
             listed = [number for number in numbers if number < len(self.table)]

@@ -144,7 +144,7 @@ class Refetch:
     # ---
 
     async def _listed(self, fed: FedGeneration, numbers: Sequence[int]) -> list[Unit | None]:
-        """Returns the units with these numbers; None for a unit that is not listed or is excluded."""
+        """Returns the units with these numbers, or None for a unit that is not listed or is excluded."""
         units: list[Unit | None] = []
         for at in range(0, len(numbers), MOST_AT_ONCE):
             units += await fed.listing.units(numbers[at : at + MOST_AT_ONCE])

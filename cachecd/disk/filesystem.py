@@ -63,7 +63,7 @@ def refuse_network_filesystem(path: Path, mount_table: str | None = None) -> Non
     if kind in _NETWORK or (kind.split(".")[0] == "fuse" and kind not in _LOCAL_FUSE):
         raise DiskError(
             f"{path} is on the network file system {kind} (mounted at {mount}), where locks and "
-            "renames are not reliable; set cache.dir to a directory on a local disk"
+            "renames are unreliable; set cache.dir to a directory on a local disk"
         )
 
 
@@ -101,7 +101,8 @@ def walk(path: Path) -> Iterator[int]:
 
 
 def block_bytes(entry: os.DirEntry[str] | Path) -> int:
-    """Returns the allocated bytes of a file, or of a directory without its content; 0 if it vanished."""
+    """Returns the allocated bytes of a file, or of a directory without its content. Returns 0 if it
+    vanished."""
     try:
         return entry.stat(follow_symlinks=False).st_blocks * 512
     except FileNotFoundError:

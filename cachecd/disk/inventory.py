@@ -284,9 +284,9 @@ class _Inspection:
             self._add((number, elders[-1][0]), None, "old", elders[:-1])
 
     def _current(self, versions: list[ShardVersion]) -> ShardVersion | None:
-        """Returns the current version of a number: the highest whole version. Without a whole version,
-        returns a version that can be made again or that lost its sidecar. Returns None if all files come
-        from incomplete publications or unlinks."""
+        """Returns the current version of a number: the highest version with both files. Without such a
+        version, returns a version that can be made again or that lost its sidecar. Returns None if all
+        files come from incomplete publications or unlinks."""
         files = self._files
         for name in reversed(versions):
             if name in files.sizes:

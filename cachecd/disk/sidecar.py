@@ -137,8 +137,9 @@ def excluded_records(path: Path, sidecar: _core.Sidecar, excluded: Encoded) -> I
 
 
 def sample_at(path: Path, offset: int) -> str:
-    """Returns the name of the sample at an offset of a shard; "" if the record has no name. `path`: the
-    path of the sidecar. DamagedError: the record is damaged, or the disk cannot read it. DiskError."""
+    """Returns the name of the sample at an offset of a shard, or "" if the record has no name. `path`:
+    the path of the sidecar. DamagedError: the record is damaged, or the disk cannot read it.
+    DiskError."""
     shard = path.with_suffix("")
     try:
         with refusing(f"cannot read {shard}"):
@@ -153,7 +154,7 @@ def sample_at(path: Path, offset: int) -> str:
 
 
 def sample_of(record: bytes) -> str:
-    """Returns the name of the sample in a record; "" if the record has no name. ValueError."""
+    """Returns the name of the sample in a record, or "" if the record has no name. ValueError."""
     _, values = _core.decode_example(record).get(SAMPLE, ("bytes", []))
     return sample_name(next(iter(values), None))
 

@@ -22,7 +22,7 @@ Reply = do.ReplyWaiting | do.ReplyRefused
 
 
 class Acquire:
-    """Answers the requests of ranks. `new_name` returns a name that is unique over restarts.
+    """Answers the requests of ranks. `new_name` returns a name that is unique across restarts.
     `manifest_length` returns the bytes of a lease's manifest. Commands are appended to `out`."""
 
     def __init__(
@@ -250,7 +250,7 @@ class Acquire:
             gen.retire(chosen, f"{excess}: an epoch began, and the oldest shards make room")
 
     def at(self, dataset: Dataset, now: float) -> Boundary:
-        """Returns the present figures of a dataset, for rotation."""
+        """Returns the current figures of a dataset, for rotation."""
         gen, room = dataset.generation, self._room
         return Boundary(
             now=now,

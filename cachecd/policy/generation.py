@@ -211,7 +211,7 @@ class Generation:
 
     @property
     def source_records(self) -> int:
-        """Estimates the number of usable records of all listed units, from the live shards; 0 if that is
+        """Estimates the number of usable records of all listed units, from the live shards. 0 if
         unknown."""
         if not (self.completed and self.table.records and math.isfinite(self.estimate)):
             return 0
@@ -233,7 +233,7 @@ class Generation:
         return min(places, default=0)
 
     def stream(self, name: StreamId) -> Stream | None:
-        """A stream by name; None for the supplements."""
+        """Returns a stream by name, or None for the supplements."""
         return self.streams[name.index] if name.index < len(self.streams) else None
 
     def stream_id(self, index: int) -> StreamId:

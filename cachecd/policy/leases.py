@@ -80,7 +80,7 @@ class Leases:
         ]
 
     def generation_of(self, lease: Lease) -> Generation | None:
-        """Returns the generation of a lease. None if it is not on disk, or has another S."""
+        """Returns the generation of a lease, or None if it is not on disk or has another S."""
         gen = self._room.by_id.get(GenerationId(lease.dataset, lease.generation))
         return gen if gen and gen.table.streams == lease.streams else None
 
@@ -204,7 +204,7 @@ class Leases:
             self._out.append(do.EndLease(lease))
 
     def _is_barred(self, lease: Lease) -> bool:
-        """Whether the lease could not be granted any more."""
+        """Whether the lease could no longer be granted."""
         dataset, gen = self._room.datasets.get(lease.dataset), self.generation_of(lease)
         if dataset is None or gen is None or gen.split != dataset.rules.split:
             return True

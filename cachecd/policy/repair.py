@@ -28,7 +28,7 @@ _AT_ONCE = 16
 
 
 class Repairs:
-    """`new_name` returns a name that is unique over restarts. Commands are appended to `out`."""
+    """`new_name` returns a name that is unique across restarts. Commands are appended to `out`."""
 
     def __init__(self, room: Room, new_name: Callable[[], str], out: list[do.Command]) -> None:
         self._room, self._new_name, self._out = room, new_name, out
@@ -118,7 +118,7 @@ class Repairs:
         self._mark(marks, [*reply, do.FinishExclusion(event.exclusion)])
 
     def finish(self) -> None:
-        """Ends exclusions, if no shard with an excluded record waits for its next version."""
+        """Ends exclusions if no shard with an excluded record waits for its next version."""
         repairs = (each for gen in self._room.generations for each in gen.repairs.values())
         if not all(self.handled.values()) and not any(repair.excluded for repair in repairs):
             self._out += [

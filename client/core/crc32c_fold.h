@@ -21,9 +21,9 @@ constexpr int kSecondLevel = 2;
 // True if this processor has the instructions.
 bool CanFold();
 
-// Returns the shift register after `size` bytes, a multiple of kFoldBytes and not 0. Meanwhile
-// loads `size` bytes at `coming`, which may be an invalid address, into the processor's cache.
-// Requires CanFold().
+// Returns the shift register after `size` bytes, a multiple of kFoldBytes and not 0. Loads `size`
+// bytes at `coming`, which may be an invalid address, into the processor's cache. Requires
+// CanFold().
 uint32_t FoldCrc32c(uint32_t reg, const uint8_t* data, size_t size, uintptr_t coming);
 
 // Like FoldCrc32c, and copies the bytes past the processor's caches to `to`, which is aligned to 64

@@ -18,7 +18,7 @@ class IoError : public std::exception {
   IoError(int code, std::string path) : code(code), path(std::move(path)) {}
   const char* what() const noexcept override { return path.c_str(); }
 
-  // True if the file is missing, is not a regular file any more, or cannot be read. False if the
+  // True if the file is missing, is no longer a regular file, or cannot be read. False if the
   // process lacks descriptors or memory.
   bool IsDamage() const {
     switch (code) {

@@ -62,7 +62,7 @@ struct Decompressor {
   std::longjmp(decompressor->jump, 1);
 }
 
-// Returns true if libjpeg leaves out or guesses pixels after this warning.
+// Returns true if libjpeg omits or guesses pixels after this warning.
 bool IsDamage(j_common_ptr common) {
   auto* jpeg = reinterpret_cast<j_decompress_ptr>(common);
   const int* values = jpeg->err->msg_parm.i;

@@ -72,7 +72,7 @@ class RecordSource {
   void Replace(const CorruptRecord& finding, std::vector<uint64_t>* lost, Record* record,
                Pins* pins);
 
-  // Returns the position of all ranks for a position of this rank.
+  // Converts a position of this rank to a position in the order of all ranks.
   uint64_t Global(uint64_t position) const { return position * world_ + rank_; }
 
   // Returns each finding once. If there are very many findings, returns only the first findings.
