@@ -131,9 +131,11 @@ class HttpServer:
         async def serve() -> None:
             self._loop = asyncio.get_running_loop()
             await self._server.serve([self._socket])
-            for connection in list(
-                self._server.server_state.connections
-            ):  # their clients do not read
+            # Connections that were accepted last are not known before their tasks have run.
+            if accepting := asyncio.all_tasks() - {asyncio.current_task()}:
+                await asyncio.wait(accepting, timeout=0.1)
+            # The clients of these do not read.
+            for connection in list(self._server.server_state.connections):
                 cast(Any, connection).transport.abort()
             await asyncio.sleep(0)  # the transports close their sockets
 

@@ -85,7 +85,7 @@ def status(**values: Any) -> dict[str, Any]:
         "trainers": [],
         "complaints": {},
         "sampler": ExecutorStatus(2, 2, 0, ""),
-        "daemon": DaemonStatus(4711, 3.0, 2, False),
+        "daemon": DaemonStatus(4711, 3.0, 2, False, 8, 64 * GIB, 8 * GIB, 32, None),
     }
     return as_json(Status(**empty | values))
 
@@ -141,6 +141,9 @@ def trainer(**values: Any) -> TrainerStatus:
         "stages_s": {"read": 20.0, "decode": 10.0},
         "queue": 0.75,
         "wait_share": 0.1,
+        "memory": 64 * GIB,
+        "random_bytes": 30 * GIB,
+        "reads_per_record": 2.5,
         "blind": "",
     }
     return TrainerStatus(**one | values)
@@ -240,5 +243,5 @@ def busy() -> dict[str, Any]:
         ],
         complaints={"writing state.json": "cannot write state.json: No space left on device"},
         sampler=ExecutorStatus(4, 4, 2, "killed: it used 4.2 GiB"),
-        daemon=DaemonStatus(4711, 86_400.0, 4, False),
+        daemon=DaemonStatus(4711, 86_400.0, 4, False, 8, 64 * GIB, 8 * GIB, 32, None),
     )

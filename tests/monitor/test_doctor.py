@@ -9,58 +9,40 @@ from typing import Any
 
 import pytest
 
-from cachecd.daemon.status import (
-    CacheStatus,
-    DaemonStatus,
-    DatasetStatus,
-    LeaseStatus,
-    ListingStatus,
-    SkippedStatus,
-    Status,
-    TrainerStatus,
-)
+from cachecd.daemon.status import DaemonStatus, TrainerStatus
 from cachecd.executors import ExecutorStatus
 from cachecd.model import StageSeconds
 from cachecd.monitor.doctor import Finding, diagnose
 from cachecd.monitor.history import Sample
+from tests.monitor import documents
+from tests.monitor.documents import dataset, lease, status
 
 GB, SECONDS = 10**9, 5.0
 
 
-def dataset(**changes: Any) -> DatasetStatus:
-    values: dict[str, Any] = {
-        "source_id": "", "bytes_per_second": 0, "stopped": "", "stopped_for_s": 0.0, "rewritten_units": 0,
-        "listing": ListingStatus(0, None, "", "", ""), "ingest": {}, "from_next_generation": [],
-        "generation": "g", "pinned": False, "whole": False, "shards": 1, "records": 1000,
-        "skipped_records": 0, "data_bytes": GB, "allocated": GB, "retired_shards": 0, "retired_bytes": 0,
-        "quarantined_shards": 0, "evicted_shards": 0, "making": 0, "streams": 1, "open_streams": 1,
-        "units": 10, "listed": True, "listings": 1, "coverage": 0.5, "passes": 0, "full": False,
-        "first": GB, "share": 10 * GB, "epoch": "", "waits_for": "", "rotation_waits": "",
-        "held_back": "", "contradicted": False, "skipped": SkippedStatus(0, 0, {}), "older": [],
+def daemon(**changes: Any) -> DaemonStatus:
+    values = {
+        "pid": 1, "uptime_s": 100.0, "workers": 2, "offline": False, "processors": 8, "memory": 8 * GB,
+        "worker_memory": GB, "connections": 32, "bandwidth": None,
     }  # fmt: skip
-    return DatasetStatus(**{**values, **changes})
+    return DaemonStatus(**{**values, **changes})
+
+
+def document(*trainers: TrainerStatus, **changes: Any) -> dict[str, Any]:
+    datasets = {"train": dataset(coverage=0.5)}
+    values = {"daemon": daemon(), "datasets": datasets, "trainers": list(trainers)}
+    return status(**{**values, **changes})
 
 
 def trainer(**changes: Any) -> TrainerStatus:
-    values: dict[str, Any] = {
-        "dataset": "train", "job": "train", "rank": 0, "pid": 1, "epoch": 1, "reader": "torch",
-        "age_s": 0.5, "steps": 100, "records": 1000, "bytes": GB, "waited_s": 1.0, "elsewhere_s": 99.0,
-        "stages_s": {}, "queue": 0.9, "wait_share": 0.01, "memory": 8 * GB, "random_bytes": GB,
-        "reads_per_record": 1.0, "blind": "",
-    }  # fmt: skip
-    return TrainerStatus(**{**values, **changes})
-
-
-def document(
-    *trainers: TrainerStatus, uptime: float = 100.0, fetched: int = 0, **changes: Any
-) -> dict[str, Any]:
-    values: dict[str, Any] = {
-        "cache": CacheStatus(10 * GB, GB, 0, 9.0 * GB, "", "", "/cache", 0, fetched, {}),
-        "datasets": {"train": dataset()}, "unconfigured": [], "leases": [], "trainers": list(trainers),
-        "complaints": {}, "sampler": ExecutorStatus(2, 2, 0, ""),
-        "daemon": DaemonStatus(1, uptime, 2, False, 8, 8 * GB, GB, 32, None),
-    }  # fmt: skip
-    return asdict(Status(**{**values, **changes}))
+    values = {
+        "job": "train",
+        "wait_share": 0.01,
+        "stages_s": {},
+        "memory": 8 * GB,
+        "random_bytes": GB,
+    }
+    return documents.trainer(**{**values, **changes})
 
 
 def changed(before: dict[str, Any], fetched: int, **stages: tuple[float, float]) -> dict[str, Any]:
@@ -108,7 +90,9 @@ def test_a_wait_is_named_by_its_stage(stage: str, kind: str):
 
 def test_the_stage_of_the_last_seconds_counts_and_not_that_of_the_whole_epoch():
     before = document(waiting("decode", stages_s={"read": 500.0, "decode": 10.0}))
-    after = document(waiting("decode", stages_s={"read": 500.1, "decode": 14.0}), uptime=105.0)
+    after = document(
+        waiting("decode", stages_s={"read": 500.1, "decode": 14.0}), daemon=daemon(uptime_s=105.0)
+    )
     assert first(before, after).kind == "decode"
 
 
@@ -139,9 +123,7 @@ def test_a_slow_transform_is_named_with_the_gain_of_one_worker_more():
 
 
 def test_more_workers_than_processors_are_not_advised():
-    before = document(
-        waiting("lease"), daemon=DaemonStatus(1, 100.0, 2, False, 2, GB, GB, 32, None)
-    )
+    before = document(waiting("lease"), daemon=daemon(processors=2))
     found = first(before, changed(before, 690_000_000, decode=(9.5, 9.5)))
     assert "not on this machine" in found.remedy
 
@@ -154,8 +136,7 @@ def test_idle_workers_that_fetch_are_limited_by_the_link():
 
 
 def test_the_own_limit_of_bandwidth_is_named_before_the_link():
-    daemon = DaemonStatus(1, 100.0, 2, False, 8, GB, GB, 32, 10e6)
-    before = document(waiting("lease"), daemon=daemon)
+    before = document(waiting("lease"), daemon=daemon(bandwidth=10e6))
     assert first(before, changed(before, 50_000_000, fetch=(0.2, 9.0))).kind == "bandwidth"
 
 
@@ -180,7 +161,7 @@ def test_a_pause_is_named_by_its_reason(reason: str):
 
 def test_a_restart_between_the_two_documents_gives_no_wrong_figure():
     before = document(waiting("lease"))
-    after = document(daemon=DaemonStatus(2, 1.0, 2, False, 8, GB, GB, 32, None))
+    after = document(daemon=daemon(pid=2, uptime_s=1.0))
     assert first(before, after).kind == "restarted"
 
 
@@ -221,7 +202,7 @@ def test_growth_says_how_many_epochs_are_left():
 
 
 def test_a_holder_that_stays_is_named():
-    stays = LeaseStatus("l", "train", "g", "old", 1, 10, 0, True, 1, [0], 9000.0, 2 * GB)
+    stays = lease(job="old", epoch=1, age_s=9000.0, retired_bytes=20 * GB)
     found = diagnose(*[document(waiting("read"), leases=[stays])] * 2)
     assert any(each.kind == "holder" and "old epoch 1" in each.verdict for each in found)
 
