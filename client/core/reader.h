@@ -146,6 +146,7 @@ class BatchReader {
   size_t ahead_bytes_ = 0;   // of batches built and not delivered, and making_bytes_
   size_t making_bytes_ = 0;  // estimate for the batches being built
   bool filling_ = true;      // false once there is no room, true again at the low mark
+  bool waited_long_ = true;  // the last wait of the trainer
   bool watched_ = false;     // one of the waiting threads polls
   size_t estimate_;          // of one batch: the largest recent batch, at first a guess
   bool measured_ = false;    // estimate_ is not a guess
