@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -35,7 +35,7 @@ from cachecd.model import (
 )
 from cachecd.sampler.formats import open_format
 from cachecd.sampler.formats.files import label_of
-from cachecd.sampler.messages import FromStream, Grant, Open, Sealed, Units, Working
+from cachecd.sampler.messages import Effort, FromStream, Grant, Open, Sealed, Units, Working
 from cachecd.sampler.meter import EVERY, METER
 from cachecd.sampler.origin import Origin
 from cachecd.sampler.throttle import Throttle
@@ -69,8 +69,8 @@ class Sample:
     `records`: the first records; `outcome.records` is the number of all records. `schema`: None without
     records. `errors`: the errors that skipped records, then the errors that skipped units. A unit that is
     refused by name or size has no error. `classes`: the label's classes by number. `numbered`: these
-    numbers are final. `stages`: the work, by stage; every record was timed.
-    `decoding`: see sample_view.measure_decoding.
+    numbers are final. `stages`: the work, by stage; every record was timed,
+    except of the first of several units, which also loads libraries. `decoding`: see sample_view.measure_decoding.
     """
 
     units: tuple[Unit, ...]
@@ -199,31 +199,34 @@ class Sampler:
         with tempfile.TemporaryDirectory(prefix="cachecd-sample-") as folder:
             path = Path(folder, "shard.tfrecord")
             with contextlib.redirect_stdout(sys.stderr):
-                sent = asyncio.run(self._fill(path, units, classes, errors))
-            [sealed] = [message for message in sent if isinstance(message, Sealed)]
+                sealed, efforts = asyncio.run(self._fill(path, units, classes, errors))
             sample = Sample(units, sealed, errors=errors, classes=classes, numbered=numbered)
-            for message in sent:
-                if isinstance(message, Sealed | Working) and message.effort is not None:
-                    for stage, seconds in message.effort.stages.items():
-                        known = sample.stages.get(stage, StageSeconds())
-                        sample.stages[stage] = known.plus(seconds)
+            sample.stages = {**_total(efforts[:1]), **_total(efforts[1:])}
             if sealed.records:
                 _read_back(path, sample, most)
         return sample
 
     async def _fill(
         self, path: Path, units: tuple[Unit, ...], classes: tuple[str, ...], errors: list[Exception]
-    ) -> list[FromStream]:
-        """Makes the first shard of a stream with these units. Returns the reports of the worker."""
+    ) -> tuple[Sealed, list[Effort]]:
+        """Makes the first shard of a stream with these units. The first effort is that of the first unit,
+        if there are several."""
         setup, sent = worker_setup(self._config), list[FromStream]()
         origin = Origin(self._dataset, setup.connections, None, setup.memory)
         origin.read_with(classes)  # imports do not count for the rate
         stream, capacity = StreamId(self.name, "", 0), self._config.cache.shard_size
         shape = Shape(1, 1, MOST_LANES, capacity, 0)
         opened = Open(stream, Cursor(), (), None, shape, None, classes, remade={})
+        efforts = list[Effort | None]()
+
+        def begin_unit(unit: Unit) -> None:
+            # The lanes take turns, so the first unit has given a record before the second unit begins.
+            if unit is not units[0] and not efforts:
+                efforts.append(METER.take())
+
         worker_stream = WorkerStream(
             *(opened, origin, Throttle(setup.bandwidth), setup.connections),
-            *(sent.append, lambda unit: None, errors.append),
+            *(sent.append, begin_unit, errors.append),
         )
         METER.begin_anew(1)
         try:
@@ -233,7 +236,10 @@ class Sampler:
         finally:
             await worker_stream.close()
             METER.begin_anew(EVERY)
-        return sent
+        reports = [message for message in sent if isinstance(message, Sealed | Working)]
+        efforts += [message.effort for message in reports]
+        [sealed] = [message for message in reports if isinstance(message, Sealed)]
+        return sealed, [each for each in efforts if each is not None]
 
     def _import_as_samplers_do(self) -> None:
         """Makes modules of the working directory importable, as `python -m cachecd.sampler` does."""
@@ -249,6 +255,14 @@ class Sampler:
             return source.classes, True
         names = (label_of(source, unit.key, unit.label) for unit in units)
         return ClassNames().extended(filter(None, names)).names, False
+
+
+def _total(efforts: Sequence[Effort]) -> dict[str, StageSeconds]:
+    total: dict[str, StageSeconds] = {}
+    for effort in efforts:
+        for stage, seconds in effort.stages.items():
+            total[stage] = total.get(stage, StageSeconds()).plus(seconds)
+    return total
 
 
 def _unit(number: int, listed: ObjectInfo) -> Unit:

@@ -140,6 +140,15 @@ class ReadAhead:
 
     async def take(self, index: int) -> Buffer | None:
         """Returns the next piece of span `index`, or None if the span has no more bytes or was left."""
+        if not METER.on:
+            return await self._take(index)
+        before = METER.enter("")  # requests are no part of decoding
+        try:
+            return await self._take(index)
+        finally:
+            METER.enter(before)
+
+    async def _take(self, index: int) -> Buffer | None:
         reading = self._open.get(index)
         if reading is None:
             return None
