@@ -44,17 +44,21 @@ class Monitoring:
         self._http: HttpServer | None = None
         self._zero = time.time() - time.monotonic()  # so that the clock never goes back
         self._size = 0  # bytes of the file
+        self._saved = 0.0
 
     async def run(self, cache: CacheLoop) -> None:
         """Runs until it is cancelled. `cache`: the open cache. Then the caller calls `close`."""
         self._history = await asyncio.to_thread(self._read, cache)
         await asyncio.to_thread(self._listen)
-        saved = time.monotonic()
+        self._saved = time.monotonic()
         while True:
-            self._sample()
-            if time.monotonic() >= saved + _MINUTE:
-                saved = time.monotonic()
-                await self._save(cache)
+            try:
+                await self._sample(cache)
+                self._failing.note("monitoring", "")
+            except Exception as error:  # a defect here must not end the daemon
+                why = f"it failed unexpectedly: {type(error).__name__}: {error}"
+                if self._failing.note("monitoring", why):
+                    _log.error("traceback of the failure", exc_info=error)
             await asyncio.sleep(_SECOND)
 
     async def close(self, cache: CacheLoop) -> None:
@@ -64,19 +68,16 @@ class Monitoring:
         if self._http is not None:
             await asyncio.to_thread(self._http.close)
 
-    def _sample(self) -> None:
-        try:
-            document = self._status()
-            self._history.add(document, self._zero + time.monotonic())
-            if self._http is not None:
-                self._http.offer(document)
-                reason = "" if self._http.is_alive else "its thread has ended: restart the daemon"
-                self._failing.note("server.http", reason)
-            self._failing.note("sampling the status", "")
-        except Exception as error:  # a defect here must not end the daemon
-            why = f"it failed unexpectedly: {type(error).__name__}: {error}"
-            if self._failing.note("sampling the status", why):
-                _log.error("traceback of the failure", exc_info=error)
+    async def _sample(self, cache: CacheLoop) -> None:
+        document = self._status()
+        self._history.add(document, self._zero + time.monotonic())
+        if self._http is not None:
+            self._http.offer(document)
+            reason = "" if self._http.is_alive else "its thread has ended: restart the daemon"
+            self._failing.note("server.http", reason)
+        if time.monotonic() >= self._saved + _MINUTE:
+            self._saved = time.monotonic()
+            await self._save(cache)
 
     def _listen(self) -> None:
         """Starts the server, if one is configured. Its imports take half a second."""

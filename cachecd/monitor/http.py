@@ -151,6 +151,11 @@ class _Server(uvicorn.Server):
 
     async def main_loop(self) -> None:
         await self.ended.wait()
+        # Accepts no more, and completes what it accepted: asyncio loses a socket that it accepts while a
+        # server closes.
+        for listening in (each for server in self.servers for each in server.sockets):
+            asyncio.get_running_loop().remove_reader(listening.fileno())
+        await asyncio.sleep(0.01)
 
 
 class _BriefConnection(H11Protocol):
