@@ -34,7 +34,7 @@ ARROWS = {
     "readers": "values stores sampler",
     "daemon": "values policy monitor disk listing config stores sampler units executors client",
     "demo": "client",
-    "cli": "values policy disk listing config stores sampler units daemon demo client",
+    "cli": "values policy disk listing config stores sampler units daemon monitor demo client",
     "__main__": "cli",
 }
 ALLOWED = {room: frozenset(known.split()) for room, known in ARROWS.items()}

@@ -69,8 +69,8 @@ class Sample:
     `records`: the first records; `outcome.records` is the number of all records. `schema`: None without
     records. `errors`: the errors that skipped records, then the errors that skipped units. A unit that is
     refused by name or size has no error. `classes`: the label's classes by number. `numbered`: these
-    numbers are final. `stages`: the work, by stage; every record was timed,
-    except of the first of several units, which also loads libraries. `decoding`: see sample_view.measure_decoding.
+    numbers are final. `stages`: the work, by stage; every record was timed, except in the first of several
+    units, which also loads libraries. `decoding`: see sample_view.measure_decoding.
     """
 
     units: tuple[Unit, ...]

@@ -52,10 +52,10 @@ class Draft:
     whose cause is the OSError. `schema`: the dataset's schema. If it is None, the first records determine
     it, and `described` is called once.
 
-    Which records fit depends only on the records, the keys and ETags of their units, the schema, and `meta`
-    without its numbers; never on facts that are known only at the end. `skips`: bytes of the capacity that
-    are kept for skipped units; None: the end adds nothing to the meta text. `failed` is called for each
-    skipped record. `features`: the features that the configuration declares.
+    Which records fit depends only on the records, the keys and ETags of their units, the schema, and
+    `meta` without its numbers. It does not depend on facts that are known only at the end. `skips`: bytes
+    of the capacity that are kept for skipped units; None if the end adds nothing to the meta text.
+    `failed` is called for each skipped record. `features`: the features that the configuration declares.
     """
 
     def __init__(
@@ -292,8 +292,8 @@ def _count(counts: list[SkippedRecords], reason: str, records: int, examples: Ex
 def end_text(
     before: Cursor, after: Cursor, ended: int, passed: int, skipped: Sequence[Skipped]
 ) -> dict[str, Any]:
-    """Returns the last entries of the meta text: the stream's cursors before and after the shard, the
-    numbers of units that ended and of skipped records, and the skipped units."""
+    """Returns the last entries of the meta text: the cursors before and after the shard, the counts of
+    ended units and of skipped records, and the skipped units."""
     return {
         "before": before.pack(),
         "after": after.pack(),

@@ -48,9 +48,9 @@ class Records:
     """Pours the records of a format, after the transform if there is one.
 
     Ordinals count the results of the transform. A record that cannot be used, or whose transform fails,
-    counts as one result. The rest of a unit is read from the `offset` of the record that did not fit. If
-    the offset is unknown, or the shard became full between two results of one record, the rest is read
-    from the unit's start, and the first `ordinal` results are skipped.
+    counts as one result. The rest of a unit is read from the `offset` of the record that did not fit. The
+    rest is read from the unit's start if the offset is unknown, or if the shard became full between two
+    results of one record. Then the first `ordinal` results are skipped.
     """
 
     def __init__(self, records: Format, transform: Transform | None) -> None:

@@ -29,7 +29,7 @@ class Torch:
     marks = Marks(
         vars(torch.autograd.profiler),
         "_is_profiler_enabled",
-        partial(torch.autograd.profiler.record_function, "cachecd next"),
+        partial(torch.autograd.profiler.record_function, "cachecd.next"),
     )
 
     def __init__(self, device: Any = None, channels_last: bool | Sequence[str] = False) -> None:
@@ -102,8 +102,8 @@ class Torch:
 @cache
 def _side_stream(device: torch.device) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
     """Returns the stream for copies to a device, and the current stream of the first loader. All loaders
-    share the stream for copies, because torch's allocator reuses freed memory only on the same stream: with
-    a stream for each loader, every epoch would allocate new memory."""
+    share the stream for copies, because torch's allocator reuses freed memory only on the same stream.
+    With a stream for each loader, every epoch would allocate new memory."""
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     return stream, torch.cuda.current_stream(device)
 
@@ -119,8 +119,8 @@ class SideStream:
     Besides the batches that the loop keeps, at most three batches are on the device and two in pinned
     memory, however far the loop runs ahead of the device. Each copy waits for all earlier work of the
     consumer's stream, so the memory of a dropped batch is reused at once. The loop waits for the copy
-    before the last copy. If another stream than the current stream of `next()` uses a batch, the current
-    stream must wait for that stream before the batch is dropped, or the user must call `record_stream`.
+    before the last copy. If another stream uses a batch, the current stream of `next()` must wait for
+    that stream before the batch is dropped. Or the user must call `record_stream`.
 
     `record_stream` for every batch would keep the memory of each step that the loop is ahead. So it is
     called only for batches that are received on another stream than the first loader's stream, because no

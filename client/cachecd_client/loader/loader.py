@@ -47,55 +47,53 @@ NO_ITEMS = (
 class Loader:
     """Iterates over batches, dicts of feature name -> column; each `for` loop is one pass.
 
-    The records, their order and their batches depend only on the files, the shuffle window, `seed`, the
-    number of the pass, `shuffle`, `batch_size`, `drop_last`, `pad_last`, `rank` and `world`, and in a run
-    on the unread records. The loader checks the CRCs of every record. A dense feature is one array
+    The batches depend only on the files, the shuffle window, the number of the pass, and the options
+    `seed`, `shuffle`, `batch_size`, `drop_last`, `pad_last`, `rank` and `world`. In a run, they depend on
+    the unread records as well. The loader checks the CRCs of every record. A dense feature is one array
     [rows, *shape] that belongs to the caller; other features are columns (`Ragged`, `Bytes`). Every rank
     gets `len(loader)` batches, and no batch is empty. Only `pad_last` adds rows without a record.
 
     batch_size: rows per batch of this rank; without `drop_last`, the last batch may have fewer rows.
     shuffle, seed: each pass number has another permutation of the whole set. `set_epoch(n)` numbers the
-        next pass. Without it, a single rank numbers its passes 0, 1, 2 ...; with several ranks, a rank does
-        not know how many passes the other ranks began, so each pass repeats the number and the order.
-    reshuffle: False: every pass has the order of pass 0.
-    drop_last: omit the records that do not fill a batch on every rank. False delivers each record once
-        across ranks: the last batch is short, and differs by at most one row between ranks. If a rank has
-        no record for the last batch, the last record of its previous batch moves there.
-    pad_last: as drop_last=False, but every batch has `batch_size` rows: zeros or empty values fill the last
-        batches, and `_valid`, bool [batch_size], says which rows are records.
-    threads: native reading threads; 0: up to four, limited by the processors of the cgroup.
-        prefetch_bytes: how far the threads run ahead. Default: 64 MiB, or more if the decoded pictures of
-        `threads` + 2 batches need more, but never above 1/16 of the memory of the cgroup.
-    on_corrupt: "replace" a corrupt record with another record of this rank, or "raise" CorruptRecordError.
-    features: the features to deliver, all by default. ids: add `_shard` and `_record`, int64, and in a
-        mixture `_dataset`.
-    cast: {feature: dtype}, the dtype of numbers in batches: its name, or a framework's object. Converts as
-        NumPy's astype; where that is undefined, to the nearest limit of the integer, and NaN to 0.
-    pad: {feature: length} or {feature: (length, value)}: a ragged list of numbers becomes a dense row. A
-        longer list is cut off, a shorter list is filled with 0 or the value. This adds `_FEATURE_length`,
-        int64 [batch_size]: the number of values in the record, at most `length`.
-    one_hot: {feature: classes}, or True for the classes in the schema: a scalar integer becomes a row of
-        float32, or of the dtype in `cast`. SchemaError for a record with another class.
-    default: {feature: value} for records without the feature: a number for the whole shape, an array of
-        the shape, a list if the feature is ragged, or bytes. Without a default, such a record causes a
-        SchemaError, or has an empty list if the feature is ragged.
-    rename: {stored name: name in batches}. `features` and the options above take stored names; `label`,
-        `channels_last` and `schema` have the names in batches.
-    decode: {feature: Image}: a JPEG, a PNG or stored pixels become uint8 [rows, height, width, channels],
-        cropped and flipped: see `cachecd_client.Image`. A damaged picture is a corrupt record.
-    prepare: a function of a batch and a `numpy.random.Generator`. It gets a dict of NumPy columns as
+        next pass. Without `set_epoch`, a single rank numbers its passes 0, 1, 2 ... Several ranks repeat
+        the number and the order, because a rank does not know how many passes the other ranks began.
+        reshuffle: False: every pass has the order of pass 0. drop_last: omit the records that do not fill
+        a batch on every rank. False delivers each record once across ranks: the last batch is short, and
+        differs by at most one row between ranks. If a rank has no record for the last batch, the last
+        record of its previous batch moves there. pad_last: as drop_last=False, but every batch has
+        `batch_size` rows: zeros or empty values fill the last batches, and `_valid`, bool [batch_size],
+        says which rows are records. threads: native reading threads; 0: up to four, limited by the
+        processors of the cgroup. prefetch_bytes: how far the threads run ahead. Default: 64 MiB, or more
+        if the decoded pictures of `threads` + 2 batches need more, but never above 1/16 of the memory of
+        the cgroup. on_corrupt: "replace" a corrupt record with another record of this rank, or "raise"
+        CorruptRecordError. features: the features to deliver, all by default. ids: add `_shard` and
+        `_record`, int64, and in a mixture `_dataset`. cast: {feature: dtype}, the dtype of numbers in
+        batches: its name, or a framework's object. Converts as NumPy's astype. Where astype is undefined,
+        a value becomes the nearest limit of the integer, and NaN becomes 0. pad: {feature: length} or
+        {feature: (length, value)}: a ragged list of numbers becomes a dense row. A longer list is cut,
+        and a shorter list is filled with 0 or the value. The column `_FEATURE_length`, int64
+        [batch_size], has the number of values in the record, at most `length`. one_hot: {feature:
+        classes}, or True for the classes in the schema: a scalar integer becomes a row of float32, or of
+        the dtype in `cast`. SchemaError for a record with another class. default: {feature: value} for
+        records without the feature: a number for the whole shape, an array of the shape, a list if the
+        feature is ragged, or bytes. Without a default, such a record causes a SchemaError, or has an
+        empty list if the feature is ragged. rename: {stored name: name in batches}. `features` and the
+        options above take stored names; `label`, `channels_last` and `schema` have the names in batches.
+        decode: {feature: Image}: a JPEG, a PNG or stored pixels become uint8 [rows, height, width,
+        channels], cropped and flipped: see `cachecd_client.Image`. A damaged picture is a corrupt record.
+        prepare: a function of a batch and a `numpy.random.Generator`. It gets a dict of NumPy columns as
         `numpy()` delivers them, and returns a dict of arrays and columns with the same number of rows. It
-        must not write to them later. Two threads call it, up to three batches ahead of the loop, before the
-        framework and the device get the batch. The seed, the pass and the place of the batch's first record
-        determine the generator. If the function raises an exception, the loop gets it instead of that
-        batch. `schema` has the columns before `prepare`; `channels_last` and `label` name columns after it.
-        A uint16 column with the name of a bfloat16 feature is bfloat16.
-    label: the feature that is delivered separately: batches are tuples (dict, label), or with `pad_last`
-        (dict, label, `_valid`). `features` need not name it.
-    rank, world: the rank among the data-parallel replicas that share the set. All processes of one replica
-        (tensor parallelism) have the same rank. Default: the values given to `epochs()`, else the ranks on
-        this node by its launcher (`cachecd_client.launcher`), which is right for files of one node.
-    CallerError (including SchemaError) if an option or a combination of options is impossible.
+        must not write to them later. Two threads call it, up to three batches ahead of the loop, before
+        the framework and the device get the batch. The seed, the pass and the place of the batch's first
+        record determine the generator. If the function raises an exception, the loop gets it instead of
+        that batch. `schema` has the columns before `prepare`; `channels_last` and `label` name columns
+        after it. A uint16 column with the name of a bfloat16 feature is bfloat16. label: the feature that
+        is delivered separately: batches are tuples (dict, label), or with `pad_last` (dict, label,
+        `_valid`). `features` need not name it. rank, world: the rank among the data-parallel replicas
+        that share the set. All processes of one replica (tensor parallelism) have the same rank. Default:
+        the values given to `epochs()`, else the ranks on this node by its launcher
+        (`cachecd_client.launcher`), which is right for files of one node. CallerError (including
+        SchemaError) if an option or a combination of options is impossible.
 
     Use it from one thread at a time, in the process that began the pass.
     """

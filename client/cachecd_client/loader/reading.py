@@ -146,9 +146,9 @@ class Reading:
     an error if they may no longer be read. `began` gets the loader when a pass has begun; `ended` gets the
     loader and the figures of a pass that has ended. `pulse` gets the loader at most once a second, while a
     loop takes batches or waits for a batch. `corrupt` gets each corrupt record once, between two
-    batches. `part` gets the records of one step across all ranks, and a seed; it returns the part of the
-    set to read, or None for one pass over the whole set. `about` returns more values for the state of a
-    loader.
+    batches. `part` gets the number of records in a step across all ranks, and a seed. It returns the part
+    of the set to read, or None for one pass over the whole set. `about` returns more values for the state
+    of a loader.
     """
 
     files: Sequence[tuple[str, NDArray[np.uint64] | None]]

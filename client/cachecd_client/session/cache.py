@@ -96,10 +96,10 @@ class Cache:
         """The dataset's file set for this epoch, leased to this process.
 
         Every rank of `job` on this node that acquires this epoch gets the same set; the set of a later
-        epoch has all shards that were sealed since. While the cache has less than the `grow.first` of the
-        dataset (or a pinned dataset is not whole), this waits, at most `timeout` seconds, and logs the
-        progress of the cache. `job`: by default the id of the launcher. The nodes of a run do not agree
-        here: if several nodes train together, use `epochs`.
+        epoch has all shards that were sealed since. Waits, at most `timeout` seconds, until the cache has
+        the dataset's `grow.first`, or until a pinned dataset is whole. Meanwhile, logs the progress of
+        the cache. `job`: by default the id of the launcher. The nodes of a run do not agree here: if
+        several nodes train together, use `epochs`.
 
         AcquireTimeoutError; UnknownDatasetError; RequestError, if the daemon can never grant the set;
         DaemonUnreachableError; LeaseLostError, if leases end as soon as they are granted.
