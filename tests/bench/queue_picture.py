@@ -1,4 +1,4 @@
-"""Draws docs/queue.svg, a healthy and a starving queue: `python -m tests.bench.queue_picture docs/queue.svg`
+"""Draws a healthy and a starving queue: `python -m tests.bench.queue_picture docs/queue.svg`
 
 One loader decodes the same pictures for two loops. One loop computes longer than a batch takes to make, the
 other half as long. Every few seconds both pause, as for a checkpoint, so that the queue fills.
@@ -11,14 +11,17 @@ import io
 import tempfile
 import time
 from collections.abc import Sequence
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cachecd_client import FileSet, Image, write_examples
+from cachecd.sampler.encoding import encode, infer
+from cachecd_client import FileSet, Image
+from tests.client.records import write
 
-BATCH, PICTURES, SECONDS = 32, 2048, 12.0
+BATCH, PICTURES, FILES, SECONDS = 32, 512, 64, 12.0
 PACES = {
     "Healthy: a step takes 1.5 times as long as a batch": 1.5,
     "Starving: a step takes half as long": 0.5,
@@ -44,34 +47,36 @@ def pictures(folder: Path) -> FileSet:
         body = io.BytesIO()
         Picture.fromarray(coarse).resize((512, 512)).save(body, "JPEG", quality=90)
         examples.append({"payload": body.getvalue(), "number": number})
-    path = folder / "pictures.tfrecord"
-    write_examples(path, examples)
-    return FileSet([path])
+    schema = infer(examples[0])
+    encoded = [encode(schema, each) for each in examples]
+    paths = [folder / f"pictures-{number}.tfrecord" for number in range(FILES)]
+    return FileSet([write(path, encoded, schema) for path in paths])
 
 
 def seconds_of_a_batch(files: FileSet) -> float:
     loader = files.numpy(BATCH, decode={"payload": Image(224, crop="random")})
     began = time.monotonic()
-    steps = sum(1 for _ in loader)
+    steps = sum(1 for _ in islice(loader, 100))
+    loader.close()
     return (time.monotonic() - began) / steps
 
 
 def measured(files: FileSet, compute: float) -> list[Step]:
     loader = files.numpy(BATCH, decode={"payload": Image(224, crop="random")})
     began, pause_at, steps = time.monotonic(), _PAUSE_EVERY, []
-    while True:
-        filled = waited = 0.0
-        for _ in loader:
-            at = time.monotonic() - began
-            steps.append(Step(at, loader.queue_filled - filled, loader.seconds_waited - waited))
-            filled, waited = loader.queue_filled, loader.seconds_waited
-            if at >= SECONDS:
-                loader.close()
-                return steps
-            if at >= pause_at:
-                pause_at += _PAUSE_EVERY
-                time.sleep(_PAUSE)
-            time.sleep(compute)
+    filled = waited = 0.0
+    for _ in loader:
+        at = time.monotonic() - began
+        steps.append(Step(at, loader.queue_filled - filled, loader.seconds_waited - waited))
+        filled, waited = loader.queue_filled, loader.seconds_waited
+        if at >= SECONDS:
+            loader.close()
+            break
+        if at >= pause_at:
+            pause_at += _PAUSE_EVERY
+            time.sleep(_PAUSE)
+        time.sleep(compute)
+    return steps
 
 
 def draw(runs: dict[str, list[Step]], path: Path) -> None:
@@ -93,7 +98,7 @@ def _panel(axis: Any, title: str, steps: list[Step]) -> None:
     seconds = sum(step.waited for step in steps)
     axis.set_title(f"{title}; waited {seconds / steps[-1].at:.0%} of the time", loc="left", size=10)
     axis.plot([s.at for s in steps], [s.fill for s in steps], color="#0072b2", lw=1.4, label="fill")
-    share = [s.waited / max(1e-9, s.at - b.at) for b, s in zip(steps, steps[1:], strict=False)]
+    share = [s.waited / max(1e-9, s.at - b.at) for b, s in pairwise(steps)]
     axis.fill_between(
         [s.at for s in steps[1:]], share, step="pre", color="#d55e00", alpha=0.45, lw=0,
         label="share of the step that waited",
