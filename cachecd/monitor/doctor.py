@@ -10,7 +10,7 @@ lowest bounds what a change gains.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -57,12 +57,16 @@ def diagnose(before: Document, after: Document, epochs: Sequence[Sample] = ()) -
     rows = [row for row in after["trainers"] if row["age_s"] <= _SILENT]
     if not rows:
         return faults or [_no_trainer(after)]
-    worst = max(rows, key=lambda row: row["wait_share"])
+    worst = max(rows, key=lambda row: (row["wait_share"], row["first"]))
+    if worst["first"]:
+        what = f"{_who(worst)} waits for its first set"
+        return [*faults, replace(_ingest(before, after, worst, what), is_wrong=False)]
     if worst["wait_share"] <= WAITS:
         return [*faults, _not_data(worst, rows)]
     stage = _exposed(before, worst)
     is_late = stage.name == "lease"
-    found = _ingest(before, after, worst) if is_late else _reading(stage, worst, rows)
+    late = f"training waits for its next set, {_percent(worst['wait_share'])} of the time"
+    found = _ingest(before, after, worst, late) if is_late else _reading(stage, worst, rows)
     return [*faults, found, *_growth(after, epochs, rows), *_mistakes(after)]
 
 
@@ -75,6 +79,10 @@ class _Stage(NamedTuple):
     share: float  # of all waiting
 
 
+def _percent(share: float, digits: int = 0) -> str:
+    return f"{100 * share:.{digits}f} %"
+
+
 def _who(row: Document) -> str:
     return f"{row['job']} rank {row['rank']}"
 
@@ -82,8 +90,8 @@ def _who(row: Document) -> str:
 def _not_data(worst: Document, rows: Sequence[Document]) -> Finding:
     return Finding(
         "healthy",
-        f"training does not wait for data: {_who(worst)} waits most, for {worst['wait_share']:.0%} of the "
-        "last minute",
+        f"training does not wait for data: {_who(worst)} waits most, for "
+        f"{_percent(worst['wait_share'])} of the last minute",
         tuple(_row_line(row) for row in rows[:4]),
         is_wrong=False,
     )
@@ -102,9 +110,9 @@ def _no_trainer(after: Document) -> Finding:
 
 
 def _row_line(row: Document) -> str:
-    queue = "" if row["queue"] is None else f", queue {row['queue']:.0%} full"
+    queue = "" if row["queue"] is None else f", queue {_percent(row['queue'])} full"
     blind = f" ({row['blind']})" if row["blind"] else ""
-    return f"{_who(row)}: waits {row['wait_share']:.0%}{queue}{blind}"
+    return f"{_who(row)}: waits {_percent(row['wait_share'])}{queue}{blind}"
 
 
 def _exposed(before: Document, row: Document) -> _Stage:
@@ -168,16 +176,16 @@ def _reading(stage: _Stage, worst: Document, rows: Sequence[Document]) -> Findin
         kind, (what, remedy) = stage.name, _READING.get(stage.name, _READING["other"])
     evidence = [_row_line(worst)]
     if stage.seconds:
-        evidence.append(f"{stage.share:.0%} of the waiting is for {stage.name}")
+        evidence.append(f"{_percent(stage.share)} of the waiting is for {stage.name}")
     others = [row for row in rows if row["job"] == worst["job"] and row["rank"] != worst["rank"]]
     if others and median(row["wait_share"] for row in others) < _ALONE:
         return Finding(
             "rank",
-            f"{_who(worst)} alone waits for data, for {worst['wait_share']:.0%} of the time: {what}",
+            f"{_who(worst)} alone waits for data, for {_percent(worst['wait_share'])} of the time: {what}",
             (*evidence, *(_row_line(row) for row in others[:3])),
             f"compare this process with the others (its processors, its node); {remedy}",
         )
-    verdict = f"training waits for data, {worst['wait_share']:.0%} of the time: {what}"
+    verdict = f"training waits for data, {_percent(worst['wait_share'])} of the time: {what}"
     return Finding(kind, verdict, tuple(evidence), remedy)
 
 
@@ -208,8 +216,8 @@ class _Limit(NamedTuple):
     remedy: str
 
 
-def _ingest(before: Document, after: Document, worst: Document) -> Finding:
-    """Returns the finding for trainers that wait for a larger set."""
+def _ingest(before: Document, after: Document, worst: Document, verdict: str) -> Finding:
+    """Returns the finding for trainers that wait for a set. `verdict`: the begin of its sentence."""
     seconds = max(1.0, after["daemon"]["uptime_s"] - before["daemon"]["uptime_s"])
     paused = _difference(before["cache"]["paused_s"], after["cache"]["paused_s"])
     fetched = after["cache"]["fetched_bytes"] - before["cache"]["fetched_bytes"]
@@ -218,17 +226,16 @@ def _ingest(before: Document, after: Document, worst: Document) -> Finding:
     evidence += [
         f"nothing was fetched for {s:.1f} s: {why}" for why, s in paused.items() if s > 0.05
     ]
-    verdict = f"training waits for its next set, {worst['wait_share']:.0%} of the time: "
     reason = max(paused, key=paused.__getitem__, default="")
     if reason and paused[reason] > _PAUSED * seconds:
         what, remedy = _PAUSES[reason](after)
-        return Finding(reason, verdict + what, tuple(evidence), remedy)
+        return Finding(reason, f"{verdict}: {what}", tuple(evidence), remedy)
     limits = sorted(_limits(before, after, seconds, rate), key=lambda limit: limit.rate)
     lowest, then = limits[0], limits[1:2]
     evidence += [f"{limit.kind} allows about {size(int(limit.rate))}/s" for limit in limits]
     gain = _gain(after, lowest, rate, then)
     remedy = f"{lowest.remedy}{f' ({gain})' if gain else ''}"
-    return Finding(lowest.kind, verdict + lowest.what, tuple(evidence), remedy)
+    return Finding(lowest.kind, f"{verdict}: {lowest.what}", tuple(evidence), remedy)
 
 
 def _difference(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
@@ -287,7 +294,7 @@ def _limits(before: Document, after: Document, seconds: float, rate: float) -> I
         cpu = work[stage][0] / (busy * available)
         yield _Limit(
             stage if stage not in ("fetch", "encode") else "processors",
-            f"the workers' processors, which spend {cpu:.0%} of their time on {stage}",
+            f"the workers' processors, which spend {_percent(cpu)} of their time on {stage}",
             rate / busy,
             "raise sampler.workers",
         )
@@ -343,7 +350,7 @@ def _growth(
         key = f"dataset/{name}/coverage"
         seen = [each.values[each.keys.index(key)] for each in epochs if key in each.keys]
         steps = len(seen) - 1
-        evidence = [f"{coverage:.1%} of the source was cached at least once"]
+        evidence = [f"{_percent(coverage, 1)} of the source was cached at least once"]
         if steps > 0 and seen[-1] > seen[0]:
             left = (1 - coverage) * steps / (seen[-1] - seen[0])
             evidence.append(f"about {left:.0f} more epochs until all of it is")

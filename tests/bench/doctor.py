@@ -133,7 +133,7 @@ def source(fault: Fault, folder: Path) -> Iterator[dict[str, Any]]:
             )
             server.script[f"/{key}"] = [*refused, last]
         table = folder / "objects.csv"
-        table.write_text("key\n" + "".join(f"{key}\n" for key in objects))
+        table.write_text("key,size\n" + "".join(f"{key},{RECORD}\n" for key in objects))
         yield {"url": f"{server.endpoint}/", "format": "files", "manifest": f"file://{table}"}
 
 

@@ -144,6 +144,7 @@ def trainer(**values: Any) -> TrainerStatus:
         "memory": 64 * GIB,
         "random_bytes": 30 * GIB,
         "reads_per_record": 2.5,
+        "first": False,
         "blind": "",
     }
     return TrainerStatus(**one | values)

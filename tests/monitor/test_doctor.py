@@ -71,7 +71,7 @@ def test_below_a_tenth_it_is_not_data_and_nothing_else_is_said():
     found = diagnose(document(trainer()), document(trainer(), trainer(rank=1, wait_share=0.09)))
     assert [each.kind for each in found] == ["healthy"]
     assert not found[0].is_wrong
-    assert "rank 1 waits most, for 9% of the last minute" in found[0].verdict
+    assert "rank 1 waits most, for 9 % of the last minute" in found[0].verdict
 
 
 @pytest.mark.parametrize(
@@ -173,6 +173,14 @@ def test_a_daemon_without_trainers_makes_no_alarm():
 
 def test_figures_of_a_trainer_that_ended_do_not_count():
     assert first(document(waiting("read", age_s=30.0))).kind == "no-trainer"
+
+
+def test_a_job_that_waits_for_its_first_set_is_told_what_for_and_makes_no_alarm():
+    before = document(waiting("lease", first=True, wait_share=0.0))
+    found = first(before, changed(before, 50_000_000, fetch=(0.2, 9.0)))
+    assert found.kind == "link"
+    assert "waits for its first set: the link" in found.verdict
+    assert not found.is_wrong
 
 
 def test_what_the_daemon_reports_as_failing_comes_first():
