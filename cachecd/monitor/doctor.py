@@ -3,13 +3,13 @@
 First the trainers: exposed waiting, as Ray Train measures it (hidden work counts nothing), and what the
 readers did meanwhile. If they wait for sets, the samplers: the rate of each stage for each second of a
 processor, as in Plumber (Kuchnik et al., "Plumber: Diagnosing and Removing Performance Bottlenecks in
-Machine Learning Data Pipelines", 2022). The stage that allows the lowest rate is the limit, and the second
-lowest bounds what a change gains.
+Machine Learning Data Pipelines", 2022). What was in use for the largest share of the time is the limit, and
+the next one bounds what a change gains.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, NamedTuple
@@ -208,129 +208,149 @@ def _disk_or_memory(row: Document) -> tuple[str, str, str]:
 
 
 class _Limit(NamedTuple):
-    """A limit of ingest. `rate`: the bytes per second that it allows."""
+    """Something that limits ingest. `use`: the share of the time in which it was in use; 1: it is the
+    limit. By the utilization law, it allows the present rate divided by `use`."""
 
     kind: str
     what: str
-    rate: float
+    use: float
     remedy: str
 
 
 def _ingest(before: Document, after: Document, worst: Document, verdict: str) -> Finding:
     """Returns the finding for trainers that wait for a set. `verdict`: the begin of its sentence."""
     seconds = max(1.0, after["daemon"]["uptime_s"] - before["daemon"]["uptime_s"])
-    paused = _difference(before["cache"]["paused_s"], after["cache"]["paused_s"])
+    paused = _difference(before["cache"]["paused_s"], after["cache"]["paused_s"], seconds)
     fetched = after["cache"]["fetched_bytes"] - before["cache"]["fetched_bytes"]
     rate = fetched / seconds
+    limits = [*_computing(before, after, seconds), *_waiting(after, paused)]
+    limits.sort(key=lambda limit: -limit.use)
+    rest = 1 - sum(limit.use for limit in limits)
+    if rest > max(limit.use for limit in limits):
+        limits.insert(0, _contention(rest))
+    highest, then = limits[0], limits[1:2]
     evidence = [_row_line(worst), f"{size(int(rate))}/s are fetched"]
     evidence += [
-        f"nothing was fetched for {s:.1f} s: {why}" for why, s in paused.items() if s > 0.05
+        f"{limit.kind}: {_percent(limit.use)} of the time" for limit in limits if limit.use > 0.02
     ]
-    reason = max(paused, key=paused.__getitem__, default="")
-    if reason and paused[reason] > _PAUSED * seconds:
-        what, remedy = _PAUSES[reason](after)
-        return Finding(reason, f"{verdict}: {what}", tuple(evidence), remedy)
-    limits = sorted(_limits(before, after, seconds, rate), key=lambda limit: limit.rate)
-    lowest, then = limits[0], limits[1:2]
-    evidence += [f"{limit.kind} allows about {size(int(limit.rate))}/s" for limit in limits]
-    gain = _gain(after, lowest, rate, then)
-    remedy = f"{lowest.remedy}{f' ({gain})' if gain else ''}"
-    return Finding(lowest.kind, f"{verdict}: {lowest.what}", tuple(evidence), remedy)
+    gain = _gain(after, highest, rate, then)
+    remedy = f"{highest.remedy}{f' ({gain})' if gain else ''}"
+    return Finding(highest.kind, f"{verdict}: {highest.what}", tuple(evidence), remedy)
 
 
-def _difference(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    return {name: value - before.get(name, 0.0) for name, value in after.items()}
+def _contention(rest: float) -> _Limit:
+    return _Limit(
+        "contention", "the workers neither compute nor wait: other programs use the processors", rest,
+        "look at `top`; give the daemon processors of its own, or start fewer other processes",
+    )  # fmt: skip
 
 
-_PAUSES: dict[str, Callable[[Document], tuple[str, str]]] = {
-    "link": lambda after: (
-        "the store does not answer",
-        _stopped(after) or "check the link to the store",
-    ),
-    "throttled": lambda after: (
+def _difference(
+    before: Mapping[str, float], after: Mapping[str, float], seconds: float
+) -> dict[str, float]:
+    """Returns the shares of the time."""
+    return {name: (value - before.get(name, 0.0)) / seconds for name, value in after.items()}
+
+
+_WAITS: dict[str, tuple[str, str]] = {
+    "throttled": (
         "the store throttles",
         "lower sampler.connections, or spread the keys over more prefixes",
     ),
-    "bandwidth": lambda after: ("sampler.bandwidth is reached", "raise sampler.bandwidth"),
-    "room": lambda after: (
+    "bandwidth": ("sampler.bandwidth is reached", "raise sampler.bandwidth"),
+    "room": (
         "the cache is full, and leases keep what could be replaced",
         "raise cache.limit, or end the leases that `cachecd status` shows",
     ),
-    "disk": lambda after: (
-        f"the disk stops fetching: {after['cache']['stopped']}",
-        "free space on the disk of cache.dir, or lower cache.limit",
-    ),
-    "listing": lambda after: (
+    "listing": (
         "the source is still being listed",
         "wait, or set source.manifest to a table of the objects",
     ),
-    "egress": lambda after: ("sampler.egress_limit is reached", "raise sampler.egress_limit"),
-    "idle": lambda after: (
+    "egress": ("sampler.egress_limit is reached", "raise sampler.egress_limit"),
+    "idle": (
         "fetching rests because no lease was taken for sampler.idle",
         "raise sampler.idle",
     ),
-}
+}  # fmt: skip
 
 
-def _stopped(after: Document) -> str:
-    return next((each["stopped"] for each in after["datasets"].values() if each["stopped"]), "")
+def _waiting(after: Document, paused: Mapping[str, float]) -> Iterator[_Limit]:
+    """Yields what workers wait for. `paused`: shares of the time."""
+    for reason, share in paused.items():
+        if reason == "disk":
+            what = f"the disk stops fetching: {after['cache']['stopped']}"
+            yield _Limit(
+                reason, what, share, "free space on the disk of cache.dir, or lower cache.limit"
+            )
+        elif reason == "link":
+            yield _link(after, share)
+        else:
+            what, remedy = _WAITS.get(reason, (reason, "see `cachecd status`"))
+            yield _Limit(reason, what, share, remedy)
 
 
-def _limits(before: Document, after: Document, seconds: float, rate: float) -> Iterator[_Limit]:
-    """Yields what limits the rate of fetching, with the rate that each limit allows."""
-    daemon = after["daemon"]
-    work: dict[str, tuple[float, float]] = {}  # stage -> CPU and wall seconds
+def _link(after: Document, share: float) -> _Limit:
+    stopped = next((each["stopped"] for each in after["datasets"].values() if each["stopped"]), "")
+    if stopped:
+        return _Limit(
+            "link", f"the store does not answer: {stopped}", share, "check the link to the store"
+        )
+    connections = after["daemon"]["connections"]
+    return _Limit(
+        "link", f"the link to the store, with {connections} connections", share,
+        "raise sampler.connections; if the rate stays the same, the link itself is the limit: fetch less "
+        "(grow.per_epoch, a smaller grow.wait), or move nearer to the bucket",
+    )  # fmt: skip
+
+
+def _computing(before: Document, after: Document, seconds: float) -> Iterator[_Limit]:
+    """Yields the processors of the workers, and the disk that they write to."""
+    cpu: dict[str, float] = {}  # seconds since the daemon's start, by stage
+    busy = writing = 0.0
     for name, dataset in after["datasets"].items():
         earlier = before["datasets"].get(name, {}).get("ingest", {})
         for stage, now in dataset["ingest"].items():
+            if stage == "list":
+                continue
             then = earlier.get(stage, {"cpu_s": 0.0, "wall_s": 0.0})
-            cpu, wall = work.get(stage, (0.0, 0.0))
-            work[stage] = cpu + now["cpu_s"] - then["cpu_s"], wall + now["wall_s"] - then["wall_s"]
-    available = daemon["workers"] * seconds
-    busy = sum(cpu for stage, (cpu, _) in work.items() if stage != "list") / available
-    writing = sum(work.get(stage, (0.0, 0.0))[1] for stage in ("write", "sync")) / available
-    stage = max(work, key=lambda name: work[name][0], default="decode")
-    if busy:
-        cpu = work[stage][0] / (busy * available)
-        yield _Limit(
-            stage if stage not in ("fetch", "encode") else "processors",
-            f"the workers' processors, which spend {_percent(cpu)} of their time on {stage}",
-            rate / busy,
-            "raise sampler.workers",
-        )
-    if writing:
-        yield _Limit(
-            "write", "the disk of cache.dir, which writes the shards", rate / writing,
-            "put cache.dir on a faster disk",
-        )  # fmt: skip
-    if daemon["bandwidth"]:
-        yield _Limit(
-            "bandwidth", "sampler.bandwidth", daemon["bandwidth"], "raise sampler.bandwidth"
-        )
-    if busy < _BUSY and writing < _BUSY:
-        yield _Limit(
-            "link",
-            f"the link to the store, with {daemon['connections']} connections",
-            rate,
-            "raise sampler.connections; if the rate stays the same, the link itself is the limit: fetch "
-            "less (grow.per_epoch, a smaller grow.wait), or move nearer to the bucket",
-        )
+            # One step in many is timed, so seconds have too few of them to compare stages.
+            cpu[stage] = cpu.get(stage, 0.0) + now["cpu_s"]
+            busy += now["cpu_s"] - then["cpu_s"]
+            if stage in ("write", "sync"):
+                blocked = now["wall_s"] - now["cpu_s"] - then["wall_s"] + then["cpu_s"]
+                writing += max(0.0, blocked)
+    available = after["daemon"]["workers"] * seconds
+    stage = max(cpu, key=cpu.__getitem__, default="fetch")
+    part = cpu.get(stage, 0.0) / max(1e-9, sum(cpu.values()))
+    yield _Limit(
+        stage if stage not in ("fetch", "encode") else "processors",
+        f"the workers' processors, which spend {_percent(part)} of their time on {stage}",
+        busy / available,
+        _MORE_WORKERS,
+    )
+    yield _Limit(
+        "write", "the disk of cache.dir, which writes the shards", writing / available,
+        "put cache.dir on a faster disk",
+    )  # fmt: skip
 
 
-def _gain(after: Document, lowest: _Limit, rate: float, then: Sequence[_Limit]) -> str:
+_MORE_WORKERS = "raise sampler.workers"
+
+
+def _gain(after: Document, limit: _Limit, rate: float, then: Sequence[_Limit]) -> str:
     """Returns the predicted gain of one worker more, and what then is the limit."""
-    if lowest.remedy != "raise sampler.workers":
-        return ""
     workers, processors = after["daemon"]["workers"], after["daemon"]["processors"]
+    if limit.remedy != _MORE_WORKERS:
+        return ""
     if workers >= processors:
         return (
             f"not on this machine: {workers} workers have {processors} processors. Make the transform "
             "faster, or use more processors"
         )
-    more = lowest.rate * (workers + 1) / workers
-    limited = min([more, *(limit.rate for limit in then)])
-    next_limit = f", then {then[0].kind}" if then and limited < more else ""
-    return f"workers {workers} -> {workers + 1}: {size(int(rate))}/s -> {size(int(limited))}/s{next_limit}"
+    more = rate / limit.use * (workers + 1) / workers
+    most = min([more, *(rate / each.use for each in then if each.use)])
+    next_limit = f", then {then[0].kind}" if most < more else ""
+    return f"workers {workers} -> {workers + 1}: {size(int(rate))}/s -> {size(int(most))}/s{next_limit}"
 
 
 # --- growth, and common mistakes
@@ -344,19 +364,18 @@ def _growth(
         coverage = dataset["coverage"]
         if dataset["pinned"] or coverage >= 1:
             continue
-        reads = max(
-            (row["reads_per_record"] for row in rows if row["dataset"] == name), default=0.0
-        )
+        own = [row["reads_per_record"] for row in rows if row["dataset"] == name]
+        reads = max(own, default=0.0)
         key = f"dataset/{name}/coverage"
         seen = [each.values[each.keys.index(key)] for each in epochs if key in each.keys]
         steps = len(seen) - 1
-        evidence = [f"{_percent(coverage, 1)} of the source was cached at least once"]
+        evidence = [f"each record was read {reads:.1f} times on average"] if reads else []
         if steps > 0 and seen[-1] > seen[0]:
             left = (1 - coverage) * steps / (seen[-1] - seen[0])
-            evidence.append(f"about {left:.0f} more epochs until all of it is")
+            evidence.append(f"about {left:.0f} more epochs until all of it was")
         yield Finding(
             "growth",
-            f"{name}: each record was read {reads:.1f} times on average",
+            f"{name}: {_percent(coverage, 1)} of the source was cached at least once",
             tuple(evidence),
             "raise grow.per_epoch, evict.refresh or cache.limit" if reads > _MANY_READS else "",
             is_wrong=reads > _MANY_READS,

@@ -45,11 +45,16 @@ def trainer(**changes: Any) -> TrainerStatus:
     return documents.trainer(**{**values, **changes})
 
 
-def changed(before: dict[str, Any], fetched: int, **stages: tuple[float, float]) -> dict[str, Any]:
-    """Returns the document some seconds later: bytes were fetched, and stages took (CPU, wall) seconds."""
+def changed(
+    before: dict[str, Any], fetched: int, reason: str = "link", waited: float = 0.0,
+    **stages: tuple[float, float],
+) -> dict[str, Any]:  # fmt: skip
+    """Returns the document some seconds later: bytes were fetched, workers waited for the reason, and
+    stages took (CPU, wall) seconds."""
     after = copy.deepcopy(before)
     after["daemon"]["uptime_s"] += SECONDS
     after["cache"]["fetched_bytes"] += fetched
+    after["cache"]["paused_s"] = {reason: waited}
     after["datasets"]["train"]["ingest"] = {
         name: asdict(StageSeconds(cpu, wall, 100)) for name, (cpu, wall) in stages.items()
     }
@@ -128,16 +133,23 @@ def test_more_workers_than_processors_are_not_advised():
     assert "not on this machine" in found.remedy
 
 
-def test_idle_workers_that_fetch_are_limited_by_the_link():
+def test_workers_that_wait_for_bytes_are_limited_by_the_link():
     before = document(waiting("lease"))
-    found = first(before, changed(before, 50_000_000, fetch=(0.2, 9.0), decode=(0.1, 0.1)))
+    found = first(before, changed(before, 50_000_000, waited=4.5, fetch=(0.2, 9.0)))
     assert found.kind == "link"
     assert "sampler.connections" in found.remedy
 
 
-def test_the_own_limit_of_bandwidth_is_named_before_the_link():
-    before = document(waiting("lease"), daemon=daemon(bandwidth=10e6))
-    assert first(before, changed(before, 50_000_000, fetch=(0.2, 9.0))).kind == "bandwidth"
+def test_a_gain_ends_at_the_next_limit():
+    before = document(waiting("lease"))
+    found = first(before, changed(before, 690_000_000, waited=4.0, decode=(9.0, 9.0)))
+    assert "workers 2 -> 3: 131.6 MiB/s -> 164.5 MiB/s, then link" in found.remedy
+
+
+def test_workers_that_neither_compute_nor_wait_lack_processors():
+    before = document(waiting("lease"))
+    found = first(before, changed(before, 50_000_000, waited=1.0, decode=(2.0, 9.0)))
+    assert found.kind == "contention"
 
 
 def test_a_disk_that_writes_slowly_is_named():
@@ -152,11 +164,16 @@ def test_a_disk_that_writes_slowly_is_named():
 )
 def test_a_pause_is_named_by_its_reason(reason: str):
     before = document(waiting("lease"))
-    after = changed(before, 0)
-    after["cache"]["paused_s"] = {reason: 4.0}
-    found = first(before, after)
+    found = first(before, changed(before, 0, reason, 4.0))
     assert found.kind == reason
     assert found.remedy
+
+
+def test_a_store_that_does_not_answer_is_quoted():
+    before = document(waiting("lease"))
+    after = changed(before, 0, waited=4.0)
+    after["datasets"]["train"]["stopped"] = "connection refused"
+    assert "the store does not answer: connection refused" in diagnose(before, after)[1].verdict
 
 
 def test_a_restart_between_the_two_documents_gives_no_wrong_figure():
@@ -177,7 +194,7 @@ def test_figures_of_a_trainer_that_ended_do_not_count():
 
 def test_a_job_that_waits_for_its_first_set_is_told_what_for_and_makes_no_alarm():
     before = document(waiting("lease", first=True, wait_share=0.0))
-    found = first(before, changed(before, 50_000_000, fetch=(0.2, 9.0)))
+    found = first(before, changed(before, 50_000_000, waited=4.5, fetch=(0.2, 9.0)))
     assert found.kind == "link"
     assert "waits for its first set: the link" in found.verdict
     assert not found.is_wrong
@@ -204,9 +221,10 @@ def test_growth_says_how_many_epochs_are_left():
     found = next(
         each for each in diagnose(document(rows), document(rows), epochs) if each.kind == "growth"
     )
-    assert "12.0 times" in found.verdict
+    assert "50.0 % of the source" in found.verdict
+    assert "each record was read 12.0 times on average" in found.evidence
     assert found.is_wrong
-    assert "about 5 more epochs until all of it is" in found.evidence
+    assert "about 5 more epochs until all of it was" in found.evidence
 
 
 def test_a_holder_that_stays_is_named():
