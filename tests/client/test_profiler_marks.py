@@ -12,7 +12,7 @@ def test_torch_profiler_shows_each_next_of_a_loader(files):
         for _ in range(3):
             next(batches)
     next(batches)
-    marks = [event for event in profiler.events() if event.name == "cachecd next"]
+    marks = [event for event in profiler.events() if event.name == "cachecd.next"]
     assert len(marks) == 3
 
 
@@ -24,4 +24,4 @@ def test_tensorflow_profiler_shows_each_next_of_a_loader(files, tmp_path):
             next(batches)
     next(batches)
     [trace] = tmp_path.rglob("*.xplane.pb")
-    assert trace.read_bytes().count(b"cachecd next") >= 1
+    assert trace.read_bytes().count(b"cachecd.next") >= 1

@@ -35,7 +35,7 @@ def _marks() -> Marks | None:
     except ImportError:
         return None
     # TensorFlow sets trace.enabled while a profiler runs.
-    return Marks(vars(trace), "enabled", partial(trace.Trace, "cachecd next"))
+    return Marks(vars(trace), "enabled", partial(trace.Trace, "cachecd.next"))
 
 
 class TensorFlow:

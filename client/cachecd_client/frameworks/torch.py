@@ -29,7 +29,7 @@ class Torch:
     marks = Marks(
         vars(torch.autograd.profiler),
         "_is_profiler_enabled",
-        partial(torch.autograd.profiler.record_function, "cachecd next"),
+        partial(torch.autograd.profiler.record_function, "cachecd.next"),
     )
 
     def __init__(self, device: Any = None, channels_last: bool | Sequence[str] = False) -> None:
