@@ -25,7 +25,7 @@ from cachecd_client.report.datagram import MAX_REPORT_BYTES, decode_report
 from cachecd_client.report.last_minute import MINUTE, LastMinute
 from cachecd_client.sockets import MAX_PATH, path_length
 
-_BATCH = 16  # reports that are read at once, in about a millisecond
+_BATCH = 16  # reports that are read at once, in at most 2 ms
 _PAUSE = 0.01  # seconds until more reports are read, so that a flood delays no reply
 _MOST = 1024  # processes
 
@@ -50,14 +50,21 @@ class Trainers:
         self._processes: dict[_Key, _Process] = {}  # the one that reported last is last
         #: Datagrams that were not reports.
         self.refused = 0
+        self._warns_at = 0.0
 
     def add(self, datagram: bytes, now: float) -> None:
-        """Adds a report. Counts a datagram that is none as refused."""
+        """Adds a report. Counts a datagram that is none as refused, and logs one of them each minute."""
         try:
             report = decode_report(datagram)
         except ValueError as error:
             self.refused += 1
-            _log.debug("report of a trainer refused", why=str(error))
+            if now >= self._warns_at:
+                self._warns_at = now + MINUTE
+                _log.warning(
+                    "a datagram is no report of a trainer: install cachecd and cachecd-client of the same "
+                    "release, or find the process that sends it (ss -xp)",
+                    why=str(error), refused=self.refused,
+                )  # fmt: skip
             return
         key = report.dataset, report.job, report.rank, report.pid
         process = self._processes.pop(key, None) or _Process(report, now)

@@ -129,6 +129,14 @@ def test_garbage_is_counted_and_changes_nothing(datagram):
     assert len(trainers.status(100.0)) == 1
 
 
+def test_garbage_is_logged_once_a_minute():
+    trainers = Trainers()
+    with capture_logs() as logs:
+        for second in range(100):
+            trainers.add(b"garbage", 1000.0 + second)
+    assert [line["refused"] for line in logs] == [1, 61]
+
+
 # The socket
 
 
