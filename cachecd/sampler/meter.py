@@ -23,7 +23,7 @@ from cachecd_client.protocol import MAX_SPANS, Span
 
 # A prime number: the lanes of a stream take turns, and a multiple of their number would always meet the
 # same lane, or only the steps that begin a unit. A timed step takes about 10 us more than the others.
-EVERY = 31
+EVERY = 61
 _LONGEST_NAME = 100  # characters of a span's name
 
 T = TypeVar("T")
