@@ -1,8 +1,8 @@
 """Measures a sampler process: seconds by stage, seconds of waiting for bytes, and spans for a timeline.
 
-A step of filling handles one record, or one run of records. One step in EVERY is timed, stage by stage, and
-stands for all of them; the other steps only look at `Meter.on`. Waiting for bytes, requests and synced
-shards are few, so each is measured.
+A step of filling handles one record, or one run of records. One step in many is timed, stage by stage, and
+stands for the steps since the last timed step; the other steps only look at `Meter.on`. Waiting for bytes,
+requests and synced shards are few, so each is measured.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from cachecd.sampler.messages import Effort
 from cachecd.stores.answers import without_secrets
 from cachecd_client.protocol import MAX_SPANS, Span
 
-# A prime number: the lanes of a stream take turns, and a multiple of their number would always meet the
-# same lane, or only the steps that begin a unit. A timed step takes about 10 us more than the others.
-EVERY = 61
+# One step in so many is timed, if the last timed step was slow or not. A timed step takes 16 us more than
+# the others. Prime numbers, because the lanes of a stream take turns: a multiple of their number would
+# always meet the same lane, or only the steps that begin a unit.
+ONE_IN_SLOW, ONE_IN_FAST = 17, 127
+_SLOW = 0.001  # seconds
 _LONGEST_NAME = 100  # characters of a span's name
 
 T = TypeVar("T")
@@ -37,17 +39,20 @@ class Meter:
     because the threads of a store's library cannot be measured one by one.
     """
 
-    def __init__(self) -> None:
-        self.begin_anew(EVERY)
+    turns: Iterator[bool]
+    """Yields for each step whether it is timed. An iterator, because a call would take longer."""
 
-    def begin_anew(self, every: int) -> None:
-        """Forgets everything, and times one step in `every` from now on."""
+    def __init__(self) -> None:
+        self.begin_anew()
+
+    def begin_anew(self, slow: int = ONE_IN_SLOW, fast: int = ONE_IN_FAST) -> None:
+        """Forgets everything. From now on, one step in `slow` is timed, or one in `fast`."""
         self.on = False
         """Whether the current step is timed."""
-        self._every = every
-        # The first of many steps also infers the schema, so it would not be typical.
-        self.turns = itertools.cycle([n == every // 2 for n in range(every)])
-        """Yields for each step whether it is timed. An iterator, because a call would take longer."""
+        self._one_in = slow, fast
+        # The first step also infers the schema, so it would not be typical.
+        self._time_after(slow)
+        self._began = 0.0
         self._stage = ""
         self._since = self._cpu_since = 0.0
         self._dataset = ""
@@ -100,11 +105,19 @@ class Meter:
         """Begins a timed step with the stage "decode"."""
         self.on, self._stage = True, "decode"
         self._since, self._cpu_since = time.monotonic(), time.thread_time()
+        self._began = self._since
 
     def end(self) -> None:
         """Ends a timed step."""
         self.enter("")
         self.on = False
+        slow, fast = self._one_in
+        self._time_after(slow if self._since - self._began > _SLOW else fast)
+
+    def _time_after(self, steps: int) -> None:
+        """Times the last one of the next steps."""
+        self._every = steps
+        self.turns = itertools.chain(itertools.repeat(False, steps - 1), itertools.repeat(True))
 
     def enter(self, stage: str, records: int = 0) -> str:
         """Ends the stage of a timed step, and begins the next stage, which `records` records pass; "":
