@@ -149,18 +149,26 @@ class Meter:
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Measures a wait for bytes. Waits of several coroutines at a time count once."""
+        self.wait_begins()
+        try:
+            yield
+        finally:
+            self.wait_ends()
+
+    def wait_begins(self) -> None:
+        """Like `waiting`, for waits so frequent that a context manager would cost much."""
         if not self._waiting:
             self._stage_before = self.enter("") if self.on else ""
             self._waits_since = time.monotonic()
         self._waiting += 1
-        try:
-            yield
-        finally:
-            self._waiting -= 1
-            if not self._waiting:
-                self._end_wait()
-                if self.on:
-                    self.enter(self._stage_before)
+
+    def wait_ends(self) -> None:
+        """Ends what `wait_begins` began. Call it also after an error."""
+        self._waiting -= 1
+        if not self._waiting:
+            self._end_wait()
+            if self.on:
+                self.enter(self._stage_before)
 
     async def off_loop(self, stage: str, code: Callable[[], T], records: int = 0) -> T:
         """Returns the result of a stage that runs in another thread, and which `records` records pass."""
@@ -180,7 +188,9 @@ class Meter:
 
     def span(self, name: str, begin: float, of: str = "") -> None:
         """Notes a span that ends now, for the timeline. `of`: what the work was about."""
-        self._keep(name, begin, time.monotonic() - begin, of)
+        seconds = time.monotonic() - begin
+        if len(self._spans) < MAX_SPANS or seconds > self._spans[0][0]:
+            self._keep(name, begin, seconds, of)
 
     def passed(self, stage: str, records: int) -> None:
         """Notes that records passed a stage; in a timed step, they stand for those of all steps."""

@@ -162,8 +162,11 @@ class ReadAhead:
         if request.done():
             data = request.result()
         else:
-            with METER.waiting():
+            METER.wait_begins()
+            try:
                 data = await request
+            finally:
+                METER.wait_ends()
         reading.requests.popleft()
         self._waiting -= 1
         reading.taken += size
