@@ -62,16 +62,15 @@ def log_to_stderr(form: str = "auto") -> None:
     import structlog
 
     is_terminal = sys.stderr.isatty()
-    if form == "json" or (form == "auto" and not is_terminal):
-        renderers: list[Any] = [structlog.processors.JSONRenderer(default=str)]
-    else:
-        renderers = [_printable, structlog.dev.ConsoleRenderer(colors=is_terminal)]
+    as_json = form == "json" or (form == "auto" and not is_terminal)
+    render: Any = structlog.dev.ConsoleRenderer(colors=is_terminal)
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=False),
+            *([] if as_json else [_printable]),  # before the traceback, which has several lines
             structlog.processors.format_exc_info,
-            *renderers,
+            structlog.processors.JSONRenderer(default=str) if as_json else render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

@@ -36,7 +36,7 @@ from cachecd.model import (
 from cachecd.sampler.formats import open_format
 from cachecd.sampler.formats.files import label_of
 from cachecd.sampler.messages import Effort, FromStream, Grant, Open, Sealed, Units, Working
-from cachecd.sampler.meter import EVERY, METER
+from cachecd.sampler.meter import METER
 from cachecd.sampler.origin import Origin
 from cachecd.sampler.throttle import Throttle
 from cachecd.sampler.usercode import search_first
@@ -228,14 +228,14 @@ class Sampler:
             *(opened, origin, Throttle(setup.bandwidth), setup.connections),
             *(sent.append, begin_unit, errors.append),
         )
-        METER.begin_anew(1)
+        METER.begin_anew(1, 1)
         try:
             worker_stream.list_units(Units(stream, 0, 0, units, "end"))
             worker_stream.grant(Grant(stream, 0, path=str(path)))
             await worker_stream.work()
         finally:
             await worker_stream.close()
-            METER.begin_anew(EVERY)
+            METER.begin_anew()
         reports = [message for message in sent if isinstance(message, Sealed | Working)]
         efforts += [message.effort for message in reports]
         [sealed] = [message for message in reports if isinstance(message, Sealed)]

@@ -38,7 +38,7 @@ def command(
 
     Open the file at https://ui.perfetto.dev, which reads it in the browser. Each process is a row: the
     daemon, each worker and each trainer rank. Of each process the file has the 64 longest spans of each
-    second, and of the workers one record in 31. An existing file is replaced.
+    second, and of the workers some records. An existing file is replaced.
     """
     from cachecd_client.protocol import AskSpans, SpansReply
     from cachecd_client.transport import Transport, endpoint_of

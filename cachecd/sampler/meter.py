@@ -1,8 +1,8 @@
 """Measures a sampler process: seconds by stage, seconds of waiting for bytes, and spans for a timeline.
 
-A step of filling handles one record, or one run of records. One step in EVERY is timed, stage by stage, and
-stands for all of them; the other steps only look at `Meter.on`. Waiting for bytes, requests and synced
-shards are few, so each is measured.
+A step of filling handles one record, or one run of records. One step in many is timed, stage by stage, and
+stands for the steps since the last timed step; the other steps only look at `Meter.on`. Waiting for bytes,
+requests and synced shards are few, so each is measured.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import heapq
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -21,9 +21,12 @@ from cachecd.sampler.messages import Effort
 from cachecd.stores.answers import without_secrets
 from cachecd_client.protocol import MAX_SPANS, Span
 
-# A prime number: the lanes of a stream take turns, and a multiple of their number would always meet the
-# same lane, or only the steps that begin a unit. A timed step takes about 10 us more than the others.
-EVERY = 31
+# One step in so many is timed, if the last timed step was slow or not. A timed step takes 16 us more than
+# the others. Prime numbers, because the lanes of a stream take turns: a multiple of their number would
+# always meet the same lane, or only the steps that begin a unit.
+ONE_IN_SLOW, ONE_IN_FAST = 17, 127
+_SLOW = 0.001  # seconds
+_SHORT = 0.001  # seconds
 _LONGEST_NAME = 100  # characters of a span's name
 
 T = TypeVar("T")
@@ -37,17 +40,20 @@ class Meter:
     because the threads of a store's library cannot be measured one by one.
     """
 
-    def __init__(self) -> None:
-        self.begin_anew(EVERY)
+    turns: Iterator[bool]
+    """Yields for each step whether it is timed. An iterator, because a call would take longer."""
 
-    def begin_anew(self, every: int) -> None:
-        """Forgets everything, and times one step in `every` from now on."""
+    def __init__(self) -> None:
+        self.begin_anew()
+
+    def begin_anew(self, slow: int = ONE_IN_SLOW, fast: int = ONE_IN_FAST) -> None:
+        """Forgets everything. From now on, one step in `slow` is timed, or one in `fast`."""
         self.on = False
         """Whether the current step is timed."""
-        self._every = every
-        # The first of many steps also infers the schema, so it would not be typical.
-        self.turns = itertools.cycle([n == every // 2 for n in range(every)])
-        """Yields for each step whether it is timed. An iterator, because a call would take longer."""
+        self._one_in = slow, fast
+        # The first step also infers the schema, so it would not be typical.
+        self._time_after(slow)
+        self._began = 0.0
         self._stage = ""
         self._since = self._cpu_since = 0.0
         self._dataset = ""
@@ -100,11 +106,19 @@ class Meter:
         """Begins a timed step with the stage "decode"."""
         self.on, self._stage = True, "decode"
         self._since, self._cpu_since = time.monotonic(), time.thread_time()
+        self._began = self._since
 
     def end(self) -> None:
         """Ends a timed step."""
         self.enter("")
         self.on = False
+        slow, fast = self._one_in
+        self._time_after(slow if self._since - self._began > _SLOW else fast)
+
+    def _time_after(self, steps: int) -> None:
+        """Times the last one of the next steps."""
+        self._every = steps
+        self.turns = itertools.chain(itertools.repeat(False, steps - 1), itertools.repeat(True))
 
     def enter(self, stage: str, records: int = 0) -> str:
         """Ends the stage of a timed step, and begins the next stage, which `records` records pass; "":
@@ -136,18 +150,32 @@ class Meter:
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Measures a wait for bytes. Waits of several coroutines at a time count once."""
+        self._begin_waiting()
+        try:
+            yield
+        finally:
+            self._end_waiting()
+
+    async def wait_for(self, bytes_: Awaitable[T]) -> T:
+        """Returns the bytes, and measures the wait. Costs less than `waiting`."""
+        self._begin_waiting()
+        try:
+            return await bytes_
+        finally:
+            self._end_waiting()
+
+    def _begin_waiting(self) -> None:
         if not self._waiting:
             self._stage_before = self.enter("") if self.on else ""
             self._waits_since = time.monotonic()
         self._waiting += 1
-        try:
-            yield
-        finally:
-            self._waiting -= 1
-            if not self._waiting:
-                self._end_wait()
-                if self.on:
-                    self.enter(self._stage_before)
+
+    def _end_waiting(self) -> None:
+        self._waiting -= 1
+        if not self._waiting:
+            self._end_wait()
+            if self.on:
+                self.enter(self._stage_before)
 
     async def off_loop(self, stage: str, code: Callable[[], T], records: int = 0) -> T:
         """Returns the result of a stage that runs in another thread, and which `records` records pass."""
@@ -167,7 +195,9 @@ class Meter:
 
     def span(self, name: str, begin: float, of: str = "") -> None:
         """Notes a span that ends now, for the timeline. `of`: what the work was about."""
-        self._keep(name, begin, time.monotonic() - begin, of)
+        seconds = time.monotonic() - begin
+        if len(self._spans) < MAX_SPANS or seconds > self._spans[0][0]:
+            self._keep(name, begin, seconds, of)
 
     def passed(self, stage: str, records: int) -> None:
         """Notes that records passed a stage; in a timed step, they stand for those of all steps."""
@@ -195,7 +225,9 @@ class Meter:
 
     def _end_wait(self) -> None:
         now = time.monotonic()
-        waited, why = now - self._waits_since, self._why()
+        waited = now - self._waits_since
+        # The reason of a short wait is not worth the question: limits cause long waits.
+        why = self._why() if waited > _SHORT else "link"
         waits = self._waits.setdefault(self._dataset, {})
         waits[why] = waits.get(why, 0.0) + waited
         self._add("fetch", 0.0, waited, 0)

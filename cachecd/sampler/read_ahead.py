@@ -140,34 +140,26 @@ class ReadAhead:
 
     async def take(self, index: int) -> Buffer | None:
         """Returns the next piece of span `index`, or None if the span has no more bytes or was left."""
-        if not METER.on:
-            return await self._take(index)
-        before = METER.enter("")  # requests are no part of decoding
+        before = METER.enter("") if METER.on else ""  # requests are no part of decoding
         try:
-            return await self._take(index)
+            reading = self._open.get(index)
+            if reading is None:
+                return None
+            self._use(reading, reading.taken)
+            if not reading.requests and not reading.whole:
+                self._request(reading, self._size(reading, self._bound() / self._lanes))
+            self._request_pieces()
+            if not reading.requests:
+                return None
+            size, request = reading.requests[0]
+            data = request.result() if request.done() else await METER.wait_for(request)
+            reading.requests.popleft()
+            self._waiting -= 1
+            reading.taken += size
+            return data
         finally:
-            METER.enter(before)
-
-    async def _take(self, index: int) -> Buffer | None:
-        reading = self._open.get(index)
-        if reading is None:
-            return None
-        self._use(reading, reading.taken)
-        if not reading.requests and not reading.whole:
-            self._request(reading, self._size(reading, self._bound() / self._lanes))
-        self._request_pieces()
-        if not reading.requests:
-            return None
-        size, request = reading.requests[0]
-        if request.done():
-            data = request.result()
-        else:
-            with METER.waiting():
-                data = await request
-        reading.requests.popleft()
-        self._waiting -= 1
-        reading.taken += size
-        return data
+            if METER.on:
+                METER.enter(before)
 
     def note(self, index: int, used: int) -> None:
         """Notes that this many bytes of span `index` were used up."""

@@ -270,7 +270,9 @@ ANSWERS: dict[type[Any], tuple[type[Any], ...]] = {
 
 def encode(message: Message) -> list[bytes]:
     """Returns the message's frames, without a routing envelope."""
-    body = {"type": type(message).__name__, **dataclasses.asdict(message)}
+    # Not `asdict`, which copies each value of a long reply.
+    fields = {each.name: getattr(message, each.name) for each in dataclasses.fields(message)}
+    body = {"type": type(message).__name__, **fields}
     return [VERSION_FRAME, json.dumps(body, separators=(",", ":")).encode()]
 
 

@@ -12,7 +12,7 @@ import pytest
 from cachecd.model import StageSeconds, Unit
 from cachecd.sampler import meter
 from cachecd.sampler.messages import Effort, Sealed, Working
-from cachecd.sampler.meter import EVERY, METER, Meter
+from cachecd.sampler.meter import METER, ONE_IN_FAST, ONE_IN_SLOW, Meter
 from cachecd_client._core import encode_example
 from cachecd_client.protocol import MAX_SPANS
 from tests.core.shards import frames
@@ -51,14 +51,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture
 def all_timed() -> Iterator[None]:
-    METER.begin_anew(1)
+    METER.begin_anew(1, 1)
     yield
-    METER.begin_anew(EVERY)
+    METER.begin_anew()
 
 
 def begun(every: int = 1, why: str = "link") -> Meter:
     made = Meter()
-    made.begin_anew(every)
+    made.begin_anew(every, every)
     made.turn("train", lambda: why)
     return made
 
@@ -69,18 +69,26 @@ def taken(made: Meter) -> Effort:
     return effort
 
 
-def test_one_step_in_many_is_timed_and_stands_for_all(clock: Clock):
-    made = begun(EVERY)
-    for _ in range(10 * EVERY):
-        if next(made.turns):
+@pytest.mark.parametrize(("seconds", "one_in"), [(0.0001, ONE_IN_FAST), (0.01, ONE_IN_SLOW)])
+def test_a_timed_step_stands_for_the_steps_since_the_last(
+    clock: Clock, seconds: float, one_in: int
+):
+    made, steps = Meter(), ONE_IN_SLOW + 9 * one_in
+    made.turn("train", lambda: "link")
+    for _ in range(steps):
+        is_timed = next(made.turns)
+        if is_timed:
             made.begin()
-            clock.work(1.0)
+        clock.work(seconds)
+        if is_timed:
             made.enter("resize", 1)
-            clock.work(2.0)
+        clock.work(2 * seconds)
+        if is_timed:
             made.end()
     stages = taken(made).stages
-    assert stages["decode"] == StageSeconds(10.0 * EVERY, 10.0 * EVERY, 0)
-    assert stages["resize"] == StageSeconds(20.0 * EVERY, 20.0 * EVERY, 10 * EVERY)
+    assert stages["resize"].records == steps
+    assert stages["decode"].cpu_s == pytest.approx(steps * seconds)
+    assert stages["resize"].wall_s == pytest.approx(2 * steps * seconds)
 
 
 def test_cpu_that_no_stage_explains_is_that_of_fetching(clock: Clock):

@@ -66,28 +66,28 @@ class _Step:
     def __init__(self, step: TransformStep, guest: Guest) -> None:
         self._name = step.name
         self._call = _function(step)
-        self._guest = guest
+        self._run = functools.partial(guest.call, step.name)
 
     def over(self, records: Iterable[Record]) -> Iterator[Record]:
         for record in records:
             # The step's own code may run in its call or, if it is a generator, in each `next`.
-            call = self._timed if METER.on else self._guest.call
-            results = call(self._name, lambda: self._iterable(self._call(record)))  # noqa: B023
+            run: Callable[[Callable[[], Any]], Any] = self._run
             if METER.on:
+                run = self._timed
                 METER.passed(self._name, 1)
-            while True:
-                call = self._timed if METER.on else self._guest.call
-                if (result := call(self._name, lambda: next(results, _END))) is _END:  # noqa: B023
-                    break
+            results = run(lambda: self._iterable(self._call(record)))  # noqa: B023
+            while (result := run(lambda: next(results, _END))) is not _END:  # noqa: B023
                 if isinstance(result, Mapping):
                     yield result
                 elif result is not None:
                     raise self._misreturned(result)
 
-    def _timed(self, name: str, code: Callable[[], Any]) -> Any:
-        before = METER.enter(name)
+    def _timed(self, code: Callable[[], Any]) -> Any:
+        if not METER.on:  # the step of filling ended between two results
+            return self._run(code)
+        before = METER.enter(self._name)
         try:
-            return self._guest.call(name, code)
+            return self._run(code)
         finally:
             METER.enter(before)
 
