@@ -70,8 +70,9 @@ class Started(NamedTuple):
 
 class Measured(NamedTuple):
     """Everything under cache.dir but shards occupies `other` bytes, and may grow by `slack` until the next
-    measurement. The file system has room for `spare` bytes and `spare_files` files. `fetched`: bytes
-    fetched in all, over restarts. `refused`: why cache.dir cannot be used, or ""."""
+    measurement, and by `twice` while a file is replaced. The file system has room for `spare` bytes and
+    `spare_files` files. `fetched`: bytes fetched in all, over restarts. `refused`: why cache.dir cannot be
+    used, or ""."""
 
     other: int
     slack: int = 0
@@ -79,6 +80,7 @@ class Measured(NamedTuple):
     spare_files: float = float("inf")
     fetched: int = 0
     refused: str = ""
+    twice: int = 0
 
 
 class CommandDone(NamedTuple):
