@@ -27,12 +27,12 @@ def measure(layout: Layout, fetched: int, reserve_free: int, foreign: int) -> ev
     `reserve_free`. Adds `foreign` (see Start). DiskError."""
     with filesystem.refusing(f"cannot measure {layout.root}"):
         other = foreign + sum(map(_flat, layout.directories()))
-        other += block_bytes(layout.history)  # again: the file and its replacement exist at once
+        twice = block_bytes(layout.history)  # the only file that may be larger than the slack
         other += sum(block_bytes(layout.generation(*name).shards) for name in layout.generations())
     total, free = filesystem.inodes(layout.root)
     spare_files = float(free - min(_INODES_KEPT, total // 16)) if total else float("inf")
     spare = filesystem.free_bytes(layout.root) - reserve_free
-    return ev.Measured(other, _SLACK, spare, spare_files, fetched)
+    return ev.Measured(other, _SLACK, spare, spare_files, fetched, twice=twice)
 
 
 def _flat(folder: Path) -> int:

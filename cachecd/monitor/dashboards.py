@@ -69,7 +69,7 @@ ROWS: dict[str, list[Panel]] = {
             "Share of the time in which a rank waited for data. Work that is hidden behind the training "
             "step counts 0. Below 0.1, data is not what holds training.",
             "percentunit",
-            {_share(_RANK): "{{job}} rank {{rank}}"},
+            {_share(_RANK): "{{instance}} {{job}} rank {{rank}}"},
             most=1,
             limits={None: "green", 0.1: "orange", 0.3: "red"},
         ),

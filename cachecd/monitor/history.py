@@ -37,7 +37,7 @@ _DATASET = (
     *("evicted_shards", "retired_bytes"),
 )
 _WORST = ("wait_share", "queue")  # of a job: its highest share, its lowest fill
-_MAGIC = b"cachecd-history 1\n"
+_MAGIC = b"CACHECDH1"
 _HEAD = struct.Struct(
     "<16sI"
 )  # the digest of the rest, the length of the JSON in the unpacked rest

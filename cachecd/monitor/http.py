@@ -3,7 +3,8 @@
     /metrics  /healthz  /readyz  /status.json  /history.json?since=SECONDS  /
 
 The daemon hands over one document a second, whether or not a client asks. A text is made at most once for
-each document. So the number of clients changes nothing for the daemon.
+each document, and connections are accepted at a bounded rate. So the number of clients changes nothing for
+the daemon.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ from cachecd.monitor.privacy import without_keys
 Document = Mapping[str, Any]
 
 _MOST_CONNECTIONS = 128  # a process often has 1,024 descriptors, and the daemon needs its own
+_BACKLOG = 1024  # connections that the kernel keeps until they are accepted
+_PAUSE = 0.01  # seconds between two connections, so that a flood takes a few percent of a processor
+_AFTER_ERROR = 0.5  # seconds
 _LONGEST = 15.0  # seconds of a connection, even if its client never sends or never reads
 _STALE = 5.0  # seconds after which the daemon's loop counts as stuck
 _HISTORY_KEPT = 10.0  # seconds for which the text of the whole history is reused
@@ -64,8 +68,9 @@ _HEADERS = {
 
 
 class HttpServer:
-    """A server that ends neither the daemon nor any of its work, whatever its clients do. It keeps at most
-    128 connections, each for at most 15 seconds. All methods belong to one thread."""
+    """A server that ends neither the daemon nor any of its work, whatever its clients do. It accepts at
+    most 100 connections a second, each for one request. It keeps at most 128 of them, each for at most 15
+    seconds. All methods belong to one thread."""
 
     def __init__(
         self,
@@ -79,11 +84,12 @@ class HttpServer:
         """Listens at once. OSError. `any_host`: requests may name the server in any way. Otherwise they
         must use its IP address or `localhost`, so that no other web site can read it through a browser."""
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.create_server((host, port), family=family, backlog=_MOST_CONNECTIONS)
+        self._socket = socket.create_server((host, port), family=family, backlog=_BACKLOG)
+        self._socket.setblocking(False)
         self._site = _Site(history, shows_keys, any_host)
         config = uvicorn.Config(
             self._site.app,
-            http=_BriefConnection,
+            http="h11",
             ws="none",
             lifespan="off",
             loop="asyncio",
@@ -92,10 +98,10 @@ class HttpServer:
             access_log=False,
             server_header=False,
             date_header=False,
-            backlog=_MOST_CONNECTIONS,
+            headers=[("Connection", "close")],  # a connection has one request
             timeout_graceful_shutdown=1,
         )
-        self._server = _Server(config)
+        self._server = _Server(config, self._socket)
         self._loop: asyncio.AbstractEventLoop | None = None
         # A thread that wants to run waits for this time. With Python's 5 ms, the daemon's loop would wait
         # that long at each of its steps while the server is busy.
@@ -130,7 +136,7 @@ class HttpServer:
     def _run(self) -> None:
         async def serve() -> None:
             self._loop = asyncio.get_running_loop()
-            await self._server.serve([self._socket])
+            await self._server.serve([])
             # Connections that were accepted last are not known before their tasks have run.
             if accepting := asyncio.all_tasks() - {asyncio.current_task()}:
                 await asyncio.wait(accepting, timeout=0.1)
@@ -143,19 +149,33 @@ class HttpServer:
 
 
 class _Server(uvicorn.Server):
-    """Sleeps while nothing happens. Otherwise uvicorn wakes ten times a second."""
+    """Accepts connections one after the other, with a pause. Sleeps while nobody connects."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, listening: socket.socket) -> None:
         super().__init__(config)
         self.ended = asyncio.Event()
+        self._listening = listening
 
     async def main_loop(self) -> None:
+        accepting = asyncio.ensure_future(self._accept())
         await self.ended.wait()
-        # Accepts no more, and completes what it accepted: asyncio loses a socket that it accepts while a
-        # server closes.
-        for listening in (each for server in self.servers for each in server.sockets):
-            asyncio.get_running_loop().remove_reader(listening.fileno())
-        await asyncio.sleep(0.01)
+        accepting.cancel()
+        await asyncio.wait([accepting])
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            pause = _PAUSE
+            try:
+                accepted, _ = await loop.sock_accept(self._listening)
+                await loop.connect_accepted_socket(self._connection, accepted)
+            except OSError:  # the client is gone, or the process has no free descriptor
+                pause = _AFTER_ERROR
+            await asyncio.sleep(pause)
+
+    def _connection(self) -> _BriefConnection:
+        state = {"server_state": self.server_state, "app_state": self.lifespan.state}
+        return _BriefConnection(config=self.config, **state)
 
 
 class _BriefConnection(H11Protocol):

@@ -57,7 +57,8 @@ class Room:
 
     @property
     def used(self) -> int:
-        return self._occupied + self.measured.other + max(self.measured.slack, self._written)
+        other = self.measured.other + self.measured.twice
+        return self._occupied + other + max(self.measured.slack, self._written)
 
     @property
     def _written(self) -> int:
@@ -170,7 +171,7 @@ class Room:
     def shares(self, endless: Dataset | None = None) -> dict[str, int]:
         """Returns the share of each dataset. Assumes that the dataset `endless` can use any share."""
         claims = [self._claim(each, each is endless) for each in self.datasets.values()]
-        other = self.measured.other + self.measured.slack
+        other = self.measured.other + self.measured.twice + self.measured.slack
         return shares(self.limit - other, claims)
 
     def share(self, dataset: Dataset) -> int:

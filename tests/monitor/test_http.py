@@ -220,12 +220,12 @@ def test_thousand_scrapers_at_once_disturb_nobody(serve, many_files):
                         replies[scraper] += part
                     else:
                         ready.unregister(scraper)
-                except OSError:  # the server has enough connections
+                except OSError:  # the kernel keeps fewer connections than expected
                     ready.unregister(scraper)
-    answered = [reply for reply in replies.values() if reply]
-    assert len(answered) >= 100
-    assert {reply.partition(b"\r\n\r\n")[2] for reply in answered} == {expected}
-    assert served.is_well()
+                    del replies[scraper]
+    assert len(replies) >= 100
+    assert {reply.partition(b"\r\n\r\n")[2] for reply in replies.values()} == {expected}
+    until(served.offer(busy()).is_well)
 
 
 def test_client_that_never_reads_loses_its_connection(serve, monkeypatch):
