@@ -71,10 +71,10 @@ class Started(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Everything under cache.dir except shards occupies `other` bytes. It may grow by `slack` until the next
-    measurement, and by `twice` while a file is replaced. The file system has room for `spare` bytes and
-    `spare_files` files. `fetched`: total bytes fetched, across restarts. `refused`: why cache.dir cannot be
-    used, or ""."""
+    """Everything under cache.dir except shards occupies `other` bytes. It may grow by `slack` until the
+    next measurement, and by `twice` while a file is replaced. The file system has room for `spare` bytes
+    and `spare_files` files. `fetched`: total bytes fetched, across restarts. `refused`: why cache.dir
+    cannot be used, or ""."""
 
     other: int
     slack: int = 0
