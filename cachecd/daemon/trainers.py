@@ -115,8 +115,8 @@ def _row(process: _Process, now: float) -> TrainerStatus:
 @contextlib.contextmanager
 def listening(path: Path, trainers: Trainers) -> Iterator[None]:
     """Reads reports from a socket at `path`, on the running event loop, until the block ends. The socket
-    has the mode of the control socket. Without it the daemon works, but knows nothing of its trainers: if
-    the path is too long, this is logged."""
+    has the mode of the control socket. If the path is too long, this is logged, and the daemon knows
+    nothing of its trainers. DiskError if there is another file."""
     if path_length(path) > MAX_PATH:
         _log.warning(
             "trainers cannot report how long they wait, because the path of the socket for reports is too "
@@ -127,12 +127,15 @@ def listening(path: Path, trainers: Trainers) -> Iterator[None]:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
         receiver.setblocking(False)
-        # A daemon that was killed left it. No other daemon is there: claim_socket() excludes it.
-        path.unlink(missing_ok=True)
+        if path.is_socket():  # left by a daemon that was killed: claim_socket() excludes others
+            path.unlink()
         try:
             receiver.bind(str(path))
         except OSError as error:
-            raise DiskError(f"cannot listen on {path}: {error.strerror}") from error
+            raise DiskError(
+                f"cannot listen on {path}: {error.strerror}; remove it, or set server.endpoint to "
+                "another path"
+            ) from error
         try:
             open_socket_to_group(path)
             with _reading(receiver, trainers):

@@ -18,6 +18,7 @@ from structlog.testing import capture_logs
 
 from cachecd.daemon.timeline import Timeline
 from cachecd.daemon.trainers import Trainers, listening
+from cachecd.errors import DiskError
 from cachecd_client.protocol import TrainerReport
 from cachecd_client.report.datagram import MAX_REPORT_BYTES, decode_report, encode_report
 from tests.daemon.test_lives import until
@@ -164,6 +165,14 @@ async def test_socket_that_a_killed_daemon_left_is_replaced(tmp_path):
     with listening(path, trainers):
         send(path, encode_report(REPORT))
         await until(lambda: trainers.status(time.monotonic()))
+
+
+async def test_file_in_place_of_the_socket_is_kept_and_refused(tmp_path):
+    path = tmp_path / "s.reports"
+    path.write_text("mine")
+    with pytest.raises(DiskError, match="already in use; remove it"), listening(path, Trainers()):
+        raise AssertionError("it listens")
+    assert path.read_text() == "mine"
 
 
 async def test_path_that_is_too_long_means_a_warning_and_no_socket(tmp_path):
