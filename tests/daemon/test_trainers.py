@@ -131,7 +131,7 @@ def test_garbage_is_counted_and_changes_nothing(datagram):
 
 
 def test_garbage_is_logged_once_a_minute():
-    trainers = Trainers()
+    trainers = Trainers(Timeline())
     with capture_logs() as logs:
         for second in range(100):
             trainers.add(b"garbage", 1000.0 + second)
@@ -170,7 +170,7 @@ async def test_socket_that_a_killed_daemon_left_is_replaced(tmp_path):
 async def test_file_in_place_of_the_socket_is_kept_and_refused(tmp_path):
     path = tmp_path / "s.reports"
     path.write_text("mine")
-    with pytest.raises(DiskError, match="already in use; remove it"), listening(path, Trainers()):
+    with pytest.raises(DiskError, match="already in use; remove it"), listening(path, Trainers(Timeline())):
         raise AssertionError("it listens")
     assert path.read_text() == "mine"
 
