@@ -170,7 +170,10 @@ async def test_socket_that_a_killed_daemon_left_is_replaced(tmp_path):
 async def test_file_in_place_of_the_socket_is_kept_and_refused(tmp_path):
     path = tmp_path / "s.reports"
     path.write_text("mine")
-    with pytest.raises(DiskError, match="already in use; remove it"), listening(path, Trainers(Timeline())):
+    with (
+        pytest.raises(DiskError, match="already in use; remove it"),
+        listening(path, Trainers(Timeline())),
+    ):
         raise AssertionError("it listens")
     assert path.read_text() == "mine"
 

@@ -67,7 +67,8 @@ class Screen:
 
 @contextmanager
 def screen(*arguments: str, columns: int = 80) -> Iterator[Screen]:
-    shown = Screen(list(arguments), columns, clean_environ())
+    environ = {k: v for k, v in clean_environ().items() if k not in ("COLUMNS", "LINES")}
+    shown = Screen(list(arguments), columns, environ)
     try:
         yield shown
     finally:
