@@ -90,7 +90,7 @@ def lowest(session: nox.Session) -> None:
     # Not create_tmp(), which makes all temporary paths too long for sockets.
     constraints = Path(session.virtualenv.location, "lowest.txt")
     constraints.write_text("".join(f"{name}=={bound}\n" for name, bound in bounds.items()))
-    extras = "demo,images,parquet,audio,zarr,hdf5,hf"
+    extras = "demo,http,images,parquet,audio,zarr,hdf5,hf"
     session.install("-c", str(constraints), "./client", f".[{extras}]", *tools)
     without = [str(p) for p in sorted(Path("tests").rglob("test_*.py")) if not _needs_framework(p)]
     session.run("pytest", *(session.posargs or without))

@@ -13,7 +13,7 @@ from cachecd.cli import run_command
 def main() -> NoReturn:
     """Runs the command line of this process and exits with its code.
 
-    The process ends at once, even if its threads still work: one thread may wait for a silent store, and an
+    The process ends at once, even if its threads still work. A thread may wait for a silent store. An
     obstore thread that calls into a finalizing interpreter would abort the process.
     """
     code = run_command(sys.argv[1:])

@@ -1,5 +1,5 @@
-"""Pages of units that a table or user code enumerates, in any order, instead of a store's ordered
-listing."""
+"""Makes pages of units that a table or user code enumerates. Unlike a store's listing, they may have any
+order."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _MOST_TEXT = (1 << 16) - 64  # bytes that the index can store
 
 
 def pages_of(units: Iterable[ObjectInfo], after: str = "") -> Iterator[list[ObjectInfo]]:
-    """Yields the units in pages. Skips units at the beginning, up to the first key greater than `after`.
+    """Yields the units in pages. Skips the units before the first key that is greater than `after`.
 
-    Skips no later unit: where keys do not ascend, a smaller key has not been listed before.
+    Skips no later unit: if keys do not ascend, a smaller key may be new.
     """
     page: list[ObjectInfo] = []
     begun = 0.0

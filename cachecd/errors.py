@@ -22,11 +22,12 @@ class SourceUnreachableError(SourceError):
 
 
 class RewrittenError(SourceError):
-    """Most of the objects that were listed before have other contents now."""
+    """Most of the objects that were listed before now have other contents."""
 
 
 class UnitError(SourceError):
-    """One object cannot be used: it is missing, truncated or cannot be decoded. Other objects are usable.
+    """One object cannot be used: it is missing, is truncated, or cannot be decoded. Other objects are
+    usable.
 
     `passing`: a try on another day may succeed.
     """

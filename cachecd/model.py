@@ -22,8 +22,8 @@ from cachecd_client.protocol import shard_place as shard_place
 Place = tuple[int, int]  # (block, place among the stream's units of the block)
 ShardVersion = tuple[int, int]  # (number, version)
 
-# What follows a page of units in this pass: units that can be requested now, units once the listing has
-# continued, or nothing.
+# What follows a page of units in this pass: units that are listed, units that will be listed later, or
+# nothing.
 More = Literal["listed", "wait", "end"]
 
 _PACKED = (".gz", ".tgz", ".gzip", ".zlib", ".zz", ".z")
@@ -47,8 +47,8 @@ def etag_hash(etag: str) -> int:
 
 @dataclass(frozen=True, slots=True, order=True)
 class StreamId:
-    """Names one stream of a generation. Index 0 to S - 1: an endless stream. S: supplements. S + 1 + n: the
-    stream that makes the damaged shard n again."""
+    """Names one stream of a generation. Index 0 to S - 1: an endless stream. S: the supplements. S + 1 +
+    n: the stream that rebuilds the damaged shard n."""
 
     dataset: str
     generation: str
@@ -62,8 +62,8 @@ class StreamId:
 class Lane:
     """An open unit, opened at (block, place). The next record is `record`, at byte `offset` of the unit.
 
-    `etag` (as etag_hash) and `size` are the listed values at the time when the lane was opened. Offset 0:
-    the unit must be read from its start to find the record.
+    `etag` (as etag_hash) and `size` are the listed values when the lane was opened. If `offset` is 0, the
+    unit must be read from its start to find the record.
     """
 
     block: int
@@ -121,12 +121,12 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A listed unit: `size` bytes of the object `key`, from byte `begin` on. `label`: the class, if a table
-    names one.
+    """A listed unit: `size` bytes of the object `key`, from byte `begin` on. `label`: the class, if a
+    table gives it.
 
-    `record` and `stop` select a part of the unit: the records [record, stop) (`stop` 0: to the end).
-    `offset`: the byte at which `record` begins, as a hint of the format (0: unknown, or the start).
-    `excluded`: samples that are not cached.
+    `record` and `stop` select the records [record, stop) of the unit, or if `stop` is 0, all from
+    `record` on. `offset`: the byte at which `record` begins, as a hint for the format (0: unknown, or the
+    start). `excluded`: samples that are not cached.
     """
 
     number: int
@@ -142,8 +142,8 @@ class Unit:
 
     @property
     def seems_packed(self) -> bool:
-        """Whether the object's name shows that the whole object is compressed. Then reading must begin at
-        the start."""
+        """Whether the object's name shows that the whole object is compressed, so that reading must begin
+        at its start."""
         return self.key.lower().endswith(_PACKED)
 
 
@@ -155,7 +155,7 @@ Excluded = Mapping[str, frozenset[str]]
 
 
 def sample_name(key: object) -> str:
-    """Returns the value of the feature SAMPLE as text; "" if it is not bytes."""
+    """Returns the value of the feature SAMPLE as text, or "" if it is not bytes."""
     return key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else ""
 
 
@@ -168,8 +168,8 @@ def less_excluded(unit: Unit | None, excluded: Excluded) -> Unit | None:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """From record `record` on, this version of the unit could not be used. `passing`: a retry may succeed
-    although the object does not change."""
+    """This version of the unit could not be used from record `record` on. `passing`: a retry may succeed,
+    even if the object does not change."""
 
     unit: int
     key: str
@@ -211,9 +211,9 @@ class ShardFacts(NamedTuple):
 class ShardFound(NamedTuple):
     """The current version of a shard number that has files at a start.
 
-    `status` is "live", "old" (the number is marked as retired), "damaged" or "excluded" (the shard must be
-    made again), or "lost". The sidecar of a lost shard is missing or damaged, so only `allocated` and
-    `version` are known. `elders`: (version, allocated bytes) of older versions that leases name.
+    `status` is "live", "old" (marked as retired), "damaged" or "excluded" (the shard must be rebuilt), or
+    "lost". The sidecar of a lost shard is missing or damaged, so only `allocated` and `version` are
+    known. `elders`: (version, allocated bytes) of older versions that leases name.
     """
 
     number: int
@@ -229,6 +229,30 @@ class Condemned:
     unit: int
     reason: str
     passing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StageSeconds:
+    """The work on one stage of ingest, added up over processes. `wall_s` includes waiting. A stage that is
+    timed for some units only is scaled to all of them. `records`: the records that passed the stage."""
+
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    records: int = 0
+
+    def plus(self, other: StageSeconds) -> StageSeconds:
+        """Returns the sum of both."""
+        return StageSeconds(
+            self.cpu_s + other.cpu_s, self.wall_s + other.wall_s, self.records + other.records
+        )
+
+
+def in_order(stages: Mapping[str, StageSeconds]) -> dict[str, StageSeconds]:
+    """Returns the stages in the order of the work: the steps of a transform are between decode and
+    encode, and keep their order."""
+    before, after = ("list", "fetch", "decode"), ("encode", "write", "sync")
+    steps = [name for name in stages if name not in (*before, *after)]
+    return {name: stages[name] for name in (*before, *steps, *after) if name in stages}
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,9 +299,9 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """A unit as the listing names it: an object, or `size` bytes of an object from byte `begin` on. `key`
-    is relative to the source's URL. `key` and `begin` identify the unit. `label`: the name of the class, if
-    a table or a reader names it, else ""."""
+    """A unit in a listing: an object, or `size` bytes of an object from byte `begin` on. `key` is
+    relative to the source's URL. `key` and `begin` identify the unit. `label`: the name of the class, if
+    a table or a reader gives it, else ""."""
 
     key: str
     size: int
@@ -287,7 +311,7 @@ class ObjectInfo:
 
 
 def encoded(text: str) -> bytes:
-    """Returns a key as bytes. A key that is not Unicode has lone surrogates in its text."""
+    """Returns a key as bytes. The text of a key that is not Unicode has lone surrogates."""
     return text.encode("utf-8", "surrogatepass")
 
 

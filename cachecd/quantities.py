@@ -17,6 +17,7 @@ from decimal import Decimal
 from typing import Final
 
 from cachecd_client.quantities import approximate_duration as approximate_duration
+from cachecd_client.quantities import approximate_rate
 from cachecd_client.quantities import approximate_size as approximate_size
 
 MAX_SIZE: Final = 2**63 - 1  # the largest file offset
@@ -45,7 +46,7 @@ _RATE = "a rate such as 600MB/s or a number of bytes per second"
 
 @dataclass(frozen=True, slots=True)
 class Percent:
-    """A share of a size that is known later. `percent` is in (0, 100]."""
+    """A share of a size that is not known yet. `percent` is in (0, 100]."""
 
     percent: float
 
@@ -121,6 +122,27 @@ def format_duration(seconds: float) -> str:
 def format_rate(rate: float) -> str:
     """Returns a text for parse_rate."""
     return f"{format_size(int(rate))}/s" if rate.is_integer() else _plain(Decimal(repr(rate)))
+
+
+def progress_text(done: float, total: float, rate: float, unit: str = "bytes") -> str:
+    """Returns progress in words, for example ``1.0 GiB of 4.0 GiB (25 %), 95 MB/s, about 32 s left``.
+
+    `rate`: per second. `unit`: a plural, or "bytes". A `total` of 0 is unknown. "" if nothing is known.
+    """
+    is_size = unit == "bytes"
+    parts = []
+    if done or total:
+        parts.append(approximate_size(done) if is_size else f"{done:,.0f}")
+        if total:
+            of = approximate_size(total) if is_size else f"{total:,.0f}"
+            parts[0] += f" of {of} ({100 * min(done / total, 1):.0f} %)"
+        parts[0] += "" if is_size else f" {unit}"
+    if rate > 0:
+        number = f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}"
+        parts.append(approximate_rate(rate) if is_size else f"{number} {unit}/s")
+        if total > done:
+            parts.append(f"about {approximate_duration((total - done) / rate)} left")
+    return ", ".join(parts)
 
 
 def shown(value: object) -> str:

@@ -23,6 +23,7 @@ CORE = ROOT / "client" / "core"
 ARROWS = {
     "values": "client",
     "policy": "values",
+    "monitor": "values",
     "disk": "values client",
     "config": "values client",
     "stores": "values config client",
@@ -31,9 +32,9 @@ ARROWS = {
     "listing": "values config stores units client",
     "executors": "values config stores sampler units",
     "readers": "values stores sampler",
-    "daemon": "values policy disk listing config stores sampler units executors client",
+    "daemon": "values policy monitor disk listing config stores sampler units executors client",
     "demo": "client",
-    "cli": "values policy disk listing config stores sampler units daemon demo client",
+    "cli": "values policy disk listing config stores sampler units daemon monitor demo client",
     "__main__": "cli",
 }
 ALLOWED = {room: frozenset(known.split()) for room, known in ARROWS.items()}

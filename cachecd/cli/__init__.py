@@ -1,8 +1,9 @@
 """The command line: data on stdout, logs and errors on stderr.
 
-A command is one file here with a function `command`, and one line in COMMANDS. The function's parameters
-are typer's, and its docstring is its help. It returns its exit code, or None for 0; an error is raised.
-Only the module of the requested command is imported, so `cachecd --version` costs no more than typer.
+A command is one file in this folder with a function `command`, and one line in COMMANDS. The function's
+parameters are typer's, and its docstring is its help. It returns its exit code (None for 0), or raises an
+error. Only the module of the requested command is imported, so `cachecd --version` costs no more than
+typer.
 
     0    done
     1    WorldError, OSError: a failure outside of the program
@@ -29,7 +30,10 @@ COMMANDS = (
     "fill",
     "schema",
     "status",
+    "top",
+    "doctor",
     "why",
+    "trace",
     "sample",
     "where",
     "exclude",
@@ -73,7 +77,6 @@ def _exit(code: int | None, **_: Any) -> None:
 # No markup: help and usage errors are plain text, the same in a terminal, a pipe and a log.
 app = typer.Typer(
     cls=_Group,
-    add_completion=False,
     pretty_exceptions_enable=False,
     result_callback=_exit,
     rich_markup_mode=None,
@@ -112,7 +115,7 @@ def run_command(arguments: Sequence[str]) -> int:
         print(f"cachecd: {message} (see `{command} --help`)", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # The reader of the pipe has ended. The interpreter flushes stdout at exit, so redirect it.
+        # The reader of the pipe has ended. The interpreter flushes stdout at exit, so redirect stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (KeyboardInterrupt, typer.Abort):
@@ -123,7 +126,7 @@ def run_command(arguments: Sequence[str]) -> int:
 
 
 def _report(error: Exception) -> int:
-    """Prints the error's message and returns the exit code. Raises a defect of cachecd again."""
+    """Prints the error's message and returns the exit code. Raises unexpected errors again."""
     from cachecd_client.errors import CallerError, WorldError
 
     if not isinstance(error, (CallerError, WorldError, OSError)):

@@ -36,9 +36,9 @@ class SurveyedArray:
 
 @dataclass(frozen=True, slots=True)
 class ArraySurvey:
-    """`largest`: the array that is cut into windows. `fewest`: nine of ten arrays have at least this many
-    rows. `count`: the number of arrays. `step`: each window is a multiple of `step` rows. `paths`: feature
-    -> path in a file."""
+    """`largest`: the array that is cut into windows. `fewest`: nine of ten arrays have at least this
+    number of rows. `count`: the number of arrays. `step`: the rows of a window must be a multiple of
+    `step`. `paths`: feature -> path in a file."""
 
     largest: SurveyedArray
     fewest: int

@@ -43,7 +43,8 @@ def capacity(config: Config, sampler: Sampler, sample: Sample, limit: int) -> Ca
     if sample.read and number:
         units = sum(unit.size for unit in sample.units[: sample.read])
         one_each = outcome.records == sample.read
-        # Later units may differ in size from the first units. Transformed records seldom do.
+        # Later units may have other sizes than the first units. The sizes of transformed records seldom
+        # differ.
         by_number = not (total and units) or (one_each and bool(dataset.transform))
         scale = number / sample.read if by_number else total / units
         records, size = number if one_each else outcome.records * scale, size * scale

@@ -15,6 +15,7 @@ from cachecd.quantities import Percent, approximate_size, format_rate, format_si
 
 if TYPE_CHECKING:
     from cachecd.cli.capacity import Capacity
+    from cachecd.cli.progress import Progress
     from cachecd.cli.sampler import Sample
     from cachecd.config import Config, DatasetConfig, SourceConfig
     from cachecd.policy.values import Rules
@@ -48,8 +49,10 @@ def command(
     refuse_network_filesystem(loaded.cache.dir)
     _find_stale(resolved)
     if sources:
-        with placed(config):
-            _sample_sources(resolved)
+        from cachecd.cli.progress import Progress
+
+        with placed(config), Progress() as progress:
+            _sample_sources(resolved, progress)
             sizes = {n: c.size for n, c in resolved.capacities.items() if c.size is not None}
             resolve(loaded, sizes)
     if as_json:
@@ -103,23 +106,30 @@ def _find_stale(resolved: _Resolved) -> None:
             resolved.stale[name] = stale_values(dataset, size, known)
 
 
-def _sample_sources(resolved: _Resolved) -> None:
+def _sample_sources(resolved: _Resolved, progress: Progress) -> None:
     """Lists the beginning of each source, and takes a sample."""
     from cachecd.cli.capacity import SAMPLED, capacity
+    from cachecd.cli.sample_view import measure_decoding
     from cachecd.cli.sampler import Sampler
     from cachecd.daemon.workers import lister_of
     from cachecd.units.first_look import check_sources
 
     config = resolved.config
+    progress.note("listing the first objects of each source")
     check_sources(config, lister_of(config, is_owner=False))
     for rules in resolved.rules:
+        progress.note(f"{rules.name}: listing")
         sampler = Sampler(config, rules.name)
-        resolved.samples[rules.name] = sample = sampler.take(sampler.beginning(), SAMPLED)
+        units = sampler.beginning()
+        progress.note(f"{rules.name}: preparing {len(units)} units")
+        resolved.samples[rules.name] = sample = sampler.take(units, SAMPLED)
+        progress.note(f"{rules.name}: estimating what the limit holds")
         limit = resolved.part(rules)
         resolved.capacities[rules.name] = capacity(config, sampler, sample, limit)
         left_out = sampler.left_out
         lines = sampler.held_out, left_out.kinds and f"omitted: {left_out}", left_out.warning
         resolved.listed[rules.name] = [line for line in lines if line]
+        measure_decoding(sample)
         del sample.records[1:]  # the command shows one record
 
 
@@ -150,7 +160,7 @@ def _json(resolved: _Resolved, rules: Rules) -> dict[str, Any]:
 
 
 def _sample_lines(resolved: _Resolved, rules: Rules) -> Iterator[str]:
-    from cachecd.cli.sample_view import lines
+    from cachecd.cli.sample_view import costs, lines
 
     sample, capacity = resolved.samples[rules.name], resolved.capacities[rules.name]
     outcome = sample.outcome
@@ -161,7 +171,7 @@ def _sample_lines(resolved: _Resolved, rules: Rules) -> Iterator[str]:
         f"{outcome.records} {f'of {outcome.records + skipped} ' if skipped else ''}records of "
         f"{approximate_size(outcome.data_bytes)}{f', {skipped} skipped' if skipped else ''}"
     )
-    for left, right in lines(sample, {}):
+    for left, right in (*lines(sample, {}), *costs(sample)):
         yield f"{left}: {right}" if left else f"  {right}"
     yield from filter(None, (*resolved.listed[rules.name], capacity.epoch, capacity.images))
 
@@ -192,6 +202,8 @@ def _summary(resolved: _Resolved) -> Iterator[tuple[str, str]]:
     for folder in sampler.path:
         yield "", f"imports from {folder} first"
     yield "server", config.server.endpoint
+    if config.server.http:
+        yield "", f"page and metrics at http://{config.server.http}/"
 
 
 def _dataset(dataset: DatasetConfig, first: int) -> Iterator[str]:

@@ -32,9 +32,9 @@ from cachecd_client.errors import CallerError, CorruptRecordError, CorruptSideca
 
 # The disk, or the CRC on one core, limits each scan. More threads only cause more seeks.
 _MAX_THREADS = 8
-_SETTLED_AFTER = 0.1  # seconds, in which the daemon publishes or removes both files of a shard
+_SETTLED_AFTER = 0.1  # seconds in which the daemon publishes or removes both files of a shard
 
-_TFRECORD = re.compile(r".*\.tfrecords?(-\d+-of-\d+)?", re.DOTALL)  # a name may hold a newline
+_TFRECORD = re.compile(r".*\.tfrecords?(-\d+-of-\d+)?", re.DOTALL)  # a name may have a newline
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,8 @@ class CheckedDirectory:
 def take_inventory(directory: Path) -> CheckedDirectory:
     """Lists everything below `directory`, sorted by path.
 
-    CallerError if the directory does not exist, or if it is neither a cache directory nor has TFRecord
-    files (names that end in .tfrecord or .tfrecords, also with -00000-of-00010).
+    CallerError if the directory does not exist, or is not a cache directory and has no TFRecord files.
+    Their names end in .tfrecord or .tfrecords, or in such a suffix with -00000-of-00010.
     """
     if not directory.is_dir():
         raise CallerError(f"{directory} does not exist: name a cache directory")
@@ -116,8 +116,8 @@ def take_inventory(directory: Path) -> CheckedDirectory:
 
 
 def check_all(inventory: CheckedDirectory) -> Iterator[Checked]:
-    """Reads files in parallel, and yields each result in the order of the inventory. At the end, yields the
-    faults that single files do not show: live shards that hold the same record."""
+    """Reads files in parallel, and yields the results in the order of the inventory. At the end, yields
+    faults of several files: live shards that have the same record."""
     threads = min(_MAX_THREADS, resources.processors(), max(1, len(inventory.files)))
     pool = ThreadPoolExecutor(threads, thread_name_prefix="verify")
     intact: list[Path] = []
@@ -192,8 +192,8 @@ def _check_absent(path: Path) -> Checked | None:
 def _disagreement(
     path: Path, sidecar: Path, offsets: NDArray[np.uint64] | None, of_cache: bool
 ) -> str:
-    """Returns the first difference between the sidecar and the file, or "". `offsets`: None if they are
-    unknown. CorruptSidecarError, FileNotFoundError, OSError."""
+    """Returns the first difference between the sidecar and the file, or "". `offsets`: the offsets of the
+    records, or None if unknown. CorruptSidecarError, FileNotFoundError, OSError."""
     read = Sidecar.read(str(sidecar))
     if of_cache:
         file = parse(path.name)
@@ -218,7 +218,7 @@ def _disagreement(
 
 
 def _repeats(paths: Sequence[Path]) -> Iterator[Checked]:
-    """Yields the later shard of each pair of live shards of a generation that hold the same record."""
+    """Yields the later shard of each pair of live shards of a generation that have the same record."""
     generations: dict[Path, dict[int, tuple[int, Path]]] = {}
     for path in paths:
         file, folder = parse(path.name), path.parents[1]
@@ -235,7 +235,7 @@ def _repeats(paths: Sequence[Path]) -> Iterator[Checked]:
 
 
 def _pairs(paths: Sequence[Path]) -> Iterator[tuple[Path, Path, int]]:
-    """Yields each pair of shards that hold the same record, once, and the number of its unit."""
+    """Yields each pair of shards that have the same record, and the number of the record's unit."""
     units: list[NDArray[np.uint64]] = []
     ordinals: list[NDArray[np.uint32]] = []
     shards: list[NDArray[np.int64]] = []
@@ -243,7 +243,7 @@ def _pairs(paths: Sequence[Path]) -> Iterator[tuple[Path, Path, int]]:
         try:
             sidecar = Sidecar.read(f"{path}{SIDECAR}")
         except (OSError, CorruptSidecarError):
-            continue  # it was intact a moment ago, so the daemon has unlinked it
+            continue  # the file was intact a moment ago, so the daemon has unlinked it
         units.append(sidecar.units)
         ordinals.append(sidecar.ordinals)
         shards.append(np.full(len(sidecar), nth))

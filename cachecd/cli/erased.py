@@ -1,4 +1,4 @@
-"""`cachecd erased [DATASET] KEY...`: does this disk still hold a copy of an excluded object?"""
+"""`cachecd erased [DATASET] KEY...`: does this disk still have a copy of an excluded object?"""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def command(
     """Search all shards of all datasets and generations for records of objects, or of samples of a tar.
     The exit code is 1 if a copy is left.
 
-    `cachecd exclude` removes records from a dataset. A shard with such a record stays until the last lease
-    that names the shard ends: run this command after that. A damaged shard counts as a copy, because it may
-    be one. The objects of a shard that is being written are unknown, so it counts as a copy only if it has
-    a record with the name of a sample. The daemon never publishes a shard with an excluded record. This
-    command changes nothing.
+    `cachecd exclude` removes records from a dataset. A shard with such a record stays until the last
+    lease that names the shard ends: run this command after that. A damaged shard counts as a copy,
+    because it may have one. A shard that is being written has no list of objects. It counts as a copy
+    only if it has a record with the name of a sample. The daemon never publishes a shard with an excluded
+    record. This command changes nothing.
     """
     from cachecd.cli.where import directory_of_the_daemon
     from cachecd.disk.layout import Layout
@@ -73,9 +73,9 @@ def command(
 def find_copies(
     layout: Layout, dataset: str, keys: Sequence[str], samples: Sequence[str]
 ) -> Iterator[tuple[Path, str]]:
-    """Yields (path, reason) for each shard file that holds or may hold a record of these objects, or of
-    these samples of a single object; (path, "") for each other unfinished shard. DiskError. CallerError if
-    there is no such cache directory."""
+    """Searches for records of these objects, or of these samples of a single object. Yields (path,
+    reason) for each shard file that has or may have such a record, and (path, "") for each other
+    unfinished shard. DiskError. CallerError if there is no such cache directory."""
     from cachecd.disk.filesystem import refusing
     from cachecd.disk.layout import DATA, NEW, parse
     from cachecd.disk.sidecar import as_stored, holds, sample_of
@@ -91,7 +91,7 @@ def find_copies(
                 offset += len(record) + 16  # bytes of the frame
 
     if not layout.datasets.is_dir():
-        raise CallerError(f"{layout.root} is not a cache directory: choose another one with --dir")
+        raise CallerError(f"{layout.root} is not a cache directory: name the cache with --dir")
     # A record without a name may belong to the sample.
     wanted = as_stored(dict.fromkeys(keys, frozenset([*samples, ""] if samples else [])))
     for name, generation in layout.generations():

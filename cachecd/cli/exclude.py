@@ -28,10 +28,10 @@ def command(
     running daemon.
 
     The exclusion lasts across restarts, listings and generations. No later lease has such a record. If a
-    running epoch reads a shard, the daemon removes the shard when the lease ends. `cachecd erased` takes
-    the same arguments and searches for copies. If a key names no object or sample, the command fails and
-    excludes nothing. To fetch an object again, stop the daemon, remove the object's line from
-    excluded.jsonl in cache.dir, and start the daemon.
+    running epoch reads a shard with such a record, the daemon removes the shard when the lease ends.
+    `cachecd erased` takes the same arguments and searches for copies. If a key names no object or sample,
+    the command fails and excludes nothing. To fetch an object again, stop the daemon, remove the object's
+    line from excluded.jsonl in cache.dir, and start the daemon.
     """
     from cachecd_client import connect
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from pathlib import Path
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 _POLL = 0.5  # seconds
 _FULL_AFTER = 5.0  # seconds without a new shard, although nothing prevents one: the cache is full
-_REPORT_EVERY = 5.0  # seconds
 # Ctrl-C reaches the daemon and the watcher. The daemon logs the end, so the watcher ends silently.
 _WATCH = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
@@ -47,10 +47,11 @@ def command(
     if not isinstance(share, Percent):
         raise CallerError(f"--until: found {until!r}, expected a share such as 80%")
     loaded = unpaused(load(config))
-    log_to_stderr()
+    log_to_stderr(loaded.log)
     watcher = (sys.executable, "-c", _WATCH, str(share.percent / 100))
     with placed(config):
-        return run(loaded, StartOptions(trainer=watcher), lambda: unpaused(load(config)))
+        options = StartOptions(trainer=watcher, logs_progress=False)  # the watcher prints it
+        return run(loaded, options, lambda: unpaused(load(config)))
 
 
 def unpaused(config: Config) -> Config:
@@ -67,22 +68,25 @@ def unpaused(config: Config) -> Config:
 
 def watch(share: float) -> int:
     """Runs as the daemon's trainer: reports progress until the cache is filled. Returns the exit code."""
+    from cachecd.cli.progress import Progress
     from cachecd_client import connect
 
-    reported, idle_since = 0.0, time.monotonic()
-    with connect(timeout=30.0) as cache:
+    idle_since = time.monotonic()
+    with connect(timeout=30.0) as cache, Progress() as progress:
         while True:
             status = cache.status()
             now = time.monotonic()
             if any(dataset["making"] for dataset in status["datasets"].values()):
                 idle_since = now
             reason, code = _end(status, share, now - idle_since)
-            if reason or now - reported >= _REPORT_EVERY:
-                reported = now
-                print(f"{_progress(status)}{reason}", file=sys.stderr, flush=True)
             if reason:
-                return code
+                break
+            progress.note(_datasets(status), status["cache"]["used"], _target(status, share))
             time.sleep(_POLL)
+    used, limit = status["cache"]["used"], status["cache"]["limit"]
+    filled = f"{approximate_size(used)} of {approximate_size(limit)} ({used / limit:.0%})"
+    print(f"{filled}; {_datasets(status)}{reason}", file=sys.stderr, flush=True)
+    return code
 
 
 def _end(status: dict[str, Any], share: float, idle: float) -> tuple[str, int]:
@@ -100,12 +104,20 @@ def _end(status: dict[str, Any], share: float, idle: float) -> tuple[str, int]:
     return "", 0
 
 
-def _progress(status: dict[str, Any]) -> str:
-    cache = status["cache"]
-    parts = [
-        f"{approximate_size(cache['used'])} of {approximate_size(cache['limit'])} "
-        f"({cache['used'] / cache['limit']:.0%})"
-    ]
+def _target(status: dict[str, Any], share: float) -> float:
+    """Returns the bytes at which the command will end: the share of the limit, or less if all sources are
+    listed and will need less."""
+    cache, sources = status["cache"], 0.0
+    for dataset in status["datasets"].values():
+        if not dataset["whole"] and (dataset["passes"] or not dataset["listed"]):
+            return float(share * cache["limit"])
+        covered = 1.0 if dataset["whole"] else dataset["coverage"]
+        sources += dataset["allocated"] / covered if covered else math.inf
+    return float(min(share * cache["limit"], sources))
+
+
+def _datasets(status: dict[str, Any]) -> str:
+    cache, parts = status["cache"], list[str]()
     for name, dataset in status["datasets"].items():
         whole = ", whole" if dataset["whole"] else ""
         stopped = f", stopped: {dataset['stopped']}" if dataset["stopped"] else ""

@@ -47,9 +47,7 @@ def command(
             raise ConfigError(f"{url} {why}: name a folder, or a URL such as s3://bucket/train/")
         url = f"file://{path.resolve()}"
     if out is not None and out.exists():
-        raise ConfigError(
-            f"{out} exists already, and is not overwritten: choose another file with --out"
-        )
+        raise ConfigError(f"{out} exists already: choose another file with --out")
     if form not in (None, *AVAILABLE_FORMATS):
         raise ConfigError(
             f"--format: found {form!r}, expected one of {', '.join(AVAILABLE_FORMATS)}"

@@ -35,7 +35,7 @@ def _has_user_code(error: BaseException) -> bool:
 
 
 class _UserCodeDebugger(pdb.Pdb):
-    """A debugger that starts in the user's innermost frame; `down` moves to the calls below it."""
+    """A debugger that starts in the user's innermost frame. `down` moves to the frames below."""
 
     def get_stack(
         self, f: FrameType | None, t: TracebackType | None

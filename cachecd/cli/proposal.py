@@ -18,7 +18,7 @@ from cachecd.units.selection import held_out
 
 _SHARE = 0.5  # of the free space
 _GIB, _MIB = 1 << 30, 1 << 20
-_ARRAY = 4 << 20  # bytes: if there are several objects, a whole array of this size is one record
+_ARRAY = 4 << 20  # bytes: with several objects, a whole array of up to this size is one record
 _WINDOW = 1 << 20  # bytes of a window of a larger array
 _NUMBERS = 1024  # in a window of an array with one axis
 _NAMED = 5
@@ -70,7 +70,7 @@ def _dataset(source: SourceConfig, seen: Survey, form: str) -> Iterator[str]:
     yield f"  format: {form}  # {_why(seen, form)}"
     joined = seen.join if form == "files" else {}
     yield from (f"  {line}" for line in (_join(seen) if joined else _others(seen, form)))
-    # A picture that is optional cannot be decoded by a loader: samples without it are skipped.
+    # A loader cannot decode an optional picture, so samples without the picture are skipped.
     if varying := [f for f in seen.varying if form == seen.kind and not is_image(f.name)]:
         yield "  features:  # some inspected records differ in these (docs/inputs.md, Features)"
         yield from (f"    {yaml_of(feature)}" for feature in varying)
@@ -267,8 +267,8 @@ def _windows(seen: Survey) -> Iterator[str]:
 
 
 def _directory() -> Path:
-    """Returns the usual cache directory that is writable and has the most free space. If all are on one
-    disk, returns the user's own directory."""
+    """Returns the writable one of the usual cache directories that has the most free space. If all are on
+    one disk, returns the user's own directory."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     best: tuple[int, Path] | None = None
     for place in (home / "cachecd", Path("/var/lib/cachecd"), Path("/var/tmp/cachecd")):
@@ -286,7 +286,7 @@ def _directory() -> Path:
 
 
 def _limit(directory: Path, seen: Survey) -> tuple[int, str]:
-    """Returns the limit and its reason: twice the size of the source if that size is known and fits, else
+    """Returns the limit and its reason: twice the size of the source if the size is known and fits, else
     half of the free space."""
     refuse_network_filesystem(directory)
     free = _free(directory)

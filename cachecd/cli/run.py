@@ -43,7 +43,7 @@ def command(
     from cachecd.daemon.service import StartOptions, run
 
     loaded = load(config)
-    log_to_stderr()
+    log_to_stderr(loaded.log)
     with placed(config):
         return run(loaded, StartOptions(offline, lifeline, trainer or ()), lambda: load(config))
 
@@ -57,17 +57,20 @@ def _printable(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMappi
     return event
 
 
-def log_to_stderr() -> None:
-    """Logs one line for each event, for terminals and for journald."""
+def log_to_stderr(form: str = "auto") -> None:
+    """Logs one line for each event. `form`: the value of the key `log`."""
     import structlog
 
+    is_terminal = sys.stderr.isatty()
+    as_json = form == "json" or (form == "auto" and not is_terminal)
+    render: Any = structlog.dev.ConsoleRenderer(colors=is_terminal)
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=False),
-            _printable,
+            *([] if as_json else [_printable]),  # before the traceback, which has several lines
             structlog.processors.format_exc_info,
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+            structlog.processors.JSONRenderer(default=str) if as_json else render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

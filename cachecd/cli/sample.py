@@ -66,6 +66,7 @@ def command(
     sampler = Sampler(loaded, name)
     unit = sampler.usable(_MOST_TRIED) if key is None else sampler.named(key, begin)
     sample = sampler.take((unit,), records)
+    sample_view.measure_decoding(sample)
     images = {}
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
@@ -84,7 +85,7 @@ def command(
 
 
 def _print(url: str, name: str, sample: Sample, images: dict[tuple[int, str], Path]) -> None:
-    from cachecd.cli.sample_view import lines
+    from cachecd.cli.sample_view import costs, lines
 
     (unit,) = sample.units
     part = f" from byte {unit.begin}" if unit.begin else ""
@@ -96,5 +97,5 @@ def _print(url: str, name: str, sample: Sample, images: dict[tuple[int, str], Pa
         f"fetched, {outcome.records} {'record' if outcome.records == 1 else 'records'} prepared in "
         f"{outcome.seconds:.2f} s"
     )
-    for left, right in lines(sample, images):
+    for left, right in (*lines(sample, images), *costs(sample)):
         print(f"{left:<11}{right}")

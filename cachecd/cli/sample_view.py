@@ -5,6 +5,7 @@ Text from a source is printed on one line without control characters. No file na
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -15,11 +16,16 @@ from numpy.typing import NDArray
 
 from cachecd.cli.sampler import Record, Sample
 from cachecd.cli.survey import image_header
+from cachecd.model import in_order
 from cachecd.quantities import approximate_size, printable
 from cachecd.stores.extras import extra
+from cachecd_client._core import decode_image, image_formats
+from cachecd_client.errors import SchemaError
+from cachecd_client.loader.image import Image
 from cachecd_client.schema import Feature, Schema
 
 _FIRST_BYTES = 32
+_SIDE = 224  # pixels of a decoded picture, as most models take them
 _SKIPPED = 5
 _MAGIC = {
     b"\xff\xd8\xff": "jpg",
@@ -56,6 +62,8 @@ def document(sample: Sample, images: Mapping[tuple[int, str], Path]) -> dict[str
         "data_bytes": sample.outcome.data_bytes,
         "fetched_bytes": sample.outcome.fetched_bytes,
         "seconds": round(sample.outcome.seconds, 3),
+        "stages": {name: asdict(each) for name, each in in_order(sample.stages).items()},
+        "decode_ms": {name: round(ms, 3) for name, (ms, _) in sample.decoding.items()},
         "whole": sample.is_whole,
         "skipped": [{"key": each.key, "reason": each.reason} for each in sample.outcome.skipped],
         "skipped_records": [asdict(each) for each in sample.outcome.passed],
@@ -82,6 +90,47 @@ def lines(sample: Sample, images: Mapping[tuple[int, str], Path]) -> Iterator[tu
         yield "skipped", f"{printable(skipped.key)}: {printable(skipped.reason)}"
     if len(sample.outcome.skipped) > _SKIPPED:
         yield "", f"and {len(sample.outcome.skipped) - _SKIPPED} more units"
+
+
+def costs(sample: Sample) -> Iterator[tuple[str, str]]:
+    """Yields the time that each stage takes for a record, as the rows of a table with two columns."""
+    head = "time"
+    for stage, seconds in in_order(sample.stages).items():
+        if count := seconds.records or sample.outcome.records:
+            wall, cpu = (1000 * each / count for each in (seconds.wall_s, seconds.cpu_s))
+            waits = " (waiting)" if stage == "fetch" else ""
+            yield head, f"{printable(stage)}: {wall:.3f} ms a record{waits}, {cpu:.3f} ms of CPU"
+            head = ""
+    for name, (milliseconds, count) in sample.decoding.items():
+        pictures = "1 picture" if count == 1 else f"{count} pictures"
+        yield (
+            head,
+            f"decode={{{printable(name)!r}: Image({_SIDE})}} in the trainer: {milliseconds:.3f} ms a "
+            f"record on one core ({pictures}; not measured: other sizes and crops, assembling batches)",
+        )
+        head = ""
+
+
+def measure_decoding(sample: Sample) -> None:
+    """Measures the trainer's `decode` of each feature that holds files which the core can decode. Sets
+    `sample.decoding`: by feature, the milliseconds for a picture, and the number of pictures."""
+    known = {"jpeg": "jpg", "png": "png"}
+    suffixes = {known[each] for each in image_formats() if each in known}
+    options = Image(_SIDE).for_reader()
+    for name in sorted({name for record in sample.records for name in record.values}):
+        values = (record.values.get(name) for record in sample.records)
+        bodies = [v for v in values if isinstance(v, bytes) and image_suffix(v) in suffixes]
+        try:
+            for body in bodies[:1]:
+                decode_image(body, options)  # the first call also loads the decoder's tables
+            began = time.thread_time()
+            for body in bodies:
+                decode_image(body, options)
+        except (ValueError, SchemaError):
+            continue  # a damaged picture: the trainer's loader reports it
+        if bodies:
+            milliseconds = 1000 * (time.thread_time() - began) / len(bodies)
+            sample.decoding[name] = milliseconds, len(bodies)
 
 
 def write_images(sample: Sample, folder: Path) -> dict[tuple[int, str], Path]:

@@ -1,5 +1,5 @@
-"""Makes a shard of a few units in this process, as a worker does, reads the records back, and deletes the
-shard. Needs no cache and no daemon."""
+"""Makes a shard of a few units in this process, as a worker would. Reads the records back, and deletes
+the shard. Needs no cache and no daemon."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -28,13 +28,15 @@ from cachecd.model import (
     Cursor,
     ObjectInfo,
     Shape,
+    StageSeconds,
     StreamId,
     Unit,
     encoded,
 )
 from cachecd.sampler.formats import open_format
 from cachecd.sampler.formats.files import label_of
-from cachecd.sampler.messages import FromStream, Grant, Open, Sealed, Units
+from cachecd.sampler.messages import Effort, FromStream, Grant, Open, Sealed, Units, Working
+from cachecd.sampler.meter import METER
 from cachecd.sampler.origin import Origin
 from cachecd.sampler.throttle import Throttle
 from cachecd.sampler.usercode import search_first
@@ -64,9 +66,11 @@ class Record:
 class Sample:
     """The result of fetching and transforming `units`.
 
-    `records`: the first of the `outcome.records` records. `schema`: None if there are no records. `errors`:
-    the errors that skipped records, then those that skipped units; units refused by name or size have none.
-    `classes`: the label's classes by number. `numbered`: these numbers are final.
+    `records`: the first records; `outcome.records` is the number of all records. `schema`: None without
+    records. `errors`: the errors that skipped records, then the errors that skipped units. A unit that is
+    refused by name or size has no error. `classes`: the label's classes by number. `numbered`: these
+    numbers are final. `stages`: the work, by stage; every record was timed, except in the first of several
+    units, which also loads libraries. `decoding`: see sample_view.measure_decoding.
     """
 
     units: tuple[Unit, ...]
@@ -76,6 +80,8 @@ class Sample:
     errors: list[Exception] = field(default_factory=list)
     classes: tuple[str, ...] = ()
     numbered: bool = True
+    stages: dict[str, StageSeconds] = field(default_factory=dict)
+    decoding: dict[str, tuple[float, int]] = field(default_factory=dict)
 
     @property
     def is_whole(self) -> bool:
@@ -111,8 +117,7 @@ class Sampler:
         self._store = open_unit_store(self._source, connections, left_out=self.left_out)
 
     def first(self, most: int) -> tuple[Unit, ...]:
-        """Returns the first listed units that the dataset takes: at least one, at most `most`, all from one
-        page.
+        """Returns the first listed units that the dataset takes: 1 to `most` units, all from one page.
 
         SourceUnreachableError; ConfigError if there is no such unit.
         """
@@ -127,13 +132,13 @@ class Sampler:
         if self._dataset.split is not None:
             raise ConfigError(f"datasets.{self.name}: {empty_side(self._dataset, listed)}")
         raise ConfigError(
-            f"datasets.{self.name}.partition: this node's part has none of the {listed} units: "
+            f"datasets.{self.name}.partition: this node's part has no unit of the {listed} units: "
             "lower `partition.count`"
         )
 
     def usable(self, most: int) -> Unit:
         """Returns the first unit whose name and size are acceptable. If the first `most` units are all
-        refused, returns the first one."""
+        refused, returns the first unit."""
         units = self.first(most)
         source = open_format(self._dataset, self._classes(units)[0])
         capacity = self._config.cache.shard_size
@@ -178,8 +183,8 @@ class Sampler:
             if any(u.key == other for u in _listed_near(self._source, self._store, other)):
                 raise UnitError(alike(key, other))
         raise UnitError(
-            f"the source lists no object {key!r}: a key is relative to {self.url}. With source.join, it "
-            "is the text at *"
+            f"the source lists no object {key!r}. Give the key relative to {self.url}, or with "
+            "source.join the text at *"
         )
 
     def take(self, units: tuple[Unit, ...], most: int) -> Sample:
@@ -194,34 +199,47 @@ class Sampler:
         with tempfile.TemporaryDirectory(prefix="cachecd-sample-") as folder:
             path = Path(folder, "shard.tfrecord")
             with contextlib.redirect_stdout(sys.stderr):
-                sealed = asyncio.run(self._fill(path, units, classes, errors))
+                sealed, efforts = asyncio.run(self._fill(path, units, classes, errors))
             sample = Sample(units, sealed, errors=errors, classes=classes, numbered=numbered)
+            sample.stages = {**_total(efforts[:1]), **_total(efforts[1:])}
             if sealed.records:
                 _read_back(path, sample, most)
         return sample
 
     async def _fill(
         self, path: Path, units: tuple[Unit, ...], classes: tuple[str, ...], errors: list[Exception]
-    ) -> Sealed:
-        """Makes the first shard of a stream with these units."""
+    ) -> tuple[Sealed, list[Effort]]:
+        """Makes the first shard of a stream with these units. The first effort is that of the first unit,
+        if there are several."""
         setup, sent = worker_setup(self._config), list[FromStream]()
         origin = Origin(self._dataset, setup.connections, None, setup.memory)
         origin.read_with(classes)  # imports do not count for the rate
         stream, capacity = StreamId(self.name, "", 0), self._config.cache.shard_size
         shape = Shape(1, 1, MOST_LANES, capacity, 0)
         opened = Open(stream, Cursor(), (), None, shape, None, classes, remade={})
+        efforts = list[Effort | None]()
+
+        def begin_unit(unit: Unit) -> None:
+            # The lanes take turns, so the first unit has given a record before the second unit begins.
+            if unit is not units[0] and not efforts:
+                efforts.append(METER.take())
+
         worker_stream = WorkerStream(
             *(opened, origin, Throttle(setup.bandwidth), setup.connections),
-            *(sent.append, lambda unit: None, errors.append),
+            *(sent.append, begin_unit, errors.append),
         )
+        METER.begin_anew(1, 1)
         try:
             worker_stream.list_units(Units(stream, 0, 0, units, "end"))
             worker_stream.grant(Grant(stream, 0, path=str(path)))
             await worker_stream.work()
         finally:
             await worker_stream.close()
-        [sealed] = [message for message in sent if isinstance(message, Sealed)]
-        return sealed
+            METER.begin_anew()
+        reports = [message for message in sent if isinstance(message, Sealed | Working)]
+        efforts += [message.effort for message in reports]
+        [sealed] = [message for message in reports if isinstance(message, Sealed)]
+        return sealed, [each for each in efforts if each is not None]
 
     def _import_as_samplers_do(self) -> None:
         """Makes modules of the working directory importable, as `python -m cachecd.sampler` does."""
@@ -239,14 +257,22 @@ class Sampler:
         return ClassNames().extended(filter(None, names)).names, False
 
 
+def _total(efforts: Sequence[Effort]) -> dict[str, StageSeconds]:
+    total: dict[str, StageSeconds] = {}
+    for effort in efforts:
+        for stage, seconds in effort.stages.items():
+            total[stage] = total.get(stage, StageSeconds()).plus(seconds)
+    return total
+
+
 def _unit(number: int, listed: ObjectInfo) -> Unit:
     return Unit(number, listed.key, listed.size, listed.etag, listed.begin, listed.label)
 
 
 def _listed_near(source: SourceConfig, store: Store, key: str) -> Iterator[ObjectInfo]:
-    """Yields the listing from shortly before the key to the key's place in the order."""
+    """Yields the part of the listing that ends at the key's place in the order."""
     wanted, before = encoded(key), ""
-    # Tables and readers may have any order, and the key of a joined unit is not an object's key.
+    # Tables and readers may have any order, and a joined unit's key is not an object's key.
     ordered = not (source.manifest or source.reader or source.join)
     # Few objects lie between the key without its last character and the key.
     for page in list_units(source, store, key[:-1]):
@@ -275,7 +301,7 @@ def _read_back(path: Path, sample: Sample, most: int) -> None:
 
 
 def _value(feature: Feature, stored: list[Any]) -> Any:
-    """Returns the value of a feature: bytes, a list of bytes, or an array; the bits of bfloat16 as
+    """Returns the value of a feature: bytes, a list of bytes, or an array. bfloat16 is returned as
     uint16."""
     if feature.dtype == "bytes":
         return stored[0] if feature.shape == () and stored else stored

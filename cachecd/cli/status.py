@@ -10,6 +10,8 @@ import typer
 from cachecd.quantities import approximate_duration, printable
 from cachecd.quantities import approximate_size as size
 
+_TRAINERS = 5  # that are shown
+_MUCH = 0.1  # of the last minute
 _LINES = {
     "epoch": "per epoch",
     "waits_for": "waits",
@@ -76,6 +78,10 @@ def _print(document: dict[str, Any]) -> None:
         _print_line(f"not configured: {other['dataset']}, {_generation(other)}")
     for lease in document["leases"]:
         _print_line(_lease(lease))
+    for trainer in document["trainers"][:_TRAINERS]:
+        _print_line(_trainer(trainer))
+    if more := len(document["trainers"][_TRAINERS:]):
+        _print_line(f"and {more} more trainer processes, which waited less (--json)")
 
 
 def _lease(lease: dict[str, Any]) -> str:
@@ -88,6 +94,24 @@ def _lease(lease: dict[str, Any]) -> str:
         f"{lease['records']} records, {'held' if lease['held'] else 'granted'}{by} "
         f"for {approximate_duration(lease['age_s'])}{kept}"
     )
+
+
+def _trainer(trainer: dict[str, Any]) -> str:
+    """Returns the line of a reading process: what it reads, and how much of the last minute it waited."""
+    reader = f", {trainer['reader']}" if trainer["reader"] else ""
+    line = (
+        f"trainer {trainer['dataset']} epoch {trainer['epoch']} of {trainer['job']}: "
+        f"rank {trainer['rank']} (pid {trainer['pid']}{reader}), {trainer['steps']} steps"
+    )
+    if not trainer["reader"]:
+        return f"{line}, waits for its set for {approximate_duration(trainer['waited_s'])}"
+    if trainer["blind"]:
+        return f"{line}; {trainer['blind']}"
+    line += f", waited {trainer['wait_share']:.0%} of the last minute"
+    stages = trainer["stages_s"]
+    if trainer["wait_share"] >= _MUCH and stages:
+        line += f", in this epoch mostly for {max(stages, key=lambda stage: float(stages[stage]))}"
+    return line if trainer["queue"] is None else f"{line}; queue {trainer['queue']:.0%} full"
 
 
 def _generation(values: dict[str, Any]) -> str:

@@ -1,4 +1,5 @@
-"""Surveys an unknown source for `cachecd init`: reads the names of objects and the content of a few."""
+"""Surveys an unknown source for `cachecd init`: reads the names of objects, and the content of a few
+objects."""
 
 from __future__ import annotations
 
@@ -81,9 +82,9 @@ class Survey:
     `objects` has all objects of the source. `folders`: names of folders that look like classes, at level
     `depth`. `splits`: names of folders that look like parts of the data. `join`: patterns of objects that
     belong together, by feature. `joined`: the number of texts for which all patterns have an object. With
-    `join`, `folders` are in the texts. `labels`: the key of a table with labels for these objects.
-    `other_table`: the key of another table in the source. `left_out`: objects that a listing omits;
-    `objects` does not have them.
+    `join`, `folders` are parts of these texts. `labels`: the key of a table with labels for these
+    objects. `other_table`: the key of another table in the source. `left_out`: objects that a listing
+    omits; `objects` does not have them.
     """
 
     objects: list[ObjectInfo]
@@ -116,8 +117,8 @@ class Survey:
 
 
 def survey(store: Store, url: str) -> Survey:
-    """Lists the beginning of a source and some later folders, and reads a few objects. `store` must list
-    hidden names too.
+    """Lists the beginning of a source and some later folders, and reads a few objects. `store` must
+    include hidden names.
 
     SourceUnreachableError; ConfigError if the source has no objects with content.
     """
@@ -225,8 +226,8 @@ async def _look_into(store: Store, found: Survey, objects: Sequence[ObjectInfo],
 
 
 async def _head(store: Store, o: ObjectInfo, length: int = _HEAD) -> bytes:
-    """Returns the object's first bytes; no bytes if the object cannot be read, because the next object may
-    be readable."""
+    """Returns the object's first bytes, or no bytes if the object cannot be read, because the next object
+    may be readable."""
     try:
         return bytes(await store.get(o.key, o.size, o.etag, 0, min(length, o.size)))
     except UnitError:
@@ -234,7 +235,7 @@ async def _head(store: Store, o: ObjectInfo, length: int = _HEAD) -> bytes:
 
 
 def kind_of(key: str) -> str:
-    """Returns the kind that the suffix of a key stands for; "" for an unknown suffix."""
+    """Returns the kind of objects with this key's suffix, or "" for an unknown suffix."""
     return _SUFFIXES.get(suffix_of(key), "")
 
 
@@ -292,7 +293,7 @@ def _samples(head: bytes) -> list[dict[str, bytes]]:
 
 
 def _decoded(sample: Mapping[str, bytes]) -> dict[str, Feature]:
-    """Returns the features of a sample; no features if a worker would skip the sample."""
+    """Returns the features of a sample, or none if a worker would skip the sample."""
     try:
         values = dict(each for name, body in sample.items() for each in features(name, body))
         return {feature.name: feature for feature in infer(values).features}
@@ -322,8 +323,8 @@ def _examples(head: bytes) -> Iterator[dict[str, Feature]]:
 
 
 def _varying(records: Sequence[Mapping[str, Feature]]) -> list[Feature]:
-    """Returns the features that some records lack, or whose number of values differs between records. They
-    are declared so that all these records fit. Features that no declaration fits are omitted."""
+    """Returns the features that some records lack, or whose number of values differs between records,
+    declared so that all these records fit. Omits features that no declaration fits."""
     varying = []
     for name in sorted({name for record in records for name in record}):
         forms = [record[name] for record in records if name in record]
@@ -345,8 +346,9 @@ def is_image(suffix: str) -> bool:
 
 
 def _find_join(found: Survey, keys: Sequence[str]) -> list[str]:
-    """Finds patterns of objects that belong together: their names are equal except for the suffix, a folder
-    or the end of the name. Returns the texts that stand for the *; empty if there are no such patterns."""
+    """Finds patterns of objects that belong together: their names are equal except for the suffix, a
+    folder or the end of the name. Returns the texts at the *, or nothing if there are no such
+    patterns."""
     records: dict[tuple[str, str], dict[str, re.Match[str]]] = {}
     for key in keys if found.kind in ("image", "audio", "npy", "") else ():
         if "*" not in key and (match := _OBJECT.fullmatch(key)):
@@ -360,8 +362,8 @@ def _find_join(found: Survey, keys: Sequence[str]) -> list[str]:
         return []
 
     def order(pattern: str) -> tuple[bool, bool, bool, str]:
-        """Orders patterns. A dataset lists the first pattern, which must match no objects of other patterns
-        and should have the input."""
+        """Returns the sort key of a pattern. A dataset lists the first pattern, which must match no
+        objects of other patterns, and should be the input."""
         matches_others = any(matches(pattern, p.replace("*", "x")) for p in patterns - {pattern})
         is_input = kind_of(pattern) in ("image", "audio")
         return matches_others, bool(MASK.search(pattern)), not is_input, pattern
@@ -400,7 +402,7 @@ async def _find_tables(
         return
     tables = [o for o in objects if o.key.lower().endswith(_TABLES)]
     if len(tables) == len(objects):
-        return  # the tables hold the records
+        return  # the records are in the tables
     known = set(keys)
     for table in tables[:_MOST_TABLES]:
         body = io.BytesIO(await head(table, _HEAD))

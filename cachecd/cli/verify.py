@@ -40,20 +40,25 @@ def command(
     another live shard is bad. Files that cachecd did not write are listed as unknown.
     """
     from cachecd.cli.checked_files import check_all, take_inventory
+    from cachecd.cli.progress import Progress
 
     inventory = take_inventory(directory)
     if report and not inventory.is_cache:
         raise CallerError(f"{directory} is not a cache directory, which --report needs")
     faults = list(inventory.unreadable)
     files: set[Path] = set()
-    records = size = 0
-    for checked in check_all(inventory):
-        files.add(checked.path)
-        records += checked.records
-        size += checked.size
-        faults += checked.faults
-        if not as_json:
-            _print_faults(checked.faults)
+    records = size = read = 0
+    total = sum(map(_size, inventory.files))
+    with Progress() as progress:
+        for checked in check_all(inventory):
+            files.add(checked.path)
+            records += checked.records
+            size += checked.size
+            faults += checked.faults
+            if not as_json:
+                _print_faults(checked.faults)
+            read += _size(checked.path)
+            progress.note("verified", read, total)
     if as_json:
         document = {
             "directory": _shown(directory),
@@ -76,6 +81,14 @@ def command(
     if report:
         _report([fault for fault in faults if not fault.unreadable], endpoint)
     return 1 if faults else 0
+
+
+def _size(path: Path) -> int:
+    """Returns the bytes of a file; 0 if the daemon has removed it."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _report(faults: Iterable[Fault], endpoint: str | None) -> None:

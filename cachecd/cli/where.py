@@ -37,7 +37,7 @@ def command(
     endpoint: Endpoint = None,
     as_json: AsJson = False,
 ) -> None:
-    """Name the object, the byte and the ordinal in the source of a cached record.
+    """Print the object of a cached record, and the record's byte and ordinal in the object.
 
     Reads the shard's sidecar in the cache directory. A daemon may run meanwhile.
     """
@@ -70,14 +70,14 @@ def directory_of_the_daemon(endpoint: str | None) -> Path:
 
 
 def newest_generation(cache: Layout, dataset: str) -> str:
-    """Returns the name of the newest generation. CallerError: the dataset has no generation. DiskError."""
+    """Returns the name of the dataset's newest generation. CallerError if there is none. DiskError."""
     from cachecd.disk.generation_file import read_generation
 
     names = [name for owner, name in cache.generations() if owner == dataset]
     files = {name: read_generation(cache.generation(dataset, name).identity) for name in names}
     created = {name: file.made for name, file in files.items() if file is not None}
     if not created:
-        raise CallerError(f"{cache.dataset(dataset)}: no shard of this dataset is cached")
+        raise CallerError(f"{cache.dataset(dataset)}: this dataset has no cached shard")
     return max(created, key=created.__getitem__)
 
 
@@ -97,7 +97,7 @@ class RecordOrigin:
 def find_origin(
     layout: GenerationLayout, number: int, version: int | None, record: int
 ) -> RecordOrigin:
-    """Returns the origin of a record. `version` None: the newest version of the shard.
+    """Returns the origin of a record. `version`: the version of the shard; None for the newest version.
 
     CallerError if there is no such shard or record. DiskError if the sidecar cannot be read.
     """

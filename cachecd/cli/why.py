@@ -24,8 +24,8 @@ def command(
 ) -> None:
     """Show the history of a shard or a lease since the daemon started. Needs a running daemon.
 
-    The daemon remembers its last 10,000 events. A shard's number is in the name of its file. --json omits
-    the reasons, which may quote keys of objects, so its output can go into a bug report.
+    The daemon remembers its last 10,000 events. The name of a shard's file has the shard's number. The
+    output of --json can go into a bug report: it omits the reasons, which may quote keys of objects.
     """
     from cachecd_client import connect
 

@@ -12,7 +12,7 @@
     overrides   CACHECD_SECTION__KEY=value
     loading     a file and the environment -> a Config, or one line for each mistake
 
-Only the exported names are for other rooms.
+Other rooms use only the exported names.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ __all__ = [
 def load(path: Path | str, environ: Mapping[str, str] = os.environ) -> Config:
     """Reads the configuration in the file `path`, with ${VAR} and CACHECD_* taken from `environ`.
 
-    ConfigError has one line for each problem, ordered by place: ``file:line:column: key: found, expected``,
-    or the variable's name in place of the position. LimitTooSmallError: only `cache.limit` is wrong. Reads
-    `path`, checks that the directories in the file exist, and uses no network.
+    ConfigError has one line for each problem, ordered by place: ``file:line:column: key: found,
+    expected``, or the variable's name in place of the position. LimitTooSmallError: only `cache.limit` is
+    wrong. Checks that the directories in the file exist, and uses no network.
     """
-    # Reading YAML costs an import of 30 ms, which a sampler process need not spend.
+    # Imported here, because importing the YAML reader takes 30 ms, which sampler processes avoid.
     from cachecd.config.loading import load_config
 
     return load_config(Path(path), environ)

@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 
 # URLs of sources whose manifest names objects of any web server.
 EVERY_HOST: Final = ("http://", "https://")
-OBJECT_STORES: Final = ("s3", "gs", "az")  # keys may be any text, and others know the ETags
+OBJECT_STORES: Final = ("s3", "gs", "az")  # keys may be any text, and listings have ETags
 
 _SYNONYMS = {"s3a": "s3", "azure": "az", "abfs": "az", "abfss": "az", "adl": "az", "https": "http"}
 _ARN = r"arn:[\w-]+:s3[\w-]*:[\w-]*:\d{12}:(?:outpost[/:][\w-]+[/:])?accesspoint[/:][\w.-]+"
@@ -25,11 +25,11 @@ _HUB = (
     "(?:@(?:refs/(?:convert|pr)/[^/]+|[^/]+))?"
 )
 _NO_PATH = r"(?:^|/)\.{0,2}(?:/|$)"
-# What obstore cannot name, since it takes a key for a path: empty, "." and ".." parts (so also a slash at
-# either end, which it drops without a word) and control characters.
+# Names that obstore cannot use, because it treats keys as paths: control characters, and parts that are
+# empty, "." or "..". A slash at either end makes an empty part, which obstore drops silently.
 NO_PATH: Final = rf"{_NO_PATH}|[\x00-\x1f\x7f]"
 _PARTS = "without parts that are empty, '.' or '..'"
-# Of each scheme: the place, what no prefix can have, and the URL that is expected.
+# For each scheme: the pattern of the place, the pattern that no prefix may match, and the expected form.
 _SCHEMES = {
     "s3": (rf"[\w.-]+|{_ARN}", "(?!)", "BUCKET/PREFIX/, or the ARN of an access point as BUCKET"),
     "gs": (r"[\w.-]+", NO_PATH, f"BUCKET/PREFIX/, {_PARTS}, or control characters"),
@@ -42,8 +42,8 @@ _SCHEMES = {
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A parsed URL. `scheme`: without synonyms; "" for a URL that names no host. `place`: "" for files.
-    `prefix`: "", or text with a slash at its end. `root`: the URL's text before the prefix."""
+    """A parsed URL. `scheme`: without synonyms; "" for a URL without a host. `place`: "" for files.
+    `prefix`: "", or text that ends with a slash. `root`: the URL's text before the prefix."""
 
     scheme: str
     place: str
@@ -53,7 +53,7 @@ class Address:
     @staticmethod
     @cache
     def of(url: str) -> Address:
-        """ValueError: the message says what was found and what is expected."""
+        """Parses a URL. ValueError has the found and the expected text."""
         written, separator, rest = url.partition("://")
         if not separator or not re.fullmatch("[a-z][a-z0-9+.-]*", written):
             example = f"file://{url}" if url.startswith("/") else "s3://bucket/train/"
@@ -76,6 +76,6 @@ class Address:
         return self.root + self.prefix + (quote(key) if self.scheme == "http" else key)
 
     def key_of(self, url: str) -> str | None:
-        """Returns the key of the object at `url`, None if it is not below this address."""
+        """Returns the key of the object at `url`, or None if the object is not below this address."""
         key = url.removeprefix(below := self.root + self.prefix)
         return None if below + key != url else unquote(key) if self.scheme == "http" else key

@@ -25,7 +25,7 @@ def _dtype(value: str) -> str:
 
 
 def _section(value: Any) -> Any:
-    """Returns the section of an array for which only a pattern is written."""
+    """Turns a single pattern into the section of an array."""
     return {"match": value} if isinstance(value, str) else value
 
 
@@ -33,7 +33,7 @@ Side = Annotated[Integer, Field(ge=1, le=2**40)]
 
 
 class ArrayFile(SectionModel):
-    """Which objects hold an array, and the properties that the objects do not state themselves."""
+    """Which objects have an array, and the properties that the objects do not state."""
 
     match: Text | None = Field(
         None,
@@ -44,7 +44,7 @@ class ArrayFile(SectionModel):
         None,
         description=(
             "Dtype of raw binary, with its byte order, such as >i2. A .npy file states its own dtype, "
-            "which must agree; but it stores bfloat16 as two bytes without a type."
+            "which must agree. But it stores bfloat16 as two bytes without a type: set `dtype: bfloat16`."
         ),
         examples=["float32", ">i2"],
     )
@@ -70,8 +70,7 @@ class ArrayConfig(ArrayFile):
         ge=1,
         le=2**40,
         description=(
-            "Rows along axis 0 that make one record. If there are several arrays, the rows are counted "
-            "in the first one."
+            "Rows along axis 0 that make one record. With several arrays, rows of the first array."
         ),
         examples=[16000],
     )
@@ -80,9 +79,9 @@ class ArrayConfig(ArrayFile):
         ge=1,
         le=2**40,
         description=(
-            "Rows from the start of one window to the start of the next. If it is less than `window`, "
-            "windows overlap; if it is more, the rows between two windows are skipped. Default: "
-            "`window`."
+            "Rows from the start of one window to the start of the next. If `stride` is less than "
+            "`window`, windows overlap. If it is more, the rows between two windows are skipped. "
+            "Default: `window`."
         ),
         examples=[8000],
     )

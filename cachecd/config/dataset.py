@@ -34,9 +34,9 @@ class GrowConfig(SectionModel):
     wait: Boolean = Field(
         False,
         description=(
-            "Epoch k waits until the cached data is exactly `first + k * per_epoch`. So every run has the "
-            "same sets at any speed of the link. `wait` has no effect once a shard has been retired. Needs "
-            "`per_epoch`."
+            "Epoch k waits until the cached data is exactly `first + k * per_epoch`. So every run has "
+            "the same sets, regardless of the speed of the link. `wait` has no effect once a shard has "
+            "been retired. Needs `per_epoch`."
         ),
     )
 
@@ -61,8 +61,8 @@ class EvictConfig(SectionModel):
         gt=0,
         le=1,
         description=(
-            "Part of a full share that may be retired when an epoch begins. It never exceeds the data "
-            "that the link refills, or that trainers received since the last rotation."
+            "Part of a full share that may be retired when an epoch begins. Never more data is retired "
+            "than the link refills, or than trainers received since the last rotation."
         ),
     )
 
@@ -88,8 +88,8 @@ class DatasetConfig(SectionModel):
         ge=0,
         le=2**64 - 1,
         description=(
-            "Determines the default order of reading, and the order of sampling. A generation keeps "
-            "its order of sampling."
+            "Determines the default order of reading, and the order of fetching. A generation keeps its "
+            "order of fetching."
         ),
     )
     streams: Integer = Field(
@@ -97,9 +97,9 @@ class DatasetConfig(SectionModel):
         ge=1,
         le=1024,
         description=(
-            "Maximum number of record sequences that are sampled at the same time. There is at most "
-            "one for each 8 units of the first block of the listing, and at most one for each 4 shards "
-            "of the share. A generation keeps its number. More sequences keep more workers busy."
+            "Maximum number of streams that are fetched at the same time. More streams keep more workers "
+            "busy. There is at most one stream for each 8 units of the first block of the listing, and "
+            "for each 4 shards of the share. A generation keeps its number of streams."
         ),
     )
     pin: Boolean = Field(
@@ -111,7 +111,7 @@ class DatasetConfig(SectionModel):
     )
     limit: PositiveSize | None = Field(
         None,
-        description="Disk that this dataset may use at most, within `cache.limit`.",
+        description="Maximum disk usage of this dataset, within `cache.limit`.",
         examples=["100GiB"],
     )
     split: SplitConfig | None = Field(
@@ -134,8 +134,8 @@ class DatasetConfig(SectionModel):
     relist: Duration | None = Field(
         None,
         description=(
-            "How often the source is listed again. The next pass has new and rewritten objects. "
-            "Default: once at each start. Not allowed for a pinned dataset."
+            "How often the source is listed again. New and rewritten objects are fetched in the "
+            "next pass. Default: only at each start. Not allowed for a pinned dataset."
         ),
         examples=["10m"],
     )
@@ -148,7 +148,7 @@ class DatasetConfig(SectionModel):
         return self._held_out
 
     def other_side(self) -> DatasetConfig:
-        """Returns the dataset that this dataset's split holds out: prepared in the same way, and pinned."""
+        """Returns the pinned dataset of the records that this dataset's split holds out."""
         whole = {"pin": True, "grow": GrowConfig(), "evict": EvictConfig()}
         other = self.model_copy(update={**whole, "limit": None, "relist": None})
         other._held_out = True

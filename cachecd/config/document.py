@@ -35,7 +35,7 @@ _INSIDE = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P<otherwise>:-.*)?", re
 
 @dataclass(frozen=True, slots=True, order=True)
 class Place:
-    """The place of a value: line and column from 1, or `variable`, which sorts after them."""
+    """The place of a value: line and column from 1, or an environment `variable`. Variables sort last."""
 
     variable: str = ""
     line: int = 1
@@ -65,7 +65,8 @@ class Document:
     key_places: dict[Loc, Place] = field(default_factory=dict)
 
     def place(self, loc: Loc, *, key: bool = False) -> Place:
-        """Returns the place of the value at `loc`, or of the innermost written value around it."""
+        """Returns the place of the value at `loc`. If it is not in the file, returns the place of the
+        section around it."""
         if key and loc in self.key_places:
             return self.key_places[loc]
         while loc and loc not in self.places:
@@ -75,8 +76,8 @@ class Document:
         return self.places.get(loc, Place())
 
     def put(self, loc: Loc, value: Any, place: Place) -> None:
-        """Sets the value at `loc`, and makes missing sections above it. A section that is not a mapping
-        stays: validation reports it."""
+        """Sets the value at `loc`, and makes missing sections above it. Keeps a section that is not a
+        mapping, because validation reports it."""
         section = self.values
         for name in loc[:-1]:
             if section.get(name) is None:
@@ -137,7 +138,7 @@ def parse_value(text: str) -> Any:
 def raise_all(
     file: Path, problems: Sequence[Problem], kind: type[ConfigError] = ConfigError
 ) -> None:
-    """Raises all problems as one error, one line for each, ordered by place. Returns if there are none."""
+    """Raises all problems, if any, as one error, with one line for each problem, ordered by place."""
     if problems:
         lines = [f"{p.place.of(file)}: {p.message}" for p in sorted(set(problems))]
         raise kind("\n".join(" ".join(line.split("\n")) for line in lines))
@@ -169,7 +170,7 @@ def _compose(text: str) -> Node | None:
 
 
 class _Loader:
-    """Turns nodes into values; `environ` None: without expansion."""
+    """Turns nodes into values. Without `environ`, expands no variables."""
 
     def __init__(self, environ: Mapping[str, str] | None) -> None:
         self.environ = environ
@@ -196,7 +197,7 @@ class _Loader:
         return self._scalar(node, loc)
 
     def _items(self, node: MappingNode, loc: Loc) -> Iterator[tuple[str, Node]]:
-        """The names as they are written: a dataset may be called 2024."""
+        """Yields each key as it is written, because a dataset may be called 2024."""
         for key, inner in node.value:
             name = str(key.value)
             if not isinstance(key, ScalarNode) or key.tag == _TAG + "null":

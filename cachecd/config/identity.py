@@ -24,7 +24,7 @@ def identity_of(dataset: DatasetConfig) -> dict[str, Any]:
     generation.json, and the version of the rules. Omits default values, as `directory_name` requires."""
     source = dataset.source.model_dump(mode="json", exclude_defaults=True)
     whole = dataset.model_dump(mode="json", exclude_defaults=True)
-    if "://" in source.get("id", ""):  # the default of a source, in words: it stays that source
+    if "://" in source.get("id", ""):  # the default of a source: it stays that source
         source["url"], *endpoint = re.split(r" (?=https?://\S*$)", source.pop("id"))
         source["endpoint"] = "".join(endpoint) or None
     words: dict[str, Any] = {"version": VERSION}
@@ -60,15 +60,15 @@ def directory_name(identity: Mapping[str, Any], copy: int = 1) -> str:
 
 
 def _in_order(patterns: dict[str, Any]) -> Any:
-    """Returns patterns in alphabetical order as a mapping, and others as a list: the first pattern decides
-    which objects are listed, so the order counts."""
+    """Returns the patterns as a mapping if they are in alphabetical order, and otherwise as a list. The
+    order counts, because the first pattern decides which objects are listed."""
     return patterns if list(patterns) == sorted(patterns) else list(map(list, patterns.items()))
 
 
 def split_of(words: Mapping[str, Any]) -> str:
     """Returns the split of a generation, from its identity: a line "NAME: VALUE" for each value that
-    decides which units are held out; "" for no split. The URL decides too: a unit is held out by its name,
-    and below another URL the same object has another name."""
+    decides which units are held out, or "" without a split. One of the values is the URL, because the
+    same object has another name below another URL."""
     if words.get("split") is None:
         return ""
     values = {f"split.{name}": value for name, value in words["split"].items()}

@@ -10,8 +10,8 @@ from unicodedata import normalize
 
 
 def complaint(pattern: str, name: str) -> str:
-    """Returns why this pattern cannot find `name` in a key, or "". A valid pattern has exactly one group,
-    or one group of that name."""
+    """Returns why this pattern is not valid, or "". A valid pattern has exactly one group, or one group
+    named `name`."""
     try:
         groups = re.compile(pattern)
     except re.error as error:
@@ -25,8 +25,7 @@ def complaint(pattern: str, name: str) -> str:
 
 
 def found_in(key: str, pattern: str, name: str) -> str | None:
-    """Returns the text that a valid pattern finds. None if the pattern does not match, or if the group
-    matched nothing."""
+    """Returns the text that a valid pattern finds, or None if the pattern or its group does not match."""
     match = _compiled(pattern).search(key)
     if match is None:
         return None
@@ -35,26 +34,26 @@ def found_in(key: str, pattern: str, name: str) -> str | None:
 
 
 def matches(pattern: str, key: str) -> bool:
-    """Whether a key matches the pattern. Each * stands for any text."""
+    """Whether a key matches the pattern. Each * matches any text."""
     return _glob(pattern).fullmatch(key) is not None
 
 
 def text_in(pattern: str, key: str) -> str | None:
-    """Returns the text at the pattern's only * in a key. None if the key does not match."""
+    """Returns the text at the pattern's only * in a key, or None if the key does not match."""
     begin, _, end = pattern.partition("*")
     return key[len(begin) : len(key) - len(end)] if matches(pattern, key) else None
 
 
 def folder_of(patterns: Sequence[str]) -> str:
-    """Returns the deepest folder of all keys that match a pattern, with a slash at its end; "" for no
-    folder. It stops before a part that some stores cannot name: an empty part, "." or ".."."""
+    """Returns the deepest common folder of all keys that match a pattern, with a slash at its end, or "".
+    The folder ends before a part that some stores cannot name: an empty part, "." or ".."."""
     folders = [pattern.partition("*")[0].split("/")[:-1] for pattern in patterns]
     alike = takewhile(lambda names: len({*names, "", ".", ".."}) == 4, zip(*folders, strict=False))
     return "".join(f"{names[0]}/" for names in alike)
 
 
 def other_forms(text: str) -> set[str]:
-    """Returns the text in other Unicode normalizations. They look alike, but are other keys."""
+    """Returns the text in other Unicode normalizations, which look alike but are different keys."""
     return {normalize("NFC", text), normalize("NFD", text)} - {text}
 
 

@@ -17,8 +17,8 @@ Loc = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The allowed content of a place: the keys of `model`, or names (of datasets) that each hold the model,
-    or a list of the model."""
+    """The allowed content of a place: the keys of `model`, a mapping from names (of datasets) to the
+    model, or a list of the model."""
 
     model: type[BaseModel]
     named: bool = False
@@ -29,7 +29,7 @@ ROOT = Section(Config)
 
 
 def below(section: Section, name: str) -> Section | None:
-    """Returns the section at `name` of `section`; None for a single value or an unknown key."""
+    """Returns the section at `name` of `section`, or None for a single value or an unknown key."""
     if section.named or section.listed:
         return Section(section.model)
     field = section.model.model_fields.get(name)
@@ -37,7 +37,8 @@ def below(section: Section, name: str) -> Section | None:
 
 
 def section_at(loc: Sequence[str | int]) -> Section | None:
-    """Returns the section at a place in the document; None if the place holds a single value or nothing."""
+    """Returns the section at a place in the document, or None if the place has a single value or
+    nothing."""
     found: Section | None = ROOT
     for name in loc:
         if found is not None:
@@ -46,7 +47,7 @@ def section_at(loc: Sequence[str | int]) -> Section | None:
 
 
 def _section(annotation: Any) -> Section | None:
-    """Returns the section that a field's type stands for, also through Optional and dict."""
+    """Returns the section of a field's type, which may be inside Optional or dict."""
     origin = get_origin(annotation)
     if origin in (Union, types.UnionType):
         return next((s for a in get_args(annotation) if (s := _section(a)) is not None), None)

@@ -18,7 +18,7 @@ from cachecd.errors import ConfigError, LimitTooSmallError
 from cachecd.quantities import shown
 from cachecd_client.sockets import default_endpoint
 
-# Replaces pydantic's text if it cannot follow "expected".
+# Replaces texts of pydantic that do not fit after "expected".
 _EXPECTED = {
     "int_type": "a whole number",
     "float_type": "a number",
@@ -40,7 +40,7 @@ _EXPECTED = {
 
 
 def load_config(path: Path, environ: Mapping[str, str]) -> Config:
-    """Keeps the promises of `cachecd.config.load`."""
+    """Implements `cachecd.config.load`."""
     document = read_document(path, environ)
     _refuse_other_versions(path, document)
     problems = apply_overrides(document, environ)
@@ -72,7 +72,8 @@ def place_of(path: Path, environ: Mapping[str, str], loc: Loc) -> str:
 
 
 def _refuse_other_versions(path: Path, document: Document) -> None:
-    """Runs before all other checks, because the version decides what the other keys mean."""
+    """Refuses other versions. Runs before all other checks, because the version decides what the keys
+    mean."""
     version = document.values.get("version", 1)
     if version != 1 or isinstance(version, bool):
         message = (
@@ -117,7 +118,7 @@ def _unknown(loc: Loc) -> str:
 
 
 def _close(loc: Loc) -> str:
-    """Returns the known key that an unknown key resembles, or "". A removed key resembles none."""
+    """Returns the known key that resembles an unknown key, or "". Ignores removed keys."""
     section = section_at(loc[:-1])
     known = [*section.model.model_fields] if section and not removed(loc) else []
     return next(iter(get_close_matches(str(loc[-1]), known, 1)), "")

@@ -1,14 +1,15 @@
 """The configuration, version 1, as frozen models.
 
 Each key has its type, default, meaning and checks where it is declared: here, or in the file of its
-section. The JSON schema, `cachecd check` and docs/configuration.md are made from them. After loading, sizes
-are bytes, durations are seconds and rates are bytes per second. A model's JSON form
-(`model_dump(mode="json")`) validates back to an equal model.
+section. The JSON schema, `cachecd check` and docs/configuration.md are made from these declarations.
+After loading, sizes are bytes, durations are seconds and rates are bytes per second. A model's JSON form
+(`model_dump(mode="json")`) validates as an equal model.
 """
 
 from __future__ import annotations
 
 import os
+from ipaddress import ip_address
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
@@ -23,6 +24,7 @@ from cachecd.config.dataset import DatasetConfig
 from cachecd.config.section import SectionModel, conflict
 from cachecd.config.values import (
     AbsolutePath,
+    Boolean,
     Directory,
     Duration,
     Integer,
@@ -31,6 +33,7 @@ from cachecd.config.values import (
     Size,
     SizeOrPercent,
     Text,
+    http_address,
 )
 from cachecd.quantities import approximate_size, format_size
 from cachecd_client.sockets import MAX_PATH, default_endpoint, path_length
@@ -58,8 +61,8 @@ class CacheConfig(SectionModel):
     shard_size: Size = Field(
         64 << 20,
         description=(
-            "Size of one shard file, from 64KiB to 4GiB. Small shards start training sooner and "
-            "rotate in finer steps; large shards are fewer files."
+            "Size of one shard file, from 64KiB to 4GiB. With small shards, training starts "
+            "sooner, and rotation has finer steps. With large shards, the cache has fewer files."
         ),
         examples=["64MiB"],
     )
@@ -72,10 +75,10 @@ class CacheConfig(SectionModel):
         None,
         gt=0,
         description=(
-            "Bytes of shards that a trainer reads in random order; at most 16,384 shards. A larger "
-            "set is shuffled within a sliding window, because random access to more data than the "
-            "memory holds is very slow. Set it if trainers on several machines must read in the same "
-            "order. Default: half of the memory of the daemon's cgroup."
+            "Bytes of shards that a trainer shuffles at a time; at most 16,384 shards. A larger set is "
+            "shuffled within a sliding window, because random access is very slow if the data does not "
+            "fit into memory. Set `window` if trainers on several machines must read in the same order. "
+            "Default: half of the memory of the daemon's cgroup."
         ),
         examples=["32GiB"],
     )
@@ -145,8 +148,8 @@ class SamplerConfig(SectionModel):
         None,
         description=(
             "Memory that one worker may use. The daemon ends a worker that uses more, and tries the "
-            "current unit once more. Mapped files do not count, nor do processes that a transform "
-            "starts. Default: half of the memory of the daemon's cgroup, divided among the workers."
+            "current unit once more. Mapped files, and processes that a transform starts, do not count. "
+            "Default: half of the memory of the daemon's cgroup, divided among the workers."
         ),
         examples=["4GiB"],
     )
@@ -162,7 +165,7 @@ class SamplerConfig(SectionModel):
     egress_limit: PositiveSize | None = Field(
         None,
         description=(
-            "Maximum bytes to fetch in total, across restarts. At the limit the daemon stops fetching, "
+            "Maximum bytes to fetch in total, across restarts. At the limit, the daemon stops fetching, "
             "and training continues with the cached data."
         ),
         examples=["10TiB"],
@@ -170,8 +173,8 @@ class SamplerConfig(SectionModel):
     idle: Duration | None = Field(
         None,
         description=(
-            "Pause fetching when no job has had a lease for this time; the next acquire resumes it. "
-            "Default: fetch whether or not a job trains."
+            "Pause fetching when no job has had a lease for this time. The next acquire resumes "
+            "fetching. Default: never pause."
         ),
         examples=["30m"],
     )
@@ -200,6 +203,11 @@ def _socket_address(value: str) -> str:
     return value
 
 
+def _http_address(value: str) -> str:
+    http_address(value)
+    return value
+
+
 class ServerConfig(SectionModel):
     """How trainers and people reach the daemon."""
 
@@ -207,13 +215,48 @@ class ServerConfig(SectionModel):
         default_factory=lambda: default_endpoint(os.environ),
         validate_default=True,
         description=(
-            "Unix socket of the daemon: ipc:// and an absolute path of at most 107 bytes. Members "
-            "of the socket's group can read everything that is cached. Default: "
-            "ipc://$XDG_RUNTIME_DIR/cachecd/cachecd.sock, or ipc:///run/cachecd/cachecd.sock "
-            "without that variable."
+            "Unix socket of the daemon: ipc:// and an absolute path of at most 107 bytes. "
+            "Members of the socket's group can read everything that is cached. Default: "
+            "ipc://$XDG_RUNTIME_DIR/cachecd/cachecd.sock, or ipc:///run/cachecd/cachecd.sock if "
+            "that variable is not set."
         ),
         examples=["ipc:///run/cachecd/cachecd.sock"],
     )
+    http: Annotated[Text, AfterValidator(_http_address)] | None = Field(
+        None,
+        description=(
+            "IP address and port of a web page, and of metrics for Prometheus. Whoever reaches the address "
+            "can read the status; nobody can change anything. Needs `pip install 'cachecd[http]'`. "
+            "Default: no HTTP."
+        ),
+        examples=["127.0.0.1:9400"],
+    )
+    http_any: Boolean = Field(
+        False,
+        description=(
+            "Allow another address than a loopback address in `http`. The page has no password and no "
+            "encryption: use a firewall, or a proxy that has both."
+        ),
+    )
+    http_keys: Boolean = Field(
+        False,
+        description=(
+            "Show keys of skipped objects by HTTP. Default: counts and reasons without examples."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _http_is_local(self) -> ServerConfig:
+        if self.http is None or self.http_any:
+            return self
+        host, port = http_address(self.http)
+        if not ip_address(host).is_loopback:
+            raise conflict(
+                ("http",),
+                f"{self.http} is not a loopback address, so other machines could read the status: use "
+                f"127.0.0.1:{port}, or set server.http_any: true",
+            )
+        return self
 
 
 DatasetName = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
@@ -237,6 +280,13 @@ class Config(SectionModel):
     server: ServerConfig = Field(
         default_factory=ServerConfig, description="How trainers and people reach the daemon."
     )
+    log: Literal["auto", "text", "json"] = Field(
+        "auto",
+        description=(
+            "Form of the daemon's log on stderr: one text or one JSON object for each line. auto: text "
+            "on a terminal, and JSON elsewhere."
+        ),
+    )
 
     @model_validator(mode="after")
     def _splits_make_datasets(self) -> Config:
@@ -247,8 +297,7 @@ class Config(SectionModel):
             if other in self.datasets:
                 raise conflict(
                     ("datasets", other),
-                    f"`datasets.{name}.split` creates a dataset with this name for the held-out part: "
-                    "choose another name",
+                    f"`datasets.{name}.split` creates a dataset with this name: choose another name here",
                 )
             self.datasets[other] = dataset.other_side()
         return self
@@ -272,3 +321,12 @@ class Config(SectionModel):
                 too_small=True,
             )
         return self
+
+    def without_secrets(self) -> dict[str, Any]:
+        """Returns the configuration as JSON, without the values of `source.options`, which a user's reader
+        may need as a password. No other key can have one."""
+        values = self.model_dump(mode="json")
+        for dataset in values["datasets"].values():
+            options = dataset["source"]["options"]
+            dataset["source"]["options"] = dict.fromkeys(options, "(omitted)")
+        return values

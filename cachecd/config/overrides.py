@@ -1,10 +1,10 @@
 """CACHECD_SECTION__KEY=value replaces a value of the file.
 
 The variable's name is CACHECD_ and the key's path in capitals, joined by two underscores:
-CACHECD_SAMPLER__WORKERS, CACHECD_DATASETS__TRAIN__GROW__FIRST. A dataset's name is matched without regard
-to case, and its dashes as underscores, because a shell allows no dashes. Text is taken as it is, every
-other value is read as YAML. An empty value resets an optional key to its default. A name without two
-underscores, such as CACHECD_ENDPOINT, is not an override.
+CACHECD_SAMPLER__WORKERS, CACHECD_DATASETS__TRAIN__GROW__FIRST. In a dataset's name, case does not matter,
+and an underscore matches a dash, which a shell does not allow. Text is used unchanged; every other value
+is read as YAML. An empty value resets an optional key to its default. A name without two underscores,
+such as CACHECD_ENDPOINT, is not an override.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def apply_overrides(document: Document, environ: Mapping[str, str]) -> list[Prob
 
 
 def _find(section: Section, rest: str, values: Any, loc: Loc) -> tuple[Loc, FieldInfo | None]:
-    """Returns the place that the rest of a variable's name leads to, and the field at that place."""
+    """Returns the place that the rest of a variable's name denotes, and the field at that place."""
     names = [str(name) for name in values or ()] if section.named else [*section.model.model_fields]
     wanted = _folded(rest)
     found = [n for n in names if wanted == _folded(n) or wanted.startswith(_folded(n) + SEPARATOR)]
-    if len(found) > 1:  # datasets alone can be alike; the exact name decides
+    if len(found) > 1:  # only names of datasets can be alike; the exact name decides
         found = [n for n in found if rest == n or rest.startswith(n + SEPARATOR)] or found
     if len(found) != 1:
         raise ValueError(_not_one(section, rest, names, found, loc))
@@ -85,12 +85,12 @@ def _value(text: str, field: FieldInfo | None) -> Any:
         and NoneType in get_args(field.annotation)
     ):
         return None
-    # A regular expression or a path may look like anything to YAML.
+    # Not parsed as YAML, because a regular expression or a path may contain any characters.
     return text if field is not None and _is_text(field.annotation) else parse_value(text)
 
 
 def _is_text(annotation: Any) -> bool:
-    """Whether a field's type is text, a choice of texts, or a path, also if it is optional or annotated."""
+    """Whether a field's type, optional or annotated or not, is text, a choice of texts, or a path."""
     if isinstance(annotation, (str, type)):
         return isinstance(annotation, str) or issubclass(annotation, (str, Path))
     if get_origin(annotation) is tuple:

@@ -1,4 +1,4 @@
-"""Which part of its source a dataset takes: one node's part, and one side of a split."""
+"""The part of its source that a dataset takes: one node's part, and one side of a split."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ class SplitConfig(SectionModel):
         "key",
         description=(
             "Input of the hash. key: the object's key, or the group in it. unit: the key and the "
-            "position in the object. So large objects are divided: a Parquet file into row groups, an "
-            "array into runs of windows of about 4 MiB. Overlapping windows share rows across a border."
+            "position in the object, so that large objects are divided: a Parquet file into row groups, "
+            "an array into runs of windows of about 4 MiB. Overlapping windows share rows across the "
+            "border of two runs."
         ),
     )
     group: Text | None = Field(
         None,
         description=(
-            "Regular expression that is searched in each key. Objects with the same text in its "
-            "only group, or in the group named `group`, are on the same side, for example all "
-            "objects of a patient. Each key without a match is a separate group."
+            "Regular expression that is searched in each key. Objects with the same text in the "
+            "expression's only group, or in its group named `group`, are on the same side, for "
+            "example all objects of a patient. Each key without a match is a separate group."
         ),
         examples=["^(patient-[0-9]+)/"],
     )

@@ -82,7 +82,7 @@ def _class(value: str) -> str:
 
 
 def _plain(value: dict[str, Any]) -> dict[str, Any]:
-    """Accepts values that JSON can hold: the options go to other processes, and are part of the
+    """Accepts only JSON values, because the options go to other processes, and are part of the
     generation's identity."""
     for name, option in value.items():
         try:
@@ -91,8 +91,8 @@ def _plain(value: dict[str, Any]) -> dict[str, Any]:
             same = False
         if not same:
             raise ValueError(
-                f"the option {name!r} is {option!r}, expected text, a number, true, false, null, or a list "
-                "or mapping of these"
+                f"the option {name!r} is {option!r}, expected text, a number, true, false, null, or a "
+                "list or mapping of these"
             )
     return value
 
@@ -155,20 +155,20 @@ class LabelConfig(SectionModel):
         None,
         json_schema_extra={"minItems": 1},
         description=(
-            "Names of all classes. The order gives each class its number, so the numbers are the same "
-            "on every machine, and sampling begins while the source is listed. An object of another "
-            "class is skipped, and reported by name; to choose objects, use `source.match`. Default: "
-            "sampling begins when the first listing ends, because classes are then numbered by name "
-            "(whole numbers by value). A class that appears later gets the next number. A class "
-            "keeps its number in every generation. A change of the list makes another generation."
+            "Names of all classes. The order gives each class its number, so the numbers are the same on "
+            "every machine, and sampling begins while the source is listed. An object of another class "
+            "is skipped, and reported by name; to choose objects, use `source.match`. A change of the "
+            "list makes another generation. Default: classes are numbered in the order of their names "
+            "(whole numbers by value) when the first listing ends, and sampling begins only then. A "
+            "later class gets the next number. A class keeps its number in every generation."
         ),
         examples=[["cat", "dog"]],
     )
     manifest: TableUrl | None = Field(
         None,
         description=(
-            "In place of a pattern: URL of a table with the columns key (or url) and label. Its format "
-            "is one that `source.manifest` may have. A unit without a row is skipped."
+            "In place of a pattern: URL of a table with the columns key (or url) and label. It may have "
+            "the formats of `source.manifest`. A unit without a row is skipped."
         ),
         examples=["s3://bucket/lists/labels.csv"],
     )
@@ -259,8 +259,9 @@ class SourceConfig(SectionModel):
     id: Text | None = Field(
         None,
         description=(
-            "Name of the source in place of `url` and `endpoint`. If a bucket moves, set `id` to the "
-            "default, which `cachecd status --json` shows as `source_id`: the cached shards stay in use."
+            "Name of the source in place of `url` and `endpoint`. If a bucket moves, set `id` to the old "
+            "default, which `cachecd status --json` shows as `source_id`. Then the cached shards stay in "
+            "use."
         ),
         examples=["s3://bucket/train/"],
     )
@@ -271,7 +272,7 @@ class SourceConfig(SectionModel):
     )
     anonymous: Boolean = Field(
         False,
-        description="Read public buckets without credentials, and do not look for credentials.",
+        description="Read public buckets without looking for credentials.",
     )
     requester_pays: Boolean = Field(
         False,
@@ -280,9 +281,9 @@ class SourceConfig(SectionModel):
     match: Patterns | None = Field(
         None,
         description=(
-            "For files: only objects that match one of these patterns are records. A pattern is "
-            "compared with the key below the URL; * stands for any text, also with slashes. Only the "
-            "common folder of the patterns is listed."
+            "For files: only objects that match one of these patterns are records. A pattern is compared "
+            "with the key below the URL; * matches any text, including slashes. Only the common folder "
+            "of the patterns is listed."
         ),
         examples=["train/*.jpg"],
     )

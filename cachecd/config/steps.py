@@ -104,7 +104,7 @@ class Resize(Step):
 
 
 def _colors(given: Any) -> Any:
-    """[[name, [r, g, b]], ...]. The order numbers the classes, so it is part of the generation's
+    """Returns [[name, [r, g, b]], ...]. The order, which numbers the classes, is part of the generation's
     identity."""
     pairs = [list(pair) for pair in given.items()] if isinstance(given, dict) else given
     if not isinstance(pairs, list) or not all(isinstance(p, list) and len(p) == 2 for p in pairs):
@@ -170,7 +170,7 @@ STEPS: Mapping[str, type[Step]] = {
 
 
 def checked(name: str, argument: Any) -> dict[str, Any]:
-    """Returns the argument of a ready-made step with all its keys. ValueError names the expected form."""
+    """Returns the argument of a ready-made step, with all keys. ValueError has the expected form."""
     try:
         return STEPS[name].model_validate(argument).model_dump()
     except ValidationError as error:

@@ -30,7 +30,7 @@ class TransformStep(BaseModel):
     def __get_pydantic_json_schema__(
         cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        """The schema of the form in YAML."""
+        """Returns the JSON Schema of the form in YAML."""
         with_argument = {
             "type": "object",
             "properties": {name: step.schema_of_argument() for name, step in STEPS.items()},
@@ -64,7 +64,7 @@ class TransformStep(BaseModel):
 
 
 def _listed(value: Any) -> Any:
-    """Returns the steps as a list, also for a single step or for none."""
+    """Returns the steps as a list. Accepts a single step, or none."""
     if value is None:
         return ()
     return (value,) if isinstance(value, str) else value
@@ -77,7 +77,7 @@ Steps = Annotated[
 
 
 def _argument(name: str, argument: Any) -> Any:
-    """Returns the argument in its canonical form. ValueError if the step takes no such argument."""
+    """Returns the argument in its canonical form. ValueError if the step does not accept the argument."""
     if name in STEPS:
         return checked(name, argument)
     if gone := removed_step(name):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import stat
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -33,7 +34,7 @@ PYTHON_NAME: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]
 
 
 def check_text(value: object) -> str:
-    """Returns the text. ValueError if it is empty, has a NUL, or is no text."""
+    """Returns the text. ValueError if the value is empty, has a NUL, or is not text."""
     if not isinstance(value, str) or not value or "\0" in value:
         raise ValueError(f"found {shown(value)}, expected text")
     return value
@@ -87,13 +88,29 @@ def _directory(value: object, info: ValidationInfo) -> Path:
     return path
 
 
+def http_address(value: str) -> tuple[str, int]:
+    """Returns the IP address and the port of an HTTP server. ValueError for a name other than localhost,
+    because its addresses may change."""
+    host, _, port = value.rpartition(":")
+    host = "127.0.0.1" if host == "localhost" else host.removeprefix("[").removesuffix("]")
+    try:
+        address = ip_address(host)
+        if port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16:
+            return str(address), int(port)
+    except ValueError:
+        pass
+    raise ValueError(
+        f"found {shown(value)}, expected an IP address and a port such as 127.0.0.1:9400 or [::1]:9400"
+    )
+
+
 def _more_than_nothing(value: Any) -> Any:
     if value == 0:
         raise ValueError("found 0, expected more than 0")
     return value
 
 
-# Strict, because a true that counts as 1 or a "no" that counts as false hides a mistake.
+# Strict, because accepting true as 1, or "no" as false, would hide mistakes.
 Integer = Annotated[int, Strict()]
 Real = Annotated[float, Strict()]
 Boolean = Annotated[bool, Strict()]

@@ -4,11 +4,16 @@ service          runs the daemon as a process: start, signals, reload, drain
 ownership        ensures that one daemon owns cache.dir and the socket
 notify           reports the state to the service manager
 trainer          runs the trainer of `cachecd run ... -- TRAINER`
+trainers         reads the reports of trainers, and knows what each process waited for
 workers          makes the executor and the lister, with their processes
 server           turns frames of the socket into requests, and replies into frames
 requests         turns requests into events of the policy, and replies of the policy into messages
 status           makes the status document
+monitoring       gives the status document to history and HTTP
 story            records what happened to each shard and lease
+ingest           adds up bytes, seconds by stage, and pauses (pauses: their reasons)
+timeline         keeps the last spans of all processes
+progress_log     logs the progress of first listings and first fills
 loop             runs one cache.dir with its policy; the only module that connects the rooms
 start            opens cache.dir, and reports its content
 measurement      measures small and foreign files, and the free space

@@ -1,4 +1,4 @@
-"""Tasks of the event loop that nobody awaits. They run until the daemon ends at the latest."""
+"""Tasks of the event loop that nobody awaits. They end with the daemon at the latest."""
 
 from __future__ import annotations
 

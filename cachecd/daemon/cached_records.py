@@ -1,4 +1,4 @@
-"""Finds the listed records that no live shard of a generation covers. It compares sidecars and listing."""
+"""Compares sidecars and listing, to find the listed records that no live shard of a generation covers."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from cachecd_client._core import Sidecar
 @dataclass(slots=True)
 class CachedRecords:
     """The records that some shards cover, by unit. `whole`: one shard covers the whole unit. `parts`: the
-    intervals of records in the other shards. `mixed`: the shards have two versions of the unit. `etag`: the
-    hash of the ETag that the shards' sidecars store for the unit. `lost`: the shards whose sidecars are
-    lost; the missing records are unknown then."""
+    intervals of records in the other shards. `mixed`: the shards have two versions of the unit. `etag`:
+    the hash of the unit's ETag in the sidecars. `lost`: the shards with lost sidecars; if there are any,
+    the missing records are unknown."""
 
     whole: NDArray[np.bool_]
     mixed: NDArray[np.bool_]

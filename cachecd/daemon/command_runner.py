@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -18,7 +19,9 @@ import structlog
 
 from cachecd.daemon.background import Background
 from cachecd.daemon.disk_work import DiskWork, Search, Write
+from cachecd.daemon.ingest import Ingest
 from cachecd.daemon.refetch import Refetch
+from cachecd.daemon.timeline import Timeline
 from cachecd.daemon.worker_streams import WorkerStreams
 from cachecd.errors import DiskError
 from cachecd.executors import Executor
@@ -35,8 +38,8 @@ ToClient = do.ReplyGranted | do.ReplyDone | do.ReplyWaiting | do.ReplyRefused
 
 
 class CommandRunner:
-    """`deliver` receives every event, on the event loop. `reply` receives the replies to requests.
-    `fetched` counts fetched bytes by dataset. `background` holds all tasks."""
+    """`deliver` gets every event, on the event loop. `reply` gets the replies to requests.
+    `ingest` adds up bytes and work; `timeline` gets a span for each write. `background` holds all tasks."""
 
     def __init__(
         self,
@@ -44,8 +47,10 @@ class CommandRunner:
         executor: Executor,
         deliver: Callable[[ev.Event], None],
         reply: Callable[[ToClient], None],
-        fetched: Callable[[str, int], None] = lambda dataset, count: None,
+        timeline: Timeline | None = None,
+        ingest: Ingest | None = None,
     ) -> None:
+        self._timeline = timeline or Timeline()
         self._work = work
         self._loop = asyncio.get_running_loop()
         self._deliver, self._reply = deliver, reply
@@ -54,7 +59,8 @@ class CommandRunner:
         self._closing = False
         self.background = Background()
         self.streams = WorkerStreams(
-            *(executor, work, self.background, self.record, self._described, fetched)
+            *(executor, work, self.background, self.record, self._described),
+            ingest or Ingest(self._timeline),
         )
         self._refetch = Refetch(work, self.streams, self.background, self.record)
 
@@ -82,7 +88,7 @@ class CommandRunner:
                     self._reply(command)  # type: ignore[arg-type]
 
     def record(self, job: Callable[[], list[ev.Event]]) -> None:
-        """Does a job in the thread of writes, after all earlier jobs, and delivers its events."""
+        """Runs a job in the thread of writes, after all earlier jobs, and delivers its events."""
         self._submit(self._writes, job)
 
     async def finish(self) -> None:
@@ -94,7 +100,7 @@ class CommandRunner:
         self._searches.shutdown(wait=False, cancel_futures=True)
         ending = asyncio.ensure_future(asyncio.to_thread(self._writes.shutdown))
         _, late = await asyncio.wait({ending}, timeout=_LAST_WRITES)
-        if late:  # an exclusion of 10,000 keys can have so many writes; the next start continues it
+        if late:  # for example, an exclusion of 10,000 keys; the next start continues it
             self._writes.shutdown(wait=False, cancel_futures=True)
         await ending
         await asyncio.to_thread(self._searches.shutdown)
@@ -104,7 +110,7 @@ class CommandRunner:
             try:
                 events = job()
             except Exception:
-                _log.exception("a job of the daemon failed unexpectedly")
+                _log.exception("a background task of the daemon failed unexpectedly")
                 return
             self._loop.call_soon_threadsafe(self._take, events)
 
@@ -122,6 +128,7 @@ class CommandRunner:
                 self._loop.call_exception_handler(about)
 
     def _do(self, work: Callable[[Any], list[ev.Event]], command: Any) -> list[ev.Event]:
+        began = time.monotonic()
         try:
             return work(command)
         except InterruptedError:  # the daemon ends
@@ -129,6 +136,8 @@ class CommandRunner:
         except Exception as error:
             _log.exception("a command failed unexpectedly")
             return [ev.DiskRefused(command, f"{type(error).__name__}: {error}")]
+        finally:
+            self._timeline.note(type(command).__name__, began)
 
     def _described(self, generation: GenerationId, schema: dict[str, Any]) -> None:
         self._work.schemas[generation] = schema

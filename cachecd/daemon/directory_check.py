@@ -1,7 +1,7 @@
 """Checks that nobody moved or replaced cache.dir while the daemon runs.
 
-A person may unmount a file system or move a directory. Then the missing files still exist elsewhere, and
-the daemon must not write or delete in another directory at the same path.
+A person may unmount a file system or move a directory. Then the files still exist elsewhere, and the
+daemon must not write or delete in another directory at the same path.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class DirectoryCheck:
                 state = "was removed" if identity is None else "was replaced"
                 raise DiskError(
                     f"{path} {state} while the daemon was running: put the old directory back, or "
-                    "restart the daemon, which then uses the present state"
+                    "restart the daemon to use the new state"
                 )
 
 

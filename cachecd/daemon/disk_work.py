@@ -53,7 +53,7 @@ Search = do.VerifyShard | do.FindHolders | do.RemakeShard
 
 @dataclass(slots=True)
 class DiskWork:
-    """`states`: the content of each generation's state.json, at the next write. `schemas`: the known
+    """`states`: the content of each generation's state.json after the next write. `schemas`: the known
     schemas. `window`: the shuffle window in bytes. `check` raises DiskError if nothing may be written.
     `stops` is set when the daemon ends: long work then ends with InterruptedError, and the next start
     continues it."""
@@ -67,15 +67,15 @@ class DiskWork:
     stops: Event = field(default_factory=Event)
     _skipped: dict[tuple[StreamId, int], tuple[Skips, ...]] = field(default_factory=dict)
     _halves: set[tuple[StreamId, int]] = field(default_factory=set)
-    _counted: set[GenerationId] = field(default_factory=set)  # whose new counts are not written yet
+    _counted: set[GenerationId] = field(default_factory=set)  # with counts that are not written yet
 
     def configure(self, window: int | None) -> None:
         """Sets the shuffle window. `window`: cache.window; None: half of the memory."""
-        # Not for each manifest: reading the size of the memory takes a millisecond.
+        # Computed once, because reading the size of the memory takes a millisecond.
         self.window = resources.window() if window is None else window
 
     def proceed(self) -> None:
-        """InterruptedError if the daemon ends. Long work calls this before each shard."""
+        """Raises InterruptedError if the daemon ends. Long work calls this before each shard."""
         if self.stops.is_set():
             raise InterruptedError("the daemon ends")
 
@@ -206,8 +206,9 @@ class DiskWork:
     def publish_remade(
         self, generation: GenerationId, number: int, version: int, dropped: bool
     ) -> ev.Event:
-        """Publishes the next version of a damaged shard, which a worker made from the source. `dropped`:
-        the data of the damaged version is removed already; its other files are removed now. DiskError."""
+        """Publishes the next version of a damaged shard, which a worker made from the source. If
+        `dropped`, the data of the damaged version is removed already, and this removes its other files.
+        DiskError."""
         if self._holds_excluded(generation, number, version):
             publish.discard(self.layout_of(generation), number, version)
             return ev.RemakeFailed(generation, number, "a record of it was excluded")
@@ -308,9 +309,9 @@ class DiskWork:
     def cached_samples(
         self, datasets: Collection[str], key: str, is_renamed: bool
     ) -> tuple[set[str], bool]:
-        """Returns the samples of an object that are in shards, and whether to refuse all other names. Other
-        names are refused if shards cover the whole object. They are also refused if shards cover a part,
-        and user code may have changed the names (`is_renamed`). DiskError."""
+        """Returns the samples of an object that are in shards, and whether to refuse all other names.
+        Other names are refused if shards cover the whole object, or if they cover a part, and user code
+        may have changed the names (`is_renamed`). DiskError."""
         samples, parts = set[str](), dict[tuple[str, int, bytes], list[tuple[int, int]]]()
         for layout in map(self.layout_of, self._generations(datasets)):
             for name in find_holders(layout, {key: frozenset()}, self.proceed):
@@ -344,7 +345,7 @@ class DiskWork:
 
 
 def _failures(command: Search, error: DiskError) -> list[ev.Event]:
-    """Returns the result of a failed search. If only one shard is damaged, only that shard is lost."""
+    """Returns the result of a failed search. If a single shard is damaged, only that shard is lost."""
     if isinstance(command, do.FindHolders):
         return [ev.DiskRefused(command, str(error))]
     name, number, version = command[:3]

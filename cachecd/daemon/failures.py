@@ -35,14 +35,14 @@ class Failures:
 
     @property
     def reasons(self) -> dict[str, str]:
-        """The reasons of all present failures, by subject."""
+        """The reasons of all current failures, by subject."""
         return {name: each.reason for name, each in self._subjects.items() if each.reason}
 
     def note(self, subject: str, reason: str, patience: float = 0.0, verb: str = "fails") -> bool:
         """Sets the state of a subject. `reason`: why it fails now, or "" if it works. A failure is logged
-        after `patience` seconds, and every ten minutes. Returns whether it was logged now. `verb`: "fails";
-        or "stops", if the configuration or other programs are the cause; or "waits" for a pause, which is
-        not logged as a warning."""
+        after `patience` seconds, and every ten minutes. Returns whether it was logged now. `verb`:
+        "fails", "stops" if the configuration or other programs are the cause, or "waits" for a pause,
+        which is not logged as a warning."""
         known = self._subjects.setdefault(subject, _Subject())
         now = self._clock()
         if not known.reason:
@@ -60,6 +60,6 @@ class Failures:
         return False
 
     def seconds(self, subject: str) -> float:
-        """Returns for how long a subject has been failing; 0 if it works."""
+        """Returns how long a subject has been failing, or 0 if it works."""
         known = self._subjects.setdefault(subject, _Subject())
         return self._clock() - known.since if known.reason else 0.0

@@ -1,5 +1,5 @@
-"""The listing of a generation: gives pages of units to streams, and lists the source repeatedly. All access
-to the table runs in one thread."""
+"""The listing of a generation: lists the source repeatedly, and gives pages of units to streams. One
+thread accesses the table."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class GenerationListing:
         return await self.run(lambda: units_of(table, shape, stream, *place, excluded=excluded))
 
     async def units(self, numbers: Sequence[int]) -> list[Unit | None]:
-        """Returns the units with these numbers; None for a number that is not listed. DiskError."""
+        """Returns the units with these numbers, or None for a number that is not listed. DiskError."""
 
         def look_up() -> list[Unit | None]:
             listed = [number for number in numbers if number < len(self.table)]
@@ -104,19 +104,22 @@ class GenerationListing:
 
 @dataclass(eq=False)
 class ListingKeeper:
-    """Lists the source of one configured generation until that succeeds, then again every `relist` seconds.
-    After a failure the listing continues where it stopped, if the store lists in order. Streams get the
-    listed units meanwhile.
+    """Lists the source of one configured generation until it succeeds, and then every `relist` seconds.
+    After a failure, the listing continues where it stopped, if the store lists in order. Meanwhile,
+    streams get the listed units.
 
     Every change of the listing is delivered as Listed, and then `changed` is called. `classes`: the path of
     the file of class numbers. The file must exist if `is_fed`: the streams of the generation have begun.
-    `reserve` tries to reserve space for a page. Its arguments: the bytes of this page, the bytes by which
-    the table grew for the previous page, and whether the page must fit. A page has at most `page_bytes`.
+    `reserve` tries to reserve space for a page. Its arguments are the bytes of the page, the bytes by
+    which the table grew for the previous page, and whether the page must fit. A page has at most
+    `page_bytes`.
+
+    `listed`: see SourcePages.
 
     `reason`: why the last attempt failed, or what it waits for, or "". `doubted`: the source seems to be
     another source. `rewritten`: how many units got another ETag, size or label since the start. `objects`
-    and `left_out`: the objects that this attempt has listed so far, and those that it omitted. `ended`:
-    when the last listing ended, by the monotonic clock; 0 if none has ended.
+    and `left_out`: the objects that this attempt has listed and omitted so far. `ended`: when the last
+    listing ended, by the monotonic clock, or 0.
     """
 
     name: GenerationId
@@ -129,6 +132,7 @@ class ListingKeeper:
     page_bytes: Callable[[], int]
     deliver: Callable[[ev.Event], None]
     changed: Callable[[], None]
+    listed: Callable[[float, float, int], None] = lambda cpu_s, began, units: None
     reason: str = ""
     doubted: bool = False
     rewritten: int = 0
@@ -192,7 +196,7 @@ class ListingKeeper:
     async def _until_listed(self, judges: bool, longest: float) -> Changes:
         """`longest`: the maximum of seconds between two attempts."""
         failures = 0
-        pages = SourcePages(self.lister, self.config.source)
+        pages = SourcePages(self.lister, self.config.source, self.listed)
         listing = self._begin(judges)
         try:
             while True:
@@ -245,7 +249,7 @@ class ListingKeeper:
         """Reports a failure. Returns the seconds until the next attempt."""
         expected = (SourceError, DiskError, ConfigError)
         if not isinstance(error, expected):
-            # The library of a store may raise any error. It is a failure of the store, and may pass.
+            # The library of a store may raise any error. Treat it as a temporary failure of the store.
             _log.exception("listing failed unexpectedly", dataset=self.name.dataset)
             error = SourceUnreachableError(f"{type(error).__name__}: {error}")
         pause = random.uniform(0, min(2.0 ** min(failures, 30), longest))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from functools import partial
 
@@ -15,8 +14,10 @@ from cachecd.config.identity import classes_rule
 from cachecd.daemon.command_runner import CommandRunner, ToClient
 from cachecd.daemon.directory_check import DirectoryCheck
 from cachecd.daemon.failures import Failures
+from cachecd.daemon.ingest import Ingest
 from cachecd.daemon.listings import ListingKeeper
 from cachecd.daemon.measurement import measure, weigh_foreign
+from cachecd.daemon.progress_log import ProgressLog
 from cachecd.daemon.rules import configured, resolve
 from cachecd.daemon.start import known_sizes, start
 from cachecd.daemon.status import (
@@ -24,6 +25,7 @@ from cachecd.daemon.status import (
     SeenDataset,
     SkippedStatus,
     Status,
+    TrainerStatus,
     epoch_of,
     ingest_stops,
     skipped_status,
@@ -31,6 +33,7 @@ from cachecd.daemon.status import (
     status_of,
 )
 from cachecd.daemon.story import Story
+from cachecd.daemon.timeline import Timeline
 from cachecd.daemon.worker_streams import FedGeneration
 from cachecd.disk import leases
 from cachecd.disk.durable import read_egress, write_egress
@@ -46,7 +49,6 @@ from cachecd.quantities import approximate_size
 from cachecd.units.source_units import Lister
 
 _TICK, _PROBE, _MEASURE = 0.5, 0.5, 1.0  # seconds; a lease ends within one second
-_RATED = 10  # measurements, one a second, over which the rate of fetching is computed
 _MINUTE, _SNAPSHOT = 60.0, 600.0
 # Bytes of a page of a listing. At a limit below 25 MiB, 1 % would mean a transaction for each unit.
 _LEAST_PAGE = 256 << 10
@@ -60,7 +62,8 @@ _log = structlog.get_logger("cachecd.daemon")
 
 class CacheLoop:
     """All methods belong to the thread of the event loop. `lister` lists the sources. `open` starts the
-    executor, and the caller closes it. `offline`: nothing is listed or fetched. `progress`: see `start`."""
+    executor, and the caller closes it. `offline`: nothing is listed or fetched. `progress`: see `start`.
+    `logs_progress`: the log has the progress of first listings and first fills."""
 
     def __init__(
         self,
@@ -71,6 +74,7 @@ class CacheLoop:
         *,
         offline: bool = False,
         progress: Callable[[str], None] = lambda text: None,
+        logs_progress: bool = True,
     ) -> None:
         self.policy = Policy(lambda lease: len(self._started.work.manifest(lease)))
         self.layout = Layout(config.cache.dir)
@@ -86,10 +90,11 @@ class CacheLoop:
         self.story = Story()
         self._keepers: dict[str, ListingKeeper] = {}
         self._described: set[str] = set()
-        self._arrived = Counter[str]()  # bytes fetched for each dataset since the start
-        self._earlier = deque([(time.monotonic(), self._arrived.copy())], _RATED)
         self._probed: dict[str, leases.Probe] = {}  # the last probe of each lease
-        self._fetched = self._corrupt = 0
+        self._corrupt = 0
+        self._progress_log = ProgressLog() if logs_progress else None
+        self.timeline = Timeline()
+        self.ingest = Ingest(self.timeline, config.sampler.workers)
 
     async def open(self) -> None:
         """Reports the result of a start. Then begins to list, to probe leases and to measure. DiskError.
@@ -103,8 +108,10 @@ class CacheLoop:
             raise
         self._directory_check = DirectoryCheck(started.directories)
         self.work.check = self._directory_check.check
-        self._fetched = started.fetched or 0
-        self.runner = CommandRunner(self.work, self._executor, self.feed, self._reply, self._count)
+        self.ingest.fetched = started.fetched or 0
+        self.runner = CommandRunner(
+            *(self.work, self._executor, self.feed, self._reply, self.timeline, self.ingest)
+        )
         self.streams = self.runner.streams
         await self._executor.start(self.streams.handle)
         self._keepers = {name: self._keeper_of(name) for name in started.configured}
@@ -143,8 +150,8 @@ class CacheLoop:
         started = self._started
         if started.fetched is None and config.sampler.egress_limit is not None:
             started.fetched = read_egress(self.layout.egress)
-            self._fetched += started.fetched
-        self.config = config
+            self.ingest.fetched += started.fetched
+        self.config, self.ingest.workers = config, config.sampler.workers
         self.work.configure(config.cache.window)
         self.feed(configured(config, limit, started.names, started.boot, self._offline))
         self._compare_limit()
@@ -229,11 +236,6 @@ class CacheLoop:
         self.feed(ev.LeaseUnheld(lease))
         return False
 
-    def rate(self, dataset: str) -> float:
-        """Returns the current rate of fetching for a dataset, in bytes per second."""
-        then, arrived = self._earlier[0]
-        return (self._arrived[dataset] - arrived[dataset]) / (time.monotonic() - then)
-
     def why_nothing_fetched(self, name: str) -> str:
         """Returns why nothing is fetched for a dataset, or for any dataset, or ""."""
         return self.policy.disk.why or ingest_stops(self.policy) or self._why_stopped(name)
@@ -250,24 +252,28 @@ class CacheLoop:
         """Returns the skipped units and records of a dataset."""
         return skipped_status(self.work.states.get(self.policy.datasets[name].generation.id))
 
-    def status(self, sampler: ExecutorStatus, daemon: DaemonStatus) -> Status:
+    def status(
+        self, sampler: ExecutorStatus, daemon: DaemonStatus, trainers: list[TrainerStatus]
+    ) -> Status:
         """Returns the status document."""
         seen = {name: self._seen(name) for name in self.policy.datasets}
-        cache = str(self.layout.root), self._corrupt, self._fetched
+        paused = {name: round(each, 1) for name, each in self.ingest.pauses.seconds.items()}
+        cache = str(self.layout.root), self._corrupt, self.ingest.fetched, paused
         return status_of(
             *(self.policy, self.work.states, self._now(), cache, seen),
-            *(self._probed, self._failing.reasons, sampler, daemon),
+            *(self._probed, trainers, self._failing.reasons, sampler, daemon),
         )
 
     def _seen(self, name: str) -> SeenDataset:
         keeper, subjects = self._keepers[name], (_workers(name), _source(name))
         return SeenDataset(
             source_id=self.config.datasets[name].source.identity,
-            bytes_per_second=round(self.rate(name)),
+            bytes_per_second=round(self.ingest.rate(name)),
             stopped=self._why_stopped(name),
             stopped_for_s=round(max(map(self._stopped.seconds, subjects)), 1),
             rewritten_units=keeper.rewritten,
             listing=keeper.status(),
+            ingest=self.ingest.stages(name),
             from_next_generation=self._stale_values(name),
         )
 
@@ -293,6 +299,7 @@ class CacheLoop:
             lambda: max(self.policy.room.limit // 100, _LEAST_PAGE),
             self.feed,
             lambda: self.streams.wake(generation),
+            partial(self.ingest.listed, name),
         )
 
     def _reserve(self, generation: GenerationId, size: int, grown: int, must_fit: bool) -> bool:
@@ -300,10 +307,6 @@ class CacheLoop:
         if not is_reserved and must_fit:
             self.feed(ev.Tick())  # the policy retires shards for the page
         return is_reserved
-
-    def _count(self, dataset: str, fetched: int) -> None:
-        self._fetched += fetched
-        self._arrived[dataset] += fetched
 
     def _compare_limit(self) -> None:
         """Warns if the file system has less space than the limit. This is no error: the cache grows until
@@ -350,6 +353,7 @@ class CacheLoop:
 
     async def _tick(self) -> None:
         self.feed(ev.Tick())
+        self.ingest.tick(self.policy, self._now())
 
     async def _probe_all(self) -> None:
         """Probes all leases. Reports each lease that no process holds."""
@@ -371,18 +375,21 @@ class CacheLoop:
                 self.feed(ev.LeaseUnheld(name))
 
     async def _measure(self) -> None:
-        self._earlier.append((time.monotonic(), self._arrived.copy()))
+        self.ingest.measure()
 
         def measure_now() -> ev.Measured:
             self._directory_check.check()
             reserve_free, foreign = self.config.cache.reserve_free, self._started.foreign
-            return measure(self.layout, self._fetched, reserve_free, foreign)
+            return measure(self.layout, self.ingest.fetched, reserve_free, foreign)
 
         try:
             measured = await asyncio.to_thread(measure_now)
         except DiskError as error:
             measured = self.policy.room.measured._replace(refused=str(error))
         self.feed(measured)
+        if self._progress_log is not None:
+            objects = {name: keeper.objects for name, keeper in self._keepers.items()}
+            self._progress_log.note(self.policy, objects)
         reason = "" if self._offline else ingest_stops(self.policy)
         self._stopped.note("ingest", reason, verb="stops")
         for name, dataset in self.policy.datasets.items():
@@ -397,7 +404,9 @@ class CacheLoop:
 
     def _counts(self) -> list[ev.Event]:
         if self._started.fetched is not None:  # a damaged file stays until a person repairs it
-            self._write("egress.json", lambda: write_egress(self.layout.egress, self._fetched))
+            self._write(
+                "egress.json", lambda: write_egress(self.layout.egress, self.ingest.fetched)
+            )
         return self._write("state.json", self.work.write_counts)
 
     async def _write_counts(self) -> None:

@@ -24,14 +24,15 @@ _INODES_KEPT = 256  # for leases and small files, or less on a small file system
 
 def measure(layout: Layout, fetched: int, reserve_free: int, foreign: int) -> ev.Measured:
     """Measures everything under cache.dir except shards, and the free space of the file system beyond
-    `reserve_free`. `foreign`: see Start; it is added. DiskError."""
+    `reserve_free`. Adds `foreign` (see Start). DiskError."""
     with filesystem.refusing(f"cannot measure {layout.root}"):
         other = foreign + sum(map(_flat, layout.directories()))
+        twice = block_bytes(layout.history)  # the only file that may be larger than the slack
         other += sum(block_bytes(layout.generation(*name).shards) for name in layout.generations())
     total, free = filesystem.inodes(layout.root)
     spare_files = float(free - min(_INODES_KEPT, total // 16)) if total else float("inf")
     spare = filesystem.free_bytes(layout.root) - reserve_free
-    return ev.Measured(other, _SLACK, spare, spare_files, fetched)
+    return ev.Measured(other, _SLACK, spare, spare_files, fetched, twice=twice)
 
 
 def _flat(folder: Path) -> int:
@@ -43,8 +44,8 @@ def _flat(folder: Path) -> int:
 
 
 async def weigh_foreign(layout: Layout, known: Mapping[GenerationId, Generation]) -> int:
-    """Returns the bytes under cache.dir that neither `measure` nor the policy counts. It works in pieces,
-    so that a stop need not wait. `known`: the generations of the policy. DiskError."""
+    """Returns the bytes under cache.dir that neither `measure` nor the policy counts. Works in pieces, so
+    that the daemon can stop between them. `known`: the generations of the policy. DiskError."""
     weighed = 0
     pieces = foreign_directories(layout)
     while sizes := await asyncio.to_thread(list, islice(pieces, _PIECE)):

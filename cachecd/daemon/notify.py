@@ -1,4 +1,4 @@
-"""Reports the daemon's state to the service manager (sd_notify). Without one, it has no effect."""
+"""Reports the daemon's state to the service manager (sd_notify), if there is one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _STARTS_WITHIN = 120_000_000  # microseconds
 
 
 class ServiceManager:
-    """The service manager that $NOTIFY_SOCKET and $WATCHDOG_USEC name. No call ever blocks or raises,
-    because a manager that does not read must not stop the daemon."""
+    """The service manager of $NOTIFY_SOCKET and $WATCHDOG_USEC. No call ever blocks or raises, because a
+    manager that does not read must not stop the daemon."""
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         address = environ.get("NOTIFY_SOCKET", "")

@@ -42,7 +42,7 @@ def _owned(resource: str, lock: Path, endpoint: str) -> Iterator[None]:
     finally:
         with contextlib.suppress(
             OSError
-        ):  # on a read-only disk the file stays: the next holder locks it
+        ):  # on a read-only disk, the file stays for the next holder
             lock.unlink()
         os.close(fd)
 
@@ -55,7 +55,8 @@ def _lock(resource: str, lock: Path) -> int | None:
             raise InUseError(f"{resource} is in use by {_holder(os.pread(fd, 4096, 0))}")
         with contextlib.suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(fd), os.stat(lock)):
-                # Another user who can open the file can lock it, and so prevent the next start.
+                # Only for this user, because a user who can open the file can lock it, and prevent the
+                # next start.
                 os.fchmod(fd, 0o600)
                 return fd
     except BaseException:
@@ -127,8 +128,8 @@ def open_socket_to_group(path: Path) -> None:
 
 @contextlib.contextmanager
 def made(path: Path, make: Callable[[Path], None]) -> Iterator[None]:
-    """Calls `make` to create a directory. When the block ends, removes this directory and its parents, if
-    they were missing before and are empty."""
+    """Calls `make` to create a directory. When the `with` block ends, removes this directory and its
+    parents, if they were missing before and are empty."""
     new = [p for p in (path, *path.parents) if not p.exists()]
     try:
         make(path)
@@ -148,8 +149,8 @@ def make_cache_directory(path: Path) -> None:
 
 
 def make_private_directory(path: Path) -> None:
-    """Creates `path` and its parents, if they are missing. Only this user and group may enter it: mode
-    0750.
+    """Creates `path` and its parents if they are missing. Only this user and group may enter `path` (mode
+    0750).
 
     DiskError if the directory cannot be created, belongs to another user, or is open to other users. Every
     process that can reach the control socket can read all cached records.

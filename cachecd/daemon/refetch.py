@@ -28,7 +28,7 @@ from cachecd.sampler.messages import Failed, Grant, Sealed
 from cachecd_client._core import Sidecar
 
 _log = structlog.get_logger("cachecd.daemon")
-_MOST_PIECES = 4096  # that one search returns
+_MOST_PIECES = 4096  # in the result of one search
 
 
 class Refetch:
@@ -132,7 +132,7 @@ class Refetch:
         generation, number = command.generation, command.number
         if isinstance(report, Failed):
             return ev.RemakeFailed(generation, number, report.reason)
-        if report.end == "full":  # a record that was unusable is usable now
+        if report.end == "full":  # a record that was unusable before is usable now
             return ev.RemakeFailed(generation, number, "its records need more space than before")
         if not report.records:
             return ev.RemakeFailed(generation, number, "none of its records can be fetched now")
@@ -144,7 +144,7 @@ class Refetch:
     # ---
 
     async def _listed(self, fed: FedGeneration, numbers: Sequence[int]) -> list[Unit | None]:
-        """Returns the units with these numbers; None for a unit that is not listed or is excluded."""
+        """Returns the units with these numbers, or None for a unit that is not listed or is excluded."""
         units: list[Unit | None] = []
         for at in range(0, len(numbers), MOST_AT_ONCE):
             units += await fed.listing.units(numbers[at : at + MOST_AT_ONCE])
@@ -165,8 +165,7 @@ class Refetch:
 
 
 def _parts(head: SidecarHead, sidecar: Sidecar) -> Iterator[Unit]:
-    """Yields the units, or parts of units, between the cursors of the shard that have records in the shard.
-    Their sizes are unknown."""
+    """Yields the units, or parts of units, that have records in the shard. Their sizes are unknown."""
     covered = head.intervals(unit for unit, *_ in sidecar.table)
     for unit, key, begin, etag in sidecar.table:
         first, stop = covered[unit]

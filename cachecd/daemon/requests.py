@@ -36,10 +36,16 @@ _log = structlog.get_logger("cachecd.daemon")
 
 
 class Requests:
-    """`handle` receives the requests in order. `status` returns the status document."""
+    """`handle` receives the requests in order. `status` returns the status document, `details` what a bug
+    report needs besides."""
 
-    def __init__(self, cache: CacheLoop, status: Callable[[], dict[str, Any]]) -> None:
-        self._cache, self._status = cache, status
+    def __init__(
+        self,
+        cache: CacheLoop,
+        status: Callable[[], dict[str, Any]],
+        details: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._cache, self._status, self._details = cache, status, details
         # Names of requests for the policy, unique over restarts. They are not the ids that clients choose.
         self._names = (f"{time.time_ns():x}.{n}" for n in itertools.count())
         self._excluding: dict[_Wanted, asyncio.Event] = {}
@@ -48,6 +54,15 @@ class Requests:
 
     def handle(self, request: protocol.Request, answer: Answer) -> None:
         """Starts to handle a request. `answer` receives the reply."""
+        began = time.monotonic()
+
+        def timed(reply: protocol.Reply) -> None:
+            self._cache.timeline.note(type(request).__name__, began)
+            answer(reply)
+
+        self._begin(request, timed)
+
+    def _begin(self, request: protocol.Request, answer: Answer) -> None:
         match request:
             case protocol.Acquire():
                 self._acquire(request, answer)
@@ -62,10 +77,14 @@ class Requests:
                 self._verify(request, answer)
             case protocol.Exclude():
                 self._cache.runner.background.start(self._exclude(request, answer))
+            case protocol.AskSpans(id, seconds):
+                answer(protocol.SpansReply(id, self._cache.timeline.last(seconds)))
             case protocol.AskStatus(id, ""):
                 answer(protocol.StatusReply(id, self._status()))
             case protocol.AskStatus(id, why):
                 answer(self._story(id, why))
+            case protocol.AskDetails(id):
+                answer(protocol.StatusReply(id, self._details()))
 
     def _report(self, event: Request, id: str, dataset: str, answer: Answer, **how: bool) -> None:
         """Reports a request to the policy, and sends the reply of the policy to the client. `dataset`: the
@@ -86,7 +105,7 @@ class Requests:
                 )
                 return protocol.Granted(id, lease, *about, skips if skipped else "")
             case do.ReplyWaiting(_, have, want, reason):
-                rate = self._cache.rate(dataset)
+                rate = self._cache.ingest.rate(dataset)
                 reason = self._cache.why_nothing_fetched(dataset) or reason
                 return protocol.Waiting(id, have, want, rate, reason)
             case do.ReplyRefused(_, "skipped", message):

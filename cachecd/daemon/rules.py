@@ -45,7 +45,7 @@ def rules_of(config: Config, limit: int, generations: Mapping[str, str]) -> tupl
 def configured(
     config: Config, limit: int, generations: Mapping[str, str], boot: str, offline: bool
 ) -> ev.Configured:
-    """Returns the event with the whole configuration. `boot` makes the names of leases unique over
+    """Returns the event with the whole configuration. `boot` makes the names of leases unique across
     restarts."""
     rules, sampler = rules_of(config, limit, generations), config.sampler
     return ev.Configured(limit, rules, sampler.egress_limit, sampler.idle, _BLOCK, boot, offline)
@@ -58,7 +58,8 @@ def refuse_large_limit(config: Config, limit: int) -> None:
     if limit > most:
         raise ConfigError(
             f"cache.limit: found {limit} bytes ({approximate_size(limit)}), expected at most {most} bytes "
-            f"({approximate_size(most)}): the file system of {config.cache.dir} minus cache.reserve_free"
+            f"({approximate_size(most)}): the size of the file system of {config.cache.dir} minus "
+            "cache.reserve_free"
         )
 
 

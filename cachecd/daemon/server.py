@@ -22,6 +22,7 @@ from cachecd_client import protocol
 
 _REPLIES = 8192  # enough for 5 seconds, if 100 jobs of 8 ranks send a request twice a second
 _BYTES = 4 * protocol.MAX_MESSAGE_BYTES
+_WITHOUT_EFFECT = (protocol.AskStatus, protocol.AskDetails, protocol.AskSpans)  # answered anew
 _log = structlog.get_logger("cachecd.server")
 
 Answer = Callable[[protocol.Reply], None]
@@ -118,7 +119,7 @@ class Server:
 
     def _begin(self, sent: bytes, request: protocol.Request) -> None:
         def answer(reply: protocol.Reply) -> None:
-            if not isinstance(request, protocol.AskStatus):  # AskStatus has no effect to repeat
+            if not isinstance(request, _WITHOUT_EFFECT):
                 self._answered.keep(sent, reply)
             if (peer := self._due.pop(sent, None)) is not None:
                 self._send(peer, reply)

@@ -23,6 +23,7 @@ import zmq
 from cachecd.config import Config
 from cachecd.config.identity import directory_name, identity_of
 from cachecd.daemon.loop import CacheLoop
+from cachecd.daemon.monitoring import Monitoring
 from cachecd.daemon.notify import ServiceManager
 from cachecd.daemon.ownership import (
     claim_directory,
@@ -37,13 +38,16 @@ from cachecd.daemon.rules import resolve
 from cachecd.daemon.server import Server
 from cachecd.daemon.status import DaemonStatus
 from cachecd.daemon.trainer import Stop, run_trainer
+from cachecd.daemon.trainers import Trainers, listening
 from cachecd.daemon.workers import executor_of, lister_bounds, lister_of, worker_setup
 from cachecd.disk.filesystem import refuse_network_filesystem
 from cachecd.disk.layout import Layout
 from cachecd.errors import DiskError, SourceError
 from cachecd.executors import Executor
 from cachecd.units.first_look import check_side, check_sources
+from cachecd_client import resources
 from cachecd_client.errors import CallerError
+from cachecd_client.sockets import reports_of
 
 _DRAIN = 3.0  # seconds for workers to complete their shards after SIGTERM; others are made later
 _PROGRESS = 5.0  # seconds between two log lines about a slow start
@@ -64,6 +68,7 @@ class StartOptions:
     offline: bool = False
     lifeline: int | None = None  # the read end of a pipe
     trainer: Sequence[str] = ()
+    logs_progress: bool = True
 
 
 def run(config: Config, options: StartOptions, reload: Callable[[], Config]) -> int:
@@ -128,13 +133,16 @@ async def _serve(
         raise DiskError(f"cannot listen on {config.server.endpoint}: {error}") from error
     tasks = [asyncio.ensure_future(_watchdog(manager))]
     code = 0
+    reports = contextlib.ExitStack()
     try:
         open_socket_to_group(socket)
+        reports.enter_context(listening(Path(reports_of(config.server.endpoint)), daemon.trainers))
         if await daemon.open():
             loop.add_signal_handler(signal.SIGHUP, daemon.reload, reload)
             tasks.append(asyncio.ensure_future(server.serve()))
             # Without its socket the daemon is useless.
             tasks[-1].add_done_callback(lambda _: stop.requested.set())
+            tasks.append(asyncio.ensure_future(daemon.monitor()))
             manager.ready()
             _log.info("ready", endpoint=config.server.endpoint, cache=str(config.cache.dir))
             if options.trainer:
@@ -155,6 +163,7 @@ async def _serve(
         try:
             await daemon.close()
         finally:
+            reports.close()
             server.close()
             socket.unlink(missing_ok=True)
     return code
@@ -173,8 +182,12 @@ class _Daemon:
             *(config, limit, executor, self._lister),
             offline=options.offline,
             progress=self._progress,
+            logs_progress=options.logs_progress,
         )
-        self.requests = Requests(self._cache, self.status)
+        self.trainers = Trainers(self._cache.timeline)
+        self.requests = Requests(self._cache, self.status, self._details)
+        self._may_use = _may_use(config)
+        self._monitoring = Monitoring(config.server, self.status)
         self._began = self._logged_at = time.monotonic()
         self._is_open = False
 
@@ -186,6 +199,10 @@ class _Daemon:
             return False
         self._is_open = True
         return True
+
+    async def monitor(self) -> None:
+        """Samples the status document until it is cancelled. The cache must be open."""
+        await self._monitoring.run(self._cache)
 
     def _progress(self, text: str) -> None:
         """Reports the progress of a slow start. InterruptedError if the daemon must end."""
@@ -204,6 +221,7 @@ class _Daemon:
         await self._executor.close(max(0.0, deadline - time.monotonic()))
         self._lister.close()
         if self._is_open:
+            await self._monitoring.close(self._cache)
             await self._cache.close()
 
     def reload(self, load: Callable[[], Config]) -> None:
@@ -222,7 +240,7 @@ class _Daemon:
                 if is_changed and not self._options.offline:
                     self._executor.reload(worker_setup(config), now.workers)
                     self._lister.reload(now.connections, lister_bounds(config))
-                self._config = config
+                self._config, self._may_use = config, _may_use(config)
                 _log.info("configuration reloaded", limit=limit)
         except (CallerError, DiskError) as error:
             _log.error("configuration not reloaded", why=str(error))
@@ -235,8 +253,21 @@ class _Daemon:
         """Returns the status document."""
         uptime = round(time.monotonic() - self._began, 1)
         sampler = self._executor.status()
-        daemon = DaemonStatus(os.getpid(), uptime, sampler.workers, self._options.offline)
-        return asdict(self._cache.status(sampler, daemon))
+        daemon = DaemonStatus(
+            os.getpid(), uptime, sampler.workers, self._options.offline, *self._may_use
+        )
+        trainers = self.trainers.status(time.monotonic())
+        return asdict(self._cache.status(sampler, daemon, trainers))
+
+    def _details(self) -> dict[str, Any]:
+        return {"config": self._config.without_secrets(), "story": self._cache.story.whole()}
+
+
+def _may_use(config: Config) -> tuple[int, int, int, int, float | None]:
+    """Returns the last fields of DaemonStatus."""
+    setup, connections = worker_setup(config), config.sampler.connections
+    memory = resources.memory()
+    return resources.processors(), memory, int(setup.memory), connections, setup.bandwidth
 
 
 def _needs_restart(old: Config, new: Config) -> list[str]:
@@ -244,10 +275,12 @@ def _needs_restart(old: Config, new: Config) -> list[str]:
 
     def fixed(config: Config) -> dict[str, Any]:
         values = config.model_dump(mode="json", exclude={"version"})
+        log = values.pop("log")
         for keys in (values["cache"], values["sampler"], *values["datasets"].values()):
             for key in _RELOADABLE:
                 keys.pop(key, None)
-        return {f"{name}.{key}": keys[key] for name, keys in values.items() for key in keys}
+        fixed = {f"{name}.{key}": keys[key] for name, keys in values.items() for key in keys}
+        return {**fixed, "log": log}
 
     before, after = fixed(old), fixed(new)
     return sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))

@@ -50,8 +50,8 @@ _COPY = re.compile(r"-([0-9]+)$")
 class Start:
     """The result of a start. `fetched`: the bytes in egress.json; None if the file is damaged and no
     egress_limit is set. `events`: the events for the policy, up to Started. `boot` makes the names of
-    leases unique over restarts. `damaged`: why a generation cannot be read. `foreign`: the bytes of files
-    that the daemon did not write, in `shards/` and in unknown directories."""
+    leases unique across restarts. `damaged`: why a generation cannot be read. `foreign`: the bytes of
+    files that the daemon did not write, in `shards/` and in unknown directories."""
 
     layout: Layout
     work: DiskWork
@@ -78,9 +78,9 @@ class Start:
 
 
 def known_sizes(config: Config, started: Start) -> dict[str, int]:
-    """Returns the bytes of all shards of each pinned dataset that was listed before. If at least half of
-    the units are cached, the bytes are estimated from the shards. Otherwise they are computed from the
-    listing, if records are unchanged objects."""
+    """Returns the bytes of all shards of each pinned dataset that was listed before. Estimates the bytes
+    from the shards if at least half of the units are cached. Otherwise computes them from the listing, if
+    records are unchanged objects."""
     sizes = {}
     shards = {
         each.generation: [shard.facts for shard in each.shards if shard.status == "live"]
@@ -109,7 +109,7 @@ async def start(
     """Opens cache.dir, which the caller owns. Removes files that killed processes left. `progress` is
     called repeatedly, in another thread, while sidecars are read; an error that it raises stops the start.
 
-    DamagedError: a necessary file is damaged. DiskError: the disk refuses to read. The start fails then,
+    DamagedError: a necessary file is damaged. DiskError: the disk refuses to read. Then the start fails,
     because sound shards would seem lost.
     """
     layout = Layout(config.cache.dir)
@@ -233,8 +233,8 @@ def _take_stock(
 def _substitute(
     started: Start, generation: GenerationId, leases_found: list[ev.LeaseFound]
 ) -> GenerationFile:
-    """Returns a substitute for a generation.json that cannot be read. The shard table needs a shape. Its S
-    matters only for the leases that name shards of the generation."""
+    """Returns a substitute for a generation.json that cannot be read, because the shard table needs a
+    shape. Its S matters only for leases that name shards of the generation."""
     configured = started.configured.get(generation.dataset)
     identity: Mapping[str, Any] = {}
     if configured and configured.name.partition("-")[0] == generation.name.partition("-")[0]:

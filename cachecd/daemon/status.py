@@ -13,6 +13,7 @@ from cachecd.disk.durable import State
 from cachecd.disk.generation_file import GenerationFile
 from cachecd.disk.leases import Probe
 from cachecd.executors import ExecutorStatus
+from cachecd.model import StageSeconds
 from cachecd.policy.dataset import Dataset
 from cachecd.policy.fit import describe_epoch
 from cachecd.policy.generation import Generation
@@ -29,7 +30,8 @@ _MOST_REASONS = 100  # a reason may name a class, so there may be a reason for e
 @dataclass(frozen=True, slots=True)
 class CacheStatus:
     """The cache directory, in bytes. `stopped`: why the disk stops fetching. `resting`: why nothing is
-    fetched although there may be space."""
+    fetched although there may be space. `paused_s`: seconds since the start in which nothing was
+    fetched, by reason."""
 
     limit: int
     used: int
@@ -40,6 +42,7 @@ class CacheStatus:
     dir: str
     corrupt_shards: int
     fetched_bytes: int
+    paused_s: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,8 @@ class ListingStatus:
 
 @dataclass(frozen=True, slots=True)
 class SeenDataset:
-    """The fields of DatasetStatus that the daemon knows, and the policy does not."""
+    """The fields of DatasetStatus that the daemon knows, and the policy does not. `ingest`: the work of all
+    samplers since the daemon's start, by stage."""
 
     source_id: str
     bytes_per_second: int
@@ -92,6 +96,7 @@ class SeenDataset:
     stopped_for_s: float
     rewritten_units: int
     listing: ListingStatus
+    ingest: dict[str, StageSeconds]
     from_next_generation: list[str]
 
 
@@ -151,23 +156,58 @@ class LeaseStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class TrainerStatus:
+    """What one reading process of a trainer reported last (see protocol.TrainerReport). `wait_share`: the
+    share of the last minute in which it waited, 0..1, without waiting for the first set."""
+
+    dataset: str
+    job: str
+    rank: int
+    pid: int
+    epoch: int
+    reader: str
+    age_s: float
+    steps: int
+    records: int
+    bytes: int
+    waited_s: float
+    elsewhere_s: float
+    stages_s: dict[str, float]
+    queue: float | None
+    wait_share: float
+    memory: int
+    random_bytes: int
+    reads_per_record: float
+    first: bool
+    blind: str
+
+
+@dataclass(frozen=True, slots=True)
 class DaemonStatus:
-    """The daemon's process."""
+    """The daemon's process, and what it may use. `memory`: bytes that its cgroup allows. `worker_memory`:
+    bytes for each worker. `connections`: of all workers. `bandwidth`: bytes per second, None: no limit."""
 
     pid: int
     uptime_s: float
     workers: int
     offline: bool
+    processors: int
+    memory: int
+    worker_memory: int
+    connections: int
+    bandwidth: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The status document. `complaints`: the present failures, by subject."""
+    """The status document. `trainers`: the process that waited most in the last minute is first.
+    `complaints`: the present failures, by subject."""
 
     cache: CacheStatus
     datasets: dict[str, DatasetStatus]
     unconfigured: list[OlderStatus]
     leases: list[LeaseStatus]
+    trainers: list[TrainerStatus]
     complaints: dict[str, str]
     sampler: ExecutorStatus
     daemon: DaemonStatus
@@ -178,14 +218,15 @@ def status_of(
     policy: Policy,
     states: Mapping[GenerationId, State],
     now: float,
-    cache: tuple[str, int, int],
+    cache: tuple[str, int, int, dict[str, float]],
     seen: Mapping[str, SeenDataset],
     probed: Mapping[str, Probe],
+    trainers: list[TrainerStatus],
     complaints: dict[str, str],
     sampler: ExecutorStatus,
     daemon: DaemonStatus,
 ) -> Status:
-    """Returns the status document. `cache`: the last three fields of CacheStatus. `probed`: the last probe
+    """Returns the status document. `cache`: the last four fields of CacheStatus. `probed`: the last probe
     of each lease."""
     room = policy.room
     others = [each for each in room.others if each.id.dataset not in policy.datasets]
@@ -208,6 +249,7 @@ def status_of(
             _lease(policy, state, probed.get(name))
             for name, state in sorted(policy.leases.by_id.items())
         ],
+        trainers=trainers,
         complaints=complaints,
         sampler=sampler,
         daemon=daemon,

@@ -109,6 +109,13 @@ class Story:
         now = f"ranks that held it: {ranks or 'none'} of {state.lease.ranks}" if state else "ended"
         return self._document(sentences, now)
 
+    def whole(self) -> list[dict[str, Any]]:
+        """Returns all sentences with their subjects, without reasons."""
+        return [
+            {"at": each.at, "of": [_name(subject) for subject in each.subjects], "what": each.what}
+            for each in self._sentences
+        ]
+
     def _document(self, sentences: Iterable[_Sentence], now: str) -> dict[str, Any]:
         story = [{"at": each.at, "what": each.what, "reason": each.reason} for each in sentences]
         return {"since": self._since, "now": now, "story": story}
@@ -205,3 +212,14 @@ def _one(stream: StreamId, number: int) -> tuple[_Subject, ...]:
 
 def _shards(generation: GenerationId, names: Iterable[ShardVersion]) -> tuple[_Subject, ...]:
     return tuple(_Shard(generation, number) for number, _ in names)
+
+
+def _name(subject: _Subject) -> str:
+    match subject:
+        case _Shard(generation, number):
+            return f"{generation.dataset}/{generation.name}/{number}"
+        case _Job(dataset, job, epoch):
+            return f"{dataset}: epoch {epoch} of {job}"
+        case StreamId(dataset, generation, number):
+            return f"{dataset}/{generation}: stream {number}"
+    return subject

@@ -12,14 +12,15 @@ from typing import Any
 import structlog
 
 GRACE = 10.0  # seconds after Ctrl-C in which a trainer may save its state and end
-_MOMENT = 0.5  # seconds until the log says that the daemon waits: most trainers end sooner
+_MOMENT = 0.5  # seconds until the log says that the daemon waits for the trainer
 _KILLED_AFTER = 3.0  # seconds from SIGTERM to SIGKILL, after a second signal
 
 _log = structlog.get_logger("cachecd.daemon")
 
 
 class Stop:
-    """The request that the daemon ends. `repeated`: it was sent twice. `interrupted`: by Ctrl-C."""
+    """The request to end the daemon. `repeated`: it was sent twice. `interrupted`: it came from
+    Ctrl-C."""
 
     def __init__(self) -> None:
         self.requested = asyncio.Event()
@@ -31,7 +32,7 @@ class Stop:
         (self.repeated if self.requested.is_set() else self.requested).set()
 
     def interrupt(self) -> None:
-        """Requests the end after Ctrl-C. The terminal has sent SIGINT to the trainer too."""
+        """Requests the end after Ctrl-C. The terminal has sent SIGINT to the trainer as well."""
         self.interrupted = self.interrupted or not self.requested.is_set()
         self.request()
 

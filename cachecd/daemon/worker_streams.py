@@ -15,6 +15,7 @@ import structlog
 
 from cachecd.daemon.background import Background
 from cachecd.daemon.disk_work import DiskWork, generation_of
+from cachecd.daemon.ingest import Ingest
 from cachecd.daemon.listings import GenerationListing
 from cachecd.disk.layout import GenerationLayout
 from cachecd.errors import DamagedError, DiskError
@@ -93,7 +94,7 @@ class _Stream:
 
 class WorkerStreams:
     """`record` does a job in the thread of writes, and delivers its events, so that the reports of a stream
-    become events in order. `described` stores a schema. `fetched` counts bytes by dataset."""
+    become events in order. `described` stores a schema. `ingest` adds up bytes and work."""
 
     def __init__(
         self,
@@ -102,11 +103,11 @@ class WorkerStreams:
         background: Background,
         record: Callable[[Callable[[], list[ev.Event]]], None],
         described: Callable[[GenerationId, dict[str, Any]], None],
-        fetched: Callable[[str, int], None],
+        ingest: Ingest,
     ) -> None:
         self.generations: dict[GenerationId, FedGeneration] = {}
         self._executor, self._work, self._background = executor, work, background
-        self._record, self._described, self._fetched = record, described, fetched
+        self._record, self._described, self._ingest = record, described, ingest
         self._streams: dict[StreamId, _Stream] = {}
         self._sealed: dict[StreamId, set[int]] = {}
         # For each Close without a Closed: whether the policy waits for StreamClosed.
@@ -179,8 +180,8 @@ class WorkerStreams:
                     generation.schema = schema
                     self._described(generation.id, schema)
                     self._end_describing(name)
-            case Working(number=number, fetched_bytes=fetched, half=half):
-                self._count(stream, fetched)
+            case Working(number=number, half=half):
+                self._count(stream, message)
                 if half:
                     self._record(lambda: [ev.HalfFull(name, number)])
             case Sealed():
@@ -201,17 +202,19 @@ class WorkerStreams:
 
         self._record(end)
 
-    def _count(self, stream: _Stream | None, fetched: int) -> None:
-        """Counts fetched bytes. `fetched`: all bytes of the stream since it was opened."""
-        if stream is not None and fetched > stream.fetched:
-            self._fetched(stream.id.dataset, fetched - stream.fetched)
-            stream.fetched = fetched
+    def _count(self, stream: _Stream | None, message: Working | Sealed) -> None:
+        """Counts fetched bytes, which the message counts since the stream was opened, and work."""
+        if stream is not None and message.fetched_bytes > stream.fetched:
+            self._ingest.count(stream.id.dataset, message.fetched_bytes - stream.fetched)
+            stream.fetched = message.fetched_bytes
+        if message.effort is not None:
+            self._ingest.add(message.stream.dataset, message.effort)
 
     def _seal(self, stream: _Stream | None, message: Sealed) -> None:
         name, number, skipped = message.stream, message.number, message.skipped
         has_file = message.before != message.after or bool(skipped)
         only = None if stream is None else stream.only
-        self._count(stream, message.fetched_bytes)
+        self._count(stream, message)
         if only is not None:
             self.close(name)
             if not message.records:

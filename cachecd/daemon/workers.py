@@ -1,4 +1,4 @@
-"""Makes the executor and the lister of a configuration, with their worker processes."""
+"""Makes the executor and the lister of a configuration, which start the worker processes."""
 
 from __future__ import annotations
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 BANDWIDTH = "400kB/s"
 
-# A shard takes 76 KiB at most, for 14 images of 4 KiB. So the limit holds the test images and about 40 %
-# of the training images. In one second, which is an epoch here, the link fetches another 14 %. So ten
-# epochs show growth and rotation.
+# A shard of 14 images of 4 KiB takes at most 76 KiB. So the limit fits the test images and about 40 % of
+# the training images. In one second, which is an epoch here, the link fetches another 14 %. So ten epochs
+# show growth and rotation.
 _TEXT = """\
 version: 1
 cache:

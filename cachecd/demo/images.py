@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-SIDE = 64  # pixels; the original 8 pixels are too few bytes to be worth a cache
+SIDE = 64  # pixels; with the original 8 pixels, the images would be too small for a cache
 CLASSES = 10
 
 # The last images. One person wrote neighbouring digits, so a random choice would not be independent.

@@ -22,9 +22,9 @@ class Interruption:
     process ends. Further signals have no effect, so that no cleanup is interrupted. If the first signal
     arrives during a cleanup, it is raised after the cleanup.
 
-    A second signal within a second of the first has no effect either, because the exception of the first
-    may still pass through generators that are being closed, and a generator's end could only print an
-    exception. Later signals are raised.
+    A second signal has no effect within a second of the first signal. During this time, the first
+    exception may still pass through generators, where a second exception would only be printed. Later
+    signals are raised.
     """
 
     def __init__(self) -> None:

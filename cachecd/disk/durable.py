@@ -35,11 +35,11 @@ def read(path: Path) -> bytes | None:
 
 
 def replace(path: Path, content: bytes, *, is_synced: bool = True) -> None:
-    """Replaces the content of a file, durably if `is_synced`. On DiskError the old content stays, unless
-    only the sync of the directory failed. The group may read the file (mode 0640)."""
+    """Replaces the content of a file, durably if `is_synced`. After DiskError the old content remains,
+    unless only the sync of the directory failed. The group may read the file (mode 0640)."""
     new = path.with_name(path.name + NEW)
     with refusing(f"cannot write {path}"):
-        new.unlink(missing_ok=True)  # a killed process may have left it
+        new.unlink(missing_ok=True)  # left by a killed process
         try:
             fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
             try:
@@ -61,8 +61,8 @@ def replace(path: Path, content: bytes, *, is_synced: bool = True) -> None:
 def append(path: Path, content: bytes, end: int) -> int:
     """Cuts a file to its first `end` bytes, then appends content, durably. Returns the new end.
 
-    The cut removes a last line that is incomplete. DamagedError: the file is shorter than `end`. After
-    DiskError the caller may repeat the call.
+    This removes an incomplete last line. DamagedError: the file is shorter than `end`. After DiskError
+    the caller may repeat the call.
     """
     with refusing(f"cannot append to {path}"):
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o640)
@@ -114,8 +114,8 @@ def read_json(path: Path, decode: Callable[[Any], Content], remedy: str) -> Cont
 
 @dataclass(frozen=True, slots=True)
 class Skips:
-    """The numbers of units and of single records that were skipped for one kind of reason. `reason`: the
-    first reason of this kind. `examples`: each is a key, or a key and a sample."""
+    """The number of units and of single records that were skipped for one kind of reason. `reason`: the
+    first reason of this kind. `examples`: keys, or keys with samples."""
 
     reason: str
     units: int
@@ -125,14 +125,14 @@ class Skips:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The content of state.json. `heads`: for each stream the j of the next shard, and the cursor at which
-    that shard begins; the last entry belongs to the supplements. `skipped`: the skips by kind of reason."""
+    """The content of state.json. `heads`: the head of each stream, then the head of the supplements.
+    `skipped`: the skips by kind of reason."""
 
     heads: tuple[tuple[int, Cursor], ...] = ()
     skipped: Mapping[str, Skips] = field(default_factory=dict)
 
     def with_skips(self, skips: Skips) -> tuple[State, tuple[str, ...]]:
-        """Returns the state with these skips added, and the new examples that it keeps."""
+        """Returns the state with these skips added, and the new examples that the state keeps."""
         kind = kind_of(skips.reason)
         if kind not in self.skipped and len(self.skipped) == _REASONS:
             *_, kind = self.skipped

@@ -56,8 +56,8 @@ class ExcludedFile:
                 self._apply(line)
             except (ValueError, KeyError, TypeError, RecursionError):
                 raise DamagedError(
-                    f"{path}:{number}: found {line[:80]!r}, expected an exclusion: mend the line, or "
-                    "remove it to let its keys be fetched again"
+                    f"{path}:{number}: found {line[:80]!r}, expected an exclusion: correct the line, or "
+                    "remove it, so that its keys are fetched again"
                 ) from None
             self._end += len(line)
 
@@ -71,8 +71,8 @@ class ExcludedFile:
         return tuple(self._unfinished.values())
 
     def are_done(self, dataset: str, wanted: Excluded, handled: Collection[str] = ()) -> bool:
-        """Returns whether all of `wanted` is excluded, and no new set has its shards: each exclusion of
-        these keys is finished, or is in `handled`."""
+        """Returns whether all of `wanted` is excluded, and each exclusion of these keys is finished or in
+        `handled`. Then no new set has its shards."""
         known = self.excluded_from(dataset)
         return all(is_excluded(known, key, samples) for key, samples in wanted.items()) and all(
             each.name in handled or wanted.keys().isdisjoint(each.keys)
@@ -88,7 +88,7 @@ class ExcludedFile:
             self._append({"exclusion": name, "dataset": dataset, "keys": keys, **samples})
 
     def finish(self, name: str) -> None:
-        """Appends the second line of an exclusion: no live shard has its records. DiskError."""
+        """Appends the second line of an exclusion, because no live shard has its records. DiskError."""
         if name in self._unfinished:
             self._append({"exclusion": name, "done": True})
 
@@ -121,6 +121,6 @@ class ExcludedFile:
 
 
 def is_excluded(excluded: Excluded, key: str, samples: Collection[str]) -> bool:
-    """Returns whether these samples of an object are excluded. Without samples: the whole object."""
+    """Returns whether these samples of an object are excluded, or without samples, the whole object."""
     known = excluded.get(key)
     return known is not None and (not known or (bool(samples) and known.issuperset(samples)))

@@ -13,8 +13,8 @@ from cachecd.errors import DamagedError, DiskError
 
 MOUNT_TABLE = Path("/proc/self/mountinfo")
 
-# On these file systems another machine may hold or break a lock, and a rename or an fsync may not be
-# durable when it returns. Shards could be damaged.
+# On these file systems, another machine may hold or break a lock, and a rename or an fsync may not be
+# durable when it returns.
 _NETWORK = frozenset(
     [
         *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "glusterfs", "gpfs", "lustre", "ncpfs"),
@@ -28,7 +28,7 @@ CAREFULLY = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def open_carefully(path: str, flags: int) -> int:
-    """An `opener` of `open` that adds CAREFULLY. OSError."""
+    """An `opener` for `open` that adds the flags CAREFULLY."""
     return os.open(path, flags | CAREFULLY)
 
 
@@ -101,7 +101,8 @@ def walk(path: Path) -> Iterator[int]:
 
 
 def block_bytes(entry: os.DirEntry[str] | Path) -> int:
-    """Returns the allocated bytes of a file, or of a directory without its content; 0 if it vanished."""
+    """Returns the allocated bytes of a file, or of a directory without its content. Returns 0 if it
+    vanished."""
     try:
         return entry.stat(follow_symlinks=False).st_blocks * 512
     except FileNotFoundError:
@@ -125,8 +126,8 @@ def free_bytes(path: Path) -> int:
 
 
 def inodes(path: Path) -> tuple[int, int]:
-    """Returns the numbers of all and of free inodes of the file system of `path`. The first is 0 if the
-    file system does not count inodes. DiskError."""
+    """Returns the number of all inodes and of free inodes of the file system of `path`. The first number
+    is 0 if the file system does not count inodes. DiskError."""
     with refusing(f"cannot read the free space of the file system of {path}"):
         status = os.statvfs(path)
     return status.f_files, status.f_favail

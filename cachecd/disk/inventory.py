@@ -1,4 +1,4 @@
-"""Takes the inventory of a generation's directory at a start: shards, heads of streams, leftovers.
+"""Takes the inventory of a generation's directory at a start: shards, heads of streams and leftovers.
 
 Sidecars are the truth. If the snapshot has a shard, and its files still have the same sizes, the sidecar is
 not read. Only `remove_leftovers` changes the directory.
@@ -26,15 +26,15 @@ from cachecd.errors import DamagedError, LostError
 from cachecd.model import Cursor, Excluded, Shape, ShardFacts, ShardFound, ShardVersion
 
 _DATA, _SIDECAR = DATA, DATA + SIDECAR
-# The daemon may retire shards of a stream while an older shard is leased, so numbers have gaps. A longer
-# gap than this many shards of each stream means that somebody else made the files with higher numbers.
+# Numbers have gaps, because shards of a stream may be retired while an older shard is leased. If a gap is
+# longer than this many shards of each stream, the daemon did not make the files with higher numbers.
 _LONGEST_GAP = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryInventory:
-    """The content of a generation's directory. `heads`: see State. `dropped`: versions of shards that are
-    not needed, and that no lease names. `stray`: single files of incomplete publications or unlinks.
+    """The content of a generation's directory. `heads`: see State. `dropped`: versions of shards that
+    neither the generation nor a lease needs. `stray`: single files of incomplete publications or unlinks.
     `read`: the number of sidecars that were read. `foreign`: the bytes of unknown files in `shards/`."""
 
     shards: tuple[ShardFound, ...]
@@ -55,17 +55,17 @@ def take_inventory(
 ) -> DirectoryInventory:
     """Inspects every file in `shards/`. `leased`: every version that a lease names. `excluded`: the keys
     and samples that are excluded from the dataset. `progress` is called with the number of sidecars read so
-    far. DiskError: the disk refuses to read. The start must fail then, because sound shards would seem
-    lost."""
+    far. After DiskError the start must fail, because sound shards would seem lost."""
     return _Inspection(layout, shape, leased, as_stored(excluded), progress).take(state)
 
 
 def remove_leftovers(
     layout: GenerationLayout, inventory: DirectoryInventory, state: State
 ) -> State:
-    """Removes `dropped` and `stray` files, durably. `state`: the content of state.json. Before a shard is
-    removed, the heads of the inventory are written to state.json. Only its sidecar may have the cursor of
-    its stream. Returns the content of state.json. After DiskError the caller may repeat the call."""
+    """Removes `dropped` and `stray` files, durably. `state`: the content of state.json. First writes the
+    heads of the inventory to state.json, because a removed sidecar may have been the only file with a
+    stream's cursor. Returns the new content of state.json. After DiskError the caller may repeat the
+    call."""
     for path in inventory.stray:
         with refusing(f"cannot remove {path}"):
             path.unlink(missing_ok=True)
@@ -79,8 +79,8 @@ def remove_leftovers(
 def find_holders(
     layout: GenerationLayout, excluded: Excluded, proceed: Callable[[], None] = lambda: None
 ) -> list[ShardVersion]:
-    """Returns all versions of shards that have an excluded record. A shard whose sidecar or records are
-    damaged is returned too, because it may have such a record. `proceed` is called before each shard; an
+    """Returns all versions of shards that have an excluded record. This includes shards whose sidecar or
+    records are damaged, because they may have such a record. `proceed` is called before each shard; an
     error that it raises ends the search. DiskError."""
     keys, files, holders = as_stored(excluded), _Files(), []
     files.read(layout)
@@ -96,9 +96,9 @@ def find_holders(
 
 
 def shard_files(layout: GenerationLayout) -> Iterator[tuple[str, ShardFile | None, int]]:
-    """Yields the path, the parsed name and the allocated bytes of every entry in `shards/`. The parsed name
-    is None if the daemon did not write the file. A mark that is a link to a sidecar has 0 bytes.
-    DiskError."""
+    """Yields the path, the parsed name and the allocated bytes of every entry in `shards/`. The parsed
+    name is None if the daemon did not write the file. A mark that is a hard link to a sidecar has 0
+    bytes. DiskError."""
     with refusing(f"cannot look at {layout.shards}"), os.scandir(layout.shards) as entries:
         for entry in entries:
             with contextlib.suppress(FileNotFoundError):
@@ -129,9 +129,9 @@ def _own_bytes(entry: os.DirEntry[str], is_mark: bool = False) -> int:
 
 @dataclass(slots=True)
 class _Files:
-    """The files in `shards/`. A plain number has a shard and a sidecar of version 0, and no mark. The
-    dictionaries `plain_*` have its files, by number. The other fields have the files of all other numbers,
-    by number and version."""
+    """The files in `shards/`. A number is plain if it has only a shard and a sidecar of version 0. The
+    dictionaries `plain_*` have the files of plain numbers, by number. The other fields have all other
+    files, by number and version."""
 
     plain_sizes: dict[int, int] = field(default_factory=dict)  # bytes of the shard file
     plain_blocks: dict[int, int] = field(default_factory=dict)  # 512-byte blocks of the shard file
@@ -173,7 +173,7 @@ class _Files:
             self.move(number)
 
     def move(self, number: int) -> None:
-        """Moves a number from the plain pairs to the others."""
+        """Moves a plain number to the other fields."""
         name = (number, 0)
         if number in self.plain_sizes:
             self.sizes[name] = self.plain_sizes.pop(number)
@@ -185,7 +185,7 @@ class _Files:
             self.versions.setdefault(number, set()).add(0)
 
     def forget(self, number: int) -> int:
-        """Removes a number, whose files the daemon did not write. Returns the bytes of its files."""
+        """Removes a number whose files the daemon did not write. Returns the bytes of these files."""
         names = self.names(number)
         for name in names:
             self.sizes.pop(name, None)
@@ -218,7 +218,8 @@ class _Files:
 
 @dataclass
 class _Inspection:
-    """One inventory of one directory. `_halves`: dropped versions that lack the shard or the sidecar."""
+    """Makes one inventory of a directory. `_halves`: dropped versions that lack the shard or the
+    sidecar."""
 
     _layout: GenerationLayout
     _shape: Shape
@@ -279,13 +280,13 @@ class _Inspection:
                     self._halves.add(name)
         if current is not None:
             self._add_current(current, elders)
-        elif elders:  # no version is whole, but a lease names one: it stays, as a retired number
+        elif elders:  # no version is whole, but a lease names one, so the number counts as retired
             self._add((number, elders[-1][0]), None, "old", elders[:-1])
 
     def _current(self, versions: list[ShardVersion]) -> ShardVersion | None:
-        """Returns the current version of a number: the highest whole version. Otherwise a version that can
-        be made again, or a version that lost its sidecar. Returns None if all files of the number come from
-        incomplete publications or unlinks."""
+        """Returns the current version of a number: the highest version with both files. Without such a
+        version, returns a version that can be made again or that lost its sidecar. Returns None if all
+        files come from incomplete publications or unlinks."""
         files = self._files
         for name in reversed(versions):
             if name in files.sizes:
@@ -297,7 +298,7 @@ class _Inspection:
         for name in reversed(versions):
             if name in files.sidecars and name in files.bad:  # `drop_data` removed the shard file
                 return name
-        # A shard without a sidecar, above all whole shards of its stream, was never published.
+        # A shard without a sidecar was never published if it is above all whole shards of its stream.
         stream, j = self._shape.split(versions[0][0])
         for name in reversed(versions):
             if name in files.sizes and (j < self._newest.get(stream, -1) or name in self._leased):
@@ -359,7 +360,7 @@ class _Inspection:
 
     @cached_property
     def _newest(self) -> dict[int, int]:
-        """For each stream, the highest j that has both files and is not marked as retired."""
+        """Returns for each stream the highest j that has both files and is not marked as retired."""
         newest: dict[int, int] = {}
         pairs = {number for number, _ in self._files.sizes.keys() & self._files.sidecars}
         for number in pairs.difference(self._files.old).union(self._files.plain_sizes):

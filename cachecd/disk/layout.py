@@ -16,7 +16,7 @@ NEW = ".new"  # the suffix of a temporary file
 _NAME, _HASH = r"[A-Za-z0-9][A-Za-z0-9_-]*", r"[0-9a-f]{16}(-[1-9][0-9]*)?"
 _DATASET, _GENERATION = re.compile(_NAME), re.compile(_HASH)
 _SMALL_FILE = re.compile(
-    r"(lock|egress\.json|excluded\.jsonl|leases/[^/]+\.(json|held)"
+    r"(lock|history|egress\.json|excluded\.jsonl|leases/[^/]+\.(json|held)"
     rf"|datasets/{_NAME}/((rotation|classes-[0-9a-f]+)\.json"
     rf"|{_HASH}/(generation\.json|listing\.sqlite(-journal)?|state\.json|snapshot)))(\.new)?"
 )
@@ -39,11 +39,11 @@ class ShardFile(NamedTuple):
 class Layout:
     """The paths of one cache directory.
 
-        lock   egress.json   excluded.jsonl   leases/LEASE.json
+        lock   egress.json   excluded.jsonl   history   leases/LEASE.json
         datasets/NAME/rotation.json   datasets/NAME/classes-RULE.json
         datasets/NAME/GENERATION/                 see GenerationLayout
 
-    The names consist of dataset names (which the configuration validates), hashes and numbers. Keys of a
+    Names consist of hashes, numbers and dataset names, which the configuration validates. Keys of a
     remote store are never part of a path.
     """
 
@@ -60,6 +60,10 @@ class Layout:
     @property
     def excluded(self) -> Path:
         return self.root / "excluded.jsonl"
+
+    @property
+    def history(self) -> Path:
+        return self.root / "history"
 
     @property
     def leases(self) -> Path:
@@ -158,12 +162,12 @@ class GenerationLayout:
 
 
 def _is_directory(path: Path) -> bool:
-    """Returns False for a link to a directory: the daemon must not remove files there."""
+    """Returns False for a link to a directory, because the daemon must not remove files there."""
     return path.is_dir() and not path.is_symlink()
 
 
 def is_known(path: str) -> bool:
-    """Returns whether the daemon writes a file with this path, relative to cache.dir, other than files of
+    """Returns whether the daemon writes a file with this path, relative to cache.dir. Ignores files of
     shards."""
     return bool(_SMALL_FILE.fullmatch(path))
 
@@ -175,8 +179,8 @@ def shard_file(path: str) -> ShardFile | None:
 
 
 def parse(name: str) -> ShardFile | None:
-    """Parses a file name in `shards/`. Returns None if the daemon never writes such a name, for example
-    with a number above MOST_NUMBER or a version above MOST_VERSION."""
+    """Parses a file name in `shards/`. Returns None if the daemon never writes such a name: for example,
+    if the number is above MOST_NUMBER, or the version above MOST_VERSION."""
     match = _SHARD_FILE.fullmatch(name)
     if match is None:
         return None

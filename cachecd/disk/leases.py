@@ -1,9 +1,9 @@
-"""Manifests in leases/, and the locks of their holders.
+"""The manifests in leases/, and the locks of their holders.
 
-Each holder keeps a read lock on its manifest, so the operating system reports which holders are alive. The
-locks are open-file-description locks: they belong to the open file, not to the process. (A process loses
-its older POSIX locks when it closes any descriptor of the same file.) Manifests are not synced, because
-their holders do not survive a power failure either.
+Each holder keeps a read lock on its manifest, so the operating system reports which holders are alive.
+The locks are open-file-description locks, which belong to the open file. (A process would lose a POSIX
+lock when it closes any descriptor of the file.) Manifests are not synced, because their holders do not
+survive a power failure.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ class FoundManifest:
 
 
 def write_manifest(layout: Layout, lease: str, text: bytes) -> None:
-    """Writes a manifest. It is complete when this returns, and never changes. The group may read the file,
-    because a holder may be another user of the group. After DiskError no manifest is left."""
+    """Writes a manifest, which never changes. The group may read the file, because a holder may be
+    another user of the group. After DiskError no manifest is left."""
     replace(layout.manifest(lease), text, is_synced=False)
 
 
 def mark(layout: Layout, lease: str, rank: int | None = None, epoch: int | None = None) -> None:
-    """Notes for the next start that `rank` held the lease, or that the lease also serves `epoch`. Without
-    both, it notes that no rank has held the lease yet. DiskError."""
+    """Notes for the next start that `rank` held the lease, or that the lease serves `epoch` as well.
+    Without both, notes that no rank has held the lease yet. DiskError."""
     line = f"rank {rank}" if rank is not None else "again" if epoch is None else f"epoch {epoch}"
     with refusing(f"cannot mark the lease {lease}"):
         flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | CAREFULLY
@@ -73,8 +73,8 @@ def _read_mark(path: Path) -> tuple[frozenset[int], frozenset[int]]:
 
 
 def find_manifests(layout: Layout) -> list[FoundManifest]:
-    """Returns the manifests on disk, sorted by name. Removes incomplete manifests, and marks without a
-    manifest: a killed daemon left them. Anything but a regular file is logged and ignored. DiskError names
+    """Returns the manifests on disk, sorted by name. Removes incomplete manifests and marks without a
+    manifest, which a killed daemon left. Logs and ignores anything but a regular file. DiskError names
     the file."""
     manifests = []
     with (
@@ -109,7 +109,7 @@ class Probe(NamedTuple):
 
 def probe(layout: Layout, lease: str) -> Probe | None:
     """Returns the state of a manifest, or None if the manifest does not exist. DiskError."""
-    # With a Path a probe took 25 us instead of 7, and 100 leases are probed twice a second.
+    # With a Path, a probe takes 25 us instead of 7, and 100 leases are probed twice a second.
     path = f"{layout.root}/leases/{lease}{_SUFFIX}"
     try:
         fd = os.open(path, os.O_RDONLY | CAREFULLY)
@@ -124,11 +124,11 @@ def probe(layout: Layout, lease: str) -> Probe | None:
 
 
 def end_lease(layout: Layout, lease: str) -> bool:
-    """Deletes a manifest, and returns True. Returns False, without any change, if a process holds a lock on
-    the manifest. Returns True if the manifest does not exist. DiskError.
+    """Deletes a manifest unless a process holds a lock on it. Returns whether the manifest is gone.
+    DiskError.
 
-    This function holds the write lock during the unlink. A process that opened the manifest before, and
-    locks it later, finds that the path is missing. So it knows that it holds no lease.
+    This function holds the write lock during the unlink. A process that opened the manifest before, but
+    locks it later, finds that the path is missing. So the process knows that it holds no lease.
     """
     path = layout.manifest(lease)
     with refusing(f"cannot end the lease {path}"):

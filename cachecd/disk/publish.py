@@ -27,9 +27,9 @@ def publish(
     """Renames a sealed shard and its sidecar to their final names. Returns their allocated bytes.
 
     Both files are synced already. The sidecar is renamed first, so a visible shard always has a sidecar.
-    `is_empty`: the shard has no records, so only its sidecar is published. The caller publishes the shards
-    of one stream in order. NameTakenError: another file has one of the final names. After any other
-    DiskError the files have their temporary names again, unless the disk refuses that too.
+    `is_empty`: the shard has no records, so only its sidecar is published. The caller publishes the
+    shards of one stream in order. NameTakenError: another file has one of the final names. After any
+    other DiskError the files have their temporary names again, unless the disk refuses this rename.
     """
     new, new_sidecar = layout.temporary(number, version), layout.temporary_sidecar(number, version)
     shard, sidecar = layout.shard(number, version), layout.sidecar(number, version)
@@ -58,8 +58,8 @@ def publish(
 def discard(
     layout: GenerationLayout, number: int, version: int = 0, *, halves: bool = False
 ) -> None:
-    """Removes the temporary files of a shard that will not be published. `halves`: also removes files with
-    the final names. Set it only after `publish` failed with another error than NameTakenError."""
+    """Removes the temporary files of a shard that will not be published. `halves` removes files with the
+    final names as well. Set it only if `publish` failed, but not with NameTakenError."""
     paths = [layout.temporary(number, version), layout.temporary_sidecar(number, version)]
     if halves:
         paths += [layout.shard(number, version), layout.sidecar(number, version)]
@@ -69,7 +69,7 @@ def discard(
 
 
 def allocated(layout: GenerationLayout, number: int, version: int) -> int:
-    """Returns the allocated bytes of a version, with its sidecar and without marks."""
+    """Returns the allocated bytes of a version and its sidecar, without marks."""
     total = 0
     for path in (layout.shard(number, version), layout.sidecar(number, version)):
         with refusing(f"cannot look at {path}"), contextlib.suppress(FileNotFoundError):
@@ -95,8 +95,8 @@ def mark_retired(layout: GenerationLayout, names: Iterable[ShardVersion]) -> Non
 
 
 def _mark(mark: Path, sidecar: Path) -> None:
-    """Creates the mark as a hard link to the sidecar, because a full disk has room for a link. If there is
-    no sidecar, the mark is an empty file. DamagedError: the path is not a regular file."""
+    """Creates the mark as a hard link to the sidecar, because even a full disk has room for a link.
+    Without a sidecar, the mark is an empty file. DamagedError: the path is not a regular file."""
     with refusing(f"cannot write {mark}"):
         if os.path.lexists(mark):
             regular_size(mark)
@@ -111,9 +111,9 @@ def _mark(mark: Path, sidecar: Path) -> None:
 
 
 def drop_data(layout: GenerationLayout, number: int, version: int) -> None:
-    """Removes the data of a quarantined shard that no lease names, to free space for its next version. The
-    sidecar stays, because it lists the records of the next version. The mark is created first if it is
-    missing: a start ignores a sidecar without data and mark, so the records would be lost."""
+    """Removes the data of a quarantined shard that no lease names, to free space for its next version.
+    Keeps the sidecar, which lists the records of the next version. Creates a missing mark first: a start
+    ignores a sidecar without data and mark, so the records would be lost."""
     mark_bad(layout, number, version)
     with refusing(f"cannot remove {layout.shard(number, version)}"):
         layout.shard(number, version).unlink(missing_ok=True)
@@ -182,17 +182,17 @@ def unlink(
     names: Iterable[ShardVersion],
     proceed: Callable[[], None] = lambda: None,
 ) -> None:
-    """Removes all files of these versions, and the marks of numbers that have no more files. `proceed` is
+    """Removes all files of these versions, and the marks of numbers without further files. `proceed` is
     called before each version; an error that it raises ends the work.
 
-    The shard is removed before the sidecar, because a start ignores a sidecar alone. The mark is removed
-    after the removal of the files is durable: otherwise a power failure could restore a retired shard.
+    The shard is removed before the sidecar, because a start ignores a single sidecar. The mark is removed
+    when the removal of the files is durable: otherwise a power failure could restore a retired shard.
     """
     names = list(names)
     for name in names:
         proceed()
         for path in (layout.shard(*name), layout.sidecar(*name), layout.bad(*name)):
-            # A directory with this name belongs to somebody else, and stays.
+            # A directory with this name is not the daemon's, and stays.
             with refusing(f"cannot remove {path}"), contextlib.suppress(IsADirectoryError):
                 path.unlink(missing_ok=True)
     _sync(layout)
@@ -206,8 +206,8 @@ def unlink(
 
 
 def remove_generation(layout: GenerationLayout) -> None:
-    """Removes the directory of a generation without shards. If the directory has an unknown file, nothing
-    is removed. DiskError."""
+    """Removes the directory of a generation without shards, unless the directory has an unknown file.
+    DiskError."""
     journal = layout.listing.with_name(layout.listing.name + "-journal")
     small = (layout.snapshot, layout.state, layout.listing, journal, layout.identity)
     paths = [each for path in small for each in (path, path.with_name(path.name + NEW))]

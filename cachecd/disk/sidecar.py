@@ -58,7 +58,7 @@ class SidecarHead:
     parts: tuple[tuple[int, int, int, int], ...]
 
     def intervals(self, units: Iterable[int]) -> dict[int, tuple[int, int]]:
-        """Returns the records of each unit that the shard covers, as (first, stop). They include records
+        """Returns the records of each unit that the shard covers, as (first, stop), including records
         that could not be used. If stop is END, the shard covers the unit to its end. `units`: the units
         that have records in the shard."""
         before, after = self.before or Cursor(), self.after or Cursor()
@@ -110,7 +110,7 @@ def read_sidecar(path: Path) -> _core.Sidecar:
 
 
 def _refuse_other(path: Path, meta: str) -> None:
-    """ValueError if the meta text names another generation or number than the path. It does not parse the
+    """ValueError if the meta text names another generation or number than the path. Does not parse the
     text as JSON, because a search reads 100,000 sidecars."""
     expectations = (_GENERATION, path.parents[1].name), (_NUMBER, str(int(path.name[:10])))
     for pattern, expected in expectations:
@@ -137,8 +137,9 @@ def excluded_records(path: Path, sidecar: _core.Sidecar, excluded: Encoded) -> I
 
 
 def sample_at(path: Path, offset: int) -> str:
-    """Returns the name of the sample at an offset of a shard; "" if the record has no name. `path`: the
-    path of the sidecar. DamagedError: the record is damaged, or the disk cannot read it. DiskError."""
+    """Returns the name of the sample at an offset of a shard, or "" if the record has no name. `path`:
+    the path of the sidecar. DamagedError: the record is damaged, or the disk cannot read it.
+    DiskError."""
     shard = path.with_suffix("")
     try:
         with refusing(f"cannot read {shard}"):
@@ -153,7 +154,7 @@ def sample_at(path: Path, offset: int) -> str:
 
 
 def sample_of(record: bytes) -> str:
-    """Returns the name of the sample in a record; "" if the record has no name. ValueError."""
+    """Returns the name of the sample in a record, or "" if the record has no name. ValueError."""
     _, values = _core.decode_example(record).get(SAMPLE, ("bytes", []))
     return sample_name(next(iter(values), None))
 

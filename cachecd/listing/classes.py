@@ -1,6 +1,6 @@
 """Numbers class names. The numbers are append-only, so a name keeps its number in every generation. Pure.
 
-The daemon stores the names durably before a number is used.
+The daemon stores the names durably before it uses a number.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ class ClassNames:
     def extended(self, labels: Iterable[str]) -> ClassNames:
         """Appends the new names. Returns self if no name is new.
 
-        If all new names are whole numbers (ASCII digits, optionally with a minus sign), their values
-        determine the order, and names with equal values ("007", "7") are ordered as text. Otherwise all new
-        names are ordered as text.
+        If all new names are whole numbers (ASCII digits, optionally with a minus sign), they are sorted
+        by value, and equal values ("007", "7") by text. Otherwise all new names are sorted by text.
         """
         new = sorted(set(labels).difference(self.names))
         if all(map(_WHOLE_NUMBER.fullmatch, new)):

@@ -15,7 +15,7 @@ from cachecd.model import Shape, Unit, less_excluded
 class Page:
     """Units of a stream at consecutive places of one block, from (block, place) on.
 
-    An excluded unit is None, and the stream skips it. `more` is "listed" if the stream has units after this
+    An excluded unit is None, and the stream skips it. `more`: "listed" if the stream has units after this
     page, in this block or in later blocks, else "end".
     """
 

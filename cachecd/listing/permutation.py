@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from cachecd_client._core import PERMUTATION_VERSION, Permutation
 
-# Cursors count places in this order. With another permutation, they would name other units.
+# Never change the permutation: cursors count places in this order, and would name other units.
 assert PERMUTATION_VERSION == 1
 
 

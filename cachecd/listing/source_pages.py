@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator
 from functools import partial
@@ -20,23 +21,33 @@ from cachecd.stores.key_ranges import Lanes, OutOfOrderError
 from cachecd.stores.sweep import ListingSweep
 from cachecd.units.source_units import Lister
 
+Listed = Callable[[float, float, int], None]
+
 _MAX_AHEAD = 4  # pages
 _MAX_UNITS = 1 << 12  # after which `next` adds no further page
-_MAX_EMPTY = 1000  # pages in a row; some stores list a few if all objects were deleted
+_MAX_EMPTY = 1000  # pages in a row; after a deletion of all objects, some stores list a few
 
 
 class SourcePages:
     """The pages of one listing. `can_continue`: the next attempt may continue this listing. If it is False,
     the store has no order that allows this, and the caller must use `restarted`. `left_out`: the objects
-    that the listing omitted so far."""
+    that the listing omitted so far. `listed` is called for each page, in the thread that got it: its CPU
+    seconds, the time of the monotonic clock when its request began, and its units."""
 
-    def __init__(self, lister: Lister, source: SourceConfig) -> None:
+    def __init__(
+        self,
+        lister: Lister,
+        source: SourceConfig,
+        listed: Listed = lambda cpu_s, began, units: None,
+    ) -> None:
         self.can_continue = True
         self.left_out = LeftOut()
+        self._listed = listed
+        self._counted = 0.0  # CPU seconds of the sweep's threads that `listed` got
         self._lister, self._source = lister, source
         self._lanes: Lanes | None = Lanes()
-        # For a store that is listed with one request at a time: the last complete object, and the object of
-        # the last unit. Then the place (key, begin) of the last unit in all attempts, and in this attempt.
+        # For a store that is listed with one request at a time: the last complete object, the object of
+        # the last unit, and the place (key, begin) of the last unit in all attempts and in this attempt.
         self._after = self._key = ""
         self._last = self._place = (b"", -1.0)
         self._ordered = True
@@ -47,7 +58,7 @@ class SourcePages:
     def restarted(self) -> SourcePages:
         """Closes this listing, and returns the pages of a new listing of the same source."""
         self.close()
-        other = SourcePages(self._lister, self._source)
+        other = SourcePages(self._lister, self._source, self._listed)
         other._lanes = self._lanes and Lanes()
         return other
 
@@ -68,13 +79,19 @@ class SourcePages:
     async def _fetch(self) -> bool:
         """Gets the next units from the lister. Returns whether the listing has more units."""
         if self._ahead is None:
-            self._ahead = _ReadAhead(self._attempt())
+            self._ahead = _ReadAhead(self._attempt(), self._note)
         try:
             self._page = await self._ahead.next()
         except Exception:  # the next call begins another attempt
             self._ahead = None
             raise
         return bool(self._page)
+
+    def _note(self, cpu_s: float, began: float, units: int) -> None:
+        if self._sweep is not None:
+            before, self._counted = self._counted, self._sweep.cpu_s
+            cpu_s += max(0.0, self._counted - before)  # each attempt has a sweep of its own
+        self._listed(cpu_s, began, units)
 
     def _attempt(self) -> Generator[list[ObjectInfo], None, None]:
         """Yields the pages of one attempt. Blocks."""
@@ -111,8 +128,8 @@ class SourcePages:
             yield self._new_units(page)
 
     def _new_units(self, page: list[ObjectInfo]) -> list[ObjectInfo]:
-        """Returns the page without units that an earlier attempt listed. An attempt begins with the object
-        at which the last attempt ended, because a page may end in the middle of an object."""
+        """Returns the page without units that an earlier attempt listed. An attempt begins with the last
+        object of the previous attempt, because a page may end in the middle of an object."""
         units = []
         for unit in page:
             place = encoded(unit.key), unit.begin
@@ -128,10 +145,11 @@ class SourcePages:
 
 
 class _ReadAhead:
-    """Reads pages in a thread, so that no page waits for the next page. The daemon does not wait for the
-    thread when it exits, because a store may hang."""
+    """Reads pages ahead in a thread. The daemon does not wait for the thread when it exits, because a
+    store may hang."""
 
-    def __init__(self, pages: Generator[list[ObjectInfo], None, None]) -> None:
+    def __init__(self, pages: Generator[list[ObjectInfo], None, None], listed: Listed) -> None:
+        self._listed = listed
         self._read: deque[list[ObjectInfo] | BaseException | None] = deque()  # None: the end
         self._room = threading.Semaphore(_MAX_AHEAD)
         self._closed = False
@@ -143,8 +161,8 @@ class _ReadAhead:
         self._room.release()
 
     async def next(self) -> list[ObjectInfo]:
-        """Waits for at least one unit. Returns the units that were read so far; [] at the end. Returns
-        units that were read before an error, then raises the error."""
+        """Waits for at least one unit. Returns the units that were read so far, or [] at the end. After
+        an error, returns the units that were read before it, and then raises the error."""
         arrived = asyncio.Event()
         self._report = partial(asyncio.get_running_loop().call_soon_threadsafe, arrived.set)
         units: list[ObjectInfo] = []
@@ -166,7 +184,7 @@ class _ReadAhead:
         end: BaseException | None = None
         with contextlib.closing(pages):
             try:
-                for page in pages:
+                while (page := self._timed(pages)) is not None:
                     self._put(page)
                     self._room.acquire()
                     if self._closed:
@@ -174,6 +192,12 @@ class _ReadAhead:
             except BaseException as error:
                 end = error
         self._put(end)
+
+    def _timed(self, pages: Generator[list[ObjectInfo], None, None]) -> list[ObjectInfo] | None:
+        began, cpu = time.monotonic(), time.thread_time()
+        page = next(pages, None)
+        self._listed(time.thread_time() - cpu, began, len(page or ()))
+        return page
 
     def _put(self, item: list[ObjectInfo] | BaseException | None) -> None:
         self._read.append(item)

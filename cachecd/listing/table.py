@@ -49,7 +49,7 @@ _TABLES = 4
 _COLUMNS = "number, key, begin, size, etag, label"
 _UPDATE = "UPDATE units SET size = ?, etag = ?, label = ?, crc = ? WHERE number = ?"
 _DEFER = "INSERT OR REPLACE INTO rewritten (size, etag, label, crc, number) VALUES (?, ?, ?, ?, ?)"
-# A constraint fails only if the table and its index differ. SQL fails only if the schema or a text is
+# Constraints fail only if the table and its index differ; SQL fails only if the schema or a text is
 # damaged.
 _DAMAGE = {
     *(sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB),
@@ -60,7 +60,7 @@ Row = tuple[Any, ...]
 
 
 class _Totals(NamedTuple):
-    """The numbers of complete listings, of units and of bytes, and the ends of the blocks."""
+    """The number of complete listings, units and bytes, and the ends of the blocks."""
 
     completed: int = 0
     units: int = 0
@@ -74,8 +74,7 @@ class Difference:
 
     `numbers`: the numbers of the page's units, in page order. `new`: rows of units that are not in the
     table. `rewritten`: new values of units whose ETag, size or label changed. `grown`: bytes by which the
-    source grew. `cost`: the maximum of bytes that file and journal take while the page is added; then the
-    journal is truncated again.
+    source grew. `cost`: the maximum of bytes by which file and journal grow while the page is added.
     """
 
     numbers: tuple[int, ...]
@@ -89,7 +88,7 @@ class Table:
     """The units of one source, numbered from 0 in the order in which they were first listed.
 
     The number of a unit never changes. A block is visible only after the transaction that ended the block
-    was synced. Only the thread that made the table may call it, because the table has one connection.
+    was synced. Only the thread that made the table may use it, because the table has one connection.
 
     Every method raises DiskError if the disk refuses. The table is then unchanged, and the caller may
     repeat the call. If the file is damaged, this call and every later call raise DamagedError, and the next
@@ -127,7 +126,7 @@ class Table:
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of all units. A unit of unknown size counts 0."""
+        """The bytes of all units. A unit of unknown size counts as 0."""
         return self._totals.bytes
 
     @property
@@ -165,8 +164,8 @@ class Table:
         return {key for key in keys if self._units("key = ? LIMIT 1", (_stored(key),))}
 
     def neighbours(self, key: str) -> list[str]:
-        """Returns this key in other Unicode normalizations, if they are listed, and the listed keys next to
-        it: at most one before and two after."""
+        """Returns this key's other Unicode normalizations that are listed, and the listed keys next to
+        the key: at most one before and two after."""
         before = "SELECT DISTINCT key FROM units WHERE key < ? ORDER BY key DESC LIMIT 1"
         after = "SELECT DISTINCT key FROM units WHERE key > ? ORDER BY key LIMIT 2"
         rows = (row for sql in (before, after) for row in self._rows(sql, (_stored(key),)))
@@ -175,8 +174,8 @@ class Table:
     # --- listing
 
     def check_index(self, numbers: Sequence[int]) -> None:
-        """DamagedError if the index does not find these units by key. `compare` uses only the index, and
-        treats a unit that the index does not find as new."""
+        """DamagedError if the index does not find these units by key: `compare` would treat them as new
+        units."""
         for at in range(0, len(numbers), MOST_AT_ONCE):
             part = numbers[at : at + MOST_AT_ONCE]
             units = self.units(part)
@@ -185,8 +184,8 @@ class Table:
                 raise self._damaged("its index lacks a unit")
 
     def compare(self, page: Sequence[ObjectInfo]) -> Difference:
-        """Compares a page of at most MOST_AT_ONCE units with the table. If a page names a unit twice, only
-        the first entry counts. SourceError: a unit has an impossible size or `begin`."""
+        """Compares a page of at most MOST_AT_ONCE units with the table. If a page names a unit twice, the
+        first entry counts. SourceError: a unit has an impossible size or `begin`."""
         known = self._rows_of(page)
         numbers, new, rewritten = [], list[Row](), dict[int, Row]()
         looked_at = set[int]()
@@ -217,7 +216,7 @@ class Table:
     def add(self, page: Difference, *, defer: bool = False) -> None:
         """Writes the changes of a page in one synced transaction. Ends blocks that are full.
 
-        New ETags, sizes and labels replace the old ones. With `defer`, `finish` replaces them.
+        New ETags, sizes and labels replace the old values: now, or with `defer` in `finish`.
         """
         if not page.new and not page.rewritten:
             return
@@ -251,15 +250,15 @@ class Table:
             pass
 
     def closing_cost(self) -> int:
-        """Returns the maximum of bytes that `finish` adds to file and journal, without the few pages that
-        every listing changes at its end. For these the caller's room for small files is enough."""
+        """Returns the maximum of bytes that `finish` adds to file and journal. The few pages that every
+        listing changes at its end do not count: they fit into the caller's room for small files."""
         ((deferred,),) = self._rows(
             "SELECT count(*) FROM (SELECT 1 FROM rewritten LIMIT ?)", (MOST_AT_ONCE,)
         )
         return self._cost((), ((0, "", "", 0, 0),) * deferred) if deferred else 0
 
     def forget_deferred(self) -> None:
-        """Drops deferred changes, because the listing that deferred them will not end."""
+        """Drops deferred changes, because their listing will not end."""
         if self._rows("SELECT 1 FROM rewritten LIMIT 1"):
             with self._transaction(self._totals) as db:
                 db.execute("DELETE FROM rewritten")
@@ -308,8 +307,8 @@ class Table:
 
     @contextlib.contextmanager
     def _transaction(self, totals: _Totals) -> Iterator[sqlite3.Connection]:
-        """Commits and syncs when the block ends; then the table has these totals. After an error the file
-        is unchanged."""
+        """Commits and syncs when the `with` block ends; then the table has these totals. After an error
+        the file is unchanged."""
         with self._refusing():
             db = self._connection()
             db.execute("BEGIN IMMEDIATE")
@@ -351,7 +350,7 @@ class Table:
         except (TypeError, ValueError):
             totals, crc = _Totals(), None
         if _crc(tuple(totals)) != crc or units < len(self):
-            raise self._damaged("its totals contradict its units or their own CRC")
+            raise self._damaged("its totals do not match its units, or have a wrong CRC")
         # A killed process may have left a transaction that is not synced yet.
         for path in (self._path, self._journal):
             with contextlib.suppress(FileNotFoundError):

@@ -28,8 +28,8 @@ class UnusableListingError(SourceUnreachableError):
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """The changes that a complete listing found: counts of new and rewritten units. `gone`: the numbers of
-    all units that the source no longer lists."""
+    """The changes that a complete listing found: counts of new and rewritten units. `gone`: the numbers
+    of all units that disappeared from the source."""
 
     new: int
     rewritten: int
@@ -39,7 +39,7 @@ class Changes:
 class Listing:
     """One listing of a source, in one or more attempts.
 
-    Each page is synced. The listing takes one bit of memory for each unit. After an error the caller calls
+    Each page is synced. A listing takes one bit of memory for each unit. After an error the caller calls
     `read` again, with the pages that were not read yet.
     """
 
@@ -55,11 +55,11 @@ class Listing:
         """`thread`: an executor with one thread, which made the table.
 
         `reserve(size, grown, must_fit)` reserves `size` bytes for the next write. `grown`: the bytes that
-        the last write used of its reservation. If there is no room, `reserve` waits if `must_fit`, else it
-        returns False; the page is then split. Parts of at most `page_bytes` and single units must fit.
+        the last write used. Without room, `reserve` waits if `must_fit`; otherwise it returns False, and
+        the page is split. Single units, and parts of at most `page_bytes`, must fit.
 
-        `judges`: this is the first listing since the start of the daemon. If it shows that more than half
-        of the known units were rewritten, it is refused, and no ETag is replaced. `block_ended` is called
+        `judges`: this is the first listing since the start of the daemon. If more than half of the known
+        units were rewritten, the listing is refused, and no ETag is replaced. `block_ended` is called
         when workers can get more units."""
         self.listed = 0  # units
         self._table = table
@@ -89,8 +89,8 @@ class Listing:
                     await self._add(page[start : start + MOST_AT_ONCE])
             if not self.listed and len(self._table):
                 raise UnusableListingError(
-                    f"the source is empty, but {len(self._table)} units were listed before: the listing is "
-                    "unchanged. Is the source mounted?"
+                    f"the source is empty, but {len(self._table)} units were listed before: the old "
+                    "listing stays in use. Is the source mounted?"
                 )
             gone = self._seen.missing(self._num_before)
             await self._run(lambda: self._table.check_index(gone.tolist()))
@@ -116,13 +116,14 @@ class Listing:
         if listed > len(self._table) + len(changes.new) + _MOST_REPEATED:
             raise UnusableListingError(
                 f"the source listed {listed} units, but only "
-                f"{len(self._table) + len(changes.new)} of them differ: its listing repeats itself"
+                f"{len(self._table) + len(changes.new)} of these are different units: its listing "
+                "repeats itself"
             )
         self._rewritten.add([row[-1] for row in changes.rewritten])
         if self._defers and 2 * self._rewritten.count > self._num_before:
             raise RewrittenError(
-                f"more than half of the {self._num_before} units that were listed before have another "
-                "ETag, size or label now"
+                f"more than half of the {self._num_before} units that were listed before now have another "
+                "ETag, size or label"
             )
         if changes.cost:
             await self._write(lambda: self._table.add(changes, defer=self._defers))

@@ -1,4 +1,4 @@
-"""Acquire: chooses the set of a job's epoch, or the reason to wait, and begins epochs. Pure."""
+"""Handles acquires: chooses the set of a job's epoch, or the reason to wait, and begins epochs. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Reply = do.ReplyWaiting | do.ReplyRefused
 
 
 class Acquire:
-    """Answers the requests of ranks. `new_name` returns a name that is unique over restarts.
+    """Answers the requests of ranks. `new_name` returns a name that is unique across restarts.
     `manifest_length` returns the bytes of a lease's manifest. Commands are appended to `out`."""
 
     def __init__(
@@ -50,7 +50,8 @@ class Acquire:
             self._out.append(state)
 
     def _refusal(self, event: AcquireAsked) -> tuple[str, str] | None:
-        """Returns code and message for a request that can never be granted, or None."""
+        """Returns the code and the message of a refusal if the request can never be granted, else
+        None."""
         if (dataset := self._room.datasets.get(event.dataset)) is None:
             names = ", ".join(sorted(self._room.datasets))
             message = f"no dataset {event.dataset!r}; this daemon serves {names}"
@@ -97,7 +98,7 @@ class Acquire:
         if event.resume is not None:
             self._note_resume(dataset, event.resume)
             if (again := self._set_again(dataset, event.resume)) is not None:
-                return again  # it is no new epoch, so nothing rotates
+                return again  # not a new epoch, so nothing rotates
         is_new = dataset.epochs.get(event.job) != event.epoch
         dataset.epochs[event.job] = event.epoch
         if is_new and dataset.was_held:
@@ -132,10 +133,10 @@ class Acquire:
         return self._not_ready(dataset, event.request, want if upto is None else 0)
 
     def _is_ready(self, dataset: Dataset, job: str, has_older: bool) -> bool:
-        """Whether the configured generation may be leased, without `grow.wait`."""
+        """Whether the configured generation may be leased. Ignores `grow.wait`."""
         gen = dataset.generation
         if dataset.rules.pin:
-            # If only the job's own lease could make room for these shards, the job would wait forever.
+            # If these shards need the space of the job's own lease, the job would wait for itself.
             keepers = (each.job for each in self._keepers_of(gen))
             return gen.is_whole and (not gen.repairs or (job in keepers and self._lack_room(gen)))
         return (
@@ -150,11 +151,12 @@ class Acquire:
         return [self._leases.by_id[name].lease for name in gen.table.keepers(gen.repairs)]
 
     def _lack_room(self, gen: Generation) -> bool:
-        """Whether no quarantined shard can be replaced, because there is no room."""
+        """Whether lack of room keeps all quarantined shards from being replaced."""
         return not gen.remaking and not any(self._room.next_version(gen, n) for n in gen.repairs)
 
     def _note_resume(self, dataset: Dataset, resume: Resume) -> None:
-        """Lets a generation that never sealed a shard take sampling seed, S and place of a resumed run."""
+        """If the generation never sealed a shard, it takes sampling seed, S and place of a resumed
+        run."""
         gen = dataset.generation
         takes_one = gen.is_fresh and not gen.writes_shape and dataset.resume is None
         if takes_one and resume.generation == gen.id.name:
@@ -173,7 +175,7 @@ class Acquire:
 
     def _not_ready(self, dataset: Dataset, request: str, want: int) -> Reply:
         """Returns the reply to a rank that gets no lease: Waiting with a reason, or Refused if waiting
-        cannot help."""
+        does not help."""
         gen, name, room = dataset.generation, dataset.rules.name, self._room
         have, spent, message = gen.table.live_bytes, self._restraint.spent, ""
         if gen.contradicted:
@@ -241,14 +243,14 @@ class Acquire:
         # If a shard is retired while its next version is made, the version is deleted at once.
         live = takewhile(lambda shard: shard[0] not in gen.remaking, gen.table.live())
         if chosen := dataset.rotation.boundary(at, live):
-            # Written before the marks, which do not wait for it. If the disk refuses the figures and the
-            # daemon is killed, the figures of the previous boundary are restored.
+            # The figures are written before the marks. If the disk refuses them and the daemon is killed,
+            # a start restores the figures of the previous boundary.
             self._out.append(dataset.keep_figures())
             excess = "its dataset is above its share" if at.occupied > at.share else "rotation"
             gen.retire(chosen, f"{excess}: an epoch began, and the oldest shards make room")
 
     def at(self, dataset: Dataset, now: float) -> Boundary:
-        """Returns the present figures of a dataset, for rotation."""
+        """Returns the current figures of a dataset, for rotation."""
         gen, room = dataset.generation, self._room
         return Boundary(
             now=now,
@@ -274,8 +276,8 @@ class Acquire:
 def new_lease(
     rules: Rules, event: AcquireAsked, gen: Generation, shards: ShardSet, serial: str
 ) -> Lease:
-    """Returns the lease of these shards. `serial` makes its name unique. The fingerprint is the sum of the
-    digests of all records: it does not depend on versions."""
+    """Returns the lease of these shards. `serial` makes its name unique. The fingerprint is the sum of
+    the digests of all records, so it does not depend on versions."""
     shape = gen.blocks.shape
     job = hashlib.sha256(event.job.encode()).hexdigest()[:8]
     # The text has a version, so that the order of an epoch never drifts.

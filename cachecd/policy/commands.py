@@ -21,7 +21,7 @@ class WriteShape(NamedTuple):
 
 
 class ReadCursor(NamedTuple):
-    """Read the cursor before a shard. -> CursorRead or ShardLost"""
+    """Read the stream's cursor before a shard. -> CursorRead or ShardLost"""
 
     generation: GenerationId
     number: int
@@ -60,7 +60,7 @@ class CloseStream(NamedTuple):
 
 
 class PublishShard(NamedTuple):
-    """Publish a sealed shard; `is_empty`: it has no record, so it is a sidecar alone. -> Published or
+    """Publish a sealed shard. `is_empty`: the shard has no record, so only its sidecar. -> Published or
     PublishRefused"""
 
     stream: StreamId
@@ -69,8 +69,8 @@ class PublishShard(NamedTuple):
 
 
 class FindMissing(NamedTuple):
-    """Find the records that these shards lack, all that are live or quarantined, from unit `begin` on.
-    -> MissingFound, after a ShardLost for each sidecar that is lost"""
+    """Find the records from unit `begin` on that these shards lack. The shards are all live and
+    quarantined shards. -> MissingFound, after a ShardLost for each lost sidecar"""
 
     generation: GenerationId
     begin: int
@@ -86,15 +86,15 @@ class MakeSupplement(NamedTuple):
 
 
 class WriteJudgement(NamedTuple):
-    """The schema of a generation was judged. `contradiction`: why most of the first records contradict it,
-    or "". -> CommandDone"""
+    """Write the judgement of a generation's schema. `contradiction`: the reason if most of the first
+    records contradict the schema, else "". -> CommandDone"""
 
     generation: GenerationId
     contradiction: str
 
 
 class KeepFigures(NamedTuple):
-    """Replace rotation.json, durably: the figures of a dataset's rotation."""
+    """Replace rotation.json, which has the figures of a dataset's rotation, durably."""
 
     dataset: str
     figures: Figures
@@ -110,9 +110,9 @@ class MarkRetired(NamedTuple):
 
 
 class Unlink(NamedTuple):
-    """Write state.json: the heads of all streams, then the head of the supplements (none: state.json
-    stays). Then remove these versions with their marks, durably. The mark of a number is removed with the
-    number's last file. `why`: the rule that retired them; "" if they were retired before."""
+    """Write `heads` to state.json: the heads of all streams, then the head of the supplements. Without
+    `heads`, state.json stays unchanged. Then remove these versions durably, and with the last file of a
+    number its mark. `why`: the rule that retired the versions; "" if they were retired before."""
 
     generation: GenerationId
     heads: tuple[Head, ...]
@@ -135,7 +135,7 @@ class VerifyShard(NamedTuple):
 
 
 class MarkBad(NamedTuple):
-    """Mark a version as quarantined (`.bad`), durably. No effect if the version is removed already."""
+    """Mark a version as quarantined (`.bad`), durably. No effect if the version was removed."""
 
     generation: GenerationId
     number: int
@@ -143,10 +143,10 @@ class MarkBad(NamedTuple):
 
 
 class RemakeShard(NamedTuple):
-    """Make the next version of a quarantined shard, without records that are excluded by the time it is
-    published: `local`, as a copy; else from the source. Its room is reserved. `drop`: first remove the
-    damaged file, and its sidecar at the end. -> Remade, or RemakeFailed, after a ShardLost if the sidecar
-    is lost"""
+    """Make the next version of a quarantined shard, without records that are excluded when it is
+    published. `local`: copy the shard; otherwise fetch from the source. The room is reserved. `drop`:
+    remove the damaged file first, and its sidecar at the end. -> Remade, or RemakeFailed. If the sidecar
+    is lost, ShardLost comes first"""
 
     generation: GenerationId
     number: int
@@ -156,7 +156,7 @@ class RemakeShard(NamedTuple):
 
 
 class WriteExclusion(NamedTuple):
-    """Append keys to excluded.jsonl, or samples of a key, durably, as an exclusion of this name."""
+    """Append an exclusion to excluded.jsonl, durably: keys, or samples of one key."""
 
     exclusion: str
     dataset: str
@@ -171,7 +171,7 @@ class FindHolders(NamedTuple):
 
 
 class FinishExclusion(NamedTuple):
-    """Append the second line of an exclusion: all of its shards were handled."""
+    """Append the second line of an exclusion: no new set has its records."""
 
     exclusion: str
 
@@ -183,8 +183,8 @@ class WriteManifest(NamedTuple):
 
 
 class MarkLease(NamedTuple):
-    """Mark a lease, for a start: it is also the lease of `epoch`, or a `rank` held it. Without both: no
-    rank has held it, because a rank requested it again."""
+    """Note for the next start that a lease is also the lease of `epoch`, or that `rank` held it. Without
+    both: the earlier ranks do not count, because a rank requested the lease again."""
 
     lease: str
     rank: int | None = None
@@ -192,15 +192,15 @@ class MarkLease(NamedTuple):
 
 
 class EndLease(NamedTuple):
-    """Delete the manifest. If a process locks it, there is no effect and no result."""
+    """Delete the manifest. If a process holds a lock on it, nothing happens and no event follows."""
 
     lease: str
 
 
 class ReplyGranted(NamedTuple):
-    """The rank may lock this manifest. `coverage`: the share of the units that were ever cached. `note`:
-    why the set is the set of an earlier epoch, or lacks shards; or "". `records` and `skipped`: the
-    counts of the lease."""
+    """The rank may lock this manifest. `coverage`: the share of units that were cached at least once.
+    `note`: why the set is a repeated set or lacks shards, else "". `records` and `skipped`: the counts of
+    the lease."""
 
     request: str
     lease: str
@@ -226,7 +226,7 @@ class ReplyWaiting(NamedTuple):
 
 
 class ReplyRefused(NamedTuple):
-    """The request cannot be granted until a person changes something."""
+    """The request cannot be granted until a person changes the configuration or the request."""
 
     request: str
     code: str

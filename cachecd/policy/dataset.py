@@ -13,9 +13,9 @@ from cachecd.policy.values import Figures, GenerationId, Resume, Rules
 
 
 class Dataset:
-    """`leases`: how many leases name any of its generations. `epoch`: the highest granted epoch.
-    `was_held`: a set was held since the last boundary. `epochs`: each job's last requested epoch. `resume`:
-    the starting point for a generation without a shard."""
+    """`leases`: how many leases name a generation of the dataset. `epoch`: the highest granted epoch.
+    `was_held`: a set was held since the last boundary. `epochs`: the last epoch that each job requested.
+    `resume`: where a generation without a shard begins."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Dataset:
         ]
 
     def keep_figures(self) -> do.KeepFigures:
-        """The figures of rotation changed and must survive a restart."""
+        """Returns the command that stores the figures of rotation durably."""
         return do.KeepFigures(self.rules.name, self.rotation.figures())
 
     @property
@@ -62,14 +62,14 @@ class Dataset:
     # --- grow.wait
 
     def target(self, epoch: int) -> int:
-        """Returns how many shards of each stream an epoch's set has, with `grow.wait`."""
+        """With `grow.wait`, returns the number of shards of each stream in an epoch's set."""
         shape = self.generation.blocks.shape
         size = self.rules.first + epoch * (self.rules.per_epoch or 0)
         return math.ceil(size / (shape.streams * shape.capacity))
 
     def awaits_set(self, epoch: int, share: int) -> bool:
-        """Whether `grow.wait` has an effect on an epoch's set: no shard was retired, and the set fits into
-        the share. `share`: the dataset's share, without its cap."""
+        """Whether an epoch's set obeys `grow.wait`: no shard was retired yet, and the set fits into the
+        share. `share`: the dataset's share, without its cap."""
         gen = self.generation
         if not self.rules.wait or gen.shape is None:
             return False
@@ -78,8 +78,8 @@ class Dataset:
         return not retired and shards * gen.footprint <= share
 
     def may_grow(self, j: int, first: int, share: int) -> bool:
-        """Whether `grow` lets a stream make its shard j now. `first`: the part of `grow.first` that counts.
-        `share`: the dataset's share, without its cap."""
+        """Whether a stream may make its shard j now, by the rules of `grow`. `first`: the part of
+        `grow.first` that counts. `share`: the dataset's share, without its cap."""
         gen, rules = self.generation, self.rules
         if rules.pin or not (gen.table.num_live or gen.reserved):
             return True
@@ -89,5 +89,5 @@ class Dataset:
             return True
         if self.epoch < 0:
             return False  # growth begins with the first epoch
-        sealed = min(self.rotation.sealed, gen.table.live_bytes - first)  # `first` is no growth
+        sealed = min(self.rotation.sealed, gen.table.live_bytes - first)  # bytes beyond `first`
         return sealed + gen.reserved + gen.footprint <= max(rules.per_epoch, gen.footprint)

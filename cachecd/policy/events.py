@@ -1,8 +1,8 @@
-"""The events of the cache, which the daemon reports to `Policy.handle`.
+"""The events that the daemon reports to `Policy.handle`.
 
-At a start: Configured; for each directory GenerationFound and Listed, newest first; LeaseFound; Measured;
-HoldersFound for open exclusions; Started. Each command's result is an event too, so that a test drives the
-policy without disk or network.
+A start reports, in this order: Configured; GenerationFound and Listed for each directory, newest first;
+LeaseFound; Measured; HoldersFound for open exclusions; Started. The result of each command is an event,
+so a test can drive the policy without disk or network.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from cachecd.policy.values import (
 
 
 class Configured(NamedTuple):
-    """The configuration, at a start and at each reload. `egress_limit`: bytes that may be fetched in all,
-    over restarts. `idle`: seconds without a lease after which nothing is fetched. `block`: the file
-    system's block. `boot` makes the names of leases unique over restarts. `offline`: nothing is fetched."""
+    """The configuration, at a start and at each reload. `egress_limit`: total bytes that may be fetched,
+    across restarts. `idle`: seconds without a lease after which fetching pauses. `block`: the block size
+    of the file system. `boot` makes the names of leases unique across restarts. `offline`: nothing is
+    fetched."""
 
     limit: int
     datasets: tuple[Rules, ...]
@@ -38,11 +39,12 @@ class Configured(NamedTuple):
 
 
 class GenerationFound(NamedTuple):
-    """A directory that a start found or made. `heads` has one entry for each stream, and one for the
-    supplements, whose cursor has no meaning. `contradiction`: see WriteJudgement; None if the schema is
-    not judged yet. `figures`: see KeepFigures, if the generation is configured. `damaged`:
-    why generation.json cannot be read, or "". Such shards are never leased, and are the first to make room.
-    The generations of a dataset are reported newest first, damaged generations last."""
+    """A directory that a start found or made. The generations of a dataset are reported newest first, and
+    damaged generations last. `heads` has one entry for each stream, and one for the supplements, whose
+    cursor has no meaning. `contradiction`: see WriteJudgement; None if the schema is not judged yet.
+    `figures`: see KeepFigures, if the generation is configured. `damaged`: why generation.json cannot be
+    read, or "". Shards of a damaged generation are never leased, and are the first to be retired for
+    space."""
 
     generation: GenerationId
     split: str = ""
@@ -69,9 +71,10 @@ class Started(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """Everything under cache.dir but shards occupies `other` bytes, and may grow by `slack` until the next
-    measurement. The file system has room for `spare` bytes and `spare_files` files. `fetched`: bytes
-    fetched in all, over restarts. `refused`: why cache.dir cannot be used, or ""."""
+    """Everything under cache.dir except shards occupies `other` bytes. It may grow by `slack` until the
+    next measurement, and by `twice` while a file is replaced. The file system has room for `spare` bytes
+    and `spare_files` files. `fetched`: total bytes fetched, across restarts. `refused`: why cache.dir
+    cannot be used, or ""."""
 
     other: int
     slack: int = 0
@@ -79,6 +82,7 @@ class Measured(NamedTuple):
     spare_files: float = float("inf")
     fetched: int = 0
     refused: str = ""
+    twice: int = 0
 
 
 class CommandDone(NamedTuple):
@@ -105,9 +109,10 @@ class Draining(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """The listing of a generation: the ends of its blocks (synced), units and their bytes. `first`: the
-    first listing is still running. `completed`: the number of complete listings. `reason`: why the listing
-    fails, or "". `doubted`: the source seems to be another source, so nothing is fetched."""
+    """The state of a generation's listing: the synced ends of its blocks, and the number and bytes of its
+    units. `first`: the first listing is still running. `completed`: the number of complete listings.
+    `reason`: why the listing fails, or "". `doubted`: the source seems to be another source, so nothing
+    is fetched."""
 
     generation: GenerationId
     ends: tuple[int, ...]
@@ -135,9 +140,10 @@ class HalfFull(NamedTuple):
 
 
 class ShardSealed(NamedTuple):
-    """A shard is finished and synced, under its temporary name. If the cursor has not moved and nothing was
-    skipped, there is no file: the worker found nothing to write. A supplement without a record has none.
-    `misfits`: how many records contradict the schema, and the first `misfit`, with the reason."""
+    """A shard is finished and synced, under its temporary name. If the cursor did not move and nothing
+    was skipped, the worker found nothing to write, and there is no file. A supplement without a record
+    has no file. `misfits`: the number of records that contradict the schema. `misfit`: the first such
+    record, with the reason."""
 
     stream: StreamId
     number: int
@@ -150,10 +156,11 @@ class ShardSealed(NamedTuple):
 
 
 class StreamFailed(NamedTuple):
-    """A worker lost a stream, with all of its shards that are not sealed; their files are removed. Commands
-    to the worker about the stream have no effect. `cause`: "source" (the whole store), "disk", or "worker"
-    (a lost process or a defect, with `unit` in work). `passing`: the unit, or without a unit the stream,
-    need not be the cause. Such a stream is opened again at once, until its unit is skipped."""
+    """A worker lost a stream and all of its unsealed shards, whose files are removed. Later commands to
+    the worker about the stream have no effect. `cause`: "source" (the whole store), "disk", or "worker"
+    (a lost process or a defect, while it worked on `unit`). `passing`: the unit may not be the cause;
+    without a unit, the stream may not be the cause. Such a stream is opened again at once, until its unit
+    is skipped."""
 
     stream: StreamId
     cause: str
@@ -169,7 +176,7 @@ class StreamClosed(NamedTuple):
 
 
 class Published(NamedTuple):
-    """Both files of a sealed shard have their names, durably; they occupy `allocated` bytes."""
+    """Both files of a sealed shard have their final names, durably. They occupy `allocated` bytes."""
 
     stream: StreamId
     number: int
@@ -184,8 +191,8 @@ class PublishRefused(NamedTuple):
 
 
 class MissingFound(NamedTuple):
-    """Records that the shards of FindMissing lack, in ascending order. Excluded units are omitted, and
-    units of which the shards have another version. `more`: there are more."""
+    """Records that the shards of FindMissing lack, in ascending order. Omits excluded units, and units of
+    which the shards have another version. `more`: more records are missing."""
 
     generation: GenerationId
     pieces: tuple[Piece, ...]
@@ -202,7 +209,7 @@ class DamageReported(NamedTuple):
 
 
 class ShardVerified(NamedTuple):
-    """A shard was read: it is `sound`, or damaged."""
+    """A shard was read. `sound`: it is not damaged."""
 
     generation: GenerationId
     number: int
@@ -227,7 +234,7 @@ class Remade(NamedTuple):
 
 
 class RemakeFailed(NamedTuple):
-    """The next version could not be made, and its files are removed. The policy tries again."""
+    """The next version could not be made, and its files are removed. The policy will try again."""
 
     generation: GenerationId
     number: int
@@ -235,7 +242,7 @@ class RemakeFailed(NamedTuple):
 
 
 class ExcludeAsked(NamedTuple):
-    """A person excludes keys from a dataset, or samples of a key."""
+    """A person excludes keys, or samples of one key, from a dataset."""
 
     request: str
     dataset: str

@@ -10,7 +10,7 @@ from cachecd.policy.shares import LEAST_FOOTPRINTS
 from cachecd.policy.values import Rules
 from cachecd.quantities import approximate_size
 
-# Bytes of everything under cache.dir except shards and units of listings, with its growth between two
+# Bytes of everything under cache.dir except shards and units of listings, plus the growth between two #
 # measurements.
 EMPTY_CACHE = 768 << 10
 # The part of a shard that has records. The rest is the sidecar, and room too small for the next record.
@@ -22,10 +22,10 @@ _MIB = 1 << 20
 def refuse_small_limit(
     limit: int, datasets: Sequence[Rules], sizes: Mapping[str, int], block: int = 4096
 ) -> None:
-    """`sizes`: the bytes of all shards of a pinned dataset, where they are known (`set_size`).
+    """`sizes`: the bytes of all shards of each pinned dataset, if known (`set_size`).
 
-    LimitTooSmallError, "KEY: found, expected ...", if the datasets cannot reach `grow.first` and rotate, or
-    if a pinned set does not fit.
+    Raises LimitTooSmallError, "KEY: found, expected ...", if the datasets cannot reach `grow.first` and
+    rotate, or if a pinned set does not fit.
     """
     needs = {
         rules.name: _need(rules, sizes.get(rules.name), footprint(rules.shard_size, block))
@@ -41,8 +41,8 @@ def refuse_small_limit(
 
 
 def set_size(listed: int, units: int, live: int = 0, ended: int = 0) -> int:
-    """Estimates the bytes of the shards of a whole source. `listed`: bytes of the records of all units.
-    `live`: bytes of shards that are cached, with the last records of `ended` units."""
+    """Estimates the bytes of all shards of a source. `listed`: bytes of the records of all units. `live`:
+    bytes of the cached shards, in which `ended` units end."""
     return units * live // ended if ended else int(listed / _FILLED) + units * _PER_UNIT
 
 
@@ -64,7 +64,8 @@ def describe_epoch(limit: int, held: float, records: float | None, refresh: floa
 
 
 def _need(rules: Rules, size: int | None, shard: int) -> int:
-    """Returns the smallest share in which a dataset reaches `first` and rotates, or a pinned set fits."""
+    """Returns the smallest share with which a dataset reaches `first` and rotates, or with which a pinned
+    set fits."""
     if rules.pin:
         return (size or 0) + 2 * shard
     first = -(-rules.first // int(_FILLED * rules.shard_size)) * shard

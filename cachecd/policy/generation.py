@@ -1,9 +1,9 @@
 """A generation: its listing, its streams and its shards, and how shards are removed. Pure.
 
 A shard is removed in two steps. First it is retired: no later lease names it. If no lease names it, it is
-unlinked at once. Otherwise it is marked, and unlinked when its last lease ends. `until` depends on the
-shard, and moves only when the mark or the unlink is durable. The heads of all streams are written before an
-unlink, because a stream may have no shard left whose sidecar has its head.
+unlinked at once. Otherwise it is marked, and unlinked when its last lease ends. The stream's `until`
+depends on the shard, and moves only when the mark or the unlink is durable. The heads of all streams are
+written before an unlink, because a stream may have no shard left whose sidecar has its head.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _STATUS |= {"damaged": Status.QUARANTINED, "excluded": Status.QUARANTINED}
 
 @dataclass(slots=True)
 class Repair:
-    """A quarantined number that needs a next version. It is `damaged`, or it has an `excluded` record, so
-    that a local copy suffices. `marked`: the mark of the damage is durable, or no mark is needed. `retire`:
-    why the number is retired when the next version is made, or ""."""
+    """A quarantined number that needs a next version. `damaged`: it must be fetched again. `excluded`: it
+    has an excluded record, and a local copy suffices. `marked`: the mark of the damage is durable, or no
+    mark is needed. `retire`: why the number is retired when the next version is made, or ""."""
 
     excluded: bool = False
     damaged: bool = False
@@ -41,14 +41,14 @@ class Repair:
 
 
 class Generation:
-    """One directory. `shape` is None until it is fixed; then there are streams and a table. Commands are
-    appended to `out`."""
+    """The state of one generation's directory. `shape` is None until it is fixed; streams and table exist
+    only then. Commands are appended to `out`."""
 
     def __init__(
         self, start: GenerationFound, is_configured: bool, footprint: int, out: list[do.Command]
     ) -> None:
         self.id, self.split, self.is_configured = start.generation, start.split, is_configured
-        self.damaged = start.damaged  # why it is never leased, and makes room first
+        self.damaged = start.damaged  # why it is never leased, and is retired first
         self.footprint = footprint
         self.shape: Shape | None = None
         self.blocks = Blocks(Shape(1, 1, 1, 1, 0))
@@ -63,7 +63,7 @@ class Generation:
         self.contradiction = start.contradiction
         self._seen: dict[int, ShardSealed] = {}  # by number, until the schema is judged
         self.writes_shape = False
-        self.has_resumed = False  # its streams began where a run that resumes was
+        self.has_resumed = False  # its streams began at the position of a resumed run
         self._out = out
         self._lost: list[int] = []
         if start.shape is not None:
@@ -94,9 +94,9 @@ class Generation:
             self._seen[sealed.number] = sealed
 
     def judge(self, shape: Shape, first: int) -> None:
-        """Judges the schema by the first 1,000 records, in the order of the shards' numbers. Fewer records
-        suffice if their shards have `first` bytes, one of each stream unless it may wait for the listing,
-        or if no more shards are made."""
+        """Judges the schema by the first 1,000 records, in the order of the shards' numbers. Fewer
+        records suffice if no more shards are made, or if the shards judged so far have `first` bytes. A
+        stream that may wait for the listing need not have a shard yet."""
         fits = misfits = size = 0
         misfit = ""
         more = self.reserved or not (self._seen or self.table.num_live)
@@ -135,8 +135,8 @@ class Generation:
             self.lose(number)
 
     def fix(self, shape: Shape, begin: int = 0) -> None:
-        """Makes the streams, after the shape is durable. They begin at place `begin`, modulo the listed
-        units."""
+        """Makes the streams, after the shape is durable. The streams begin at place `begin`, modulo the
+        number of listed units."""
         self.shape, self.table = shape, ShardTable(shape.streams)
         self.blocks = Blocks(shape, self.blocks.ends, self.blocks.is_growing)
         self.streams = [Stream(index, self.blocks) for index in range(shape.streams)]
@@ -145,7 +145,7 @@ class Generation:
                 stream.cursor = self.blocks.cursor_at(stream.index, begin % self.units)
 
     def listed(self, event: Listed, awaits_classes: bool) -> None:
-        """Takes the state of the listing."""
+        """Handles Listed."""
         self.blocks.is_growing = event.first
         self.blocks.ends = () if event.first and awaits_classes else event.ends
         self.units, self.completed, self.reason = event.units, event.completed, event.reason
@@ -178,7 +178,7 @@ class Generation:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every stream is whole: no unit is left to feed until a shard is retired."""
+        """Whether every stream is whole: it has no unit to fetch until a shard is retired."""
         return self.shape is not None and all(map(self.is_whole_stream, self.streams))
 
     def is_whole_stream(self, stream: Stream) -> bool:
@@ -191,7 +191,7 @@ class Generation:
 
     @property
     def estimate(self) -> float:
-        """Estimates the bytes of the shards of all listed units, at the present bytes per unit."""
+        """Estimates the bytes of the shards of all listed units, from the current bytes per unit."""
         lanes = self.blocks.shape.lanes * self.blocks.shape.streams
         # At most this many units began before the live shards.
         ended = max(0, self.table.ended - lanes)
@@ -199,7 +199,8 @@ class Generation:
 
     @property
     def contradicted(self) -> str:
-        """Returns why nothing is made or leased: most first records contradict the schema. Else ""."""
+        """Returns why nothing is fetched or leased, if most of the first records contradict the schema,
+        else ""."""
         if not self.contradiction:
             return ""
         name = self.id.dataset
@@ -210,7 +211,7 @@ class Generation:
 
     @property
     def source_records(self) -> int:
-        """Estimates the number of usable records of all listed units, from the live shards; 0 if that is
+        """Estimates the number of usable records of all listed units, from the live shards. 0 if
         unknown."""
         if not (self.completed and self.table.records and math.isfinite(self.estimate)):
             return 0
@@ -220,29 +221,29 @@ class Generation:
 
     @property
     def coverage(self) -> float:
-        """The part of the units that was cached at least once, 0 to 1. A unit in work counts by its
+        """The share of units that were cached at least once, from 0 to 1. An open unit counts by its
         bytes."""
         covered = sum(self.blocks.covered(stream.index, stream.tip) for stream in self.streams)
         return min(1.0, covered / self.units) if self.units else 0.0
 
     @property
     def place(self) -> int:
-        """The least place of all streams, counted over passes."""
+        """The smallest place of all streams, counted across passes."""
         places = (self.blocks.place(s.index, s.cursor, self.units) for s in self.streams)
         return min(places, default=0)
 
     def stream(self, name: StreamId) -> Stream | None:
-        """A stream by name; None for the supplements."""
+        """Returns a stream by name, or None for the supplements."""
         return self.streams[name.index] if name.index < len(self.streams) else None
 
     def stream_id(self, index: int) -> StreamId:
         return StreamId(self.id.dataset, self.id.name, index)
 
-    # --- how shards go
+    # --- removing shards
 
     def retire(self, numbers: Iterable[int], why: str) -> None:
-        """Retires shards: no later lease names them. A shard that is being replaced is retired after
-        that. `why`: the rule, for people."""
+        """Retires shards: no later lease names them. A shard that is being replaced is retired after the
+        replacement. `why`: the rule, in words."""
         marks: list[ShardVersion] = []
         free: list[ShardVersion] = []
         for number in numbers:
@@ -260,7 +261,8 @@ class Generation:
             self.unlink(free, why)
 
     def retire_oldest(self, least: float, why: str) -> int:
-        """Retires the oldest shards, at least `least` bytes if there are as many. Returns their bytes."""
+        """Retires the oldest shards until they have at least `least` bytes, or all shards. Returns their
+        bytes."""
         retired, numbers = 0, []
         for number, allocated in self.table.live():
             if retired >= least:
@@ -280,11 +282,12 @@ class Generation:
         self.retire(shards, f"the sidecar of shard {number} is damaged or missing")
 
     def will_retire(self, number: int) -> bool:
-        """Whether a shard that is being made again will be retired after that."""
+        """Whether a shard that is being replaced will be retired after the replacement."""
         return number in self.repairs and bool(self.repairs[number].retire)
 
     def knows(self, number: int, version: int) -> bool:
-        """Whether the bytes of a version are counted: it is in the table, or has reserved room."""
+        """Whether the bytes of a version are counted: the version is in the table, or has reserved
+        room."""
         if self.shape is None:
             return False
         index, j = self.blocks.shape.split(number)
@@ -331,7 +334,7 @@ class Generation:
             stream.note_oldest(self.table.oldest_current(stream.index))
             oldest = stream.oldest
             known = stream.tail and stream.tail[0]
-            # A shard that is being retired may lose its files meanwhile.
+            # A shard that is being retired may lose its files at any time.
             stays = oldest == self.table.oldest_live(stream.index)
             if oldest is None or not stays or oldest in (known, stream.reading_tail):
                 continue
@@ -342,10 +345,11 @@ class Generation:
                 self._out.append(do.ReadCursor(self.id, number, version))
 
     def cursor_read(self, number: int, before: Cursor | None) -> None:
-        """Takes the cursor before a shard, from its sidecar. None: the disk refused."""
+        """Handles CursorRead: the cursor before a shard, from its sidecar; None if the disk refused to
+        read it."""
         index, j = self.blocks.shape.split(number)
         if index == len(self.streams):
-            return  # the cursor of a supplement has no use
+            return  # nothing needs the cursor of a supplement
         stream = self.streams[index]
         if stream.reading_tail == j:
             stream.reading_tail = None

@@ -1,7 +1,7 @@
 """Grants the next shards of streams, and handles the reports of workers. Pure.
 
-Room is reserved in number order across all streams, at most 2 S numbers ahead of the lowest shard that is
-not published. The shards of a stream are published in order.
+Room is reserved in the order of the shards' numbers, at most 2 S numbers ahead of the lowest unpublished
+shard. The shards of a stream are published in order.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _AHEAD = 2  # times S
 def shape_of(
     streams: int, units: int, share: int, shard_size: int, seed: int, resumed: int | None = None
 ) -> Shape:
-    """Returns the shape of a new generation. `units`: the units of its first block. `resumed`: S of the run
-    that resumes. With few units, S is (units + 1) / 2, rounded up, and the stripe is 1. So workers get
-    equal parts: 3 streams of 2 units keep two workers busy for two thirds of the time, but 4 streams of 2,
-    2, 1 and 1 units for all of it."""
+    """Returns the shape of a new generation. `units`: the number of units in its first block. `resumed`:
+    the S of a resumed run. With few units, S is (units + 1) / 2, rounded up, and the stripe is 1, so that
+    workers get equal parts. For example, 6 units in 3 streams leave one of two workers idle for a third
+    of the time, but 6 units in 4 streams do not."""
     count = max(1, min(streams, units // 2 + 1, share // (4 * shard_size)))
     count = count if resumed is None else resumed
     stripe = 32 if units >= 32 * count else 8 if units >= 8 * count else 1
@@ -46,8 +46,8 @@ class Granting:
         self._room, self._disk, self._out = room, disk, out
 
     def fix_shape(self, dataset: Dataset) -> None:
-        """Fixes S, stripe and lanes when the first block ends. A run that resumes fixes them again, when
-        all streams are closed."""
+        """Fixes S, stripe and lanes when the first block ends. A resumed run fixes them again when all
+        streams are closed."""
         gen, rules, resume = dataset.generation, dataset.rules, dataset.resume
         if gen.writes_shape or not gen.blocks.ends or (gen.shape is not None and resume is None):
             return
@@ -64,13 +64,13 @@ class Granting:
         if resume is not None:
             seed, resumed = resume.sampling_seed, resume.streams
         share = self._room.share(dataset)
-        units = gen.blocks.ends[0]  # the present length depends on the pages
+        units = gen.blocks.ends[0]  # the current length depends on the pages
         shape = shape_of(rules.streams, units, share, rules.shard_size, seed, resumed)
         gen.writes_shape = True
         self._out.append(do.WriteShape(gen.id, shape))
 
     def grant(self, dataset: Dataset, now: float) -> None:
-        """Grants every shard for which there is need and room."""
+        """Grants every shard that is needed and has room."""
         gen = dataset.generation
         while (stream := self._next(dataset, now)) is not None:
             if not self._room.make_room(dataset):
@@ -89,7 +89,7 @@ class Granting:
             self._out.append(do.GrantShard(name, number))
 
     def _next(self, dataset: Dataset, now: float) -> Stream | None:
-        """Returns the stream whose next shard gets room first. None if no stream may get room."""
+        """Returns the stream whose next shard gets room first, or None if no stream may get room."""
         gen = dataset.generation
         number = gen.blocks.shape.number
         feeding = [stream for stream in gen.streams if stream.sealed or stream.begin is not None]
@@ -133,7 +133,7 @@ class Granting:
             self._out.append(do.CloseStream(gen.stream_id(len(gen.streams))))
 
     def settle(self, gen: Generation) -> None:
-        """Sends each new `until` to its worker, and closes streams that have nothing to feed."""
+        """Sends each new `until` to its worker, and closes streams that have nothing to fetch."""
         for stream in gen.streams:
             self._publish(gen, stream)
             if not stream.open or stream.closing:
@@ -147,8 +147,8 @@ class Granting:
                 self._close(gen, stream)
 
     def give_back(self, gen: Generation) -> None:
-        """Closes the streams of a generation without a shard: they may wait for units, while a page of the
-        listing waits for their room."""
+        """Closes the streams of a generation without a shard. They may wait for units, while a page of
+        the listing waits for their room."""
         for stream in gen.streams:
             if stream.granted and not stream.closing:
                 self._close(gen, stream)
@@ -203,7 +203,7 @@ class Granting:
                 (stream or supplements).closed()
 
     def refused(self, gen: Generation, name: StreamId) -> None:
-        """Returns a stream to its last cursor, because its shard cannot be published."""
+        """Moves a stream back to its last cursor, because its shard cannot be published."""
         if (stream := gen.stream(name)) is not None:
             self._close(gen, stream)
         else:

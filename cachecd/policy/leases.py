@@ -1,8 +1,9 @@
-"""The leases, from the manifest to the end. Pure.
+"""The life of leases, from the manifest to the end. Pure.
 
-The daemon writes the manifest of a lease, grants the lease to the ranks of its node, and deletes the
-manifest when no rank holds the lease any more. Locks on the manifest show which processes hold it. A grant
-stays valid without a lock for 30 s after the latest request of a rank, or until all ranks have held it.
+The daemon writes the manifest of a lease, and grants the lease to the ranks of its node. Locks on the
+manifest show which processes hold the lease. When no process holds it, the daemon deletes the manifest. A
+grant stays valid without a lock for 30 s after the latest request of a rank, or until all ranks have held
+it.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ GRACE = 30.0
 
 @dataclass(slots=True)
 class LeaseState:
-    """A lease. `allocated`: the bytes of its shards on disk. `held_by`: the ranks that held it, as its mark
-    names them. `requests` wait until the manifest is `written` and `marking` marks are durable; the value
-    of a request is True if it is of a further epoch. `note`: which shards the set lacks, and why.
-    `repeats`: why a further epoch has this lease too."""
+    """A lease. `allocated`: the bytes of its shards on disk. `held_by`: the ranks that held it, according
+    to its mark. `requests` wait until the manifest is `written` and `marking` marks are durable; the
+    value of a request is True if it is for a repeated set. `note`: which shards the set lacks, and why.
+    `repeats`: why another epoch repeats this set."""
 
     lease: Lease
     allocated: int
@@ -41,8 +42,8 @@ class LeaseState:
         return len(self.held_by) >= self.lease.ranks
 
     def renew(self, rank: int, now: float) -> bool:
-        """Starts the 30 s again, because a rank requests the lease. Returns whether the rank held it
-        before: then all ranks may request it again."""
+        """Restarts the 30 s, because a rank requests the lease. Returns whether the rank held the lease
+        before. If it did, all ranks may request the lease again."""
         self.grace_until = now + GRACE
         is_again = rank in self.held_by
         if is_again:
@@ -57,8 +58,8 @@ class LeaseState:
 class Leases:
     """All leases, by name and by (dataset, job, epoch). Commands are appended to `out`.
 
-    If the manifest of a new epoch cannot be written, all ranks of the job repeat their last set: its lease
-    counts for the new epoch too. So training never waits for a full disk.
+    If the manifest of a new epoch cannot be written, all ranks of the job repeat their last set: its
+    lease then serves the new epoch as well. So training never waits for a full disk.
     """
 
     def __init__(self, room: Room, out: list[do.Command]) -> None:
@@ -79,13 +80,13 @@ class Leases:
         ]
 
     def generation_of(self, lease: Lease) -> Generation | None:
-        """Returns the generation of a lease. None if it is not on disk, or has another S."""
+        """Returns the generation of a lease, or None if it is not on disk or has another S."""
         gen = self._room.by_id.get(GenerationId(lease.dataset, lease.generation))
         return gen if gen and gen.table.streams == lease.streams else None
 
     def add(self, state: LeaseState, epochs: Iterable[int] = ()) -> None:
-        """Adds a new lease, or a lease that a start found. `epochs`: further epochs that have this
-        lease."""
+        """Adds a new lease, or a lease that a start found. `epochs`: other epochs that the lease
+        serves."""
         lease = state.lease
         self.by_id[lease.id] = state
         for epoch in (lease.epoch, *epochs):
@@ -119,15 +120,15 @@ class Leases:
         state.requests.clear()
 
     def marked(self, lease: str) -> None:
-        """Handles the end of writing a mark. If the disk refused it, a start may wait for a rank in
-        vain."""
+        """Handles the result of writing a mark. If the disk refused the mark, the next start may wait 30
+        s for a rank."""
         if (state := self.by_id.get(lease)) is not None:
             state.marking -= 1
             self._reply_granted(state)
 
     def repeat(self, lease: Lease, why: str, now: float) -> LeaseState | None:
-        """Grants the last lease of a job for a further epoch too, to all ranks. Returns None if the job has
-        no lease, or its lease has an excluded record."""
+        """Lets the last lease of a job serve another epoch, on all ranks. Returns None if the job has no
+        lease, or if the lease has an excluded record."""
         known = self.of_job(lease.dataset, lease.job)
         last = max(known, key=lambda each: each.lease.epoch, default=None)
         if last is None or not last.written or last.lease.ranks != lease.ranks:
@@ -196,15 +197,14 @@ class Leases:
             dataset.rotation.delivered += part
 
     def unheld(self, lease: str, now: float) -> None:
-        """Ends a lease that no process locks: after the grace, or at once if it could no longer be
-        granted."""
+        """Ends a lease that no process holds: after 30 s, or at once if it could no longer be granted."""
         if (state := self.by_id.get(lease)) is None:
             return
         if not state.stands(now) or (state.written and self._is_barred(state.lease)):
             self._out.append(do.EndLease(lease))
 
     def _is_barred(self, lease: Lease) -> bool:
-        """Whether the lease could not be granted any more."""
+        """Whether the lease could no longer be granted."""
         dataset, gen = self._room.datasets.get(lease.dataset), self.generation_of(lease)
         if dataset is None or gen is None or gen.split != dataset.rules.split:
             return True
@@ -223,7 +223,7 @@ class Leases:
             gen.unlink_unleased()
 
     def _has_excluded(self, lease: Lease) -> bool:
-        """Whether a shard of the lease has an excluded record. True also if a shard has another version
+        """Whether a shard of the lease may have an excluded record: it has one, or has another version
         now."""
         if (gen := self.generation_of(lease)) is None:
             return True

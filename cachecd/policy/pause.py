@@ -1,4 +1,4 @@
-"""Reasons to pause fetching: a failure, the egress limit, or no job is training. Pure."""
+"""Reasons to pause fetching: a failure, the egress limit, or that no job trains. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _SHORTEST, _LONGEST = 1.0, 60.0
 
 @dataclass(slots=True)
 class Pause:
-    """The pause after a failure: one second, and twice as long after each further failure, up to a minute.
-    `reason`: the last failure. `refused`: a reason to pause until it is removed."""
+    """The pause after a failure. It lasts one second, and doubles with each further failure, up to a
+    minute. `reason`: the last failure. `refused`: a reason to pause that lasts until it is removed."""
 
     reason: str = ""
     until: float = 0.0
@@ -25,7 +25,7 @@ class Pause:
         return self.refused or self.reason
 
     def stops(self, now: float) -> bool:
-        """Whether no try may begin now."""
+        """Whether the pause forbids a new try now."""
         return bool(self.refused) or now < self.until
 
     def begin(self, now: float, reason: str) -> None:
@@ -41,8 +41,8 @@ class Pause:
 
 @dataclass(slots=True)
 class Restraint:
-    """The bounds of the configuration. `offline`: nothing is fetched. `fetched`: all bytes fetched, over
-    restarts. `wanted_at`: when a lease was last requested or ended."""
+    """The configured limits of fetching. `offline`: nothing is fetched. `fetched`: total bytes fetched,
+    across restarts. `wanted_at`: when a lease was last requested or ended."""
 
     egress_limit: int | None = None
     idle: float | None = None
@@ -52,7 +52,7 @@ class Restraint:
 
     @property
     def spent(self) -> str:
-        """Returns why nothing will be fetched, or ""."""
+        """Returns why nothing is fetched until a person acts, or ""."""
         if self.offline:
             return "the daemon runs offline: start it without --offline to fetch"
         if self.egress_limit is None or self.fetched < self.egress_limit:

@@ -1,8 +1,8 @@
 """The policy: `handle(event, now)` takes an event and returns commands. Pure.
 
 A shard's life: granted (its room is reserved) -> sealed -> published (live) -> retired -> unlinked.
-Reserved room is freed only by Published (except the bytes of the shard), StreamFailed, StreamClosed or
-Unlink: used and reserved bytes never exceed the limit.
+Only Published (except the bytes of the shard), StreamFailed, StreamClosed and Unlink free reserved room.
+So used and reserved bytes never exceed the limit.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _UNKNOWN_TOO = (
 
 
 class Policy:
-    """The state of all decisions. Its attributes are read-only for other rooms."""
+    """The state of all decisions. Other rooms must not change its attributes."""
 
     def __init__(self, manifest_length: Callable[[Lease], int]) -> None:
         """`manifest_length` returns the bytes of a lease's manifest."""
@@ -52,8 +52,8 @@ class Policy:
         self._started = self._draining = False
 
     def handle(self, event: ev.Event, now: float) -> list[do.Command]:
-        """Returns the commands that an event causes. `now`: seconds since 1970, by a clock that never goes
-        back while the daemon runs."""
+        """Returns the commands that an event causes. `now`: seconds since 1970; it never decreases while
+        the daemon runs."""
         self._apply(event, now)
         if self._started:
             self._pump(now)
@@ -84,7 +84,7 @@ class Policy:
         return dataset.rotation.waits(self.acquire.at(dataset, now))
 
     def _repeat(self) -> None:
-        """Repeats the commands that the disk refused, with the present figures and heads."""
+        """Repeats the commands that the disk refused, with the current figures and heads."""
         for command in self._refused:
             match command:
                 case do.KeepFigures(name):
@@ -241,7 +241,7 @@ class Policy:
                 gen.writes_shape, dataset.resume = False, None
                 gen.fix(shape, resume.place if resume else 0)
                 gen.has_resumed = resume is not None
-                if resume:  # so that a start begins there too
+                if resume:  # so that the next start begins there
                     gen.unlink()
             case do.MarkRetired(name, names):
                 self.room.by_id[name].marked(names)
@@ -275,7 +275,7 @@ class Policy:
                 self.leases.refused(lease.id, reason, now, may_repeat=not gone)
             case do.ReadCursor(name, number, version):
                 self.room.by_id[name].cursor_read(number, None)
-                # The verification of the shard shows whether the disk returns other files.
+                # Verifying the shard shows whether the disk can return other files.
                 self.repair.reported(ev.DamageReported("", name, number, version))
             case do.PublishShard(stream):
                 self._granting.refused(self.datasets[stream.dataset].generation, stream)

@@ -1,4 +1,4 @@
-"""Repair: replaces shards that are damaged or have an excluded record with next versions. Pure.
+"""Repair: replaces shards that are damaged or have an excluded record with a next version. Pure.
 
 A damaged shard of the configured generation is fetched again from the source. A damaged shard of an older
 generation is retired. A shard whose sidecar is lost is retired with the older shards of its stream; a
@@ -23,18 +23,18 @@ from cachecd.policy.generation import Generation, Repair
 from cachecd.policy.room import Room
 from cachecd.policy.shard_table import LIVE, Status
 
-# Next versions of a generation that are made at a time. An exclusion may need 10,000 of them.
+# Number of next versions of a generation that are made at a time. An exclusion may need 10,000.
 _AT_ONCE = 16
 
 
 class Repairs:
-    """`new_name` returns a name that is unique over restarts. Commands are appended to `out`."""
+    """`new_name` returns a name that is unique across restarts. Commands are appended to `out`."""
 
     def __init__(self, room: Room, new_name: Callable[[], str], out: list[do.Command]) -> None:
         self._room, self._new_name, self._out = room, new_name, out
         self._verifying: dict[do.VerifyShard, list[str]] = {}
         self._exclusions: dict[str, str] = {}  # the requests that wait for them
-        # Exclusions whose shards no new set names: whether their second lines are being written.
+        # Exclusions whose shards no new set names. The value: the second line is being written.
         self.handled: dict[str, bool] = {}
         self._waiting: list[tuple[set[do.MarkBad], Sequence[do.Command]]] = []
 
@@ -112,13 +112,13 @@ class Repairs:
                 continue
             if _is_newest(gen, number, version):
                 _quarantine(gen, number, version, excluded=True)
-            elif gen.table.status(number) == Status.RETIRING:  # it may be live after a kill
+            elif gen.table.status(number) == Status.RETIRING:  # live again after a kill
                 marks.append(do.MarkBad(name, number, version))
         reply = _replies([self._exclusions.pop(event.exclusion, "")])
         self._mark(marks, [*reply, do.FinishExclusion(event.exclusion)])
 
     def finish(self) -> None:
-        """Ends exclusions, if no shard with an excluded record waits for its next version."""
+        """Ends exclusions if no shard with an excluded record waits for its next version."""
         repairs = (each for gen in self._room.generations for each in gen.repairs.values())
         if not all(self.handled.values()) and not any(repair.excluded for repair in repairs):
             self._out += [
@@ -140,8 +140,8 @@ class Repairs:
     # --- next versions
 
     def make(self, gen: Generation, fetches: bool, now: float) -> None:
-        """Begins next versions, oldest reports first, at most _AT_ONCE, while there is room. `fetches`:
-        fetching is allowed."""
+        """Starts to make next versions while there is room, at most _AT_ONCE. The oldest reports come
+        first. `fetches`: fetching is allowed."""
         hopeless, refused = [], 0
         for number, repair in gen.repairs.items():
             if len(gen.remaking) + refused >= _AT_ONCE:
@@ -174,8 +174,8 @@ class Repairs:
     def failed(
         self, gen: Generation, number: int, reason: str, now: float, refused: bool = False
     ) -> None:
-        """Begins a pause, because a next version could not be made. `refused`: the disk refused it. Without
-        `refused`, a shard that cannot be copied is damaged."""
+        """Begins a pause, because a next version could not be made. `refused`: because the disk refused.
+        Otherwise a shard that cannot be copied is damaged."""
         gen.remaking.pop(number, None)
         if repair := gen.repairs.get(number):
             repair.damaged = repair.damaged or not refused
@@ -185,13 +185,13 @@ class Repairs:
 
 
 def _is_newest(gen: Generation, number: int, version: int) -> bool:
-    """Whether this is the newest version of a live number."""
+    """Whether the number is live, and this is its newest version."""
     return gen.table.status(number) in LIVE and gen.table.facts(number).version == version
 
 
 def _quarantine(gen: Generation, number: int, version: int, excluded: bool) -> list[do.MarkBad]:
-    """Quarantines a shard that is damaged or, with `excluded`, has an excluded record. Returns the mark
-    that a damaged shard needs first."""
+    """Quarantines a shard. `excluded`: it has an excluded record; otherwise it is damaged. Returns the
+    mark that a damaged shard needs first."""
     gen.table.set_status(number, Status.QUARANTINED)
     repair = gen.repairs.setdefault(number, Repair())
     repair.excluded, repair.damaged = repair.excluded or excluded, repair.damaged or not excluded

@@ -1,4 +1,4 @@
-"""The used, reserved and free bytes under the limit, and the dataset that gets free bytes. Pure.
+"""Counts used, reserved and free bytes under the limit, and decides which dataset gets free bytes. Pure.
 
 All figures are allocated bytes. A footprint is reserved before a shard is granted. So used and reserved
 bytes never exceed the limit; after the limit was lowered, they never grow above it.
@@ -18,8 +18,8 @@ from cachecd.policy.values import GenerationId
 
 
 def footprint(shard_size: int, block: int) -> int:
-    """Returns the most bytes that a shard and its sidecar occupy. Both round up to a block, and a
-    fragmented file may need a block for its extents."""
+    """Returns the maximum of bytes that a shard and its sidecar occupy. Each file is rounded up to a
+    block, and a fragmented file may need a block for its extents."""
     return -(-shard_size // block) * block + 3 * block
 
 
@@ -33,8 +33,8 @@ class Room:
         self.measured = Measured(0)
         self.pages: dict[GenerationId, int] = {}  # bytes that wait for room, by listing
         self._writing: dict[GenerationId, int] = {}  # bytes of the page that is being written
-        # Bytes of pages that were written since the last measurement began, and in the period before. A
-        # measurement that runs at the same time may lack them.
+        # Bytes of pages that were written since the last measurement began, and in the period before. The
+        # measurement may not have counted them.
         self._paged = self._paged_before = 0
         self._manifests = 0  # bytes of manifests since the last measurement
         self._occupied_then = 0
@@ -45,8 +45,8 @@ class Room:
 
     @property
     def others(self) -> list[Generation]:
-        """The generations that are not configured, in the order in which they make room: first the
-        generations that cannot be read, then the oldest."""
+        """The generations that are not configured, in the order in which they are retired for space:
+        first generations that cannot be read, then the oldest."""
         return [each for each in reversed(self.by_id.values()) if not each.is_configured]
 
     # --- under the limit
@@ -57,11 +57,12 @@ class Room:
 
     @property
     def used(self) -> int:
-        return self._occupied + self.measured.other + max(self.measured.slack, self._written)
+        other = self.measured.other + self.measured.twice
+        return self._occupied + other + max(self.measured.slack, self._written)
 
     @property
     def _written(self) -> int:
-        """Bytes of manifests and pages that the measurement may lack."""
+        """Bytes of manifests and pages that the last measurement may not have counted."""
         pages = self._paged + self._paged_before + sum(self._writing.values())
         return self._manifests + pages
 
@@ -86,10 +87,10 @@ class Room:
 
     def next_version(self, gen: Generation, number: int) -> tuple[int, bool] | None:
         """Returns the bytes that the next version of a quarantined shard needs, and whether the damaged
-        file is removed before. None if there is no room.
+        file is removed first. Returns None if there is no room.
 
-        A local copy uses the room that is kept back. So does a version that replaces a damaged file which
-        was removed first. If the limit was lowered, they need no free room, but run one at a time.
+        A local copy uses the room that is kept back. So does a version whose damaged file is removed
+        first. If the limit was lowered, such versions need no free room, but are made one at a time.
         """
         facts, is_local = gen.table.facts(number), not gen.repairs[number].damaged
         is_leased = gen.table.is_leased(number, facts.version)
@@ -99,14 +100,16 @@ class Room:
         if not self.fits(size):
             under_way = (each.remaking or each.table.unlinks for each in self.generations)
             may = (is_local or drop) and self.used > self.limit and size <= self.spare
-            # A set needs one shard. Otherwise a job that holds its last set would wait for its own lease.
+            # A set needs at least one shard: otherwise a job that holds its last set would wait for
+            # itself.
             is_first = not gen.table.select().records
             if not (may and (is_first or not is_leased)) or any(under_way):
                 return None
         return size, drop
 
     def write_manifest(self, size: int) -> bool:
-        """Reserves room for a manifest, in the slack or in free bytes. Returns whether there is room."""
+        """Reserves room for a manifest, from the slack or from free bytes. Returns whether there is
+        room."""
         taken = self.used - max(self.measured.slack, self._written) + self._written
         # If the limit was lowered, a job gets its next set before it releases the last.
         may = taken + size <= self.limit or taken > self.limit
@@ -115,11 +118,11 @@ class Room:
         return granted
 
     def write_page(self, dataset: Dataset, size: int, grown: int, must_fit: bool) -> bool:
-        """Reserves room for a page of a dataset's listing: at most `size` bytes. Returns whether there is
-        room. `grown`: the bytes that the previous page used. With `must_fit`, shards get no room until the
-        page has room, so the daemon calls this until it returns True. Other datasets then retire shards as
-        in `make_room`. The dataset itself retires shards down to the floor of rotation: at once if none of
-        its leases is held, otherwise at the next boundary."""
+        """Reserves at most `size` bytes for a page of a dataset's listing. Returns whether there is room.
+        `grown`: the bytes that the previous page used. With `must_fit`, shards get no room until the page
+        has room, and the daemon calls this method until it returns True. Other datasets retire shards as
+        in `make_room`. The dataset itself retires shards down to the floor of rotation: at once if none
+        of its leases is held, otherwise at the next boundary."""
         name = dataset.generation.id
         self.pages.pop(name, None)
         if self._writing.pop(name, 0):
@@ -143,8 +146,8 @@ class Room:
         self._paged += self._writing.pop(name, 0)
 
     def page_lacks(self, dataset: Dataset) -> float:
-        """Returns the bytes to retire for a waiting page of a dataset's listing. 0 if no page waits, if
-        enough bytes are being retired, or if listings occupy half of the limit, which is then too small."""
+        """Returns the bytes to retire for a waiting page of a dataset's listing. Returns 0 if no page
+        waits, if enough bytes are being retired, or if listings occupy half of the limit."""
         size = self.pages.get(dataset.generation.id)
         if size is None or 2 * self.measured.other > self.limit:
             return 0
@@ -166,9 +169,9 @@ class Room:
         return Claim(rules.name, rules.first, gen.footprint, most, rules.limit, rules.pin, whole)
 
     def shares(self, endless: Dataset | None = None) -> dict[str, int]:
-        """Returns the share of each dataset. The need of `endless` has no bound."""
+        """Returns the share of each dataset. Assumes that the dataset `endless` can use any share."""
         claims = [self._claim(each, each is endless) for each in self.datasets.values()]
-        other = self.measured.other + self.measured.slack
+        other = self.measured.other + self.measured.twice + self.measured.slack
         return shares(self.limit - other, claims)
 
     def share(self, dataset: Dataset) -> int:
@@ -187,7 +190,7 @@ class Room:
         return gen.occupied + 2 * gen.footprint > self.share(dataset)
 
     def is_full(self, dataset: Dataset) -> bool:
-        """Whether one more shard of the dataset finds no room: in its share, under the limit, or on the
+        """Whether one more shard of the dataset has no room: in its share, under the limit, or on the
         file system."""
         pages = sum(self.pages.values())
         fits = self.fits(dataset.generation.footprint + self.kept + pages)
@@ -195,7 +198,7 @@ class Room:
 
     def owes_room(self, dataset: Dataset) -> bool:
         """Whether a dataset occupies more than its share minus one footprint, while another dataset finds
-        no room, although its share has some."""
+        no room within its own share."""
         if dataset.generation.occupied + dataset.generation.footprint <= self.share(dataset):
             return False
         others = (each for each in self.datasets.values() if each is not dataset)
@@ -203,8 +206,8 @@ class Room:
 
     def make_room(self, dataset: Dataset) -> bool:
         """Returns whether a dataset has room for one more shard. If its share has room but the limit has
-        none, other shards are retired: first of generations that are not configured, then of datasets
-        without a lease, down to their share minus one footprint."""
+        none, retires other shards: first shards of generations that are not configured. Then datasets
+        without a lease retire shards, down to their share minus one footprint."""
         if not self.is_full(dataset):
             return True
         if not self._fills_share(dataset):
@@ -220,7 +223,7 @@ class Room:
             for each in self.datasets.values()
             if each is not dataset and not (each.leases or each.rules.pin)
         ]
-        # Shards that are retired and not unlinked yet count as given.
+        # Counts shards that are retired and not unlinked yet.
         for gen in [*self.others, *(each.generation for each in givers)]:
             short -= gen.table.total - gen.table.live_bytes
         for gen in self.others:

@@ -1,7 +1,7 @@
 """Rotation: how many bytes an epoch's boundary retires, and why nothing rotates. Pure.
 
-Each field of `Rotation` is a figure in rotation.json, so it survives restarts. docs/contributing.md has the
-recipe for a new rule: its bound, its reason in `waits`, and its figure are all in this file.
+Each field of `Rotation` is a figure in rotation.json, so it survives restarts. docs/contributing.md has
+the recipe for a new rule. A rule has its bound, its reason in `waits`, and its figure in this file.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ class HeldLease(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """A dataset when an epoch begins.
+    """The state of a dataset when an epoch begins.
 
-    `now`: seconds since 1970. `live`: bytes of live shards, of which `shards` have records. `occupied`:
-    live and reserved bytes. `first`: the part of `grow.first` that counts. `full`: there is no room for one
-    more shard. `feeds`: a stream or a supplement needs room, or the dataset owes room to another dataset.
-    `page`: bytes that a page of the dataset's listing lacks. `leases`: the leases of its generation.
+    `now`: seconds since 1970. `live`: bytes of live shards. `shards`: number of live shards with records.
+    `occupied`: live and reserved bytes. `first`: the part of `grow.first` that counts. `full`: there is
+    no room for one more shard. `feeds`: a stream or a supplement needs room, or the dataset owes room to
+    another dataset. `page`: bytes that a page of the dataset's listing lacks. `leases`: the leases of its
+    generation.
     """
 
     now: float
@@ -48,9 +49,9 @@ class Boundary:
 
 @dataclass(slots=True)
 class Rotation:
-    """Bytes sealed since the last boundary (`sealed`) and since the last boundary that retired a shard
-    (`refilled`); bytes delivered since that boundary (`delivered`), and bytes that it retired (`last`).
-    `unread`: the last boundary retired nothing because too little was delivered."""
+    """The figures of rotation, in bytes. `sealed`: sealed since the last boundary. `refilled` and
+    `delivered`: sealed and delivered since the last boundary that retired a shard. `last`: retired by
+    that boundary. `unread`: the last boundary retired nothing, because too little was delivered."""
 
     sealed: float = 0
     refilled: float = 0
@@ -75,7 +76,8 @@ class Rotation:
         self.refilled += allocated
 
     def boundary(self, at: Boundary, oldest: Iterable[tuple[int, int]]) -> list[int]:
-        """The numbers of the shards to retire. `oldest` yields (number, allocated bytes), oldest first."""
+        """Returns the numbers of the shards to retire. `oldest` yields (number, allocated bytes), oldest
+        first."""
         chosen: list[int] = []
         retired, by_rules, excess = 0, self._most(at), at.occupied > at.share
         wanted = max(by_rules, at.page)
@@ -85,7 +87,7 @@ class Rotation:
             if retired >= wanted or (retired + allocated > most and not excess):
                 break
             if len(chosen) + 1 >= at.shards:
-                break  # the next set needs one: its job holds the last set until then
+                break  # the next set needs a shard while its job holds the last set
             chosen.append(number)
             retired += allocated
         self.sealed = 0
@@ -112,9 +114,9 @@ class Rotation:
         return ""
 
     def _most(self, at: Boundary) -> float:
-        """Returns how many bytes may be retired: nothing while there is room, or while nothing would
-        replace them."""
-        if at.occupied > at.share:  # read or not
+        """Returns how many bytes may be retired: 0 if there is room, or if nothing would replace the
+        bytes."""
+        if at.occupied > at.share:  # whether they were read or not
             return min(at.occupied - at.share, max(at.footprint, at.rules.refresh * at.live))
         if not (at.full and at.feeds):
             return 0

@@ -1,8 +1,8 @@
-"""The shard table of one generation: which shards are live, quarantined or retired, and which files are
-left only because a lease names them.
+"""The shard table of one generation: which shards are live, quarantined or retired, and which files exist
+only because a lease names them.
 
-Compact (41 bytes a shard), because a generation may have 100,000 shards. A stream's shards are an
-interval of its numbers: each stream has one array, indexed by j minus the first j. Pure.
+The table is compact (41 bytes for each shard), because a generation may have 100,000 shards. A stream's
+shards are an interval of its numbers: each stream has one array, indexed by j minus the first j. Pure.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _NO_FACTS = ShardFacts(0, 0, 0)
 class Status(IntEnum):
     """The status of a shard number.
 
-    UNLINKED: no file is left, or only files that leases name. LIVE: the next lease names it. QUARANTINED:
-    damaged, or it holds an excluded record. RETIRING: no later lease names it, but a start might still
-    take it for live, because its mark or its unlink is not durable yet.
+    LIVE: the next lease names the shard. QUARANTINED: the shard is damaged or has an excluded record.
+    RETIRING: no later lease names the shard, but a start might still consider it live, because its mark
+    or unlink is not durable yet. UNLINKED: no file exists, except files that leases name.
     """
 
     UNLINKED = 0
@@ -47,8 +47,7 @@ CURRENT = (*LIVE, Status.RETIRING)
 
 @dataclass(frozen=True, slots=True)
 class ShardSet:
-    """Shards that a lease may name. `versions` are the exceptions: numbers whose version is not 0,
-    ascending."""
+    """Shards that a lease may name. `versions`: the numbers whose version is not 0, ascending."""
 
     intervals: Intervals
     versions: tuple[ShardVersion, ...]
@@ -61,7 +60,7 @@ class ShardSet:
 
 @dataclass(slots=True)
 class _StreamShards:
-    """The shards of one stream: row i is shard `base + i`, up to row `end`. Rows before `begin` are
+    """The shards of one stream. Row i, below `end`, is shard `base + i`. Rows before `begin` are
     UNLINKED, and no row before `live` is live."""
 
     base: int = 0
@@ -71,7 +70,7 @@ class _StreamShards:
     rows: NDArray[np.void] = field(default_factory=lambda: np.zeros(16, _ROW))
 
     def append(self, j: int) -> None:
-        """Makes a row for shard j, which is above every other of the stream."""
+        """Adds a row for shard j, which is above all other shards of the stream."""
         self.begin = self.seek(self.begin, CURRENT)
         if self.begin == self.end:
             self.base, self.begin, self.live, self.end = j, 0, 0, 0
@@ -83,37 +82,38 @@ class _StreamShards:
         self.end = j + 1 - self.base
 
     def load(self, js: list[int], rows: NDArray[np.void]) -> None:
-        """Makes the rows of these shards, ascending; there are none yet."""
+        """Makes the rows of these shards, which are in ascending order. The stream has no rows yet."""
         self.base, self.end = js[0], js[-1] + 1 - js[0]
         self.rows = np.zeros(self.end + 16, _ROW)
         self.rows[np.array(js) - self.base] = rows
 
     def seek(self, row: int, statuses: tuple[Status, ...]) -> int:
-        """Returns the first row from `row` on with one of these statuses; `end` if no row has one."""
+        """Returns the first row from `row` on with one of these statuses, or `end`."""
         status = self.rows["status"]
         while row < self.end and int(status[row]) not in statuses:
             row += 1
         return row
 
     def slice(self, first: int, last: int) -> NDArray[np.void]:
-        """The rows of shards first to last; fewer where the column does not reach."""
+        """Returns the slice of the existing rows of shards first to last."""
         return self.rows[max(0, first - self.base) : max(0, last + 1 - self.base)]
 
 
 @dataclass(slots=True)
 class _Old:
-    """A file that exists only because a lease names it: of a retired shard, or an older version of a
-    number."""
+    """A file that exists only because a lease names it: a retired shard, or an older version of a
+    shard."""
 
     allocated: int
     unlinking: bool = False
 
 
 class ShardTable:
-    """All shards of a generation of `streams` streams; stream number `streams` has the supplements.
+    """All shards of a generation with `streams` streams. Stream number `streams` has the supplements.
 
-    `total` are the bytes of all files, `live_bytes` those of live and quarantined shards. `num_live`: how
-    many of these have records. `records`, and `ended`: how many units they hold to their ends.
+    `total`: the bytes of all files. `live_bytes`: the bytes of live and quarantined shards. `num_live`:
+    how many of these shards have records. `records`: the number of their records. `ended`: how many units
+    end in them.
     """
 
     def __init__(self, streams: int) -> None:
@@ -132,7 +132,7 @@ class ShardTable:
         return Status(int(column.rows["status"][row])) if in_column else Status.UNLINKED
 
     def facts(self, number: int) -> ShardFacts:
-        """The newest version of a number that is not UNLINKED."""
+        """Returns the facts of the newest version of a number, which is not UNLINKED."""
         column, row = self._find(number)
         assert column.begin <= row < column.end, f"shard {number} is not in the table"
         return ShardFacts(*column.rows[row].item()[:-1])
@@ -147,7 +147,7 @@ class ShardTable:
 
     @property
     def num_kept(self) -> int:
-        """How many retired shards and older versions exist only because leases name them."""
+        """The number of retired shards and older versions that exist only because leases name them."""
         return len(self._old)
 
     @property
@@ -156,23 +156,23 @@ class ShardTable:
         return any(old.unlinking for old in self._old.values())
 
     def kept_bytes(self, lease: str) -> int:
-        """The bytes of retired shards and older versions that a lease names."""
+        """Returns the bytes of retired shards and older versions that a lease names."""
         return sum(old.allocated for name, old in self._old.items() if self.names(lease, *name))
 
     def oldest_current(self, stream: int) -> int | None:
-        """The first j of a stream that a start might take for live."""
+        """Returns the first j of a stream that a start might consider live."""
         column = self._columns[stream]
         column.begin = column.seek(column.begin, CURRENT)
         return column.base + column.begin if column.begin < column.end else None
 
     def oldest_live(self, stream: int) -> int | None:
-        """The first j of a stream that is live or quarantined."""
+        """Returns the first j of a stream that is live or quarantined."""
         column = self._columns[stream]
         column.live = column.seek(column.live, LIVE)
         return column.base + column.live if column.live < column.end else None
 
     def live_of(self, stream: int) -> Iterator[tuple[int, int]]:
-        """(number, allocated bytes) of a stream's live and quarantined shards, oldest first."""
+        """Yields (number, allocated bytes) of a stream's live and quarantined shards, oldest first."""
         column = self._columns[stream]
         row = column.live = column.seek(column.live, LIVE)
         while row < column.end:
@@ -181,11 +181,12 @@ class ShardTable:
             row = column.seek(row + 1, LIVE)
 
     def live(self) -> Iterator[tuple[int, int]]:
-        """Live shards of all streams, in number order. The cost grows with the shards taken."""
+        """Yields the live shards of all streams, in number order. The cost grows with the number of
+        shards taken."""
         return heapq.merge(*(self.live_of(stream) for stream in range(self.streams + 1)))
 
     def current_names(self) -> tuple[ShardVersion, ...]:
-        """(number, version) of all live and quarantined shards that have records."""
+        """Returns (number, version) of all live and quarantined shards with records."""
         names: list[ShardVersion] = []
         for stream, column in enumerate(self._columns):
             rows = column.rows
@@ -204,8 +205,8 @@ class ShardTable:
     # --- the life of a shard
 
     def load(self, shards: Iterable[tuple[int, ShardFacts, Status]]) -> None:
-        """The shards that a start found, in number order. All of a stream at once: one by one, 100,000
-        shards take a second."""
+        """Adds the shards that a start found, in number order. Adds all shards of a stream at once,
+        because adding 100,000 shards one by one takes a second."""
         by_stream: list[list[tuple[int, ...]]] = [[] for _ in self._columns]
         for number, facts, status in shards:
             stream, j = shard_place(self.streams, number)
@@ -222,18 +223,18 @@ class ShardTable:
                 self.ended += int(live["ended"].sum())
 
     def add(self, number: int, facts: ShardFacts, status: Status = Status.LIVE) -> None:
-        """A shard was published: its number is above every other of its stream."""
+        """Adds a published shard. Its number is above all other numbers of its stream."""
         stream, j = shard_place(self.streams, number)
         self._columns[stream].append(j)
         self._put(number, facts, status)
 
     def set_status(self, number: int, status: Status) -> None:
-        """Quarantines, releases or begins to retire a number."""
+        """Sets the status of a number to LIVE, QUARANTINED or RETIRING."""
         self._put(number, self.facts(number), status)
 
     def replace(self, number: int, facts: ShardFacts, dropped: bool) -> None:
-        """The next version of a quarantined number was published, and is live. `dropped`: the file of the
-        previous version is removed already."""
+        """Replaces a quarantined number with its next version, which is published and live. `dropped`:
+        the file of the previous version is removed already."""
         before = self.facts(number)
         if not dropped:
             self.keep(number, before.version, before.allocated)
@@ -246,7 +247,8 @@ class ShardTable:
         self.total += allocated
 
     def needs_mark(self, number: int) -> bool:
-        """Whether a retired number needs a mark: a file of it stays, which a start might take for live."""
+        """Whether a retired number needs a mark, because a file remains that a start might consider
+        live."""
         held = self.is_leased(number, self.facts(number).version)
         return held or any(name[0] == number for name in self._old)
 
@@ -256,14 +258,14 @@ class ShardTable:
         self.keep(number, facts.version, facts.allocated)
 
     def take_unleased(self) -> list[ShardVersion]:
-        """Returns the files that no lease names any more. They must be unlinked now."""
+        """Removes and returns the files that no lease names any more. The caller must unlink them now."""
         names = [n for n, old in self._old.items() if not (old.unlinking or self.is_leased(*n))]
         for name in names:
             self._old[name].unlinking = True
         return names
 
     def unlinked(self, number: int, version: int) -> None:
-        """The files of a version are removed."""
+        """Notes that the files of a version are removed."""
         if old := self._old.pop((number, version), None):
             self.total -= old.allocated
         else:
@@ -272,11 +274,11 @@ class ShardTable:
     # --- sets and leases
 
     def select(self, upto: int | None = None) -> ShardSet:
-        """The set of all live shards that have records; with `upto`, of those with a smaller j."""
+        """Returns the set of all live shards with records. With `upto`, only shards with a smaller j."""
         if upto is None and self._selected is not None:
             return self._selected
         intervals: list[tuple[int, int, int]] = []
-        passed = 0  # of shards without a record, too
+        passed = 0  # includes shards without a record
         for stream, column in enumerate(self._columns):
             rows = column.slice(0, column.base + column.end if upto is None else upto - 1)
             passed += int(rows["passed"][rows["status"] == Status.LIVE].sum())
@@ -289,7 +291,7 @@ class ShardTable:
         return chosen
 
     def find(self, intervals: Intervals) -> ShardSet | None:
-        """The set of exactly these numbers, if all of them are live."""
+        """Returns the set of these numbers, or None unless all of them are live."""
         if self._selected is not None and self._selected.intervals == intervals:
             return self._selected
         for stream, first, last in intervals:
@@ -301,7 +303,7 @@ class ShardTable:
         return self.set_of(intervals)
 
     def set_of(self, intervals: Intervals) -> ShardSet:
-        """The sums over these numbers, without UNLINKED shards."""
+        """Returns the set of these numbers, without UNLINKED shards."""
         versions: list[ShardVersion] = []
         records = passed = data = allocated = digest = 0
         for stream, first, last in intervals:
@@ -315,7 +317,7 @@ class ShardTable:
             for row in np.flatnonzero(rows["version"]).tolist():
                 number = shard_number(self.streams, stream, max(first, column.base) + row)
                 versions.append((number, int(rows["version"][row])))
-        versions.sort()  # by number; they were found by stream
+        versions.sort()  # by number; they were collected by stream
         digest %= 1 << 64
         return ShardSet(intervals, tuple(versions), records, passed, data, allocated, digest)
 
@@ -334,7 +336,7 @@ class ShardTable:
         return any(self.names(lease, number, version) for lease in self._leases)
 
     def keepers(self, numbers: Iterable[int]) -> list[str]:
-        """The leases that name one of these numbers, or a file that exists only because leases name it."""
+        """Returns the leases that name one of these numbers, or a file that exists only for leases."""
         names = [*self._old, *((number, self.facts(number).version) for number in numbers)]
         return [lease for lease in self._leases if any(self.names(lease, *name) for name in names)]
 
@@ -354,7 +356,7 @@ class ShardTable:
         return self._columns[stream], j - self._columns[stream].base
 
     def _put(self, number: int, facts: ShardFacts, status: Status) -> None:
-        """Changes a row, and every sum with it."""
+        """Changes a row, and updates every sum."""
         self._selected = None
         column, row = self._find(number)
         *before, was = column.rows[row].item()

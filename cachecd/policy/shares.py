@@ -1,6 +1,6 @@
-"""Shares: the formula that divides the limit among the datasets. Pure.
+"""The formula that divides the limit into the shares of the datasets. Pure.
 
-The same figures always give the same shares, whatever happened before. All figures are allocated bytes.
+Shares depend only on current figures, not on history. All figures are allocated bytes.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from dataclasses import dataclass
 # A dataset needs four footprints to rotate: for a live shard, for a retired shard that a lease names, for
 # the shard that is being written, and for the next version of a damaged shard.
 LEAST_FOOTPRINTS = 4
-# Beyond its listed size, a dataset may have one footprint for each stream, and this many more.
+# Beyond its listed size, a dataset may have one footprint for each stream, plus this number of
+# footprints.
 _SPARE_FOOTPRINTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The claim of one dataset on the limit.
+    """The claim of one dataset to a part of the limit.
 
-    `first`: `grow.first`. `footprint`: the most that one shard occupies. `need`: the most that the
-    dataset can use, infinite while that is unknown. `limit`: the dataset's own limit.
+    `first`: `grow.first`. `footprint`: the maximum size of one shard. `need`: the maximum that the
+    dataset can use, infinite while it is unknown. `limit`: the dataset's own limit.
     """
 
     name: str
@@ -44,9 +45,9 @@ class Claim:
 
 
 def need(occupied: int, whole: bool, listed: float, footprint: int, streams: int) -> float:
-    """Returns the most that a dataset can use. `occupied`: live, retired and reserved bytes. `listed`: the
-    estimated bytes of the shards of all listed units, infinite while it is unknown. A whole dataset needs
-    room for the next version of one shard and for one supplement."""
+    """Returns the maximum of bytes that a dataset can use. `occupied`: live, retired and reserved bytes.
+    `listed`: the estimated bytes of the shards of all listed units, infinite while it is unknown. A whole
+    dataset needs room for the next version of one shard and for one supplement."""
     spare = 2 if whole else streams + _SPARE_FOOTPRINTS
     return (occupied if whole else 1.1 * listed) + spare * footprint
 
@@ -57,11 +58,11 @@ def first_bytes(first: int, share: int) -> int:
 
 
 def shares(limit: int, claims: Sequence[Claim]) -> dict[str, int]:
-    """Returns the share of each dataset. The shares that are above their least add up to at most `limit`.
+    """Returns the share of each dataset. The shares above their `least` add up to at most `limit`.
 
-    A pinned dataset gets as much as it needs. Until all pinned datasets are whole, the others get `first`,
-    of which at most half of an equal part counts. A dataset with a limit gets that limit. The other
-    datasets divide the rest equally. If one of them cannot use its part, the others divide it.
+    A pinned dataset gets as much as it needs. Until all pinned datasets are whole, the other datasets get
+    `first`, but at most half of an equal part. A dataset with a limit gets this limit. The other datasets
+    divide the rest equally. If a dataset cannot use its part, the others divide it.
     """
     pinned = sorted((c for c in claims if c.pinned), key=lambda c: (c.most, c.name))
     plain = [claim for claim in claims if not claim.pinned]
@@ -87,7 +88,7 @@ def shares(limit: int, claims: Sequence[Claim]) -> dict[str, int]:
 
 
 def _divide(rest: float, claims: Iterable[Claim]) -> dict[str, int]:
-    """Divides `rest` equally, with at most `most` for each claim. The others get the difference."""
+    """Divides `rest` equally. A claim gets at most its `most`; the other claims get the difference."""
     divided: dict[str, int] = {}
     waiting = sorted(claims, key=lambda claim: (claim.most, claim.name))
     for count, claim in zip(range(len(waiting), 0, -1), waiting, strict=True):

@@ -1,8 +1,8 @@
 """Streams: the cursor of each stream, the next shard, and the limit of its reading (`until`). Pure.
 
-A stream may continue up to `until`: the cursor before its oldest shard, in the next pass. So no set names a
-record twice. A shard counts as long as a start might consider it live: `until` moves only when a mark or an
-unlink is durable.
+A stream may continue up to `until`: the cursor before its oldest shard, in the next pass. So no set names
+a record twice. `until` moves only when the mark or the unlink of the oldest shard is durable, because a
+start might consider the shard live before.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from cachecd.model import Condemned, Cursor, Place, Shape
 from cachecd.policy.events import ShardSealed, StreamFailed
 from cachecd.policy.pause import Pause
 
-# A unit is skipped if it was in work at this many deaths of a worker: at the second number, if the deaths
-# may have other causes. Such a death costs no pause until the unit is skipped.
+# A unit is skipped after this many deaths of a worker that had it open. The second number counts if the
+# deaths may have other causes: such a death causes no pause until the unit is skipped.
 _DEATHS, _PASSING_DEATHS = 2, 3
 
 
 @dataclass(slots=True)
 class Blocks:
-    """The listing of a generation: the ends of its blocks. `is_growing`: the first listing is running, so
+    """The blocks of a generation's listing, by their ends. `is_growing`: the first listing is running, so
     a stream waits at the end of the listed units."""
 
     shape: Shape
@@ -31,7 +31,7 @@ class Blocks:
     is_growing: bool = True
 
     def next_place(self, stream: int, cursor: Cursor) -> Place | None:
-        """Returns the next unit of this pass. None if every listed unit was opened."""
+        """Returns the next unit of this pass, or None if every listed unit was opened."""
         place = cursor.place
         for block in range(cursor.block, len(self.ends)):
             if place < self.shape.units_in(stream, block, self.ends):
@@ -40,8 +40,8 @@ class Blocks:
         return None
 
     def begin(self, stream: int, cursor: Cursor) -> Cursor | None:
-        """Returns the cursor at which the shard after a cursor begins. None if no unit can follow. A pass
-        includes all blocks that end before the next pass begins."""
+        """Returns the cursor at which the shard after a cursor begins, or None if no unit can follow. A
+        pass includes all blocks that end before the next pass begins."""
         if cursor.lanes or self.next_place(stream, cursor) is not None:
             return cursor
         if self.is_growing or not self.shape.units_of(stream, self.ends):
@@ -62,8 +62,8 @@ class Blocks:
         )
 
     def covered(self, stream: int, cursor: Cursor) -> float:
-        """Returns the number of a stream's units before a cursor, in any pass, with the parts of units in
-        work."""
+        """Returns the number of a stream's units before a cursor, across passes. Open units count in
+        part."""
         if cursor.pass_:
             return self.shape.units_of(stream, self.ends)
         whole = range(min(cursor.block, len(self.ends)))
@@ -74,7 +74,7 @@ class Blocks:
         return opened - len(cursor.lanes) + sum(parts)
 
     def place(self, stream: int, cursor: Cursor, units: int) -> int:
-        """Returns the place g of a stream's next unit, counted over passes of this many units."""
+        """Returns the place g of a stream's next unit, counted across passes of `units` units."""
         here = self.next_place(stream, cursor)
         g = units if here is None else self.shape.g_of(stream, *here, self.ends)
         return cursor.pass_ * units + g
@@ -93,12 +93,13 @@ class Blocks:
 class Stream:
     """The head of one stream.
 
-    `next`: the j of the next shard to be published, which begins at `cursor`. `sealed`: finished shards
-    that are not published yet, in order. `publishing`: the first of them is being published. `granted`: the
-    j of shards that have room and are not sealed, in order. `half`: the first of them is half full.
-    `behind`: the j after the last sealed shard. `open`: a worker has the stream. `reopen`: the stream must
-    begin again, at another cursor. `fresh`: the worker has done nothing since the stream was opened.
-    `closing`: how many StreamClosed are due. `tail`: the oldest shard and the cursor before it.
+    `next`: the j of the next shard to be published, which begins at `cursor`. `sealed`: the sealed shards
+    that are not published yet, in order. `publishing`: the first sealed shard is being published.
+    `granted`: the j of each granted shard that is not sealed, in order. `half`: the first granted shard
+    is half full. `behind`: the j after the last sealed shard. `open`: a worker has the stream. `reopen`:
+    the stream must begin again, at another cursor. `fresh`: the worker has done nothing since the stream
+    was opened. `closing`: the number of expected StreamClosed events. `tail`: the oldest shard and the
+    cursor before it.
     """
 
     index: int
@@ -114,11 +115,11 @@ class Stream:
     reopen: bool = False
     fresh: bool = False
     closing: int = 0
-    until: Cursor | None = None  # as the worker knows it
+    until: Cursor | None = None  # the last value sent to the worker
     tail: tuple[int, Cursor] | None = None
     reading_tail: int | None = None
     oldest: int | None = None  # the first j that a start might consider live
-    stalled: bool = False  # the worker found no record, although the cursors leave some
+    stalled: bool = False  # the worker found no record, although the cursors have not met
     pause: Pause = field(default_factory=Pause)
     deaths: dict[int, int] = field(default_factory=dict)
     condemned: tuple[Condemned, ...] = ()
@@ -126,7 +127,7 @@ class Stream:
 
     @property
     def tip(self) -> Cursor:
-        """The cursor after everything that is sealed."""
+        """The cursor after the last sealed shard."""
         return self.sealed[-1].after if self.sealed else self.cursor
 
     @property
@@ -141,9 +142,9 @@ class Stream:
 
     @property
     def allowed_until(self) -> Cursor | None:
-        """Returns the cursor up to which the stream may continue. None if it is not known yet, or if no
-        unit follows. While the cursor before a new oldest shard is being read, the smaller cursor before
-        the last oldest shard counts."""
+        """Returns the cursor up to which the stream may continue, or None if it is not known yet, or if
+        no unit follows. Until the cursor before a new oldest shard is read, the cursor before the
+        previous oldest shard counts, which is smaller."""
         if self.oldest is not None:
             first = self.tail[1] if self.tail else None
         elif self.sealed:
@@ -154,7 +155,7 @@ class Stream:
 
     @property
     def begin(self) -> Cursor | None:
-        """Returns the cursor at which the next shard begins. None if there is no unit to feed."""
+        """Returns the cursor at which the next shard begins, or None if there is no unit to fetch."""
         if self._begin is None:
             cursor, until = self.blocks.begin(self.index, self.tip), self.allowed_until
             may = cursor and until and self.blocks.may_feed(self.index, cursor, until)
@@ -163,11 +164,11 @@ class Stream:
 
     @property
     def feeds(self) -> bool:
-        """Whether the stream has a shard under way, or may begin one."""
+        """Whether the stream is making a shard, or may begin one."""
         return bool(self.reserved) or self.begin is not None
 
     def changed(self) -> None:
-        """Forgets what depends on the cursor, `until` and the listing."""
+        """Clears cached values that depend on the cursor, `until` or the listing."""
         self._begin, self.stalled = None, False
 
     def note_oldest(self, oldest: int | None) -> None:
@@ -179,7 +180,7 @@ class Stream:
             self.changed()
 
     def opened(self, until: Cursor) -> None:
-        """Notes that a worker gets the stream."""
+        """Notes that a worker has the stream."""
         self.open, self.fresh, self.reopen, self.until = True, True, False, until
 
     def finish(self, j: int, event: ShardSealed) -> None:
@@ -197,7 +198,7 @@ class Stream:
             self.behind, self.reopen = j + 1, False
         elif self.fresh and not self.granted:
             self.stalled = True
-        else:  # the worker ended its pass, or did not have the newest `until`
+        else:  # the worker ended its pass, or had an older `until`
             self.reopen = True
         self.fresh = False
 
@@ -224,8 +225,8 @@ class Stream:
 
     def failed(self, event: StreamFailed, now: float) -> None:
         """Handles the failure of the stream in its worker. If the stream may be the cause, it is opened
-        again after a pause. A unit that was in work at two deaths of a worker is skipped; at three, if the
-        deaths may have other causes."""
+        again after a pause. A unit that was open at two deaths of a worker is skipped. If the deaths may
+        have other causes, it is skipped after three."""
         is_skipped = False
         if event.cause == "worker" and event.unit is not None:
             deaths = self.deaths[event.unit] = self.deaths.get(event.unit, 0) + 1

@@ -1,7 +1,7 @@
-"""Supplements: a whole dataset fetches its missing records again, in shards of stream S. Pure.
+"""Supplements: a whole dataset fetches its missing records again, into shards of stream S. Pure.
 
 After a complete listing, at most once a day, a whole dataset searches for records that its live shards
-lack. A unit that fails again waits for one day, then two days, up to a week.
+lack. A unit that fails again waits for a day, then two days, and so on up to a week.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _MOST_FAILED = 10_000  # units whose failures are remembered
 @dataclass(slots=True, eq=False)
 class Supplements:
     """Stream S, which makes one shard at a time. `next`: the j of its next shard. `tried`: the number of
-    complete listings at the last search. `due`: when the next search may begin. `begin`: its first unit;
-    above 0 if the last search found too many records. `pieces`: records to fetch. `lacks_room`: there is no
-    room for them. `making`: the pieces of the shard that is being written. `sealed`: the shard that is
-    being published. `closing`: how many StreamClosed are due. `retry_at`: days and time of each unit that
-    failed."""
+    complete listings at the last search. `due`: when the next search may begin. `begin`: the first unit
+    of the next search, above 0 if the last search found too many records. `pieces`: the records to fetch.
+    `lacks_room`: they have no room. `making`: the pieces of the shard that is being written. `sealed`:
+    the shard that is being published. `closing`: the number of expected StreamClosed events. `retry_at`:
+    for each unit that failed, the days to wait and the time of its next try."""
 
     next: int = 0
     tried: int = 0
@@ -46,11 +46,11 @@ class Supplements:
         return bool(self.making) + (self.sealed is not None)
 
     def try_again(self) -> None:
-        """Searches without waiting for a day, because a supplement is lost."""
+        """Lets the next search begin at once, because a supplement is lost."""
         self.tried, self.due = 0, 0.0
 
     def search(self, completed: int, now: float) -> bool:
-        """Begins a search for missing records, if one is due. Returns whether it begins."""
+        """Begins a search for missing records if it is due. Returns whether a search begins."""
         idle = not (self.searching or self.pieces or self.reserved)
         begins = idle and (self.begin > 0 or (completed > self.tried and now >= self.due))
         if begins:
@@ -58,7 +58,7 @@ class Supplements:
         return begins
 
     def note_missing(self, event: MissingFound, now: float, is_whole: bool) -> None:
-        """Takes the result of a search. If the dataset is no longer whole, the result is dropped."""
+        """Handles the result of a search. Drops the result if the dataset is no longer whole."""
         self.searching = False
         if is_whole:
             wait = {unit for unit, (_, until) in self.retry_at.items() if until > now}
@@ -73,7 +73,8 @@ class Supplements:
         return self.making
 
     def finish(self, event: ShardSealed, now: float) -> None:
-        """Takes a sealed shard. Its skipped units wait. If it has no record, all of its units wait."""
+        """Handles a sealed shard. Its skipped units wait for the next search. If the shard has no record,
+        all of its units wait."""
         if self.closing or not self.making:
             return
         self.pause.end()
@@ -95,7 +96,7 @@ class Supplements:
         return sealed
 
     def failed(self, event: StreamFailed, now: float) -> None:
-        """Handles the loss of the shard in a worker. The unit in work waits."""
+        """Handles the loss of the shard in a worker. The open unit waits for the next search."""
         if event.cause == "worker":
             self.pause.begin(now, event.reason)
         unit = event.unit if event.cause == "worker" else None
@@ -117,7 +118,7 @@ class Supplements:
             self.making, self.sealed = (), None
 
     def _wait(self, unit: int, now: float) -> None:
-        """Lets a unit that failed again wait for a day longer than the last time."""
+        """Lets a unit that failed again wait one day longer than the last time."""
         days = min(self.retry_at.get(unit, (0, 0.0))[0] + 1, _LONGEST)
         if len(self.retry_at) < _MOST_FAILED or unit in self.retry_at:
             self.retry_at[unit] = days, now + days * DAY

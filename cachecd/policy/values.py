@@ -39,7 +39,8 @@ class Rules(NamedTuple):
 
 
 def split_change(before: str, now: str) -> str:
-    """Returns the difference between two splits (`Rules.split`, a line "NAME: VALUE" for each value)."""
+    """Returns the difference between two splits. A split (`Rules.split`) has a line "NAME: VALUE" for
+    each value."""
     if not (before and now):
         return f"split was {'set' if now else 'removed'}"
     old, new = (dict(line.split(": ", 1) for line in text.splitlines()) for text in (before, now))
@@ -51,7 +52,8 @@ def split_change(before: str, now: str) -> str:
 
 
 class Piece(NamedTuple):
-    """Records of a unit that a whole dataset lacks: from `record` up to `stop` (None: to its end)."""
+    """Records of a unit that a whole dataset lacks: from `record` up to `stop`, or to the unit's end if
+    None."""
 
     unit: int
     record: int = 0
@@ -68,9 +70,9 @@ class Head(NamedTuple):
 class Lease(NamedTuple):
     """The file set that a job holds for one epoch. A manifest has these values.
 
-    `versions` are the numbers whose version is not 0. `ranks`: how many processes share the lease.
-    `place`: the least place of all streams when it was granted. `fingerprint` names the records.
-    `source_records`: about how many records the source has; 0 if that is not known. `num_skipped`: the
+    `versions`: the numbers whose version is not 0. `ranks`: how many processes share the lease. `place`:
+    the smallest place of all streams when the lease was granted. `fingerprint` identifies the records.
+    `source_records`: the estimated number of records in the source; 0 if unknown. `num_skipped`: the
     number of skipped records within the intervals of the set.
     """
 
@@ -95,8 +97,8 @@ class Lease(NamedTuple):
 
 
 class Resume(NamedTuple):
-    """The set of a run that resumes (no interval: the run had read all of it), and the state of its
-    sampling."""
+    """The set of a resumed run, and the state of its sampling. Without intervals, the run had read the
+    whole set."""
 
     generation: str
     intervals: Intervals

@@ -26,8 +26,8 @@ _T = TypeVar("_T")
 
 
 class Windows(ArrayWindows):
-    """Windows of the files NAME.h5, .hdf5 and .nwb. ValueError without `path`: libhdf5 may crash if it
-    searches a file whose bytes are incomplete."""
+    """Windows of the files NAME.h5, .hdf5 and .nwb. ValueError without `path`, because libhdf5 may crash
+    when it searches an incomplete file."""
 
     def __init__(self, window: int, **options: Any) -> None:
         super().__init__(window, **options)
@@ -64,7 +64,7 @@ class _Remote(io.RawIOBase):
     def do(self, work: Callable[[Any], _T], ahead: int) -> _T:
         """Returns the result of `work` on the file. If bytes are missing, fetches `ahead` bytes at the
         missing place and repeats the work."""
-        while True:  # each miss adds a part
+        while True:  # each failure fetches a part
             self._missing = -1
             try:
                 with h5py.File(self, "r") as file:
@@ -93,7 +93,7 @@ class _Remote(io.RawIOBase):
                     break
             else:
                 self._missing = at
-                raise OSError("these bytes are not fetched yet")
+                raise OSError("these bytes have not been fetched yet")
             into[done : done + len(piece)] = piece
             done += len(piece)
         self._at += done

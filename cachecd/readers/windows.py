@@ -77,7 +77,9 @@ class ArrayWindows:
         stop, _, _ = self._cut(layouts)
         starts = range(first, min(int(window[3]), stop) if window else stop, self._stride)
         if not starts:
-            raise ValueError(f"{name} has no window at row {first}: it changed since it was listed")
+            raise ValueError(
+                f"{name} has no window at row {first}: the object changed since it was listed"
+            )
         rows = self.rows(first, starts[-1] + self._window)
         for start in starts:
             record = {"key": name.encode("utf-8", "surrogateescape"), "start": start}
@@ -87,7 +89,7 @@ class ArrayWindows:
             yield record
 
     def _cut(self, layouts: dict[str, Layout]) -> tuple[int, int, int]:
-        """Returns the end of the rows at which a window may begin, the rows of a unit, the bytes of a
+        """Returns the number of rows at which a window may begin, the rows of a unit, and the bytes of a
         row."""
         for feature, (shape, dtype, _) in layouts.items():
             if dtype.kind not in "biuf" or dtype.itemsize > 8:
@@ -101,7 +103,7 @@ class ArrayWindows:
             )
         rows = counts.pop()
         if rows < self._window:
-            raise ValueError(f"it has {rows} rows, fewer than window ({self._window})")
+            raise ValueError(f"the array has {rows} rows, fewer than window ({self._window})")
         each = sum(math.prod(s[1:]) * dtype.itemsize for s, dtype, _ in layouts.values())
         step = max(UNIT // max(1, each), self._window, self._stride)
         chunk = max(chunk for _, _, chunk in layouts.values())

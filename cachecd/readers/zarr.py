@@ -1,4 +1,4 @@
-"""Reads windows of zarr arrays, version 2 and 3, also sharded, with the zarr library.
+"""Reads windows of zarr arrays, version 2 and 3, sharded or not, with the zarr library.
 
 zarr reads in its own thread, which must not wait for the store. It reads from the bytes that were already
 fetched. If it needs other bytes, it fails, cachecd fetches them, and zarr starts again.
@@ -102,4 +102,4 @@ class _Folder(dict[str, Any]):
         if key in self._missing:
             raise KeyError(key)
         self._wanted.add(key)
-        raise OSError("this object is not fetched yet")
+        raise OSError("this object has not been fetched yet")

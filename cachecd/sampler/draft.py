@@ -16,6 +16,7 @@ from cachecd.config.source import FeatureConfig
 from cachecd.errors import DiskError, RecordError
 from cachecd.model import MISFIT, Cursor, Skipped, SkippedRecords, Unit, encoded, kind_of
 from cachecd.sampler.encoding import declared, encode, explain, infer
+from cachecd.sampler.meter import METER
 from cachecd_client._core import ShardWriter, write_sidecar
 from cachecd_client.errors import CorruptRecordError, SchemaError
 from cachecd_client.schema import Schema
@@ -51,10 +52,10 @@ class Draft:
     whose cause is the OSError. `schema`: the dataset's schema. If it is None, the first records determine
     it, and `described` is called once.
 
-    Which records fit depends only on the records, the keys and ETags of their units, the schema, and `meta`
-    without its numbers; never on facts that are known only at the end. `skips`: bytes of the capacity that
-    are kept for skipped units; None: the end adds nothing to the meta text. `failed` is called for each
-    skipped record. `features`: the features that the configuration declares.
+    Which records fit depends only on the records, the keys and ETags of their units, the schema, and
+    `meta` without its numbers. It does not depend on facts that are known only at the end. `skips`: bytes
+    of the capacity that are kept for skipped units; None if the end adds nothing to the meta text.
+    `failed` is called for each skipped record. `features`: the features that the configuration declares.
     """
 
     def __init__(
@@ -142,6 +143,8 @@ class Draft:
             if self.schema is None:
                 self.describe(self._schema_of(record))
             assert self.schema is not None
+            if METER.on:
+                METER.enter("encode", 1)
             body = encode(self.schema, record)
         except (SchemaError, TypeError, ValueError, OverflowError) as error:
             reason = str(error)
@@ -149,6 +152,8 @@ class Draft:
                 reason = f"{MISFIT}: {reason}"
             raise RecordError(reason) from error
         with self._disk():
+            if METER.on:
+                METER.enter("write", 1)
             fits = self._writer_for(unit).append(body, unit.number, ordinal)
         if not fits:
             self.refuse(len(body))
@@ -194,9 +199,13 @@ class Draft:
         assert self.schema is not None, "it was described"
         with self._disk():
             writer, specs = self._writer_for(unit), self.schema.for_writer()
+            before = METER.enter("write") if METER.on else ""
             added, consumed, full, passed, misfits = writer.append_frames(
                 frames, unit.number, ordinal, self.path, base, specs
             )
+            if METER.on:
+                METER.enter(before, added + passed)
+                METER.passed("write", added + passed)
         for misfit in misfits:
             reason = f"{MISFIT}: {explain(self.schema, misfit)}"
             self.pass_over(unit, misfit[0], RecordError(reason))
@@ -283,8 +292,8 @@ def _count(counts: list[SkippedRecords], reason: str, records: int, examples: Ex
 def end_text(
     before: Cursor, after: Cursor, ended: int, passed: int, skipped: Sequence[Skipped]
 ) -> dict[str, Any]:
-    """Returns the last entries of the meta text: the stream's cursors before and after the shard, the
-    numbers of units that ended and of skipped records, and the skipped units."""
+    """Returns the last entries of the meta text: the cursors before and after the shard, the counts of
+    ended units and of skipped records, and the skipped units."""
     return {
         "before": before.pack(),
         "after": after.pack(),

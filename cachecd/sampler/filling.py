@@ -27,6 +27,7 @@ from cachecd.model import (
 )
 from cachecd.sampler.draft import Draft, skipped_bytes
 from cachecd.sampler.formats import Position
+from cachecd.sampler.meter import METER
 from cachecd.sampler.supply import Supply
 from cachecd.stores.backend import is_shortage
 
@@ -215,7 +216,14 @@ class Filling:
             if time.monotonic() - paused > _PAUSE_AFTER:
                 await asyncio.sleep(0)
                 paused = time.monotonic()
-            await self._step(lane, draft, shard)
+            is_timed = next(METER.turns)
+            if is_timed:
+                METER.begin()
+            try:
+                await self._step(lane, draft, shard)
+            finally:
+                if is_timed:
+                    METER.end()
             self._supply.after_step()
             if shard.skipped_bytes >= self._skips:
                 return "skips"

@@ -8,12 +8,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, BinaryIO, Generic, TypeVar, get_args
 
 from pydantic import AfterValidator, ConfigDict, TypeAdapter
 
-from cachecd.model import Condemned, Cursor, More, Shape, Skipped, SkippedRecords, StreamId, Unit
+from cachecd.model import (
+    Condemned,
+    Cursor,
+    More,
+    Shape,
+    Skipped,
+    SkippedRecords,
+    StageSeconds,
+    StreamId,
+    Unit,
+)
+from cachecd_client.protocol import Span
 
 MAX_FRAME = 256 << 20
 LONGEST_REASON = 1_000  # characters
@@ -172,6 +183,18 @@ class Described:
 
 
 @dataclass(frozen=True, slots=True)
+class Effort:
+    """The work of process `pid` on a dataset since its last report, by stage. `waits`: seconds in which it
+    waited for bytes, by reason: "link", "throttled" (by the store) or "bandwidth" (sampler.bandwidth).
+    `spans`: the longest spans of the last second, at most MAX_SPANS, once a second."""
+
+    pid: int
+    stages: dict[str, StageSeconds]
+    waits: dict[str, float] = field(default_factory=dict)
+    spans: list[Span] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
 class Working:
     """The progress of shard `number`, a few times per second: the bytes fetched for the stream, and the
     unit in work (-1: none). `half`: the shard is half full. This is reported at once."""
@@ -181,6 +204,7 @@ class Working:
     fetched_bytes: int
     unit: int
     half: bool
+    effort: Effort | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +236,7 @@ class Sealed:
     skipped: tuple[Annotated[Skipped, _BOUNDED], ...]
     fetched_bytes: int
     seconds: float
+    effort: Effort | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from typing_extensions import Buffer
 from cachecd.config import DatasetConfig
 from cachecd.model import ObjectInfo, Unit
 from cachecd.sampler.formats import PreparedFormat, open_format
+from cachecd.sampler.meter import METER
 from cachecd.sampler.throttle import Throttle
 from cachecd.stores.backend import is_hidden
 from cachecd.stores.fetch import Store, open_store
@@ -57,7 +59,9 @@ class MeteredStore:
 
     async def get(self, key: str, size: int | None, etag: str, start: int, stop: int) -> Buffer:
         await self.throttle.take(stop - start)
+        began = time.monotonic()
         data = await self.store.get(key, size, etag, start, stop)
+        METER.span("fetch", began, key)
         self.progress.fetched_bytes += stop - start
         return data
 

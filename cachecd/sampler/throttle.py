@@ -38,6 +38,12 @@ class Throttle:
         self._free_at = memoryview(bytearray(SIZE)) if shared is None else mapped(shared, SIZE)
         self._turn = asyncio.Lock()
 
+    @property
+    def is_short(self) -> bool:
+        """Whether the next request must wait."""
+        free_at: float = _FREE_AT.unpack_from(self._free_at)[0]
+        return self._rate is not None and free_at > time.monotonic()
+
     async def take(self, amount: int) -> None:
         """Waits until `amount` more bytes may be fetched."""
         if self._rate is None:

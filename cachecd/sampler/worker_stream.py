@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from cachecd.errors import UnitError
@@ -22,6 +23,7 @@ from cachecd.sampler.messages import (
     Units,
     Working,
 )
+from cachecd.sampler.meter import METER
 from cachecd.sampler.origin import MeteredStore, Origin, Progress
 from cachecd.sampler.supply import Supply
 from cachecd.sampler.throttle import Throttle
@@ -47,6 +49,7 @@ class WorkerStream:
         failed: Callable[[Exception], None] = lambda error: None,
     ) -> None:
         self.id = opened.stream
+        self._dataset, self._throttle = dataset, throttle
         self.progress = Progress()
         self.grants: deque[Grant] = deque()
         self.writing: Grant | None = None
@@ -133,6 +136,7 @@ class WorkerStream:
     async def work(self) -> None:
         """Makes the current shard, or the next granted shard. Returns when the shard is sealed, or when it
         needs more units."""
+        METER.turn(self.id.dataset, self._why_late)
         if self.writing is None:
             self.writing = self.grants.popleft()
             number = self.writing.number
@@ -153,6 +157,7 @@ class WorkerStream:
             sealed = await self._seal({} if self._remakes else text)
         else:
             discard(self.writing.path)  # a killed process may have left files
+        METER.passed("fetch", sealed.records)
         since, self._sealed_at = self._sealed_at, time.monotonic()
         number, self.writing = self.writing.number, None
         self._send(
@@ -173,6 +178,7 @@ class WorkerStream:
                 tuple(shard.skipped),
                 self.progress.fetched_bytes,
                 self._sealed_at - since,
+                METER.take(),
             )
         )
 
@@ -200,7 +206,8 @@ class WorkerStream:
     async def _seal(self, text: dict[str, Any]) -> FinishedDraft:
         """Seals the shard in a thread, while bytes are fetched ahead. No other code uses the draft."""
         self._sealed_bytes += self._draft.num_bytes
-        self._sealing = asyncio.create_task(asyncio.to_thread(self._draft.seal, text))
+        sync = METER.off_loop("sync", partial(self._draft.seal, text), self._draft.records)
+        self._sealing = asyncio.create_task(sync)
         sealed = await asyncio.shield(self._sealing)
         self._sealing = None
         return sealed
@@ -234,4 +241,10 @@ class WorkerStream:
         assert self.writing is not None, "the stream makes a shard"
         number, fetched = self.writing.number, self.progress.fetched_bytes
         unit = -1 if self.progress.unit is None else self.progress.unit.number
-        self._send(Working(self.id, number, fetched, unit, self._is_half))
+        self._send(Working(self.id, number, fetched, unit, self._is_half, METER.take()))
+
+    def _why_late(self) -> str:
+        """Returns why the bytes that the stream waits for are late: a key of `Effort.waits`."""
+        if self._throttle.is_short:
+            return "bandwidth"
+        return "throttled" if self._dataset.store.is_throttled else "link"

@@ -1,7 +1,7 @@
-"""Turns a store's error reply into an error: the object is at fault, or the store, or a retry may succeed.
+"""Turns a store's error reply into an error: of the object, of the store, or one to retry.
 
-Uses only the HTTP status and the error code of the body. The rest of the body may hold parts of the signed
-request, so no message quotes it.
+Uses only the HTTP status and the error code in the body. No message quotes the rest of the body, which
+may have parts of the signed request.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def without_secrets(url: str) -> str:
 
 
 def redacted(text: str) -> str:
-    """Makes text of another program safe for a message: returns its first line (the first two, if the first
-    ends in a colon), at most 200 characters. Removes users and queries of URLs, and secrets: words that
-    look like keys, or that follow a name such as `token`."""
+    """Makes text of another program safe for a message. Returns the first line, or the first two lines if
+    the first ends in a colon, and at most 200 characters. Removes users and queries of URLs, words that
+    look like keys, and words that follow a name such as `token`."""
     line = (re.sub(r":\s*\n\s*", ": ", text.strip()).splitlines() or [""])[0]
     for pattern, instead in (
         (_USERINFO, ""),
@@ -61,7 +61,8 @@ def redacted(text: str) -> str:
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
-    """Returns the seconds that Retry-After requests; 0 if it is absent, past, or invalid."""
+    """Returns the seconds that Retry-After requests, or 0 if the header is missing, in the past, or
+    invalid."""
     value = headers.get("retry-after", "").strip()
     if value.isascii() and value.isdigit():
         return float(value[:9])
@@ -81,8 +82,8 @@ def is_version(version: str, etag: str) -> bool:
 
 
 def refusal(status: int, code: str, where: str, after: float = 0.0) -> SourceError:
-    """Returns the error for a reply with this HTTP status and error code ("" without a code). `after`: the
-    seconds that its Retry-After requests."""
+    """Returns the error for a reply with this HTTP status and error code ("" if the reply has none).
+    `after`: the seconds from `retry_after`."""
     answer = f"{status} {code}".strip()
     if code in _NO_BUCKET:
         return SourceUnreachableError(f"{where}: there is no such bucket ({answer})")
@@ -92,7 +93,7 @@ def refusal(status: int, code: str, where: str, after: float = 0.0) -> SourceErr
         )
     if code in _WRONG_KEYS:
         return SourceUnreachableError(f"{where}: {_WRONG_KEYS[code]} ({answer})")
-    if code in _EXPIRED:  # the chain may find new credentials before the next attempt
+    if code in _EXPIRED:  # the next attempt may find new credentials
         return TransientError(f"the credentials have expired ({answer}): renew them")
     if code in _THROTTLED or status in (429, 503):
         return TransientError(f"the store is throttling ({answer})", throttled=True, after=after)

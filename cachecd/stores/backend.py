@@ -1,4 +1,4 @@
-"""The interface of every kind of store: a listing, and reads that make a single attempt. Also decides which
+"""The interface of every kind of store: a listing, and reads that make a single attempt. Decides which
 names every listing omits."""
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ ZARR_ABOVE = (
     "options: {match: NAME.zarr}"
 )
 _SHORTAGES: tuple[int, ...] = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-_EXAMPLES, _LONGEST = 3, 100  # of each kind that is omitted, and characters of each
-_HIDDEN = re.compile(  # searched in a slash and the key
+_EXAMPLES, _LONGEST = 3, 100  # of each omitted kind: examples, and characters of an example
+_HIDDEN = re.compile(  # in "/" + key
     r"/(?:\.(?!\.?(?:/|\Z)|z(?:array|attrs|group|metadata)\Z)|(?:_temporary|_delta_log|_spark_metadata|__MACOSX)/"
     r"|_(?:SUCCESS|metadata|common_metadata|(?:started|committed)_[^/]*)\Z)"
 )
@@ -37,7 +37,7 @@ class TransientError(SourceError):
     """One attempt failed; the next attempt may succeed.
 
     `throttled`: the store wants fewer requests, so the object is not at fault. `after`: the seconds to
-    wait, 0 if the store does not report them. `denied`: an early retry will probably fail too.
+    wait, or 0 if the store does not report them. `denied`: an early retry will probably fail.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class SlowError(TransientError):
 
 
 class NotPartialError(TransientError):
-    """The store sent the whole object, but a part was requested. So the store has the object."""
+    """The store has the object, but sent all of it instead of the requested part."""
 
 
 class NoSizeError(TransientError):
@@ -66,8 +66,8 @@ class GoneError(UnitError):
 
 
 def is_shortage(error: BaseException | None) -> bool:
-    """Whether this process caused the error, because it lacks descriptors, memory or processes. Then no
-    retry in this process can help, and neither the store nor the unit is at fault."""
+    """Whether this process caused the error, because it lacks descriptors, memory or processes. Then
+    neither the store nor the unit is at fault, and a retry in this process does not help."""
     try:
         # Some libraries do not report the errno, so try to open a file.
         os.close(os.open(os.devnull, os.O_RDONLY))
@@ -76,7 +76,7 @@ def is_shortage(error: BaseException | None) -> bool:
     shortages = (*_SHORTAGES, errno.EAGAIN)  # EAGAIN: fork reached the limit of processes
     while error is not None:
         if isinstance(error, TransientError):
-            shortages = _SHORTAGES  # no store forks: here EAGAIN means only "try again"
+            shortages = _SHORTAGES  # stores do not fork: here EAGAIN only means "try again"
         if isinstance(error, OSError) and error.errno in shortages:
             return True
         if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
@@ -86,8 +86,9 @@ def is_shortage(error: BaseException | None) -> bool:
 
 
 def is_hidden(key: str) -> bool:
-    """Whether every listing omits this name: a part of it begins with a dot (except `.`, `..` and the files
-    of zarr), or it is a marker or a log of the usual writers. The name of a folder ends in a slash."""
+    """Whether every listing omits this name. It omits names with a part that begins with a dot, except
+    `.`, `..` and the files of zarr. It omits markers and logs of common writers. The name of a folder
+    ends in a slash."""
     return _HIDDEN.search(f"/{key}") is not None or key.endswith("_$folder$")
 
 
@@ -112,7 +113,7 @@ class LeftOut:
         self.before = self.last
 
     def keeps(self, key: str, is_empty: bool, is_wanted: bool = True) -> bool:
-        """Whether the listing has this object. If not, counts it, unless it is not wanted."""
+        """Whether the listing keeps this object. Counts an omitted object if `is_wanted`."""
         kind = "hidden name" if is_hidden(key) else "empty object" if is_empty else ""
         if (kind or key.endswith(".json")) and (table := _TABLE.match(key)):
             self.table = (
@@ -134,7 +135,7 @@ class LeftOut:
 
     @property
     def warning(self) -> str:
-        """Returns a sentence if the source has a table, whose objects still hold deleted rows; else ""."""
+        """Returns a warning if the source has a table, whose objects may have deleted rows, else ""."""
         return self.table and (
             f"the source has a {self.table}: its objects still hold rows that were deleted or replaced. "
             "Set source.manifest to a list of the table's current files (docs/sources.md, Manifests)"
@@ -147,7 +148,7 @@ def resized(actual: int, listed: int) -> UnitError:
 
 
 class Backend(Protocol):
-    """One kind of store. Every failure is one of these three errors; none contains credentials.
+    """One kind of store. Every failure is one of three errors, which contain no credentials.
 
     TransientError: try again. UnitError: this object can never be read. SourceUnreachableError: nothing can
     be read until a person acts; the message says what to do.
@@ -156,8 +157,8 @@ class Backend(Protocol):
     where: str  # the name of the source in messages
 
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
-        """Yields all objects in pages, with keys relative to the source's URL, or only objects whose keys
-        are greater than `start_after`, compared by bytes. A page may be empty. Blocks: call it in a thread.
+        """Yields objects in pages, with keys relative to the source's URL. With `start_after`, yields
+        only greater keys, compared by bytes. A page may be empty. Blocks: call it in a thread.
         """
 
     def glimpse(self) -> Sequence[ObjectInfo]:
@@ -165,12 +166,12 @@ class Backend(Protocol):
         return next(self.list(), [])
 
     async def read(self, key: str, start: int, stop: int, size: int | None, etag: str) -> Buffer:
-        """Returns bytes [start, stop) of an object that was listed with `size` bytes; fewer if the object
-        is shorter.
+        """Returns bytes [start, stop) of an object that was listed with `size` bytes, or fewer if the
+        object is shorter.
 
-        Keeps at most one byte beyond `size`, however much the store sends. UnitError if the object does not
-        have `size` bytes (None: any size). UnitError also if the store reports another ETag than `etag`
-        before it sends the body ("": any ETag). GoneError if the object does not exist.
+        Keeps at most one byte beyond `size`, even if the store sends more. UnitError if the object does
+        not have `size` bytes (None: any size), or if the store reports another ETag than `etag` before
+        the body ("": any ETag). GoneError if the object does not exist.
         """
 
     async def find(self, key: str) -> ObjectInfo:
@@ -178,7 +179,7 @@ class Backend(Protocol):
 
     async def tail(self, key: str, length: int, etag: str) -> tuple[int, Buffer]:
         """Returns an object's size and its last `length` bytes, or all bytes of a shorter object. Raises
-        the errors of `read`; an empty object may raise UnitError."""
+        the errors of `read`. An empty object may raise UnitError."""
 
 
 class Nowhere(Backend):
@@ -187,7 +188,7 @@ class Nowhere(Backend):
     where = "a source without a url"
 
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
-        raise SourceUnreachableError("the source has no url, so it has no objects: set its url")
+        raise SourceUnreachableError("a source without a url has no objects: set the url")
 
     async def _refuse(self, *_: Any) -> Any:
         self.list()

@@ -39,7 +39,7 @@ _CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,64})</Code>")
 # The debug text of a failed connection ends with its cause: `message: "Connection refused"`.
 _CAUSE = re.compile(r'(?:message|error): "([^"\\]{1,200})"')
 
-# The places where obstore looks for credentials. Last it requests a token of the machine's own account.
+# The places where obstore looks for credentials, before it requests a token of the machine's own account.
 _CREDENTIALS = {
     "GCS": "GOOGLE_APPLICATION_CREDENTIALS, GOOGLE_SERVICE_ACCOUNT and gcloud's application default "
     "credentials, and requested the machine's service account",
@@ -49,8 +49,8 @@ _CREDENTIALS = {
 
 
 def client_options(connections: int, silence: float, *, allow_http: bool) -> dict[str, Any]:
-    """Returns obstore's client_options. A request times out after `silence` seconds without data, however
-    long the transfer takes. The authorities of AWS_CA_BUNDLE are trusted besides the usual ones."""
+    """Returns obstore's client_options. A request times out after `silence` seconds without data, but a
+    transfer may take any time. The authorities of AWS_CA_BUNDLE are trusted in addition."""
     options: dict[str, Any] = {
         "allow_http": allow_http,
         "connect_timeout": timedelta(seconds=min(5.0, silence)),
@@ -139,11 +139,11 @@ class CloudBackend(Backend):
 
 
 class GoogleBackend(CloudBackend):
-    """Google's store. It can list the keys after any key, so several requests can list it at a time.
+    """Google's store. It can list the keys after any key, so a listing can use concurrent requests.
 
-    Azure's store cannot: obstore's version of the protocol ignores the start key, and continues only after
-    a page that it returned. A listing folder by folder would not be in key order, but only a listing in key
-    order can be interrupted.
+    Azure's store cannot: obstore's version of the protocol ignores the start key, and continues only
+    after a page that it returned. Listing folder by folder would not be in key order, but only a listing
+    in key order can be interrupted.
     """
 
     def page(self, ask: Ask) -> KeyPage:
@@ -163,9 +163,9 @@ class GoogleBackend(CloudBackend):
 def _named(page: Sequence[obstore.ObjectMeta], before: str) -> list[ObjectInfo]:
     """Returns the objects of a page, after the key `before`, in key order.
 
-    obstore drops the slash at the end of a folder marker's key. An empty object gets the slash back if only
-    a marker can be at its place in the order: after a key that is greater than its name, or right before
-    objects in its folder.
+    obstore drops the slash at the end of a folder marker's key. This restores the slash of an empty
+    object if its place in the order shows that it is a marker. It is a marker after a key that is greater
+    than its name, or right before objects in its folder.
     """
     names = [o["path"] for o in page]
     objects = []
@@ -236,7 +236,7 @@ def explain(error: Exception, where: str) -> SourceError:
     return TransientError(f"{type(error).__name__}: {redacted(text)}")
 
 
-# Variables with the address of an emulator or of a gateway, in place of the provider's.
+# Variables with the address of an emulator or gateway, instead of the provider's address.
 _ENDPOINTS = {
     True: ("GOOGLE_BASE_URL",),
     False: ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT", "AZURITE_BLOB_STORAGE_URL"),

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from botocore.credentials import Credentials
     from obstore.store import S3Credential
 
-LIFE = 60.0  # seconds: obstore uses keys no longer, then fixed keys are looked up again
+LIFE = 60.0  # seconds that obstore may use keys; then even fixed keys are looked up again
 
-# Descriptions of AWS services, parsed once, because that takes 60 of the 70 ms that a client takes.
+# Descriptions of AWS services, parsed only once: parsing takes 60 of the 70 ms to make a client.
 _DESCRIPTIONS = create_loader()
 
 
 def new_session() -> boto3.Session:
-    """Returns a session with the environment and the profiles of this moment. BotoCoreError."""
+    """Returns a session with the current environment and profiles. BotoCoreError."""
     core = botocore.session.Session()
     core.register_component("data_loader", _DESCRIPTIONS)
     return boto3.Session(botocore_session=core)
@@ -39,9 +39,9 @@ class ChainCredentials:
     """Provides credentials to obstore; called in obstore's threads.
 
     Roles, SSO and containers issue keys that expire, and keys of a `credential_process` may expire after
-    seconds. Keys are used for at most LIFE, and for at most half of the life that they had left when they
-    were fetched. Fixed keys are looked up again after LIFE, so that a renewed profile is noticed. If
-    renewing fails, the present keys are used until they expire.
+    seconds. Keys are used for at most LIFE, and for at most half of their remaining life. Fixed keys are
+    looked up again after LIFE, so that a renewed profile is noticed. If renewing fails, the current keys
+    are used until they expire.
 
     `failure`: the error of the latest call, which obstore does not report; None if the call succeeded.
     """

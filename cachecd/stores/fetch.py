@@ -73,9 +73,15 @@ class Store:
     def where(self) -> str:
         return self.backend.where
 
+    @property
+    def is_throttled(self) -> bool:
+        """Whether the store has throttled requests, or was too slow for them, and gets fewer since then."""
+        return self._pace.is_lowered or self._pace.not_before > time.monotonic()
+
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
-        """Yields all objects in pages of at most PAGE, in the store's order (object stores and files: by
-        the bytes of the key), or only objects after the key `start_after`. Blocks: call it in a thread.
+        """Yields objects in pages of at most PAGE, in the store's order (in object stores and files, by
+        the bytes of the key). With `start_after`, yields only objects after this key. Blocks: call it in
+        a thread.
 
         Keys are relative to the source's URL, which names a folder with or without a final "/". The store
         of a source's units (units/unit_store.py) omits what LeftOut names. SourceUnreachableError: the

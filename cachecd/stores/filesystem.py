@@ -37,8 +37,8 @@ _OLD = 60.0  # seconds until a missing object that was never listed causes anoth
 class FsspecBackend(Backend):
     """The files below a URL, read in threads.
 
-    fsspec's file systems have no common way to mark failures that pass. So every failure that is not
-    plainly the object's is retried.
+    fsspec's file systems have no common way to mark temporary failures. So every failure is retried,
+    unless it is clearly caused by the object.
     """
 
     def __init__(self, url: str, connections: int) -> None:
@@ -57,18 +57,18 @@ class FsspecBackend(Backend):
                 why = f"no store has URLs that begin with {scheme}://"
                 why += f": did you mean {close[0]}://?" if close else ""
             raise ConfigError(f"source {self.where}: {why}") from error
-        # Some libraries connect at once, and raise errors that are no OSError.
+        # Some libraries connect at once, and raise errors that are not an OSError.
         except Exception as error:
             raise SourceUnreachableError(f"{self.where}: {redacted(str(error))}") from error
         self._folder = str(root).rstrip("/") + "/"
         self._threads = ThreadPoolExecutor(connections, "read-fsspec")
 
     def _root(self, since: float = float("-inf")) -> str:
-        """Returns the folder's path, as it was at `since` or later."""
+        """Returns the folder's path, at a commit that is not older than `since`."""
         return self._folder
 
     def _etag(self, about: dict[str, Any]) -> str:
-        """Returns the ETag of fsspec's reply; "" if it has none."""
+        """Returns the ETag in fsspec's reply, or ""."""
         return ""
 
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
@@ -133,7 +133,7 @@ class FsspecBackend(Backend):
         with self._explained():
             entry: dict[str, Any] = self._fs.info(self._root(since) + key)
         if entry.get("type") == "directory":
-            raise GoneError("found a folder of this name, expected an object")
+            raise GoneError("found a folder with this name, expected an object")
         if entry.get("size") is None:
             raise UnitError("the store does not report the object's size")
         return ObjectInfo(key, int(entry["size"]), self._etag(entry))
@@ -143,9 +143,9 @@ class HubBackend(FsspecBackend):
     """The files below an hf:// URL, at one commit.
 
     A branch or tag is resolved to a commit once. Everything is listed and read at this commit, because a
-    commit never changes. ETags are the Hub's hashes of contents. If the commit does not have a listed
-    object (another process listed a later commit), the branch is resolved again. huggingface_hub finds the
-    token.
+    commit never changes. ETags are the Hub's hashes of contents. If another process listed a later
+    commit, the commit may lack a listed object: then the branch is resolved again. huggingface_hub finds
+    the token.
     """
 
     def __init__(self, source: SourceConfig, connections: int) -> None:
@@ -177,7 +177,7 @@ class HubBackend(FsspecBackend):
             return self._folder
 
     def _commit(self) -> str:
-        """Returns the present commit of the revision."""
+        """Returns the current commit of the revision."""
         from huggingface_hub import errors
 
         time.sleep(max(0.0, self._asked_at + _PAUSE - time.monotonic()))
@@ -211,7 +211,7 @@ class HubBackend(FsspecBackend):
         return str(about["lfs"]["sha256"] if about.get("lfs") else about.get("blob_id") or "")
 
     def _find(self, key: str, since: float = float("-inf"), etag: str = "") -> ObjectInfo:
-        """Finds an object, with this ETag if it is given. UnitError if no commit has it."""
+        """Finds an object, with this ETag unless it is "". UnitError if no commit has the object."""
         began = time.monotonic()
         try:
             info = super()._find(key, since)
@@ -226,7 +226,7 @@ class HubBackend(FsspecBackend):
         return info
 
     def _read(self, key: str, start: int, stop: int, etag: str) -> bytes:
-        while True:  # another thread may move on to a later commit meanwhile
+        while True:  # another thread may resolve a later commit meanwhile
             root = self._root()
             self._find(key, etag=etag)
             if root == self._root():

@@ -1,4 +1,4 @@
-"""Limits the number of requests that are in flight to a store, and delays them if the store wants that."""
+"""Limits the number of requests in flight to a store, and delays requests if the store throttles."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from cachecd.stores.retry import Pace
 
 
 class Gate:
-    """Admits requests in order of arrival: `async with gate:` around each request. For one event loop."""
+    """Admits requests in order of arrival: use `async with gate:` around each request. For one event
+    loop."""
 
     def __init__(self, pace: Pace) -> None:
         self._pace = pace
@@ -29,7 +30,7 @@ class Gate:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # admitted, but given up
+            if turn.done() and not turn.cancelled():  # admitted, but cancelled
                 self._leave()
             raise
 
@@ -46,7 +47,7 @@ class Gate:
         self._open()
 
     def _open(self) -> None:
-        """Admits as many requests as the pace allows, and again when the store wants the next request."""
+        """Admits as many requests as the pace allows, and schedules itself for the next request."""
         while self._waiting and self._may_enter():
             turn = self._waiting.popleft()
             if not turn.done():

@@ -1,13 +1,13 @@
 """Divides a store's listing into key ranges, so that several requests can read it at a time. Pure.
 
 A store that lists in key order can list the keys after any string. So its keys are divided into ranges,
-*lanes*, each of which is read page by page. The distribution of keys is not known in advance. A range is
+*lanes*, and each lane is read page by page. The distribution of keys is not known in advance. A range is
 cut where a sibling of a listed key may begin, or in the middle of its rest. The first page behind the cut
-shows whether there are keys.
+shows whether keys exist there.
 
 Replies are handled in the order of their requests, and the number of requests in flight is always the
-maximum. So the listing and its order follow from the contents of the store alone, and not from its speed,
-from interruptions or from the number of requests.
+maximum. So the listing and its order depend only on the contents of the store, not on its speed or on
+interruptions.
 """
 
 from __future__ import annotations
@@ -21,22 +21,19 @@ from typing import NamedTuple
 
 from cachecd.model import ObjectInfo
 
-# Requests in flight. At 100 ms per request, a million keys take 7 s, and 100 s without concurrent requests.
+# Requests in flight. At 100 ms per request, a million keys take 7 s instead of 100 s.
 WINDOW = 16
-# A character that keys do not have, and that sorts after all usual characters. If a key has a greater
-# character, lanes are only uneven.
+# A character that sorts after all usual characters. If a key has a greater character, lanes are uneven.
 _LAST = "\U0010fffd"
 _PAGE, _GLANCE = (
     1000,
     100,
 )  # keys per request, and per request behind a cut, where there may be none
-# At most this many requests may find nothing, and one more for each of this many that find something.
+# At most this many requests may find nothing, plus one for each of this many that find something.
 _MISSES, _HITS_A_MISS = 3 * WINDOW, 4
 # A lane with fewer keys left is not worth a request that may find nothing.
 _LEAST_LEFT = 2000
-_DIGITS = (
-    12  # of the base of all characters seen: to tell keys apart that have a long part in common
-)
+_DIGITS = 12  # in the base of all seen characters: distinguishes keys with a long common part
 _CLASSES = ("0123456789", "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
@@ -53,7 +50,7 @@ class Ask(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class KeyPage:
-    """The reply: as many `objects` as requested; fewer only if there are no `more`."""
+    """The reply: the requested number of `objects`, or fewer if there are no `more`."""
 
     objects: Sequence[ObjectInfo]
     more: bool
@@ -63,8 +60,8 @@ class KeyPage:
 class _Range:
     """The keys after `start` up to `stop` (None: to the end). Keys up to `after` are listed.
 
-    `fresh`: no reply arrived yet. Then `level` is the number of characters that the lane's first key shares
-    with `start`: at that place keys differ. `first` and `count` belong to the last page that had keys.
+    `fresh`: no reply arrived yet. Then `level` is the number of characters that the lane's first key
+    shares with `start`. `first` and `count` belong to the last page with keys.
     """
 
     start: str
@@ -79,9 +76,9 @@ class _Range:
 class Lanes:
     """One listing of a store.
 
-    `asks`: the requests, oldest first. `answer` takes the page of the oldest request and returns the
-    objects to append to the listing. First these are a mix of all lanes; later each page is appended as it
-    is. The listing ends when `asks` is empty.
+    `asks`: the requests, oldest first. `answer` takes the page of the oldest request, and returns the
+    objects to append to the listing: first a mix of all lanes, later each page unchanged. The listing
+    ends when `asks` is empty.
     """
 
     def __init__(self) -> None:
@@ -90,8 +87,8 @@ class Lanes:
         self._queue = deque(self._lanes)  # oldest first
         self._characters = ""
         self._answers = self._misses = 0
-        # By the key at which two lanes meet: the first key that the later lane listed,
-        # and the first key that the earlier lane listed behind its end.
+        # For each key at which two lanes meet: the first key that the later lane listed, and the first
+        # key that the earlier lane listed behind its own end.
         self._firsts: dict[str, str | None] = {}
         self._ends: dict[str, str | None] = {}
 
@@ -100,8 +97,8 @@ class Lanes:
         return [Ask(o.after, _GLANCE if o.fresh and o.start else _PAGE) for o in self._queue]
 
     def answer(self, page: KeyPage) -> list[ObjectInfo]:
-        """Takes the page of the oldest request. OutOfOrderError if the store cannot be listed in this way;
-        objects that were returned before stay valid."""
+        """Takes the page of the oldest request. OutOfOrderError if the store cannot be listed in this
+        way. Objects that were returned before stay valid."""
         lane = self._queue.popleft()
         keys = [o.key for o in page.objects]
         first = keys[0] if keys else None
@@ -137,8 +134,8 @@ class Lanes:
         at: str,
         key: str | None,
     ) -> None:
-        """Two lanes that meet at a key must both list the same key next. Otherwise the store has another
-        order (folder by folder, for example), and neither lane would list all keys between them."""
+        """Checks that two lanes that meet at a key list the same key next. Otherwise the store has
+        another order, such as folder by folder, and the lanes would miss keys."""
         if at == "" and own is self._firsts:
             return
         if at not in others:
@@ -162,8 +159,8 @@ class Lanes:
     # --- where a lane is cut
 
     def _split(self) -> bool:
-        """Cuts the lane with the most keys left, and requests the keys behind the cut. False if no lane is
-        worth a cut."""
+        """Cuts the lane with the most remaining keys, and requests the keys behind the cut. Returns False
+        if no lane is worth a cut."""
         if self._misses + sum(lane.fresh for lane in self._queue) > (
             _MISSES + self._answers // _HITS_A_MISS
         ):
@@ -182,7 +179,7 @@ class Lanes:
         return False
 
     def _cut(self, lane: _Range) -> str | None:
-        """Returns a key between the lane's last listed key and its end; None if there is none."""
+        """Returns a key between the lane's last listed key and its end, or None."""
         after, stop = lane.after, lane.stop
         alike = _alike(lane.first, after)
         place = 0 if stop is None else _alike(after, stop)
@@ -192,10 +189,11 @@ class Lanes:
             if place < known < alike:
                 place, end = known, None
             elif place < alike and place != known:
-                # All keys of the page are equal here: perhaps no other keys follow them.
+                # All keys of the page are equal up to here, so perhaps no other keys follow.
                 place, end = place + (alike - place) // 2, None
             between = self._between(after[place], end) if place == known else ""
-            # After all keys with this beginning: after a folder's bare name, some stores omit the folder.
+            # Cut after all keys with this beginning, because after a folder's bare name, some stores omit
+            # the folder.
             begin = between[(len(between) - 1) // 2] if between else after[place]
             at = after[:place] + begin + _LAST
             if after < at and (stop is None or at < stop):
@@ -205,7 +203,7 @@ class Lanes:
         return None
 
     def _between(self, begin: str, end: str | None) -> str:
-        """Returns the characters between two others that keys may have there, as far as is known."""
+        """Returns the known characters of keys between two others."""
         characters = self._characters
         upto = len(characters) if end is None else bisect_left(characters, end)
         return characters[bisect_right(characters, begin) : upto]
@@ -220,7 +218,7 @@ class Lanes:
             self._characters = "".join(sorted(known))
 
     def _remaining(self, lane: _Range) -> float:
-        """Estimates how many keys a lane has left, if they continue as on its last page."""
+        """Estimates the number of remaining keys of a lane, from its last page."""
         begin = _alike(lane.first, lane.stop or "")
         first, after = self._number(lane.first, begin), self._number(lane.after, begin)
         base = len(self._characters) + 2
@@ -228,7 +226,7 @@ class Lanes:
         return lane.count * ((stop - after) / max(after - first, 1))
 
     def _number(self, key: str, begin: int) -> int:
-        """Returns the position of a key, as a number, among keys that share their first `begin`
+        """Returns the position of a key, as a number, among keys with the same first `begin`
         characters."""
         characters = self._characters
         number, base = 0, len(characters) + 2
@@ -247,7 +245,7 @@ def _alike(one: str, other: str) -> int:
 
 
 def _mixed(pages: Iterable[Sequence[ObjectInfo]]) -> list[ObjectInfo]:
-    """Mixes all objects, so that each key prefix has its share of each page."""
+    """Mixes all objects, so that each page has objects of all key prefixes in proportion."""
     order = [
         ((nth + 0.5) / len(page), place, nth, info)
         for place, page in enumerate(pages)

@@ -1,4 +1,4 @@
-"""Files of any number of web servers, each named by its whole URL in a row of a manifest."""
+"""Files of any number of web servers. A row of a manifest names each file by its whole URL."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
-_HOSTS = 256  # the hosts used last, whose connections are kept
+_HOSTS = 256  # the last used hosts, whose connections are kept
 _MOST_HOPS = 5
 _AT_ONCE = 256 << 10  # the most bytes read from a connection at a time
 _NO_URL = re.compile(r"[\x00-\x20\x7f\\]")
@@ -35,7 +35,7 @@ _TOTAL = re.compile(r"bytes [0-9*-]+/([0-9]{1,19})")
 
 
 def schemes_of(url: str) -> tuple[str, ...]:
-    """Returns the URL schemes that objects may have, for a source whose URL names no host."""
+    """Returns the URL schemes that objects of a source without a host may have."""
     return ("https",) if url == "https://" else ("http", "https")
 
 
@@ -57,7 +57,7 @@ def refused(url: str, schemes: Sequence[str]) -> str | None:
 
 
 def trusted() -> ssl.SSLContext:
-    """Returns the usual certificate authorities, and those of AWS_CA_BUNDLE."""
+    """Returns the usual certificate authorities, and the authorities in AWS_CA_BUNDLE."""
     context = ssl.create_default_context()
     if bundle := os.environ.get("AWS_CA_BUNDLE"):
         context.load_verify_locations(bundle)
@@ -67,9 +67,9 @@ def trusted() -> ssl.SSLContext:
 class UrlsBackend(Backend):
     """Objects whose keys are their URLs. Only a manifest lists them.
 
-    No request has credentials. Queries are sent unchanged. A redirection is followed if its scheme is one
-    of the source's. If one server refuses an object, the object is at fault, unless no other object can be
-    read either.
+    No request has credentials. Queries are sent unchanged. A redirection is followed if the source allows
+    its scheme. If one server refuses an object, the object is at fault, unless no object can be read at
+    all.
     """
 
     def __init__(self, source: SourceConfig, connections: int, silence: float) -> None:
@@ -178,7 +178,7 @@ class UrlsBackend(Backend):
                 raise refusal(answer.status, "", f"{urlsplit(url).hostname}", after)
             yield answer
         except SourceUnreachableError as error:
-            # Only one of many servers failed; reads from others show whether all fail.
+            # Only one of many servers failed. Reads from other servers show whether all fail.
             raise TransientError(str(error), denied=True) from None
         except exceptions.HTTPError as error:
             raise _explained(error) from None
@@ -201,8 +201,8 @@ class UrlsBackend(Backend):
 
 
 def _body(answer: urllib3.BaseHTTPResponse, most: int, given_up: Callable[[], bool]) -> bytes:
-    """Reads up to this many bytes. If a server drips its bytes, the thread becomes free soon after the
-    reader gave up, because other servers need it."""
+    """Reads up to this many bytes. If a server is very slow, ends soon after the reader gave up, because
+    other servers need the thread."""
     body = bytearray()
     while len(body) < most and not given_up():
         if not (piece := answer.read1(min(most - len(body), _AT_ONCE))):
@@ -212,7 +212,7 @@ def _body(answer: urllib3.BaseHTTPResponse, most: int, given_up: Callable[[], bo
 
 
 def _length_of(answer: urllib3.BaseHTTPResponse) -> int | None:
-    """Returns the size of the whole object, as far as the reply shows it."""
+    """Returns the size of the whole object, if the reply shows it."""
     if answer.status == 206:
         total = _TOTAL.fullmatch(answer.headers.get("Content-Range", ""))
         return int(total[1]) if total else None
@@ -221,7 +221,7 @@ def _length_of(answer: urllib3.BaseHTTPResponse) -> int | None:
 
 
 def _explained(error: exceptions.HTTPError) -> SourceError:
-    # A manifest may name many hosts that no longer exist. As `denied`, each costs two tries.
+    # A manifest may name many hosts that no longer exist. `denied` limits each of them to two tries.
     match error:
         case exceptions.LocationParseError() | exceptions.LocationValueError():
             return UnitError("it is no URL")

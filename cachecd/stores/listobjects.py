@@ -1,4 +1,4 @@
-"""Parses the objects in a reply of ListObjectsV2, before botocore makes dictionaries of all its fields.
+"""Parses the objects in a reply of ListObjectsV2, before botocore turns all fields into dictionaries.
 
 For a page of 1000 objects this takes 12 ms of CPU time instead of 62 ms, in threads that share the GIL with
 the daemon.
@@ -15,8 +15,8 @@ EVENT = "before-parse.s3.ListObjectsV2"
 def take_objects(
     response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any
 ) -> None:
-    """Handles botocore's EVENT. Leaves errors, and replies that it cannot parse, to botocore. A botocore
-    without this event parses everything."""
+    """Handles botocore's EVENT. Leaves errors, and replies that it cannot parse, to botocore. If a
+    version of botocore lacks this event, botocore parses everything."""
     if response_dict["status_code"] != 200:
         return
     try:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 class Retry:
     """How long a failing read is retried: `tries` times, or for `within` seconds.
 
-    Then cachecd.stores.fetch tests whether other objects can be read. The pause before each try is a random
-    part of a span that doubles from `first` to `longest` (full jitter), so that many reads that failed
+    Then cachecd.stores.fetch tests whether other objects can be read. The pause before each try is a
+    random part of a span that doubles from `first` to `longest` (full jitter). So reads that failed
     together are not retried together.
 
     A try ends after `silence` seconds without data, or if it takes longer than these seconds plus the time
@@ -50,8 +50,8 @@ class Budget:
     """A token bucket for the retries of one store's reads.
 
     A retry takes a token. Each success adds `per_success` tokens and each second `per_second`, up to
-    `capacity`. So even a store that fails every read is tried once per second, and any span of time has at
-    most `capacity` retries besides those that its successes and seconds add.
+    `capacity`. So even a store that fails every read is tried once per second. A burst has at most
+    `capacity` retries.
     """
 
     def __init__(
@@ -107,6 +107,11 @@ class Pace:
     def allowed(self) -> int:
         """The number of requests at a time."""
         return int(self.limit)
+
+    @property
+    def is_lowered(self) -> bool:
+        """Whether fewer than `most` requests may run at a time."""
+        return self.limit < self._most
 
     def succeeded(self) -> None:
         """Notes a successful request."""

@@ -1,4 +1,4 @@
-"""S3 and compatible services: boto3 signs in and lists, obstore moves the bytes."""
+"""S3 and compatible services: boto3 signs in and lists, and obstore reads."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
-_MOST_EMPTY = 1000  # replies for one page; if all objects were deleted, some stores send a few
+_MOST_EMPTY = 1000  # replies for one page; after a deletion of all objects, some stores send a few
 
 
 class S3Backend:
     """The objects below an s3:// URL.
 
-    If the source does not set credentials, region or endpoint, they are found as the AWS tools find them
+    Credentials, region and endpoint that the source does not set are found as the AWS tools find them
     (AWS_* variables, profiles, roles). The first call is the first use of the network.
     """
 
@@ -120,7 +120,7 @@ class S3Backend:
         raise TransientError(f"the store has listed {_MOST_EMPTY} pages that were almost empty")
 
     def _answers(self, tries: int, after: str, most: int) -> Iterator[Any]:
-        """Yields the store's replies with at most this many keys each, from the key behind `after` on."""
+        """Yields the store's replies, with at most `most` keys each, from the key behind `after` on."""
         client = self._signed_in(tries)
         where = {"StartAfter": self._prefix + after} if after else {}
         more = True

@@ -1,4 +1,4 @@
-"""Reads a store's listing by several requests at a time (key_ranges.py), with its own retries."""
+"""Reads a store's listing with concurrent requests (key_ranges.py), and retries failed requests."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from cachecd.stores.retry import Pace, Retry
 
 
 class ListingSweep:
-    """One attempt at a listing, from the present state of its lanes. After `close` its threads end when the
-    store replies.
+    """One attempt at a listing, from the current state of its lanes. After `close`, its threads end when
+    the store replies.
 
     `page` requests a part of the listing once. `units` returns the units among listed objects. A failed
-    request is retried after a pause. A store that throttles gets fewer requests at a time, and more when
-    they succeed.
+    request is retried after a pause. A store that throttles gets fewer concurrent requests, and more
+    again when requests succeed.
     """
 
     def __init__(
@@ -45,10 +45,13 @@ class ListingSweep:
         self._closed = threading.Event()
         self._replies: deque[Future[KeyPage]] = deque()  # in the order of the lanes' requests
         self._threads = ThreadPoolExecutor(min(connections, WINDOW), "lane")
+        self.cpu_s = 0.0
+        """The CPU seconds of its threads."""
 
     def next(self) -> list[ObjectInfo] | None:
-        """Returns the next units, perhaps none; None at the end of the listing. Blocks. Raises an error of
-        the store after it returned all units before the error. Another sweep can continue with the lanes.
+        """Returns the next units, perhaps an empty list, or None at the end of the listing. Blocks. If
+        the store fails, returns all units before the error, and then raises the error. Another sweep can
+        continue with the lanes.
         """
         asks = self._lanes.asks
         if not asks:
@@ -73,7 +76,7 @@ class ListingSweep:
             except TransientError as error:
                 failures += 1
                 spent = time.monotonic() - began >= self._retry.within
-                # A throttled request may wait long for others, so its tries do not count.
+                # The tries of a throttled request do not count, because it may wait long for others.
                 spent = spent or (not error.throttled and failures >= self._retry.tries)
                 if error.denied or spent or self._closed.is_set():
                     raise SourceUnreachableError(f"{self._where}: {error}") from error
@@ -88,6 +91,7 @@ class ListingSweep:
                 self._turn.wait(max(wait, 0.0) or None)
             self._active += 1
             began = time.monotonic()
+        cpu = time.thread_time()
         try:
             page = self._page(ask)
         except TransientError as error:
@@ -97,6 +101,7 @@ class ListingSweep:
             raise
         finally:
             with self._turn:
+                self.cpu_s += time.thread_time() - cpu
                 self._active -= 1
                 self._turn.notify_all()
         with self._turn:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _LONGEST_PAGE = 64 << 20  # bytes
-_DEEPEST = 64  # folders within each other, because a server may generate them endlessly
+_DEEPEST = 64  # nested folders, because a server may generate them endlessly
 
 
 class WebBackend(CloudBackend):
@@ -91,10 +91,10 @@ class WebBackend(CloudBackend):
             elif not key.endswith("/") or is_hidden(key):
                 if os.fsencode(key) > after:
                     yield key
-            # A folder before `after` has later keys only if `after` is in the folder.
+            # A folder that sorts before `after` has later keys only if `after` is in the folder.
             elif os.fsencode(key) > after or start_after.startswith(key):
                 if len(waiting) > _DEEPEST:
-                    raise UnitError(f"{_DEEPEST} folders within each other: {key[:200]}")
+                    raise UnitError(f"{_DEEPEST} nested folders: {key[:200]}")
                 waiting.append(iter(self._links(key)))
 
     def _links(self, folder: str) -> Sequence[str]:

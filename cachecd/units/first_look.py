@@ -27,8 +27,8 @@ _TRIED_OBJECTS = 10  # until one is a valid Parquet file
 def check_sources(config: Config, lister: Lister) -> None:
     """Lists every source until a usable object is found. Called at a start without any cached shard.
 
-    SourceUnreachableError if a source cannot be listed. ConfigError if the listing is empty, if the format
-    refuses all objects by their keys or sizes, or if one side of a split is empty.
+    SourceUnreachableError if a source cannot be listed. ConfigError if the listing is empty, if the
+    format refuses the keys or sizes of all objects, or if one side of a split is empty.
     """
     for name, dataset in config.datasets.items():
         try:
@@ -50,8 +50,8 @@ def check_sources(config: Config, lister: Lister) -> None:
 
 
 def check_side(config: Config, lister: Lister, name: str) -> None:
-    """ConfigError if the split leaves a dataset without units, SourceError if its source cannot be listed.
-    Called for a new split if other datasets are cached already."""
+    """ConfigError if the split leaves a dataset without units, SourceError if its source cannot be
+    listed. Called for a new split if other datasets already have shards."""
     dataset = config.datasets[name]
     _check_side(name, dataset, _look_at(dataset, lister))
 
@@ -64,8 +64,8 @@ def _check_side(name: str, dataset: DatasetConfig, look: _Look) -> None:
 @dataclass(slots=True)
 class _Look:
     """The findings for one source, up to the first page with a usable unit on the dataset's side of its
-    split (`taken`). `page`: the last page. `refused`: the first object that cannot be used, with the
-    reason. `left_out`: the objects that the listing omitted."""
+    split. `taken`: that there is such a unit. `page`: the last page. `refused`: the first object that
+    cannot be used, with the reason. `left_out`: the objects that the listing omitted."""
 
     seen: int = 0
     usable: int = 0
@@ -99,8 +99,8 @@ def _look_at(dataset: DatasetConfig, lister: Lister) -> _Look:
 def _pages(
     source: SourceConfig, lister: Lister, in_objects: bool, left_out: LeftOut
 ) -> Generator[list[ObjectInfo], None, None]:
-    """Yields the objects of the source, in pages. Yields its units instead if a table or the user's class
-    names the units, or if a split divides objects (`in_objects`)."""
+    """Yields the objects of the source in pages. Yields its units if a table or the user's class names
+    them, or if a split divides objects (`in_objects`)."""
     table = source.reader or source.manifest or (source.label and source.label.manifest)
     if table or in_objects:
         yield from lister.units(source, "", left_out)
@@ -119,7 +119,7 @@ def _refusal(form: Format, unit: ObjectInfo) -> str | None:
     try:
         return form.refusal(Unit(0, unit.key, unit.size, label=unit.label))
     except SourceUnreachableError:
-        return None  # the classes get their numbers when the listing ends
+        return None  # classes get their numbers when the listing ends
 
 
 def _nothing_listed(source: SourceConfig, left_out: LeftOut) -> str:
@@ -138,7 +138,7 @@ def _check_columns(name: str, source: SourceConfig, store: Store, page: list[Obj
     """ConfigError if the first Parquet file lacks a requested column, or no installed package can read
     it."""
     if source.columns is None and importlib.util.find_spec("pyarrow"):
-        return  # do not import pyarrow into the daemon without need
+        return  # avoids importing pyarrow into the daemon
     with extra("parquet", f"datasets.{name}"):
         from cachecd.sampler.formats.parquet.footer import first_footer
         from cachecd.sampler.formats.parquet.rows import wanted_columns

@@ -45,7 +45,7 @@ def labelled(
 
 
 class LabelTable:
-    """Finds labels by key. Holds sorted digests of the keys, and the number of each key's label."""
+    """Finds labels by key. Has the sorted digests of the keys, and the number of each key's label."""
 
     def __init__(self, digests: NDArray[Any], numbers: NDArray[Any], names: Sequence[str]) -> None:
         order = np.argsort(digests, kind="stable")  # if a key has several rows, the first counts

@@ -1,9 +1,9 @@
 """The lister process: `python -m cachecd.units.lister`, which lists the units of one source and ends.
 
-Lists sources that need user code, a decoding library, or a long table. None of these may run in the daemon,
-because the daemon stays small and runs for months. The process reads one question from stdin, and writes
-pages of units and the result to stdout, in frames (cachecd.sampler.messages). It ends after the listing, or
-at once if stdin is closed.
+Lists sources that need user code, a decoding library, or a long table. These must not run in the daemon,
+which stays small and runs for months. The process reads one question from stdin, and writes pages of
+units and the result to stdout, in frames (cachecd.sampler.messages). It ends after the listing, or at
+once if stdin is closed.
 """
 
 from __future__ import annotations

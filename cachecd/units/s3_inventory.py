@@ -65,7 +65,7 @@ def _read(view: StoreView, name: str) -> tuple[str, str, bool, list[str], list[s
         header = [column.strip() for column in manifest["fileSchema"].split(",")]
         listed_bucket = manifest["sourceBucket"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ConfigError(f"it is not a manifest of an S3 Inventory: {error!r}") from error
+        raise ConfigError(f"the file is not a manifest of an S3 Inventory: {error!r}") from error
     if kind not in ("CSV", "Parquet"):
         raise ConfigError(f"the inventory's format is {kind}, expected CSV or Parquet")
     return listed_bucket, bucket, kind == "CSV", header, parts

@@ -1,7 +1,7 @@
 """Selects the units of a dataset: this node's part of the source, and one side of a split. Pure.
 
-Only hashes of the units' names determine the selection. The order of the listing, the time and other nodes
-have no influence. If the hashes changed, training would use records that were held out.
+Only hashes of the units' names determine the selection, not the order of the listing, the time or other
+nodes. The hashes must never change: otherwise training would use records that were held out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Takes = Callable[[ObjectInfo], bool]
 
 
 def selection_of(dataset: DatasetConfig) -> Takes | None:
-    """Returns the test for the units that the dataset takes; None if it takes all units."""
+    """Returns the predicate for the units that the dataset takes, or None if it takes all units."""
     tests: list[Takes] = []
     if dataset.split is not None:
         tests.append(functools.partial(_on_side, dataset.split, dataset.held_out))
@@ -28,8 +28,8 @@ def selection_of(dataset: DatasetConfig) -> Takes | None:
 
 
 def held_out(split: SplitConfig, form: str, units: Iterable[ObjectInfo], is_whole: bool) -> str:
-    """Returns a sentence with the number of these units that the split holds out. `is_whole`: these are all
-    units of the source, not only the first ones."""
+    """Returns a sentence with the number of these units that the split holds out. `is_whole`: these are
+    all units of the source, and not only the first units."""
     by_unit = split.by == "unit"
     sides = {(u.key, by_unit and u.begin): _on_side(split, True, u) for u in units}
     noun = "units" if by_unit else {"webdataset": "tars"}.get(form, "objects")

@@ -33,11 +33,11 @@ class Lister(Protocol):
     def units(
         self, source: SourceConfig, after: str, left_out: LeftOut
     ) -> Generator[list[ObjectInfo], None, None]:
-        """Yields all units in the store's order, or only units of objects after the key `after`. `left_out`
-        counts the omitted objects. Blocks."""
+        """Yields the units in the store's order: all units, or only units of objects after the key
+        `after`. `left_out` counts the omitted objects. Blocks."""
 
     def sweep(self, source: SourceConfig, lanes: Lanes, left_out: LeftOut) -> ListingSweep | None:
-        """Lists all units with concurrent requests; None if the store does not support that."""
+        """Lists all units with concurrent requests. Returns None if the store does not support this."""
 
 
 def list_units(source: SourceConfig, store: Store, after: str = "") -> Iterator[list[ObjectInfo]]:
@@ -112,7 +112,7 @@ def _parts_of(
 
 
 def needs_a_process(source: SourceConfig) -> bool:
-    """Whether listing needs a separate process, because it runs user code, reads a table that may be long,
+    """Whether listing needs a separate process, because it runs user code, reads a possibly long table,
     or uses a library that decodes or may hang."""
     tables = source.manifest is not None or (source.label is not None and source.label.manifest)
     is_native = source.lists_objects and not (source.url and source.address.scheme == "hf")

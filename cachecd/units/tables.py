@@ -140,7 +140,7 @@ def _of_parquet(file: BinaryIO, columns: Sequence[str]) -> Iterator[TableRow]:
         table = parquet.ParquetFile(file)
         names = [n for n in table.schema_arrow.names if n.lower() in columns]
         if not names:
-            raise ConfigError(f"it has none of these columns: {', '.join(columns)}")
+            raise ConfigError(f"the table has none of these columns: {', '.join(columns)}")
         number = 0
         for batch in table.iter_batches(_BATCH, columns=names):
             for row in batch.to_pylist():

@@ -28,9 +28,9 @@ def open_unit_store(
     """Returns the store that `source` names, with at most `connections` concurrent requests. `left_out`
     counts the objects that listings omit.
 
-    Makes no request. For s3://, boto3 signs in (environment, profiles, roles) and lists, and obstore reads.
-    gs://, az:// and http(s):// use obstore; hf:// uses HfFileSystem; file:// is read directly; every other
-    URL uses fsspec. ConfigError if no installed package can read the URL.
+    Makes no request. For s3://, boto3 signs in (environment, profiles, roles) and lists, and obstore
+    reads. obstore serves gs://, az:// and http(s)://. HfFileSystem serves hf://. Files of file:// are
+    read directly. fsspec serves every other URL. ConfigError if no installed package can read the URL.
     """
     retry = retry or Retry()
     store = open_store(source, connections, retry)
@@ -48,9 +48,9 @@ def open_unit_store(
 
 class _Units:
     """A store that lists units: the rows of a `manifest`, or the objects that `match` and `skip` select.
-    With `join`, a unit is the `*` part of each key that the first pattern matches. The table `label` adds
-    labels. Any object can be read by its key. `left_out` decides which objects are omitted, but it does
-    not check the rows of a manifest.
+    With `join`, the name of a unit is the text at `*` in a key that the first pattern matches. The table
+    `label` adds labels. Any object can be read by its key. `left_out` decides which objects are omitted,
+    except for rows of a manifest.
 
     `open_at` opens the store at a URL. Only the common folder of the patterns is listed.
     """
@@ -89,8 +89,8 @@ class _Units:
 
     @property
     def page(self) -> Any:
-        """The store's function that lists one page. AttributeError if the store has no such function, or if
-        a table is read."""
+        """The store's function that lists one page. AttributeError if the store has no such function, or
+        if a table replaces the listing."""
         if self._source.manifest or self._label:
             raise AttributeError("page")
         return self._listed.page
@@ -120,7 +120,7 @@ class _Units:
     def list(self, start_after: str = "") -> Iterator[list[ObjectInfo]]:
         self.left_out.begin(start_after)
         listed: Iterator[list[ObjectInfo]] = self._objects(start_after)
-        # Keeps the empty pages of the store itself, because many in a row show that it does not advance.
+        # Keeps empty pages of the store, because many in a row show that the listing does not advance.
         pages = (units for page in listed if (units := self.units(page)) or not page)
         if self._first:
             pages = ([unit for unit in page if unit.key != start_after] for page in pages)
@@ -136,7 +136,7 @@ class _Units:
             from cachecd.units.unit_table import manifest_pages
 
             return manifest_pages(self._source, self._source.manifest, self._store, start_after)
-        # Starts at the first key that the unit may have, because units and keys may be ordered differently.
+        # Starts at the first key that the unit may have, because units may have another order than keys.
         after = self._first.partition("*")[0] + start_after
         return self._listed.list(
             after[len(self._folder) :] if after.startswith(self._folder) else ""

@@ -2,8 +2,8 @@
 
 A row needs only one column: `key`, relative to the source's URL, or `url`, below the source's URL. If the
 source's URL is only `http://` or `https://`, `url` may name any host. Optional columns: `offset` and
-`length` for a part of the object, `size`, `etag`, `label`. The store is asked for missing sizes. The
-`manifest.json` of an S3 Inventory names tables of a bucket's objects.
+`length` for a part of the object, `size`, `etag`, `label`. Missing sizes are requested from the store.
+The `manifest.json` of an S3 Inventory names tables of a bucket's objects.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ COLUMNS = ("key", "url", "offset", "length", "size", "etag", "label")
 _MAX_LOGGED = 5  # ignored rows that get a log line each
 _BATCH = 1000  # rows whose missing sizes are requested together
 _CONNECTIONS = 4  # to the table
-# Fewer tries than for an object: a missing table means a wrong URL, and the listing is retried anyway.
+# Fewer tries than for an object, because a missing table means a wrong URL, and listings are retried.
 _TRIES = Retry(tries=3, within=10.0)
 _ABSOLUTE = re.compile(r"[a-z][a-z0-9+.-]*://")
 _NUMBER = re.compile(r"[0-9]{1,19}(\.0+)?")  # pandas writes 3.0 if the column has gaps
@@ -139,7 +139,7 @@ class UnitTable:
 
 @dataclass(frozen=True, slots=True)
 class _RowUnit:
-    """The unit that a row names. `needs_size`: the row does not determine the size of the unit."""
+    """The unit of a row. `needs_size`: the row does not determine the size of the unit."""
 
     place: str
     unit: ObjectInfo
@@ -155,8 +155,8 @@ class _RowUnit:
 
 
 def _size_from(offset: int, size: int) -> int:
-    """Returns the number of bytes after the offset in an object of `size` bytes. BadRowError if it is 0, or
-    negative."""
+    """Returns the number of bytes after the offset in an object of `size` bytes. BadRowError unless the
+    number is positive."""
     if size < offset or (offset and size == offset):
         raise BadRowError(f"offset is {offset}, but the object has {size} bytes")
     return size - offset

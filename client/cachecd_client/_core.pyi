@@ -355,6 +355,10 @@ class BatchReader:
       damaged, and only its records are lost; CorruptRecordError if no file is left.
     augment: the seed that determines, with the place of a record in the pass across all ranks, the crop and
       flip of its pictures.
+    pulse: next() calls it at most once a second, also while it waits, but not in the first second. An
+      exception is raised by next(), and loses no batch. It must not refer to the reader.
+    marks: (dict, name, function): while dict[name] is true, next() runs in the context manager that the
+      function makes.
     The order depends only on files, seed, shuffle, window, stages, mixture, rank and world.
     A reader may be used from any thread, but only one thread at a time gets its batches in order.
     """
@@ -372,7 +376,8 @@ class BatchReader:
         stages: Sequence[NDArray[np.uint64]] | None = None, mixture: Mixture | None = None,
         datasets: NDArray[np.int64] | None = None, nodes: tuple[int, int] | None = None,
         totals: tuple[int, int] | None = None, memory: int | None = None, processors: int | None = None,
-        augment: int = 0,
+        augment: int = 0, pulse: Callable[[], Any] | None = None,
+        marks: tuple[dict[str, Any], str, Callable[[], Any]] | None = None,
     ) -> None: ...  # fmt: skip
     @property
     def num_records(self) -> int:
@@ -388,7 +393,13 @@ class BatchReader:
         """len(corrupt), without making the list."""
     @property
     def seconds_waited(self) -> float:
-        """Seconds that next() waited for batches that were not ready."""
+        """Seconds that next() waited for batches that were not ready, and with `one_by_one` for `wrap`."""
+    @property
+    def seconds_by_stage(self) -> dict[str, float]:
+        """`seconds_waited` by what the thread that made the batch did: open, read, verify (parse, copy,
+        CRC), decode, assemble; copy: `wrap` with `one_by_one`; gil: the batch was ready, but another thread
+        had the GIL; other: no thread had begun the batch. Sampled every 2 ms while next() waits, so work
+        ahead of the loop counts 0."""
     @property
     def bytes_read(self) -> int:
         """Record bytes delivered so far."""
@@ -396,6 +407,12 @@ class BatchReader:
     def queue_filled(self) -> float:
         """How full the queue was after each delivered batch, 0..1 of prefetch_bytes, as a sum; 1 if
         nothing is left to prefetch."""
+    @property
+    def queue(self) -> float:
+        """How full the queue is now, 0..1."""
+    @property
+    def queue_counts(self) -> list[int]:
+        """How often the fill of the queue was nearest to 0/31, 1/31 ... 31/31 after a delivered batch."""
     @property
     def seconds_idle(self) -> float:
         """Seconds since next() last returned in this pass; 0 before."""
@@ -420,6 +437,9 @@ class BatchReader:
         ValueError beyond the last batch; RuntimeError in a forked child. No other thread may use the reader
         meanwhile.
         """
+    def take_spans(self) -> list[tuple[str, float, float]]:
+        """(stage, begin on time.monotonic(), seconds) of the longest waits since the last call, in no
+        order: at most 64, each of 1 ms or more."""
     def close(self) -> None:
         """Stops the threads at once. Idempotent. Delivered arrays stay valid. Files stay open, and the
         memory of a few batches is kept, until the reader is collected."""

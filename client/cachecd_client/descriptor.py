@@ -6,8 +6,8 @@ import os
 import threading
 import weakref
 
-# Locked while a descriptor is opened or closed and while the process forks. So the set has every descriptor
-# that a child inherits.
+# Locked while a descriptor is opened or closed, and while the process forks, so that the set has every
+# descriptor that a child inherits.
 _guard = threading.RLock()
 _open: weakref.WeakSet[Descriptor] = weakref.WeakSet()
 
@@ -16,8 +16,8 @@ class Descriptor:
     """An open file descriptor that belongs to the process that opened it, and to no other process.
 
     A forked child closes its copy before it runs any Python code, and an executed program has no copy. So
-    the signal to other processes (a lock is held, the other end of a pipe is open) ends with this process,
-    even if its children live longer.
+    the signal to other processes, such as a lock or an open pipe, ends with this process, even if its
+    children live longer.
     """
 
     def __init__(self, number: int) -> None:
@@ -32,7 +32,7 @@ class Descriptor:
 
     @staticmethod
     def of_pipe() -> tuple[int, Descriptor]:
-        """Returns the ends of a new pipe: the reading end, for a child to inherit, and the writing end."""
+        """Returns a new pipe: the reading end, which a child inherits, and the writing end."""
         with _guard:
             reading, writing = os.pipe2(os.O_CLOEXEC)
             return reading, Descriptor(writing)

@@ -2,9 +2,9 @@
 
     python -m cachecd_client.index /data/*.tfrecord.gz --out /data/plain
 
-For each file NAME, this writes into DIR a link to the file, or the inflated file without `.gz`, and the
-sidecar NAME.idx. If DIR is the folder of a plain file, only the sidecar is written. A file that was indexed
-before, and has not changed since, is skipped.
+For each file NAME, this writes into DIR the sidecar NAME.idx, and a link to the file, or the inflated
+file without `.gz`. If DIR is the folder of a plain file, only the sidecar is written. Unchanged files
+that were indexed before are skipped.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MAGIC = b"CACHECDX"  # the first bytes of a sidecar
 
 
 class Indexed(NamedTuple):
-    """The file in DIR. `is_kept`: it was indexed before."""
+    """The indexed file in DIR. `is_kept`: it was indexed before."""
 
     records: int
     num_bytes: int
@@ -72,8 +72,8 @@ class Job:
             _remove(temporary, f"{temporary}.idx")
 
     def _own_sidecar(self) -> Indexed | None:
-        """Returns the counts of the sidecar next to the file; None if the sidecar is missing, damaged or
-        outdated. CallerError if the sidecar belongs to another tool."""
+        """Returns the counts of the sidecar next to the file, or None if the sidecar is missing, damaged
+        or outdated. CallerError if the sidecar belongs to another tool."""
         sidecar = f"{self.source}.idx"
         try:
             known = by_sidecar(self.source)
@@ -87,7 +87,7 @@ class Job:
                     return None
         if os.path.lexists(sidecar):
             raise CallerError(
-                f"{sidecar} is an index of another tool: give --out another directory"
+                f"{sidecar} is an index of another tool: choose another directory with --out"
             )
         return None
 
@@ -108,7 +108,7 @@ class Job:
         if not is_ours:
             raise CallerError(
                 f"{self.target} exists, but {sidecar} does not say that it was made from {self.source}: "
-                "remove both, or give --out another directory"
+                "remove both, or choose another directory with --out"
             )
         if origin != self._origin() or not os.path.exists(self.target):
             return None
@@ -143,7 +143,7 @@ class Job:
         if meta["source"] != self._origin():
             raise CallerError("the file changed while it was read: index it when it is complete")
         _core.write_sidecar(f"{temporary}.idx", json.dumps(meta), size, offsets)
-        # Whenever this process ends, no sidecar is next to data that it does not describe.
+        # In this order, because a sidecar must never be next to data that it does not describe.
         if not self.in_place:
             _remove(self.target)
         os.replace(f"{temporary}.idx", f"{self.target}.idx")
@@ -161,8 +161,8 @@ def _records(path: str) -> tuple[NDArray[np.uint64], dict[str, Any] | None]:
 
 
 def inflate(path: str, compression: Compression, to: BinaryIO) -> None:
-    """Inflates the file. CorruptRecordError for a damaged stream, with the compressed byte at which
-    inflating fails, and for a stream that is not a TFRecord file."""
+    """Inflates the file. CorruptRecordError, with the compressed byte, if the stream is damaged or its
+    content is not a TFRecord file."""
     inflater = Inflater(compression)
     head = b""
     try:
@@ -170,7 +170,9 @@ def inflate(path: str, compression: Compression, to: BinaryIO) -> None:
             if len(head) < HEAD:
                 head += piece[: HEAD - len(head)]
                 if len(head) == HEAD and not begins_a_record(head):
-                    raise CorruptRecordError(path, 0, "it does not inflate to a TFRecord file")
+                    raise CorruptRecordError(
+                        path, 0, "its decompressed content is not a TFRecord file"
+                    )
             to.write(piece)
     except InflateError as error:
         raise CorruptRecordError(path, inflater.fed, str(error)) from None
@@ -203,9 +205,7 @@ def jobs_of(files: Sequence[str], out: str) -> list[Job]:
             name = stem
         in_place = os.path.realpath(os.path.dirname(path)) == os.path.realpath(out)
         if compression is not None and in_place and name == os.path.basename(path):
-            raise CallerError(
-                f"{path} would replace itself: give --out another directory than its own"
-            )
+            raise CallerError(f"{path} would replace itself: choose another directory with --out")
         job = Job(path, os.path.join(out, name), compression, in_place and compression is None)
         if (other := jobs.setdefault(name, job)) is not job:
             raise CallerError(

@@ -22,17 +22,17 @@ _JOBS = (
     ("PBS_JOBID", "pbs"),
     ("LSB_JOBID", "lsf"),
 )
-# A job step that srun starts has this variable. A batch script has the numbers of the allocation, but is
-# one process.
+# Job steps of srun have this variable. A batch script has variables with the numbers of the allocation,
+# but is one process.
 _SLURM_TASKS = "SLURM_STEP_TASKS_PER_NODE"
 
 
 def local_ranks(environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
     """Returns (rank, world): the rank of this process on this node, and the number of ranks on this node.
 
-    The first source that exists is used: LOCAL_RANK and LOCAL_WORLD_SIZE, which torchrun and similar
-    launchers set; TensorFlow's TF_CONFIG, with the workers on the same host; the variables of mpirun,
-    horovodrun or srun. Without a source: (0, 1). CallerError for impossible values.
+    Uses the first of these that exists: LOCAL_RANK and LOCAL_WORLD_SIZE, which torchrun and similar
+    launchers set; the workers on this host in TensorFlow's TF_CONFIG; the variables of mpirun, horovodrun
+    or srun. Returns (0, 1) if none exists. CallerError for impossible values.
     """
     if "LOCAL_RANK" in environ or "LOCAL_WORLD_SIZE" in environ:
         # DeepSpeed's name for LOCAL_WORLD_SIZE.
@@ -51,10 +51,10 @@ def local_ranks(environ: Mapping[str, str] = os.environ) -> tuple[int, int]:
 def job_id(environ: Mapping[str, str] = os.environ) -> str:
     """Returns a name for this launch of the training run, the same in all ranks on this node.
 
-    It is the launcher's id (torchrun, Slurm, Open MPI, Ray, PBS, LSF), or a hash of the addresses of
-    TensorFlow's workers if several are on one host. Otherwise it names the process that started the ranks,
-    because the ranks have one parent; a single process is its own job. The start time distinguishes a
-    process from an earlier process with the same number.
+    The name is the launcher's id (torchrun, Slurm, Open MPI, Ray, PBS, LSF), or a hash of the addresses
+    of TensorFlow's workers if several are on one host. Otherwise several ranks have the name of their
+    parent process, and a single process has its own name. The name has the start time, because numbers of
+    processes are reused.
     """
     # Without --rdzv-id, torchrun sets "none" in every run.
     if (run := environ.get("TORCHELASTIC_RUN_ID", "")) not in ("", "none"):
@@ -74,8 +74,8 @@ def job_id(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def _tf_workers(environ: Mapping[str, str]) -> tuple[list[str], str]:
-    """Returns (addresses, own) from TF_CONFIG: the training tasks on the host of this task, and this task.
-    ([], "") for a task that does not train with others, such as an evaluator."""
+    """Returns (addresses, own) from TF_CONFIG: the training tasks on this task's host, and this task.
+    Returns ([], "") if the task does not train, for example an evaluator."""
     try:
         config = json.loads(environ["TF_CONFIG"] or "{}")
         cluster, task = config.get("cluster", {}), config.get("task", {})
@@ -87,8 +87,8 @@ def _tf_workers(environ: Mapping[str, str]) -> tuple[list[str], str]:
         return [address for address in training if address.rpartition(":")[0] == host], own
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise CallerError(
-            f"TF_CONFIG is {environ['TF_CONFIG']!r}, expected the addresses of all tasks as `cluster`, and "
-            f"the type and index of this task as `task`: {error!r}"
+            f"TF_CONFIG is {environ['TF_CONFIG']!r}, expected `cluster` with the addresses of all tasks, "
+            f"and `task` with the type and index of this task: {error!r}"
         ) from error
 
 
@@ -119,8 +119,8 @@ def _slurm_task(environ: Mapping[str, str]) -> tuple[int, int]:
         names = (_SLURM_TASKS, "SLURM_NODEID", "SLURM_LOCALID")
         values = ", ".join(f"{name} is {environ.get(name, 'not set')!r}" for name in names)
         raise CallerError(
-            f"{values}: expected the tasks of each node as 5,4(x3), the number of this node, and the "
-            "number of this task on the node; or set LOCAL_RANK and LOCAL_WORLD_SIZE"
+            f"{values}: expected the tasks of each node such as 5,4(x3), the number of this node, and the "
+            "number of this task on the node. Or set LOCAL_RANK and LOCAL_WORLD_SIZE"
         )
     return rank, world
 
@@ -140,4 +140,4 @@ def _start_time(pid: int) -> str:
             # The second field, the command, may itself hold spaces and parentheses.
             return stat.read().rpartition(b")")[2].split()[19].decode()
     except OSError:
-        return "0"  # another user's process may be hidden; then the number must be enough
+        return "0"  # another user's process may be hidden; then only the number identifies it

@@ -1,7 +1,7 @@
 """Open-file-description locks: the operating system reports which holders are alive.
 
-They belong to the open file, not to the process, and end with its last descriptor. (The older POSIX locks
-are lost as soon as the process closes any descriptor of the same file.)
+The locks belong to the open file, and end with its last descriptor. (A process would lose a POSIX lock
+when it closes any descriptor of the file.)
 """
 
 from __future__ import annotations

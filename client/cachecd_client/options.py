@@ -11,7 +11,8 @@ from cachecd_client.errors import CallerError
 
 
 def integer(name: str, value: Any, least: int, most: int = 2**63 - 1) -> int:
-    """Returns `value` as an int from `least` to `most`; else CallerError with the name of the option."""
+    """Returns `value` as an int from `least` to `most`. Otherwise CallerError with the name of the
+    option."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -26,8 +27,8 @@ def integer(name: str, value: Any, least: int, most: int = 2**63 - 1) -> int:
 
 
 def flag(name: str, value: Any) -> bool:
-    """Returns `value`, which must be a bool, because "no" is true in Python. Else CallerError with the name
-    of the option."""
+    """Returns `value`, which must be a bool, because "no" is true in Python. Otherwise CallerError with
+    the name of the option."""
     if not isinstance(value, (bool, np.bool_)):
         raise CallerError(f"{name}={value!r}, expected True or False")
     return bool(value)

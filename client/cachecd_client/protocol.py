@@ -16,9 +16,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, get_args
 
@@ -26,15 +25,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachecd_client.errors import CallerError, ProtocolVersionError
+from cachecd_client.message_fields import check_fields
 
 MAJOR, MINOR = 1, 0
 VERSION_FRAME = f"cachecd/{MAJOR}.{MINOR}".encode()
 MAX_MESSAGE_BYTES = 1 << 20
 MAX_REPLY_BYTES = 64 << 20  # a status document names every lease
 MAX_TEXT = 1024  # characters of a job's or a dataset's name, a reason, an id
+MAX_SPANS = 64  # of a report
 MAX_KEY = 1 << 14  # characters of an object's key, which may be a signed URL
 MANIFEST_VERSION = 2
 
+#: A piece of work for a timeline: its name, its begin on CLOCK_MONOTONIC in seconds, and its seconds.
+Span = tuple[str, float, float]
 Shards = TypeVar("Shards", int, NDArray[np.int64])
 
 
@@ -109,6 +112,21 @@ class AskStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class AskDetails:
+    """Requests what a bug report needs besides the status document."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskSpans:
+    """Requests the spans that ended in the last `seconds`, at most a minute, for a timeline."""
+
+    id: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Exclude:
     """Permanently excludes all records of these keys from the dataset, or these samples of a single key.
     Idempotent. `ahead`: also keys that no object or sample has; otherwise the daemon refuses these keys, as
@@ -169,10 +187,19 @@ class Done:
 @dataclass(frozen=True, slots=True)
 class StatusReply:
     """Answer to AskStatus: the document that docs/commands.md describes, or a story: `since`, `now`, and
-    `story` with `at`, `what` and `reason` of each sentence."""
+    `story` with `at`, `what` and `reason` of each sentence. Answer to AskDetails: `config` without secrets
+    and the whole `story` without reasons."""
 
     id: str
     status: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SpansReply:
+    """Answer to AskSpans: the spans by the name of their process."""
+
+    id: str
+    spans: dict[str, list[Span]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +213,44 @@ class Refused:
     message: str
 
 
-Request = Acquire | Held | Released | ReportCorrupt | AskStatus | Exclude
-Reply = Granted | Waiting | Done | StatusReply | Refused
+@dataclass(frozen=True, slots=True)
+class TrainerReport:
+    """What one process that reads an epoch has done. It is a datagram to the socket `reports_of(endpoint)`:
+    one JSON object, at most once a second, without a reply, and lost if nobody reads it.
+
+    The figures count from the begin of the epoch in this process. `waited_s`: no batch was ready;
+    `elsewhere_s`: the rest of the time within passes. `stages_s`: `waited_s` by what the reader did
+    meanwhile (lease, open, read, verify, decode, assemble, prepare, copy, gil, other). `queue`: the fill of
+    the queue now, 0..1; None if the reader has none. `memory`: bytes that the process may use.
+    `random_bytes`: bytes of the set that are read at random at a time. `reads_per_record`: as in
+    `epoch.report()`. `first`: it waits for the first set of the job.
+    `blind`: what this reader cannot see, or "". `spans`: the longest waits and copies since the last
+    report, at most MAX_SPANS.
+    """
+
+    dataset: str
+    job: str
+    rank: int
+    pid: int
+    epoch: int
+    reader: str
+    steps: int
+    records: int
+    bytes: int
+    waited_s: float
+    elsewhere_s: float
+    stages_s: dict[str, float]
+    queue: float | None = None
+    memory: int = 0
+    random_bytes: int = 0
+    reads_per_record: float = 0.0
+    first: bool = False
+    blind: str = ""
+    spans: list[Span] = field(default_factory=list)
+
+
+Request = Acquire | Held | Released | ReportCorrupt | AskStatus | AskDetails | AskSpans | Exclude
+Reply = Granted | Waiting | Done | StatusReply | SpansReply | Refused
 Message = Request | Reply
 
 REQUESTS: dict[str, type[Any]] = {cls.__name__: cls for cls in get_args(Request)}
@@ -199,13 +262,17 @@ ANSWERS: dict[type[Any], tuple[type[Any], ...]] = {
     Released: (Done,),
     ReportCorrupt: (Done,),
     AskStatus: (StatusReply,),
+    AskDetails: (StatusReply,),
+    AskSpans: (SpansReply,),
     Exclude: (Done, Waiting),
 }
 
 
 def encode(message: Message) -> list[bytes]:
     """Returns the message's frames, without a routing envelope."""
-    body = {"type": type(message).__name__, **dataclasses.asdict(message)}
+    # Not `asdict`, which copies each value of a long reply.
+    fields = {each.name: getattr(message, each.name) for each in dataclasses.fields(message)}
+    body = {"type": type(message).__name__, **fields}
     return [VERSION_FRAME, json.dumps(body, separators=(",", ":")).encode()]
 
 
@@ -236,46 +303,11 @@ def parse(kinds: Mapping[str, type[Any]], body: Any) -> Any:
     if cls is None:
         raise ValueError(f"unknown type of message: {str(body)[:200]}")
     known = {f.name: body[f.name] for f in dataclasses.fields(cls) if f.name in body}
-    _check(cls, known)
+    check_fields(cls, known)
     try:
         return cls(**known)
     except TypeError as error:
         raise ValueError(str(error)) from None
-
-
-def _is_int(value: Any) -> bool:
-    return type(value) is int and -(1 << 63) <= value < 1 << 64
-
-
-def _is_float(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) < 1e300 and math.isfinite(value)
-
-
-def _is_list(value: Any, is_item: Callable[[Any], bool]) -> bool:
-    return isinstance(value, list) and all(map(is_item, value))
-
-
-#: By the annotation of a field: whether a JSON value has this type.
-_IS: dict[str, Callable[[Any], bool]] = {
-    "str": lambda value: isinstance(value, str),
-    "bool": lambda value: isinstance(value, bool),
-    "int": _is_int,
-    "int | None": lambda value: value is None or _is_int(value),
-    "float": _is_float,
-    "float | None": lambda value: value is None or _is_float(value),
-    "list[int]": lambda value: _is_list(value, _is_int),
-    "list[list[int]]": lambda value: _is_list(value, _IS["list[int]"]),
-    "list[str]": lambda value: _is_list(value, _IS["str"]),
-    "dict[str, Any]": lambda value: isinstance(value, dict),
-}
-
-
-def _check(cls: type[Any], fields: dict[str, Any]) -> None:
-    """ValueError if a value does not have the type of its field."""
-    for f in dataclasses.fields(cls):
-        if f.name in fields and not _IS[str(f.type)](fields[f.name]):
-            name = f"{cls.__name__}.{f.name}"
-            raise ValueError(f"{name} is {str(fields[f.name])[:40]!r}, expected {f.type}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +395,7 @@ def decode_manifest(text: bytes) -> Manifest:
             )
         known = {f.name for f in dataclasses.fields(Manifest)}
         fields = {k: v for k, v in body.items() if k in known}
-        _check(Manifest, fields)
+        check_fields(Manifest, fields)
         manifest = Manifest(**fields)
     except (AttributeError, KeyError, RecursionError, TypeError) as error:
         raise ValueError(f"not a lease manifest: {error!r} in {text[:200]!r}") from error

@@ -1,4 +1,4 @@
-"""Sizes, rates and durations in words: for people who compare figures, not for copying. Pure."""
+"""Sizes, rates and durations as rounded text, for people who compare figures. Pure."""
 
 from __future__ import annotations
 

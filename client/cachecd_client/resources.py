@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-# The most files that a set maps at once. A process may have 65,530 mappings (vm.max_map_count), and a
-# trainer maps the next set besides the current set, and several datasets for a mixture.
+# The maximum number of files that a set maps at once. A process may have 65,530 mappings
+# (vm.max_map_count), but a trainer maps the current and the next set, and several datasets for a mixture.
 _MAPPED = 16_384
 _LEAST = "hierarchical_memory_limit "
 _NONE = 1 << 60  # a number near 2**63 means "no limit" in cgroup v1
@@ -22,7 +22,7 @@ def memory(root: Path = Path("/")) -> int:
     for folder in _folders("memory", root):
         for name in ("memory.max", "memory.high", "memory.limit_in_bytes"):
             limits += _numbers(folder / name)[:1]
-        # In version 1, this is the lowest limit of all ancestors, even if a container cannot see them.
+        # In version 1, this is the lowest limit of all ancestors, including those a container cannot see.
         stat = _lines(folder / "memory.stat")
         limits += [int(line.split()[1]) for line in stat if line.startswith(_LEAST)]
     return min([machine, *(limit for limit in limits if 0 < limit < _NONE)])
@@ -34,8 +34,8 @@ def window(root: Path = Path("/")) -> int:
 
 
 def window_of(size: int, files: int, most: int | None = None) -> int | None:
-    """Returns the shuffle window for a set of `size` bytes: at most `most`, by default `window()`, and at
-    most as many files as a process can map. None: the whole set fits."""
+    """Returns the shuffle window for a set of `size` bytes, or None if the whole set fits. The window has
+    at most `most` bytes, by default `window()`, and at most as many files as a process can map."""
     bound = min(window() if most is None else most, max(1, size * _MAPPED // max(1, files)))
     return bound if size > bound else None
 

@@ -35,11 +35,11 @@ NUMERIC_DTYPES = frozenset(
 class Feature:
     """One feature of every record.
 
-    `dtype`: a NumPy name, "bfloat16", or "bytes". `shape`: the shape in one record; () is a scalar, None a
-    ragged list. `raw`: stored as one bytes value of little-endian elements. `classes`: for an integer
-    label, the name of each class. `unit`: for a date, time or duration, such as "us since 1970".
-    `optional`: records may lack the feature, so a loader needs a `default`, or must not select the feature.
-    A ragged feature is never optional: a record without it has an empty list.
+    `dtype`: a NumPy name, "bfloat16", or "bytes". `shape`: the shape in one record; () is a scalar, and
+    None is a ragged list. `raw`: stored as one bytes value of little-endian elements. `classes`: for an
+    integer label, the name of each class. `unit`: for a date, time or duration, such as "us since 1970".
+    `optional`: records may lack the feature, so a loader needs a `default`, or must not select the
+    feature. A ragged feature is never optional: a record without it has an empty list.
     """
 
     name: str
@@ -92,13 +92,15 @@ class Schema:
         return [(*f.for_reader(), {"optional": f.optional}) for f in self.features]
 
     def select(self, names: Iterable[str]) -> Schema:
-        """Returns a schema with only these features; SchemaError for an unknown feature, or a string."""
+        """Returns a schema with only these features. SchemaError for an unknown feature, or for a
+        string."""
         if isinstance(names, str):
             raise SchemaError(f"features={names!r}, expected a list of names: [{names!r}]")
         return Schema(tuple(self[name] for name in names))
 
     def __str__(self) -> str:
-        """``image uint8[224, 224, 3], at int64[] (us since 1970)``; at most the first eight features."""
+        """Returns text such as ``image uint8[224, 224, 3], at int64[] (us since 1970)``, with at most
+        eight features."""
         shown = []
         for f in self.features[:_SHOWN]:
             notes = ", ".join(note for note in (f.unit, "optional" if f.optional else "") if note)
@@ -128,7 +130,8 @@ class Schema:
 
     @staticmethod
     def from_json(value: Mapping[str, Any] | str) -> Schema:
-        """Returns the schema from the values of `to_json`, or from their JSON text; else SchemaError."""
+        """Returns the schema from the result of `to_json`, or from its JSON text. Otherwise
+        SchemaError."""
         document: Any = value
         try:
             if isinstance(value, str):
@@ -155,7 +158,7 @@ Form = tuple[str, Mapping[str, tuple[Kind, int]]]
 
 
 def form(place: str, record: bytes) -> Form:
-    """Returns the form of a serialized Example; SchemaError, with the location, for other bytes."""
+    """Returns the form of a serialized Example. SchemaError, with the location, for other bytes."""
     try:
         return place, _core.count_example(record)
     except ValueError as error:
@@ -165,10 +168,10 @@ def form(place: str, record: bytes) -> Form:
 
 
 def infer_forms(forms: Iterable[Form], declared: Collection[str] = ()) -> Schema:
-    """Infers the schema of some records from their forms. A list with one length in all records has a fixed
-    shape (one element: a scalar). A list is ragged if its length differs or if a record lacks it.
-    SchemaError if a feature has two kinds and is not `declared`, if a record is not an Example, or if there
-    are no records."""
+    """Infers the schema of some records from their forms. A list with one length in all records has a
+    fixed shape, or is a scalar if the length is 1. A list is ragged if its length differs, or if a record
+    lacks it. SchemaError if a feature has two kinds and is not `declared`, if a record is not an Example,
+    or if there are no records."""
     lengths: dict[str, set[int]] = {}
     kinds: dict[str, tuple[Kind, str]] = {}
     count = 0
@@ -182,7 +185,7 @@ def infer_forms(forms: Iterable[Form], declared: Collection[str] = ()) -> Schema
         for name in lengths.keys() - features.keys():
             lengths[name].add(0)
     if not count:
-        raise SchemaError("no records to infer a schema from")
+        raise SchemaError("there are no records, so no schema can be inferred")
 
     def shape(name: str) -> tuple[int, ...] | None:
         (length, *others) = lengths[name]

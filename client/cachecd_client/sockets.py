@@ -25,3 +25,9 @@ def peer_pid(connected: socket.socket) -> int:
 def default_endpoint(environ: Mapping[str, str]) -> str:
     """Returns the default socket of a daemon: the user's own, or the service's."""
     return f"ipc://{environ.get('XDG_RUNTIME_DIR') or '/run'}/cachecd/cachecd.sock"
+
+
+def reports_of(endpoint: str) -> str:
+    """Returns the path of the datagram socket beside the daemon's socket, for the reports of trainers. It
+    may be longer than MAX_PATH; then there are no reports."""
+    return endpoint.removeprefix("ipc://") + ".reports"

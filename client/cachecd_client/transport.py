@@ -72,7 +72,7 @@ class Transport:
     """
 
     def __init__(self, endpoint: str) -> None:
-        """`endpoint` is the socket's address, ``ipc://PATH``; CallerError for any other."""
+        """`endpoint`: the socket's address, ``ipc://PATH``. CallerError for any other text."""
         self.endpoint = endpoint
         self.path = endpoint.removeprefix("ipc://")
         if self.path == endpoint or not self.path:
@@ -81,8 +81,8 @@ class Transport:
             )
         if path_length(self.path) > MAX_PATH:
             raise CallerError(
-                f"endpoint {endpoint!r}: its path has {path_length(self.path)} bytes, a Unix "
-                f"socket allows {MAX_PATH}: choose a shorter path"
+                f"endpoint {endpoint!r}: its path has {path_length(self.path)} bytes, expected at "
+                f"most {MAX_PATH}: choose a shorter path"
             )
 
     def ask(self, request: Request, timeout: float) -> Reply:

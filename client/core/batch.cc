@@ -86,10 +86,12 @@ class FixedColumn {
 
 }  // namespace
 
-BatchBuilder::BatchBuilder(const BatchShape& shape, RecordSource* records, BufferPool* pool)
+BatchBuilder::BatchBuilder(const BatchShape& shape, RecordSource* records, BufferPool* pool,
+                           ActivityMark* mark)
     : shape_(shape),
       records_(records),
       pool_(pool),
+      mark_(mark),
       finder_(shape.features),
       hints_(shape.features.size(), 0) {
   for (const FeatureSpec& feature : shape.features)
@@ -155,7 +157,9 @@ uint32_t BatchBuilder::CopyConverted(const LargeValue& value, uint32_t crc) {
 // Decoding unverified bytes is memory-safe, but its result or error counts only if the CRC matches.
 void BatchBuilder::AppendVerified(const Record& record, uint64_t key, ByteSpan coming) {
   BusGuard::Watch(record.file->bytes());
+  mark_->Set(Activity::kRead);
   record.file->Bring(record.frame);
+  mark_->Set(Activity::kVerify);
   const ByteSpan payload = record.file->Open(record.frame);
   large_.clear();
   try {
@@ -168,7 +172,10 @@ void BatchBuilder::AppendVerified(const Record& record, uint64_t key, ByteSpan c
   CopyLarge(record, payload, coming);
   std::exception_ptr refused;
   try {
-    if (has_pictures_) DecodePictures(record, payload, key);
+    if (has_pictures_) {
+      mark_->Set(Activity::kDecode);
+      DecodePictures(record, payload, key);
+    }
   } catch (...) {
     refused = std::current_exception();
   }
@@ -249,6 +256,7 @@ Batch BatchBuilder::Build(const Division::Rows& wanted) {
   const uint64_t there = wanted.there;
   const uint64_t rows = wanted.padded;
 
+  mark_->Set(Activity::kOpen);
   pins_.Clear();
   if (there != 0) records_->MoveTo(first, first + there - 1);
   located_.clear();
@@ -256,6 +264,7 @@ Batch BatchBuilder::Build(const Division::Rows& wanted) {
     records_->CheckStopped();
     located_.push_back(records_->Find(first + row, &pins_));
   }
+  mark_->Set(Activity::kRead);
   uint64_t frames = 0;  // bytes
   for (Record& record : located_) {
     records_->CheckStopped();
@@ -263,6 +272,7 @@ Batch BatchBuilder::Build(const Division::Rows& wanted) {
     if (!IsLarge(record)) record.file->Bring(record.frame);
     frames += record.file->Raw(record.frame).size;
   }
+  mark_->Set(Activity::kAssemble);
   builders_.clear();
   for (size_t i = 0; i < shape_.features.size(); ++i) {
     builders_.emplace_back(shape_.features[i], rows, hints_[i], pool_);
@@ -303,6 +313,7 @@ Batch BatchBuilder::Build(const Division::Rows& wanted) {
     }
   }
 
+  mark_->Set(Activity::kAssemble);
   for (size_t i = 0; i < builders_.size(); ++i) {
     // A hint above twice the batch's size shrinks by a quarter, so that one large batch does not
     // enlarge all later ones. It shrinks no faster, because a column that outgrows it is copied.

@@ -11,6 +11,7 @@
 #include "buffer.h"
 #include "columns.h"
 #include "division.h"
+#include "exposure.h"
 #include "records.h"
 
 namespace cachecd {
@@ -38,7 +39,9 @@ struct BatchShape {
 // Not thread-safe. The constructor's arguments must outlive the builder.
 class BatchBuilder {
  public:
-  BatchBuilder(const BatchShape& shape, RecordSource* records, BufferPool* pool);
+  // `mark` shows what `Build` does.
+  BatchBuilder(const BatchShape& shape, RecordSource* records, BufferPool* pool,
+               ActivityMark* mark);
 
   // Builds the batch of these positions; padding rows are zero or empty. Throws CorruptRecord,
   // SchemaMismatch, std::bad_alloc, RecordSource::Stopped.
@@ -57,6 +60,7 @@ class BatchBuilder {
   const BatchShape& shape_;
   RecordSource* const records_;
   BufferPool* const pool_;
+  ActivityMark* const mark_;
   FeatureFinder finder_;
   std::vector<size_t> hints_;  // per feature, the expected bytes of values in a batch
   std::vector<ColumnBuilder> builders_;

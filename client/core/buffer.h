@@ -1,8 +1,7 @@
-// Memory for columns: 64-byte aligned, and reused after its owner releases it.
-//
+// Memory for columns: aligned to 64 bytes, and reused after its owner releases it.
 // A Buffer is the only owner of its memory. It keeps its pool alive, so it may outlive the reader
-// that filled it. Its destructor, on any thread, returns the memory to the pool. The pool keeps a
-// bounded amount for the next batch, because fresh memory costs a page fault per 4 kB.
+// that filled it. The destructor may run on any thread, and returns the memory to the pool. The
+// pool keeps some memory for the next batch, because fresh memory costs a page fault per 4 kB.
 
 #ifndef CACHECD_CORE_BUFFER_H_
 #define CACHECD_CORE_BUFFER_H_
@@ -22,7 +21,7 @@ class Buffer;
 // Thread-safe.
 class BufferPool : public std::enable_shared_from_this<BufferPool> {
  public:
-  // The pool keeps up to about `keep_bytes` unused, but always a few of the largest blocks.
+  // The pool keeps about `keep_bytes` of unused memory, but at least a few of the largest blocks.
   static std::shared_ptr<BufferPool> Create(size_t keep_bytes);
   ~BufferPool();
 

@@ -9,10 +9,10 @@
 
 namespace cachecd {
 
-// Columns and sidecars return memory as it is in the file.
+// Required, because columns and sidecars return the bytes of files unchanged.
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the formats are little-endian");
 
-// Valid while the memory that it points to is valid. A copy copies no bytes.
+// Valid while the memory that it points to is valid. Copying a span copies no bytes.
 struct ByteSpan {
   const uint8_t* data = nullptr;
   size_t size = 0;

@@ -44,8 +44,8 @@ class RowSink {
 bool IsJpeg(ByteSpan encoded);
 bool IsPng(ByteSpan encoded);
 
-// Read the header and, if `sink` is not null, the rows. Require CanDecodeJpeg() or CanDecodePng().
-// Throw DamagedImage, SchemaMismatch, and the exceptions of the sink.
+// Each reads the header and, if `sink` is not null, the rows. They require CanDecodeJpeg() or
+// CanDecodePng(), and throw DamagedImage, SchemaMismatch, and the exceptions of the sink.
 StoredPicture ReadJpeg(ByteSpan encoded, RowSink* sink);
 StoredPicture ReadPng(ByteSpan encoded, RowSink* sink);
 

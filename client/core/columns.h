@@ -51,33 +51,33 @@ constexpr size_t kLargeValue = 1024;
 // Not thread-safe.
 class ColumnBuilder {
  public:
-  // Builds exactly `rows` rows. `hint`: bytes of values in an earlier batch. `spec` must outlive
-  // the builder.
+  // Builds exactly `rows` rows. `hint`: the bytes of values in an earlier batch. `spec` must
+  // outlive the builder.
   ColumnBuilder(const FeatureSpec& spec, uint64_t rows, size_t hint, BufferPool* pool);
 
-  // Appends the next row; FeatureView() means that the record lacks the feature. The fallback
-  // replaces a missing feature, and a feature without a kind unless ragged. Without a fallback,
-  // ragged rows are empty, others throw. If `later` is not null, large values are only added to it.
-  // Throws SchemaMismatch, MalformedExample, std::bad_alloc.
+  // Appends the next row. FeatureView() means that the record lacks the feature. The fallback
+  // replaces a missing feature, and a dense feature without a kind. Without a fallback, ragged rows
+  // are empty, and other rows throw. If `later` is not null, large values are only added to
+  // `later`. Throws SchemaMismatch, MalformedExample, std::bad_alloc.
   void Append(const FeatureView& feature, std::vector<LargeValue>* later);
 
   // Returns the place of a large value, valid until the next row is appended.
   uint8_t* Place(const LargeValue& value) { return data_.data() + value.at; }
-  // Returns the conversion of large values; if empty, their bytes are copied unchanged.
+  // Returns the conversion of large values. If it is empty, their bytes are copied unchanged.
   const Conversion& conversion() const { return conversion_; }
 
-  // True if the rows are pictures. Append only locates a picture: verify the record, then call
-  // MeasurePicture and DecodePicture before the next row. They throw DamagedImage, SchemaMismatch.
+  // True if the rows are pictures. Append only locates a picture. Verify the record, and then call
+  // MeasurePicture and DecodePicture before the next row. Both throw DamagedImage, SchemaMismatch.
   bool has_pictures() const { return spec_.options.image.has_value(); }
   const std::string& name() const { return spec_.name; }
   Extent MeasurePicture(ImageDecoder* decoder) const;
-  // Returns the orientation of the picture measured last; 1 for stored pixels.
+  // Returns the orientation of the last measured picture, or 1 for stored pixels.
   int orientation(const ImageDecoder& decoder) const {
     return spec_.raw ? 1 : decoder.orientation();
   }
   void DecodePicture(ImageDecoder* decoder, Extent picture, uint64_t key);
 
-  // A state of the column. Rollback removes the rows after it, for a record found corrupt.
+  // A state of the column. If a record is corrupt, Rollback removes the rows after this state.
   struct Mark {
     uint64_t row;
     uint64_t values;
@@ -133,8 +133,8 @@ class ColumnBuilder {
   Buffer lengths_;  // of padded columns: row_ counts of values
 };
 
-// What keeps a record from fitting a schema. `name`, `kind` and `count` describe the feature as the
-// record has it; the name is empty if the record is no Example.
+// The reason why a record does not fit a schema. `name`, `kind` and `count` describe the feature in
+// the record. The name is empty if the record is not an Example.
 struct Misfit {
   std::string why;
   std::string name;
@@ -149,8 +149,8 @@ class RecordCheck {
   RecordCheck(const RecordCheck&) = delete;
   RecordCheck& operator=(const RecordCheck&) = delete;
 
-  // Returns nothing if a reader of all features of the schema delivers every value of the record;
-  // it may lack features that are optional.
+  // Returns nothing if the record fits: a reader of all features of the schema delivers every value
+  // of the record. The record may lack optional features.
   std::optional<Misfit> operator()(ByteSpan record);
 
  private:

@@ -157,7 +157,8 @@ CACHECD_INLINE void LoopFloatsToHalves(const uint8_t* __restrict from, size_t co
   }
 }
 
-// Each loop is compiled twice: for all processors of the architecture, and for those with AVX2.
+// Each loop is compiled twice: for all processors of the architecture, and for processors with
+// AVX2.
 
 struct Portable {
   template <typename From, typename To>

@@ -1,6 +1,5 @@
 // Converts numbers from one element type to another.
-//
-// If NumPy's astype defines a result, it is the same. All processors give the same results:
+// The results are NumPy's where astype defines them, and equal on all processors:
 //     integer to integer   modulo 2**bits
 //     float to integer     toward zero; NaN is 0; a value beyond the limits is the nearest limit
 //     to bool              true unless the value is zero, so NaN is true

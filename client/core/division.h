@@ -16,10 +16,10 @@ namespace cachecd {
 // What happens to the records that do not fill a batch on every rank.
 enum class Last {
   kDropped,
-  // The last batch is short and delivers each of these records once. Its sizes differ by at most
-  // one between ranks. No batch is empty: a rank keeps one record for each batch that follows. So
-  // if a rank has too few records, as on a node with a smaller set, its earlier batches are short
-  // too.
+  // The last batch is short and delivers each of these records once. Its sizes on the ranks differ
+  // by at most one. No batch is empty: a rank keeps one record for each batch that follows. So if a
+  // rank has too few records, as on a node with a smaller set, its earlier batches are short as
+  // well.
   kShort,
   // The last batch delivers each of these records once. Rows without a record pad it.
   kPadded,
@@ -27,15 +27,15 @@ enum class Last {
 
 class Division {
  public:
-  // For nodes with their own sets that take the same number of steps: the smallest and the largest
-  // number of records on a node.
+  // The smallest and the largest number of records on a node. They differ if nodes have their own
+  // sets; all nodes take the same number of steps.
   struct Nodes {
     uint64_t least;
     uint64_t most;
   };
 
-  // `world` and `batch_size` must not be 0. With kShort, throws std::invalid_argument if some rank
-  // would have no record for one of its batches; all ranks of all nodes throw it.
+  // `world` and `batch_size` must not be 0. With kShort, throws std::invalid_argument on all ranks
+  // of all nodes if a rank would have no record for one of its batches.
   Division(uint64_t records, uint64_t batch_size, uint64_t world, Last last,
            std::optional<Nodes> nodes = {});
 
@@ -55,7 +55,7 @@ class Division {
     uint64_t padded;  // all rows, padding included
   };
 
-  // Returns the rows of a batch; beyond the last batch there are none.
+  // Returns the rows of a batch. Batches after the last batch have no rows.
   Rows Batch(uint64_t batch, uint64_t rank) const;
 
  private:

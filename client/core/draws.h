@@ -2,9 +2,9 @@
 //
 // The dataset of position i is drawn by weight: a keyed hash of i is compared with the cumulative
 // weights. So a draw is a pure function of the weights, the key and i, on every machine and in
-// every process. Each dataset has its own order: position i reads record n of its dataset, if n
-// earlier positions drew it. To find n, the draws before i are repeated from the last mark; marks
-// are set every kMarkEvery positions.
+// every process. Each dataset has its own order: position i reads record n of its dataset, where n
+// is the number of earlier positions with this dataset. To find n, the draws are repeated from the
+// last mark. There is a mark every kMarkEvery positions.
 
 #ifndef CACHECD_CORE_DRAWS_H_
 #define CACHECD_CORE_DRAWS_H_
@@ -18,7 +18,7 @@ namespace cachecd {
 // Immutable, so thread-safe.
 class Draws {
  public:
-  // The cumulative weights of the datasets ascend to this value.
+  // The last of the cumulative weights.
   static constexpr uint64_t kWhole = uint64_t{1} << 62;
 
   // Throws std::invalid_argument if `bounds` does not ascend to kWhole.
@@ -35,7 +35,7 @@ class Draws {
     std::vector<uint64_t> before = {};
   };
 
-  // Fast if `position` is a little after the cursor. `position` may be num_positions().
+  // Fast if `position` is shortly after the cursor. `position` may be num_positions().
   void MoveTo(uint64_t position, Cursor* cursor) const;
   Cursor At(uint64_t position) const;
 

@@ -18,8 +18,8 @@ class IoError : public std::exception {
   IoError(int code, std::string path) : code(code), path(std::move(path)) {}
   const char* what() const noexcept override { return path.c_str(); }
 
-  // True if the file is damaged: it is missing, is not a regular file any more, or cannot be read.
-  // False if the process lacks descriptors or memory.
+  // True if the file is missing, is no longer a regular file, or cannot be read. False if the
+  // process lacks descriptors or memory.
   bool IsDamage() const {
     switch (code) {
       case ENOENT:
@@ -80,8 +80,8 @@ class MalformedExample : public std::runtime_error {
   explicit MalformedExample(const std::string& why) : std::runtime_error(why) {}
 };
 
-// The object cannot be used: it is closed or finished, the process is a fork, or other code has
-// changed it. -> RuntimeError
+// The object cannot be used: it is closed or finished, was made before a fork, or was changed by
+// other code. -> RuntimeError
 class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -1,16 +1,16 @@
-// Parses serialized tf.train.Examples in place, and writes them in one pass; no generated code.
+// Parses serialized tf.train.Examples in place, and writes them in one pass, without generated
+// code.
 //
 //     message Example    { Features features = 1; }
 //     message Features   { map<string, Feature> feature = 1; }
 //     message Feature    { oneof kind { BytesList = 1; FloatList = 2; Int64List = 3; } }
 //     message *List      { repeated bytes|float|int64 value = 1; }     numbers packed or not
-//
 // Parsing follows protocol buffers: unknown fields are skipped, and repeated messages are merged.
-// The last of several map entries with the same name wins; so does the last kind of a Feature. One
-// restriction: a map entry with two values, which no writer makes, is refused. Every length is
-// checked against the bytes left before it is used. Malformed bytes throw MalformedExample with
-// their offset in the record; so does a tf.train.SequenceExample, whose field 2 has lists that an
-// Example lacks. Spans point into the record.
+// If several map entries have one name, or a Feature has several kinds, the last of them counts.
+// The only difference: a map entry with two values, which no writer makes, is refused. Every length
+// is checked against the remaining bytes before it is used. Malformed bytes, and a
+// tf.train.SequenceExample, throw MalformedExample with their offset in the record. Spans point
+// into the record.
 
 #ifndef CACHECD_CORE_EXAMPLE_H_
 #define CACHECD_CORE_EXAMPLE_H_
@@ -50,7 +50,7 @@ class WireReader {
   // Reads one varint.
   uint64_t Varint() { return at_ != end_ && *at_ < 0x80 ? *at_++ : LongVarint(); }
 
-  // Reads at most `limit` varints, fewer only at the end; returns their number. For packed lists.
+  // Reads at most `limit` varints of a packed list, fewer only at the end. Returns their number.
   uint64_t Varints(int64_t* to, uint64_t limit);
 
   bool AtEnd() const { return at_ == end_; }
@@ -87,11 +87,11 @@ void ForEachFeature(ByteSpan record, Visit visit);
 // Returns the kind and the lists of a Feature message.
 FeatureView ParseFeature(ByteSpan feature, const uint8_t* record);
 
-// Returns the number of values, which NumberReader would read. Costs one pass over unpacked or
+// Returns the number of values that NumberReader would read. Takes one pass over unpacked or
 // integer lists, but decodes no number. Throws MalformedExample.
 uint64_t CountValues(const FeatureView& feature);
 
-// Throws MalformedExample for a packed list of floats whose length is no multiple of four.
+// Throws MalformedExample if the length of a packed list of floats is not a multiple of four.
 [[noreturn]] void RefuseFloats(const WireReader::Field& value, const uint8_t* record);
 
 // Returns the number of floats in a fixed32 field or a packed list. Throws MalformedExample.
@@ -117,11 +117,11 @@ struct FeatureValue {
   uint64_t list_bytes = 0;
 };
 
-// Sorts features by name, so that equal features give equal bytes. Returns the Example's size.
+// Sorts features by name, so that equal features make equal bytes. Returns the Example's size.
 uint64_t PlanExample(std::vector<FeatureValue>* features);
 
-// Writes exactly the planned number of bytes. If another thread has changed an array of ints, so
-// that its size differs from the plan, throws UsageError and writes nothing beyond the plan.
+// Writes exactly the planned number of bytes. If another thread has changed an array of ints, and
+// its packed size differs from the plan, throws UsageError and writes nothing beyond the plan.
 void WriteExample(const std::vector<FeatureValue>& features, uint8_t* to);
 
 // Implementation of the templates.

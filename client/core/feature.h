@@ -38,13 +38,13 @@ struct FeatureSpec {
   Element element = Element::kUint8;
   std::vector<int64_t> shape;
 
-  // How the feature is delivered. `delivered` agrees with the options.
+  // How the feature is delivered. `delivered` is the result of the options.
   Element delivered = Element::kUint8;
   FeatureOptions options;
 
   bool is_bytes() const { return kind == Kind::kBytes && !raw && !options.image; }
   bool is_dense() const { return !is_bytes() && (!ragged || options.pad); }
-  // Returns the names of the columns: of the values and, if padded, of their counts.
+  // Returns the names of the columns: the values and, if padded, their counts.
   std::vector<std::string> columns() const;
   // True if the height and width of the rows depend on the pictures.
   bool is_unsized() const { return options.image && options.image->height == 0; }
@@ -60,13 +60,13 @@ struct FeatureSpec {
 };
 
 // Maps a name to the index of a requested feature. Records list their features in a similar order,
-// so the result for the previous record's entry of the same rank is tried first.
+// so Find first tries the result for the previous record's entry at the same place.
 class FeatureFinder {
  public:
   // `features` must outlive the finder.
   explicit FeatureFinder(const std::vector<FeatureSpec>& features);
 
-  // Returns the feature's index, or -1. `rank`: the number of earlier entries in the record.
+  // Returns the feature's index, or -1. `rank`: the entry's place in the record.
   int Find(size_t rank, std::string_view name) {
     if (rank < seen_.size() && seen_[rank].name == name) return seen_[rank].index;
     return LookUp(rank, name);
@@ -84,8 +84,7 @@ class FeatureFinder {
   std::vector<Seen> seen_;
 };
 
-// Returns the product, a number of elements or bytes to allocate. Throws std::bad_alloc if it is
-// too large for any allocation.
+// Returns a product of sizes. Throws std::bad_alloc if it is too large for any allocation.
 size_t Multiply(uint64_t a, uint64_t b);
 size_t Multiply(const std::vector<int64_t>& extents);
 

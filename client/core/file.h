@@ -26,11 +26,10 @@ class File {
   const std::string& path() const { return path_; }
   int fd() const { return fd_; }
   uint64_t Size() const;
-  // Returns the offset of the next Write. If the descriptor is closed, returns UINT64_MAX, which is
-  // never a valid offset.
+  // Returns the offset of the next Write, or UINT64_MAX if the descriptor is closed.
   uint64_t Position() const;
 
-  // Reads `size` bytes, fewer only at the end of the file. Returns the number read.
+  // Reads `size` bytes, fewer only at the end of the file. Returns the number of bytes read.
   size_t ReadAt(void* to, size_t size, uint64_t offset) const;
 
   // Writes all bytes at the current position.

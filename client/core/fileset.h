@@ -28,15 +28,14 @@ class FileSet {
   };
 
   // Inspects all files, several at a time. If all their bytes fit into `window` (0: always), the
-  // files are opened and stay open. Otherwise their records are only counted, by sidecar or by a
-  // walk, and each Open opens a file again. Throws RecordFile's errors; see there for `tolerant`.
-  //
-  // `totals`: all records and bytes, if known. Then a file that cannot be opened or read is
-  // damaged: it throws CorruptRecord. If `tolerant`, its records are lost instead, and only a set
-  // without any readable file throws. Records missing from the totals are lost as well. They are
-  // assigned to files whose record count no sidecar confirms. So passes that begin before and after
-  // the damage have the same number of records at the same positions: exactly so if only one file
-  // lost records.
+  // files are opened and stay open. Otherwise records are only counted, with sidecars or by walks,
+  // and each Open opens a file again. Throws RecordFile's errors, and has its `tolerant`.
+  // `totals`: the number of all records and bytes, if known. Then a file that cannot be opened or
+  // read is damaged, and throws CorruptRecord. If `tolerant`, its records are lost, and only a set
+  // without any readable file throws. If the files have fewer records than `totals`, the missing
+  // records are lost as well. They are assigned to files whose count no sidecar confirms. So a pass
+  // after the damage has as many records as a pass before it. If only one file lost records, all
+  // others keep their positions.
   FileSet(std::vector<Input> inputs, bool tolerant, uint64_t window,
           std::optional<Totals> totals = {});
 
@@ -61,7 +60,7 @@ class FileSet {
   Counted Count(size_t file) const;
   static void Complete(const Totals& totals, std::vector<Counted>* counted);
   std::shared_ptr<const RecordFile> OpenNew(size_t file) const;
-  // Returns the reason why a file that cannot be opened counts as lost. Throws if that is an error.
+  // Returns why a file that cannot be opened counts as lost. Throws if it does not.
   std::string Lost(size_t file, const IoError& error) const;
 
   std::vector<Input> inputs_;

@@ -1,7 +1,6 @@
 // Detects whether an object was made before this process was forked.
-//
-// Threads do not survive a fork, and a mutex that such a thread held stays locked. An object with
-// threads or mutexes stores its generation. In another generation it uses neither.
+// Threads do not survive a fork, and a mutex that a lost thread held stays locked. So an object
+// with threads or mutexes stores its generation, and does not use them in another generation.
 
 #ifndef CACHECD_CORE_FORK_H_
 #define CACHECD_CORE_FORK_H_

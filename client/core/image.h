@@ -1,4 +1,4 @@
-// Decodes, crops, scales and flips pictures: a JPEG, a PNG or stored pixels becomes uint8 [height,
+// Decodes, crops, scales and flips pictures. A JPEG, a PNG or stored pixels become uint8 [height,
 // width, channels].
 
 #ifndef CACHECD_CORE_IMAGE_H_
@@ -25,7 +25,7 @@ struct ImageOptions {
   uint32_t height = 0;  // of the result; 0, with kNone: `shorter` or the picture decides
   uint32_t width = 0;
   // kNone: the shorter side of the result, instead of height and width. kCenter: the shorter side
-  // before the cut; 0: the smallest that covers height x width.
+  // before the cut, or 0 for the smallest side that covers height x width.
   uint32_t shorter = 0;
   bool resized = true;          // kRandom: false cuts height x width pixels without resizing
   double scale[2] = {0.08, 1};  // kRandom: share of the picture's area, from and to
@@ -46,8 +46,8 @@ struct Extent {
 };
 std::string ToText(Extent extent);  // "HEIGHT x WIDTH pixels"
 
-// The source of the result. The box (x, y, width, height) of the upright picture is scaled to
-// `scaled`. The result is the part of the scaled box at (top, left), flipped if `flip`.
+// The part of the picture that becomes the result. The box (x, y, width, height) of the upright
+// picture is scaled to `scaled`. The result is at (top, left) of the scaled box, flipped if `flip`.
 struct Placement {
   uint32_t x, y, width, height;
   Extent scaled;
@@ -56,9 +56,9 @@ struct Placement {
   bool flip;
 };
 
-// Computes like torchvision v2's RandomResizedCrop, RandomCrop, Resize and CenterCrop. A pure
-// function: `key` is the only source of randomness. Throws SchemaMismatch if a cut without resizing
-// is larger than the picture, or the result has more than max_pixels.
+// Computes the placement as torchvision v2's RandomResizedCrop, RandomCrop, Resize and CenterCrop
+// do. `key` is the only source of randomness. Throws SchemaMismatch if a cut without resizing is
+// larger than the picture, or if the result has more than max_pixels.
 Placement Place(const ImageOptions& options, Extent picture, uint64_t key);
 
 // The bytes are not a valid picture.
@@ -71,7 +71,8 @@ class DamagedImage : public std::runtime_error {
 bool CanDecodeJpeg();
 bool CanDecodePng();
 
-// Returns the orientation, 1 to 8: EXIF's, else XMP's, else 1. `exif` may begin with "Exif\0\0".
+// Returns the orientation, 1 to 8, of EXIF or else of XMP; 1 without both. `exif` may begin with
+// "Exif\0\0".
 int Orientation(ByteSpan exif, ByteSpan xmp);
 
 // Not thread-safe, because it keeps scratch memory between pictures.
@@ -85,7 +86,7 @@ class ImageDecoder {
 
   // Returns the extent of the upright picture (orientation applied), from its header. Throws
   // DamagedImage. Throws SchemaMismatch for an unsupported format or kind, for more than
-  // max_pixels, and if the library for the format is missing.
+  // max_pixels, or if the library for the format is missing.
   Extent Measure(ByteSpan encoded, uint64_t max_pixels);
   int orientation() const { return orientation_; }  // 1 to 8, of the last Measure
 

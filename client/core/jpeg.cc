@@ -62,7 +62,7 @@ struct Decompressor {
   std::longjmp(decompressor->jump, 1);
 }
 
-// Returns true if libjpeg leaves out or guesses pixels after this warning.
+// Returns true if libjpeg omits or guesses pixels after this warning.
 bool IsDamage(j_common_ptr common) {
   auto* jpeg = reinterpret_cast<j_decompress_ptr>(common);
   const int* values = jpeg->err->msg_parm.i;
@@ -88,8 +88,9 @@ void OnJpegMessage(j_common_ptr jpeg, int level) {
   if (level < 0 && IsDamage(jpeg)) OnJpegError(jpeg);
 }
 
-// Returns true if a component has no scan, or lacks bits of coefficients: any in a file without
-// EOI, else the first ones, which libjpeg would guess from blocks nearby.
+// Returns true if a component has no scan, or lacks bits of its coefficients. In a file without
+// EOI, any missing bit counts. Otherwise only the first coefficients count, which libjpeg would
+// guess.
 bool MissesScan(const jpeg_decompress_struct& jpeg, bool is_cut) {
   for (int i = 0; i < jpeg.num_components; ++i) {
     if (jpeg.comp_info[i].quant_table == nullptr) return true;  // set by the first scan

@@ -1,8 +1,7 @@
 // A file mapped read-only.
-//
-// Costs per GB on the machine of docs/benchmarks.md: 38 ms to fill page tables, and 55 ms to copy
-// from the mapping past the caches. pread costs 140 ms, into memory that is then read again for the
-// CRC: docs/decisions/0006.
+// On the machine of docs/benchmarks.md, filling page tables costs 38 ms per GB, and copying from
+// the mapping past the caches costs 55 ms. pread costs 140 ms, and the CRC reads the memory again:
+// see docs/decisions/0006.
 
 #ifndef CACHECD_CORE_MAPPED_H_
 #define CACHECD_CORE_MAPPED_H_
@@ -35,12 +34,11 @@ class MappedFile {
   ByteSpan bytes() const { return {data_, size_}; }
 
   // Loads [begin, end) into memory and into the page tables. Skips parts that were loaded before.
-  // If loading fails, the error occurs again when the bytes are read.
+  // Ignores errors, which occur again when the bytes are read.
   void Prefault(uint64_t begin, uint64_t end);
 
-  // Makes the disk read the whole file in steps of some MB. Returns at the end, or when
-  // `keep_going` returns false before a step. Skips parts that seem to be in memory. Errors occur
-  // again when the bytes are read.
+  // Makes the disk read the whole file in steps of some MB, until `keep_going` returns false before
+  // a step. Skips parts that seem to be in memory. Ignores errors, as Prefault does.
   void ReadAhead(const std::function<bool()>& keep_going) const;
 
  private:

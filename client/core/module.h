@@ -22,13 +22,13 @@ namespace cachecd {
 
 namespace nb = nanobind;
 
-// Work on fewer bytes ends before another thread could use the GIL.
+// Releasing the GIL is not worth it for work on fewer bytes.
 constexpr size_t kWorthReleasingTheGil = 4096;
 
-// Waits until the process ends. Until Python 3.13, if a daemon thread requests the GIL after the
-// interpreter has ended, pthread_exit unwinds the thread. If a function is unwound that must not
-// throw, such as a destructor or a callback of nanobind, the process ends. A parked thread is
-// harmless; Python 3.14 parks them all.
+// Waits until the process ends. Before Python 3.14, if a daemon thread requests the GIL after the
+// interpreter has ended, pthread_exit unwinds the thread. If this unwinds a function that must not
+// throw, such as a destructor or a callback of nanobind, the process aborts. So the thread waits
+// here, as in Python 3.14.
 [[noreturn]] inline void Park() {
   for (;;) pause();
 }
@@ -69,7 +69,7 @@ class BytesArgument {
 // Returns the bytes of a path given as str, bytes or os.PathLike, in the file system's encoding.
 std::string PathArgument(nb::handle path);
 
-// The inverse; also for text that quotes paths.
+// The inverse of PathArgument; also for text that quotes paths.
 nb::object PathObject(const std::string& path);
 
 // Copies an integer array of one dimension. Throws a TypeError that names `what`.
@@ -93,7 +93,7 @@ nb::dlpack::dtype DlpackType(Element element);
 // Returns a NumPy array that owns the buffer.
 nb::object ToNumpy(Array array);
 
-// Returns a DLPack capsule that owns the buffer. One consumer can take it, once.
+// Returns a DLPack capsule that owns the buffer. Only one consumer can take the capsule.
 nb::object ToCapsule(Array array);
 
 // Returns a NumPy array that owns the vector's elements.

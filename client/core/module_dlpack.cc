@@ -1,5 +1,6 @@
-// Arrays as DLPack capsules, whose consumer frees the memory without Python. Frameworks free it on
-// their own threads, which would wait for the GIL: forever, if the interpreter has ended.
+// Arrays as DLPack capsules, whose consumer frees the memory without Python. Frameworks free memory
+// on their own threads, which must not wait for the GIL: after the interpreter ended, they would
+// wait forever.
 
 #include <cstdint>
 #include <memory>

@@ -2,17 +2,16 @@
 //
 // The order is a pure function of the files' records and bytes, the seed and the window. So it is
 // the same on every machine and in every process. A position is found in O(log files).
-//
-// Unshuffled, records have the order of the files. If the window holds the whole set, the shuffled
-// order is Permutation(records, seed). A larger set is shuffled by whole files and within a sliding
-// window: the files are permuted and cut into blocks, each a third of the window. Two shuffles
-// follow: one within each block, one within each stretch from the middle of a block to the middle
-// of the next. So a record moves by up to two blocks, and reads at any time are in two adjacent
-// blocks. The rest of the window is free for the next block.
-//
-// An order may consist of slices of files, in consecutive stages. Each stage is an order by itself:
-// the first has the seed, the others have seeds derived from it. In a mixture each dataset has such
-// an order, with its own seed and window, and Draws selects the dataset of each position.
+// Without shuffling, records have the order of the files. If the window holds the whole set, the
+// shuffled order is Permutation(records, seed). A larger set is shuffled by whole files and within
+// a sliding window: the files are permuted and cut into blocks, each a third of the window. Two
+// shuffles follow: within each block, and within each stretch from the middle of a block to the
+// middle of the next block. So a record moves by up to two blocks, and all reads at a time are in
+// two adjacent blocks. The rest of the window is free for the next block.
+// An order may consist of slices of files, in consecutive stages. Each stage is an order of its
+// own: the first stage has the seed, and later stages have seeds derived from it. In a mixture,
+// each dataset has such an order, with its own seed and window, and Draws selects the dataset of
+// each position.
 
 #ifndef CACHECD_CORE_ORDER_H_
 #define CACHECD_CORE_ORDER_H_
@@ -91,7 +90,7 @@ class RecordOrder {
   // Returns the file of each slice of the block, by the caller's numbers.
   std::vector<uint32_t> Files(size_t block) const;
 
-  // Returns the last block that positions up to `position` are read from.
+  // Returns the last block from which a position up to `position` is read.
   size_t LastBlock(uint64_t position) const;
 
  private:

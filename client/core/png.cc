@@ -36,7 +36,7 @@ uint32_t BigEndian(const uint8_t* from) {
   return uint32_t{from[0]} << 24 | uint32_t{from[1]} << 16 | uint32_t{from[2]} << 8 | from[3];
 }
 
-// Returns the XMP packet in a chunk iTXt, or at least its first 64 KiB; else an empty text.
+// Returns the XMP packet in a chunk iTXt, or at least its first 64 KiB. Otherwise returns "".
 std::string ReadXmp(ByteSpan content) {
   constexpr std::string_view kKeyword{"XML:com.adobe.xmp\0", 18};
   constexpr size_t kMost = 1 << 16;

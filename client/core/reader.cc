@@ -25,6 +25,11 @@ constexpr auto kLookAgain = std::chrono::milliseconds(2);
 constexpr auto kLookAtLeast = std::chrono::milliseconds(64);
 constexpr size_t kUrgentMark = 8;
 
+// A trainer samples this often what it waits for, if its last wait was at least as long. On a
+// virtual machine, a timer of 2 ms cost 5 us for each wait, which short waits do not pay: they have
+// one sample, at their begin.
+constexpr auto kSampleEvery = std::chrono::milliseconds(2);
+
 ReaderOptions Checked(ReaderOptions options) {
   const Order& order = options.order;
   if (options.shape.batch_size == 0) throw std::invalid_argument("batch_size is 0, expected >= 1");
@@ -98,10 +103,14 @@ void BatchReader::Start(uint64_t start) {
   const uint64_t left = num_batches() - start;
   threads = std::min(threads, left / options_.every + (left % options_.every != 0));
   try {
-    for (uint64_t i = 0; i < threads; ++i) threads_.push_back(StartThread([this] { Run(); }));
+    for (uint64_t i = 0; i < threads; ++i) {
+      Worker* const worker = &workers_.emplace_back();
+      worker->thread = StartThread([this, worker] { Run(worker); });
+    }
   } catch (...) {
     // One thread suffices; without any, no batch would ever be ready.
-    if (threads_.empty()) throw;
+    if (!workers_.empty() && !workers_.back().thread.joinable()) workers_.pop_back();
+    if (workers_.empty()) throw;
   }
 }
 
@@ -183,7 +192,7 @@ double BatchReader::Delivered(size_t memory_bytes) {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     ahead_bytes_ -= memory_bytes;
-    filled = Filled();
+    filled = Fill();
     if (filling_ || ahead_bytes_ > options_.prefetch_bytes / kUrgentMark) return filled;
   }
   work_.notify_one();
@@ -191,17 +200,48 @@ double BatchReader::Delivered(size_t memory_bytes) {
 }
 
 double BatchReader::Filled() const {
+  RequireThreads();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return Fill();
+}
+
+double BatchReader::Fill() const {
   if (making_bytes_ == 0 && next_claim_ == num_batches()) return 1.0;
   const size_t made = ahead_bytes_ - making_bytes_;
   if (made >= options_.prefetch_bytes) return made == 0 ? 0.0 : 1.0;
   return static_cast<double>(made) / static_cast<double>(options_.prefetch_bytes);
 }
 
-void BatchReader::Wait(std::chrono::milliseconds timeout) {
+std::optional<Activity> BatchReader::Wait(std::chrono::milliseconds timeout, Exposed* exposed) {
   RequireThreads();
   work_.notify_all();
   std::unique_lock<std::mutex> lock(mutex_);
-  ready_.wait_for(lock, timeout, [this] { return Answered(); });
+  const auto begin = Exposed::Clock::now();
+  const auto every = waited_long_ ? kSampleEvery : timeout;
+  auto seen = begin;
+  while (!Answered()) {
+    const Activity activity = Sample();
+    if (seen >= begin + timeout) return activity;
+    ready_.wait_until(lock, std::min(begin + timeout, seen + every));
+    const auto now = Exposed::Clock::now();
+    exposed->Add(activity, seen, now);
+    waited_long_ = now >= begin + kSampleEvery;
+    seen = now;
+  }
+  return {};
+}
+
+Activity BatchReader::Sample() const {
+  for (const Worker& worker : workers_) {
+    if (worker.batch == next_delivery_) return worker.mark.Get();
+  }
+  return Activity::kOther;
+}
+
+Exposed::Clock::time_point BatchReader::ReadyAt() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = made_.find(next_delivery_);
+  return found == made_.end() ? Exposed::Clock::time_point::max() : found->second.at;
 }
 
 void BatchReader::Close() {
@@ -218,9 +258,9 @@ void BatchReader::Stop() {
   records_->Stop();
   work_.notify_all();
   ready_.notify_all();
-  for (std::thread& thread : threads_) thread.join();
-  threads_.clear();
+  for (Worker& worker : workers_) worker.thread.join();
   const std::lock_guard<std::mutex> lock(mutex_);
+  workers_.clear();
   made_.clear();
 }
 
@@ -255,22 +295,23 @@ void BatchReader::AwaitCall(std::unique_lock<std::mutex>* lock) {
   watched_ = false;
 }
 
-BatchReader::Made BatchReader::Make(std::optional<BatchBuilder>* builder, uint64_t number) {
+BatchReader::Made BatchReader::Make(std::optional<BatchBuilder>* builder, Worker* worker) {
   try {
-    if (!*builder) builder->emplace(options_.shape, records_.get(), pool_.get());
-    return {(*builder)->Build(division_.Batch(number, options_.order.rank)), nullptr};
+    if (!*builder) builder->emplace(options_.shape, records_.get(), pool_.get(), &worker->mark);
+    return {(*builder)->Build(division_.Batch(worker->batch, options_.order.rank)), nullptr,
+            Exposed::Clock::now()};
   } catch (...) {
-    return {Batch(), std::current_exception()};
+    return {Batch(), std::current_exception(), Exposed::Clock::now()};
   }
 }
 
-void BatchReader::Run() {
+void BatchReader::Run(Worker* worker) {
   std::optional<BatchBuilder> builder;
   std::unique_lock<std::mutex> lock(mutex_);
   while (true) {
     AwaitCall(&lock);
     if (closed_ || failed_ || next_claim_ == num_batches()) return;
-    const uint64_t number = next_claim_;
+    const uint64_t number = worker->batch = next_claim_;
     next_claim_ = After(number);
     const size_t estimated = estimate_;
     ahead_bytes_ += estimated;
@@ -278,7 +319,7 @@ void BatchReader::Run() {
     const bool more = MayClaim();
     lock.unlock();
     if (more) work_.notify_one();
-    Made made = Make(&builder, number);
+    Made made = Make(&builder, worker);
     lock.lock();
     if (made.error) failed_ = true;
     ahead_bytes_ += made.batch.memory_bytes - estimated;

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <limits>
 #include <map>
@@ -24,6 +25,7 @@
 #include "batch.h"
 #include "buffer.h"
 #include "division.h"
+#include "exposure.h"
 #include "fileset.h"
 #include "records.h"
 #include "threads.h"
@@ -69,9 +71,12 @@ class BatchReader {
   // ahead until Delivered subtracts it.
   std::optional<Batch> TryNext();
 
-  // Subtracts `memory_bytes` from the bytes built ahead. Returns how full the queue is then, 0..1:
-  // the built bytes, divided by prefetch_bytes; 1 if all batches are built.
+  // Subtracts `memory_bytes` from the bytes built ahead. Returns how full the queue is then.
   double Delivered(size_t memory_bytes);
+
+  // Returns how full the queue is, 0..1: the built bytes, divided by prefetch_bytes; 1 if all
+  // batches are built.
+  double Filled() const;
 
   // True if all batches have been taken and the reader is open.
   bool AtEnd() const;
@@ -79,8 +84,13 @@ class BatchReader {
   // True if the threads have no work left: they have ended or are about to end.
   bool Ended() const;
 
-  // Waits until TryNext has a result, at most `timeout`.
-  void Wait(std::chrono::milliseconds timeout);
+  // Waits until TryNext has a result, at most `timeout`. Meanwhile samples the activity of the
+  // thread that builds the next batch, and adds its seconds to `exposed`. Returns the activity at
+  // the end, or none if TryNext has a result.
+  std::optional<Activity> Wait(std::chrono::milliseconds timeout, Exposed* exposed);
+
+  // Returns when the next batch became ready; the maximum if it is not ready.
+  Exposed::Clock::time_point ReadyAt() const;
 
   // Stops the threads at the next record and discards the batches built ahead. Waiting callers get
   // UsageError. Idempotent. Files stay open and memory for batches is kept, for Restart.
@@ -95,18 +105,28 @@ class BatchReader {
   struct Made {
     Batch batch;
     std::exception_ptr error;
+    Exposed::Clock::time_point at = {};
+  };
+
+  // A reading thread, and the batch that it builds. Each has its own cache line for its mark.
+  struct alignas(64) Worker {
+    ActivityMark mark;
+    uint64_t batch = std::numeric_limits<uint64_t>::max();  // guarded by mutex_
+    std::thread thread;
   };
 
   void Start(uint64_t start);
   void Stop();
-  void Run();
-  double Filled() const;
+  void Run(Worker* worker);
+  // These need mutex_.
+  Activity Sample() const;
+  double Fill() const;
   bool HasRoom() const;
   bool MayClaim();
   bool IsCalled();
   // Returns when a batch may be claimed, or when no more will be.
   void AwaitCall(std::unique_lock<std::mutex>* lock);
-  Made Make(std::optional<BatchBuilder>* builder, uint64_t number);
+  Made Make(std::optional<BatchBuilder>* builder, Worker* worker);
   void RequireThreads() const;
   bool Answered() const;
 
@@ -126,14 +146,15 @@ class BatchReader {
   size_t ahead_bytes_ = 0;   // of batches built and not delivered, and making_bytes_
   size_t making_bytes_ = 0;  // estimate for the batches being built
   bool filling_ = true;      // false once there is no room, true again at the low mark
+  bool waited_long_ = true;  // the last wait of the trainer
   bool watched_ = false;     // one of the waiting threads polls
   size_t estimate_;          // of one batch: the largest recent batch, at first a guess
   bool measured_ = false;    // estimate_ is not a guess
   bool failed_ = false;      // no more batches are claimed
   bool closed_ = true;       // until Start
 
-  std::mutex closing_;  // guards threads_ and records_ against concurrent Close
-  std::vector<std::thread> threads_;
+  std::mutex closing_;  // guards workers_ and records_ against concurrent Close
+  std::deque<Worker> workers_;
 };
 
 }  // namespace cachecd

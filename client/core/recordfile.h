@@ -1,4 +1,4 @@
-// One mapped TFRecord file. Its sidecar, the caller's offsets, or a walk of the file locate the
+// One mapped TFRecord file. The sidecar, the caller's offsets or a walk of the file locate its
 // records.
 
 #ifndef CACHECD_CORE_RECORDFILE_H_
@@ -22,20 +22,20 @@ using Offsets = std::shared_ptr<const std::vector<uint64_t>>;
 class RecordFile {
  public:
   // Locates records by `offsets`, unless null; throws std::invalid_argument if they do not ascend.
-  // If `tolerant`, damage costs only the records that it makes unreadable, and is in findings(): a
-  // walk replaces an unusable sidecar, and a truncated file keeps the records left. Otherwise
+  // If `tolerant`, damage is noted in findings(), and costs only unreadable records: a walk
+  // replaces an unusable sidecar, and a truncated file keeps its remaining records. Otherwise
   // damage throws CorruptSidecar or CorruptRecord. A file without a sidecar that does not start
   // with a record is not a TFRecord file: it always throws CorruptRecord. Throws IoError.
   RecordFile(const std::string& path, Offsets offsets, bool tolerant);
 
-  // A file of which no record can be read, because of `why`. `offsets` of its records, or null.
+  // A file whose records cannot be read, because of `why`. `offsets`: of its records, or null.
   RecordFile(Offsets offsets, std::string name, const std::string& why);
 
   const std::string& name() const { return name_; }
   ByteSpan bytes() const { return data_.bytes(); }
   uint64_t num_records() const { return num_records_; }
-  // True if the count is the sidecar's or the caller's. If false, the records left in the file were
-  // counted; there may have been more.
+  // True if the count is the sidecar's or the caller's. If false, the remaining records in the file
+  // were counted, and there may have been more.
   bool counted() const { return counted_; }
   bool lost() const { return !lost_.empty(); }
   uint64_t end() const { return end_; }  // the end of the last frame
@@ -47,7 +47,7 @@ class RecordFile {
     uint64_t payload_bytes() const;  // 0 if it is not a frame
   };
 
-  // Returns the location of record `index` in the index; an empty frame beyond num_records().
+  // Returns the location of record `index` in the index, or an empty frame beyond num_records().
   Frame Locate(uint64_t index) const;
   // Starts to load the memory that Locate reads.
   void PrefetchLocation(uint64_t index) const {
@@ -57,14 +57,14 @@ class RecordFile {
   // Loads a record into memory and into the page tables, as Prefault does.
   void Bring(const Frame& frame) const;
 
-  // Returns the payload in the mapping. Verifies the header, not the payload. Throws CorruptRecord,
-  // also if the file is shorter than its index says.
+  // Returns the payload in the mapping. Verifies the header, not the payload. Throws CorruptRecord
+  // if the header is wrong, or if the file is shorter than its index says.
   ByteSpan Open(const Frame& frame) const;
 
-  // Returns the frame in the mapping; empty if the file does not hold it.
+  // Returns the frame in the mapping, or an empty span if the file is too short.
   ByteSpan Raw(const Frame& frame) const;
 
-  // Compare the payload, or its CRC, with the frame's footer; throw CorruptRecord.
+  // Compare the payload, or its CRC, with the frame's footer. Throw CorruptRecord if they differ.
   void Verify(const Frame& frame, ByteSpan payload) const;
   void VerifyCrc(const Frame& frame, uint32_t crc) const;
 

@@ -9,7 +9,7 @@
 namespace cachecd {
 namespace {
 
-// The most findings in the list. A trainer that reads on past this many needs no complete list.
+// The maximum number of findings. A trainer that continues after so many needs no complete list.
 constexpr size_t kMostFindings = 100000;
 
 std::optional<Draws> DrawsOf(const Order& order, const std::vector<RecordOrder>& orders) {

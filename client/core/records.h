@@ -1,7 +1,6 @@
 // Finds the records that one rank reads, and replaces corrupt records.
-//
-// Position i of rank r of `world` is position r + i * world of the whole order. In a mixture, it is
-// that position of the draws. Thread-safe.
+// Position i of rank r of `world` is position r + i * world of the whole order, or in a mixture, of
+// the draws. Thread-safe.
 
 #ifndef CACHECD_CORE_RECORDS_H_
 #define CACHECD_CORE_RECORDS_H_
@@ -35,9 +34,9 @@ struct Record {
 
 class RecordSource {
  public:
-  // `replace`: the next good record of the same rank, cyclically, replaces a corrupt record; if
-  // false, CorruptRecord is thrown. `memory`: see Window. `files` must outlive the source. Throws
-  // std::invalid_argument if a mixture draws more records of a dataset than it has.
+  // `replace`: the next good record of the same rank, cyclically, replaces a corrupt record;
+  // otherwise CorruptRecord is thrown. `memory`: see Window. `files` must outlive the source.
+  // Throws std::invalid_argument if a mixture draws more records of a dataset than the dataset has.
   RecordSource(const FileSet& files, const Order& order, bool replace, uint64_t memory);
 
   // The records of all ranks.
@@ -60,27 +59,27 @@ class RecordSource {
     Draws::Cursor cursor_;
   };
 
-  // Announces that these positions are needed now, and none before them.
+  // Announces that these positions are needed now, and no earlier positions.
   void MoveTo(uint64_t first, uint64_t last);
 
   // Returns the record at `position`, without its frame. Starts to load its index entry into the
   // processor's cache. Throws RecordFile's errors.
   Record Find(uint64_t position, Pins* pins);
 
-  // Adds the finding about a corrupt record, and replaces the record by another with a correct CRC.
-  // `lost`: the positions found corrupt in its place so far, at first none. Throws Stopped, or the
+  // Adds the finding about a corrupt record, and returns another record with a correct CRC. `lost`:
+  // the positions tried so far that were corrupt; empty at first. Throws Stopped. Throws the
   // finding if `replace` is false or no good record is left. Watches mappings: see BusGuard.
   void Replace(const CorruptRecord& finding, std::vector<uint64_t>* lost, Record* record,
                Pins* pins);
 
-  // Returns the position of all ranks for a position of this rank.
+  // Converts a position of this rank to a position in the order of all ranks.
   uint64_t Global(uint64_t position) const { return position * world_ + rank_; }
 
-  // Returns the findings so far, each once; if there are very many, only the first.
+  // Returns each finding once. If there are very many findings, returns only the first findings.
   std::vector<CorruptRecord> findings() const;
   size_t num_findings() const;
 
-  // Makes CheckStopped, and the search for a replacement, throw Stopped; ends reading ahead.
+  // Makes CheckStopped and the search for a replacement throw Stopped. Ends reading ahead.
   void Stop();
   struct Stopped {};
   void CheckStopped() const {

@@ -9,7 +9,7 @@
 
 namespace cachecd {
 
-// How results along one axis are computed from the pixels of a stored picture.
+// How to compute the results along one axis from the pixels of a stored picture.
 struct Axis {
   uint32_t side = 0;         // pixels of the picture
   uint32_t box = 0;          // the first pixel of the box, in the upright picture
@@ -21,8 +21,8 @@ struct Axis {
   bool flip = false;         // the results are in the opposite direction
   uint32_t denominator = 1;  // the decoder reduces the picture by this factor
 
-  // Computes the fields below. Entries are in the order of results or, if `by_source`, of pixels:
-  // then entry i is result count - 1 - i if `reversed`.
+  // Computes the fields below. Entries are in the order of the results or, if `by_source`, of the
+  // pixels. In the order of pixels, entry i is result count - 1 - i if `reversed`.
   void Make(bool nearest, bool by_source);
 
   bool reversed = false;
@@ -36,7 +36,7 @@ struct Axis {
   std::vector<int16_t> weights;
 };
 
-// The most bytes that are read or written beyond the end.
+// The maximum of bytes that are read or written beyond the end.
 constexpr size_t kMixPadding = 32;
 
 // Mixes pixels of a row: 3 channels from 4 bytes per pixel, or 1 channel from 1 byte. `portable`:

@@ -19,7 +19,7 @@ namespace {
 constexpr char kMagic[8] = {'C', 'A', 'C', 'H', 'E', 'C', 'D', 'X'};
 constexpr uint64_t kMinimumFrame = 16;
 
-// Returns why these u64 cannot be the frames' offsets in a file of `data_bytes`; "" if they can.
+// Returns "" if these u64 can be the frames' offsets in a file of `data_bytes`, else the reason.
 std::string CheckOffsets(ByteSpan offsets, uint64_t data_bytes) {
   const size_t records = offsets.size / sizeof(uint64_t);
   uint64_t least = 0;

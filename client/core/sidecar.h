@@ -53,9 +53,9 @@ struct SidecarContents {
   std::vector<uint32_t> ordinals;
 };
 
-// Returns the sum modulo 2^64, over the records, of a 64-bit hash of (key, begin, ETag, ordinal).
-// It does not depend on the order of the records or the numbers of the units. So the digests of
-// shards add up to the digest of all their records.
+// Returns the sum of a 64-bit hash of (key, begin, ETag, ordinal) over the records, modulo 2^64.
+// The sum does not depend on the order of the records or the numbers of the units. So the digests
+// of shards add up to the digest of all their records.
 uint64_t SidecarDigest(const SidecarContents& contents);
 
 inline std::string SidecarPath(const std::string& path) { return path + ".idx"; }
@@ -74,12 +74,12 @@ struct SidecarHeader {
   uint32_t units_bytes;
 };
 
-// Verifies the header at the `start` of a sidecar, and that it agrees with `size`, the size of the
+// Verifies the header at the `start` of a sidecar, and compares it with `size`, the size of the
 // whole sidecar. Throws CorruptSidecar.
 SidecarHeader CheckSidecarHeader(const std::string& path, ByteSpan start, uint64_t size);
 
-// Reads and verifies only the header. Throws IoError, and CorruptSidecar, also if the disk cannot
-// read the file.
+// Reads and verifies only the header. Throws IoError. Throws CorruptSidecar if the header is wrong,
+// or if the disk cannot read the file.
 SidecarHeader ReadSidecarHeader(const std::string& path);
 
 // The header and the meta text of a sidecar.
@@ -97,8 +97,8 @@ struct RecordOffsets {
   uint64_t data_bytes = 0;
 };
 
-// Reads and verifies only the header and the offsets. The offsets ascend from 0 and leave each
-// frame room for its overhead. Errors as ReadSidecarHeader.
+// Reads and verifies only the header and the offsets. The offsets ascend from 0, and leave room for
+// the overhead of each frame. Errors as ReadSidecarHeader.
 RecordOffsets ReadSidecarOffsets(const std::string& path);
 
 // The sections of a sidecar in memory. Valid while that memory is valid.
@@ -111,10 +111,11 @@ class SidecarView {
   uint64_t data_bytes() const { return header_.data_bytes; }
   uint64_t digest() const { return header_.digest; }
 
-  // Each verifies the section that it returns; throws CorruptSidecar. Integers are not aligned.
+  // Each function verifies the section that it returns. Throws CorruptSidecar. Integers are not
+  // aligned.
   ByteSpan Meta() const;
   std::vector<SidecarUnit> Units() const;
-  // u64 each. They ascend from 0 and leave each frame room for its overhead.
+  // u64 each. They ascend from 0, and leave room for the overhead of each frame.
   ByteSpan Offsets() const;
   // u32 each, below the number of units.
   ByteSpan Indices() const;

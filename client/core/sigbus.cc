@@ -24,8 +24,9 @@ struct Watched {
 
 thread_local Watched watched __attribute__((tls_model("initial-exec")));
 
-// Counts of replaced pages. `replacing` counts before a replacement, so a thread that sees the
-// zeros sees the count. `replaced` counts after it, so a thread that sees the count sees the zeros.
+// Counts of replaced pages. `replacing` counts before a replacement, so a thread that sees zeros
+// sees the count. `replaced` counts after a replacement, so a thread that sees the count sees
+// zeros.
 std::atomic<uint64_t> replacing{0};
 std::atomic<uint64_t> replaced{0};
 
@@ -47,9 +48,9 @@ bool Replace(uintptr_t address) {
   return zeros == page;
 }
 
-// Calls the other handler; returns false if there is none. Also returns false for a fault that the
-// other handler did not repair last time. Also for a signal that the other handler raises for its
-// predecessor (as faulthandler does), because the predecessor may be this handler.
+// Calls the other handler. Returns false if there is none, or if it did not repair the same fault
+// last time. Returns false as well for a signal that the other handler raises for its predecessor
+// (as faulthandler does), because the predecessor may be this handler.
 bool PassOn(int number, siginfo_t* info, void* context) {
   const struct sigaction* next = other.load();
   if (watched.passing.load(std::memory_order_relaxed)) return false;

@@ -1,10 +1,8 @@
 // Handles SIGBUS for mapped files that the disk cannot read.
-//
 // Reading a page of a mapped file raises SIGBUS if the disk cannot read the page, or if the file
 // was truncated. While a BusGuard watches the mapping, a page of zeros replaces such a page, for
 // all threads, until the file is unmapped. The guard records the fault, so that the reader can
-// check for it after reading. (systemd's journal does the same.) The handler passes every other
-// SIGBUS to the handler before it.
+// check for it after reading. The handler passes every other SIGBUS to the previous handler.
 
 #ifndef CACHECD_CORE_SIGBUS_H_
 #define CACHECD_CORE_SIGBUS_H_
@@ -29,10 +27,10 @@ class BusGuard {
   // From now on, the thread watches only this mapping. The file is never changed.
   static void Watch(ByteSpan mapping);
 
-  // True if this thread has caused a page to be replaced since Watch.
+  // True if a read by this thread has replaced a page since Watch.
   static bool Faulted();
 
-  // True if any thread, including this thread, may have caused a page to be replaced since Watch.
+  // True if a read by any thread, including this thread, may have replaced a page since Watch.
   static bool Disturbed();
 };
 

@@ -27,8 +27,8 @@ class FileCursor {
  public:
   explicit FileCursor(const File& file) : file_(file) {}
 
-  // Returns `size` bytes at `offset`, valid until the next call; CorruptRecord if the file is
-  // shorter. If they are not in the buffer, reads at least `ahead` bytes.
+  // Returns `size` bytes at `offset`, valid until the next call. If they are not in the buffer,
+  // reads at least `ahead` bytes. CorruptRecord if the file is shorter.
   const uint8_t* At(uint64_t offset, size_t size, size_t ahead) {
     if (offset < start_ || offset + size > start_ + held_) {
       buffer_.resize(std::max(size, ahead));

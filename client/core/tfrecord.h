@@ -25,23 +25,23 @@ constexpr size_t kFrameOverhead = kFrameHeader + kFrameFooter;
 void EncodeHeader(uint64_t length, uint8_t* to);
 void EncodeFooter(ByteSpan payload, uint8_t* to);
 
-// Reads kFrameHeader bytes. If the header's CRC is wrong, returns the finding. Otherwise returns an
-// empty string and sets `length`, the length of the payload.
+// Reads kFrameHeader bytes. If the header's CRC is wrong, returns the error message. Otherwise sets
+// `length`, the length of the payload, and returns "".
 std::string CheckHeader(const uint8_t* header, uint64_t* length);
 
-// Returns the finding if the footer does not match a payload of this CRC, else "".
+// Returns the error message if the footer does not match a payload with this CRC, else "".
 std::string CompareCrc(const uint8_t* footer, uint32_t crc);
 
 // Returns the error message if the payload does not match the footer, else "".
 std::string CheckPayload(ByteSpan payload, const uint8_t* footer);
 
-// Returns true, and the unverified payload, if the header is that of a frame that fills `frame`
-// exactly. Otherwise returns false, and the finding in `why`.
+// If the header belongs to a frame that fills `frame` exactly, returns true, and the unverified
+// payload. Otherwise returns false, and the error message in `why`.
 bool OpenFrame(ByteSpan frame, ByteSpan* payload, std::string* why);
 
-// Appends the offsets of all frames of the file, found by walking it. If `verify`, verifies the
-// payloads too. Throws CorruptRecord for the first wrong or truncated frame; `offsets` then has the
-// frames before it. Throws IoError.
+// Walks the file and appends the offsets of all frames. If `verify`, verifies the payloads. Throws
+// CorruptRecord for the first wrong or truncated frame; `offsets` then has the frames before it.
+// Throws IoError.
 void ScanFile(const std::string& path, bool verify, std::vector<uint64_t>* offsets);
 
 // Returns the verified payload of the frame at `offset`. Throws CorruptRecord, IoError.

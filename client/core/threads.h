@@ -1,4 +1,4 @@
-// Threads that block signals, for Python's main thread, and compute with IEEE 754 floats.
+// Threads that leave signals to Python's main thread, and compute with IEEE 754 floats.
 
 #ifndef CACHECD_CORE_THREADS_H_
 #define CACHECD_CORE_THREADS_H_

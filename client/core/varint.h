@@ -8,9 +8,9 @@
 
 namespace cachecd {
 
-// Decodes at most `limit` varints at `*at`, moves `*at` behind the last, and returns their number.
-// Stops if `limit` allows fewer than eight more, fewer than ten bytes are left, or a varint is
-// malformed. The caller must read the rest one by one.
+// Decodes at most `limit` varints at `*at`, moves `*at` behind the last varint, and returns their
+// number. Stops if `limit` allows fewer than eight more, if fewer than ten bytes remain, or if a
+// varint is malformed. The caller must read the rest one by one.
 size_t DecodeVarints(const uint8_t** at, const uint8_t* end, int64_t* to, size_t limit);
 
 // DecodeVarints for processors without fast instructions; for tests.

@@ -20,7 +20,7 @@ Window::Window(const FileSet& files, const RecordOrder& order, uint64_t memory,
   try {
     thread_ = StartThread([this] { ReadAhead(); });
   } catch (const std::system_error&) {
-    // Without the thread, each file is read from disk when a record of it is wanted.
+    // Without the thread, each file is read from disk when one of its records is needed.
   }
 }
 
@@ -85,7 +85,7 @@ void Window::ReadAhead() {
       std::unique_lock<std::mutex> lock(mutex_);
       moved_.wait(lock, [&] { return stopped_ || (moved_once_ && block <= last_wanted_ + 1); });
       if (stopped_) return;
-      // A pass that begins in the middle wants no block before its start.
+      // A pass that begins in the middle needs no block before its start.
       if (block < first_wanted_) continue;
     }
     try {

@@ -1,8 +1,7 @@
 // Opens the files of the blocks that are read, and reads ahead from the disk.
-//
-// A block's files are opened when its first record is needed. A thread may open them earlier and
-// make the disk read whole files sequentially. They are closed when no later position needs the
-// block and no thread holds it. So the window limits memory and mappings, for sets of any size.
+// A block's files are opened when its first record is needed. A thread may open them earlier, and
+// make the disk read whole files sequentially. The files are closed when no later position needs
+// the block and no thread holds it. So the window limits memory and mappings, for sets of any size.
 
 #ifndef CACHECD_CORE_WINDOW_H_
 #define CACHECD_CORE_WINDOW_H_
@@ -29,9 +28,9 @@ class Window {
 
   using Findings = std::vector<CorruptRecord>;
 
-  // Reads ahead after the first MoveTo, unless all files are read at a time and exceed half of
-  // `memory` bytes. `files` and `order` must outlive the window. `note` gets the findings of a file
-  // that was only counted before, each time the file is opened.
+  // Reads ahead after the first MoveTo, unless all files are open at a time and exceed half of
+  // `memory` bytes. `files` and `order` must outlive the window. Each time a file that was only
+  // counted before is opened, `note` gets its findings.
   Window(const FileSet& files, const RecordOrder& order, uint64_t memory,
          std::function<void(uint32_t file, const Findings&)> note);
   Window(const Window&) = delete;
@@ -41,12 +40,12 @@ class Window {
   // Returns the block's files; opens them if necessary. Throws RecordFile's errors.
   std::shared_ptr<const Block> Get(size_t block);
 
-  // Announces that blocks `first` to `last` are needed now: reads ahead the next block, and
-  // releases the blocks before them. Get returns other blocks too, but does not keep them.
+  // Announces that blocks `first` to `last` are needed now. Reads the next block ahead, and
+  // releases earlier blocks. Get returns other blocks as well, but does not keep them.
   void MoveTo(size_t first, size_t last);
 
-  // Stops reading ahead; waits for the last request to the disk, some MB. No two threads may call
-  // it at once.
+  // Stops reading ahead, and waits for the last request to the disk, some MB. Threads must not call
+  // Stop concurrently.
   void Stop();
 
  private:

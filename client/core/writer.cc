@@ -60,7 +60,7 @@ ShardWriter::ShardWriter(const std::string& path, uint64_t capacity, uint64_t me
                                 std::to_string(WholeBlocks(SidecarBytes(0, 0, meta_bytes_))));
   }
   const std::string sidecar = SidecarPath(path);
-  // Checked now, rather than when the shard is full.
+  // Checked now, and not only when the shard is full.
   if (access(sidecar.c_str(), F_OK) == 0) throw IoError(EEXIST, sidecar);
   buffer_.reserve(kBuffer);
   file_.emplace(File::Create(path));

@@ -80,8 +80,8 @@ class ShardWriter {
     uint64_t digest;
   };
 
-  // Truncates and fsyncs the file, writes and fsyncs the sidecar, closes both. If a `meta` beyond
-  // `meta_bytes` does not fit, throws std::invalid_argument and leaves the writer unchanged.
+  // Truncates and fsyncs the file, writes and fsyncs the sidecar, and closes both. If a `meta`
+  // beyond `meta_bytes` does not fit, throws std::invalid_argument and leaves the writer unchanged.
   Sealed Finish(const std::string& meta);
 
   // Closes and removes both files. Does nothing after Finish or Abort.
@@ -90,7 +90,7 @@ class ShardWriter {
  private:
   void RequireOpen() const;
   bool Fits(uint64_t frame_bytes, uint64_t meta_bytes, uint64_t unit_bytes = 0) const;
-  // Returns the bytes that the unit's first record adds to the sidecar; 0 for later records.
+  // Returns the bytes that the unit's first record adds to the sidecar, or 0 for later records.
   uint64_t UnitBytes(uint64_t unit) const;
   void Note(uint64_t frame_bytes, uint64_t unit, uint32_t ordinal);
   void Put(ByteSpan bytes);

@@ -7,7 +7,7 @@ import keras
 
 from cachecd_client import connect
 
-FIGURES = "wait_share", "queue", "set_records", "coverage", "reads_per_record"
+FIGURES = "wait_share", "queue_p10", "queue_p50", "set_records", "coverage", "reads_per_record"
 
 
 class Telemetry(keras.callbacks.Callback):

@@ -11,16 +11,18 @@ from torch.nn.functional import cross_entropy
 
 from cachecd_client import connect
 
-FIGURES = "wait_share", "queue", "set_records", "coverage", "reads_per_record"
+FIGURES = "wait_share", "queue_p10", "queue_p50", "set_records", "coverage", "reads_per_record"
 
 
 class Telemetry(Callback):
-    def __init__(self, report):
-        self.report = report
+    def __init__(self, loader, report):
+        self.loader, self.report = loader, report
 
     def on_train_batch_end(self, trainer, module, outputs, batch, index):
         report = self.report()
         figures = {f"data/{n}": float(report[n]) for n in FIGURES if report[n] is not None}
+        if (queue := self.loader.queue) is not None:  # its fill now; None when the epoch is read
+            figures["data/queue"] = queue
         module.log_dict(figures)  # Lightning writes them every `log_every_n_steps`
 
 
@@ -40,15 +42,16 @@ class Digits(lightning.LightningModule):
 
 logger = CSVLogger(os.environ.get("LOGS", "logs"))
 with connect(Path(__file__).with_name("digits.yaml")) as cache, cache.acquire("train") as epoch:
+    loader = epoch.torch(batch_size=32)
     trainer = lightning.Trainer(
         max_epochs=2,
         accelerator="cpu",
         log_every_n_steps=10,
         logger=logger,
-        callbacks=[Telemetry(epoch.report)],
+        callbacks=[Telemetry(loader, epoch.report)],
         enable_checkpointing=False,
         enable_model_summary=False,
         enable_progress_bar=False,
     )
-    trainer.fit(Digits(), epoch.torch(batch_size=32))
+    trainer.fit(Digits(), loader)
     print(f"{epoch.report()['steps']} steps, logged in {logger.log_dir}")

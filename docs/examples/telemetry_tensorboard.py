@@ -10,7 +10,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from cachecd_client import connect
 
-FIGURES = "wait_share", "queue", "set_records", "coverage", "reads_per_record"
+FIGURES = "wait_share", "queue_p10", "queue_p50", "set_records", "coverage", "reads_per_record"
 
 logging.basicConfig(format="%(message)s")
 logging.getLogger("cachecd").setLevel(logging.INFO)  # a line at the end of each epoch
@@ -24,7 +24,8 @@ with (
     SummaryWriter(os.environ.get("LOGS", "runs")) as writer,  # tensorboard --logdir runs
 ):
     for epoch in cache.epochs("train", 3):
-        for batch in epoch.torch(batch_size=32):
+        loader = epoch.torch(batch_size=32)
+        for batch in loader:
             loss = cross_entropy(model(batch["image"].flatten(1) / 255), batch["label"])
             optimizer.zero_grad()
             loss.backward()
@@ -32,6 +33,7 @@ with (
             step += 1
             if step % 10 == 0:
                 writer.add_scalar("loss", loss.item(), step)
+                writer.add_scalar("data/queue", loader.queue, step)  # its fill now, 0 to 1
                 report = epoch.report()
                 for name in FIGURES:
                     if report[name] is not None:

@@ -73,14 +73,15 @@ def test_values_that_count_from_the_next_generation_on_are_named(cachecd, writte
 
 
 def test_every_mistake_is_one_line_on_stderr_and_the_exit_code_is_2(cachecd, written):
-    path = written(limit="lots", more="sampler: {wokers: 3}\nserver: {http: ':80'}\n")
+    path = written(limit="lots", more="sampler: {wokers: 3}\nserver: {port: 80}\n")
     done = cachecd("check", path, CACHECD_SAMPLER__CONNECTIONS="0")
     assert (done.returncode, done.stdout) == (2, "")
-    where, what, http, variable = done.stderr.splitlines()
+    where, what, port, variable = done.stderr.splitlines()
     assert where.startswith(f"cachecd: {path}:2:")
     assert "cache.limit: found 'lots', expected a size" in where
     assert what == f"cachecd: {path}:6:11: sampler.wokers: unknown key; did you mean 'workers'?"
-    assert http == f"cachecd: {path}:7:10: server.http: unknown key; known: endpoint"
+    known = "endpoint, http, http_any, http_keys"
+    assert port == f"cachecd: {path}:7:10: server.port: unknown key; known: {known}"
     assert variable.startswith(
         "cachecd: CACHECD_SAMPLER__CONNECTIONS: sampler.connections: found 0"
     )
@@ -129,7 +130,7 @@ def test_a_source_none_of_whose_objects_gives_a_record_fails_the_check(objects, 
     assert cli.run_command(["check", str(path), "--sources"]) == 1
     said = capsys.readouterr()
     assert "skipped: 0.bin: decode_image raised" in said.out
-    (line,) = said.err.splitlines()
+    line = said.err.splitlines()[-1]  # a slow machine shows progress before
     assert line.startswith(
         "cachecd: datasets.train: none of the first 5 units has a record; 5 x dec"
     )

@@ -109,7 +109,7 @@ def test_a_unit_is_found_by_its_key_and_its_records_are_told(folder, capsys):
     assert "to write the images to files, use --out DIR\n" in told
     assert list((folder / "temporary").iterdir()) == []
     assert cli.run_command(["sample", str(path), "--key", "dog/1.png", "--out", str(folder)]) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "payload" in line]
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "payload:" in line]
     assert Path(line.partition("  -> ")[2]).read_bytes() == png()
 
 
@@ -190,3 +190,22 @@ def test_a_module_of_the_configured_path_comes_first_and_one_without_the_functio
     assert f"has no attribute 'fail' ({folder}/project/steps.py)" in said.err
     assert cli.run_command(["check", str(config(folder, sampler=sampler))]) == 0
     assert f"imports from {folder}/project first" in capsys.readouterr().out
+
+
+def test_the_time_of_each_stage_and_of_decode_is_told(folder, capsys):
+    path = config(folder, transform=())
+    assert cli.run_command(["sample", str(path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["stages"].keys() == {"fetch", "decode", "encode", "write", "sync"}
+    assert {each["records"] for each in found["stages"].values()} == {1}, "each record is timed"
+    assert found["decode_ms"].keys() == {"payload"}
+    assert cli.run_command(["sample", str(path)]) == 0
+    told = capsys.readouterr().out
+    assert "time       fetch: " in told
+    assert "decode={'payload': Image(224)} in the trainer: " in told
+    assert "(1 picture; not measured: other sizes and crops, assembling batches)" in told
+
+    assert cli.run_command(["sample", str(config(folder))]) == 0
+    told = capsys.readouterr().out
+    assert "decode_image: " in told
+    assert "Image(224)" not in told, "the trainer gets pixels"

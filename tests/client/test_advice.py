@@ -14,6 +14,10 @@ REPORT = {
     "seconds_elsewhere": 97.0,
     "wait_share": 0.03,
     "seconds_leasing": 0.1,
+    "stages_s": {"open": 0.5, "read": 0.2, "decode": 2.3},
+    "queue": 0.64,
+    "queue_p10": 0.12,
+    "queue_p50": 0.71,
     "set_records": 240_000,
     "source_records": 0,
     "growth": 1.42,
@@ -28,7 +32,10 @@ MOST = Waited(30.0, 1200, 12_000_000, 100.0, threads=0, prefetch_bytes=64 << 20)
 
 
 def test_a_run_that_hardly_waits_is_told_in_one_line():
-    expected = "epoch 3 of train: 1,200 steps, waited 3 % on data; the cache grew 1.4x"
+    expected = (
+        "epoch 3 of train: 1,200 steps, waited 3 % on data, queue 64 % full (p10 12 %, p50 71 %); "
+        "the cache grew 1.4x"
+    )
     assert line(REPORT) == expected
     assert advice(REPORT, MOST, 2) == ""
     of_all = "the cache grew 1.4x: 240,000 of about 700,000 records (34 %)"
@@ -39,7 +46,7 @@ def test_a_run_that_hardly_waits_is_told_in_one_line():
     ("growth", "said"), [(None, "the set has 240,000 records"), (0.96, "the cache shrank to 0.96x")]
 )
 def test_the_size_of_the_cache_is_told_against_the_set_before(growth, said):
-    assert line({**REPORT, "growth": growth}).endswith(f"on data; {said}")
+    assert line({**REPORT, "growth": growth}).endswith(f"p50 71 %); {said}")
 
 
 def test_what_went_wrong_is_told_after_it():
@@ -52,7 +59,8 @@ def test_what_went_wrong_is_told_after_it():
         "advice": "do this",
     }
     assert line(report) == (
-        "epoch 3 of train: 1,200 steps, waited 3 % on data and 12 s for the set; the cache grew 1.4x; "
+        "epoch 3 of train: 1,200 steps, waited 3 % on data and 12 s for the set, queue 64 % full (p10 "
+        "12 %, p50 71 %); the cache grew 1.4x; "
         "dropped 37 records in a short last batch (drop_last); 1 record corrupt; "
         "240,000 of 240,002 records, 2 skipped (see `cachecd status`); do this"
     )
@@ -71,7 +79,7 @@ WAITS = {**REPORT, "seconds_waited": 30.0, "seconds_elsewhere": 70.0, "wait_shar
         (replace(MOST, threads=1), "threads=1 on 4 processors: raise it, or omit it"),
         (
             replace(MOST, bytes=31_000_000_000),
-            "the loader read 310 MB/s, limited by disk and processors",
+            "the loader read 310 MB/s, and waited mostly for stage `decode`: store smaller pictures",
         ),
     ],
 )

@@ -82,6 +82,21 @@ def test_the_line_says_how_many_records_drop_last_left_out(cache, options, dropp
         assert (said in line(epoch.report())) == bool(dropped)
 
 
+def test_waiting_and_the_fill_of_the_queue_are_reported_in_parts(leased):
+    for _ in range(2):
+        list(leased.numpy(batch_size=5))
+    report = leased.report()
+    assert sum(report["stages_s"].values()) == pytest.approx(report["seconds_waited"], abs=1e-6)
+    assert set(report["stages_s"]) >= {"open"}
+    assert 0 <= report["queue_p10"] <= report["queue_p50"] <= 1
+
+
+def test_fill_of_the_queue_is_unknown_before_the_first_step(leased):
+    report = leased.report()
+    assert [report[name] for name in ("queue", "queue_p10", "queue_p50")] == [None] * 3
+    assert report["stages_s"] == {}
+
+
 def test_growth_is_against_the_jobs_set_before(cache):
     run = cache.epochs("train", 3)
     assert [next(run).report()["growth"] for _ in range(3)] == [
@@ -98,9 +113,9 @@ def test_the_last_report_is_logged_once_when_the_epoch_is_released(cache, caplog
     epoch.release()
     first, second = verdicts(caplog)
     assert first.startswith("epoch 0 of train: 4 steps, waited ")
-    assert first.endswith(" % on data; the set has 20 records")
+    assert first.endswith(" %); the set has 20 records")
     assert second.startswith("epoch 1 of train: 6 steps, waited ")
-    assert second.endswith(" % on data; the cache grew 1.5x")
+    assert second.endswith(" %); the cache grew 1.5x")
     assert {r.levelname for r in caplog.records} == {"INFO"}
 
 

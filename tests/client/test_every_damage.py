@@ -30,6 +30,8 @@ Rows = dict[int, bytes]  # label -> key
 
 
 class Reports:
+    endpoint = "ipc:///nobody"
+
     def __init__(self) -> None:
         self.made: list[ReportCorrupt] = []
 

@@ -66,9 +66,9 @@ def test_a_dataloader_over_files_names_what_it_takes(shard):
 
 
 def test_missing_files_are_counted_and_named(shard, tmp_path):
-    with pytest.raises(CallerError, match="without files"):
+    with pytest.raises(CallerError, match="has no files"):
         FileSet([])
-    with pytest.raises(CallerError, match=r"2 of 3 files do not exist, the first is .*/x"):
+    with pytest.raises(CallerError, match=r"2 of 3 files do not exist, for example .*/x"):
         FileSet([tmp_path / "x", shard, tmp_path / "y"])
 
 

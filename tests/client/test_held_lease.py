@@ -114,7 +114,9 @@ def test_a_manifest_deleted_or_replaced_just_before_the_lock_is_a_lost_lease(
 
 
 def test_a_cache_that_is_not_mounted_here_is_named(tmp_path):
-    with pytest.raises(CallerError, match=r"mount it in this container and set \$CACHECD_DIR"):
+    with pytest.raises(
+        CallerError, match=r"mount the daemon.s cache in this container, and set \$CACHECD_DIR"
+    ):
         HeldLease(tmp_path / "nowhere" / "leases" / "a.json")
 
 

@@ -72,7 +72,7 @@ def test_ranks_are_those_that_other_launchers_tell(environ, place):
         (slurm("2", 1, 0), "SLURM_STEP_TASKS_PER_NODE is '2', SLURM_NODEID is '1'"),
         ({"LOCAL_RANK": "1"}, "LOCAL_WORLD_SIZE is not set"),
         ({"LOCAL_RANK": "one"}, "LOCAL_RANK is 'one', expected an integer"),
-        ({"TF_CONFIG": "nothing"}, "TF_CONFIG is 'nothing', expected the addresses"),
+        ({"TF_CONFIG": "nothing"}, "TF_CONFIG is 'nothing', expected `cluster`"),
     ],
 )
 def test_contradictory_ranks_are_refused(environ, message):

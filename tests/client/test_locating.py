@@ -79,7 +79,7 @@ def test_a_sidecar_that_no_longer_fits_its_file_is_an_error_and_hides_nothing(tm
     with pytest.raises(CorruptSidecarError, match="delete or rebuild it") as caught:
         FileSet(path).numpy(batch_size=1, on_corrupt="replace")
     assert caught.value.path == f"{path}.idx"
-    assert f"describes {described} bytes, {path} has {described + size}" in str(caught.value)
+    assert f"describes {described} bytes, but {path} has {described + size}" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,8 @@ N = 20
 class Lane:
     """Sends tensors by copying them, and notes what happens to which batch, by its first label."""
 
+    is_busy = False
+
     def __init__(self):
         self.log = []
         self.fails = None  # what sending this batch raises

@@ -49,7 +49,7 @@ def test_what_is_read_elsewhere_counts_as_often_as_its_steps_go_over_the_set(cac
     ],
 )
 def test_the_warning_is_for_sets_that_might_be_larger(caplog, coverage, pinned, said):
-    reads = Reads("train")
+    reads = Reads("train", "ipc:///nobody")
     reads.leased("g", [[0, 1, 4]], 100, 1000)
     reads.read(1100, coverage, pinned)
     assert len(warnings(caplog)) == (said is not None)

@@ -112,3 +112,15 @@ def test_a_limit_below_the_first_sets_is_too_small_and_says_what_would_do(loaded
     ):
         loaded(text + "grow: {first: 200GiB}}\n")
     assert loaded(text + "grow: {first: 100GiB}}\n").cache.limit == 500 << 30
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:9400", "127.8.8.8:1", "localhost:9400", "[::1]:9400"]
+)
+def test_loopback_addresses_need_no_permission(loaded, good, address):
+    assert loaded(f"{good}server: {{http: '{address}'}}").server.http == address
+
+
+def test_other_addresses_are_allowed_with_http_any(loaded, good):
+    server = loaded(f"{good}server: {{http: '[::]:9400', http_any: true}}").server
+    assert (server.http, server.http_keys) == ("[::]:9400", False)

@@ -141,6 +141,15 @@ ADDED = {
          "sampler.python: found 'python3', expected an absolute path"),
         ("server: {endpoint: 'tcp://*:5'}", 20,
          "server.endpoint: found 'tcp://*:5', expected ipc:// and an absolute path"),
+        ("server: {http: '127.0.0.1'}", 16,
+         "server.http: found '127.0.0.1', expected an IP address and a port such as 127.0.0.1:9400"),
+        ("server: {http: 'node7:9400'}", 16,
+         "server.http: found 'node7:9400', expected an IP address and a port"),
+        ("server: {http: '127.0.0.1:70000'}", 16,
+         "server.http: found '127.0.0.1:70000', expected an IP address and a port"),
+        ("server: {http: '0.0.0.0:9400'}", 16,
+         "server.http: 0.0.0.0:9400 is not a loopback address, so other machines could read the status: "
+         "use 127.0.0.1:9400, or set server.http_any: true"),
         ("sampler: fast", 10, "sampler: found 'fast', expected a section"),
     ],
 }  # fmt: skip

@@ -88,7 +88,11 @@ class Life:
     def status(self) -> dict[str, Any]:
         """The status document."""
         sampler = ExecutorStatus(1, 1, 0, "")
-        return asdict(self.loop.status(sampler, DaemonStatus(1, 0.0, 1, False)))
+        return asdict(
+            self.loop.status(
+                sampler, DaemonStatus(1, 0.0, 1, False, 2, 1 << 30, 1 << 28, 32, None), []
+            )
+        )
 
     async def ask(self, event: Any) -> Any:
         replied: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

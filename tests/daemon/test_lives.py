@@ -69,13 +69,13 @@ async def test_cache_grows_to_the_whole_source_without_duplicates(root):
         assert set(found.values()) == {1}
         assert len(found) == TARS * MEMBERS
         assert sum(walk(life.dir)) <= LIMIT
-        before = life.loop._fetched
+        before = life.loop.ingest.fetched
         source = sum(path.stat().st_size for path in (root / "src").iterdir())
         assert before <= 1.1 * source
     async with Life(config(root, LIMIT, SHARD)) as life:
         await until(lambda: is_whole(life))
         assert await life.acquire()
-        assert life.loop._fetched == before, "a start fetches nothing again"
+        assert life.loop.ingest.fetched == before, "a start fetches nothing again"
 
 
 async def test_cache_rotates_under_its_limit(root):

@@ -29,7 +29,7 @@ class Bench:
 
     def __init__(self, life: Life) -> None:
         self.life = life
-        self.requests = Requests(life.loop, lambda: {"a": "status"})
+        self.requests = Requests(life.loop, lambda: {"a": "status"}, lambda: {"a": "detail"})
         self.number = 0
 
     async def ask(self, kind: type[Any], *fields: Any, **more: Any) -> Any:

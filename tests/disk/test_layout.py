@@ -45,7 +45,7 @@ def test_every_directory_and_small_file_that_is_written_is_known(dataset, copy):
         layout.rotation(dataset),
         layout.manifest(f"{dataset}.1.a.b"),
     ]
-    files += [layout.lock, layout.egress, layout.excluded]
+    files += [layout.lock, layout.egress, layout.excluded, layout.history]
     assert all(is_known(str(path.relative_to("/c"))) for path in files)
 
 

@@ -22,7 +22,7 @@ MEMBERS = {
         "fingerprint window progress release"
     ),
     "Loader": (
-        "set_epoch state_dict load_state_dict schema position seconds_waited bytes_read queue_filled "
+        "set_epoch state_dict load_state_dict schema position seconds_waited bytes_read queue queue_filled "
         "corrupt close"
     ),
     "RunLoader": "state_dict load_state_dict epoch progress report close",

@@ -28,6 +28,7 @@ TYPES = {
     "_table": "URL of a table",
     "_store_address": "http(s) URL",
     "_socket_address": "address",
+    "_http_address": "IP address and port",
     "_dtype": "dtype",
     "_shape": "list of whole numbers, or [null]",
     "_class_name": "list of texts or whole numbers",
@@ -71,7 +72,8 @@ def sections(section: Section = ROOT, path: str = "") -> Iterator[tuple[str, str
 
 def keys() -> str:
     """The generated part of the page: a heading for each section, a line for each key."""
-    lines = [_line("version", ROOT.model.model_fields["version"], "version")]
+    single = {n: f for n, f in ROOT.model.model_fields.items() if below(ROOT, n) is None}
+    lines = [_line(name, field, name) for name, field in single.items()]
     for path, meaning, section in sections():
         level = "##" if path.count(".") < 2 else "###"
         lines.append(f"\n{level} {path}\n\n{_wrapped(_escaped(meaning))}\n")

@@ -1,19 +1,14 @@
-"""The programs of the README, and of the pages on questions, metrics and migration."""
+"""The programs of the README, and of the pages on questions and migration."""
 
 from __future__ import annotations
 
 import io
-import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from cachecd_client import connect
 from tests.docs.shown import blocks, runner
-from tests.e2e.daemons import clean_environ
 from tests.frameworks import torch
 
 
@@ -64,24 +59,3 @@ def test_every_picture_becomes_512_pixels_square(shape):
     assert made["image"].shape == (512, 512, 3)
     assert made["image"].sum() == height * width * 3
     assert (height, width) == tuple(min(512, length) for length in shape)
-
-
-def test_metrics_of_a_running_daemon_are_printed(tmp_path, monkeypatch):
-    (tmp_path / "src").mkdir()
-    for number in range(4):
-        (tmp_path / "src" / f"{number}").write_bytes(b"x" * 1000)
-    config = tmp_path / "c.yaml"
-    config.write_text(
-        f"version: 1\ncache: {{dir: {tmp_path}/cache, limit: 16MiB, shard_size: 64KiB}}\n"
-        f"datasets: {{train: {{source: {{url: 'file://{tmp_path}/src/', format: files}}}}}}\n"
-    )
-    with connect(config) as cache:
-        document = cache.status()
-    (program,) = [text for text in blocks("docs/metrics.md", "python") if "cachecd_limit" in text]
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        input=json.dumps(document), env=clean_environ({}), capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    values = dict(line.rsplit(" ", 1) for line in done.stdout.splitlines())
-    assert values["cachecd_limit_bytes"] == str(16 << 20)
-    assert float(values['cachecd_coverage_ratio{dataset="train"}']) <= 1

@@ -194,7 +194,8 @@ class Lives:
         said = self.log.read_text()
         assert "Traceback" not in said, said
         for line in said.splitlines():
-            assert " [info " in line or any(known in line for known in _OF_A_KILL), line
+            is_info = '"level": "info"' in line
+            assert is_info or any(known in line for known in _OF_A_KILL), line
 
     def _check_start(self, before: Remains) -> None:
         held = {epoch._sets[0].held.path.name for epoch, _ in self._held}

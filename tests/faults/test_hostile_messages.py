@@ -67,5 +67,5 @@ def test_a_reason_with_escapes_reaches_the_log_printable(rotating):
     name = manifest(rotating)["generation"]
     ask(rotating, ReportCorrupt("r", "train", name, number, 0, 0, "\x1b[2J\x1b[31mred"))
     said = rotating.daemon.said()
-    assert "\\x1b[2J" in said
+    assert "\\u001b[2J" in said, "as JSON escapes it"
     assert "\x1b" not in said

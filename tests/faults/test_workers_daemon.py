@@ -137,7 +137,7 @@ def test_unit_that_takes_all_descriptors_is_skipped_the_third_time(tmp_path: Pat
         assert key == "leaky.tar"
         assert "256 of 256 descriptors are open; does leaky:step leak?" in reason
         assert 900 <= served.train["records"] < 900 + 256
-        assert served.said().count("unit=leaky.tar") >= 3
+        assert served.said().count('"unit": "leaky.tar"') >= 3
 
 
 def test_workers_that_never_start_are_named_in_the_log_and_to_the_trainer(tmp_path: Path):

@@ -104,7 +104,7 @@ def test_units_of_a_large_array_are_read_by_their_chunks(kind, tmp_path, monkeyp
 @pytest.mark.parametrize(
     ("array", "path", "reason"),
     [
-        (np.zeros(9), "data", "it has 9 rows, fewer than window (10)"),
+        (np.zeros(9), "data", "the array has 9 rows, fewer than window (10)"),
         (np.zeros(20, np.complex64), "data", "is of dtype complex64, expected numbers"),
         (np.float64(3), "data", "is a scalar"),
         (np.zeros(20), "other", "other"),

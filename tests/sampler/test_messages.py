@@ -8,22 +8,28 @@ from typing import Any
 
 import pytest
 
-from cachecd.model import Cursor, ObjectInfo, Skipped, SkippedRecords, StreamId, Unit
+from cachecd.model import Cursor, ObjectInfo, Skipped, SkippedRecords, StageSeconds, StreamId, Unit
 from cachecd.sampler.messages import (
     FRAMES,
     LONGEST_REASON,
+    Effort,
     Failed,
     Frames,
     Grant,
     Sealed,
     Setup,
     Units,
+    Working,
 )
 from cachecd.stores.backend import LeftOut
 from cachecd.units.lister import QUESTIONS, REPLIES, Ended, Page, Question, Refused
 
 STREAM = StreamId("train", "0123", 3)
 ODD = "a/\udcff\udc80\n\u202eü\U0001f600"  # as os.fsdecode gives bytes that are not UTF-8
+EFFORT = Effort(
+    *(7, {"m:step": StageSeconds(0.5, 1.5, 3)}, {"link": 0.5}),
+    [(f"fetch {ODD}", 1e6 + 1e-6, 0.25)],
+)
 
 
 def sealed(**fields: Any) -> Sealed:
@@ -64,6 +70,8 @@ def through(frames: Frames[Any], message: Any) -> Any:
         (FRAMES, Grant(STREAM, 1, path=ODD)),
         (FRAMES, sealed(skipped=(Skipped(1, ODD, 2**64 - 1, 0, ODD),))),
         (FRAMES, sealed(passed=(SkippedRecords(ODD, 2, (ODD, "b")),), digest=2**64 - 1)),
+        (FRAMES, Working(STREAM, 1, 2, -1, False, EFFORT)),
+        (FRAMES, sealed(effort=EFFORT)),
         (QUESTIONS, Question({"reader": ODD}, 4, ODD, LeftOut({"a": (1, [ODD])}, ODD, ODD), [ODD])),
         (REPLIES, Page([ObjectInfo(ODD, 2**62, ODD, 5, ODD), ObjectInfo("", 0)])),
         (REPLIES, Page([])),

@@ -179,7 +179,7 @@ def test_a_class_that_names_no_units_reads_the_objects_below_the_url(tmp_path):
     (tmp_path / "a").write_bytes(b"12345")
     [unit] = listed({**source("Lines"), "url": f"file://{tmp_path}"})
     assert (unit.key, unit.size) == ("a", 5)
-    with pytest.raises(SourceUnreachableError, match="the source has no url"):
+    with pytest.raises(SourceUnreachableError, match="a source without a url"):
         listed(source("Lines"))
 
 

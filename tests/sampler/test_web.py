@@ -142,7 +142,7 @@ def test_a_server_without_head_is_asked_for_a_byte(server: ScriptedServer):
 
 def test_folders_without_an_end_are_unreachable(server: ScriptedServer):
     server.down = page("again/")
-    with pytest.raises(SourceUnreachableError, match="64 folders within each other"):
+    with pytest.raises(SourceUnreachableError, match="64 nested folders"):
         listed(opened(server.endpoint))
 
 

@@ -8,6 +8,7 @@ from typing import Protocol
 from typing_extensions import Buffer
 
 from cachecd.model import ObjectInfo, Unit
+from cachecd.sampler.meter import METER
 from cachecd.sampler.read_ahead import in_pieces
 
 
@@ -59,18 +60,21 @@ class Content:
         if key is None or key == self._unit.key:
             key, etag = self._unit.key, self._unit.etag
         name = key
-        return await in_pieces(
-            lambda begin, end: self._reader.get(name, None, etag, begin, end), start, stop
-        )
+        with METER.waiting():
+            return await in_pieces(
+                lambda begin, end: self._reader.get(name, None, etag, begin, end), start, stop
+            )
 
     async def tail(self, length: int) -> tuple[int, Buffer]:
         """Returns the object's size and its last `length` bytes, or all bytes of a shorter object."""
-        return await self._reader.tail(self._unit.key, length, self._unit.etag)
+        with METER.waiting():
+            return await self._reader.tail(self._unit.key, length, self._unit.etag)
 
     async def find(self, key: str) -> ObjectInfo:
         """Returns present size and ETag of the object `key` of the same source. GoneError if it does not
         exist."""
-        return await self._reader.find(key)
+        with METER.waiting():
+            return await self._reader.find(key)
 
     def list(self) -> Iterator[list[ObjectInfo]]:
         """Yields all objects of the same source, in pages. Blocks."""

@@ -1,7 +1,7 @@
 """Format `files`: each object is a record. With `join`, a record has one object of each pattern.
 
-Features: `payload` (the object's bytes), or with `join` one feature for each object; `key` (the unit's
-key); and, if a label is configured, `label` (int64: the number of the class).
+A record has `payload` (the object's bytes), or with `join` one feature for each object. It has `key`, the
+unit's key. If a label is configured, it has `label`, the number of the class (int64).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Format `npy`: windows of arrays that are read by byte range, never whole.
 
-Features: `key` (of the object; with several arrays, of the first array), `start` (int64: the first row of
-the window) and `array`; or instead of `array`, each of several arrays under its own name. arrays.py reads
-one array, windows.Cut computes the units.
+A record has `key` (of the object, or with several arrays, of the first array), `start` (int64: the first
+row of the window) and `array`. Several arrays have their own names instead of `array`. arrays.py reads
+one array, and windows.Cut computes the units.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing
@@ -13,6 +14,7 @@ from cachecd import model
 from cachecd.config import SourceConfig
 from cachecd.sampler.formats.content import Content
 from cachecd.sampler.formats.records import Format
+from cachecd.sampler.meter import METER
 from cachecd.sampler.user_reader import NamedUnit, Record, UserReader
 from cachecd.sampler.usercode import BlamedError, imported
 from cachecd.sampler.view import StoreView
@@ -90,6 +92,7 @@ class Lockstep:
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "guest")
+        self._ident = 0
         self._one_at_a_time = asyncio.Lock()
         self._changed = threading.Condition()  # guards the attributes below
         self._loop: asyncio.AbstractEventLoop | None = None  # of the present step
@@ -105,6 +108,7 @@ class Lockstep:
         """
         async with self._one_at_a_time:
             self._loop = asyncio.get_running_loop()
+            cpu = self._cpu_seconds() if METER.on else 0.0
             step = self._thread.submit(code)
             step.add_done_callback(self._wake)
             try:
@@ -122,7 +126,15 @@ class Lockstep:
                     future.cancel()
                 step.exception()  # waits until the code has ended
                 raise
+            if METER.on:
+                METER.explain("decode", self._cpu_seconds() - cpu)
             return step.result()
+
+    def _cpu_seconds(self) -> float:
+        """Returns the CPU seconds of the thread, which must be free."""
+        if not self._ident:
+            self._ident = self._thread.submit(threading.get_ident).result()
+        return time.clock_gettime(time.pthread_getcpuclockid(self._ident))
 
     def wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Returns the result of `work`, which the event loop runs. Call it from a thread of the user's code

@@ -11,6 +11,7 @@ from cachecd.errors import RecordError, UnitError
 from cachecd.model import SAMPLE, Unit, sample_name
 from cachecd.sampler.draft import Draft
 from cachecd.sampler.formats.content import Content, whole
+from cachecd.sampler.meter import METER
 from cachecd_client.schema import Schema
 
 Record = Mapping[str, Any]
@@ -47,9 +48,9 @@ class Records:
     """Pours the records of a format, after the transform if there is one.
 
     Ordinals count the results of the transform. A record that cannot be used, or whose transform fails,
-    counts as one result. The rest of a unit is read from the `offset` of the record that did not fit. If
-    the offset is unknown, or the shard became full between two results of one record, the rest is read
-    from the unit's start, and the first `ordinal` results are skipped.
+    counts as one result. The rest of a unit is read from the `offset` of the record that did not fit. The
+    rest is read from the unit's start if the offset is unknown, or if the shard became full between two
+    results of one record. Then the first `ordinal` results are skipped.
     """
 
     def __init__(self, records: Format, transform: Transform | None) -> None:
@@ -84,6 +85,8 @@ class Records:
                     shard.describe(self._format.schema)
                     self._format.schema = shard.schema
                 begins_at = done
+                if METER.on:
+                    METER.passed("decode", 1)
                 for result in self._results(record, excluded):
                     if done >= unit.record:
                         position = done, offset if done == begins_at else 0
@@ -93,6 +96,8 @@ class Records:
                                 raise result
                             while result is not None and not shard.add(result, unit, done):
                                 yield position
+                            if METER.on:
+                                METER.enter("decode")
                         except RecordError as error:
                             shard.pass_over(unit, done, named(error, record))
                     done += 1
@@ -100,7 +105,10 @@ class Records:
                         return
                 if self._transform is not None:
                     # If the user's code has damaged this process, it fails while this unit is in work.
-                    await asyncio.sleep(0)
+                    if METER.on:
+                        await METER.pause()
+                    else:
+                        await asyncio.sleep(0)
         if not done:
             raise UnitError(
                 "its transform returned no record" if self._transform else "it has no records"

@@ -1,8 +1,9 @@
 """Format `tfrecord`: objects that are TFRecord files.
 
 Without a transform, records that fit the schema are copied unchanged, in large pieces that Python does not
-parse. With a transform, each record is decoded as an Example: a feature with one value becomes that value
-(bytes, int or float), a feature with several values a NumPy array (int64 or float32) or a list of bytes.
+parse. With a transform, each record is decoded as an Example. A feature with one value becomes that value
+(bytes, int or float). A feature with several values becomes a NumPy array (int64 or float32) or a list of
+bytes.
 
 Objects that are compressed as a whole, with GZIP or ZLIB, are inflated as they arrive. Offsets in messages
 then count inflated bytes.

@@ -45,8 +45,9 @@ class Cut:
     def of(
         config: ArrayConfig, rows: int, grain: int, at: int, row_bytes: int, total_bytes: int
     ) -> Cut:
-        """UnitError if window or stride is no multiple of `grain` rows (another array would have parts of
-        rows in a window), if the array is shorter than a window, or if there are too many units."""
+        """UnitError if the array is shorter than a window, or if there are too many units. UnitError if
+        window or stride is not a multiple of `grain` rows, because another array would have parts of rows
+        in a window."""
         stride = config.stride or config.window
         if rows < config.window:
             raise UnitError(f"the array has {rows} rows, fewer than array.window ({config.window})")

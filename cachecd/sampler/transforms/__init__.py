@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from cachecd.config import TransformStep
 from cachecd.errors import RecordError, UnitError
+from cachecd.sampler.meter import METER
 from cachecd.sampler.usercode import Guest, imported
 from cachecd.stores.backend import is_shortage
 from cachecd.stores.extras import extra
@@ -65,17 +66,30 @@ class _Step:
     def __init__(self, step: TransformStep, guest: Guest) -> None:
         self._name = step.name
         self._call = _function(step)
-        self._guest = guest
+        self._run = functools.partial(guest.call, step.name)
 
     def over(self, records: Iterable[Record]) -> Iterator[Record]:
         for record in records:
             # The step's own code may run in its call or, if it is a generator, in each `next`.
-            results = self._guest.call(self._name, lambda: self._iterable(self._call(record)))  # noqa: B023
-            while (result := self._guest.call(self._name, lambda: next(results, _END))) is not _END:  # noqa: B023
+            run: Callable[[Callable[[], Any]], Any] = self._run
+            if METER.on:
+                run = self._timed
+                METER.passed(self._name, 1)
+            results = run(lambda: self._iterable(self._call(record)))  # noqa: B023
+            while (result := run(lambda: next(results, _END))) is not _END:  # noqa: B023
                 if isinstance(result, Mapping):
                     yield result
                 elif result is not None:
                     raise self._misreturned(result)
+
+    def _timed(self, code: Callable[[], Any]) -> Any:
+        if not METER.on:  # the step of filling ended between two results
+            return self._run(code)
+        before = METER.enter(self._name)
+        try:
+            return self._run(code)
+        finally:
+            METER.enter(before)
 
     def _iterable(self, result: Any) -> Iterator[Any]:
         if result is None or isinstance(result, Mapping):

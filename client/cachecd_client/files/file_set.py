@@ -62,16 +62,14 @@ class FileSet:
             paths = [paths]
         self._files: Collection[str] = [os.fsdecode(path) for path in paths]
         if not self._files:
-            raise CallerError(
-                "a FileSet without files: check the pattern or the list that names the files"
-            )
+            raise CallerError("this FileSet has no files: check the pattern or the list of files")
         if schema is not None and not isinstance(schema, Schema):
             raise CallerError(
                 f"schema={reprlib.repr(schema)}, expected a Schema; Schema.from_json() reads one from JSON"
             )
         if absent := [path for path in self._files if not os.path.isfile(path)]:
             raise CallerError(
-                f"{len(absent)} of {len(self._files)} files do not exist, the first is "
+                f"{len(absent)} of {len(self._files)} files do not exist, for example "
                 f"{absent[0]}{_hint(absent[0])}"
             )
         self._schema = schema
@@ -146,15 +144,15 @@ class FileSet:
     ) -> IterableDataset[Batch]:  # fmt: skip
         """The batches of `torch()` as a dataset, for programs that require torch's DataLoader.
 
-        `DataLoader(dataset, batch_size=None, num_workers=N)` delivers the same batches as `torch()`, in
-        the same order, for every N: its workers, forked or spawned, make the batches in turn. The dataset
-        has `len()`, and the state that torchdata's StatefulDataLoader saves. `torch()` is faster, because
-        the DataLoader copies batches between processes. Columns whose rows differ in length stay columns.
+        `DataLoader(dataset, batch_size=None, num_workers=N)` delivers the batches of `torch()`, in the
+        same order, for every N. Its workers, forked or spawned, make the batches in turn. The dataset has
+        `len()`, and the state that torchdata's StatefulDataLoader saves. `torch()` is faster, because the
+        DataLoader copies batches between processes. Columns whose rows differ in length stay columns.
         """
         from cachecd_client.frameworks.torch_dataset import BatchDataset
 
         if "rank" not in options and "world" not in options:
-            # Here, because a worker has no process group.
+            # Checked here, because a worker has no process group.
             self._check_other_nodes()
             options["rank"], options["world"] = self._share or place(None, None)
         make = partial(self._torch, batch_size, None, channels_last, options)
@@ -206,9 +204,9 @@ class FileSet:
         iteration has another order, unless reshuffle=False. TensorFlow shuffles the files, and the records
         within a buffer, while a `Loader` shuffles the whole set. Every rank reads all files and keeps its
         share of the records. `drop_last` and `pad_last` are as for `Loader`: a short last batch, or full
-        batches and `_valid`, the third value of a tuple. In a run with `steps_per_epoch`, or at the end of
-        `records`, the pipeline has as many batches as a loader, but other records: a small set is repeated
-        in another order, and the rest of a large set is not read.
+        batches and `_valid`, the third value of a tuple. In a run with `steps_per_epoch`, or at the end
+        of `records`, the pipeline has as many batches as a loader, but not the same records. It repeats a
+        small set in another order, and does not read the rest of a large set.
         """
         from cachecd_client.frameworks import tf_pipeline
 
@@ -226,9 +224,9 @@ class FileSet:
     def __len__(self) -> NoReturn:
         """CallerError: a DataLoader calls `len`, but a FileSet is not a Dataset."""
         raise CallerError(
-            f"{type(self).__name__} has no length: it is a set of files. .torch(batch_size=...) reads them "
-            "in batches; for a DataLoader use .to_dataset(batch_size) with batch_size=None. The number of "
-            "records is num_records"
+            f"{type(self).__name__} has no length, because it is not a Dataset. For batches, use "
+            ".torch(batch_size=...). For a DataLoader with batch_size=None, use .to_dataset(batch_size). "
+            "num_records is the number of records"
         )
 
     def __bool__(self) -> bool:
@@ -307,9 +305,9 @@ class FileSet:
 @cache
 def _warn_of_other_nodes(rank: int, world: int) -> None:
     log.warning(
-        "the ranks of this node divide a FileSet (this is rank %d of %d), but the run has more processes: "
-        "each node reads all of its files. If all nodes have the same files, give loaders the rank= and "
-        "world= of the whole run; if each node has other files, give rank=%d, world=%d",
+        "only the ranks of this node divide this FileSet (this is rank %d of %d), but the run has more "
+        "processes. If all nodes have the same files, pass rank= and world= of the whole run to the "
+        "loaders. If each node has other files, pass rank=%d, world=%d",
         rank, world, rank, world,
     )  # fmt: skip
 

@@ -13,14 +13,14 @@ Compression = Literal["GZIP", "ZLIB"]
 _WINDOW_BITS: dict[Compression, int] = {"GZIP": 31, "ZLIB": 15}  # zlib's codes for the two formats
 _READ = (
     64 << 10
-)  # compressed bytes at a time; few, because the bytes after a member's end are copied
+)  # compressed bytes at a time; not more, because bytes after a member's end are copied
 _STEP = 1 << 20  # inflated bytes at a time
 HEAD = 12
 """The first bytes of a file, which show its compression: in a plain file, a record's length and its CRC."""
 
 
 def compression_of(path: str) -> Compression | None:
-    """Returns the compression of the file; None if it is a plain TFRecord file, or has an unknown format. A
+    """Returns the compression of the file, or None for a plain TFRecord file or an unknown format. A
     TFRecord file begins with a length and its CRC, so it never seems to be compressed."""
     with open(path, "rb", buffering=0) as file:
         return compression_of_head(file.read(HEAD))

@@ -51,16 +51,16 @@ class Located:
     schema: dict[str, Any] | None = None
 
     def find(self) -> NDArray[np.uint64]:
-        """Returns the offsets, which are read from the sidecar if necessary."""
+        """Returns the offsets. Reads them from the sidecar if necessary."""
         if self.offsets is not None:
             return self.offsets
         return _core.Sidecar.read(f"{self.path}.idx").offsets
 
 
 def locate(paths: Sequence[str]) -> list[Located]:
-    """Locates the records of all files, and returns the files in their order; scans a file that is named
-    twice once. Raises the error of the first file with an error: CorruptRecordError, CorruptSidecarError,
-    OSError, or CallerError for a compressed file."""
+    """Locates the records of all files, and returns the files in their order. Scans a file only once,
+    even if it is named twice. Raises the error of the first file with an error: CorruptRecordError,
+    CorruptSidecarError, OSError, or CallerError for a compressed file."""
     different = list(dict.fromkeys(paths))
     threads = ThreadPoolExecutor(min(_THREADS, len(different)), "cachecd-locate")
     try:
@@ -96,8 +96,8 @@ def _locate(path: str, paths: Sequence[str]) -> Located:
         return located
     if (compression := compression_of(path)) is not None:
         raise CallerError(
-            f"{path} is compressed ({compression}), but a FileSet reads plain TFRecord files. Inflate "
-            f"compressed files once, and give the FileSet the files in DIR:\n{_command(path, paths)}"
+            f"{path} is compressed ({compression}), but a FileSet reads plain TFRecord files. Decompress "
+            f"the files once, and pass the files in DIR to the FileSet:\n{_command(path, paths)}"
         )
     offsets = _core.scan(path)
     return Located(path, offsets, len(offsets), os.path.getsize(path))
@@ -114,8 +114,8 @@ def _command(path: str, paths: Sequence[str]) -> str:
 
 
 def by_sidecar(path: str) -> Located | None:
-    """Locates the records by the sidecar; None if the file has no sidecar of cachecd. CorruptSidecarError
-    if the sidecar does not fit the file."""
+    """Locates the records with the sidecar, or returns None if the file has no sidecar of cachecd.
+    CorruptSidecarError if the sidecar does not fit the file."""
     name = f"{path}.idx"
     try:
         sidecar = _core.Sidecar.read(name)
@@ -131,7 +131,7 @@ def by_sidecar(path: str) -> Located | None:
         # Even with on_corrupt="replace", because records that the sidecar lacks would be missing silently.
         raise CorruptSidecarError(
             name,
-            f"it describes {sidecar.data_bytes} bytes, {path} has {size}: delete or rebuild it",
+            f"it describes {sidecar.data_bytes} bytes, but {path} has {size}: delete or rebuild it",
         )
     try:
         schema = json.loads(sidecar.meta or "{}").get("schema")
@@ -144,9 +144,9 @@ def schema_of(files: Sequence[Located]) -> Schema:
     """Returns the schema in the sidecars. If no sidecar has a schema, infers it from records of several
     files.
 
-    SchemaError, with feature and file, if sidecars or records disagree; also if the records have no
-    features or are not Examples, or if there are no records. CorruptRecordError if all records of the
-    sample are corrupt, CorruptSidecarError if the schema in a sidecar is damaged.
+    SchemaError, with feature and file, if sidecars or records disagree. SchemaError if there are no
+    records, or if the records have no features or are not Examples. CorruptRecordError if all records of
+    the sample are corrupt. CorruptSidecarError if the schema in a sidecar is damaged.
     """
     described = [file for file in files if file.schema]
     return _agreed(described) if described else _inferred(files)
@@ -157,14 +157,14 @@ def _agreed(files: Sequence[Located]) -> Schema:
     schema = _described(first)
     for file in files:
         if file.schema is None or file.schema == first.schema:
-            continue  # the usual case: thousands of equal schemas are not parsed
+            continue  # the usual case: equal schemas are not parsed again
         other = _described(file)
         for name in sorted({*schema.names, *other.names}):
             first_form, other_form = _form(schema, name), _form(other, name)
             if first_form != other_form:
                 raise SchemaError(
                     f"feature {name!r} is {first_form} in {first.path} and {other_form} in {file.path}: "
-                    "make a FileSet for the files of each kind, or give a schema= that fits all files"
+                    "make a FileSet for the files of each kind, or pass a schema= that fits all files"
                 )
     return schema
 
@@ -188,14 +188,12 @@ def _form(schema: Schema, name: str) -> str:
 def _inferred(files: Sequence[Located]) -> Schema:
     sample = list(_sample([file for file in files if file.num_records]))
     if not sample:
-        raise SchemaError(
-            f"no records in {len(files)} files: there is nothing to read, or to infer a schema from"
-        )
+        raise SchemaError(f"the {len(files)} files have no records, so no schema can be inferred")
     schema = infer_forms(sample)
     if not schema.features:
         raise SchemaError(
-            f"{sample[0][0]}: no features, and none in {len(sample) - 1} other records; only TFRecord "
-            "files of tf.train.Example records can be read (convert other messages)"
+            f"{sample[0][0]}: the first record has no features, and none in {len(sample) - 1} other "
+            "records; convert the records to tf.train.Example"
         )
     return schema
 
@@ -225,7 +223,8 @@ def _sample(files: Sequence[Located]) -> Iterator[Form]:
 
 
 def spread(count: int, most: int) -> list[int]:
-    """Returns at most `most` of the numbers below `count`, evenly spaced, with the first and the last."""
+    """Returns at most `most` evenly spaced numbers below `count`, including the first and the last
+    number."""
     if count <= most:
         return list(range(count))
     return [i * (count - 1) // (most - 1) for i in range(most)]

@@ -24,6 +24,8 @@ class Jax:
     jax.device_put refuses the device, or the sharding cannot divide [batch_size, *shape] of a feature, the
     constructor and `wrap` raise CallerError, so that no pass fails later."""
 
+    name = "jax"
+    marks = None
     lane = None
 
     def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from cachecd_client._core import Division
 from cachecd_client.errors import CallerError
 from cachecd_client.loader.columns import Bytes, tf_ragged, tf_strings, tf_tensor
-from cachecd_client.loader.framework import Wrap, is_dense, strings_shape
+from cachecd_client.loader.framework import Marks, Wrap, is_dense, strings_shape
 from cachecd_client.schema import Feature, Schema
 
 _from_dlpack = tf.experimental.dlpack.from_dlpack
@@ -28,9 +29,20 @@ def check_replicas(is_full: bool) -> None:
         )
 
 
+def _marks() -> Marks | None:
+    try:
+        from tensorflow.python.profiler import trace
+    except ImportError:
+        return None
+    # TensorFlow sets trace.enabled while a profiler runs.
+    return Marks(vars(trace), "enabled", partial(trace.Trace, "cachecd.next"))
+
+
 class TensorFlow:
     """Every feature as a tensor [rows, *shape], a ragged feature as a tf.RaggedTensor."""
 
+    name = "tf"
+    marks = _marks()
     copies = False
     lane = None
 

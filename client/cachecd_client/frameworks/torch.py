@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +12,7 @@ from torch.utils.dlpack import from_dlpack as _from_dlpack
 
 from cachecd_client._core import Division
 from cachecd_client.errors import CallerError, SchemaError
-from cachecd_client.loader.framework import Stage, Wrap, columns, is_dense
+from cachecd_client.loader.framework import Marks, Stage, Wrap, columns, is_dense
 from cachecd_client.schema import Feature, Schema
 
 # The public function calls this function for a capsule. Each line of Python in the public function costs a
@@ -23,6 +23,14 @@ from_dlpack = getattr(torch._C, "_from_dlpack", _from_dlpack)
 class Torch:
     """Dense features as tensors on `device`; other features as columns, which have `to_torch()`. The
     constructor raises CallerError for a device that does not exist, so that no pass fails later."""
+
+    name = "torch"
+    # torch keeps this variable for checks that cost nothing while no profiler runs.
+    marks = Marks(
+        vars(torch.autograd.profiler),
+        "_is_profiler_enabled",
+        partial(torch.autograd.profiler.record_function, "cachecd.next"),
+    )
 
     def __init__(self, device: Any = None, channels_last: bool | Sequence[str] = False) -> None:
         try:
@@ -91,11 +99,11 @@ class Torch:
         return feature.name in self._channels_last
 
 
-@functools.cache
+@cache
 def _side_stream(device: torch.device) -> tuple[torch.cuda.Stream, torch.cuda.Stream]:
     """Returns the stream for copies to a device, and the current stream of the first loader. All loaders
-    share the stream for copies, because torch's allocator reuses freed memory only on the same stream: with
-    a stream for each loader, every epoch would allocate new memory."""
+    share the stream for copies, because torch's allocator reuses freed memory only on the same stream.
+    With a stream for each loader, every epoch would allocate new memory."""
     stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     return stream, torch.cuda.current_stream(device)
 
@@ -111,8 +119,8 @@ class SideStream:
     Besides the batches that the loop keeps, at most three batches are on the device and two in pinned
     memory, however far the loop runs ahead of the device. Each copy waits for all earlier work of the
     consumer's stream, so the memory of a dropped batch is reused at once. The loop waits for the copy
-    before the last copy. If another stream than the current stream of `next()` uses a batch, the current
-    stream must wait for that stream before the batch is dropped, or the user must call `record_stream`.
+    before the last copy. If another stream uses a batch, the current stream of `next()` must wait for
+    that stream before the batch is dropped. Or the user must call `record_stream`.
 
     `record_stream` for every batch would keep the memory of each step that the loop is ahead. So it is
     called only for batches that are received on another stream than the first loader's stream, because no
@@ -123,6 +131,10 @@ class SideStream:
         self._device = device
         self._stream, self._home = _side_stream(device)
         self._copied: deque[torch.cuda.Event] = deque()
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._copied) and not self._copied[-1].query()  # type: ignore[no-untyped-call]
 
     def send(self, batch: dict[str, Any]) -> Sent:
         if len(self._copied) == 2:

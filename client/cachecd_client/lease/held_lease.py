@@ -15,17 +15,17 @@ from cachecd_client.protocol import Granted, Manifest, decode_manifest
 
 
 def manifest_path(granted: Granted, environ: Mapping[str, str]) -> Path:
-    """Returns the manifest's path in this process; a container may mount the cache elsewhere."""
+    """Returns the manifest's path in this process, because a container may mount the cache elsewhere."""
     return Path(environ.get("CACHECD_DIR") or granted.cache_dir) / granted.manifest
 
 
 class HeldLease:
     """This process's read lock on a lease's manifest.
 
-    While the lock is held, every file that the manifest names stays present and byte-identical. It is an
-    open-file-description lock: it ends when this process closes it or dies in any way, and no fork
-    prolongs it. A forked child, or a process that unpickles the lease, has no lock until it calls
-    `ensure`, which takes a lock for that process.
+    While the lock is held, every file that the manifest names stays present and byte-identical. The lock
+    is an open-file-description lock: it ends when this process closes it or dies, and no fork prolongs
+    it. A forked child, or a process that unpickles the lease, has no lock until it calls `ensure`, which
+    takes a lock for that process.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -69,8 +69,8 @@ def _lock(path: Path) -> tuple[Descriptor, Manifest]:
     except FileNotFoundError:
         if not path.parent.is_dir():
             raise CallerError(
-                f"there is no {path.parent}: the daemon's cache is not visible here; "
-                "mount it in this container and set $CACHECD_DIR to the place"
+                f"there is no {path.parent}: mount the daemon's cache in this container, and set "
+                "$CACHECD_DIR to its path"
             ) from None
         raise LeaseLostError(f"{path}: the lease's manifest no longer exists") from None
     except PermissionError as error:

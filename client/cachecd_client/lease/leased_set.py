@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from cachecd_client._core import count_records
 from cachecd_client.errors import CachecdError
+from cachecd_client.launcher import local_ranks
 from cachecd_client.lease.held_lease import HeldLease
 from cachecd_client.protocol import MAX_TEXT, ReportCorrupt, shard_number
 from cachecd_client.report.reads import Reads
@@ -54,7 +55,7 @@ class LeasedSet:
         )
         self.schema = Schema.from_json(manifest.schema)
         self.seed = _seed(manifest.seed, number) if self.is_repeated else manifest.seed
-        self.reads = reads or Reads(manifest.dataset)
+        self.reads = reads or Reads(manifest.dataset, transport.endpoint)
         self.coverage = coverage
         #: Why the set is repeated, lacks shards, or does not grow; "" if unknown.
         self.note = note
@@ -85,7 +86,7 @@ class LeasedSet:
         return count_records([(path, None) for path in self.files], totals).astype(np.int64)
 
     def release(self) -> None:
-        """Ends the lease, or the lock of a copy. Idempotent; never fails."""
+        """Ends the lease, or the lock of a copy. Idempotent; never raises."""
         if self._release is None:
             self.held.close()
         else:
@@ -117,18 +118,20 @@ class LeasedSet:
         return {**self.__dict__, "_release": None, "reads": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, reads=Reads(state["dataset"]))
+        reads = Reads(state["dataset"], state["transport"].endpoint, local_ranks()[0])
+        self.__dict__.update(state, reads=reads)
 
 
 def _seed(seed: int, number: int) -> int:
-    """Returns the seed of an epoch that repeats a set: the same on every rank and in every run."""
+    """Returns the seed of an epoch that repeats a set. The seed is the same on every rank and in every
+    run."""
     digest = hashlib.sha256(f"cachecd repeated epoch {seed} {number}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
 
 
 class ShardFiles(Collection[str]):
-    """The paths of a lease's shards, in the order of their numbers. Each path is made when it is used,
-    because a lease may name 100,000 shards: their paths take 40 ms to make, their numbers 2 ms."""
+    """The paths of a lease's shards, in the order of their numbers. Each path is made when it is used:
+    making the paths of 100,000 shards takes 40 ms, and their numbers take 2 ms."""
 
     def __init__(
         self, folder: str, streams: int, intervals: Sequence[Sequence[int]], versions: Iterable[Any] = (),

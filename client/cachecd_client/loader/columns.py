@@ -4,9 +4,9 @@ converts arrays to tensors of torch, TensorFlow and JAX.
 A column indexes like a list (``column[3]``, ``column[-1]``, ``column[2:5]``, ``len``, iteration), and makes
 a row only when it is accessed. Dense features are plain arrays, not columns.
 
-A column is not a `collections.abc.Sequence`, because libraries that traverse batches (torch's DataLoader
-when it pins memory, Lightning and Accelerate when they move batches to a device) unpack sequences row by
-row in Python, and rebuild them with calls that a column does not have.
+A column is not a `collections.abc.Sequence`. Otherwise torch's DataLoader, Lightning and Accelerate would
+unpack it row by row in Python when they pin or move a batch, and rebuild it with calls that a column
+lacks.
 """
 
 from __future__ import annotations

@@ -31,8 +31,22 @@ class Wrap(NamedTuple):
     dlpack: bool = False
 
 
+class Marks(NamedTuple):
+    """Marks for the profiler of a framework. A profiler runs while `namespace[flag]` is true; `mark` makes
+    a context manager, which the profiler shows as a range of time."""
+
+    namespace: dict[str, Any]
+    flag: str
+    mark: Callable[[], Any]
+
+
 class Stage(Protocol):
     """Sends batches to a device, one after the other."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the device still waits for work before the last batch that was sent. Then the loop runs
+        ahead of the device, which does not wait for the next batch."""
 
     def send(self, batch: dict[str, Any]) -> Any:
         """Begins to send the batch, and returns a token for `receive` at once."""
@@ -43,6 +57,14 @@ class Stage(Protocol):
 
 class Framework(Protocol):
     """The requirements of a loader for a framework."""
+
+    @property
+    def name(self) -> str:
+        """The name of the loader's method, for reports."""
+
+    @property
+    def marks(self) -> Marks | None:
+        """The marks for batches; None if the framework has no profiler that marks can ask for free."""
 
     @property
     def copies(self) -> bool:
@@ -64,6 +86,8 @@ class Framework(Protocol):
 class Numpy:
     """Delivers the core's arrays; bfloat16 as uint16."""
 
+    name = "numpy"
+    marks = None
     copies = False
     lane = None
 

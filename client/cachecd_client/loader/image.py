@@ -31,19 +31,16 @@ class Image:
     Decodes a JPEG or PNG, and turns it upright by its EXIF or XMP orientation; or converts stored pixels,
     uint8 [height, width, 1 or 3] or [height, width]. Boxes and other coordinates are not changed.
 
-    size: (height, width) of the result, or one number for both. With crop=None a number is the shorter
-        side, so pictures of different shapes need batch_size=1.
-    crop: "random": a random part, as torchvision's RandomResizedCrop, or with scale=None as RandomCrop.
-        "center": the picture is scaled until its shorter side is `resize`, and the center is cut out.
-        None: the whole picture; a pair as `size` changes its aspect ratio.
-    scale, ratio: for "random": the limits of the part's share of the area, and of its width / height.
-    flip: the probability that the picture is mirrored, left to right.
-    resize: for "center": by default the shortest side that covers `size`.
-    mode: "RGB", or "L" for one grey channel.
-    resample: "bilinear", antialiased; or "nearest", for masks.
-    max_pixels: SchemaError for a larger picture.
-    class_map: {"#rrggbb" or (r, g, b): class number}, for masks: the result is [height, width] of numbers.
-        other: the number of all other colors; without it they are a SchemaError.
+    size: (height, width) of the result, or one number for both. With crop=None, one number means the
+    shorter side, so pictures of different shapes need batch_size=1. crop: "random": a random part, as
+    torchvision's RandomResizedCrop, or with scale=None as RandomCrop. "center": the picture is scaled
+    until its shorter side is `resize`, and the center is cut out. None: the whole picture. A pair as
+    `size` then changes the aspect ratio. scale, ratio: for "random": the limits of the part's share of
+    the area, and of its width / height. flip: the probability that the picture is mirrored, left to
+    right. resize: for "center": by default the shortest side that covers `size`. mode: "RGB", or "L" for
+    one grey channel. resample: "bilinear", antialiased; or "nearest", for masks. max_pixels: SchemaError
+    for a larger picture. class_map: {"#rrggbb" or (r, g, b): class number}, for masks: the result is
+    [height, width] of numbers. other: the number of all other colors; without it they are a SchemaError.
 
     The loader's seed, the pass and the record's place in the pass determine crops and flips. All images of
     a record have the same crop and flip, so their options and their sizes must agree.

@@ -12,20 +12,22 @@ from typing import Any, NoReturn, Self, Unpack
 import cachecd_client._core as _core
 from cachecd_client import resources
 from cachecd_client.errors import CallerError, CorruptError, CorruptRecordError
+from cachecd_client.loader.figures import Figures
 from cachecd_client.loader.framework import Framework
 from cachecd_client.loader.options import Batch, Options, deliveries, refuse_unknown
-from cachecd_client.loader.pipeline import Pipeline, Source
+from cachecd_client.loader.pipeline import Pipeline, Source, figures_of
 from cachecd_client.loader.reading import (
     LARGEST_SEED,
     CorruptRecord,
-    Figures,
     Losses,
     Reading,
     omitted_records,
     seed_of,
     settle,
+    weakly,
 )
 from cachecd_client.options import flag, integer
+from cachecd_client.protocol import Span
 from cachecd_client.schema import Schema
 
 log = logging.getLogger("cachecd")
@@ -45,55 +47,53 @@ NO_ITEMS = (
 class Loader:
     """Iterates over batches, dicts of feature name -> column; each `for` loop is one pass.
 
-    The records, their order and their batches depend only on the files, the shuffle window, `seed`, the
-    number of the pass, `shuffle`, `batch_size`, `drop_last`, `pad_last`, `rank` and `world`, and in a run
-    on the unread records. The loader checks the CRCs of every record. A dense feature is one array
+    The batches depend only on the files, the shuffle window, the number of the pass, and the options
+    `seed`, `shuffle`, `batch_size`, `drop_last`, `pad_last`, `rank` and `world`. In a run, they depend on
+    the unread records as well. The loader checks the CRCs of every record. A dense feature is one array
     [rows, *shape] that belongs to the caller; other features are columns (`Ragged`, `Bytes`). Every rank
     gets `len(loader)` batches, and no batch is empty. Only `pad_last` adds rows without a record.
 
     batch_size: rows per batch of this rank; without `drop_last`, the last batch may have fewer rows.
     shuffle, seed: each pass number has another permutation of the whole set. `set_epoch(n)` numbers the
-        next pass. Without it, a single rank numbers its passes 0, 1, 2 ...; with several ranks, a rank does
-        not know how many passes the other ranks began, so each pass repeats the number and the order.
-    reshuffle: False: every pass has the order of pass 0.
-    drop_last: omit the records that do not fill a batch on every rank. False delivers each record once
-        across ranks: the last batch is short, and differs by at most one row between ranks. If a rank has
-        no record for the last batch, the last record of its previous batch moves there.
-    pad_last: as drop_last=False, but every batch has `batch_size` rows: zeros or empty values fill the last
-        batches, and `_valid`, bool [batch_size], says which rows are records.
-    threads: native reading threads; 0: up to four, limited by the processors of the cgroup.
-        prefetch_bytes: how far the threads run ahead. Default: 64 MiB, or more if the decoded pictures of
-        `threads` + 2 batches need more, but never above 1/16 of the memory of the cgroup.
-    on_corrupt: "replace" a corrupt record with another record of this rank, or "raise" CorruptRecordError.
-    features: the features to deliver, all by default. ids: add `_shard` and `_record`, int64, and in a
-        mixture `_dataset`.
-    cast: {feature: dtype}, the dtype of numbers in batches: its name, or a framework's object. Converts as
-        NumPy's astype; where that is undefined, to the nearest limit of the integer, and NaN to 0.
-    pad: {feature: length} or {feature: (length, value)}: a ragged list of numbers becomes a dense row. A
-        longer list is cut off, a shorter list is filled with 0 or the value. This adds `_FEATURE_length`,
-        int64 [batch_size]: the number of values in the record, at most `length`.
-    one_hot: {feature: classes}, or True for the classes in the schema: a scalar integer becomes a row of
-        float32, or of the dtype in `cast`. SchemaError for a record with another class.
-    default: {feature: value} for records without the feature: a number for the whole shape, an array of
-        the shape, a list if the feature is ragged, or bytes. Without a default, such a record causes a
-        SchemaError, or has an empty list if the feature is ragged.
-    rename: {stored name: name in batches}. `features` and the options above take stored names; `label`,
-        `channels_last` and `schema` have the names in batches.
-    decode: {feature: Image}: a JPEG, a PNG or stored pixels become uint8 [rows, height, width, channels],
-        cropped and flipped: see `cachecd_client.Image`. A damaged picture is a corrupt record.
-    prepare: a function of a batch and a `numpy.random.Generator`. It gets a dict of NumPy columns as
+        next pass. Without `set_epoch`, a single rank numbers its passes 0, 1, 2 ... Several ranks repeat
+        the number and the order, because a rank does not know how many passes the other ranks began.
+        reshuffle: False: every pass has the order of pass 0. drop_last: omit the records that do not fill
+        a batch on every rank. False delivers each record once across ranks: the last batch is short, and
+        differs by at most one row between ranks. If a rank has no record for the last batch, the last
+        record of its previous batch moves there. pad_last: as drop_last=False, but every batch has
+        `batch_size` rows: zeros or empty values fill the last batches, and `_valid`, bool [batch_size],
+        says which rows are records. threads: native reading threads; 0: up to four, limited by the
+        processors of the cgroup. prefetch_bytes: how far the threads run ahead. Default: 64 MiB, or more
+        if the decoded pictures of `threads` + 2 batches need more, but never above 1/16 of the memory of
+        the cgroup. on_corrupt: "replace" a corrupt record with another record of this rank, or "raise"
+        CorruptRecordError. features: the features to deliver, all by default. ids: add `_shard` and
+        `_record`, int64, and in a mixture `_dataset`. cast: {feature: dtype}, the dtype of numbers in
+        batches: its name, or a framework's object. Converts as NumPy's astype. Where astype is undefined,
+        a value becomes the nearest limit of the integer, and NaN becomes 0. pad: {feature: length} or
+        {feature: (length, value)}: a ragged list of numbers becomes a dense row. A longer list is cut,
+        and a shorter list is filled with 0 or the value. The column `_FEATURE_length`, int64
+        [batch_size], has the number of values in the record, at most `length`. one_hot: {feature:
+        classes}, or True for the classes in the schema: a scalar integer becomes a row of float32, or of
+        the dtype in `cast`. SchemaError for a record with another class. default: {feature: value} for
+        records without the feature: a number for the whole shape, an array of the shape, a list if the
+        feature is ragged, or bytes. Without a default, such a record causes a SchemaError, or has an
+        empty list if the feature is ragged. rename: {stored name: name in batches}. `features` and the
+        options above take stored names; `label`, `channels_last` and `schema` have the names in batches.
+        decode: {feature: Image}: a JPEG, a PNG or stored pixels become uint8 [rows, height, width,
+        channels], cropped and flipped: see `cachecd_client.Image`. A damaged picture is a corrupt record.
+        prepare: a function of a batch and a `numpy.random.Generator`. It gets a dict of NumPy columns as
         `numpy()` delivers them, and returns a dict of arrays and columns with the same number of rows. It
-        must not write to them later. Two threads call it, up to three batches ahead of the loop, before the
-        framework and the device get the batch. The seed, the pass and the place of the batch's first record
-        determine the generator. If the function raises an exception, the loop gets it instead of that
-        batch. `schema` has the columns before `prepare`; `channels_last` and `label` name columns after it.
-        A uint16 column with the name of a bfloat16 feature is bfloat16.
-    label: the feature that is delivered separately: batches are tuples (dict, label), or with `pad_last`
-        (dict, label, `_valid`). `features` need not name it.
-    rank, world: the rank among the data-parallel replicas that share the set. All processes of one replica
-        (tensor parallelism) have the same rank. Default: the values given to `epochs()`, else the ranks on
-        this node by its launcher (`cachecd_client.launcher`), which is right for files of one node.
-    CallerError (including SchemaError) if an option or a combination of options is impossible.
+        must not write to them later. Two threads call it, up to three batches ahead of the loop, before
+        the framework and the device get the batch. The seed, the pass and the place of the batch's first
+        record determine the generator. If the function raises an exception, the loop gets it instead of
+        that batch. `schema` has the columns before `prepare`; `channels_last` and `label` name columns
+        after it. A uint16 column with the name of a bfloat16 feature is bfloat16. label: the feature that
+        is delivered separately: batches are tuples (dict, label), or with `pad_last` (dict, label,
+        `_valid`). `features` need not name it. rank, world: the rank among the data-parallel replicas
+        that share the set. All processes of one replica (tensor parallelism) have the same rank. Default:
+        the values given to `epochs()`, else the ranks on this node by its launcher
+        (`cachecd_client.launcher`), which is right for files of one node. CallerError (including
+        SchemaError) if an option or a combination of options is impossible.
 
     Use it from one thread at a time, in the process that began the pass.
     """
@@ -137,6 +137,8 @@ class Loader:
             reading, made, framework, self.division, rank=self.rank, world=self.world, ids=self._ids,
             pad_last=self.pad_last, label=options.get("label"), prepare=options.get("prepare"),
         )  # fmt: skip
+        self.reader = framework.name  # for reports to the daemon
+        self._pulse = weakly(reading.pulse, self)
         self._number = 0  # the number of the current or last pass
         self._position = 0  # delivered batches of the pass, including batches before a resume
         self._next: tuple[int, int] | None = (0, 0)  # number and first batch of the next pass
@@ -228,24 +230,19 @@ class Loader:
         """The figures of the current pass; None if no pass runs in this process."""
         if (source := self._delivering()) is None:
             return None
-        begin, end, step = self.start, source.position, self.batch_size * self.world
-        division, is_whole = self.division, source.position == len(self)
-        reads = min(end * step, division.records) - min(begin * step, division.records)
-        omitted = omitted_records(division, step) if is_whole else 0
-        # If a loop stops after len(loader) batches, the pass does not end.
-        idle = source.seconds_idle if is_whole else 0.0
-        return Figures(
-            steps=end - begin,
-            records=division.begin(end, self.rank) - division.begin(begin, self.rank),
-            reads=reads,
-            rows=(end - begin) * step,
-            delivered=reads + (omitted if omitted < step else 0),
-            dropped=self.dropped if is_whole else 0,
-            bytes=source.bytes_read,
-            waited=self._opening + source.seconds_waited,
-            elapsed=time.monotonic() - idle - self._begun,
-            queue=source.queue_filled,
-        )
+        return figures_of(
+            source, self.division, self.rank, self.batch_size * self.world, self.dropped,
+            start=self.start, elapsed=time.monotonic() - self._begun, opening=self._opening,
+        )  # fmt: skip
+
+    @property
+    def queue(self) -> float | None:
+        """How full the queue of prefetched batches is now, 0..1; None if no pass runs in this process."""
+        return None if (source := self._delivering()) is None else source.queue
+
+    def take_spans(self) -> list[Span]:
+        """Returns the longest waits since the last call, as (stage, begin, seconds)."""
+        return [] if (source := self._delivering()) is None else source.take_spans()
 
     def _sums(self) -> Figures:
         return self._ended.plus(self.figures or Figures())
@@ -376,7 +373,7 @@ class Loader:
         self._number, self._position, self._next = number, start, None
         self.start = start
         self._pass += 1
-        self._source = self._pipeline.open(self._reader, augment)
+        self._source = self._pipeline.open(self._reader, augment, self._pulse)
         self._opening = time.monotonic() - self._begun
         self._reading.began(self)
         return self._source
@@ -393,7 +390,7 @@ class Loader:
             datasets=self._reading.datasets if self._ids else None,
             nodes=None if self.part is not None else self._reading.agreed,
             totals=(self._reading.num_records, self._reading.num_bytes), memory=resources.memory(),
-            processors=resources.processors(),
+            processors=resources.processors(), pulse=self._pulse,
         )  # fmt: skip
         expected = self._reading.num_records if self.part is None else self.division.records
         if (records := reader.num_records) != expected:

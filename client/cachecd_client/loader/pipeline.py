@@ -6,7 +6,8 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -15,43 +16,72 @@ import numpy as np
 from cachecd_client._core import BatchReader, Division
 from cachecd_client.errors import CallerError, SchemaError
 from cachecd_client.loader.columns import Bytes, Ragged, RaggedBytes
+from cachecd_client.loader.figures import Figures, Sums
 from cachecd_client.loader.framework import ADDED, IDS, Framework, Numpy, Stage, Wrap, renumbered
 from cachecd_client.loader.options import Batch, Delivery, Prepare
 from cachecd_client.loader.reading import Reading
+from cachecd_client.protocol import Span
 from cachecd_client.schema import NUMERIC_DTYPES, Feature, Schema
 
 Source: TypeAlias = "BatchReader | Ahead"
 
 
-Figures = tuple[int, int, float]  # a source's position, bytes_read and queue_filled
+_SHOWN = 1e-3  # seconds; a timeline does not show shorter waits
+_PULSE = 1.0  # seconds of waiting until the next call of `pulse`
+
+Delivered = tuple[int, int, float]  # a source's position, bytes_read and queue_filled
 
 
 class Ahead:
     """A stage that takes batches from a source ahead of the loop, and sends them through a lane. As in a
-    BatchReader, its figures count delivered batches.
+    BatchReader, its figures count delivered batches; `queue_counts` counts pending batches too.
 
     If making a batch raises an Exception, it is raised after the previous batches. Any other exception
     (KeyboardInterrupt) is raised at once. A closed pass ends at once.
     """
 
-    def __init__(self, source: Source, lane: Stage | None, most: int = 2) -> None:
-        """`most`: how many batches are pending when the oldest is delivered."""
+    _stage = "copy"
+
+    def __init__(
+        self, source: Source, lane: Stage | None, most: int = 2, pulse: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
+        """`most`: how many batches are pending when the oldest is delivered. `pulse` is called once a
+        second in a long wait."""
         self._lane = lane
         self._source = source
         self._most = most
-        self._pending: deque[tuple[Any, Figures]] = deque()
+        self._pulse = pulse
+        self._pending: deque[tuple[Any, Delivered]] = deque()
         self._process = os.getpid()
         self._closed = False
-        self.position, self.bytes_read, self.queue_filled = self._figures()
+        self.position, self.bytes_read, self.queue_filled = self._delivered()
         self._answered = self._waited = 0.0
+        self._spans: deque[Span] = deque(maxlen=1000)  # more than the loop can wait in a second
 
     @property
     def seconds_waited(self) -> float:
         return self._source.seconds_waited + self._waited
 
     @property
+    def seconds_by_stage(self) -> dict[str, float]:
+        return Sums(self._source.seconds_by_stage) + {self._stage: self._waited}
+
+    @property
     def seconds_idle(self) -> float:
         return time.monotonic() - self._answered if self._answered else 0.0
+
+    @property
+    def queue(self) -> float:
+        return self._source.queue
+
+    @property
+    def queue_counts(self) -> list[int]:
+        return self._source.queue_counts
+
+    def take_spans(self) -> list[Span]:
+        spans = [*self._source.take_spans(), *self._spans]
+        self._spans.clear()
+        return spans
 
     def close(self) -> None:
         """Ends the pass, and drops the pending batches."""
@@ -64,7 +94,7 @@ class Ahead:
             while end is None and len(self._pending) < self._most:
                 number = self._source.position
                 try:
-                    self._pending.append((self._send(next(batches), number), self._figures()))
+                    self._pending.append((self._send(next(batches), number), self._delivered()))
                 except Exception as error:  # also StopIteration
                     end = error
             if not self._pending:
@@ -80,21 +110,36 @@ class Ahead:
             del end  # because its traceback refers to this frame
 
     def _next(self) -> dict[str, Any]:
-        sent, figures = self._pending.popleft()
+        sent, delivered = self._pending.popleft()
         if os.getpid() != self._process:
             raise RuntimeError("the pending batches belong to the parent process")
         batch = self._receive(sent)
-        self.position, self.bytes_read, self.queue_filled = figures
+        self.position, self.bytes_read, self.queue_filled = delivered
         self._answered = time.monotonic()
         return batch
 
-    def _figures(self) -> Figures:
+    def _delivered(self) -> Delivered:
         return self._source.position, self._source.bytes_read, self._source.queue_filled
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        """Counts the time of the block as waiting."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            seconds = time.monotonic() - began
+            self._waited += seconds
+            if seconds >= _SHOWN:
+                self._spans.append((self._stage, began, seconds))
 
     def _send(self, batch: dict[str, Any], number: int) -> Any:
         """Begins to make the batch with this number. Returns a token for `_receive`."""
         assert self._lane is not None
-        return self._lane.send(batch)
+        if self._lane.is_busy:  # the device does not wait for this batch
+            return self._lane.send(batch)
+        with self._waiting():
+            return self._lane.send(batch)
 
     def _receive(self, sent: Any) -> dict[str, Any]:
         assert self._lane is not None
@@ -136,6 +181,7 @@ class Pipeline:
             "wrap": {name: wrap.call for name, wrap in wraps.items()},
             "dlpack": {name for name, wrap in wraps.items() if wrap.dlpack},
             "one_by_one": first.copies,
+            "marks": framework.marks,
         }
         self._prepare = prepare
         self._made: dict[Feature, Wrap] = {}  # conversions of the columns that `prepare` returned
@@ -149,12 +195,14 @@ class Pipeline:
                 self.schema[label]  # SchemaError
         self._stages: list[Ahead] = []  # of the pass that runs
 
-    def open(self, reader: BatchReader, seed: int) -> Source:
+    def open(
+        self, reader: BatchReader, seed: int, pulse: Callable[[], None] | None = None
+    ) -> Source:
         """Returns the last stage of the reader's pass. `seed`: the seed of the pass, which determines the
-        random numbers of `prepare`."""
+        random numbers of `prepare`. `pulse`: as for Ahead."""
         source: Source = reader
         if self._prepare is not None:
-            source = Prepared(source, partial(self._call, seed), self._finish)
+            source = Prepared(source, partial(self._call, seed), self._finish, pulse)
             self._stages.append(source)
         if self.framework.lane is not None:
             source = Ahead(source, self.framework.lane)
@@ -203,11 +251,14 @@ _AHEAD = _THREADS + 1  # batches that threads prepare, or that wait for their tu
 class Prepared(Ahead):
     """Prepares batches in threads, ahead of the loop."""
 
+    _stage = "prepare"
+
     def __init__(
         self, source: Source, prepare: Callable[[Batch, int], Batch], finish: Callable[[Batch], Batch],
+        pulse: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
         """A thread calls `prepare` with a batch and its number; the loop calls `finish` with the result."""
-        super().__init__(source, None, _AHEAD)
+        super().__init__(source, None, _AHEAD, pulse)
         self._prepare = prepare
         self._finish = finish
         self._threads = ThreadPoolExecutor(_THREADS, "cachecd-prepare")
@@ -223,14 +274,46 @@ class Prepared(Ahead):
         return self._threads.submit(self._prepare, batch, number)
 
     def _receive(self, sent: Future[Batch]) -> Batch:
-        began = time.monotonic()
+        while not sent.done():
+            with self._waiting():
+                wait([sent], _PULSE)
+            if not sent.done() and self._pulse is not None:
+                self._pulse()
         try:
             prepared = sent.result()
         except CancelledError:
             raise RuntimeError("closed") from None
-        finally:
-            self._waited += time.monotonic() - began
         return self._finish(prepared)
+
+
+def figures_of(
+    source: Source, division: Division, rank: int, step: int, dropped: int, *, start: int,
+    elapsed: float, opening: float,
+) -> Figures:  # fmt: skip
+    """Returns the figures of a pass from batch `start` on. `step`: records of a step across all ranks;
+    `dropped`: records that the whole pass omits; `opening`: seconds to open its files."""
+    end = source.position
+    is_whole = end == division.steps
+    reads = min(end * step, division.records) - min(start * step, division.records)
+    omitted = max(0, division.records - division.steps * step) if is_whole else 0
+    stages = Sums({"open": opening}) + source.seconds_by_stage
+    waited = opening + source.seconds_waited
+    stages += {"other": max(0.0, waited - sum(stages.values()))}
+    return Figures(
+        steps=end - start,
+        records=division.begin(end, rank) - division.begin(start, rank),
+        reads=reads,
+        rows=(end - start) * step,
+        delivered=reads + (omitted if omitted < step else 0),
+        dropped=dropped if is_whole else 0,
+        bytes=source.bytes_read,
+        waited=waited,
+        # If a loop stops after the last batch, the pass does not end.
+        elapsed=elapsed - (source.seconds_idle if is_whole else 0.0),
+        queue=source.queue_filled,
+        stages=stages,
+        fills=Sums({fill: steps for fill, steps in enumerate(source.queue_counts) if steps}),
+    )
 
 
 def prepared(prepare: Prepare, batch: Batch, random: np.random.Generator) -> Batch:

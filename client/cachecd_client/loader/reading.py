@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import operator
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from cachecd_client._core import Division
 from cachecd_client.errors import CallerError
 from cachecd_client.launcher import local_ranks
+from cachecd_client.loader.figures import Figures
 from cachecd_client.loader.sweep import Part
 from cachecd_client.options import flag, integer
 from cachecd_client.schema import Schema
@@ -119,30 +119,23 @@ class Lent(NamedTuple):
         return self.reads(length) + (self.dropped if self.dropped < self.step else 0)
 
 
-class Figures(NamedTuple):
-    """The figures of a pass until now, or of several passes together."""
-
-    steps: int = 0
-    records: int = 0  # records of this rank, without padding
-    reads: int = 0  # records across all ranks
-    rows: int = 0  # rows across all ranks, with padding
-    delivered: int = 0  # `reads`, and the records that a whole pass omits, if less than a step
-    dropped: int = 0  # records that `drop_last` omits from a whole pass, across all ranks
-    bytes: int = 0
-    waited: float = 0.0  # seconds until a batch was ready, or the files were open
-    elapsed: float = (
-        0.0  # seconds from the beginning of the pass until now, or until its last batch
-    )
-    queue: float = 0.0  # the sum across all steps
-
-    def plus(self, other: Figures) -> Figures:
-        return Figures(*map(operator.add, self, other))
-
-
 CorruptRecord = tuple[str, int, str]  # path, offset, why
 
 
 def _ignore(*_: Any) -> None: ...
+
+
+def weakly(observer: Callable[[Any], None] | None, loader: Any) -> Callable[[], None] | None:
+    """Returns a function that calls the observer with the loader, without keeping the loader alive."""
+    if observer is None:
+        return None
+    this, notify = weakref.ref(loader), observer
+
+    def observe() -> None:
+        if (alive := this()) is not None:
+            notify(alive)
+
+    return observe
 
 
 @dataclass(frozen=True)
@@ -151,10 +144,11 @@ class Reading:
 
     `files`: (path, offsets or None), as for the core. `begin` is called before files are opened, and raises
     an error if they may no longer be read. `began` gets the loader when a pass has begun; `ended` gets the
-    loader and the figures of a pass that has ended. `corrupt` gets each corrupt record once, between two
-    batches. `part` gets the records of one step across all ranks, and a seed; it returns the part of the
-    set to read, or None for one pass over the whole set. `about` returns more values for the state of a
-    loader.
+    loader and the figures of a pass that has ended. `pulse` gets the loader at most once a second, while a
+    loop takes batches or waits for a batch. `corrupt` gets each corrupt record once, between two
+    batches. `part` gets the number of records in a step across all ranks, and a seed. It returns the part
+    of the set to read, or None for one pass over the whole set. `about` returns more values for the state
+    of a loader.
     """
 
     files: Sequence[tuple[str, NDArray[np.uint64] | None]]
@@ -171,6 +165,7 @@ class Reading:
     begin: Callable[[], None] = lambda: None
     began: Callable[[Any], None] = _ignore
     ended: Callable[[Any, Figures], None] = _ignore
+    pulse: Callable[[Any], None] | None = None
     part: Callable[[int, int], Part | None] = lambda _, __: None
     agreed: Agreed | None = None  # with the other nodes of the run, which read other sets
     share: tuple[int, int] | None = None  # rank and world; None: the launcher's

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 
 from cachecd_client.errors import CallerError
+from cachecd_client.protocol import TrainerReport
+from cachecd_client.report.datagram import Reports
 from cachecd_client.report.summary import Report
 
 log = logging.getLogger("cachecd")
@@ -22,10 +25,13 @@ Interval = tuple[int, int, int]  # stream, first and last j
 class Reads:
     """One job's epochs of one dataset, in this process."""
 
-    def __init__(self, dataset: str, rank: int = 0) -> None:
-        """`rank`: the rank of this process on its node. Only rank 0 logs warnings."""
+    def __init__(self, dataset: str, endpoint: str, rank: int = 0, job: str = "") -> None:
+        """`endpoint`: the daemon's, for reports. `rank`: the rank of this process on its node. Only rank 0
+        logs warnings."""
         self.dataset = dataset
         self.rank = rank
+        self._job = job
+        self.reports = Reports(endpoint)
         #: The time of the last lease, and the report of its epoch.
         self.latest: tuple[float, Callable[[], Report]] | None = None
         self._requested: float | None = None  # when the next set was requested
@@ -39,6 +45,17 @@ class Reads:
     def requested(self) -> None:
         """Notes that the job requests its next set now."""
         self._requested = time.monotonic()
+
+    def waits(self, epoch: int) -> None:
+        """Reports to the daemon that the job waits for the set of this epoch."""
+        self.reports.report(lambda: self._waiting(epoch))
+
+    def _waiting(self, epoch: int) -> TrainerReport:
+        seconds = 0.0 if self._requested is None else time.monotonic() - self._requested
+        return TrainerReport(
+            self.dataset, self._job, self.rank, os.getpid(), epoch, reader="", steps=0, records=0, bytes=0,
+            waited_s=seconds, elsewhere_s=0.0, stages_s={"lease": seconds}, first=self._bytes is None,
+        )  # fmt: skip
 
     def leased(
         self, generation: str, shards: Iterable[Sequence[int]], records: int, size: int
@@ -90,13 +107,14 @@ class Reads:
 class JobReads:
     """The reads of all jobs of a session."""
 
-    def __init__(self, rank: int) -> None:
-        self._rank = rank
+    def __init__(self, rank: int, endpoint: str) -> None:
+        self._rank, self._endpoint = rank, endpoint
         self._jobs: dict[tuple[str, str], Reads] = {}
 
     def of(self, dataset: str, job: str) -> Reads:
         """Returns the reads of the job, which are new for a new job."""
-        return self._jobs.setdefault((dataset, job), Reads(dataset, self._rank))
+        new = Reads(dataset, self._endpoint, self._rank, job)
+        return self._jobs.setdefault((dataset, job), new)
 
     def report(self, dataset: str | None) -> Report:
         """Returns the report of the last leased epoch of this dataset, or of any dataset; CallerError if

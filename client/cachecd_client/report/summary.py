@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,29 @@ Report = dict[str, Any]
 # batches or for a set. The first set always takes some seconds.
 _MUCH = 0.1
 _SECONDS, _SECONDS_LEASING = 1.0, 10.0
+
+_PROCESSORS = (
+    "give the trainer more processors, ask for fewer `features`, or store them smaller (a "
+    "transform)"
+)
+_FILLS = "queue", "queue_p10", "queue_p50"
+#: What to do if most of the waiting was for a stage.
+_REMEDIES = {
+    "lease": "the next set was late: `cachecd status` shows whether the store, its link or the samplers "
+    "are the limit",
+    "open": "put cache.dir on a faster disk, or choose a larger cache.shard_size for the next generation",
+    "read": "put cache.dir on a faster disk, or ask for fewer `features` or store them smaller (a "
+    "transform), so that the page cache holds them",
+    "verify": _PROCESSORS,
+    "decode": "store smaller pictures, or pixels instead of JPEG and PNG (a transform), or give the "
+    "trainer more processors",
+    "assemble": _PROCESSORS,
+    "prepare": "move work from `prepare` to a transform, which runs once for each record, or to the device",
+    "copy": "deliver fewer bytes: integers instead of floats (cast them on the device), or fewer "
+    "`features`",
+    "gil": "another Python thread of the trainer keeps the GIL: move its work to another process",
+    "other": "the loader's threads get no processor: give the trainer more processors",
+}
 
 
 def line(report: Report) -> str:
@@ -25,6 +49,9 @@ def line(report: Report) -> str:
         read = "its loaders in this process read nothing"
     if report["seconds_leasing"] >= _SECONDS:
         read += f" and {report['seconds_leasing']:.0f} s for the set"
+    if report["steps"]:
+        fills = [f"{report[name]:.0%}".replace("%", " %") for name in _FILLS]
+        read += ", queue {} full (p10 {}, p50 {})".format(*fills)
     parts = [f"epoch {report['epoch']} of {report['dataset']}: {read}", _size(report)]
     if report["dropped_records"]:
         dropped = _count(report["dropped_records"], "record")
@@ -86,7 +113,7 @@ class Waited:
 def advice(report: Report, most: Waited, processors: int) -> str:
     """Returns what to change if the epoch waited too long, else ""."""
     if report["seconds_waited"] >= _SECONDS and report["wait_share"] > _MUCH and most.steps:
-        return _faster_reading(most, processors)
+        return _faster_reading(most, processors, report["stages_s"])
     leasing = 0.0 if report["repeated"] else report["seconds_leasing"]
     whole = leasing + report["seconds_waited"] + report["seconds_elsewhere"]
     if leasing >= _SECONDS_LEASING and leasing > _MUCH * whole:
@@ -97,7 +124,19 @@ def advice(report: Report, most: Waited, processors: int) -> str:
     return ""
 
 
-def _faster_reading(most: Waited, processors: int) -> str:
+def waits(stages: Mapping[str, float], whole: float) -> str:
+    """Returns how much of `whole` seconds was waited, for which stage, and what to do. `stages`: the
+    seconds by stage."""
+    waited = sum(stages.values())
+    longest = max(stages, key=lambda stage: stages[stage])
+    share = f"{waited / whole:.0%}".replace("%", " %")
+    return (
+        f"waited for data for {share} of the last {whole:.0f} s, mostly for stage `{longest}` "
+        f"({stages[longest]:.1f} s): {_REMEDIES[longest]}"
+    )
+
+
+def _faster_reading(most: Waited, processors: int, stages: Mapping[str, float]) -> str:
     mean = most.bytes // most.steps + most.pictures
     if 2 * mean > most.prefetch_bytes:
         return (
@@ -106,9 +145,10 @@ def _faster_reading(most: Waited, processors: int) -> str:
         )
     if 0 < most.threads < processors:
         return f"threads={most.threads} on {processors} processors: raise it, or omit it"
+    longest = max(stages, key=lambda stage: stages[stage])
     return (
-        f"the loader read {most.bytes / most.elapsed / 1e6:.0f} MB/s, limited by disk and processors: "
-        "ask for fewer `features`, store them smaller (a transform), or put cache.dir on a faster disk"
+        f"the loader read {most.bytes / most.elapsed / 1e6:.0f} MB/s, and waited mostly for stage "
+        f"`{longest}`: {_REMEDIES[longest]}"
     )
 
 

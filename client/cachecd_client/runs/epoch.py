@@ -290,8 +290,8 @@ class Epoch(FileSet):
             num_bytes=self.num_bytes, fingerprint=self.fingerprint, seed=self.seed,
             shuffle=not self.pinned, drop_last=not self.pinned, window=self.window,
             shards=self._numbers, begin=self._begin, began=self._passes.began, ended=self._passes.ended,
-            part=self._part, agreed=self.agreed, share=self._share, about=self._about,
-            corrupt=self._report,
+            pulse=self._passes.pulse, part=self._part, agreed=self.agreed, share=self._share,
+            about=self._about, corrupt=self._report,
         )  # fmt: skip
 
     def _loader(

@@ -91,10 +91,10 @@ def _described(feature: Feature) -> str:
 class Mixture(Epoch):
     """The files of several datasets that one epoch of one job reads, all leased.
 
-    A `Mixture` differs from an `Epoch`: the dataset of each record is drawn by weight, and the record is
-    the next record in a shuffled pass over that dataset, even if the dataset is pinned. Batches are always
-    full. `schema` has the features that all datasets have. `ids=True` adds `_dataset`, int64: the place of
-    the dataset in `weights`; `_shard` is a number within that dataset.
+    Unlike in an `Epoch`, the dataset of each record is drawn by weight. The record is the next record in
+    a shuffled pass over that dataset, even if the dataset is pinned. Batches are always full. `schema`
+    has the features that all datasets have. `ids=True` adds `_dataset`, int64: the place of the dataset
+    in `weights`; `_shard` is a number within that dataset.
     """
 
     #: The share of each dataset in the epoch, in the caller's order.

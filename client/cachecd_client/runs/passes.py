@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,8 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cachecd_client import resources
 from cachecd_client.lease.leased_set import LeasedSet
-from cachecd_client.loader.reading import Figures, Lent
+from cachecd_client.loader.figures import Figures, Sums
+from cachecd_client.loader.reading import Lent
 from cachecd_client.loader.sweep import Part
+from cachecd_client.protocol import Span, TrainerReport
 from cachecd_client.report.summary import Report, Waited, advice, line
 from cachecd_client.runs.run import Run
 
@@ -24,6 +27,12 @@ if TYPE_CHECKING:
     from cachecd_client.loader.loader import Loader
 
 log = logging.getLogger("cachecd")
+
+_IN_A_WORKER = "a DataLoader worker reads ahead: whether the training loop waits for it is not seen"
+_IN_TENSORFLOW = (
+    "TensorFlow reads the files in threads of its own: steps, bytes and waits within a set are not "
+    "seen"
+)
 
 
 class _Read(NamedTuple):
@@ -59,6 +68,7 @@ class Passes:
         self._waited = Waited()  # the ended pass that waited most
         self._corrupt: set[tuple[str, int]] = set()
         self._process = os.getpid()
+        self._memory = resources.memory()
         self._is_logged = False
         leased = [
             one.reads.leased(m.generation, m.intervals, m.num_records, m.num_bytes)
@@ -101,11 +111,24 @@ class Passes:
         self._most = _most([self._most, _read(loader)])
         self._ended = self._ended.plus(figures)
         self._waited = _waited([self._waited], [(loader, figures)])
+        self.pulse(loader)
+
+    def pulse(self, loader: Loader) -> None:
+        """Reports to the daemon what this process has read, at most once a second. Never raises."""
+        reader, blind = loader.reader, ""
+        if _is_worker():
+            reader, blind = f"{reader} worker", _IN_A_WORKER
+        self._sets[0].reads.reports.report(
+            lambda: self._trainer_report(reader, blind, loader.queue, loader.take_spans())
+        )
 
     def lend(self, lent: Lent) -> None:
         """Notes that another reader gets these batches, unless their loader begins a pass here."""
         self._lent.append(lent)
         self._has_reader = True
+        if lent.to == "TensorFlow" and lent.steps:
+            reports = self._sets[0].reads.reports
+            reports.report(lambda: self._trainer_report("tf_dataset", _IN_TENSORFLOW))
 
     def close(self) -> None:
         """Ends all passes; no pass begins afterwards."""
@@ -177,7 +200,37 @@ class Passes:
         read = max([self.rows, *(one.records for one in lent)])
         self._run.ended(read, most.step, most.part)
 
-    # --- the report
+    # --- the reports
+
+    def _trainer_report(
+        self, reader: str, blind: str, queue: float | None = None, spans: Sequence[Span] = ()
+    ) -> TrainerReport:
+        self._in_this_process()
+        sums, reads = self._sums(), self._sets[0].reads
+        # The job waits for its first set anyway, whatever the speed.
+        leasing = 0.0 if None in self._growth else self._leasing
+        return TrainerReport(
+            self._name, self._sets[0].manifest.job, reads.rank, os.getpid(), self.number, reader,
+            sums.steps, sums.records, sums.bytes, sums.waited + leasing,
+            max(0.0, sums.elapsed - sums.waited), Sums(sums.stages) + {"lease": leasing}, queue,
+            memory=self._memory, random_bytes=self._random_bytes(),
+            reads_per_record=reads.reads_per_record(0 if self._is_logged else sums.reads), blind=blind,
+            spans=[(f"next: {stage}", begin, seconds) for stage, begin, seconds in spans],
+        )  # fmt: skip
+
+    def _random_bytes(self) -> int:
+        """Returns the bytes that are read at random at a time, of all sets."""
+        manifests = [one.manifest for one in self._sets]
+        return sum(
+            min(m.num_bytes if m.window is None else m.window, m.num_bytes) for m in manifests
+        )
+
+    def _sums(self) -> Figures:
+        """Returns the figures of all passes until now."""
+        sums = self._ended
+        for _, figures in self._running():
+            sums = sums.plus(figures)
+        return sums
 
     def corrupt(self, path: str, offset: int) -> None:
         self._corrupt.add((path, offset))
@@ -185,9 +238,7 @@ class Passes:
     def report(self) -> Report:
         """Returns all figures until now."""
         self._in_this_process()
-        sums, running = self._ended, self._running()
-        for _, figures in running:
-            sums = sums.plus(figures)
+        sums, running = self._sums(), self._running()
         whole = max(sums.waited, sums.elapsed)
         sets = self._of_sets(sums)
         sources = [one.manifest.source_records for one in self._sets]
@@ -204,7 +255,10 @@ class Passes:
             "seconds_elsewhere": whole - sums.waited,
             "wait_share": sums.waited / whole if whole > 0 else 0.0,
             "seconds_leasing": self._leasing,
+            "stages_s": {stage: seconds for stage, seconds in sums.stages.items() if seconds},
             "queue": sums.queue / sums.steps if sums.steps else None,
+            "queue_p10": sums.queue_percentile(0.1),
+            "queue_p50": sums.queue_percentile(0.5),
             "set_records": sum(one["set_records"] for one in sets),
             "set_bytes": sum(one["set_bytes"] for one in sets),
             "source_records": sum(sources) if all(sources) else 0,
@@ -250,6 +304,12 @@ class Passes:
             }
             for one, weight, growth in zip(self._sets, self._weights, self._growth, strict=True)
         ]
+
+
+def _is_worker() -> bool:
+    """Whether this process is a worker of a torch DataLoader."""
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and data.get_worker_info() is not None
 
 
 def _read(loader: Loader) -> _Read:

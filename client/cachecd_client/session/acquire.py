@@ -55,7 +55,7 @@ class SessionLeases:
         self.timeout = timeout
         self.job = job_id()
         self.rank, self.world = local_ranks()
-        self.reads = JobReads(self.rank)
+        self.reads = JobReads(self.rank, transport.endpoint)
         self._held: set[HeldLease] = set()
         # Not a WeakSet, because list() of it fails while another thread adds to it.
         self._epochs: set[weakref.ref[Epoch]] = set()
@@ -114,6 +114,7 @@ class SessionLeases:
         with Conversation(self.transport) as daemon:
             for _ in range(_GRANTS):
                 while isinstance(reply := self.request(wanted, dataset, saved, daemon), Waiting):
+                    reads.waits(wanted.epoch)
                     wait.pause(reply)
                 assert isinstance(reply, Granted)
                 if reply.note:

@@ -12,7 +12,14 @@ from cachecd_client.errors import CallerError
 from cachecd_client.loader.loader import Loader
 from cachecd_client.loader.options import Options, refuse_unknown
 from cachecd_client.loader.reading import place
-from cachecd_client.protocol import AskStatus, Exclude, StatusReply, Waiting, sample_names
+from cachecd_client.protocol import (
+    AskDetails,
+    AskStatus,
+    Exclude,
+    StatusReply,
+    Waiting,
+    sample_names,
+)
 from cachecd_client.report.summary import Report
 from cachecd_client.runs.agreement import Agreement
 from cachecd_client.runs.epoch import Epoch
@@ -89,10 +96,10 @@ class Cache:
         """The dataset's file set for this epoch, leased to this process.
 
         Every rank of `job` on this node that acquires this epoch gets the same set; the set of a later
-        epoch has all shards that were sealed since. While the cache has less than the `grow.first` of the
-        dataset (or a pinned dataset is not whole), this waits, at most `timeout` seconds, and logs the
-        progress of the cache. `job`: by default the id of the launcher. The nodes of a run do not agree
-        here: if several nodes train together, use `epochs`.
+        epoch has all shards that were sealed since. Waits, at most `timeout` seconds, until the cache has
+        the dataset's `grow.first`, or until a pinned dataset is whole. Meanwhile, logs the progress of
+        the cache. `job`: by default the id of the launcher. The nodes of a run do not agree here: if
+        several nodes train together, use `epochs`.
 
         AcquireTimeoutError; UnknownDatasetError; RequestError, if the daemon can never grant the set;
         DaemonUnreachableError; LeaseLostError, if leases end as soon as they are granted.
@@ -265,16 +272,21 @@ class Cache:
 
     def status(self) -> dict[str, Any]:
         """The daemon's status document, as `cachecd status --json` prints it."""
-        return self._ask_status("")
+        return self._ask(AskStatus(new_id()))
 
     def why(self, subject: str) -> dict[str, Any]:
         """The history of a shard (`train/42`) or a lease (its name) since the daemon started. `now`: its
         state. `story`: a list of {"at", "what", "reason"}, complete from the time `since` on, in seconds
         since 1970. CallerError if there is no such shard or lease."""
-        return self._ask_status(subject)
+        return self._ask(AskStatus(new_id(), subject))
 
-    def _ask_status(self, why: str) -> dict[str, Any]:
-        reply = self._leases.ask(AskStatus(new_id(), why))
+    def details(self) -> dict[str, Any]:
+        """What a bug report needs besides the status: `config` without secrets, and the `story` of all
+        shards and leases without keys of objects."""
+        return self._ask(AskDetails(new_id()))
+
+    def _ask(self, request: AskStatus | AskDetails) -> dict[str, Any]:
+        reply = self._leases.ask(request)
         assert isinstance(reply, StatusReply)
         return reply.status
 

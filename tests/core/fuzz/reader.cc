@@ -84,7 +84,8 @@ std::optional<Batch> Next(BatchReader* reader) {
     std::optional<Batch> batch = reader->TryNext();
     if (batch) reader->Delivered(batch->memory_bytes);
     if (batch || reader->AtEnd()) return batch;
-    reader->Wait(std::chrono::milliseconds(1000));
+    Exposed exposed;
+    reader->Wait(std::chrono::milliseconds(1000), &exposed);
     EXPECT(std::chrono::steady_clock::now() < deadline);
   }
 }

@@ -7,9 +7,9 @@ again. Therefore row groups should not be larger than a shard.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import AsyncGenerator, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -33,6 +33,7 @@ from cachecd.sampler.formats.parquet.footer import (
     reason_of,
 )
 from cachecd.sampler.formats.records import Format
+from cachecd.sampler.meter import METER
 from cachecd.sampler.read_ahead import PIECE, together
 
 # A batch has about this many bytes by the footer's figures, and at most this many rows: a footer does not
@@ -83,7 +84,8 @@ class Parquet(Format):
             batches = _batches(footer, group, columns, self._units(columns), held, first)
             done = 0
             try:
-                while (batch := await asyncio.to_thread(next, batches, None)) is not None:
+                following = partial(next, batches, None)
+                while (batch := await METER.off_loop("decode", following)) is not None:
                     if isinstance(batch, RecordError):
                         yield row + first + done, batch
                         done += 1

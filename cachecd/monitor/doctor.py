@@ -1,0 +1,442 @@
+"""Names what training waits for, from two status documents some seconds apart. Pure.
+
+First the trainers: exposed waiting, as Ray Train measures it (hidden work counts nothing), and what the
+readers did meanwhile. If they wait for sets, the samplers: the rate of each stage for each second of a
+processor, as in Plumber (Kuchnik et al., "Plumber: Diagnosing and Removing Performance Bottlenecks in
+Machine Learning Data Pipelines", 2022). What was in use for the largest share of the time is the limit, and
+the next one bounds what a change gains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any, NamedTuple
+
+from cachecd.monitor.history import Sample
+from cachecd.quantities import approximate_duration
+from cachecd.quantities import approximate_size as size
+
+Document = Mapping[str, Any]
+
+WAITS = 0.1  # a trainer waits for data if it waits for more than this share of the time
+_ALONE = 0.05  # the other ranks wait for less than this
+_SILENT = 10.0  # seconds after which a trainer's figures are too old
+_PAUSED = (
+    0.5  # a reason is the limit if nothing was fetched for this share of the time because of it
+)
+_BUSY = 0.7  # workers that compute for this share of the time are limited by their processors
+_KEPT = 0.1  # a lease that keeps this share of the limit is worth a word
+_LONG = 3600.0  # seconds for which a lease is usually held at most
+_MANY_READS = 10.0  # see cachecd_client.report.reads
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`kind`: a word for programs. `verdict`: one sentence. `remedy`: what to do, with the key's name, or
+    "". `is_wrong`: it should be changed."""
+
+    kind: str
+    verdict: str
+    evidence: tuple[str, ...] = ()
+    remedy: str = ""
+    is_wrong: bool = True
+
+
+def diagnose(before: Document, after: Document, epochs: Sequence[Sample] = ()) -> list[Finding]:
+    """Returns the findings, the most important first; never an empty list.
+
+    `before`, `after`: two status documents of one run of the daemon. `epochs`: the samples of the history
+    that were taken when an epoch began.
+    """
+    faults = list(_faults(after))
+    if before["daemon"]["pid"] != after["daemon"]["pid"]:
+        what = "the daemon was restarted a moment ago: ask again"
+        return [*faults, Finding("restarted", what, is_wrong=False)]
+    rows = [row for row in after["trainers"] if row["age_s"] <= _SILENT]
+    if not rows:
+        return faults or [_no_trainer(after)]
+    worst = max(rows, key=lambda row: (row["wait_share"], row["first"]))
+    if worst["first"]:
+        what = f"{_who(worst)} waits for its first set"
+        return [*faults, replace(_ingest(before, after, worst, what), is_wrong=False)]
+    if worst["wait_share"] <= WAITS:
+        return [*faults, _not_data(worst, rows)]
+    stage = _exposed(before, worst)
+    is_late = stage.name == "lease"
+    late = f"training waits for its next set, {_percent(worst['wait_share'])} of the time"
+    found = _ingest(before, after, worst, late) if is_late else _reading(stage, worst, rows)
+    return [*faults, found, *_growth(after, epochs, rows), *_mistakes(after)]
+
+
+# --- the trainers
+
+
+class _Stage(NamedTuple):
+    name: str
+    seconds: float
+    share: float  # of all waiting
+
+
+def _percent(share: float, digits: int = 0) -> str:
+    return f"{100 * share:.{digits}f} %"
+
+
+def _who(row: Document) -> str:
+    return f"{row['job']} rank {row['rank']}"
+
+
+def _not_data(worst: Document, rows: Sequence[Document]) -> Finding:
+    return Finding(
+        "healthy",
+        f"training does not wait for data: {_who(worst)} waits most, for "
+        f"{_percent(worst['wait_share'])} of the last minute",
+        tuple(_row_line(row) for row in rows[:4]),
+        is_wrong=False,
+    )
+
+
+def _no_trainer(after: Document) -> Finding:
+    held = sum(lease["held"] for lease in after["leases"])
+    blind = (
+        f"{held} leases are held, but their readers report nothing" if held else "no lease is held"
+    )
+    return Finding(
+        "no-trainer",
+        f"no trainer has reported in the last {_SILENT:.0f} s, so nobody knows whether one waits: {blind}",
+        is_wrong=False,
+    )
+
+
+def _row_line(row: Document) -> str:
+    queue = "" if row["queue"] is None else f", queue {_percent(row['queue'])} full"
+    blind = f" ({row['blind']})" if row["blind"] else ""
+    return f"{_who(row)}: waits {_percent(row['wait_share'])}{queue}{blind}"
+
+
+def _exposed(before: Document, row: Document) -> _Stage:
+    """Returns the stage that the row waited for most, since `before` if it is the same epoch."""
+    same = ("dataset", "job", "rank", "pid", "epoch")
+    earlier: Mapping[str, float] = next(
+        (
+            each["stages_s"]
+            for each in before["trainers"]
+            if all(each[key] == row[key] for key in same)
+        ),
+        {},
+    )
+    seconds = {name: value - earlier.get(name, 0.0) for name, value in row["stages_s"].items()}
+    if sum(seconds.values()) < 0.5:  # too little to compare
+        seconds = dict(row["stages_s"])
+    whole = sum(seconds.values())
+    name = max(seconds, key=seconds.__getitem__, default="other")
+    return _Stage(name, seconds.get(name, 0.0), seconds.get(name, 0.0) / whole if whole else 0.0)
+
+
+# What a wait for a stage means, and what changes it.
+_READING = {
+    "open": (
+        "the files of the set are opened",
+        "put cache.dir on a faster disk, or raise cache.shard_size for fewer files",
+    ),
+    "verify": (
+        "the processors that copy and check records",
+        "omit `threads`, give the trainer more processors, or ask for fewer `features`",
+    ),
+    "decode": (
+        "the processors that decode pictures",
+        "give the trainer more processors, or store smaller pictures (`shrink` in `transform`)",
+    ),
+    "assemble": (
+        "the processors that build batches",
+        "omit `threads`, give the trainer more processors, or ask for fewer `features`",
+    ),
+    "prepare": (
+        "the function `prepare`, which runs before each step",
+        "make `prepare` faster, or move its work into `transform`, which runs once for each record",
+    ),
+    "copy": (
+        "the copy of batches to the device",
+        "ask for fewer `features`, or for a smaller type (`cast`)",
+    ),
+    "gil": (
+        "another Python thread of the trainer, which holds the GIL",
+        "find the thread with `py-spy dump --pid PID`, and move its work to another process",
+    ),
+    "other": ("nothing that the reader can name", "record a timeline with `cachecd trace`"),
+}
+
+
+def _reading(stage: _Stage, worst: Document, rows: Sequence[Document]) -> Finding:
+    """Returns the finding for a trainer that waits although it has its set."""
+    if stage.name == "read":
+        kind, what, remedy = _disk_or_memory(worst)
+    else:
+        kind, (what, remedy) = stage.name, _READING.get(stage.name, _READING["other"])
+    evidence = [_row_line(worst)]
+    if stage.seconds:
+        evidence.append(f"{_percent(stage.share)} of the waiting is for {stage.name}")
+    others = [row for row in rows if row["job"] == worst["job"] and row["rank"] != worst["rank"]]
+    if others and median(row["wait_share"] for row in others) < _ALONE:
+        return Finding(
+            "rank",
+            f"{_who(worst)} alone waits for data, for {_percent(worst['wait_share'])} of the time: {what}",
+            (*evidence, *(_row_line(row) for row in others[:3])),
+            f"compare this process with the others (its processors, its node); {remedy}",
+        )
+    verdict = f"training waits for data, {_percent(worst['wait_share'])} of the time: {what}"
+    return Finding(kind, verdict, tuple(evidence), remedy)
+
+
+def _disk_or_memory(row: Document) -> tuple[str, str, str]:
+    if row["random_bytes"] > row["memory"]:
+        return (
+            "memory",
+            f"records are read at random from {size(row['random_bytes'])} at a time, but the trainer may "
+            f"use {size(row['memory'])} of memory, so the disk is read again and again",
+            "set cache.window to half of the memory of the trainers, or give them more memory",
+        )
+    return (
+        "disk",
+        "the disk of cache.dir, which is slower than the trainers",
+        "put cache.dir on a faster disk, ask for fewer `features`, or store them smaller (`transform`)",
+    )
+
+
+# --- the samplers
+
+
+class _Limit(NamedTuple):
+    """Something that limits ingest. `use`: the share of the time in which it was in use; 1: it is the
+    limit. By the utilization law, it allows the present rate divided by `use`."""
+
+    kind: str
+    what: str
+    use: float
+    remedy: str
+
+
+def _ingest(before: Document, after: Document, worst: Document, verdict: str) -> Finding:
+    """Returns the finding for trainers that wait for a set. `verdict`: the begin of its sentence."""
+    seconds = max(1.0, after["daemon"]["uptime_s"] - before["daemon"]["uptime_s"])
+    paused = _difference(before["cache"]["paused_s"], after["cache"]["paused_s"], seconds)
+    fetched = after["cache"]["fetched_bytes"] - before["cache"]["fetched_bytes"]
+    rate = fetched / seconds
+    limits = [*_computing(before, after, seconds), *_waiting(after, paused)]
+    limits.sort(key=lambda limit: -limit.use)
+    rest = 1 - sum(limit.use for limit in limits)
+    if rest > max(limit.use for limit in limits):
+        limits.insert(0, _contention(rest))
+    highest, then = limits[0], limits[1:2]
+    evidence = [_row_line(worst), f"{size(int(rate))}/s are fetched"]
+    evidence += [
+        f"{limit.kind}: {_percent(limit.use)} of the time" for limit in limits if limit.use > 0.02
+    ]
+    gain = _gain(after, highest, rate, then)
+    remedy = f"{highest.remedy}{f' ({gain})' if gain else ''}"
+    return Finding(highest.kind, f"{verdict}: {highest.what}", tuple(evidence), remedy)
+
+
+def _contention(rest: float) -> _Limit:
+    return _Limit(
+        "contention", "the workers neither compute nor wait: other programs use the processors", rest,
+        "look at `top`; give the daemon processors of its own, or start fewer other processes",
+    )  # fmt: skip
+
+
+def _difference(
+    before: Mapping[str, float], after: Mapping[str, float], seconds: float
+) -> dict[str, float]:
+    """Returns the shares of the time."""
+    return {name: (value - before.get(name, 0.0)) / seconds for name, value in after.items()}
+
+
+_WAITS: dict[str, tuple[str, str]] = {
+    "throttled": (
+        "the store throttles",
+        "lower sampler.connections, or spread the keys over more prefixes",
+    ),
+    "bandwidth": ("sampler.bandwidth is reached", "raise sampler.bandwidth"),
+    "room": (
+        "the cache is full, and leases keep what could be replaced",
+        "raise cache.limit, or end the leases that `cachecd status` shows",
+    ),
+    "listing": (
+        "the source is still being listed",
+        "wait, or set source.manifest to a table of the objects",
+    ),
+    "egress": ("sampler.egress_limit is reached", "raise sampler.egress_limit"),
+    "idle": (
+        "fetching rests because no lease was taken for sampler.idle",
+        "raise sampler.idle",
+    ),
+}  # fmt: skip
+
+
+def _waiting(after: Document, paused: Mapping[str, float]) -> Iterator[_Limit]:
+    """Yields what workers wait for. `paused`: shares of the time."""
+    for reason, share in paused.items():
+        if reason == "disk":
+            what = f"the disk stops fetching: {after['cache']['stopped']}"
+            yield _Limit(
+                reason, what, share, "free space on the disk of cache.dir, or lower cache.limit"
+            )
+        elif reason == "link":
+            yield _link(after, share)
+        else:
+            what, remedy = _WAITS.get(reason, (reason, "see `cachecd status`"))
+            yield _Limit(reason, what, share, remedy)
+
+
+def _link(after: Document, share: float) -> _Limit:
+    stopped = next((each["stopped"] for each in after["datasets"].values() if each["stopped"]), "")
+    if stopped:
+        return _Limit(
+            "link", f"the store does not answer: {stopped}", share, "check the link to the store"
+        )
+    connections = after["daemon"]["connections"]
+    return _Limit(
+        "link", f"the link to the store, with {connections} connections", share,
+        "raise sampler.connections; if the rate stays the same, the link itself is the limit: fetch less "
+        "(grow.per_epoch, a smaller grow.wait), or move nearer to the bucket",
+    )  # fmt: skip
+
+
+def _computing(before: Document, after: Document, seconds: float) -> Iterator[_Limit]:
+    """Yields the processors of the workers, and the disk that they write to."""
+    cpu: dict[str, float] = {}  # seconds since the daemon's start, by stage
+    busy = writing = 0.0
+    for name, dataset in after["datasets"].items():
+        earlier = before["datasets"].get(name, {}).get("ingest", {})
+        for stage, now in dataset["ingest"].items():
+            if stage == "list":
+                continue
+            then = earlier.get(stage, {"cpu_s": 0.0, "wall_s": 0.0})
+            # One step in many is timed, so seconds have too few of them to compare stages.
+            cpu[stage] = cpu.get(stage, 0.0) + now["cpu_s"]
+            busy += now["cpu_s"] - then["cpu_s"]
+            if stage in ("write", "sync"):
+                blocked = now["wall_s"] - now["cpu_s"] - then["wall_s"] + then["cpu_s"]
+                writing += max(0.0, blocked)
+    available = after["daemon"]["workers"] * seconds
+    stage = max(cpu, key=cpu.__getitem__, default="fetch")
+    part = cpu.get(stage, 0.0) / max(1e-9, sum(cpu.values()))
+    yield _Limit(
+        stage if stage not in ("fetch", "encode") else "processors",
+        f"the workers' processors, which spend {_percent(part)} of their time on {stage}",
+        busy / available,
+        _MORE_WORKERS,
+    )
+    yield _Limit(
+        "write", "the disk of cache.dir, which writes the shards", writing / available,
+        "put cache.dir on a faster disk",
+    )  # fmt: skip
+
+
+_MORE_WORKERS = "raise sampler.workers"
+
+
+def _gain(after: Document, limit: _Limit, rate: float, then: Sequence[_Limit]) -> str:
+    """Returns the predicted gain of one worker more, and what then is the limit."""
+    workers, processors = after["daemon"]["workers"], after["daemon"]["processors"]
+    if limit.remedy != _MORE_WORKERS:
+        return ""
+    if workers >= processors:
+        return (
+            f"not on this machine: {workers} workers have {processors} processors. Make the transform "
+            "faster, or use more processors"
+        )
+    more = rate / limit.use * (workers + 1) / workers
+    most = min([more, *(rate / each.use for each in then if each.use)])
+    next_limit = f", then {then[0].kind}" if most < more else ""
+    return f"workers {workers} -> {workers + 1}: {size(int(rate))}/s -> {size(int(most))}/s{next_limit}"
+
+
+# --- growth, and common mistakes
+
+
+def _growth(
+    after: Document, epochs: Sequence[Sample], rows: Sequence[Document]
+) -> Iterator[Finding]:
+    """Yields how often records are read, and how soon all of the source is seen."""
+    for name, dataset in after["datasets"].items():
+        coverage = dataset["coverage"]
+        if dataset["pinned"] or coverage >= 1:
+            continue
+        own = [row["reads_per_record"] for row in rows if row["dataset"] == name]
+        reads = max(own, default=0.0)
+        key = f"dataset/{name}/coverage"
+        seen = [each.values[each.keys.index(key)] for each in epochs if key in each.keys]
+        steps = len(seen) - 1
+        evidence = [f"each record was read {reads:.1f} times on average"] if reads else []
+        if steps > 0 and seen[-1] > seen[0]:
+            left = (1 - coverage) * steps / (seen[-1] - seen[0])
+            evidence.append(f"about {left:.0f} more epochs until all of it was")
+        yield Finding(
+            "growth",
+            f"{name}: {_percent(coverage, 1)} of the source was cached at least once",
+            tuple(evidence),
+            "raise grow.per_epoch, evict.refresh or cache.limit" if reads > _MANY_READS else "",
+            is_wrong=reads > _MANY_READS,
+        )
+
+
+def _faults(after: Document) -> Iterator[Finding]:
+    """Yields what the daemon itself reports as failing."""
+    cache = after["cache"]
+    if cache["stopped"]:
+        yield Finding(
+            "disk-full", f"the disk stops fetching: {cache['stopped']}", (),
+            "free space on the disk of cache.dir, or lower cache.limit",
+        )  # fmt: skip
+    for name, dataset in after["datasets"].items():
+        if dataset["stopped"]:
+            what = f"{name}: fetching stopped {approximate_duration(dataset['stopped_for_s'])} ago"
+            yield Finding("source", what, (dataset["stopped"],), "follow the reason")
+    for subject, reason in after["complaints"].items():
+        yield Finding(
+            "task", f"{subject} fails", (reason,), "follow the reason; see the daemon's log"
+        )
+    sampler, daemon = after["sampler"], after["daemon"]
+    if sampler["restarts"] and "memory" in sampler["last_end"]:
+        needed = daemon["workers"] * daemon["worker_memory"]
+        yield Finding(
+            "worker-memory",
+            f"workers ended for lack of memory: {sampler['restarts']} were replaced",
+            (
+                f"the last: {sampler['last_end']}",
+                f"{daemon['workers']} workers may use {size(needed)}, the daemon {size(daemon['memory'])}",
+            ),
+            "lower sampler.workers or sampler.memory, or give the container more memory",
+        )
+
+
+def _mistakes(after: Document) -> Iterator[Finding]:
+    """Yields what is usually not intended."""
+    limit = after["cache"]["limit"]
+    for lease in after["leases"]:
+        if lease["retired_bytes"] > _KEPT * limit and lease["age_s"] > _LONG:
+            yield Finding(
+                "holder",
+                f"the lease of {lease['job']} epoch {lease['epoch']} of {lease['dataset']} keeps "
+                f"{size(lease['retired_bytes'])} that nobody else reads, for "
+                f"{approximate_duration(lease['age_s'])}",
+                (f"lease {lease['lease']}",),
+                "end the process that holds it, or call epoch.release() after validation",
+            )
+    for name, dataset in after["datasets"].items():
+        if dataset["pinned"] and not dataset["whole"] and dataset["full"]:
+            yield Finding(
+                "pinned",
+                f"{name} is pinned, but its share of {size(dataset['share'])} cannot hold all of it",
+                (f"{size(dataset['allocated'])} are cached",),
+                "raise cache.limit, or remove `pin`",
+            )
+        if dataset["full"] and dataset["rotation_waits"]:
+            yield Finding(
+                "limit",
+                f"{name}: the limit is reached and nothing is replaced",
+                (dataset["rotation_waits"], dataset["epoch"]),
+                "raise cache.limit, or follow the reason",
+            )

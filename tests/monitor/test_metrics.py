@@ -1,0 +1,143 @@
+"""The text of /metrics, read back by the parser of Prometheus' own client."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from cachecd.monitor.metrics import TrainerTotals, render
+from tests.monitor.documents import GIB, busy, lease, status, trainer
+
+
+def rendered(*documents):
+    totals = TrainerTotals()
+    for document in documents:
+        totals.add(document)
+    return render(documents[-1], totals).decode()
+
+
+def parsed(*documents):
+    """(name, labels) -> value of each series, labels without their names."""
+    families = text_string_to_metric_families(rendered(*documents))
+    samples = [sample for family in families for sample in family.samples]
+    series = {(s.name, *s.labels.values()): s.value for s in samples}
+    assert len(series) == len(samples), "a series occurs twice"
+    return series
+
+
+def test_figures_of_the_document_are_in_the_metrics():
+    series = parsed(busy())
+    assert series["cachecd_cache_limit_bytes",] == 100 * GIB
+    assert series["cachecd_fetched_bytes_total",] == 412_000_000_000
+    assert series["cachecd_dataset_coverage_ratio", "train"] == 0.61
+    assert series["cachecd_dataset_evicted_shards_total", "train"] == 640
+    assert series["cachecd_ingest_stage_seconds_total", "train", "decode"] == 900
+    assert series["cachecd_ingest_stage_wall_seconds_total", "train", "fetch"] == 2400
+    assert series["cachecd_ingest_paused_seconds_total", "room"] == 1800
+    assert series["cachecd_dataset_skipped_units_total", "train"] == 12
+    assert series["cachecd_leases", "train", "held"] == 2
+    assert series["cachecd_leases", "train-eval", "granted"] == 1
+    assert series["cachecd_lease_oldest_seconds", "train"] == 321.5
+    assert series["cachecd_trainer_blocked_seconds_total", "train", "resnet", "1"] == 126
+    assert series["cachecd_trainer_wait_ratio", "train", "resnet", "1"] == 0.42
+    assert series["cachecd_trainer_queue_ratio", "train", "resnet", "1"] == 0.03
+
+
+def test_each_state_has_a_series_of_0_or_1():
+    series = parsed(busy())
+    states = {key[1:]: value for key, value in series.items() if key[0] == "cachecd_dataset_state"}
+    assert states["train", "full"] == states["train", "rotation_waits"] == 1
+    assert states["train", "stopped"] == states["train-eval", "full"] == 0
+    assert set(states.values()) == {0, 1}
+
+
+def test_names_follow_the_conventions_of_prometheus():
+    text = rendered(busy())
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M))
+    assert all(re.fullmatch("cachecd_[a-z_]+", name) for name in kinds)
+    assert all((kind == "counter") == name.endswith("_total") for name, kind in kinds.items())
+    assert not [name for name in kinds if re.search("nano|milli|_ms|percent|_kb", name)]
+    assert set(re.findall(r"^# HELP (\S+) .", text, re.M)) == kinds.keys()
+
+
+def test_page_of_the_documentation_has_every_metric():
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    named = {
+        name
+        for row in page.splitlines()
+        if row.startswith("| `cachecd_")
+        for name in re.findall(r"`(cachecd_\w+)`", row)
+    }
+    assert named == set(re.findall(r"^# TYPE (\S+)", rendered(busy()), re.M))
+
+
+def test_labels_never_hold_leases_keys_or_reasons():
+    text = rendered(busy())
+    named = {
+        name for names in re.findall(r"{(.*?)} ", text) for name in re.findall("(\\w+)=", names)
+    }
+    assert named == {"version", "dataset", "state", "stage", "reason", "job", "rank"}
+    assert "train.1" not in text
+    assert "jpg" not in text
+
+
+def test_job_without_a_lease_has_no_series():
+    document = busy()
+    document["leases"] = []
+    assert "resnet" not in rendered(busy(), document)
+
+
+def test_a_hundred_leases_of_a_job_add_no_series():
+    few = busy()
+    many = deepcopy(few) | {"leases": few["leases"] + [{**few["leases"][0], "lease": "x"}] * 100}
+    assert parsed(few).keys() == parsed(many).keys()
+
+
+def test_empty_cache_has_the_metrics_without_trainers():
+    series = parsed(status())
+    assert series["cachecd_dataset_records", "train"] == 0
+    assert not [name for name, *_ in series if name.startswith("cachecd_trainer")]
+
+
+def blocked(documents, rank="0"):
+    return parsed(*documents)["cachecd_trainer_blocked_seconds_total", "train", "resnet", rank]
+
+
+def of(*rows):
+    return status(leases=[lease()], trainers=list(rows))
+
+
+def test_total_of_a_rank_grows_over_epochs_and_processes():
+    first = of(trainer(pid=1, waited_s=10.0), trainer(pid=2, waited_s=5.0))
+    next_epoch = of(trainer(pid=1, epoch=8, waited_s=1.0), trainer(pid=2, waited_s=7.0))
+    one_left = of(trainer(pid=1, epoch=8, waited_s=4.0))
+    assert blocked([first]) == 15
+    assert blocked([first, next_epoch]) == 18
+    assert blocked([first, next_epoch, one_left]) == 21
+
+
+def test_epoch_that_begins_anew_counts_from_zero():
+    before, after = of(trainer(waited_s=10.0)), of(trainer(waited_s=2.0))
+    assert blocked([before, after]) == 12
+
+
+def test_stages_of_a_wait_are_experimental():
+    text = rendered(busy())
+    names = {line.partition("{")[0] for line in text.splitlines() if 'stage="read"' in line}
+    assert names == {"cachecd_experimental_trainer_blocked_stage_seconds_total"}
+
+
+@pytest.mark.long
+def test_promtool_has_no_complaint():
+    promtool = shutil.which("promtool")
+    assert promtool, "apt install prometheus"
+    checked = subprocess.run(
+        [promtool, "check", "metrics"], input=rendered(busy()), capture_output=True, text=True
+    )
+    assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
