@@ -2,7 +2,8 @@
 
 A generation is S endless streams of records. A listing numbers the units. A block is a range of unit
 numbers, which is permuted. Place g counts the units of a generation in permuted order: the units of block b
-have the places [ends[b - 1], ends[b]). Stream (g div stripe) mod S gets the unit at place g.
+have the places [ends[b - 1], ends[b]). The streams take turns, and
+each gets `stripe` units in its turn: stream (g div stripe) mod S gets the unit at place g.
 """
 
 from __future__ import annotations

@@ -81,7 +81,9 @@ def take_inventory(directory: Path) -> CheckedDirectory:
     Their names end in .tfrecord or .tfrecords, or in such a suffix with -00000-of-00010.
     """
     if not directory.is_dir():
-        raise CallerError(f"{directory} does not exist: name a cache directory")
+        raise CallerError(
+            f"{directory} is not a directory: name a cache directory, or a directory of TFRecord files"
+        )
     layout = Layout(directory)
     # The daemon removes its lock when it ends.
     is_owned = layout.lock.exists() or layout.leases.is_dir()

@@ -232,7 +232,10 @@ class _Daemon:
             config = load()
             limit, _ = resolve(config)
             if changed := _needs_restart(self._config, config):
-                _log.error("configuration not reloaded: restart to change it", changed=changed)
+                _log.error(
+                    "configuration not reloaded: restart the daemon to change these keys",
+                    changed=changed,
+                )
             else:
                 self._cache.configure(config, limit)
                 before, now = self._config.sampler, config.sampler

@@ -20,8 +20,8 @@ _FIXED = ("S", "stripe", "lanes", "capacity")
 class GenerationFile:
     """The content of generation.json. `made`: when the directory was created, in seconds since 1970.
 
-    `shape` is None until the first block of the listing ends. `schema` is None until the first record is
-    decoded. `contradiction`: why most of the first records contradict the schema, or ""; None until this is
+    `shape` (see model.Shape) is None until the first block of units is listed. `schema` is None until the
+    first record is decoded. `contradiction`: why most of the first records contradict the schema, or ""; None until this is
     known.
     """
 

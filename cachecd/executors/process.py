@@ -136,8 +136,8 @@ class WorkerProcess(Generic[Kind]):
         return ""
 
     def kill(self) -> None:
-        """Kills the process and its group. Safe, because the number stays reserved until the process is
-        reaped."""
+        """Kills the process and its group. This hits no other process, because the kernel does not reuse
+        the PID before this process is reaped."""
         if self._popen.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)

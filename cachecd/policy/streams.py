@@ -211,7 +211,8 @@ class Stream:
         return sealed
 
     def closed(self) -> None:
-        """Handles StreamClosed: the sealed shards are removed."""
+        """Handles StreamClosed. After the last one that is expected, forgets the sealed shards, which are
+        removed."""
         self.closing = max(0, self.closing - 1)
         if not self.closing:
             self.sealed.clear()

@@ -67,7 +67,7 @@ def declared(schema: Schema, features: Mapping[str, FeatureConfig]) -> Schema:
 
 def explain(schema: Schema, misfit: _core.Misfit, first: str = "the first 64 records") -> str:
     """Returns why ShardWriter.append_frames skipped a record, with the YAML that would admit it.
-    `first`: names the records that determined the schema."""
+    `first`: what the message calls the records that determined the schema."""
     _, reason, name, kind, count, _ = misfit
     if not name:
         return reason

@@ -91,8 +91,8 @@ class BlamedError(UnitError):
 class Guest:
     """Calls the user's code, only in the process that made this object.
 
-    If the code forks, a child that returns from the call ends there. Otherwise the child would continue
-    this process's work on its files. Each call restores the standard streams, and the umask, which
+    If the code forks, a child that returns from the call is ended at once. Otherwise the child would
+    continue this process's work on its files. Each call restores the standard streams, and the umask, which
     determines who may read the shards. `mark` of the class notes which code this process runs.
     """
 

@@ -29,13 +29,13 @@ class FileSet {
 
   // Inspects all files, several at a time. If all their bytes fit into `window` (0: always), the
   // files are opened and stay open. Otherwise records are only counted, with sidecars or by walks,
-  // and each Open opens a file again. Throws RecordFile's errors, and has its `tolerant`.
+  // and each Open opens a file again. Throws RecordFile's errors.
   // `totals`: the number of all records and bytes, if known. Then a file that cannot be opened or
   // read is damaged, and throws CorruptRecord. If `tolerant`, its records are lost, and only a set
   // without any readable file throws. If the files have fewer records than `totals`, the missing
   // records are lost as well. They are assigned to files whose count no sidecar confirms. So a pass
-  // after the damage has as many records as a pass before it. If only one file lost records, all
-  // others keep their positions.
+  // after the damage has as many records as a pass before it. If only one file has no
+  // confirmed count, all records of the other files keep their positions in the set.
   FileSet(std::vector<Input> inputs, bool tolerant, uint64_t window,
           std::optional<Totals> totals = {});
 

@@ -322,7 +322,10 @@ _OURS = ("torch", "cachecd_client")
 _TF = ("tensorflow",)
 _CODECS = "codecs", "torch==2.13.0 simplejpeg spdl pillow numpy"
 # The wheels of torchcodec need torch's libraries for CUDA, on a machine without a GPU, too.
-STREAMING = "streaming", "torch==2.14.1 torchvision==0.29.1 torchcodec litdata mosaicml-streaming s3fs"
+STREAMING = (
+    "streaming",
+    "torch==2.14.1 torchvision==0.29.1 torchcodec litdata mosaicml-streaming s3fs",
+)
 WAYS = {
     "ours": Way("cachecd, `decode=Image(224, crop=\"random\", flip=0.5)`", ours, _OURS),
     "tf.data": Way("tf.data, not antialiased", tf_data, _TF),

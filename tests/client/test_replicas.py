@@ -104,7 +104,7 @@ class Device(NamedTuple):
 def test_jax_processes_that_hold_some_of_the_same_rows_are_refused():
     from cachecd_client.frameworks.jax import _refuse_replicas
 
-    with pytest.raises(CallerError, match="share only some of the rows of each batch"):
+    with pytest.raises(CallerError, match="have only a part of their rows of each batch"):
         _refuse_replicas(Overlapping(), schema()["label"], (0, 2))
 
 

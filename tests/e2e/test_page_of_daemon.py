@@ -143,6 +143,6 @@ def test_reload_does_not_change_the_address(daemon):
     daemon.document["server"]["http"] = None
     daemon.write_config()
     daemon._process.send_signal(1)
-    wait_until(lambda: "restart to change it" in daemon.said())
+    wait_until(lambda: "restart the daemon to change" in daemon.said())
     assert "server.http" in daemon.said()
     assert daemon.code("/healthz") == 200

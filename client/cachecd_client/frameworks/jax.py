@@ -112,8 +112,8 @@ def _refuse_replicas(
     parts = sorted({frozenset(rows) for rows in rows_of.values()}, key=min)
     if sum(map(len, parts)) != len(frozenset().union(*parts)):
         raise CallerError(
-            f"device={sharding}: processes share only some of the rows of each batch, so they can read "
-            "neither the same records nor different records"
+            f"device={sharding}: some processes have only a part of their rows of each batch in common. "
+            "Choose a sharding in which any two processes have the same rows, or no row in common"
         )
     if jax.process_index() not in rows_of:
         raise CallerError(f"device={sharding} has no device of this process, expected at least one")

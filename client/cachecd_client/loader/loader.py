@@ -87,8 +87,8 @@ class Loader:
         the framework and the device get the batch. The seed, the pass and the place of the batch's first
         record determine the generator. If the function raises an exception, the loop gets it instead of
         that batch. `schema` has the columns before `prepare`; `channels_last` and `label` name columns
-        after it. A uint16 column with the name of a bfloat16 feature is bfloat16. label: the feature that
-        is delivered separately: batches are tuples (dict, label), or with `pad_last` (dict, label,
+        after it. A uint16 column that it returns with the name of a bfloat16 feature is bfloat16.
+        label: the feature that is delivered separately: batches are tuples (dict, label), or with `pad_last` (dict, label,
         `_valid`). `features` need not name it. rank, world: the rank among the data-parallel replicas
         that share the set. All processes of one replica (tensor parallelism) have the same rank. Default:
         the values given to `epochs()`, else the ranks on this node by its launcher

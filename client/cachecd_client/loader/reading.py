@@ -257,11 +257,11 @@ class Losses:
         path, offset, why = self._first
         log.log(
             logging.WARNING if each_once else logging.INFO,
-            "this pass replaced %d corrupt records with other records of this rank%s; the first is at byte "
-            "%d of %s: %s",
+            "%d corrupt records were replaced with other records of this rank%s; the first corrupt record "
+            "is at byte %d of %s: %s",
             self._count,
-            ", so figures of the pass miss the corrupt records and count the other records twice "
-            "(on_corrupt='raise' ends the pass instead)" * each_once,
+            ". Metrics of this pass omit the corrupt records and count the other records twice; to get an "
+            "error instead, set on_corrupt='raise'" * each_once,
             offset, path, why,
         )  # fmt: skip
         self._count, self._first = 0, None
