@@ -21,8 +21,8 @@ class GenerationFile:
     """The content of generation.json. `made`: when the directory was created, in seconds since 1970.
 
     `shape` (see model.Shape) is None until the first block of units is listed. `schema` is None until the
-    first record is decoded. `contradiction`: why most of the first records contradict the schema, or ""; None until this is
-    known.
+    first record is decoded. `contradiction`: why most of the first records contradict the schema, or "";
+    None until this is known.
     """
 
     identity: Mapping[str, Json]
