@@ -90,8 +90,8 @@ class Loader:
         after it. A uint16 column that it returns with the name of a bfloat16 feature is bfloat16.
         label: the feature that is delivered separately: batches are tuples (dict, label), or with
         `pad_last` (dict, label, `_valid`). `features` need not name it. rank, world: the rank among the
-        data-parallel replicas that share the set. All processes of one replica (tensor parallelism) have the same rank. Default:
-        the values given to `epochs()`, else the ranks on this node by its launcher
+        data-parallel replicas that share the set. All processes of one replica (tensor parallelism) have
+        the same rank. Default: the values given to `epochs()`, else the ranks on this node by its launcher
         (`cachecd_client.launcher`), which is right for files of one node. CallerError (including
         SchemaError) if an option or a combination of options is impossible.
 
