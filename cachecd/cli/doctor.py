@@ -35,8 +35,8 @@ def command(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Also write a .tar.gz for a bug report: configuration and status without secrets and "
-            "keys of objects, history, story, log, versions.",
+            help="Also write a .tar.gz for a bug report: configuration, status, history, story, versions, "
+            "all without secrets and keys of objects, and the log, which may name keys.",
         ),
     ] = None,
 ) -> int:
@@ -45,6 +45,7 @@ def command(
     It compares two status documents, 5 s apart. The exit code is 1 if something should be changed.
     """
     from cachecd.monitor.doctor import diagnose
+    from cachecd.monitor.privacy import without_keys
     from cachecd_client import connect
 
     with connect(endpoint, timeout=5.0) as cache:
@@ -59,6 +60,8 @@ def command(
     else:
         _print(findings)
     if bundle is not None:
+        before, after = without_keys(before), without_keys(after)
+        findings = diagnose(before, after, history.samples("epochs"))
         _write(bundle, _members(before, after, details, history, findings))
     return int(any(finding.is_wrong for finding in findings))
 
@@ -95,11 +98,9 @@ def _members(
     findings: list[Finding],
 ) -> Iterator[tuple[str, str]]:
     """Yields the name and the text of each file of a bundle."""
-    from cachecd.monitor.privacy import without_keys
-
     yield "doctor.json", json.dumps([asdict(finding) for finding in findings], indent=1)
-    yield "status-1.json", json.dumps(without_keys(before), indent=1)
-    yield "status-2.json", json.dumps(without_keys(after), indent=1)
+    yield "status-1.json", json.dumps(before, indent=1)
+    yield "status-2.json", json.dumps(after, indent=1)
     for name, value in details.items():
         yield f"{name}.json", json.dumps(value, indent=1)
     yield "history.json", b"".join(history.text()).decode()

@@ -324,9 +324,12 @@ class Config(SectionModel):
 
     def without_secrets(self) -> dict[str, Any]:
         """Returns the configuration as JSON, without the values of `source.options`, which a user's reader
-        may need as a password. No other key can have one."""
+        may need as a password, and without the queries of URLs, which may have a token. Passwords in URLs
+        are refused."""
         values = self.model_dump(mode="json")
         for dataset in values["datasets"].values():
-            options = dataset["source"]["options"]
-            dataset["source"]["options"] = dict.fromkeys(options, "(omitted)")
+            source = dataset["source"]
+            texts = {key: value for key, value in source.items() if isinstance(value, str)}
+            source |= {key: text.partition("?")[0] for key, text in texts.items() if "://" in text}
+            source["options"] = dict.fromkeys(source["options"], "(omitted)")
         return values

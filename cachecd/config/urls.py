@@ -31,11 +31,10 @@ def _store_address(value: str) -> str:
 
 def _refuse_password(scheme: str, rest: str) -> None:
     user, at, _ = rest.partition("/")[0].rpartition("@")
-    name, colon, _ = user.partition(":")
-    if at and colon:
+    if at and (":" in user or scheme in ("http", "https")):  # a token may stand alone there
         raise ValueError(
-            f"found a password in {scheme}://{name}:...@...: remove it. Credentials come from the "
-            "environment, a profile or the machine's role"
+            f"found a password in {scheme}://...@...: remove it. Credentials come from the environment, a "
+            "profile or the machine's role"
         )
 
 

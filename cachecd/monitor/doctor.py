@@ -9,7 +9,7 @@ the next one bounds what a change gains.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, NamedTuple
@@ -51,12 +51,16 @@ def diagnose(before: Document, after: Document, epochs: Sequence[Sample] = ()) -
     that were taken when an epoch began.
     """
     faults = list(_faults(after))
-    if before["daemon"]["pid"] != after["daemon"]["pid"]:
+    then, now = before["daemon"], after["daemon"]
+    if (
+        then["pid"] != now["pid"] or then["uptime_s"] > now["uptime_s"]
+    ):  # a container repeats its pids
         what = "the daemon was restarted a moment ago: ask again"
         return [*faults, Finding("restarted", what, is_wrong=False)]
-    rows = [row for row in after["trainers"] if row["age_s"] <= _SILENT]
+    recent = [row for row in after["trainers"] if row["age_s"] <= _SILENT]
+    rows = [row for row in recent if not row["blind"]]
     if not rows:
-        return faults or [_no_trainer(after)]
+        return faults or [_blind(recent) if recent else _no_trainer(after)]
     worst = max(rows, key=lambda row: (row["wait_share"], row["first"]))
     if worst["first"]:
         what = f"{_who(worst)} waits for its first set"
@@ -97,22 +101,31 @@ def _not_data(worst: Document, rows: Sequence[Document]) -> Finding:
     )
 
 
+def _blind(rows: Sequence[Document]) -> Finding:
+    return Finding(
+        "blind",
+        "the readers that report cannot see whether the training loop waits",
+        tuple(f"{_who(row)}, {row['reader']}: {row['blind']}" for row in rows[:4]),
+        "use the profiler of the framework; docs/profiling.md has the recipe",
+        is_wrong=False,
+    )
+
+
 def _no_trainer(after: Document) -> Finding:
     held = sum(lease["held"] for lease in after["leases"])
-    blind = (
+    why = (
         f"{held} leases are held, but their readers report nothing" if held else "no lease is held"
     )
     return Finding(
         "no-trainer",
-        f"no trainer has reported in the last {_SILENT:.0f} s, so nobody knows whether one waits: {blind}",
+        f"no trainer has reported in the last {_SILENT:.0f} s, so nobody knows whether one waits: {why}",
         is_wrong=False,
     )
 
 
 def _row_line(row: Document) -> str:
     queue = "" if row["queue"] is None else f", queue {_percent(row['queue'])} full"
-    blind = f" ({row['blind']})" if row["blind"] else ""
-    return f"{_who(row)}: waits {_percent(row['wait_share'])}{queue}{blind}"
+    return f"{_who(row)}: waits {_percent(row['wait_share'])}{queue}"
 
 
 def _exposed(before: Document, row: Document) -> _Stage:
@@ -366,8 +379,7 @@ def _growth(
             continue
         own = [row["reads_per_record"] for row in rows if row["dataset"] == name]
         reads = max(own, default=0.0)
-        key = f"dataset/{name}/coverage"
-        seen = [each.values[each.keys.index(key)] for each in epochs if key in each.keys]
+        seen = _coverage_by_epoch(name, epochs)
         steps = len(seen) - 1
         evidence = [f"each record was read {reads:.1f} times on average"] if reads else []
         if steps > 0 and seen[-1] > seen[0]:
@@ -380,6 +392,19 @@ def _growth(
             "raise grow.per_epoch, evict.refresh or cache.limit" if reads > _MANY_READS else "",
             is_wrong=reads > _MANY_READS,
         )
+
+
+def _coverage_by_epoch(dataset: str, samples: Iterable[Sample]) -> list[float]:
+    """Returns the coverage when each epoch began, of the job with the most epochs of this dataset."""
+    found: dict[str, list[float]] = {}
+    newest: dict[str, float] = {}
+    for sample in samples:
+        values = dict(zip(sample.keys, sample.values, strict=True))
+        for key, epoch in values.items():
+            if key.startswith(f"job/{dataset}/epoch/") and newest.get(key) != epoch:
+                newest[key] = epoch
+                found.setdefault(key, []).append(values[f"dataset/{dataset}/coverage"])
+    return max(found.values(), key=len, default=[])
 
 
 def _faults(after: Document) -> Iterator[Finding]:

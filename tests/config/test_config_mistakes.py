@@ -37,8 +37,10 @@ MISTAKES = [
     ("s3://bucket/", "gs://bucket//",
      "8:12: datasets.train.source.url: found 'gs://bucket//train/', expected gs://BUCKET/PREFIX/, "
      "without parts that are empty, '.' or '..', or control characters"),
+    ("s3://bucket/", "https://token@host/",
+     "8:12: datasets.train.source.url: found a password in https://...@...: remove it"),
     ("s3://bucket/", "sftp://me:secret@host/",
-     "8:12: datasets.train.source.url: found a password in sftp://me:...@...: remove it"),
+     "8:12: datasets.train.source.url: found a password in sftp://...@...: remove it"),
     ("files", "zip", "9:15: datasets.train.source.format: found 'zip', expected 'files'"),
     ("format: files", "format: tfrecord\n      label: {pattern: (a)}",
      "10:14: datasets.train.source.label: only format files has `label`, but the format is tfrecord"),

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 from ruamel.yaml import YAML
 
-from cachecd.config import DatasetConfig, load
+from cachecd.config import Config, DatasetConfig, load
 from cachecd.config.keys import ROOT, Section, below, section_at
 from cachecd.config.removed import removed
 from tests.docs import configuration
@@ -89,3 +89,14 @@ def test_the_page_of_the_configuration_is_as_its_generator_writes_it():
     assert configuration.PAGE.read_text() == configuration.page(), (
         "run python -m tests.docs.configuration"
     )
+
+
+def test_a_configuration_without_secrets_has_no_options_and_no_queries():
+    read = {"format": "python", "reader": "mine:Reader", "options": {"token": "hush"}}
+    listed = {"format": "files", "url": "webhdfs://host/train/?delegation=hush"}
+    sources = {"read": {"source": read}, "listed": {"source": listed}}
+    cache = {"dir": "/cache", "limit": "10GiB"}
+    config = Config.model_validate({"version": 1, "cache": cache, "datasets": sources})
+    shown = config.without_secrets()["datasets"]
+    assert shown["read"]["source"]["options"] == {"token": "(omitted)"}
+    assert shown["listed"]["source"]["url"] == "webhdfs://host/train/"

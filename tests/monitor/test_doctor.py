@@ -188,6 +188,19 @@ def test_a_daemon_without_trainers_makes_no_alarm():
     assert not found.is_wrong
 
 
+def test_a_reader_that_cannot_see_the_loop_is_no_evidence():
+    blind = waiting("lease", blind="TensorFlow reads ahead of the loop", wait_share=1.0)
+    found = first(document(blind))
+    assert found.kind == "blind"
+    assert not found.is_wrong
+    assert first(document(blind, trainer(rank=1))).kind == "healthy"
+
+
+def test_a_restart_under_the_same_pid_is_noticed():
+    after = document(daemon=daemon(uptime_s=1.0))
+    assert first(document(waiting("lease")), after).kind == "restarted"
+
+
 def test_figures_of_a_trainer_that_ended_do_not_count():
     assert first(document(waiting("read", age_s=30.0))).kind == "no-trainer"
 
@@ -216,8 +229,9 @@ def test_workers_that_ended_for_lack_of_memory_are_named():
 
 def test_growth_says_how_many_epochs_are_left():
     rows = waiting("read", reads_per_record=12.0)
-    keys = ("cache/used", "dataset/train/coverage")
-    epochs = [Sample(float(n), keys, array("d", [0, 0.1 * n])) for n in range(1, 6)]
+    keys = ("dataset/train/coverage", "job/train/epoch/a", "job/val/epoch/a")
+    # The job reads train and val in turn, so each epoch of train has two samples.
+    epochs = [Sample(n, keys, array("d", [0.1 * (n // 2), n // 2, n % 2])) for n in range(2, 12)]
     found = next(
         each for each in diagnose(document(rows), document(rows), epochs) if each.kind == "growth"
     )
