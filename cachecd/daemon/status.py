@@ -178,6 +178,7 @@ class TrainerStatus:
     memory: int
     random_bytes: int
     reads_per_record: float
+    gil_s: float
     first: bool
     blind: str
 

@@ -107,6 +107,7 @@ def _row(process: _Process, now: float) -> TrainerStatus:
         memory=report.memory,
         random_bytes=report.random_bytes,
         reads_per_record=round(report.reads_per_record, 3),
+        gil_s=round(report.gil_s, 4),
         first=report.first,
         blind=report.blind,
     )

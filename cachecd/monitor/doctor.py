@@ -1,10 +1,7 @@
 """Names what training waits for, from two status documents some seconds apart. Pure.
 
 First the trainers: exposed waiting, as Ray Train measures it (hidden work counts nothing), and what the
-readers did meanwhile. If they wait for sets, the samplers: the rate of each stage for each second of a
-processor, as in Plumber (Kuchnik et al., "Plumber: Diagnosing and Removing Performance Bottlenecks in
-Machine Learning Data Pipelines", 2022). What was in use for the largest share of the time is the limit, and
-the next one bounds what a change gains.
+readers did meanwhile. If they wait for sets, `bottleneck` says what limits the samplers.
 """
 
 from __future__ import annotations
@@ -14,6 +11,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, NamedTuple
 
+from cachecd.monitor.bottleneck import bottleneck, percent
 from cachecd.monitor.history import Sample
 from cachecd.quantities import approximate_duration
 from cachecd.quantities import approximate_size as size
@@ -27,6 +25,7 @@ _PAUSED = (
     0.5  # a reason is the limit if nothing was fetched for this share of the time because of it
 )
 _BUSY = 0.7  # workers that compute for this share of the time are limited by their processors
+_GIL = 0.004  # seconds for the GIL; a thread that computes keeps it for 5 ms
 _KEPT = 0.1  # a lease that keeps this share of the limit is worth a word
 _LONG = 3600.0  # seconds for which a lease is usually held at most
 _MANY_READS = 10.0  # see cachecd_client.report.reads
@@ -66,10 +65,10 @@ def diagnose(before: Document, after: Document, epochs: Sequence[Sample] = ()) -
         what = f"{_who(worst)} waits for its first set"
         return [*faults, replace(_ingest(before, after, worst, what), is_wrong=False)]
     if worst["wait_share"] <= WAITS:
-        return [*faults, _not_data(worst, rows)]
+        return [*faults, *_hogged(before, rows), _not_data(worst, rows)]
     stage = _exposed(before, worst)
     is_late = stage.name == "lease"
-    late = f"training waits for its next set, {_percent(worst['wait_share'])} of the time"
+    late = f"training waits for its next set, {percent(worst['wait_share'])} of the time"
     found = _ingest(before, after, worst, late) if is_late else _reading(stage, worst, rows)
     return [*faults, found, *_growth(after, epochs, rows), *_mistakes(after)]
 
@@ -83,10 +82,6 @@ class _Stage(NamedTuple):
     share: float  # of all waiting
 
 
-def _percent(share: float, digits: int = 0) -> str:
-    return f"{100 * share:.{digits}f} %"
-
-
 def _who(row: Document) -> str:
     return f"{row['job']} rank {row['rank']}"
 
@@ -95,10 +90,25 @@ def _not_data(worst: Document, rows: Sequence[Document]) -> Finding:
     return Finding(
         "healthy",
         f"training does not wait for data: {_who(worst)} waits most, for "
-        f"{_percent(worst['wait_share'])} of the last minute",
+        f"{percent(worst['wait_share'])} of the last minute",
         tuple(_row_line(row) for row in rows[:4]),
         is_wrong=False,
     )
+
+
+def _hogged(before: Document, rows: Sequence[Document]) -> Iterator[Finding]:
+    """Yields a process whose loop waits for the GIL outside of the loader."""
+    for row in rows:
+        then = [each["gil_s"] for each in before["trainers"] if each["pid"] == row["pid"]]
+        seconds = min([*then, row["gil_s"]])  # once may be chance
+        if seconds >= _GIL:
+            what, remedy = _READING["gil"]
+            yield Finding(
+                "gil",
+                f"{_who(row)} does not wait for data, but for {what}",
+                (f"each thread that wants the GIL waits for {1000 * seconds:.0f} ms",),
+                remedy,
+            )
 
 
 def _blind(rows: Sequence[Document]) -> Finding:
@@ -124,8 +134,8 @@ def _no_trainer(after: Document) -> Finding:
 
 
 def _row_line(row: Document) -> str:
-    queue = "" if row["queue"] is None else f", queue {_percent(row['queue'])} full"
-    return f"{_who(row)}: waits {_percent(row['wait_share'])}{queue}"
+    queue = "" if row["queue"] is None else f", queue {percent(row['queue'])} full"
+    return f"{_who(row)}: waits {percent(row['wait_share'])}{queue}"
 
 
 def _exposed(before: Document, row: Document) -> _Stage:
@@ -183,187 +193,47 @@ _READING = {
 
 def _reading(stage: _Stage, worst: Document, rows: Sequence[Document]) -> Finding:
     """Returns the finding for a trainer that waits although it has its set."""
-    if stage.name == "read":
-        kind, what, remedy = _disk_or_memory(worst)
+    if stage.name in ("read", "verify", "decode") and worst["random_bytes"] > worst["memory"]:
+        kind, what, remedy = _memory(worst)  # pages that were read are lost before they are used
+    elif stage.name == "read":
+        kind, (what, remedy) = "disk", _DISK
     else:
         kind, (what, remedy) = stage.name, _READING.get(stage.name, _READING["other"])
     evidence = [_row_line(worst)]
     if stage.seconds:
-        evidence.append(f"{_percent(stage.share)} of the waiting is for {stage.name}")
+        evidence.append(f"{percent(stage.share)} of the waiting is for {stage.name}")
     others = [row for row in rows if row["job"] == worst["job"] and row["rank"] != worst["rank"]]
     if others and median(row["wait_share"] for row in others) < _ALONE:
         return Finding(
             "rank",
-            f"{_who(worst)} alone waits for data, for {_percent(worst['wait_share'])} of the time: {what}",
+            f"{_who(worst)} alone waits for data, for {percent(worst['wait_share'])} of the time: {what}",
             (*evidence, *(_row_line(row) for row in others[:3])),
             f"compare this process with the others (its processors, its node); {remedy}",
         )
-    verdict = f"training waits for data, {_percent(worst['wait_share'])} of the time: {what}"
+    verdict = f"training waits for data, {percent(worst['wait_share'])} of the time: {what}"
     return Finding(kind, verdict, tuple(evidence), remedy)
 
 
-def _disk_or_memory(row: Document) -> tuple[str, str, str]:
-    if row["random_bytes"] > row["memory"]:
-        return (
-            "memory",
-            f"records are read at random from {size(row['random_bytes'])} at a time, but the trainer may "
-            f"use {size(row['memory'])} of memory, so the disk is read again and again",
-            "set cache.window to half of the memory of the trainers, or give them more memory",
-        )
+_DISK = (
+    "the disk of cache.dir, which is slower than the trainers",
+    "put cache.dir on a faster disk, ask for fewer `features`, or store them smaller (`transform`)",
+)
+
+
+def _memory(row: Document) -> tuple[str, str, str]:
     return (
-        "disk",
-        "the disk of cache.dir, which is slower than the trainers",
-        "put cache.dir on a faster disk, ask for fewer `features`, or store them smaller (`transform`)",
+        "memory",
+        f"records are read at random from {size(row['random_bytes'])} at a time, but the trainer may "
+        f"use {size(row['memory'])} of memory, so the disk is read again and again",
+        "set cache.window to half of the memory of the trainers, or give them more memory",
     )
-
-
-# --- the samplers
-
-
-class _Limit(NamedTuple):
-    """Something that limits ingest. `use`: the share of the time in which it was in use; 1: it is the
-    limit. By the utilization law, it allows the present rate divided by `use`."""
-
-    kind: str
-    what: str
-    use: float
-    remedy: str
 
 
 def _ingest(before: Document, after: Document, worst: Document, verdict: str) -> Finding:
     """Returns the finding for trainers that wait for a set. `verdict`: the begin of its sentence."""
-    seconds = max(1.0, after["daemon"]["uptime_s"] - before["daemon"]["uptime_s"])
-    paused = _difference(before["cache"]["paused_s"], after["cache"]["paused_s"], seconds)
-    fetched = after["cache"]["fetched_bytes"] - before["cache"]["fetched_bytes"]
-    rate = fetched / seconds
-    limits = [*_computing(before, after, seconds), *_waiting(after, paused)]
-    limits.sort(key=lambda limit: -limit.use)
-    rest = 1 - sum(limit.use for limit in limits)
-    if rest > max(limit.use for limit in limits):
-        limits.insert(0, _contention(rest))
-    highest, then = limits[0], limits[1:2]
-    evidence = [_row_line(worst), f"{size(int(rate))}/s are fetched"]
-    evidence += [
-        f"{limit.kind}: {_percent(limit.use)} of the time" for limit in limits if limit.use > 0.02
-    ]
-    gain = _gain(after, highest, rate, then)
-    remedy = f"{highest.remedy}{f' ({gain})' if gain else ''}"
-    return Finding(highest.kind, f"{verdict}: {highest.what}", tuple(evidence), remedy)
-
-
-def _contention(rest: float) -> _Limit:
-    return _Limit(
-        "contention", "the workers neither compute nor wait: other programs use the processors", rest,
-        "look at `top`; give the daemon processors of its own, or start fewer other processes",
-    )  # fmt: skip
-
-
-def _difference(
-    before: Mapping[str, float], after: Mapping[str, float], seconds: float
-) -> dict[str, float]:
-    """Returns the shares of the time."""
-    return {name: (value - before.get(name, 0.0)) / seconds for name, value in after.items()}
-
-
-_WAITS: dict[str, tuple[str, str]] = {
-    "throttled": (
-        "the store throttles",
-        "lower sampler.connections, or spread the keys over more prefixes",
-    ),
-    "bandwidth": ("sampler.bandwidth is reached", "raise sampler.bandwidth"),
-    "room": (
-        "the cache is full, and leases keep what could be replaced",
-        "raise cache.limit, or end the leases that `cachecd status` shows",
-    ),
-    "listing": (
-        "the source is still being listed",
-        "wait, or set source.manifest to a table of the objects",
-    ),
-    "egress": ("sampler.egress_limit is reached", "raise sampler.egress_limit"),
-    "idle": (
-        "fetching rests because no lease was taken for sampler.idle",
-        "raise sampler.idle",
-    ),
-}  # fmt: skip
-
-
-def _waiting(after: Document, paused: Mapping[str, float]) -> Iterator[_Limit]:
-    """Yields what workers wait for. `paused`: shares of the time."""
-    for reason, share in paused.items():
-        if reason == "disk":
-            what = f"the disk stops fetching: {after['cache']['stopped']}"
-            yield _Limit(
-                reason, what, share, "free space on the disk of cache.dir, or lower cache.limit"
-            )
-        elif reason == "link":
-            yield _link(after, share)
-        else:
-            what, remedy = _WAITS.get(reason, (reason, "see `cachecd status`"))
-            yield _Limit(reason, what, share, remedy)
-
-
-def _link(after: Document, share: float) -> _Limit:
-    stopped = next((each["stopped"] for each in after["datasets"].values() if each["stopped"]), "")
-    if stopped:
-        return _Limit(
-            "link", f"the store does not answer: {stopped}", share, "check the link to the store"
-        )
-    connections = after["daemon"]["connections"]
-    return _Limit(
-        "link", f"the link to the store, with {connections} connections", share,
-        "raise sampler.connections; if the rate stays the same, the link itself is the limit: fetch less "
-        "(grow.per_epoch, a smaller grow.wait), or move nearer to the bucket",
-    )  # fmt: skip
-
-
-def _computing(before: Document, after: Document, seconds: float) -> Iterator[_Limit]:
-    """Yields the processors of the workers, and the disk that they write to."""
-    cpu: dict[str, float] = {}  # seconds since the daemon's start, by stage
-    busy = writing = 0.0
-    for name, dataset in after["datasets"].items():
-        earlier = before["datasets"].get(name, {}).get("ingest", {})
-        for stage, now in dataset["ingest"].items():
-            if stage == "list":
-                continue
-            then = earlier.get(stage, {"cpu_s": 0.0, "wall_s": 0.0})
-            # One step in many is timed, so seconds have too few of them to compare stages.
-            cpu[stage] = cpu.get(stage, 0.0) + now["cpu_s"]
-            busy += now["cpu_s"] - then["cpu_s"]
-            if stage in ("write", "sync"):
-                blocked = now["wall_s"] - now["cpu_s"] - then["wall_s"] + then["cpu_s"]
-                writing += max(0.0, blocked)
-    available = after["daemon"]["workers"] * seconds
-    stage = max(cpu, key=cpu.__getitem__, default="fetch")
-    part = cpu.get(stage, 0.0) / max(1e-9, sum(cpu.values()))
-    yield _Limit(
-        stage if stage not in ("fetch", "encode") else "processors",
-        f"the workers' processors, which spend {_percent(part)} of their time on {stage}",
-        busy / available,
-        _MORE_WORKERS,
-    )
-    yield _Limit(
-        "write", "the disk of cache.dir, which writes the shards", writing / available,
-        "put cache.dir on a faster disk",
-    )  # fmt: skip
-
-
-_MORE_WORKERS = "raise sampler.workers"
-
-
-def _gain(after: Document, limit: _Limit, rate: float, then: Sequence[_Limit]) -> str:
-    """Returns the predicted gain of one worker more, and what then is the limit."""
-    workers, processors = after["daemon"]["workers"], after["daemon"]["processors"]
-    if limit.remedy != _MORE_WORKERS:
-        return ""
-    if workers >= processors:
-        return (
-            f"not on this machine: {workers} workers have {processors} processors. Make the transform "
-            "faster, or use more processors"
-        )
-    more = rate / limit.use * (workers + 1) / workers
-    most = min([more, *(rate / each.use for each in then if each.use)])
-    next_limit = f", then {then[0].kind}" if most < more else ""
-    return f"workers {workers} -> {workers + 1}: {size(int(rate))}/s -> {size(int(most))}/s{next_limit}"
+    found = bottleneck(before, after)
+    evidence = (_row_line(worst), *found.evidence)
+    return Finding(found.kind, f"{verdict}: {found.what}", evidence, found.remedy)
 
 
 # --- growth, and common mistakes
@@ -387,7 +257,7 @@ def _growth(
             evidence.append(f"about {left:.0f} more epochs until all of it was")
         yield Finding(
             "growth",
-            f"{name}: {_percent(coverage, 1)} of the source was cached at least once",
+            f"{name}: {percent(coverage, 1)} of the source was cached at least once",
             tuple(evidence),
             "raise grow.per_epoch, evict.refresh or cache.limit" if reads > _MANY_READS else "",
             is_wrong=reads > _MANY_READS,

@@ -44,7 +44,7 @@ TRAINER = textwrap.dedent(
         while True:
             sum(range(10_000))
 
-    def prepare(batch):
+    def prepare(batch, random):
         time.sleep(prepare_s)
         return batch
 

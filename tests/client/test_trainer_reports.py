@@ -243,6 +243,6 @@ def test_a_job_that_waits_little_or_unseen_is_not_warned_of(clock, caplog, waits
 def test_report_survives_its_datagram():
     made = TrainerReport(
         "train", "job", 1, 2, 3, "jax", 4, 5, 6, 7.5, 8.5, {"gil": 7.5}, 0.5, 9, 10,
-        2.5, True, "blind", [("next: gil", 1.0, 2.0)],
+        2.5, 0.5, True, "blind", [("next: gil", 1.0, 2.0)],
     )  # fmt: skip
     assert decode_report(encode_report(made)) == made

@@ -144,6 +144,7 @@ def trainer(**values: Any) -> TrainerStatus:
         "memory": 64 * GIB,
         "random_bytes": 30 * GIB,
         "reads_per_record": 2.5,
+        "gil_s": 0.0,
         "first": False,
         "blind": "",
     }

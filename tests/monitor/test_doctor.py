@@ -101,8 +101,15 @@ def test_the_stage_of_the_last_seconds_counts_and_not_that_of_the_whole_epoch():
     assert first(before, after).kind == "decode"
 
 
-def test_a_window_above_the_memory_is_named_and_not_the_disk():
-    found = first(document(waiting("read", memory=2 * GB, random_bytes=6 * GB)))
+def test_a_thread_that_hogs_the_gil_is_named_although_the_loader_does_not_wait():
+    hogged = document(trainer(gil_s=0.1))
+    assert first(hogged).kind == "gil"
+    assert first(document(trainer(gil_s=0.0)), hogged).kind == "healthy"  # once is chance
+
+
+@pytest.mark.parametrize("stage", ["read", "verify"])
+def test_a_window_above_the_memory_is_named_and_not_the_disk(stage: str):
+    found = first(document(waiting(stage, memory=2 * GB, random_bytes=6 * GB)))
     assert found.kind == "memory"
     assert "cache.window" in found.remedy
 

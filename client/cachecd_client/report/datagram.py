@@ -53,7 +53,7 @@ def decode_report(datagram: bytes) -> TrainerReport:
     if max(map(len, texts)) > _MAX_TEXT or len(report.spans) > MAX_SPANS:
         raise ValueError(f"found {len(report.spans)} spans, or a text above {_MAX_TEXT} characters")
     counts = [getattr(report, name) for name in _COUNTS]
-    others = [report.waited_s, report.elsewhere_s, report.reads_per_record]
+    others = [report.waited_s, report.elsewhere_s, report.reads_per_record, report.gil_s]
     if (
         min([*counts, *others, *report.stages_s.values()]) < 0
         or not 0 <= (report.queue or 0.0) <= 1

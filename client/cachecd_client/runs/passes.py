@@ -214,7 +214,8 @@ class Passes:
             sums.steps, sums.records, sums.bytes, sums.waited + leasing,
             max(0.0, sums.elapsed - sums.waited), Sums(sums.stages) + {"lease": leasing}, queue,
             memory=self._memory, random_bytes=self._random_bytes(),
-            reads_per_record=reads.reads_per_record(0 if self._is_logged else sums.reads), blind=blind,
+            reads_per_record=reads.reads_per_record(0 if self._is_logged else sums.reads),
+            gil_s=_seconds_for_gil(), blind=blind,
             spans=[(f"next: {stage}", begin, seconds) for stage, begin, seconds in spans],
         )  # fmt: skip
 
@@ -310,6 +311,13 @@ def _is_worker() -> bool:
     """Whether this process is a worker of a torch DataLoader."""
     data = sys.modules.get("torch.utils.data")
     return data is not None and data.get_worker_info() is not None
+
+
+def _seconds_for_gil() -> float:
+    """Returns how long this thread waits for the GIL after it has released it."""
+    began = time.perf_counter()
+    time.sleep(0)
+    return time.perf_counter() - began
 
 
 def _read(loader: Loader) -> _Read:
