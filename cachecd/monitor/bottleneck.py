@@ -1,8 +1,8 @@
 """Names what limits the samplers, from two status documents some seconds apart. Pure.
 
 The utilization law gives the rate that each processor, disk and link allows: the present rate, divided by
-the share of the time in which it was in use. This is the resource-accounted rate of Plumber (Kuchnik et al.,
-"Plumber: Diagnosing and Removing Performance Bottlenecks in Machine Learning Data Pipelines", 2022).
+the share of the time in which it was in use. This is the resource-accounted rate of Plumber (Kuchnik et
+al., "Plumber: Diagnosing and Removing Performance Bottlenecks in Machine Learning Data Pipelines", 2022).
 """
 
 from __future__ import annotations
