@@ -74,3 +74,29 @@ def test_few_samples_are_kept_of_many_reports():
     minute = minute_of(*[(1000.0 + t / 10, report(t / 20, t / 20)) for t in range(1, 3000)])
     assert len(minute._samples) < 16
     assert minute.share(1299.9) == pytest.approx(0.5, abs=0.01)
+
+
+def test_late_report_of_the_epoch_before_counts_no_wait_twice():
+    """An open pass of epoch 0 ends when its lease is released, after epoch 1 was acquired."""
+    minute = minute_of(
+        (1000.0, report(8.0, 2.0)),
+        (1001.0, report(1.0, 0.0, epoch=1)),
+        (1002.0, report(9.0, 2.0)),
+        (1003.0, report(2.0, 1.0, epoch=1)),
+    )
+    assert minute.stages(1003.0) == {"read": pytest.approx(8.0 + 1.0 + 1.0 + 1.0)}
+
+
+def test_second_run_that_begins_with_epoch_0_counts_from_zero():
+    minute = minute_of(
+        (1000.0, report(4.0, 6.0)),
+        (1010.0, report(5.0, 5.0, epoch=1)),
+        (1012.0, report(1.0, 1.0)),
+        (1013.0, report(1.5, 1.5)),
+    )
+    assert minute.stages(1013.0) == {"read": pytest.approx(4.0 + 5.0 + 1.5)}
+
+
+def test_few_epochs_are_remembered_of_many():
+    minute = minute_of(*[(1000.0 + n, report(0.5, 0.5, epoch=n)) for n in range(50)])
+    assert len(minute._before) < 10
