@@ -58,9 +58,8 @@ def test_waiting_for_the_first_set_does_not_count():
     assert minute.stages(1020.0) == {"read": pytest.approx(1.0)}
 
 
-def test_a_process_that_waited_long_before_its_first_report_is_taken_as_even():
-    """A daemon that starts again beside a trainer knows only sums."""
-    minute = minute_of((5000.0, report(100.0, 900.0)))
+def test_epoch_shorter_than_a_minute_is_taken_as_even():
+    minute = minute_of((5000.0, report(5.0, 45.0)))
     assert minute.share(5000.0) == pytest.approx(0.1)
 
 

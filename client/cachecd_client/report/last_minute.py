@@ -25,6 +25,13 @@ class LastMinute:
         # By epoch: the seconds waited by stage of its last report. The epoch that reported last is last.
         self._before: dict[int, dict[str, float]] = {}
 
+    def begin_late(self, report: TrainerReport, now: float) -> None:
+        """Takes the first report as a baseline, if its epoch began more than a minute ago: nobody knows
+        when the process waited. Call it before `add`, unless the process reports to itself."""
+        if report.waited_s + report.elsewhere_s > MINUTE:
+            self._samples.append((now, {}))
+            self._before[report.epoch] = {} if report.first else report.stages_s
+
     def add(self, report: TrainerReport, now: float) -> None:
         """Adds a report. Waiting for the first set does not count."""
         samples = self._samples
