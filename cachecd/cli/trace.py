@@ -38,7 +38,8 @@ def command(
 
     Open the file at https://ui.perfetto.dev, which reads it in the browser. Each process is a row: the
     daemon, each worker and each trainer rank. Of each process the file has the 64 longest spans of each
-    second, and of the workers some records. An existing file is replaced.
+    second, and of the workers some records. If the daemon has dropped spans of these seconds, a line says
+    which part is complete. An existing file is replaced.
     """
     from cachecd_client.protocol import AskSpans, SpansReply
     from cachecd_client.transport import Transport, endpoint_of
@@ -47,6 +48,7 @@ def command(
     daemon.ask(AskSpans(uuid.uuid4().hex, 0.0), _PATIENCE)  # so that a mistake shows at once
     _write(out, None)
     print(f"cachecd: watching for {seconds:g} s", file=sys.stderr)
+    begin = time.monotonic()
     time.sleep(seconds + _REPORTED_WITHIN)
     request = AskSpans(uuid.uuid4().hex, seconds + _REPORTED_WITHIN)
     reply = daemon.ask(request, _PATIENCE)
@@ -56,6 +58,12 @@ def command(
     print(
         f"{out}: {total} spans of {len(reply.spans)} processes; open it at https://ui.perfetto.dev"
     )
+    if (missing := reply.complete_since - begin) > 0:
+        print(
+            f"cachecd: spans of the first {min(missing, seconds):.1f} s are missing, because the daemon "
+            f"keeps only 20,000 spans; the rest is complete. Choose a smaller --seconds",
+            file=sys.stderr,
+        )
 
 
 def _write(out: Path, text: str | None) -> None:

@@ -8,14 +8,16 @@ from cachecd.daemon.status import ingest_stops
 from cachecd.policy.dataset import Dataset
 from cachecd.policy.policy import Policy
 
-#: Workers report the first three: they wait for bytes.
-REASONS = ("link", "throttled", "bandwidth", "room", "disk", "listing", "egress", "idle")
+#: Workers report the first three: they wait for bytes. If datasets pause for several reasons, the first
+#: counts. `room` is last, because it is the normal state of a dataset.
+REASONS = ("link", "throttled", "bandwidth", "disk", "listing", "egress", "idle", "room")
+BUSY = "busy"
 
 
 def pause_of(policy: Policy, dataset: Dataset, now: float) -> str:
-    """Returns why no worker works on a dataset: a word of REASONS. "" if it is whole, if a worker makes
-    one of its shards, or if only a person can continue it (`--offline`, records that contradict the
-    schema)."""
+    """Returns why no worker works on a dataset: a word of REASONS. BUSY if a worker makes one of its
+    shards. "" if it is whole, or if only a person can continue it (`--offline`, records that contradict
+    the schema)."""
     gen, restraint = dataset.generation, policy.restraint
     if gen.is_whole or restraint.offline or gen.contradicted:
         return ""
@@ -28,7 +30,7 @@ def pause_of(policy: Policy, dataset: Dataset, now: float) -> str:
     if dataset.source.why:
         return "link"
     if gen.reserved:
-        return "listing" if gen.blocks.is_growing else ""
+        return "listing" if gen.blocks.is_growing else BUSY
     return "room"
 
 
@@ -46,9 +48,10 @@ class Pauses:
                 self.seconds[reason] += max(0.0, seconds) / workers
 
     def tick(self, policy: Policy, busy: Collection[str], now: float) -> None:
-        """Adds the time since the last tick to the reason of each dataset that is not `busy`; once, if
-        several datasets have the same reason."""
+        """Adds the time since the last tick to one reason, or to none if any dataset is busy. `busy`: the
+        datasets on which workers reported work since the last tick."""
         passed, self._then = now - (now if self._then is None else self._then), now
-        idle = [each for name, each in policy.datasets.items() if name not in busy]
-        for reason in {pause_of(policy, each, now) for each in idle} - {""}:
+        reasons = {pause_of(policy, each, now) for each in policy.datasets.values()}
+        reason = next((each for each in REASONS if each in reasons), "")
+        if reason and not busy and BUSY not in reasons:
             self.seconds[reason] += passed

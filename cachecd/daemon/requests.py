@@ -78,7 +78,8 @@ class Requests:
             case protocol.Exclude():
                 self._cache.runner.background.start(self._exclude(request, answer))
             case protocol.AskSpans(id, seconds):
-                answer(protocol.SpansReply(id, self._cache.timeline.last(seconds)))
+                timeline = self._cache.timeline
+                answer(protocol.SpansReply(id, timeline.last(seconds), timeline.complete_since))
             case protocol.AskStatus(id, ""):
                 answer(protocol.StatusReply(id, self._status()))
             case protocol.AskStatus(id, why):

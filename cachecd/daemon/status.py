@@ -231,6 +231,7 @@ def status_of(
     of each lease."""
     room = policy.room
     others = [each for each in room.others if each.id.dataset not in policy.datasets]
+    kept = {each.id: each.table.kept_bytes() for each in room.generations}
     return Status(
         cache=CacheStatus(
             room.limit,
@@ -247,7 +248,7 @@ def status_of(
         },
         unconfigured=[_older(each) for each in others],
         leases=[
-            _lease(policy, state, probed.get(name))
+            _lease(state, kept, probed.get(name))
             for name, state in sorted(policy.leases.by_id.items())
         ],
         trainers=trainers,
@@ -338,8 +339,10 @@ def stale_values(dataset: DatasetConfig, shard_size: int, known: GenerationFile)
     return [text.format(key, now, then) for key, (now, then) in values.items() if now != then]
 
 
-def _lease(policy: Policy, state: LeaseState, probed: Probe | None) -> LeaseStatus:
-    lease, gen = state.lease, policy.leases.generation_of(state.lease)
+def _lease(
+    state: LeaseState, kept: Mapping[GenerationId, Mapping[str, int]], probed: Probe | None
+) -> LeaseStatus:
+    lease = state.lease
     return LeaseStatus(
         lease=lease.id,
         dataset=lease.dataset,
@@ -352,7 +355,7 @@ def _lease(policy: Policy, state: LeaseState, probed: Probe | None) -> LeaseStat
         ranks=lease.ranks,
         held_by=sorted(state.held_by),
         age_s=round(max(0.0, time.time() - probed.written), 1) if probed else 0.0,
-        retired_bytes=gen.table.kept_bytes(lease.id) if gen else 0,
+        retired_bytes=kept.get(GenerationId(lease.dataset, lease.generation), {}).get(lease.id, 0),
     )
 
 

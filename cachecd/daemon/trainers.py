@@ -67,7 +67,10 @@ class Trainers:
                 )  # fmt: skip
             return
         key = report.dataset, report.job, report.rank, report.pid
-        process = self._processes.pop(key, None) or _Process(report, now)
+        process = self._processes.pop(key, None)
+        if process is None:
+            process = _Process(report, now)
+            process.minute.begin_late(report, now)
         process.report, process.at = report, now
         process.minute.add(report, now)
         self._processes[key] = process

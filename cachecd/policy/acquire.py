@@ -252,6 +252,7 @@ class Acquire:
     def at(self, dataset: Dataset, now: float) -> Boundary:
         """Returns the current figures of a dataset, for rotation."""
         gen, room = dataset.generation, self._room
+        kept = gen.table.kept_bytes()
         return Boundary(
             now=now,
             rules=dataset.rules,
@@ -266,7 +267,7 @@ class Acquire:
             and (not gen.is_whole or gen.supplements.lacks_room or room.owes_room(dataset)),
             page=room.page_lacks(dataset),
             leases=tuple(
-                HeldLease(name, each.lease.job, gen.table.kept_bytes(name))
+                HeldLease(name, each.lease.job, kept.get(name, 0))
                 for name, each in self._leases.by_id.items()
                 if (each.lease.dataset, each.lease.generation) == gen.id
             ),

@@ -1,8 +1,9 @@
 """Measures a sampler process: seconds by stage, seconds of waiting for bytes, and spans for a timeline.
 
 A step of filling handles one record, or one run of records. One step in many is timed, stage by stage, and
-stands for the steps since the last timed step; the other steps only look at `Meter.on`. Waiting for bytes,
-requests and synced shards are few, so each is measured.
+stands for the steps since the last timed step; the other steps only look at `Meter.on`. While steps are
+long, each step is timed, because one long step that stands for many adds more seconds than have passed.
+Waiting for bytes, requests and synced shards are few, so each is measured.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from cachecd_client.protocol import MAX_SPANS, Span
 # the others. Prime numbers, because the lanes of a stream take turns: a multiple of their number would
 # always meet the same lane, or only the steps that begin a unit.
 ONE_IN_SLOW, ONE_IN_FAST = 17, 127
-_SLOW = 0.001  # seconds
+_SLOW, _LONG = 0.001, 0.02  # seconds of a step; each step is timed after a long step
 _SHORT = 0.001  # seconds
 _LONGEST_NAME = 100  # characters of a span's name
 
@@ -47,7 +48,8 @@ class Meter:
         self.begin_anew()
 
     def begin_anew(self, slow: int = ONE_IN_SLOW, fast: int = ONE_IN_FAST) -> None:
-        """Forgets everything. From now on, one step in `slow` is timed, or one in `fast`."""
+        """Forgets everything. From now on, one step in `slow` is timed, or one in `fast`;
+        after a long step, the next step."""
         self.on = False
         """Whether the current step is timed."""
         self._one_in = slow, fast
@@ -113,7 +115,8 @@ class Meter:
         self.enter("")
         self.on = False
         slow, fast = self._one_in
-        self._time_after(slow if self._since - self._began > _SLOW else fast)
+        seconds = self._since - self._began
+        self._time_after(1 if seconds > _LONG else slow if seconds > _SLOW else fast)
 
     def _time_after(self, steps: int) -> None:
         """Times the last one of the next steps."""

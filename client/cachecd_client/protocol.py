@@ -196,10 +196,12 @@ class StatusReply:
 
 @dataclass(frozen=True, slots=True)
 class SpansReply:
-    """Answer to AskSpans: the spans by the name of their process."""
+    """Answer to AskSpans: the spans by the name of their process. `complete_since`: the daemon has dropped
+    no span that ended later, by the monotonic clock."""
 
     id: str
     spans: dict[str, list[Span]]
+    complete_since: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

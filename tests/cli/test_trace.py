@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import time
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachecd.cli.trace import document
+from cachecd.cli.trace import command, document
+from cachecd_client.protocol import AskSpans, SpansReply
 
 SPANS = st.lists(
     st.tuples(
@@ -70,3 +74,19 @@ def test_more_seconds_than_the_daemon_keeps_are_refused(cachecd):
     assert done.returncode == 2
     [line] = done.stderr.splitlines()
     assert "58" in line
+
+
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_trace_of_dropped_spans_says_which_part_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, is_complete: bool
+):
+    def reply(transport: Any, request: AskSpans, patience: float) -> SpansReply:
+        return SpansReply(request.id, {"daemon 3": []}, 0.0 if is_complete else time.monotonic())
+
+    monkeypatch.setattr("cachecd_client.transport.Transport.ask", reply)
+    monkeypatch.setattr("cachecd.cli.trace._REPORTED_WITHIN", 0.0)
+    command(0.2, tmp_path / "t.json", f"ipc://{tmp_path}/no.sock")
+    watching, *more = capsys.readouterr().err.splitlines()
+    assert "watching for 0.2 s" in watching
+    assert len(more) == (0 if is_complete else 1)
+    assert all("spans of the first 0.2 s are missing" in line for line in more)

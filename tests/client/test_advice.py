@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cachecd_client.report.summary import Waited, advice, line
+from cachecd_client.report.summary import Waited, advice, line, waits
 
 REPORT = {
     "dataset": "train",
@@ -101,3 +101,9 @@ def test_a_run_that_waits_for_its_sets_is_told_that_the_source_is_the_limit():
 )
 def test_waiting_that_is_short_or_a_small_part_asks_for_no_advice(changed):
     assert advice({**REPORT, **changed}, MOST, 2) == ""
+
+
+def test_two_passes_that_wait_at_a_time_waited_for_at_most_the_whole_time():
+    assert "waited for data for 100 % of the last 60 s" in waits(
+        {"read": 150.0, "lease": 30.0}, 60.0
+    )

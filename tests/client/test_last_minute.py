@@ -58,9 +58,8 @@ def test_waiting_for_the_first_set_does_not_count():
     assert minute.stages(1020.0) == {"read": pytest.approx(1.0)}
 
 
-def test_a_process_that_waited_long_before_its_first_report_is_taken_as_even():
-    """A daemon that starts again beside a trainer knows only sums."""
-    minute = minute_of((5000.0, report(100.0, 900.0)))
+def test_epoch_shorter_than_a_minute_is_taken_as_even():
+    minute = minute_of((5000.0, report(5.0, 45.0)))
     assert minute.share(5000.0) == pytest.approx(0.1)
 
 
@@ -74,3 +73,29 @@ def test_few_samples_are_kept_of_many_reports():
     minute = minute_of(*[(1000.0 + t / 10, report(t / 20, t / 20)) for t in range(1, 3000)])
     assert len(minute._samples) < 16
     assert minute.share(1299.9) == pytest.approx(0.5, abs=0.01)
+
+
+def test_late_report_of_the_epoch_before_counts_no_wait_twice():
+    """An open pass of epoch 0 ends when its lease is released, after epoch 1 was acquired."""
+    minute = minute_of(
+        (1000.0, report(8.0, 2.0)),
+        (1001.0, report(1.0, 0.0, epoch=1)),
+        (1002.0, report(9.0, 2.0)),
+        (1003.0, report(2.0, 1.0, epoch=1)),
+    )
+    assert minute.stages(1003.0) == {"read": pytest.approx(8.0 + 1.0 + 1.0 + 1.0)}
+
+
+def test_second_run_that_begins_with_epoch_0_counts_from_zero():
+    minute = minute_of(
+        (1000.0, report(4.0, 6.0)),
+        (1010.0, report(5.0, 5.0, epoch=1)),
+        (1012.0, report(1.0, 1.0)),
+        (1013.0, report(1.5, 1.5)),
+    )
+    assert minute.stages(1013.0) == {"read": pytest.approx(4.0 + 5.0 + 1.5)}
+
+
+def test_few_epochs_are_remembered_of_many():
+    minute = minute_of(*[(1000.0 + n, report(0.5, 0.5, epoch=n)) for n in range(50)])
+    assert len(minute._before) < 10

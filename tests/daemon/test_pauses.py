@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from cachecd.daemon import pauses as module
 from cachecd.daemon.ingest import Ingest
-from cachecd.daemon.pauses import REASONS, Pauses, pause_of
+from cachecd.daemon.pauses import BUSY, REASONS, Pauses, pause_of
 from cachecd.daemon.timeline import Timeline
 from cachecd.model import StageSeconds
 from cachecd.policy import commands as do
@@ -39,7 +43,7 @@ def test_a_dataset_whose_shard_is_being_made_does_not_pause():
             cache.pending.remove(command)
             for event in cache.carry_out(command):
                 cache.send(event)
-    assert pause(cache) == ""
+    assert pause(cache) == BUSY
 
 
 @pytest.mark.parametrize(
@@ -81,6 +85,33 @@ def test_seconds_are_added_while_no_worker_works():
     pauses.tick(cache.policy, {"a"}, 15.0)
     pauses.tick(cache.policy, (), 16.0)
     assert pauses.seconds == {**dict.fromkeys(REASONS, 0.0), "room": 3.0}
+
+
+@pytest.fixture
+def policy(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A policy whose `datasets` map names to the result of `pause_of`."""
+    monkeypatch.setattr(module, "pause_of", lambda policy, dataset, now: dataset)
+    return SimpleNamespace(datasets={})
+
+
+def test_full_dataset_does_not_pause_while_another_dataset_is_busy(policy: Any):
+    pauses = Pauses()
+    policy.datasets = {"a": "room", "b": ""}
+    pauses.tick(policy, (), 10.0)
+    pauses.tick(policy, {"b"}, 11.0)
+    policy.datasets = {"a": "room", "b": BUSY}
+    pauses.tick(policy, (), 13.0)
+    assert pauses.seconds == dict.fromkeys(REASONS, 0.0)
+
+
+def test_seconds_of_several_reasons_count_once(policy: Any):
+    pauses = Pauses()
+    policy.datasets = {"a": "room", "b": "listing", "c": "link", "d": ""}
+    pauses.tick(policy, (), 10.0)
+    pauses.tick(policy, (), 13.0)
+    policy.datasets["c"] = "room"
+    pauses.tick(policy, (), 15.0)
+    assert pauses.seconds == {**dict.fromkeys(REASONS, 0.0), "link": 3.0, "listing": 2.0}
 
 
 def test_a_worker_that_waits_counts_for_its_share():

@@ -36,3 +36,23 @@ def test_the_number_of_kept_spans_is_bounded(monkeypatch: pytest.MonkeyPatch):
     for _ in range(25):
         kept.note("AskStatus", time.monotonic())
     assert len(kept.last(10.0)[OWN]) == 10
+
+
+def test_dropped_spans_end_before_the_timeline_is_complete(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(timeline, "_MOST", 3)
+    kept, now = Timeline(), time.monotonic()
+    kept.add(
+        "worker 7", [("fetch a", now - 9, 5.0), ("wait", now - 8, 1.0), ("wait", now - 3, 1.0)]
+    )
+    assert kept.complete_since == 0.0
+    kept.add("worker 8", [("fetch b", now - 2, 1.0), ("wait", now - 1, 1.0)])
+    assert kept.complete_since == now - 4, "the longer span was dropped, and ended last"
+
+
+def test_span_from_the_future_makes_the_timeline_incomplete_only_until_now(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(timeline, "_MOST", 1)
+    kept = Timeline()
+    kept.add("worker 7", [("wait", 1e12, 1.0), ("wait", 1e12, 1.0)])
+    assert kept.complete_since <= time.monotonic()

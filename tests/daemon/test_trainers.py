@@ -60,6 +60,29 @@ def test_process_that_is_silent_for_a_minute_is_dropped():
     assert trainers.status(100.0) == []
 
 
+def waited(seconds: float, elsewhere: float) -> bytes:
+    report = replace(REPORT, waited_s=seconds, elsewhere_s=elsewhere, stages_s={"read": seconds})
+    return encode_report(report)
+
+
+def test_daemon_that_restarts_in_mid_epoch_shows_only_later_waits():
+    trainers = Trainers(Timeline())
+    trainers.add(waited(500.0, 500.0), 100.0)
+    assert trainers.status(100.0)[0].wait_share == 0.0
+    trainers.add(waited(501.0, 509.0), 110.0)
+    assert trainers.status(110.0)[0].wait_share == pytest.approx(0.1)
+
+
+def test_process_that_was_silent_in_mid_epoch_shows_only_later_waits():
+    trainers = Trainers(Timeline())
+    trainers.add(waited(1.0, 1.0), 100.0)
+    trainers.add(waited(90.0, 10.0), 150.0)
+    assert trainers.status(300.0) == []
+    trainers.add(waited(90.0, 11.0), 301.0)
+    trainers.add(waited(90.0, 31.0), 321.0)
+    assert trainers.status(321.0)[0].wait_share == 0.0
+
+
 def test_of_too_many_processes_the_most_silent_is_dropped():
     reports = [replace(REPORT, pid=pid) for pid in range(1024)]
     trainers = known(*reports, reports[0], replace(REPORT, pid=5000))

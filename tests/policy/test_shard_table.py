@@ -1,6 +1,9 @@
 """The shard table: sets, versions, holds, and that it stays small."""
 
+import pytest
+
 from cachecd.model import ShardFacts
+from cachecd.policy import shard_table
 from cachecd.policy.shard_table import ShardTable, Status
 from cachecd.policy.values import Lease
 
@@ -79,6 +82,37 @@ def test_older_version_is_unlinked_with_its_last_lease():
     assert table.is_leased(2, 1)
     table.let_go(after)
     assert table.take_unleased() == []
+
+
+def test_kept_bytes_count_the_versions_that_each_lease_names():
+    table = a_table()
+    before = lease("x", ((0, 0, 1), (0, 3, 3)))
+    table.hold(before)
+    table.set_status(2, Status.QUARANTINED)
+    table.replace(2, FACTS._replace(version=1, allocated=7), dropped=False)
+    after = lease("y", ((0, 0, 2),), ((2, 1),))
+    table.hold(after)
+    assert table.kept_bytes() == {"x": 10, "y": 0}, "version 0 of shard 2 has 10 bytes"
+    for number in (0, 2, 4, 6):
+        retire(table, number)
+    assert table.kept_bytes() == {"x": 30, "y": 27}
+
+
+def test_kept_bytes_of_many_leases_read_each_retired_shard_once(monkeypatch: pytest.MonkeyPatch):
+    table, calls = ShardTable(1), []
+    for n in range(20):
+        table.hold(lease(f"{n}", ((0, n, 99),)))
+    for j in range(100):
+        table.keep(2 * j, 0, 10)
+    place = shard_table.shard_place
+
+    def counted(streams: int, number: int) -> tuple[int, int]:
+        calls.append(number)
+        return place(streams, number)
+
+    monkeypatch.setattr(shard_table, "shard_place", counted)
+    assert table.kept_bytes() == {f"{n}": 10 * (100 - n) for n in range(20)}
+    assert len(calls) == 100
 
 
 def test_table_stays_small_while_an_old_lease_stays():

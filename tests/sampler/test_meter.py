@@ -91,6 +91,24 @@ def test_a_timed_step_stands_for_the_steps_since_the_last(
     assert stages["resize"].wall_s == pytest.approx(2 * steps * seconds)
 
 
+def test_each_window_of_a_slow_transform_has_its_own_seconds(clock: Clock):
+    made, windows = Meter(), []
+    made.turn("train", lambda: "link")
+    for steps in (ONE_IN_SLOW, *[10] * 8):
+        for _ in range(steps):
+            is_timed = next(made.turns)
+            if is_timed:
+                made.begin()
+                made.enter("augment", 1)
+            clock.work(0.3)
+            if is_timed:
+                made.end()
+        effort = made.take()
+        windows.append(effort.stages["augment"] if effort else StageSeconds())
+    assert [each.records for each in windows] == [ONE_IN_SLOW, *[10] * 8]
+    assert [each.wall_s for each in windows[1:]] == [pytest.approx(3.0)] * 8
+
+
 def test_cpu_that_no_stage_explains_is_that_of_fetching(clock: Clock):
     made = begun()
     made.begin()

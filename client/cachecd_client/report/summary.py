@@ -126,10 +126,10 @@ def advice(report: Report, most: Waited, processors: int) -> str:
 
 def waits(stages: Mapping[str, float], whole: float) -> str:
     """Returns how much of `whole` seconds was waited, for which stage, and what to do. `stages`: the
-    seconds by stage."""
+    seconds by stage. Two passes may wait at a time, so their sum may exceed `whole`."""
     waited = sum(stages.values())
     longest = max(stages, key=lambda stage: stages[stage])
-    share = f"{waited / whole:.0%}".replace("%", " %")
+    share = f"{min(1.0, waited / whole):.0%}".replace("%", " %")
     return (
         f"waited for data for {share} of the last {whole:.0f} s, mostly for stage `{longest}` "
         f"({stages[longest]:.1f} s): {_REMEDIES[longest]}"
