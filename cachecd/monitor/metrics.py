@@ -98,6 +98,7 @@ _TRAINER = (
         "Seconds outside of the loader, such as the training step",
     ),
 )
+_MOST_PROCESSES = 4096  # whose last values are kept; a process takes 2 KB
 _BLOCKED_STAGE = "cachecd_experimental_trainer_blocked_stage_seconds_total"
 
 # Truth values and reasons of a dataset: a reason counts as true if it is not "".
@@ -109,37 +110,50 @@ _STATES = (
 
 class TrainerTotals:
     """What trainers reported, added up over epochs and processes for each rank. A total never decreases
-    while its job holds a lease, because a decrease would count as a restart in `rate()`."""
+    while its job holds a lease, because a decrease would count as a restart in `rate()`. Counts nothing
+    twice: the last values of a process are kept while it is silent, and at a start of the daemon."""
 
     def __init__(self) -> None:
         self.ranks: dict[Rank, dict[str, float]] = {}
         self.stages: dict[Rank, dict[str, float]] = {}
+        # By process: its epoch and its highest values. The one with the newest row is last.
         self._reported: dict[tuple[Rank, int], tuple[int, dict[str, float]]] = {}
 
     def add(self, document: Document) -> None:
-        """Adds the growth since the last document. Forgets the jobs that hold no lease."""
+        """Adds the growth since the last document. Forgets the totals of jobs that hold no lease."""
         jobs = _jobs(document)
         for known in (self.ranks, self.stages):
             for rank in [each for each in known if each[:2] not in jobs]:
                 del known[rank]
-        reported = self._reported
-        self._reported = {}
         for row in document["trainers"]:
             rank = _rank(row)
-            if rank[:2] not in jobs:
-                continue
             now = {key: float(row[key]) for _, key, _ in _TRAINER}
             now |= {f"/{stage}": float(seconds) for stage, seconds in row["stages_s"].items()}
-            process = rank, row["pid"]
-            epoch, before = reported.get(process, (row["epoch"], {}))
-            if epoch != row["epoch"] or any(now[key] < before[key] for key in before.keys() & now):
-                before = {}
-            self._reported[process] = row["epoch"], now
+            growth = self._growth((rank, row["pid"]), row["epoch"], now, document["daemon"])
+            if rank[:2] not in jobs:
+                continue
             totals = self.ranks.setdefault(rank, defaultdict(float))
             stages = self.stages.setdefault(rank, defaultdict(float))
-            for key, value in now.items():
+            for key, value in growth.items():
                 table = stages if key.startswith("/") else totals
-                table[key.lstrip("/")] += value - before.get(key, 0.0)
+                table[key.lstrip("/")] += value
+
+    def _growth(
+        self, process: tuple[Rank, int], epoch: int, now: dict[str, float], daemon: Document
+    ) -> dict[str, float]:
+        """Returns by how much the values of a process grew since its last row. A process whose epoch is
+        older than the daemon grew by 0, because an earlier run of the daemon counted its values."""
+        known, before = self._reported.pop(process, (epoch, None))
+        if before is None:
+            is_older = now["waited_s"] + now["elsewhere_s"] > daemon["uptime_s"]
+            before = now if is_older else {}
+        if known != epoch or now["steps"] < before.get("steps", 0.0):
+            before = {}
+        highest = {key: max(value, before.get(key, 0.0)) for key, value in now.items()}
+        self._reported[process] = epoch, highest
+        if len(self._reported) > _MOST_PROCESSES:
+            del self._reported[next(iter(self._reported))]
+        return {key: value - before.get(key, 0.0) for key, value in highest.items()}
 
 
 def render(document: Document, totals: TrainerTotals) -> bytes:

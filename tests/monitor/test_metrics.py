@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from cachecd.monitor import metrics
 from cachecd.monitor.metrics import TrainerTotals, render
 from tests.monitor.documents import GIB, busy, lease, status, trainer
 
@@ -109,8 +110,10 @@ def blocked(documents, rank="0"):
     return parsed(*documents)["cachecd_trainer_blocked_seconds_total", "train", "resnet", rank]
 
 
-def of(*rows):
-    return status(leases=[lease()], trainers=list(rows))
+def of(*rows, uptime=86_400.0, **values):
+    document = status(leases=[lease()], trainers=list(rows), **values)
+    document["daemon"]["uptime_s"] = uptime
+    return document
 
 
 def test_total_of_a_rank_grows_over_epochs_and_processes():
@@ -123,8 +126,47 @@ def test_total_of_a_rank_grows_over_epochs_and_processes():
 
 
 def test_epoch_that_begins_anew_counts_from_zero():
-    before, after = of(trainer(waited_s=10.0)), of(trainer(waited_s=2.0))
+    before, after = of(trainer(waited_s=10.0)), of(trainer(waited_s=2.0, steps=50))
     assert blocked([before, after]) == 12
+
+
+def test_process_that_was_silent_counts_only_its_growth():
+    before, after = of(trainer(waited_s=10.0)), of(trainer(waited_s=12.0))
+    other = of(trainer(rank=1, pid=7))
+    assert blocked([before, other, other, after]) == 12
+
+
+def test_lease_that_ends_between_epochs_counts_no_epoch_twice():
+    held, ended = of(trainer(waited_s=10.0)), of(trainer(waited_s=11.0))
+    ended["leases"] = []
+    assert blocked([held, ended, of(trainer(waited_s=13.0))]) == 2
+
+
+def test_daemon_that_starts_within_an_epoch_counts_only_later_growth():
+    first = of(trainer(waited_s=10.0, steps=1000), uptime=1.0)
+    later = of(trainer(waited_s=12.0, steps=1010), uptime=2.0)
+    assert blocked([first, later]) == 2
+    assert parsed(first, later)["cachecd_trainer_batches_total", "train", "resnet", "0"] == 10
+
+
+def test_epoch_that_begins_after_the_daemon_counts_whole():
+    assert blocked([of(trainer(waited_s=2.0, elsewhere_s=1.0), uptime=4.0)]) == 2
+
+
+def test_figure_that_falls_by_a_millisecond_begins_no_epoch():
+    documents = [of(trainer(elsewhere_s=seconds)) for seconds in (5.0, 4.999, 5.001)]
+    series = parsed(*documents)
+    assert series["cachecd_trainer_batches_total", "train", "resnet", "0"] == 1000
+    assert series["cachecd_trainer_step_seconds_total", "train", "resnet", "0"] == 5.001
+
+
+def test_processes_that_come_and_go_do_not_fill_the_memory(monkeypatch):
+    monkeypatch.setattr(metrics, "_MOST_PROCESSES", 10)
+    totals = TrainerTotals()
+    for pid in range(100):
+        totals.add(of(trainer(pid=pid, waited_s=1.0)))
+    assert len(totals._reported) == 10
+    assert totals.ranks["train", "resnet", "0"]["waited_s"] == 100
 
 
 def test_stages_of_a_wait_are_experimental():
