@@ -98,6 +98,7 @@ _TRAINER = (
         "Seconds outside of the loader, such as the training step",
     ),
 )
+_COUNTS = ("steps", "records", "bytes")
 _MOST_PROCESSES = 4096  # whose last values are kept; a process takes 2 KB
 _BLOCKED_STAGE = "cachecd_experimental_trainer_blocked_stage_seconds_total"
 
@@ -135,6 +136,9 @@ class TrainerTotals:
             totals = self.ranks.setdefault(rank, defaultdict(float))
             stages = self.stages.setdefault(rank, defaultdict(float))
             for key, value in growth.items():
+                # A blind row has no true seconds, and a count that it cannot see is 0.
+                if row["blind"] and (key not in _COUNTS or not value):
+                    continue
                 table = stages if key.startswith("/") else totals
                 table[key.lstrip("/")] += value
 
@@ -262,7 +266,8 @@ def _of_trainers(document: Document, totals: TrainerTotals) -> Iterator[Metric]:
     for name, key, meaning in _TRAINER:
         family = _family(name, meaning, labels)
         for rank, values in totals.ranks.items():
-            _add(family, rank, values[key])
+            if key in values:
+                _add(family, rank, values[key])
         yield family
     meaning = "cachecd_trainer_blocked_seconds_total by the work that the loader did meanwhile"
     stages = _family(_BLOCKED_STAGE, meaning, [*labels, "stage"])
@@ -274,7 +279,8 @@ def _of_trainers(document: Document, totals: TrainerTotals) -> Iterator[Metric]:
     for row in document["trainers"]:
         rank = _rank(row)
         if rank[:2] in jobs:
-            shares[rank] = max(row["wait_share"], shares.get(rank, 0.0))
+            if not row["blind"]:
+                shares[rank] = max(row["wait_share"], shares.get(rank, 0.0))
             if row["queue"] is not None:
                 fills[rank] = min(row["queue"], fills.get(rank, 1.0))
     meaning = "Share of the last minute in which the rank waited for data"

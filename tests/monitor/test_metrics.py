@@ -169,6 +169,24 @@ def test_processes_that_come_and_go_do_not_fill_the_memory(monkeypatch):
     assert totals.ranks["train", "resnet", "0"]["waited_s"] == 100
 
 
+def test_rank_that_does_not_see_the_loop_has_counts_but_no_waits():
+    series = parsed(of(trainer(blind="a worker reads ahead", queue=None)))
+    names = {name for name, *rest in series if "resnet" in rest}
+    counts = {f"cachecd_trainer_{name}_total" for name in ("batches", "records", "bytes")}
+    assert names == counts
+
+
+def test_rank_that_sees_nothing_has_no_series():
+    nothing = trainer(blind="TensorFlow reads", queue=None, steps=0, records=0, bytes=0)
+    assert not [key for key in parsed(of(nothing)) if "resnet" in key]
+
+
+def test_process_that_sees_the_loop_gives_the_waits_of_its_rank():
+    rows = trainer(pid=1, waited_s=10.0), trainer(pid=2, waited_s=5.0, blind="a worker", steps=7)
+    assert blocked([of(*rows)]) == 10
+    assert parsed(of(*rows))["cachecd_trainer_batches_total", "train", "resnet", "0"] == 1007
+
+
 def test_stages_of_a_wait_are_experimental():
     text = rendered(busy())
     names = {line.partition("{")[0] for line in text.splitlines() if 'stage="read"' in line}
