@@ -122,16 +122,16 @@ class TrainerTotals:
 
     def add(self, document: Document) -> None:
         """Adds the growth since the last document. Forgets the totals of jobs that hold no lease."""
-        jobs = _jobs(document)
+        leased = _leased(document)
         for known in (self.ranks, self.stages):
-            for rank in [each for each in known if each[:2] not in jobs]:
+            for rank in [each for each in known if not _holds_lease(each, leased)]:
                 del known[rank]
         for row in document["trainers"]:
             rank = _rank(row)
             now = {key: float(row[key]) for _, key, _ in _TRAINER}
             now |= {f"/{stage}": float(seconds) for stage, seconds in row["stages_s"].items()}
             growth = self._growth((rank, row["pid"]), row["epoch"], now, document["daemon"])
-            if rank[:2] not in jobs:
+            if not _holds_lease(rank, leased):
                 continue
             totals = self.ranks.setdefault(rank, defaultdict(float))
             stages = self.stages.setdefault(rank, defaultdict(float))
@@ -275,10 +275,10 @@ def _of_trainers(document: Document, totals: TrainerTotals) -> Iterator[Metric]:
         for stage, seconds in by_stage.items():
             _add(stages, [*rank, stage], seconds)
     yield stages
-    jobs, shares, fills = _jobs(document), dict[Rank, float](), dict[Rank, float]()
+    leased, shares, fills = _leased(document), dict[Rank, float](), dict[Rank, float]()
     for row in document["trainers"]:
         rank = _rank(row)
-        if rank[:2] in jobs:
+        if _holds_lease(rank, leased):
             if not row["blind"]:
                 shares[rank] = max(row["wait_share"], shares.get(rank, 0.0))
             if row["queue"] is not None:
@@ -296,8 +296,18 @@ def _by_rank(name: str, meaning: str, values: Mapping[Rank, float]) -> Family:
     return family
 
 
-def _jobs(document: Document) -> set[tuple[str, str]]:
-    return {(each["dataset"], each["job"]) for each in document["leases"]}
+def _leased(document: Document) -> dict[str, set[str]]:
+    """Returns the datasets that each job leases."""
+    leased = defaultdict[str, set[str]](set)
+    for each in document["leases"]:
+        leased[each["job"]].add(each["dataset"])
+    return leased
+
+
+def _holds_lease(rank: Rank, leased: Mapping[str, set[str]]) -> bool:
+    """Whether the rank's job leases the dataset, or each dataset of a mixture such as "a+b"."""
+    dataset, job, _ = rank
+    return set(dataset.split("+")) <= leased.get(job, set())
 
 
 def _rank(row: Mapping[str, Any]) -> Rank:

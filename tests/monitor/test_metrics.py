@@ -187,6 +187,15 @@ def test_process_that_sees_the_loop_gives_the_waits_of_its_rank():
     assert parsed(of(*rows))["cachecd_trainer_batches_total", "train", "resnet", "0"] == 1007
 
 
+def test_mixture_has_series_while_its_job_leases_every_dataset():
+    document = of(trainer(dataset="train+extra"))
+    assert not [key for key in parsed(document) if "resnet" in key]
+    document["leases"].append(document["leases"][0] | {"dataset": "extra"})
+    series = parsed(document)
+    assert series["cachecd_trainer_records_total", "train+extra", "resnet", "0"] == 256_000
+    assert series["cachecd_trainer_wait_ratio", "train+extra", "resnet", "0"] == 0.1
+
+
 def test_stages_of_a_wait_are_experimental():
     text = rendered(busy())
     names = {line.partition("{")[0] for line in text.splitlines() if 'stage="read"' in line}
