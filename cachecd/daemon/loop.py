@@ -258,7 +258,8 @@ class CacheLoop:
         """Returns the status document."""
         seen = {name: self._seen(name) for name in self.policy.datasets}
         paused = {name: round(each, 1) for name, each in self.ingest.pauses.seconds.items()}
-        cache = str(self.layout.root), self._corrupt, self.ingest.fetched, paused
+        fetched = self.ingest.fetched, self.ingest.fetched_since_start
+        cache = str(self.layout.root), self._corrupt, *fetched, paused
         return status_of(
             *(self.policy, self.work.states, self._now(), cache, seen),
             *(self._probed, trainers, self._failing.reasons, sampler, daemon),

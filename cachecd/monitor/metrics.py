@@ -28,7 +28,9 @@ _CACHE = (
     ("cachecd_cache_used_bytes", "used", "Allocated bytes, without unfinished shards"),
     ("cachecd_cache_reserved_bytes", "reserved", "Bytes reserved for unfinished shards"),
     ("cachecd_cache_room_bytes", "room", "Bytes that may still be reserved"),
-    ("cachecd_fetched_bytes_total", "fetched_bytes", "Bytes fetched since the cache was created"),
+    ("cachecd_fetched_bytes_total", "fetched_since_start", "Bytes fetched since the start"),
+    # A gauge: a kill of the daemon may lose the count of a minute, which is no restart from 0.
+    ("cachecd_cache_fetched_bytes", "fetched_bytes", "Bytes fetched since the cache was created"),
     ("cachecd_corrupt_shards_total", "corrupt_shards", "Damaged shards found since the start"),
 )
 _DATASET = (

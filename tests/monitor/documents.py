@@ -101,6 +101,7 @@ def cache(**values: Any) -> CacheStatus:
         "dir": "/data/cachecd",
         "corrupt_shards": 0,
         "fetched_bytes": 0,
+        "fetched_since_start": 0,
         "paused_s": {},
     }
     return CacheStatus(**empty | values)
@@ -220,6 +221,7 @@ def busy() -> dict[str, Any]:
             reserved=GIB,
             room=float(2 * GIB),
             fetched_bytes=412_000_000_000,
+            fetched_since_start=1_000_000,
             corrupt_shards=1,
             paused_s={"throttled": 14.5, "bandwidth": 0.0, "room": 1800.0},
         ),

@@ -35,7 +35,8 @@ def parsed(*documents):
 def test_figures_of_the_document_are_in_the_metrics():
     series = parsed(busy())
     assert series["cachecd_cache_limit_bytes",] == 100 * GIB
-    assert series["cachecd_fetched_bytes_total",] == 412_000_000_000
+    assert series["cachecd_fetched_bytes_total",] == 1_000_000
+    assert series["cachecd_cache_fetched_bytes",] == 412_000_000_000
     assert series["cachecd_dataset_coverage_ratio", "train"] == 0.61
     assert series["cachecd_dataset_evicted_shards_total", "train"] == 640
     assert series["cachecd_ingest_stage_seconds_total", "train", "decode"] == 900
