@@ -108,6 +108,7 @@ class DatasetStatus(SeenDataset):
     generation: str
     pinned: bool
     whole: bool
+    leasable: bool
     shards: int
     records: int
     skipped_records: int
@@ -281,6 +282,7 @@ def _dataset(
         generation=gen.id.name,
         pinned=dataset.rules.pin,
         whole=gen.is_whole,
+        leasable=policy.acquire.is_leasable(dataset),
         shards=table.num_live,
         records=shards.records,
         skipped_records=shards.passed,

@@ -266,11 +266,7 @@ class _View:
     @property
     def is_ready(self) -> bool:
         """Whether a job could lease a set of some dataset now."""
-        return any(
-            each["records"]
-            and (each["whole"] or each["allocated"] - each["retired_bytes"] >= each["first"])
-            for each in self.document["datasets"].values()
-        )
+        return any(each["leasable"] for each in self._document["datasets"].values())
 
 
 class _Site:
@@ -332,7 +328,7 @@ class _Site:
 
     def _readyz(self, request: Request) -> Response:
         if self._view is None or not self._view.is_ready:
-            return _unavailable("no dataset has cached the bytes of its first lease (grow.first)")
+            return _unavailable("no dataset has a set that a job could lease: see `cachecd status`")
         return PlainTextResponse("ok\n")
 
     def _history_text(self, request: Request) -> Response:

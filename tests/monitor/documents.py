@@ -44,6 +44,7 @@ def dataset(**values: Any) -> DatasetStatus:
         "generation": "0123456789abcdef",
         "pinned": False,
         "whole": False,
+        "leasable": False,
         "shards": 0,
         "records": 0,
         "skipped_records": 0,
@@ -191,6 +192,7 @@ def busy() -> dict[str, Any]:
         coverage=0.61,
         passes=0,
         full=True,
+        leasable=True,
         share=96 * GIB,
         epoch="an epoch reads 31 % of the source, and a quarter of it is new each time",
         waits_for="",
@@ -201,6 +203,7 @@ def busy() -> dict[str, Any]:
     held_out = dataset(
         pinned=True,
         whole=True,
+        leasable=True,
         listed=True,
         listings=2,
         shards=50,

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cachecd.monitor import http
 from cachecd.monitor.history import History
 from cachecd.monitor.http import HttpServer
-from tests.monitor.documents import busy, status
+from tests.monitor.documents import GIB, busy, dataset, status
 
 PATHS = ("/", "/page.js", "/page.css", "/uplot.js", "/metrics", "/status.json", "/history.json")
 
@@ -123,8 +123,10 @@ def test_loop_that_stops_is_not_healthy(serve, monkeypatch):
 
 
 def test_cache_is_ready_when_a_set_can_be_leased(serve):
-    assert serve(status()).get("/readyz").status == 503
-    assert serve(busy()).get("/readyz").status == 200
+    pinned = dataset(pinned=True, records=10, allocated=10 * GIB, first=GIB, leasable=False)
+    spent = dataset(records=10, allocated=GIB, first=2 * GIB, leasable=True)
+    assert serve(status(datasets={"a": pinned})).get("/readyz").status == 503
+    assert serve(status(datasets={"a": pinned, "b": spent})).get("/readyz").status == 200
 
 
 def times(history):
