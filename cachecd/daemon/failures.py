@@ -36,7 +36,8 @@ class Failures:
     @property
     def reasons(self) -> dict[str, str]:
         """The reasons of all current failures, by subject."""
-        return {name: each.reason for name, each in self._subjects.items() if each.reason}
+        subjects = list(self._subjects.items())  # another thread may add a subject
+        return {name: each.reason for name, each in subjects if each.reason}
 
     def note(self, subject: str, reason: str, patience: float = 0.0, verb: str = "fails") -> bool:
         """Sets the state of a subject. `reason`: why it fails now, or "" if it works. A failure is logged

@@ -30,6 +30,10 @@ class Ingest:
         self._stages: dict[str, dict[str, StageSeconds]] = {}
         self._busy: set[str] = set()  # datasets with work since the last tick
 
+    @property
+    def fetched_since_start(self) -> int:
+        return self._arrived.total()
+
     def count(self, dataset: str, fetched: int) -> None:
         """Counts fetched bytes."""
         self.fetched += fetched

@@ -86,7 +86,7 @@ class CacheLoop:
         # Seconds since 1970, because the policy keeps times over restarts. A change of the clock while the
         # daemon runs has no effect.
         self._zero = time.time() - time.monotonic()
-        self._failing, self._stopped = Failures(), Failures()
+        self.failures, self._stopped = Failures(), Failures()
         self.story = Story()
         self._keepers: dict[str, ListingKeeper] = {}
         self._described: set[str] = set()
@@ -229,7 +229,7 @@ class CacheLoop:
             self._directory_check.check()
             probed = leases.probe(self.layout, lease)
         except DiskError as error:
-            self._failing.note("probing leases", str(error))
+            self.failures.note("probing leases", str(error))
             return True
         if probed is not None and probed.is_held:
             return True
@@ -258,10 +258,11 @@ class CacheLoop:
         """Returns the status document."""
         seen = {name: self._seen(name) for name in self.policy.datasets}
         paused = {name: round(each, 1) for name, each in self.ingest.pauses.seconds.items()}
-        cache = str(self.layout.root), self._corrupt, self.ingest.fetched, paused
+        fetched = self.ingest.fetched, self.ingest.fetched_since_start
+        cache = str(self.layout.root), self._corrupt, *fetched, paused
         return status_of(
             *(self.policy, self.work.states, self._now(), cache, seen),
-            *(self._probed, trainers, self._failing.reasons, sampler, daemon),
+            *(self._probed, trainers, self.failures.reasons, sampler, daemon),
         )
 
     def _seen(self, name: str) -> SeenDataset:
@@ -341,13 +342,13 @@ class CacheLoop:
         while True:
             try:
                 await work()
-                self._failing.note(name, "")
+                self.failures.note(name, "")
                 return
             except DiskError as error:
-                self._failing.note(name, str(error))
+                self.failures.note(name, str(error))
             except Exception as error:
                 why = f"it failed unexpectedly: {type(error).__name__}: {error}"
-                if self._failing.note(name, why):
+                if self.failures.note(name, why):
                     _log.error("traceback of the failure", exc_info=error)
             await asyncio.sleep(_PAUSE)
 
@@ -366,9 +367,9 @@ class CacheLoop:
         try:
             probed = await asyncio.to_thread(probe)
         except DiskError as error:
-            self._failing.note("probing leases", str(error))
+            self.failures.note("probing leases", str(error))
             return
-        self._failing.note("probing leases", "")
+        self.failures.note("probing leases", "")
         self._probed = {name: each for name, each in probed.items() if each is not None}
         for name, each in probed.items():
             if each is None or not each.is_held:
@@ -429,7 +430,7 @@ class CacheLoop:
             write()
         except DiskError as error:
             reason = str(error)
-        self._failing.note(f"writing {name}", reason)
+        self.failures.note(f"writing {name}", reason)
         return []
 
 

@@ -1,7 +1,7 @@
 """Gives the status document to the history and to HTTP, once a second.
 
-A failure of either is logged, and stops nothing else. The history survives a restart in a file of at most
-1 MiB, and of at most 1 % of the limit.
+A failure of either is logged, is in `complaints`, and stops nothing else. The history survives a restart
+in a file of at most 1 MiB, and of at most 1 % of the limit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import structlog
 
 from cachecd.config.models import ServerConfig
 from cachecd.config.values import http_address
-from cachecd.daemon.failures import Failures
 from cachecd.daemon.loop import CacheLoop
 from cachecd.disk.durable import read, replace
 from cachecd.errors import ConfigError, DiskError
@@ -39,7 +38,6 @@ class Monitoring:
 
     def __init__(self, server: ServerConfig, status: Callable[[], dict[str, Any]]) -> None:
         self._config, self._status = server, status
-        self._failing = Failures()
         self._history = History()
         self._http: HttpServer | None = None
         self._zero = time.time() - time.monotonic()  # so that the clock never goes back
@@ -49,15 +47,15 @@ class Monitoring:
     async def run(self, cache: CacheLoop) -> None:
         """Runs until it is cancelled. `cache`: the open cache. Then the caller calls `close`."""
         self._history = await asyncio.to_thread(self._read, cache)
-        await asyncio.to_thread(self._listen)
+        cache.failures.note("server.http", await asyncio.to_thread(self._listen))
         self._saved = time.monotonic()
         while True:
             try:
                 await self._sample(cache)
-                self._failing.note("monitoring", "")
+                cache.failures.note("monitoring", "")
             except Exception as error:  # a defect here must not end the daemon
                 why = f"it failed unexpectedly: {type(error).__name__}: {error}"
-                if self._failing.note("monitoring", why):
+                if cache.failures.note("monitoring", why):
                     _log.error("traceback of the failure", exc_info=error)
             await asyncio.sleep(_SECOND)
 
@@ -74,15 +72,16 @@ class Monitoring:
         if self._http is not None:
             self._http.offer(document)
             reason = "" if self._http.is_alive else "its thread has ended: restart the daemon"
-            self._failing.note("server.http", reason)
+            cache.failures.note("server.http", reason)
         if time.monotonic() >= self._saved + _MINUTE:
             self._saved = time.monotonic()
             await self._save(cache)
 
-    def _listen(self) -> None:
-        """Starts the server, if one is configured. Its imports take half a second."""
+    def _listen(self) -> str:
+        """Starts the server, if one is configured. Returns why it cannot start, or "". Its imports take
+        half a second."""
         if (address := self._config.http) is None:
-            return
+            return ""
         try:
             with extra("http", "server.http"):
                 from cachecd.monitor.http import HttpServer
@@ -93,12 +92,14 @@ class Monitoring:
                 any_host=self._config.http_any,
             )
         except ConfigError as error:
-            _log.error("HTTP is off", why=str(error))
+            return f"HTTP is off: {error}"
         except OSError as error:
-            why = f"cannot listen on {address}: {error.strerror}. Set server.http to a free address"
-            _log.error("HTTP is off", why=why)
-        else:
-            _log.info("page and metrics", url=f"http://{address}/")
+            return (
+                f"HTTP is off: cannot listen on {address}: {error.strerror}. Set server.http to a free "
+                "address, and restart the daemon"
+            )
+        _log.info("page and metrics", url=f"http://{address}/")
+        return ""
 
     def _read(self, cache: CacheLoop) -> History:
         path = cache.layout.history
@@ -127,7 +128,7 @@ class Monitoring:
                 self._size = len(content)
             except DiskError as error:
                 reason = str(error)
-            self._failing.note("writing the history", reason)
+            cache.failures.note("writing the history", reason)
             return []
 
         cache.runner.record(write)

@@ -30,8 +30,8 @@ _MOST_REASONS = 100  # a reason may name a class, so there may be a reason for e
 @dataclass(frozen=True, slots=True)
 class CacheStatus:
     """The cache directory, in bytes. `stopped`: why the disk stops fetching. `resting`: why nothing is
-    fetched although there may be space. `paused_s`: seconds since the start in which nothing was
-    fetched, by reason."""
+    fetched although there may be space. `fetched_bytes`: fetched in all runs. `paused_s`: seconds since the
+    start in which nothing was fetched, by reason."""
 
     limit: int
     used: int
@@ -42,6 +42,7 @@ class CacheStatus:
     dir: str
     corrupt_shards: int
     fetched_bytes: int
+    fetched_since_start: int
     paused_s: dict[str, float]
 
 
@@ -107,6 +108,7 @@ class DatasetStatus(SeenDataset):
     generation: str
     pinned: bool
     whole: bool
+    leasable: bool
     shards: int
     records: int
     skipped_records: int
@@ -219,7 +221,7 @@ def status_of(
     policy: Policy,
     states: Mapping[GenerationId, State],
     now: float,
-    cache: tuple[str, int, int, dict[str, float]],
+    cache: tuple[str, int, int, int, dict[str, float]],
     seen: Mapping[str, SeenDataset],
     probed: Mapping[str, Probe],
     trainers: list[TrainerStatus],
@@ -227,7 +229,7 @@ def status_of(
     sampler: ExecutorStatus,
     daemon: DaemonStatus,
 ) -> Status:
-    """Returns the status document. `cache`: the last four fields of CacheStatus. `probed`: the last probe
+    """Returns the status document. `cache`: the last five fields of CacheStatus. `probed`: the last probe
     of each lease."""
     room = policy.room
     others = [each for each in room.others if each.id.dataset not in policy.datasets]
@@ -282,6 +284,7 @@ def _dataset(
         generation=gen.id.name,
         pinned=dataset.rules.pin,
         whole=gen.is_whole,
+        leasable=policy.acquire.is_leasable(dataset),
         shards=table.num_live,
         records=shards.records,
         skipped_records=shards.passed,

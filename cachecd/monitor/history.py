@@ -157,6 +157,11 @@ def _series(document: Document) -> Iterator[tuple[str, float]]:
         for stage, seconds in dataset["ingest"].items():
             yield f"dataset/{name}/cpu_s/{stage}", seconds["cpu_s"]
             yield f"dataset/{name}/wall_s/{stage}", seconds["wall_s"]
+    # Sorted, because each sample with another order keeps keys of its own.
+    yield from sorted(_of_jobs(document))
+
+
+def _of_jobs(document: Document) -> Iterator[tuple[str, float]]:
     yield from _epochs(document)
     records = {(each["dataset"], each["job"]): each["records"] for each in document["leases"]}
     for (dataset, job), count in records.items():

@@ -3,8 +3,8 @@
     /metrics  /healthz  /readyz  /status.json  /history.json?since=SECONDS  /
 
 The daemon hands over one document a second, whether or not a client asks. A text is made at most once for
-each document, and connections are accepted at a bounded rate. So the number of clients changes nothing for
-the daemon.
+each document, and connections are accepted at a bounded rate. All clients share the bytes of a text. So the
+number of clients changes nothing for the daemon.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import asyncio
 import contextlib
 import ipaddress
 import json
+import math
 import socket
 import sys
 import threading
 import time
 import zlib
 from asyncio import BaseTransport, TimerHandle
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from importlib import resources
 from typing import Any, cast
@@ -29,6 +30,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from cachecd.monitor.history import History
@@ -43,7 +45,8 @@ _PAUSE = 0.01  # seconds between two connections, so that a flood takes a few pe
 _AFTER_ERROR = 0.5  # seconds
 _LONGEST = 15.0  # seconds of a connection, even if its client never sends or never reads
 _STALE = 5.0  # seconds after which the daemon's loop counts as stuck
-_HISTORY_KEPT = 10.0  # seconds for which the text of the whole history is reused
+_WHOLE_KEPT, _MINUTE_KEPT = 10.0, 1.0  # seconds for which a text of the history is reused
+_PIECE = 1 << 16  # bytes of a body that are sent at once
 _CLOSES_WITHIN = 2.0  # seconds
 _SWITCH = 0.0005  # seconds
 
@@ -194,6 +197,50 @@ class _BriefConnection(H11Protocol):
         super().connection_lost(exc)
 
 
+class _Pieces(Response):
+    """Sends the body in pieces. So the connection of a client that does not read holds two pieces, and no
+    copy of the body."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start = {"type": "http.response.start", "status": self.status_code}
+        await send({**start, "headers": self.raw_headers})
+        for begin in range(0, len(self.body), _PIECE):
+            piece = self.body[begin : begin + _PIECE]
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+
+class _Text:
+    """A text that clients share: packed, and plain when a client first needs it."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        packer = zlib.compressobj(1, wbits=31)
+        self.packed = b"".join([*map(packer.compress, pieces), packer.flush()])
+
+    @cached_property
+    def plain(self) -> bytes:
+        return zlib.decompress(self.packed, wbits=31)
+
+
+class _SharedHistory:
+    """The text of the last `span` seconds. It is made again after `kept` seconds, if a client needs it."""
+
+    def __init__(self, history: History, span: float, kept: float) -> None:
+        self._history, self._span, self._kept = history, span, kept
+        self._made = -math.inf
+        self._text = _Text([])
+        #: The text has all samples after this time.
+        self.begin = math.inf
+
+    def text(self) -> _Text:
+        if time.monotonic() >= self._made + self._kept:
+            seconds = self._history.samples("seconds")
+            self.begin = seconds[-1].time - self._span if seconds else -math.inf
+            self._text = _Text(self._history.text(self.begin))
+            self._made = time.monotonic()
+        return self._text
+
+
 class _View:
     """The texts of one document, each made when a client first asks for it."""
 
@@ -219,22 +266,18 @@ class _View:
     @property
     def is_ready(self) -> bool:
         """Whether a job could lease a set of some dataset now."""
-        return any(
-            each["records"]
-            and (each["whole"] or each["allocated"] - each["retired_bytes"] >= each["first"])
-            for each in self.document["datasets"].values()
-        )
+        return any(each["leasable"] for each in self._document["datasets"].values())
 
 
 class _Site:
     """The routes. Everything runs in the thread of the server."""
 
     def __init__(self, history: History, shows_keys: bool, any_host: bool) -> None:
-        self._history, self._shows_keys, self._any_host = history, shows_keys, any_host
+        self._shows_keys, self._any_host = shows_keys, any_host
         self._totals = TrainerTotals()
         self._view: _View | None = None
-        self._history_made = -_HISTORY_KEPT
-        self._whole_history = b""
+        self._whole_history = _SharedHistory(history, math.inf, _WHOLE_KEPT)
+        self._last_minute = _SharedHistory(history, 60.0, _MINUTE_KEPT)
         folder = resources.files("cachecd.monitor") / "page"
         self._files = {path: (folder / name).read_bytes() for path, (name, _) in _PAGE.items()}
         routes = {
@@ -270,12 +313,12 @@ class _Site:
     def _metrics(self, request: Request) -> Response:
         if self._view is None:
             return _unavailable("the daemon has made no status document yet")
-        return Response(self._view.metrics, headers={"Content-Type": CONTENT_TYPE})
+        return _Pieces(self._view.metrics, headers={"Content-Type": CONTENT_TYPE})
 
     def _status(self, request: Request) -> Response:
         if self._view is None:
             return _unavailable("the daemon has made no status document yet")
-        return Response(self._view.status, media_type="application/json")
+        return _Pieces(self._view.status, media_type="application/json")
 
     def _healthz(self, request: Request) -> Response:
         age = time.monotonic() - self._view.received if self._view else float("inf")
@@ -285,7 +328,7 @@ class _Site:
 
     def _readyz(self, request: Request) -> Response:
         if self._view is None or not self._view.is_ready:
-            return _unavailable("no dataset has cached the bytes of its first lease (grow.first)")
+            return _unavailable("no dataset has a set that a job could lease: see `cachecd status`")
         return PlainTextResponse("ok\n")
 
     def _history_text(self, request: Request) -> Response:
@@ -293,17 +336,14 @@ class _Site:
             since = float(request.query_params.get("since", "-inf"))
         except ValueError:
             return PlainTextResponse("since: expected seconds since 1970\n", 400)
-        packed = self._all_history() if since <= 0 else _gzip(self._history.text(since))
+        # There is no text for each `since`: clients would decide how much text the server makes.
+        text = self._last_minute.text()
+        if not since >= self._last_minute.begin:
+            text = self._whole_history.text()
         headers = {"Content-Type": "application/json"}
         if "gzip" not in request.headers.get("accept-encoding", ""):
-            return Response(zlib.decompress(packed, wbits=31), headers=headers)
-        return Response(packed, headers=headers | {"Content-Encoding": "gzip"})
-
-    def _all_history(self) -> bytes:
-        if time.monotonic() >= self._history_made + _HISTORY_KEPT:
-            self._whole_history = _gzip(self._history.text())
-            self._history_made = time.monotonic()
-        return self._whole_history
+            return _Pieces(text.plain, headers=headers)
+        return _Pieces(text.packed, headers=headers | {"Content-Encoding": "gzip"})
 
     def _file(self, request: Request) -> Response:
         path = request.url.path
@@ -312,11 +352,6 @@ class _Site:
 
 def _unavailable(why: str) -> Response:
     return PlainTextResponse(why + "\n", 503)
-
-
-def _gzip(pieces: Any) -> bytes:
-    packer = zlib.compressobj(1, wbits=31)
-    return b"".join([*map(packer.compress, pieces), packer.flush()])
 
 
 def _is_address(host: str) -> bool:

@@ -28,7 +28,9 @@ _CACHE = (
     ("cachecd_cache_used_bytes", "used", "Allocated bytes, without unfinished shards"),
     ("cachecd_cache_reserved_bytes", "reserved", "Bytes reserved for unfinished shards"),
     ("cachecd_cache_room_bytes", "room", "Bytes that may still be reserved"),
-    ("cachecd_fetched_bytes_total", "fetched_bytes", "Bytes fetched since the cache was created"),
+    ("cachecd_fetched_bytes_total", "fetched_since_start", "Bytes fetched since the start"),
+    # A gauge: a kill of the daemon may lose the count of a minute, which is no restart from 0.
+    ("cachecd_cache_fetched_bytes", "fetched_bytes", "Bytes fetched since the cache was created"),
     ("cachecd_corrupt_shards_total", "corrupt_shards", "Damaged shards found since the start"),
 )
 _DATASET = (
@@ -98,6 +100,8 @@ _TRAINER = (
         "Seconds outside of the loader, such as the training step",
     ),
 )
+_COUNTS = ("steps", "records", "bytes")
+_MOST_PROCESSES = 4096  # whose last values are kept; a process takes 2 KB
 _BLOCKED_STAGE = "cachecd_experimental_trainer_blocked_stage_seconds_total"
 
 # Truth values and reasons of a dataset: a reason counts as true if it is not "".
@@ -109,37 +113,53 @@ _STATES = (
 
 class TrainerTotals:
     """What trainers reported, added up over epochs and processes for each rank. A total never decreases
-    while its job holds a lease, because a decrease would count as a restart in `rate()`."""
+    while its job holds a lease, because a decrease would count as a restart in `rate()`. Counts nothing
+    twice: the last values of a process are kept while it is silent, and at a start of the daemon."""
 
     def __init__(self) -> None:
         self.ranks: dict[Rank, dict[str, float]] = {}
         self.stages: dict[Rank, dict[str, float]] = {}
+        # By process: its epoch and its highest values. The one with the newest row is last.
         self._reported: dict[tuple[Rank, int], tuple[int, dict[str, float]]] = {}
 
     def add(self, document: Document) -> None:
-        """Adds the growth since the last document. Forgets the jobs that hold no lease."""
-        jobs = _jobs(document)
+        """Adds the growth since the last document. Forgets the totals of jobs that hold no lease."""
+        leased = _leased(document)
         for known in (self.ranks, self.stages):
-            for rank in [each for each in known if each[:2] not in jobs]:
+            for rank in [each for each in known if not _holds_lease(each, leased)]:
                 del known[rank]
-        reported = self._reported
-        self._reported = {}
         for row in document["trainers"]:
             rank = _rank(row)
-            if rank[:2] not in jobs:
-                continue
             now = {key: float(row[key]) for _, key, _ in _TRAINER}
             now |= {f"/{stage}": float(seconds) for stage, seconds in row["stages_s"].items()}
-            process = rank, row["pid"]
-            epoch, before = reported.get(process, (row["epoch"], {}))
-            if epoch != row["epoch"] or any(now[key] < before[key] for key in before.keys() & now):
-                before = {}
-            self._reported[process] = row["epoch"], now
+            growth = self._growth((rank, row["pid"]), row["epoch"], now, document["daemon"])
+            if not _holds_lease(rank, leased):
+                continue
             totals = self.ranks.setdefault(rank, defaultdict(float))
             stages = self.stages.setdefault(rank, defaultdict(float))
-            for key, value in now.items():
+            for key, value in growth.items():
+                # A blind row has no true seconds, and a count that it cannot see is 0.
+                if row["blind"] and (key not in _COUNTS or not value):
+                    continue
                 table = stages if key.startswith("/") else totals
-                table[key.lstrip("/")] += value - before.get(key, 0.0)
+                table[key.lstrip("/")] += value
+
+    def _growth(
+        self, process: tuple[Rank, int], epoch: int, now: dict[str, float], daemon: Document
+    ) -> dict[str, float]:
+        """Returns by how much the values of a process grew since its last row. A process whose epoch is
+        older than the daemon grew by 0, because an earlier run of the daemon counted its values."""
+        known, before = self._reported.pop(process, (epoch, None))
+        if before is None:
+            is_older = now["waited_s"] + now["elsewhere_s"] > daemon["uptime_s"]
+            before = now if is_older else {}
+        if known != epoch or now["steps"] < before.get("steps", 0.0):
+            before = {}
+        highest = {key: max(value, before.get(key, 0.0)) for key, value in now.items()}
+        self._reported[process] = epoch, highest
+        if len(self._reported) > _MOST_PROCESSES:
+            del self._reported[next(iter(self._reported))]
+        return {key: value - before.get(key, 0.0) for key, value in highest.items()}
 
 
 def render(document: Document, totals: TrainerTotals) -> bytes:
@@ -248,7 +268,8 @@ def _of_trainers(document: Document, totals: TrainerTotals) -> Iterator[Metric]:
     for name, key, meaning in _TRAINER:
         family = _family(name, meaning, labels)
         for rank, values in totals.ranks.items():
-            _add(family, rank, values[key])
+            if key in values:
+                _add(family, rank, values[key])
         yield family
     meaning = "cachecd_trainer_blocked_seconds_total by the work that the loader did meanwhile"
     stages = _family(_BLOCKED_STAGE, meaning, [*labels, "stage"])
@@ -256,11 +277,12 @@ def _of_trainers(document: Document, totals: TrainerTotals) -> Iterator[Metric]:
         for stage, seconds in by_stage.items():
             _add(stages, [*rank, stage], seconds)
     yield stages
-    jobs, shares, fills = _jobs(document), dict[Rank, float](), dict[Rank, float]()
+    leased, shares, fills = _leased(document), dict[Rank, float](), dict[Rank, float]()
     for row in document["trainers"]:
         rank = _rank(row)
-        if rank[:2] in jobs:
-            shares[rank] = max(row["wait_share"], shares.get(rank, 0.0))
+        if _holds_lease(rank, leased):
+            if not row["blind"]:
+                shares[rank] = max(row["wait_share"], shares.get(rank, 0.0))
             if row["queue"] is not None:
                 fills[rank] = min(row["queue"], fills.get(rank, 1.0))
     meaning = "Share of the last minute in which the rank waited for data"
@@ -276,8 +298,18 @@ def _by_rank(name: str, meaning: str, values: Mapping[Rank, float]) -> Family:
     return family
 
 
-def _jobs(document: Document) -> set[tuple[str, str]]:
-    return {(each["dataset"], each["job"]) for each in document["leases"]}
+def _leased(document: Document) -> dict[str, set[str]]:
+    """Returns the datasets that each job leases."""
+    leased = defaultdict[str, set[str]](set)
+    for each in document["leases"]:
+        leased[each["job"]].add(each["dataset"])
+    return leased
+
+
+def _holds_lease(rank: Rank, leased: Mapping[str, set[str]]) -> bool:
+    """Whether the rank's job leases the dataset, or each dataset of a mixture such as "a+b"."""
+    dataset, job, _ = rank
+    return set(dataset.split("+")) <= leased.get(job, set())
 
 
 def _rank(row: Mapping[str, Any]) -> Rank:

@@ -103,20 +103,42 @@ class Acquire:
         dataset.epochs[event.job] = event.epoch
         if is_new and dataset.was_held:
             self.boundary(dataset, now)
-        gen, rules, upto = dataset.generation, dataset.rules, None
+        gen, rules, upto = dataset.generation, dataset.rules, self._upto(dataset, event.epoch)
+        if upto is not None and _lacks_shards(gen, upto):
+            dataset.epoch = max(dataset.epoch, event.epoch - 1)
+        if (ready := self._ready_set(dataset, event.job, event.epoch)) is not None:
+            return ready
+        whole = int(gen.estimate) if math.isfinite(gen.estimate) else 0  # 0: no figure yet
+        listed = whole or (gen.source_bytes if gen.completed else 0)  # a small source has no more
+        want = whole if rules.pin else min(rules.first, listed or rules.first)
+        return self._not_ready(dataset, event.request, want if upto is None else 0)
+
+    def is_leasable(self, dataset: Dataset) -> bool:
+        """Whether a job that begins now would get a set."""
+        return self._ready_set(dataset, "", 0) is not None
+
+    def _upto(self, dataset: Dataset, epoch: int) -> int | None:
+        """Returns the number of shards of each stream that the epoch's set needs by `grow.wait`, or None
+        if the set does not obey it."""
+        if not dataset.rules.wait:
+            return None
+        share = self._room.uncapped_share(dataset)
+        return dataset.target(epoch) if dataset.awaits_set(epoch, share) else None
+
+    def _ready_set(
+        self, dataset: Dataset, job: str, epoch: int
+    ) -> tuple[Generation, ShardSet] | None:
+        """Returns the set that an epoch of the job may lease now, or None. Changes nothing."""
+        gen, rules, upto = dataset.generation, dataset.rules, self._upto(dataset, epoch)
         older = [
             each
             for each in dataset.older
             if each.may_lease(rules.split) and each.table.num_live and not rules.pin
         ]
-        if rules.wait and dataset.awaits_set(event.epoch, self._room.uncapped_share(dataset)):
-            upto = dataset.target(event.epoch)
-            lacks = any(s.next < upto and not gen.is_whole_stream(s) for s in gen.streams)
-            is_ready = bool(self._restraint.spent) or not lacks
-            if lacks:
-                dataset.epoch = max(dataset.epoch, event.epoch - 1)
+        if upto is not None:
+            is_ready = bool(self._restraint.spent) or not _lacks_shards(gen, upto)
         else:
-            is_ready = self._is_ready(dataset, event.job, bool(older))
+            is_ready = self._is_ready(dataset, job, bool(older))
         is_ready = is_ready and gen.contradiction == ""
         identity = gen.id.name.partition("-")[0]  # HASH-2 replaces HASH, whose listing is damaged
         twins = [each for each in older if each.id.name.partition("-")[0] == identity]
@@ -125,12 +147,8 @@ class Acquire:
         elif not is_ready and older:
             gen, upto = older[0], None
         shards = gen.table.select(upto)
-        if shards.records and (is_ready or gen is not dataset.generation):
-            return gen, shards
-        whole = int(gen.estimate) if math.isfinite(gen.estimate) else 0  # 0: no figure yet
-        listed = whole or (gen.source_bytes if gen.completed else 0)  # a small source has no more
-        want = whole if rules.pin else min(rules.first, listed or rules.first)
-        return self._not_ready(dataset, event.request, want if upto is None else 0)
+        is_ready = is_ready or gen is not dataset.generation
+        return (gen, shards) if shards.records and is_ready else None
 
     def _is_ready(self, dataset: Dataset, job: str, has_older: bool) -> bool:
         """Whether the configured generation may be leased. Ignores `grow.wait`."""
@@ -272,6 +290,11 @@ class Acquire:
                 if (each.lease.dataset, each.lease.generation) == gen.id
             ),
         )
+
+
+def _lacks_shards(gen: Generation, upto: int) -> bool:
+    """Whether a stream has made fewer shards than this, and can make more."""
+    return any(s.next < upto and not gen.is_whole_stream(s) for s in gen.streams)
 
 
 def new_lease(

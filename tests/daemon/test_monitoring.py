@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
@@ -13,6 +14,7 @@ from cachecd.daemon import monitoring
 from cachecd.daemon.measurement import measure
 from cachecd.daemon.monitoring import Monitoring
 from cachecd.disk.filesystem import block_bytes, walk
+from cachecd.errors import DiskError
 from cachecd.monitor.history import History
 from tests.daemon.life import Life, config
 from tests.daemon.test_lives import LIMIT, SHARD, root, until
@@ -28,9 +30,9 @@ async def life(root) -> AsyncIterator[Life]:
 
 
 @asynccontextmanager
-async def monitored(life, status=None) -> AsyncIterator[None]:
+async def monitored(life, status=None, **server) -> AsyncIterator[None]:
     """Samples the life, and saves its history at the end."""
-    watching = Monitoring(ServerConfig(), status or life.status)
+    watching = Monitoring(ServerConfig(**server), status or life.status)
     running = asyncio.ensure_future(watching.run(life.loop))
     try:
         yield
@@ -111,3 +113,39 @@ async def test_defect_in_a_sample_is_logged_and_the_next_is_taken(life, monkeypa
         await until(lambda: asked >= 6)
     restored = History.decode(await written(life), 1e12)
     assert len(restored.samples("seconds")) >= 3
+
+
+def complaints(life):
+    return life.status()["complaints"]
+
+
+async def test_defect_in_a_sample_is_in_complaints_until_one_is_taken(life, monkeypatch):
+    monkeypatch.setattr(monitoring, "_SECOND", 0.01)
+    document = {}
+    async with monitored(life, lambda: document):
+        await until(lambda: complaints(life).get("monitoring", "").startswith("it failed"))
+        document |= life.status()
+        await until(lambda: "monitoring" not in complaints(life))
+
+
+async def test_address_in_use_is_in_complaints(life):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        async with monitored(life, http=address):
+            await until(lambda: "server.http" in complaints(life))
+            assert f"cannot listen on {address}" in complaints(life)["server.http"]
+
+
+async def test_history_that_cannot_be_written_is_in_complaints(life, monkeypatch):
+    monkeypatch.setattr(monitoring, "_SECOND", 0.01)
+    monkeypatch.setattr(monitoring, "_MINUTE", 0.01)
+
+    def fail(*_: object, **__: object) -> None:
+        raise DiskError("cannot write history: Input/output error")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(monitoring, "replace", fail)
+        async with monitored(life):
+            await until(lambda: "writing the history" in complaints(life))
+    async with monitored(life):
+        await until(lambda: "writing the history" not in complaints(life))

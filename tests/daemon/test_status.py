@@ -114,6 +114,18 @@ async def test_egress_limit_that_is_reached_is_logged_unless_the_dataset_is_whol
     assert "sampler.egress_limit is 1.0 MiB: raise it" in stopped["why"]
 
 
+async def test_restarted_daemon_counts_fetched_bytes_from_zero(root):
+    given = config(root, LIMIT, SHARD)
+    async with Life(given) as life:
+        await full(life)
+        cache = life.status()["cache"]
+        assert cache["fetched_since_start"] == cache["fetched_bytes"] > 0
+    (life.dir / "egress.json").write_text('{"version": 1, "fetched": 123456789}')
+    async with Life(given) as life:
+        cache = life.status()["cache"]
+        assert cache["fetched_bytes"] - cache["fetched_since_start"] == 123456789
+
+
 async def test_egress_limit_is_not_reloaded_while_egress_json_is_damaged(root):
     given = config(root, LIMIT, SHARD)
     async with Life(given) as life:

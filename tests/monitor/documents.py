@@ -44,6 +44,7 @@ def dataset(**values: Any) -> DatasetStatus:
         "generation": "0123456789abcdef",
         "pinned": False,
         "whole": False,
+        "leasable": False,
         "shards": 0,
         "records": 0,
         "skipped_records": 0,
@@ -101,6 +102,7 @@ def cache(**values: Any) -> CacheStatus:
         "dir": "/data/cachecd",
         "corrupt_shards": 0,
         "fetched_bytes": 0,
+        "fetched_since_start": 0,
         "paused_s": {},
     }
     return CacheStatus(**empty | values)
@@ -191,6 +193,7 @@ def busy() -> dict[str, Any]:
         coverage=0.61,
         passes=0,
         full=True,
+        leasable=True,
         share=96 * GIB,
         epoch="an epoch reads 31 % of the source, and a quarter of it is new each time",
         waits_for="",
@@ -201,6 +204,7 @@ def busy() -> dict[str, Any]:
     held_out = dataset(
         pinned=True,
         whole=True,
+        leasable=True,
         listed=True,
         listings=2,
         shards=50,
@@ -221,6 +225,7 @@ def busy() -> dict[str, Any]:
             reserved=GIB,
             room=float(2 * GIB),
             fetched_bytes=412_000_000_000,
+            fetched_since_start=1_000_000,
             corrupt_shards=1,
             paused_s={"throttled": 14.5, "bandwidth": 0.0, "room": 1800.0},
         ),

@@ -53,6 +53,15 @@ def test_dip_of_a_queue_within_a_minute_stays_in_its_sample():
     assert series(history, "seconds", QUEUE)[90] == 0.02
 
 
+def test_jobs_that_change_places_share_their_keys():
+    history, document = History(), busy()
+    for second in range(60):
+        for rows in ("trainers", "leases"):
+            document[rows] = document[rows][1:] + document[rows][:1]
+        history.add(document, T0 + second)
+    assert len({id(each.keys) for each in history.samples("seconds")}) == 1
+
+
 def test_job_is_shown_by_its_worst_process():
     history = filled(1, busy())
     assert series(history, "seconds", "job/train/wait_share/resnet") == [0.42]

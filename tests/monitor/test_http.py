@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cachecd.monitor import http
 from cachecd.monitor.history import History
 from cachecd.monitor.http import HttpServer
-from tests.monitor.documents import busy, status
+from tests.monitor.documents import GIB, busy, dataset, status
 
 PATHS = ("/", "/page.js", "/page.css", "/uplot.js", "/metrics", "/status.json", "/history.json")
 
@@ -123,15 +123,56 @@ def test_loop_that_stops_is_not_healthy(serve, monkeypatch):
 
 
 def test_cache_is_ready_when_a_set_can_be_leased(serve):
-    assert serve(status()).get("/readyz").status == 503
-    assert serve(busy()).get("/readyz").status == 200
+    pinned = dataset(pinned=True, records=10, allocated=10 * GIB, first=GIB, leasable=False)
+    spent = dataset(records=10, allocated=GIB, first=2 * GIB, leasable=True)
+    assert serve(status(datasets={"a": pinned})).get("/readyz").status == 503
+    assert serve(status(datasets={"a": pinned, "b": spent})).get("/readyz").status == 200
 
 
-def test_history_after_a_time_has_only_later_samples(serve):
-    served = serve(busy())
-    [[last, *_]] = served.json("/history.json")["seconds"][0]["rows"]
-    assert served.json(f"/history.json?since={last}")["seconds"] == []
+def times(history):
+    return [row[0] for run in history["seconds"] for row in run["rows"]]
+
+
+def test_history_after_a_recent_time_is_the_last_minute(serve):
+    served = serve()
+    for second in range(200):
+        served.history.add(status(), 1000.0 + second)
+    assert times(served.json("/history.json")) == [1000.0 + second for second in range(200)]
+    assert times(served.json("/history.json?since=1150")) == [1140.0 + n for n in range(60)]
     assert served.get("/history.json?since=yesterday").status == 400
+
+
+def test_history_after_any_time_is_one_of_two_texts(serve, monkeypatch):
+    for kept in ("_MINUTE_KEPT", "_WHOLE_KEPT"):
+        monkeypatch.setattr(http, kept, 1000.0)
+    served = serve(busy())
+    made = []
+    text = served.history.text
+    served.history.text = lambda since: made.append(since) or text(since)
+    served.history.add(busy(), time.time() + 1000)
+    for since in ("-inf", "inf", "nan", "0", *range(20), time.time(), time.time() + 999):
+        for packing in ("gzip", "identity"):
+            reply = served.get(f"/history.json?since={since}", **{"Accept-Encoding": packing})
+            assert reply.status == 200
+    assert len(made) == 2
+
+
+def test_clients_that_never_read_hold_no_copies(serve):
+    served = serve(busy())
+    served.history.text = lambda since: iter([b"[0", b",0" * (16 << 20), b"]"])
+    with contextlib.ExitStack() as opened:
+        for _ in range(10):
+            silent = socket.socket()
+            opened.enter_context(silent)
+            silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            silent.connect(("127.0.0.1", served.server.port))
+            silent.sendall(b"GET /history.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        connections = served.server._server.server_state.connections
+        until(
+            lambda: sum(bool(each.transport.get_write_buffer_size()) for each in connections) == 10
+        )
+        assert max(each.transport.get_write_buffer_size() for each in connections) < 1 << 18
+    assert served.json("/history.json") == [0] * ((16 << 20) + 1)
 
 
 def test_history_is_packed_for_a_client_that_accepts_it(serve):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from cachecd.monitor import metrics
 from cachecd.monitor.metrics import TrainerTotals, render
 from tests.monitor.documents import GIB, busy, lease, status, trainer
 
@@ -34,7 +35,8 @@ def parsed(*documents):
 def test_figures_of_the_document_are_in_the_metrics():
     series = parsed(busy())
     assert series["cachecd_cache_limit_bytes",] == 100 * GIB
-    assert series["cachecd_fetched_bytes_total",] == 412_000_000_000
+    assert series["cachecd_fetched_bytes_total",] == 1_000_000
+    assert series["cachecd_cache_fetched_bytes",] == 412_000_000_000
     assert series["cachecd_dataset_coverage_ratio", "train"] == 0.61
     assert series["cachecd_dataset_evicted_shards_total", "train"] == 640
     assert series["cachecd_ingest_stage_seconds_total", "train", "decode"] == 900
@@ -109,8 +111,10 @@ def blocked(documents, rank="0"):
     return parsed(*documents)["cachecd_trainer_blocked_seconds_total", "train", "resnet", rank]
 
 
-def of(*rows):
-    return status(leases=[lease()], trainers=list(rows))
+def of(*rows, uptime=86_400.0, **values):
+    document = status(leases=[lease()], trainers=list(rows), **values)
+    document["daemon"]["uptime_s"] = uptime
+    return document
 
 
 def test_total_of_a_rank_grows_over_epochs_and_processes():
@@ -123,8 +127,74 @@ def test_total_of_a_rank_grows_over_epochs_and_processes():
 
 
 def test_epoch_that_begins_anew_counts_from_zero():
-    before, after = of(trainer(waited_s=10.0)), of(trainer(waited_s=2.0))
+    before, after = of(trainer(waited_s=10.0)), of(trainer(waited_s=2.0, steps=50))
     assert blocked([before, after]) == 12
+
+
+def test_process_that_was_silent_counts_only_its_growth():
+    before, after = of(trainer(waited_s=10.0)), of(trainer(waited_s=12.0))
+    other = of(trainer(rank=1, pid=7))
+    assert blocked([before, other, other, after]) == 12
+
+
+def test_lease_that_ends_between_epochs_counts_no_epoch_twice():
+    held, ended = of(trainer(waited_s=10.0)), of(trainer(waited_s=11.0))
+    ended["leases"] = []
+    assert blocked([held, ended, of(trainer(waited_s=13.0))]) == 2
+
+
+def test_daemon_that_starts_within_an_epoch_counts_only_later_growth():
+    first = of(trainer(waited_s=10.0, steps=1000), uptime=1.0)
+    later = of(trainer(waited_s=12.0, steps=1010), uptime=2.0)
+    assert blocked([first, later]) == 2
+    assert parsed(first, later)["cachecd_trainer_batches_total", "train", "resnet", "0"] == 10
+
+
+def test_epoch_that_begins_after_the_daemon_counts_whole():
+    assert blocked([of(trainer(waited_s=2.0, elsewhere_s=1.0), uptime=4.0)]) == 2
+
+
+def test_figure_that_falls_by_a_millisecond_begins_no_epoch():
+    documents = [of(trainer(elsewhere_s=seconds)) for seconds in (5.0, 4.999, 5.001)]
+    series = parsed(*documents)
+    assert series["cachecd_trainer_batches_total", "train", "resnet", "0"] == 1000
+    assert series["cachecd_trainer_step_seconds_total", "train", "resnet", "0"] == 5.001
+
+
+def test_processes_that_come_and_go_do_not_fill_the_memory(monkeypatch):
+    monkeypatch.setattr(metrics, "_MOST_PROCESSES", 10)
+    totals = TrainerTotals()
+    for pid in range(100):
+        totals.add(of(trainer(pid=pid, waited_s=1.0)))
+    assert len(totals._reported) == 10
+    assert totals.ranks["train", "resnet", "0"]["waited_s"] == 100
+
+
+def test_rank_that_does_not_see_the_loop_has_counts_but_no_waits():
+    series = parsed(of(trainer(blind="a worker reads ahead", queue=None)))
+    names = {name for name, *rest in series if "resnet" in rest}
+    counts = {f"cachecd_trainer_{name}_total" for name in ("batches", "records", "bytes")}
+    assert names == counts
+
+
+def test_rank_that_sees_nothing_has_no_series():
+    nothing = trainer(blind="TensorFlow reads", queue=None, steps=0, records=0, bytes=0)
+    assert not [key for key in parsed(of(nothing)) if "resnet" in key]
+
+
+def test_process_that_sees_the_loop_gives_the_waits_of_its_rank():
+    rows = trainer(pid=1, waited_s=10.0), trainer(pid=2, waited_s=5.0, blind="a worker", steps=7)
+    assert blocked([of(*rows)]) == 10
+    assert parsed(of(*rows))["cachecd_trainer_batches_total", "train", "resnet", "0"] == 1007
+
+
+def test_mixture_has_series_while_its_job_leases_every_dataset():
+    document = of(trainer(dataset="train+extra"))
+    assert not [key for key in parsed(document) if "resnet" in key]
+    document["leases"].append(document["leases"][0] | {"dataset": "extra"})
+    series = parsed(document)
+    assert series["cachecd_trainer_records_total", "train+extra", "resnet", "0"] == 256_000
+    assert series["cachecd_trainer_wait_ratio", "train+extra", "resnet", "0"] == 0.1
 
 
 def test_stages_of_a_wait_are_experimental():

@@ -6,9 +6,9 @@ import pytest
 
 from cachecd.policy import commands as do
 from cachecd.policy import events as ev
-from cachecd.policy.values import Resume
-from tests.policy.cache import A, Cache, a_whole_cache
-from tests.policy.workers import Object
+from cachecd.policy.values import GenerationId, Resume
+from tests.policy.cache import A, Cache, a_full_cache, a_whole_cache
+from tests.policy.workers import Directory, Object
 
 
 def test_ranks_of_a_job_share_one_lease():
@@ -83,6 +83,49 @@ def test_shard_quarantined_before_the_grant_is_not_granted():
     cache.carry_out(write)
     cache.send(ev.CommandDone(write))
     assert isinstance(cache.replies["q"], do.ReplyWaiting)
+
+
+LEASES = {
+    "whole": (lambda: a_whole_cache(), True),
+    "full": (lambda: a_full_cache(), True),
+    "full below first": (lambda: a_full_cache(first=1000), True),
+    "not listed": (lambda: Cache(), False),
+    "part of a pinned dataset": (lambda: a_full_cache(pin=True), False),
+    "whole pinned dataset": (lambda: a_whole_cache(pin=True), True),
+    "offline": (lambda: interrupted(offline=True), True),
+    "egress limit": (lambda: interrupted(egress_limit=0), True),
+    "interrupted": (lambda: interrupted(), False),
+    "older generation": (lambda: superseded(), True),
+    "empty source": (lambda: Cache(units=0), False),
+}
+
+
+def interrupted(**bounds: object) -> Cache:
+    """A cache that was restarted before the bytes of the first lease were cached."""
+    cache = a_full_cache(first=30)
+    cache.rules["a"] = cache.rules["a"]._replace(first=1000)
+    cache.limit = 10_000
+    cache.start(**bounds)
+    return cache
+
+
+def superseded() -> Cache:
+    """A cache with a whole generation, of which another took the place."""
+    cache = a_whole_cache()
+    cache.rules["a"] = cache.rules["a"]._replace(generation="two")
+    cache.disk.directories[GenerationId("a", "two")] = Directory("", 1000, cache.rules["a"])
+    cache.start()
+    return cache
+
+
+@pytest.mark.parametrize("situation", LEASES)
+def test_dataset_is_leasable_if_a_job_would_get_a_set(situation):
+    make, expected = LEASES[situation]
+    cache = make()
+    leasable = cache.policy.acquire.is_leasable(cache.policy.datasets["a"])
+    cache.send(ev.AcquireAsked("q", "a", "new", 0))
+    granted = bool(cache.under_way(do.WriteManifest))
+    assert (leasable, granted) == (expected, expected)
 
 
 def test_bad_requests_are_refused():
