@@ -47,7 +47,7 @@ RECORD, PER_FILE, BATCH, BAR = 114_660, 1251, 400, 90.0
 LOADERS = {
     "DLIO's own, `tf.data`": [],
     "cachecd, `FileSet.tf`": [
-        "++workload.reader.data_loader_classname=tests.bench.dlio_loader.CachecdLoader",
+        "++workload.reader.data_loader_classname=dlio_loader.CachecdLoader",
         "++workload.reader.data_loader_sampler=iterative",
     ],
 }
@@ -61,6 +61,8 @@ def prepared() -> Path:
         (site,) = ENVIRONMENT.glob("lib/python*/site-packages")
         ours = [path for path in sys.path if path.endswith("site-packages")]
         (site / "ours.pth").write_text("\n".join(ours) + "\n")
+        for path in (each for folder in ours for each in Path(folder).glob("*editable*.pth")):
+            (site / f"z{path.name}").write_bytes(path.read_bytes())  # after the folders
         subprocess.run([python, "-m", "pip", "install", "-q", "--no-deps", *PACKAGES], check=True)
     return python
 
@@ -71,6 +73,7 @@ def write_records(folder: Path, files: int) -> None:
 
     chance = random.Random(1)
     folder.mkdir(parents=True, exist_ok=True)
+    (folder.parent / "valid").mkdir(exist_ok=True)  # DLIO lists it, although it evaluates nothing
     for number in range(files):
         path = folder / f"img_{number:04}_of_{files:04}.tfrecord"
         if path.exists():
@@ -104,7 +107,7 @@ def utilization(
             *("-np", str(ranks), str(python), "-m", "dlio_benchmark.main"),
         ]
         environ = {
-            **os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'client'}", "TF_CPP_MIN_LOG_LEVEL": "3",
+            **os.environ, "PYTHONPATH": str(Path(__file__).parent), "TF_CPP_MIN_LOG_LEVEL": "3",
             "PATH": f"{python.parent}:{os.environ['PATH']}",
         }  # fmt: skip
         run = subprocess.run(
