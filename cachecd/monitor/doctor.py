@@ -64,10 +64,13 @@ def diagnose(before: Document, after: Document, epochs: Sequence[Sample] = ()) -
     if worst["first"]:
         what = f"{_who(worst)} waits for its first set"
         return [*faults, replace(_ingest(before, after, worst, what), is_wrong=False)]
+    hogged = list(_hogged(before, rows))
     if worst["wait_share"] <= WAITS:
-        return [*faults, *_hogged(before, rows), _not_data(worst, rows)]
+        return [*faults, *hogged, _not_data(worst, rows)]
     stage = _exposed(before, worst)
     is_late = stage.name == "lease"
+    if hogged and not is_late:  # every step of Python takes longer, whatever its stage
+        return [*faults, *hogged]
     late = f"training waits for its next set, {percent(worst['wait_share'])} of the time"
     found = _ingest(before, after, worst, late) if is_late else _reading(stage, worst, rows)
     return [*faults, found, *_growth(after, epochs, rows), *_mistakes(after)]
@@ -105,7 +108,7 @@ def _hogged(before: Document, rows: Sequence[Document]) -> Iterator[Finding]:
             what, remedy = _READING["gil"]
             yield Finding(
                 "gil",
-                f"{_who(row)} does not wait for data, but for {what}",
+                f"{_who(row)} waits for {what}",
                 (f"each thread that wants the GIL waits for {1000 * seconds:.0f} ms",),
                 remedy,
             )

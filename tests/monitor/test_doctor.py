@@ -101,9 +101,10 @@ def test_the_stage_of_the_last_seconds_counts_and_not_that_of_the_whole_epoch():
     assert first(before, after).kind == "decode"
 
 
-def test_a_thread_that_hogs_the_gil_is_named_although_the_loader_does_not_wait():
+def test_a_thread_that_hogs_the_gil_is_named_whether_or_not_the_loader_waits():
     hogged = document(trainer(gil_s=0.1))
     assert first(hogged).kind == "gil"
+    assert first(document(waiting("open", gil_s=0.1))).kind == "gil"
     assert first(document(trainer(gil_s=0.0)), hogged).kind == "healthy"  # once is chance
 
 
