@@ -50,15 +50,13 @@ class Alert:
     remedy: str
 
 
-def _rate(metric: str, by: str, where: str = _WHERE) -> str:
-    return f"sum by ({by}) (rate({metric}{where}[$__rate_interval]))"
+def _rate(metric: str, by: str, where: str = _WHERE, window: str = "$__rate_interval") -> str:
+    return f"sum by ({by}) (rate({metric}{where}[{window}]))"
 
 
 def _share(by: str, where: str = _WHERE, window: str = "$__rate_interval") -> str:
     """The share of the time in which the loop waited: waiting / (waiting + elsewhere)."""
-    blocked, step = (
-        f"sum by ({by}) (rate({metric}{where}[{window}]))" for metric in (_BLOCKED, _STEP)
-    )
+    blocked, step = (_rate(metric, by, where, window) for metric in (_BLOCKED, _STEP))
     return f"{blocked} / ({blocked} + {step})"
 
 

@@ -21,10 +21,6 @@ Document = Mapping[str, Any]
 WAITS = 0.1  # a trainer waits for data if it waits for more than this share of the time
 _ALONE = 0.05  # the other ranks wait for less than this
 _SILENT = 10.0  # seconds after which a trainer's figures are too old
-_PAUSED = (
-    0.5  # a reason is the limit if nothing was fetched for this share of the time because of it
-)
-_BUSY = 0.7  # workers that compute for this share of the time are limited by their processors
 _GIL = 0.004  # seconds for the GIL; a thread that computes keeps it for 5 ms
 _KEPT = 0.1  # a lease that keeps this share of the limit is worth a word
 _LONG = 3600.0  # seconds for which a lease is usually held at most
@@ -51,9 +47,8 @@ def diagnose(before: Document, after: Document, epochs: Sequence[Sample] = ()) -
     """
     faults = list(_faults(after))
     then, now = before["daemon"], after["daemon"]
-    if (
-        then["pid"] != now["pid"] or then["uptime_s"] > now["uptime_s"]
-    ):  # a container repeats its pids
+    # In a container, the daemon may have the same pid again.
+    if then["pid"] != now["pid"] or then["uptime_s"] > now["uptime_s"]:
         what = "the daemon was restarted a moment ago: ask again"
         return [*faults, Finding("restarted", what, is_wrong=False)]
     recent = [row for row in after["trainers"] if row["age_s"] <= _SILENT]
@@ -100,7 +95,7 @@ def _not_data(worst: Document, rows: Sequence[Document]) -> Finding:
 
 
 def _hogged(before: Document, rows: Sequence[Document]) -> Iterator[Finding]:
-    """Yields a process whose loop waits for the GIL outside of the loader."""
+    """Yields a finding for each process in which another thread keeps the GIL."""
     for row in rows:
         then = [each["gil_s"] for each in before["trainers"] if each["pid"] == row["pid"]]
         seconds = min([*then, row["gil_s"]])  # once may be chance
