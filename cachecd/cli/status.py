@@ -11,7 +11,8 @@ from cachecd.quantities import approximate_duration, printable
 from cachecd.quantities import approximate_size as size
 
 _TRAINERS = 5  # that are shown
-_MUCH = 0.1  # of the last minute
+#: A trainer that waited for more than this share of the last minute is shown as waiting.
+MUCH = 0.1
 _LINES = {
     "epoch": "per epoch",
     "waits_for": "waits",
@@ -109,7 +110,7 @@ def _trainer(trainer: dict[str, Any]) -> str:
         return f"{line}; {trainer['blind']}"
     line += f", waited {trainer['wait_share']:.0%} of the last minute"
     stages = trainer["stages_s"]
-    if trainer["wait_share"] >= _MUCH and stages:
+    if trainer["wait_share"] >= MUCH and stages:
         line += f", in this epoch mostly for {max(stages, key=lambda stage: float(stages[stage]))}"
     return line if trainer["queue"] is None else f"{line}; queue {trainer['queue']:.0%} full"
 

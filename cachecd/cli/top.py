@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cachecd.cli.options import Endpoint
+from cachecd.cli.status import MUCH
 from cachecd.quantities import approximate_duration, printable
 from cachecd.quantities import approximate_size as size
 from cachecd_client.errors import CallerError, WorldError
@@ -187,7 +188,7 @@ def _trainers(document: dict[str, Any]) -> RenderableType:
             f"{row['steps']:,}", f"{waits:.0%}",
             "" if row["queue"] is None else f"{row['queue']:.0%}",
             most if stages.get(most, 0.0) > 0 else "",
-            style="red" if waits > 0.1 else "",
+            style="red" if waits > MUCH else "",
         )  # fmt: skip
     return Group(table, *_others(len(rows), "reading processes"), "")
 

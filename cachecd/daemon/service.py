@@ -39,7 +39,13 @@ from cachecd.daemon.server import Server
 from cachecd.daemon.status import DaemonStatus
 from cachecd.daemon.trainer import Stop, run_trainer
 from cachecd.daemon.trainers import Trainers, listening
-from cachecd.daemon.workers import executor_of, lister_bounds, lister_of, worker_setup
+from cachecd.daemon.workers import (
+    executor_of,
+    lister_bounds,
+    lister_of,
+    worker_memory,
+    worker_setup,
+)
 from cachecd.disk.filesystem import refuse_network_filesystem
 from cachecd.disk.layout import Layout
 from cachecd.errors import DiskError, SourceError
@@ -268,9 +274,9 @@ class _Daemon:
 
 def _may_use(config: Config) -> tuple[int, int, int, int, float | None]:
     """Returns the last fields of DaemonStatus."""
-    setup, connections = worker_setup(config), config.sampler.connections
-    memory = resources.memory()
-    return resources.processors(), memory, int(setup.memory), connections, setup.bandwidth
+    sampler, memory = config.sampler, worker_memory(config)
+    may_use = resources.processors(), resources.memory(), memory
+    return *may_use, sampler.connections, sampler.bandwidth
 
 
 def _needs_restart(old: Config, new: Config) -> list[str]:

@@ -53,7 +53,7 @@ def lister_of(config: Config, *, is_owner: bool = True) -> ProcessLister:
 
 def lister_bounds(config: Config) -> Bounds:
     """Returns the limits of each lister process. They are the limits of a worker."""
-    return Bounds(_memory(config), config.sampler.unit_timeout)
+    return Bounds(worker_memory(config), config.sampler.unit_timeout)
 
 
 def worker_setup(config: Config) -> Setup:
@@ -63,11 +63,12 @@ def worker_setup(config: Config) -> Setup:
         connections=max(1, config.sampler.connections // config.sampler.workers),
         bandwidth=config.sampler.bandwidth,
         path=[str(folder) for folder in config.sampler.path],
-        memory=_memory(config),
+        memory=worker_memory(config),
     )
 
 
-def _memory(config: Config) -> int:
+def worker_memory(config: Config) -> int:
+    """Returns the bytes that each worker may use."""
     return config.sampler.memory or resources.memory() // 2 // config.sampler.workers
 
 

@@ -8,19 +8,12 @@ import pytest
 
 from cachecd.cli.progress import Progress
 from cachecd.quantities import progress_text
+from tests.clock import Clock
 
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

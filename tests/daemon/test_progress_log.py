@@ -8,15 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from cachecd.daemon.progress_log import ProgressLog
+from tests.clock import Clock
 from tests.policy.cache import Cache, a_full_cache, a_whole_cache
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

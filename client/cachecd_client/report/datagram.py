@@ -14,7 +14,7 @@ from typing import Any
 
 from cachecd_client.protocol import MAX_SPANS, TrainerReport, parse
 from cachecd_client.report.last_minute import MINUTE, LastMinute
-from cachecd_client.report.summary import waits
+from cachecd_client.report.summary import MUCH, waits
 from cachecd_client.sockets import reports_of
 
 log = logging.getLogger("cachecd")
@@ -27,7 +27,6 @@ MAX_REPORT_BYTES = 1 << 14
 
 _MAX_TEXT = 256  # characters; each has at most 12 bytes in a datagram
 _EVERY = 1.0  # seconds between two reports
-_MUCH = 0.1  # of the last minute
 _WARN_EVERY = 600.0  # seconds
 _KINDS: dict[str, type[Any]] = {TrainerReport.__name__: TrainerReport}
 _TEXTS = "dataset", "job", "reader", "blind"
@@ -112,6 +111,6 @@ class Reports:
         if report.first or report.blind or now < self._warns_at:
             return
         stages = self._minute.stages(now)
-        if sum(stages.values()) > _MUCH * MINUTE:
+        if sum(stages.values()) > MUCH * MINUTE:
             self._warns_at = now + _WARN_EVERY
             log.warning("%s: rank %d %s", report.dataset, report.rank, waits(stages, MINUTE))

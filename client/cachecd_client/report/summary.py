@@ -9,9 +9,10 @@ from typing import Any
 #: The figures of an epoch by name, as JSON values: docs/telemetry.md explains each.
 Report = dict[str, Any]
 
-# An epoch waited too long if waiting took more than this share of the time, and more than these seconds for
-# batches or for a set. The first set always takes some seconds.
-_MUCH = 0.1
+#: Waiting for more than this share of the time is too much.
+MUCH = 0.1
+# An epoch waited too long only if it also waited for more than these seconds, for batches or for a set. The
+# first set always takes some seconds.
 _SECONDS, _SECONDS_LEASING = 1.0, 10.0
 
 _PROCESSORS = (
@@ -112,11 +113,11 @@ class Waited:
 
 def advice(report: Report, most: Waited, processors: int) -> str:
     """Returns what to change if the epoch waited too long, else ""."""
-    if report["seconds_waited"] >= _SECONDS and report["wait_share"] > _MUCH and most.steps:
+    if report["seconds_waited"] >= _SECONDS and report["wait_share"] > MUCH and most.steps:
         return _faster_reading(most, processors, report["stages_s"])
     leasing = 0.0 if report["repeated"] else report["seconds_leasing"]
     whole = leasing + report["seconds_waited"] + report["seconds_elsewhere"]
-    if leasing >= _SECONDS_LEASING and leasing > _MUCH * whole:
+    if leasing >= _SECONDS_LEASING and leasing > MUCH * whole:
         return (
             "the set was late: the store, its link or the samplers are the limit (`cachecd status` shows "
             "which); a smaller grow.first, or no grow.wait, lets epochs begin earlier"
