@@ -158,8 +158,8 @@ class DatasetConfig(SectionModel):
     def _steps_read_what_is_joined(self) -> DatasetConfig:
         names = self.source.join or {"payload": ""}
         for place, step in enumerate(self.transform):
-            if step.argument is None:  # a function, which may add any feature
-                break
+            if step.argument is None or "function" in step.argument:
+                break  # a function may add any feature
             reads = step.argument.get("features") or [step.argument.get("feature")]
             if "payload" in reads and "payload" not in names:
                 raise conflict(

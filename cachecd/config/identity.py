@@ -35,10 +35,7 @@ def identity_of(dataset: DatasetConfig) -> dict[str, Any]:
     if "arrays" in words.get("array", {}):
         words["array"]["arrays"] = _in_order(words["array"]["arrays"])
     if dataset.transform:
-        words["transform"] = [
-            {step.name: step.argument} if step.argument is not None else step.name
-            for step in dataset.transform
-        ]
+        words["transform"] = [step.identity for step in dataset.transform]
     words |= {name: whole[name] for name in _OF_DATASET if whole.get(name) is not None}
     if dataset.held_out:
         words["held_out"] = True

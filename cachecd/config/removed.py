@@ -1,4 +1,4 @@
-"""Keys and steps that this edition no longer has, each with its replacement.
+"""Keys that this edition no longer has, each with its replacement.
 
 Only this module knows them. A configuration with such a key is refused with ``FILE:LINE:COLUMN: KEY:
 removed; REMEDY``.
@@ -24,7 +24,6 @@ _REMOVED: Final = {
         "use format: python with reader: cachecd.readers.hdf5:Windows or cachecd.readers.zarr:Windows"
     ),
 }
-_REMOVED_STEPS: Final = {"tokenize": "use your own function, module:function"}
 
 
 def removed(path: Sequence[str | int]) -> str | None:
@@ -34,9 +33,3 @@ def removed(path: Sequence[str | int]) -> str | None:
         if fnmatchcase(key, pattern) and key.count(".") == pattern.count("."):
             return f"removed; {remedy}"
     return None
-
-
-def removed_step(name: str) -> str | None:
-    """Returns "removed; REMEDY" if an earlier edition had a transform step of this name, else None."""
-    remedy = _REMOVED_STEPS.get(name)
-    return remedy and f"removed; {remedy}"

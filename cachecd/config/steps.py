@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 
+from cachecd.config.values import PYTHON_NAME
 from cachecd.quantities import shown
 
 _MAX_CLASSES = 65535
+_MAX_WINDOW = 1 << 20
+# With a smaller stride, a group of 8 MiB of text could have more windows than a group's ordinals.
+_MIN_STRIDE = 16
 
 
 def _pair(size: Any) -> Any:
@@ -34,6 +49,10 @@ class Step(BaseModel):
 
     FORM: ClassVar[str]
     SHORT: ClassVar[str] = ""
+    IS_OVER_GROUPS: ClassVar[bool] = False
+    """Whether the step takes all records of a group together (sampler/transforms/groups.py)."""
+    NOT_IDENTITY: ClassVar[frozenset[str]] = frozenset()
+    """Keys that do not decide what a record is."""
 
     @model_validator(mode="before")
     @classmethod
@@ -159,6 +178,88 @@ class DecodeAudio(Step):
     mono: bool = False
 
 
+class Tokenize(Step):
+    """Turns text into the token numbers of a Hugging Face tokenizer."""
+
+    FORM = (
+        "{tokenizer: tokenizer.json, sha256: ..., feature: text, into: tokens, append: '<|endoftext|>', "
+        "prepend: '<s>', max_tokens: 2048}; tokenizer is a path or a URL"
+    )
+    IS_OVER_GROUPS = True
+    NOT_IDENTITY = frozenset({"tokenizer"})  # the hash decides
+
+    tokenizer: _Name
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    feature: _Name = "text"
+    into: _Name = "tokens"
+    append: _Name | None = None
+    prepend: _Name | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_one_file(cls, value: Any, info: ValidationInfo) -> Any:
+        """Makes a path absolute. Refuses a tokenizer without its hash; if the file can be read, the message
+        has the hash."""
+        if not isinstance(value, dict) or not isinstance(name := value.get("tokenizer"), str):
+            return value
+        if "://" not in name:
+            path = Path((info.context or {}).get("folder", ""), name).expanduser()
+            if not path.is_absolute():
+                raise ValueError(f"found tokenizer: {name}, expected an absolute path or a URL")
+            name = str(path)
+        if value.get("sha256") is None:
+            remedy = "the hash that `sha256sum` prints for the file"
+            with contextlib.suppress(OSError):
+                remedy = hashlib.sha256(Path(name).read_bytes()).hexdigest()
+            raise ValueError(
+                f"`sha256` is missing, by which workers recognize the tokenizer: add sha256: {remedy}"
+            )
+        return {**value, "tokenizer": name}
+
+
+class Pack(Step):
+    """Packs the tokens of documents into windows of equal length."""
+
+    FORM = (
+        "{feature: tokens, window: 2049, stride: 2048, remainder: drop, segments: false, fit: plain}; "
+        "remainder is drop or pad, fit is plain or best"
+    )
+    IS_OVER_GROUPS = True
+
+    feature: _Name = "tokens"
+    window: Annotated[int, Field(ge=_MIN_STRIDE, le=_MAX_WINDOW)]
+    stride: Annotated[int, Field(ge=_MIN_STRIDE)] | None = None
+    remainder: Literal["drop", "pad"] | None = None
+    segments: bool = False
+    fit: Literal["plain", "best"] = "plain"
+
+    @model_validator(mode="after")
+    def _covers_every_token(self) -> Pack:
+        self.stride = self.stride or self.window
+        if self.stride > self.window:
+            raise ValueError(
+                f"found stride: {self.stride}, expected at most the window, {self.window}: otherwise "
+                "windows omit tokens"
+            )
+        if self.fit == "best" and self.remainder == "drop":
+            raise ValueError(
+                "found remainder: drop, but `fit: best` pads windows: remove one of them"
+            )
+        self.remainder = self.remainder or ("pad" if self.fit == "best" else "drop")
+        return self
+
+
+class OverGroups(Step):
+    """Gives all records of a group to your function."""
+
+    FORM = "module:function; the function takes an iterator of records, and yields records"
+    SHORT = "function"
+    IS_OVER_GROUPS = True
+
+    function: Annotated[str, Field(pattern=PYTHON_NAME.pattern)]
+
+
 STEPS: Mapping[str, type[Step]] = {
     "shrink": Shrink,
     "decode_image": DecodeImage,
@@ -166,13 +267,17 @@ STEPS: Mapping[str, type[Step]] = {
     "center_crop": CenterCrop,
     "class_map": ClassMapStep,
     "decode_audio": DecodeAudio,
+    "tokenize": Tokenize,
+    "pack": Pack,
+    "over_groups": OverGroups,
 }
 
 
-def checked(name: str, argument: Any) -> dict[str, Any]:
-    """Returns the argument of a ready-made step, with all keys. ValueError has the expected form."""
+def checked(name: str, argument: Any, context: Any = None) -> dict[str, Any]:
+    """Returns the argument of a ready-made step, with all keys. `context`: of the validation of the
+    configuration. ValueError has the expected form."""
     try:
-        return STEPS[name].model_validate(argument).model_dump()
+        return STEPS[name].model_validate(argument, context=context).model_dump()
     except ValidationError as error:
         wrong = error.errors()[0]
     if wrong["type"] == "value_error":

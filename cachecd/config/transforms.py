@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, GetJsonSchemaHandler, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    GetJsonSchemaHandler,
+    ValidationInfo,
+    model_validator,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from cachecd.config.removed import removed_step
 from cachecd.config.steps import STEPS, checked
 from cachecd.config.values import PYTHON_NAME
 from cachecd.quantities import shown
@@ -25,6 +31,19 @@ class TransformStep(BaseModel):
 
     name: str
     argument: Any = None
+
+    @property
+    def is_over_groups(self) -> bool:
+        """Whether the step takes all records of a group together."""
+        return self.name in STEPS and STEPS[self.name].IS_OVER_GROUPS
+
+    @property
+    def identity(self) -> Any:
+        """The part of the step that decides what a record is."""
+        if self.argument is None:
+            return self.name
+        omitted = STEPS[self.name].NOT_IDENTITY
+        return {self.name: {k: v for k, v in self.argument.items() if k not in omitted}}
 
     @classmethod
     def __get_pydantic_json_schema__(
@@ -45,7 +64,7 @@ class TransformStep(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _from_yaml(cls, value: Any) -> Any:
+    def _from_yaml(cls, value: Any, info: ValidationInfo) -> Any:
         match value:
             case TransformStep():
                 return value
@@ -60,7 +79,7 @@ class TransformStep(BaseModel):
                     f"found {shown(value)}, expected a step such as decode_image, {{resize: 256}} or "
                     "my_project.prepare:to_tensors"
                 )
-        return {"name": name, "argument": _argument(name, argument)}
+        return {"name": name, "argument": _argument(name, argument, info.context)}
 
 
 def _listed(value: Any) -> Any:
@@ -76,12 +95,10 @@ Steps = Annotated[
 ]
 
 
-def _argument(name: str, argument: Any) -> Any:
+def _argument(name: str, argument: Any, context: Any) -> Any:
     """Returns the argument in its canonical form. ValueError if the step does not accept the argument."""
     if name in STEPS:
-        return checked(name, argument)
-    if gone := removed_step(name):
-        raise ValueError(f"{name}: {gone}")
+        return checked(name, argument, context)
     if not PYTHON_NAME.fullmatch(name):
         raise ValueError(f"found {name!r}, expected {', '.join(STEPS)} or module:function")
     if argument is not None:

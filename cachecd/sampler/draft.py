@@ -19,7 +19,7 @@ from cachecd.sampler.encoding import declared, encode, explain, infer
 from cachecd.sampler.meter import METER
 from cachecd_client._core import ShardWriter, write_sidecar
 from cachecd_client.errors import CorruptRecordError, SchemaError
-from cachecd_client.schema import Schema
+from cachecd_client.schema import TOKENS, Schema
 
 # Part of the meta text is known only at the end: two cursors, two counts, and one skipped unit more than
 # fits into `skips`. These bytes of the capacity are kept for it.
@@ -31,6 +31,8 @@ _SIDECAR = ".idx"  # follows the name of the shard's file
 _MOST_KINDS, _MOST_EXAMPLES = 20, 10  # kinds of reasons, and examples of each kind
 _WIDE = 1 << 62  # has as many digits as any number in the meta text
 Examples = tuple[str, ...]
+# The features that a transform makes of tokens, with their shapes; None for a list of any length.
+TokenShapes = Mapping[str, tuple[int, ...] | None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,6 +58,7 @@ class Draft:
     `meta` without its numbers. It does not depend on facts that are known only at the end. `skips`: bytes
     of the capacity that are kept for skipped units; None if the end adds nothing to the meta text.
     `failed` is called for each skipped record. `features`: the features that the configuration declares.
+    `tokens`: features that hold tokens.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class Draft:
         skips: int | None = None,
         failed: Callable[[Exception], None] = lambda error: None,
         features: Mapping[str, FeatureConfig] = {},
+        tokens: Mapping[str, tuple[int, ...] | None] = {},
     ) -> None:
         self.path = path
         self.capacity = capacity
@@ -85,6 +89,7 @@ class Draft:
         self.num_passed = 0
         """The number of skipped records."""
         self.features = features
+        self._tokens = tokens
         self._failed = failed
         self.misfits = 0
         """The number of skipped records that contradict the schema."""
@@ -129,6 +134,8 @@ class Draft:
             tuple(
                 dataclasses.replace(f, classes=self._classes)
                 if (f.name, f.kind, f.shape) == ("label", "int64", ())
+                else dataclasses.replace(f, shape=self._tokens[f.name], unit=TOKENS)
+                if f.name in self._tokens
                 else f
                 for f in features
             )

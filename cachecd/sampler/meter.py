@@ -180,6 +180,23 @@ class Meter:
             if self.on:
                 self.enter(self._stage_before)
 
+    @contextmanager
+    def stage(self, name: str, records: int = 1) -> Iterator[None]:
+        """Measures a stage of the event loop's thread, which `records` records pass. For stages that begin
+        with few steps, which timed steps would seldom meet."""
+        is_timed, before = self.on, self.enter("") if self.on else ""
+        began, cpu = time.monotonic(), time.thread_time()
+        self.on = False
+        try:
+            yield
+        finally:
+            seconds = time.monotonic() - began
+            self._add(name, time.thread_time() - cpu, seconds, records)
+            self._keep(name, began, seconds)
+            self.on = is_timed
+            if is_timed:
+                self.enter(before)
+
     async def off_loop(self, stage: str, code: Callable[[], T], records: int = 0) -> T:
         """Returns the result of a stage that runs in another thread, and which `records` records pass."""
 

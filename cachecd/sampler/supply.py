@@ -75,10 +75,10 @@ class Supply:
         return self._format.refusal(unit, self._capacity)
 
     def in_hand(self, unit: Unit) -> int:
-        """Returns the bytes that the unit counts for while it is open; 0 if reading can begin in the middle
-        of the unit."""
+        """Returns the bytes that the unit counts for while it is open: only its records in memory, if
+        reading can begin in the middle of the unit."""
         if self._config.is_seekable and not unit.seems_packed:
-            return 0
+            return min(self._format.held, unit.size)
         is_unknown = not unit.size or (self._config.format == "python" and unit.size == UNSIZED)
         return UNKNOWN_SIZE if is_unknown else unit.size
 

@@ -9,15 +9,21 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, BinaryIO, TypeVar
 
+from cachecd.config import SourceConfig
+from cachecd.config.address import Address
 from cachecd.model import ObjectInfo
 from cachecd.sampler.formats.content import Content
-from cachecd.stores.fetch import Store
+from cachecd.stores.fetch import Store, open_store
+from cachecd.stores.retry import Retry
 
 T = TypeVar("T")
 
 # Bytes of one fetch of a file. A fetch that continues the previous fetch is twice as large.
 _LEAST, _MOST = 256 << 10, 16 << 20
 
+# Of the folder that has a file of the configuration: a manifest, or a tokenizer. Fewer tries than for an
+# object, because a missing file means a wrong URL, and listings are retried.
+_CONNECTIONS, _TRIES = 4, Retry(tries=3, within=10.0)
 
 # Runs a coroutine and returns its result. Blocks. Several threads may call it.
 Do = Callable[[Callable[[], Coroutine[Any, Any, Any]]], Any]
@@ -124,3 +130,16 @@ class Direct:
         """Ends the thread. No caller may be waiting."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+
+
+@contextlib.contextmanager
+def opened_folder(source: SourceConfig, url: str) -> Iterator[tuple[StoreView, str]]:
+    """Opens the folder that contains a URL's object, with the source's credentials. Yields a view of the
+    folder, and the object's name."""
+    folder = url[: url.rindex("/") + 1]
+    address = Address.of(folder)
+    endpoint = source.endpoint if address.scheme == "s3" else None
+    place = source.model_copy(update={"url": folder, "endpoint": endpoint})
+    with contextlib.closing(Direct()) as direct:
+        view = direct.view(open_store(place, _CONNECTIONS, _TRIES))
+        yield view, address.key_of(url) or ""

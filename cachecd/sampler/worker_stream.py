@@ -71,6 +71,7 @@ class WorkerStream:
         self._sealed_bytes = 0
         self._sealing: asyncio.Task[FinishedDraft] | None = None
         self._sealed_at = time.monotonic()
+        format_ = dataset.read_with(opened.classes)
         skips = None if self._remakes else self._capacity // _SKIPS
         self._draft = Draft(
             "",
@@ -82,10 +83,11 @@ class WorkerStream:
             skips,
             failed,
             dataset.config.source.features or {},
+            format_.tokens,
         )
         self._supply = Supply(
             dataset,
-            dataset.read_with(opened.classes),
+            format_,
             MeteredStore(dataset.store, throttle, self.progress),
             self._capacity,
             opened.shape.lanes,

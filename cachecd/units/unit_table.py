@@ -19,15 +19,14 @@ from functools import partial
 from typing import Any, TypeVar
 
 from cachecd.config import EVERY_HOST, SourceConfig
-from cachecd.config.address import OBJECT_STORES, Address
+from cachecd.config.address import OBJECT_STORES
 from cachecd.enumerated import pages_of, unlistable
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
-from cachecd.sampler.view import Direct, StoreView
+from cachecd.sampler.view import Direct, opened_folder
 from cachecd.stores import listed_urls
 from cachecd.stores.answers import without_secrets
-from cachecd.stores.fetch import Store, open_store
-from cachecd.stores.retry import Retry
+from cachecd.stores.fetch import Store
 from cachecd.units.s3_inventory import rows_of_inventory
 from cachecd.units.tables import TableRow, read_rows
 
@@ -38,9 +37,6 @@ _log = logging.getLogger(__name__)
 COLUMNS = ("key", "url", "offset", "length", "size", "etag", "label")
 _MAX_LOGGED = 5  # ignored rows that get a log line each
 _BATCH = 1000  # rows whose missing sizes are requested together
-_CONNECTIONS = 4  # to the table
-# Fewer tries than for an object, because a missing table means a wrong URL, and listings are retried.
-_TRIES = Retry(tries=3, within=10.0)
 _ABSOLUTE = re.compile(r"[a-z][a-z0-9+.-]*://")
 _NUMBER = re.compile(r"[0-9]{1,19}(\.0+)?")  # pandas writes 3.0 if the column has gaps
 
@@ -125,9 +121,9 @@ class UnitTable:
     def _rows(self, columns: Sequence[str]) -> Iterator[TableRow]:
         """Yields the rows of the table, or of the tables that an inventory names."""
         try:
-            with _open(self._source, self._url) as (view, name):
+            with opened_folder(self._source, self._url) as (view, name):
                 if name.lower() == "manifest.json":
-                    open_at = partial(_open, self._source)
+                    open_at = partial(opened_folder, self._source)
                     yield from rows_of_inventory(self._source, view, name, open_at, self.bad)
                 else:
                     with view.open(name) as file:
@@ -160,18 +156,6 @@ def _size_from(offset: int, size: int) -> int:
     if size < offset or (offset and size == offset):
         raise BadRowError(f"offset is {offset}, but the object has {size} bytes")
     return size - offset
-
-
-@contextlib.contextmanager
-def _open(source: SourceConfig, url: str) -> Iterator[tuple[StoreView, str]]:
-    """Opens the folder that contains a URL's object. Yields a view of the folder, and the object's name."""
-    folder = url[: url.rindex("/") + 1]
-    address = Address.of(folder)
-    endpoint = source.endpoint if address.scheme == "s3" else None
-    place = source.model_copy(update={"url": folder, "endpoint": endpoint})
-    with contextlib.closing(Direct()) as direct:
-        view = direct.view(open_store(place, _CONNECTIONS, _TRIES))
-        yield view, address.key_of(url) or ""
 
 
 def _row_unit(source: SourceConfig, row: TableRow) -> _RowUnit:

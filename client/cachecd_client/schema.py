@@ -8,6 +8,7 @@ dtype and shape. Each sidecar and each lease's manifest has the schema.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,6 +22,9 @@ Kind = Literal["bytes", "float", "int64"]
 
 # The dtype of each kind of list; a raw feature has any dtype.
 LIST_DTYPES: dict[Kind, str] = {"bytes": "bytes", "float": "float32", "int64": "int64"}
+
+TOKENS = "tokens"
+"""The `unit` of a feature that holds token numbers."""
 
 # NumPy has no bfloat16: its arrays are uint16, and the framework views them as bfloat16.
 NUMERIC_DTYPES = frozenset(
@@ -37,7 +41,8 @@ class Feature:
 
     `dtype`: a NumPy name, "bfloat16", or "bytes". `shape`: the shape in one record; () is a scalar, and
     None is a ragged list. `raw`: stored as one bytes value of little-endian elements. `classes`: for an
-    integer label, the name of each class. `unit`: for a date, time or duration, such as "us since 1970".
+    integer label, the name of each class. `unit`: for a date, time or duration, such as "us since 1970";
+    for token numbers, TOKENS.
     `optional`: records may lack the feature, so a loader needs a `default`, or must not select the
     feature. A ragged feature is never optional: a record without it has an empty list.
     """
@@ -80,6 +85,12 @@ class Schema:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(f.name for f in self.features)
+
+    @property
+    def tokens(self) -> int | None:
+        """The number of tokens in each record, padding included; None if records differ or have none."""
+        lengths = {f.shape and math.prod(f.shape) for f in self.features if f.unit == TOKENS}
+        return lengths.pop() or None if len(lengths) == 1 else None
 
     def __getitem__(self, name: str) -> Feature:
         for feature in self.features:

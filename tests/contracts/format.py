@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -98,9 +97,8 @@ class Bench:
         """Each shard by itself, from what the shard before it left."""
         shards: list[Shard] = []
         while todo:
-            draft = Draft(
-                str(self.folder / f"{len(shards)}"), self.capacity, self.schema, self.described, {}
-            )
+            path = str(self.folder / f"{len(shards)}")
+            draft = self._draft(path)
             before = [(u.number, u.record, u.stop) for u in todo]
             todo = asyncio.run(self._fill(draft, todo, objects))
             if draft.records:
@@ -125,7 +123,7 @@ class Bench:
             if filling is None or killed(len(shards)):
                 if filling is not None:
                     await filling.release_lanes()
-                draft = Draft(path, self.capacity, self.schema, self.described, {}, skips=0)
+                draft = self._draft(path, skips=0)
                 units = [listed[lane.unit] for lane in cursor.lanes]
                 filling = Filling(_Given(self, objects), self.lanes, cursor, units)
                 filling.feed(0, cursor.place, listed[cursor.place :], "end")
@@ -141,6 +139,10 @@ class Bench:
 
     def described(self, schema: Schema) -> None:
         self.schema = schema
+
+    def _draft(self, path: str, **more: Any) -> Draft:
+        tokens = self.source.tokens
+        return Draft(path, self.capacity, self.schema, self.described, {}, tokens=tokens, **more)
 
     async def _fill(self, draft: Draft, todo: list[Unit], objects: list[bytes]) -> list[Unit]:
         filling = Filling(_Given(self, objects), self.lanes)
@@ -268,12 +270,12 @@ class FormatContract(ABC):
         self, bench: Bench, capacity: int
     ):
         bench.capacity = capacity
-        counts = Counter(unit for unit, _, _ in self.records())
-        parts = [
-            (unit, begin, stop)
-            for unit, count in counts.items()
-            for begin, stop in {(0, count - count // 3), (count // 3, count - count // 3)}
-        ]
+        parts = []
+        for unit, records in groupby(self.records(), key=lambda record: record[0]):
+            ordinals = [ordinal for _, ordinal, _ in records]
+            third = len(ordinals) // 3
+            stop = [*ordinals, ordinals[-1] + 1][len(ordinals) - third]
+            parts += [(unit, begin, stop) for begin in {0, ordinals[third]} if begin < stop]
         objects = self.objects()
         slices = [
             Unit(u, f"{u:04d}", len(objects[u]), record=begin, stop=stop)

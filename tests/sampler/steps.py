@@ -31,6 +31,20 @@ def twice(record: Record) -> Iterator[Record]:
         yield {**record, "variant": variant}
 
 
+def in_pairs(records: Iterator[Record]) -> Iterator[Record]:
+    """Over groups: makes one record of two."""
+    for record in records:
+        other = next(records, None)
+        data = record["data"] + (other["data"] if other else b"")
+        yield {"id": record["id"], "data": data}
+
+
+def wild_in_a_group(records: Iterator[Record]) -> Iterator[Record]:
+    for record in records:
+        result = wild(record)
+        yield result  # type: ignore[misc]
+
+
 def keep_large(record: Record) -> Record | None:
     return record if len(record["payload"]) > 5 else None
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from cachecd.config import DatasetConfig
 from cachecd.model import Unit
-from cachecd.sampler.draft import Draft
+from cachecd.sampler.draft import Draft, TokenShapes
 from cachecd.sampler.formats.content import Content
 from cachecd.stores.extras import extra
 
@@ -20,6 +20,14 @@ Position = tuple[int, int]
 
 class PreparedFormat(Protocol):
     """One dataset's format together with its transform."""
+
+    @property
+    def tokens(self) -> TokenShapes:
+        """The features that hold tokens."""
+
+    @property
+    def held(self) -> int:
+        """About how many bytes of records are in memory for each open unit."""
 
     def refusal(self, unit: Unit, capacity: int) -> str | None:
         """Returns the reason a unit cannot be used in shards of `capacity` bytes, or None. Fetches nothing.
@@ -49,31 +57,38 @@ def open_format(
     """Returns the format of a dataset together with its transform. `classes`: the class names of the label.
     `memory`: bytes that the process may use. ConfigError if an import fails."""
     from cachecd.sampler.formats.files import Files
+    from cachecd.sampler.formats.grouped import Grouped
     from cachecd.sampler.formats.npy import Arrays
     from cachecd.sampler.formats.python import Python
-    from cachecd.sampler.formats.records import Records
+    from cachecd.sampler.formats.records import Format, Records
     from cachecd.sampler.formats.tfrecord import Examples, Verbatim
     from cachecd.sampler.formats.webdataset import WebDataset
     from cachecd.sampler.transforms import build
+    from cachecd.sampler.transforms.groups import group_steps
 
     source = config.source
-    transform = build(config.transform)
-    match source.format:
-        case "files":
-            return Records(Files(source, classes), transform)
-        case "tfrecord" if transform is None:
-            return Verbatim()
-        case "tfrecord":
-            return Records(Examples(), transform)
-        case "webdataset":
-            return Records(WebDataset(), transform)
-        case "npy":
-            assert source.array is not None, "the configuration requires it"
-            return Records(Arrays(source.array), transform)
-        case "python":
-            return Records(Python(source), transform)
-        case "parquet":
-            with extra("parquet", "format parquet"):
-                from cachecd.sampler.formats.parquet.rows import Parquet
 
-            return Records(Parquet(source, transform is not None, memory), transform)
+    def decoded() -> Format:
+        match source.format:
+            case "files":
+                return Files(source, classes)
+            case "tfrecord":
+                return Examples()
+            case "webdataset":
+                return WebDataset()
+            case "npy":
+                assert source.array is not None, "the configuration requires it"
+                return Arrays(source.array)
+            case "python":
+                return Python(source)
+            case "parquet":
+                with extra("parquet", "format parquet"):
+                    from cachecd.sampler.formats.parquet.rows import Parquet
+
+                return Parquet(source, bool(config.transform), memory)
+
+    if source.format == "tfrecord" and not config.transform:
+        return Verbatim()
+    if steps := group_steps(config.transform, source):
+        return Grouped(decoded(), steps)
+    return Records(decoded(), build(config.transform))

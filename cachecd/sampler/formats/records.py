@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import Any, ClassVar
 
 from cachecd.errors import RecordError, UnitError
 from cachecd.model import SAMPLE, Unit, sample_name
-from cachecd.sampler.draft import Draft
+from cachecd.sampler.draft import Draft, TokenShapes
 from cachecd.sampler.formats.content import Content, whole
 from cachecd.sampler.meter import METER
 from cachecd_client.schema import Schema
@@ -52,6 +52,9 @@ class Records:
     rest is read from the unit's start if the offset is unknown, or if the shard became full between two
     results of one record. Then the first `ordinal` results are skipped.
     """
+
+    tokens: ClassVar[TokenShapes] = {}
+    held = 0
 
     def __init__(self, records: Format, transform: Transform | None) -> None:
         self._format = records

@@ -14,14 +14,14 @@ from __future__ import annotations
 import struct
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from typing_extensions import Buffer
 
 from cachecd.errors import RecordError, UnitError
 from cachecd.model import Unit
-from cachecd.sampler.draft import Draft
+from cachecd.sampler.draft import Draft, TokenShapes
 from cachecd.sampler.formats.content import Content, whole
 from cachecd.sampler.formats.packed import LARGEST, unpacked
 from cachecd.sampler.formats.records import Format
@@ -40,6 +40,9 @@ _RUNS = 128
 
 class Verbatim:
     """Copies whole records, after a check of their CRCs."""
+
+    tokens: ClassVar[TokenShapes] = {}
+    held = 0
 
     def refusal(self, unit: Unit, capacity: int) -> str | None:
         return None

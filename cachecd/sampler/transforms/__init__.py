@@ -1,6 +1,7 @@
 """Transforms records before they are cached, with the user's functions and the ready-made steps.
 
 A step takes a record (feature -> value) and returns a record, None to drop it, or an iterable of records.
+Steps over groups, which take many records together, are in groups.py.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from cachecd.stores.backend import is_shortage
 from cachecd.stores.extras import extra
 
 Record = Mapping[str, Any]
+Item = Record | RecordError
+"""A record, or why it cannot be used. The reason follows from the record's bytes."""
 
 _END = object()
 

@@ -7,6 +7,7 @@ pass.
 from __future__ import annotations
 
 import logging
+import operator
 import os
 import sys
 import time
@@ -244,6 +245,8 @@ class Passes:
         sets = self._of_sets(sums)
         sources = [one.manifest.source_records for one in self._sets]
         lent = self._lent[-1] if self._lent else None
+        lengths = [one.schema.tokens or 0 for one in self._sets]
+        tokens = round(sums.records * sum(map(operator.mul, lengths, self._weights)))
         report = {
             "dataset": self._name,
             "job": self._sets[0].manifest.job,
@@ -251,6 +254,8 @@ class Passes:
             "steps": sums.steps,
             "records": sums.records,
             "bytes": sums.bytes,
+            "tokens": tokens,
+            "tokens_per_second": tokens / whole if tokens and whole > 0 else 0.0,
             "dropped_records": sums.dropped + (lent.dropped if lent else 0),
             "seconds_waited": sums.waited,
             "seconds_elsewhere": whole - sums.waited,

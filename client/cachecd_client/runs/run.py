@@ -12,12 +12,14 @@ from cachecd_client.frameworks.collective import AllGather
 from cachecd_client.loader.sweep import Part, Selection, Sweep
 from cachecd_client.options import integer
 from cachecd_client.protocol import Manifest, last_shard
+from cachecd_client.schema import Schema
 
 
 class RunOptions(TypedDict, total=False):
     """The options of a run. `Cache.epochs` explains them."""
 
     records: int | None
+    tokens: int | None
     steps_per_epoch: int | None
     start: int
     job: str | None
@@ -34,13 +36,14 @@ class Run:
 
     def __init__(
         self, epochs: int | None = None, records: int | None = None, steps_per_epoch: int | None = None,
-        start: int = 0, *, option: str = "n",
+        start: int = 0, tokens: int | None = None, *, option: str = "n",
     ) -> None:  # fmt: skip
-        """`option`: the caller's name of `epochs`."""
-        if (epochs is None) == (records is None):
+        """`option`: the caller's name of `epochs`. `tokens` replaces `records`: see `count_tokens`."""
+        if [epochs, records, tokens].count(None) != 2:
             raise CallerError(
-                f"{option}={epochs}, records={records}: expected one of them. {option} is the length of "
-                "the run in epochs, records is its length in records across all ranks"
+                f"{option}={epochs}, records={records}, tokens={tokens}: expected one of them. {option} is "
+                "the length of the run in epochs, records and tokens are its length in records or tokens "
+                "across all ranks"
             )
         start = integer("start", start, 0)
         if epochs is not None and not start <= integer(option, epochs, 0):
@@ -49,7 +52,9 @@ class Run:
                 "state's epoch is the start"
             )
         self.epochs = epochs
-        self._budget = None if records is None else integer("records", records, 1)
+        self._tokens = None if tokens is None else integer("tokens", tokens, 1)
+        # A record has at least one token.
+        self._budget = self._tokens if records is None else integer("records", records, 1)
         self.records = self._budget  # to read on this node; None: the run is counted in epochs
         self.steps_per_epoch = (
             None if steps_per_epoch is None else integer("steps_per_epoch", steps_per_epoch, 1)
@@ -59,6 +64,20 @@ class Run:
         self.sweeps: Mapping[str, Sweep] = {}  # by dataset, after epochs that were not one pass
         self._step = 1  # records of one step, across all ranks
         self.ranks = 1, 1  # ranks on this node and on all nodes; see `set_ranks`
+
+    def count_tokens(self, schemas: Sequence[Schema]) -> None:
+        """Converts the run's length in tokens to records, once the first sets show how many tokens a record
+        has. CallerError if records have different numbers of tokens."""
+        if self._tokens is None:
+            return
+        lengths = {schema.tokens for schema in schemas}
+        if len(lengths) != 1 or not (length := lengths.pop()):
+            raise CallerError(
+                f"tokens={self._tokens}: expected datasets whose records are windows of one length, as the "
+                "step `pack` makes them; use `records=`"
+            )
+        self._budget, self._tokens = max(1, self._tokens // length), None
+        self.set_ranks(*self.ranks)
 
     def set_ranks(self, own: int, ranks: int) -> None:
         """Sets the number of ranks of the run; `own` of them are on this node. All ranks take the same

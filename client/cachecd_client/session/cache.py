@@ -112,7 +112,8 @@ class Cache:
         """Epochs `start` (0) .. `n` - 1, each leased during its step of the loop.
 
         `records` replaces `n`: the length of the run in records across all ranks, even if the sets grow;
-        the last epoch ends when the run has read them. `steps_per_epoch`: the number of batches in each
+        the last epoch ends when the run has read them. `tokens`: the same in tokens, with padding, if the
+        records are windows that the step `pack` made. `steps_per_epoch`: the number of batches in each
         epoch, for every set. A small set is read again, in another order. The unread records of a large set
         are read first in the next epoch, even if the set has grown or rotated. Records that other readers
         take are not counted exactly: the run counts the batches that they were given, or the whole set.
@@ -156,10 +157,10 @@ class Cache:
     ) -> RunLoader:  # fmt: skip
         """One loader for a run: each `for` loop over it is the next epoch. `RunLoader` has details.
 
-        `epochs` or `records`: the length of the run. `records`, `steps_per_epoch`, `start`, `job`,
-        `timeout`, `agree`, `state`, `rank` and `world` are options of `epochs`. The epoch's `numpy()` takes
-        all other options. `seed` determines the orders; each epoch has another order, unless
-        reshuffle=False.
+        `epochs`, `records` or `tokens`: the length of the run. `epochs` explains `records`, `tokens`,
+        `steps_per_epoch`, `start`, `job`, `timeout`, `agree`, `state`, `rank` and `world`. The epoch's
+        `numpy()` takes all other options. `seed` determines the orders; each epoch has another order,
+        unless reshuffle=False.
         """
         return self._loader(
             dataset, epochs, options, lambda epoch, own: epoch.numpy(batch_size, **own)
@@ -222,7 +223,7 @@ class Cache:
             resumed = None if state is None else RunState.of_state(state, dataset)
             start = options.get("start", 0) if resumed is None else resumed.epoch
             length = options.get("records"), options.get("steps_per_epoch")
-            run = Run(n, *length, start, option=option)
+            run = Run(n, *length, start, options.get("tokens"), option=option)
             if resumed is not None:
                 run.resumed(resumed, same=False)
             sets = dataset if isinstance(dataset, str) else Weights(dataset)

@@ -115,6 +115,7 @@ class Epochs:
             for name in names:
                 leased.append(acquired := self._leases.acquire(wanted, name, saved.get(name)))
                 releasing.callback(acquired.release)
+            run.count_tokens([one.schema for one in leased])
             now = {one.dataset: one.manifest for one in leased}
             same = {name for name, one in saved.items() if one.is_set_of(now[name])}
             for name, one in saved.items():

@@ -1,0 +1,168 @@
+"""Ready-made step `tokenize`: turns text into the token numbers of a Hugging Face tokenizer."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# A process that forks after the library has made threads would hang. Other workers use the other cores.
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+from tokenizers import Tokenizer
+
+from cachecd.config import SourceConfig
+from cachecd.errors import ConfigError, RecordError, UnitError
+from cachecd.quantities import approximate_size
+from cachecd.sampler.draft import TokenShapes
+from cachecd.sampler.meter import METER
+from cachecd.sampler.transforms import Item
+from cachecd.sampler.usercode import Guest, blame
+from cachecd.sampler.view import opened_folder
+
+# Bytes of text in one call. While the call lasts, each token takes 400 bytes.
+_CALL = 1 << 20
+LONGEST = 8 << 20
+"""Bytes of the longest document: its tokens may take a GB while it is tokenized."""
+
+Text = tuple[int, str]  # the place of a record in its group, and its text
+
+
+class Tokenize:
+    """Replaces `feature`, text, with `into`: uint16 [n], or uint32 [n] if an id is 65,536 or more.
+
+    Applies the tokenizer's normalizer, pre-tokenizer and model, but not its truncation, padding and
+    post-processor. Text that spells a special token is text. `prepend` and `append` are single tokens.
+    With `max_tokens`, the end of a longer text is cut off; `prepend` and `append` count.
+
+    ConfigError if the file differs from `sha256`, is no tokenizer, or lacks one of the two tokens.
+    """
+
+    def __init__(
+        self,
+        source: SourceConfig,
+        tokenizer: str,
+        sha256: str,
+        feature: str,
+        into: str,
+        append: str | None,
+        prepend: str | None,
+        max_tokens: int | None,
+    ) -> None:
+        self._feature, self._into = feature, into
+        content = _read(source, tokenizer)
+        if (actual := hashlib.sha256(content).hexdigest()) != sha256:
+            raise ConfigError(
+                f"tokenize: {tokenizer} has sha256 {actual}, expected {sha256}: restore the file, or "
+                "change `sha256`, which makes another generation"
+            )
+        try:
+            self._tokenizer = Tokenizer.from_buffer(content)
+        except Exception as error:
+            raise ConfigError(f"tokenize: {tokenizer} is no tokenizer.json: {error}") from error
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._tokenizer.encode_special_tokens = True
+        ids = self._tokenizer.get_vocab(with_added_tokens=True)
+        for name, token in (("append", append), ("prepend", prepend)):
+            if token is not None and token not in ids:
+                raise ConfigError(f"tokenize: {tokenizer} has no token {token!r} ({name})")
+        self._dtype = np.dtype(np.uint16 if max(ids.values(), default=0) < 1 << 16 else np.uint32)
+        self._first = np.array([ids[prepend]] if prepend else [], self._dtype)
+        self._last = np.array([ids[append]] if append else [], self._dtype)
+        self._most = None if max_tokens is None else max_tokens - len(self._first) - len(self._last)
+        if self._most is not None and self._most < 0:
+            raise ConfigError(
+                f"tokenize: found max_tokens: {max_tokens}, which has no room for prepend and append"
+            )
+
+    async def over(self, items: list[Item]) -> list[Item]:
+        results = list(items)
+        for batch in self._batches(results):
+            texts = [text for _, text in batch]
+            tokens = await METER.off_loop("tokenize", partial(self._tokens, texts), len(texts))
+            for (place, _), each in zip(batch, tokens, strict=True):
+                record = dict[str, Any](results[place])  # type: ignore[arg-type]
+                del record[self._feature]
+                results[place] = {**record, self._into: each}
+        return results
+
+    def tokens_after(self, before: TokenShapes) -> TokenShapes:
+        return {**before, self._into: None}
+
+    def _batches(self, items: list[Item]) -> Iterator[list[Text]]:
+        """Yields the texts for each call. Replaces records without a usable text with their errors."""
+        batch: list[Text] = []
+        size = 0
+        for place, item in enumerate(items):
+            if isinstance(item, RecordError):
+                continue
+            try:
+                text, length = self._text(item)
+            except RecordError as error:
+                items[place] = error
+                continue
+            if batch and size + length > _CALL:
+                yield batch
+                batch, size = [], 0
+            batch.append((place, text))
+            size += length
+        if batch:
+            yield batch
+
+    def _text(self, record: Any) -> tuple[str, int]:
+        """Returns the text of a record, and its bytes. RecordError."""
+        value = record.get(self._feature)
+        if isinstance(value, str):
+            value = value.encode("utf-8", "surrogatepass")
+        if not isinstance(value, (bytes, bytearray, memoryview)):
+            raise RecordError(
+                f"tokenize: the record has no text in {self._feature!r}"
+                if value is None
+                else f"tokenize: {self._feature!r} is {type(value).__name__}, expected text"
+            )
+        if len(value) > LONGEST:
+            raise RecordError(
+                f"tokenize: {self._feature!r} has {approximate_size(len(value))}, expected at most "
+                f"{approximate_size(LONGEST)}"
+            )
+        try:
+            return bytes(value).decode("utf-8"), len(value)
+        except UnicodeDecodeError as error:
+            raise RecordError(f"tokenize: {self._feature!r} is not UTF-8: {error}") from error
+
+    def _tokens(self, texts: Sequence[str]) -> list[NDArray[Any]]:
+        Guest.mark.enter("tokenize")
+        try:
+            encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+            return [
+                np.concatenate(
+                    (self._first, np.array(each.ids[: self._most], self._dtype), self._last)
+                )
+                for each in encodings
+            ]
+        except BaseException as error:  # a panic of the library is no Exception
+            raise UnitError(f"tokenize: {blame(error)}") from error
+        finally:
+            Guest.mark.leave()
+
+
+def _read(source: SourceConfig, name: str) -> bytes:
+    """Returns the content of the file at a path or a URL. ConfigError, SourceUnreachableError."""
+    if "://" not in name:
+        try:
+            return Path(name).read_bytes()
+        except OSError as error:
+            raise ConfigError(
+                f"tokenize: {name} cannot be read: {error.strerror or error}"
+            ) from error
+    with opened_folder(source, name) as (view, key):
+        try:
+            return view.get(key)
+        except UnitError as error:
+            raise ConfigError(f"tokenize: {name} cannot be read: {error}") from error

@@ -1,0 +1,150 @@
+"""Transforms with a step over groups."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cachecd.config import DatasetConfig
+from cachecd.errors import ConfigError
+from cachecd.model import Unit
+from cachecd.sampler.formats import grouped, open_format
+from cachecd_client._core import decode_example, encode_example
+from tests.contracts.format import Bench, FormatContract
+from tests.core.shards import frames
+from tests.sampler.test_formats import PAYLOADS, TFRECORD
+
+SMALL = 9000
+CONFIG = {**TFRECORD, "transform": [{"over_groups": "tests.sampler.steps:in_pairs"}]}
+
+
+@pytest.fixture(autouse=True)
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grouped, "GROUP", SMALL)
+
+
+def groups(records: list[bytes]) -> Iterator[list[dict[str, Any]]]:
+    """The records of a unit in groups: a group ends with the record that brings it to SMALL bytes."""
+    group: list[dict[str, Any]] = []
+    size = 0
+    for record in records:
+        values = {name: value[0] for name, (_, value) in decode_example(record).items()}
+        group.append(values)
+        size += 64 + 8 + len(values["data"])
+        if size >= SMALL:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+class TestOverGroups(FormatContract):
+    config = CONFIG
+
+    def objects(self) -> list[bytes]:
+        return [frames(records) for records in PAYLOADS]
+
+    def records(self) -> Iterator[tuple[int, int, bytes]]:
+        for unit, records in enumerate(PAYLOADS):
+            for number, group in enumerate(groups(records)):
+                for nth in range(0, len(group), 2):
+                    data = b"".join(record["data"] for record in group[nth : nth + 2])
+                    record = encode_example({"id": group[nth]["id"], "data": data})
+                    yield unit, (number << 20) + nth // 2, record
+
+    def test_a_unit_is_read_from_the_group_that_it_stopped_in(self, bench: Bench):
+        *_, last = [record for record in self.records() if record[0] == 0]
+        objects = self.objects()
+        bench.capacity = 20 << 10
+        units = [Unit(0, "0000", len(objects[0]))]
+        seen: list[Unit] = []
+        original = bench.source.span
+
+        def span(unit: Unit) -> tuple[int, int] | None:
+            seen.append(unit)
+            return original(unit)
+
+        bench.source.span = span  # type: ignore[method-assign]
+        [*_, shard] = bench.pour_slices(units, objects)
+        assert shard.records[-1] == last
+        assert len({unit.offset for unit in seen}) > 2, "each shard begins at a group of its own"
+
+    def test_a_part_without_an_offset_runs_only_the_groups_that_it_needs(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ):
+        [*_, (_, ordinal, record)] = [record for record in self.records() if record[0] == 0]
+        ran: list[int] = []
+        [step] = bench.source._steps  # type: ignore[attr-defined]
+        original = step.over
+
+        async def over(items: list[Any]) -> list[Any]:
+            ran.append(len(items))
+            return await original(items)
+
+        monkeypatch.setattr(step, "over", over)
+        body = self.objects()[0]
+        [shard] = bench.pour_slices([Unit(0, "0000", len(body), record=ordinal)], [body])
+        assert shard.records == [(0, ordinal, record)]
+        assert len(ran) == 1
+
+    def test_excluded_samples_cost_the_object(self, bench: Bench):
+        objects = self.objects()[:2]
+        units = [Unit(n, f"{n:04d}", len(body)) for n, body in enumerate(objects)]
+        units[0] = replace(units[0], excluded=("a",))
+        shards = bench.pour_slices(units, objects)
+        assert {unit for shard in shards for unit, _, _ in shard.records} == {1}
+        assert "exclude the whole object" in bench.set_aside[0]
+
+
+class TestOverGroupsOfCompressedObjects(TestOverGroups):
+    def objects(self) -> list[bytes]:
+        return [gzip.compress(frames(records), mtime=0) for records in PAYLOADS]
+
+    test_a_unit_is_read_from_the_group_that_it_stopped_in = None  # type: ignore[assignment]
+
+
+def opened(folder: Path, *steps: object) -> Bench:
+    config = {**TFRECORD, "transform": list(steps)}
+    return Bench(open_format(DatasetConfig.model_validate(config), ()), folder)
+
+
+def examples(*payloads: bytes) -> list[bytes]:
+    return [frames([encode_example({"payload": payload}) for payload in payloads])]
+
+
+WILD = {"over_groups": "tests.sampler.steps:wild_in_a_group"}
+
+
+@pytest.mark.parametrize("steps", [[WILD], ["tests.sampler.steps:wild", WILD]])
+def test_a_failing_function_costs_the_rest_of_the_unit_from_its_group_on(
+    tmp_path: Path, steps: list[object]
+):
+    bench = opened(tmp_path, *steps)
+    long = bytes(SMALL)
+    [shard] = bench.pour(examples(long, b"a", b"raise", long, b"b"))
+    assert [ordinal for _, ordinal, _ in shard.records] == [0]
+    assert "ValueError: no good" in bench.set_aside[0]
+
+
+def test_a_function_over_groups_that_gives_no_dict_costs_the_unit(tmp_path: Path):
+    bench = opened(tmp_path, WILD)
+    assert bench.pour(examples(b"number")) == []
+    assert "gave int, expected an iterable of dicts" in bench.set_aside[0]
+
+
+def test_a_bad_record_before_a_step_over_groups_costs_that_record(tmp_path: Path):
+    bench = opened(tmp_path, WILD)
+    good = encode_example({"payload": b"good"})
+    [shard] = bench.pour([frames([good, b"\xff no protocol buffer", good])])
+    assert [ordinal for _, ordinal, _ in shard.records] == [0, 1]
+    assert bench.passed == ["0000: record 2"]
+
+
+def test_an_unknown_function_over_groups_is_an_error_of_the_configuration(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"transform tests\.sampler\.steps:missing: cannot be"):
+        opened(tmp_path, {"over_groups": "tests.sampler.steps:missing"})

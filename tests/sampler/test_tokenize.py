@@ -1,0 +1,201 @@
+"""The ready-made step `tokenize`, with real tokenizers."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+
+from cachecd.config import DatasetConfig, SourceConfig, TransformStep
+from cachecd.errors import ConfigError, RecordError
+from cachecd.sampler.formats import open_format
+from cachecd.sampler.transforms import Item, tokenize
+from cachecd.sampler.transforms.groups import group_steps
+from cachecd_client._core import encode_example
+from tests.contracts.format import Bench
+from tests.core.shards import frames
+
+TEXTS = [
+    "the cat sat on the mat",
+    "a dog",
+    "",
+    "Größe, 大きさ und \N{SNOWMAN}",
+    "the <|end|> of it",
+]
+SOURCE = SourceConfig(url="file:///nowhere/", format="tfrecord")
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    """A byte-level BPE tokenizer with all that `tokenize` must ignore."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<|end|>", "<s>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(TEXTS * 3, trainer)
+    made.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", made.token_to_id("<s>"))]
+    )
+    made.enable_truncation(3)
+    made.enable_padding(length=50)
+    return made
+
+
+@pytest.fixture
+def file(tokenizer: Tokenizer, tmp_path: Path) -> Path:
+    tokenizer.save(str(path := tmp_path / "tokenizer.json"))
+    return path
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def opened(path: Path, **options: Any) -> Any:
+    argument = {"tokenizer": str(path), "sha256": digest(path), **options}
+    [step] = group_steps([TransformStep.model_validate({"tokenize": argument})], SOURCE)
+    return step
+
+
+def run(step: Any, *values: Any) -> list[Item]:
+    items: list[Item] = [{} if value is None else {"text": value, "n": 1} for value in values]
+    return asyncio.run(step.over(items))
+
+
+def tokens(item: Item) -> list[int]:
+    assert not isinstance(item, RecordError), item
+    ids: list[int] = item["tokens"].tolist()
+    return ids
+
+
+def plain(made: Tokenizer, text: str) -> list[int]:
+    """The model's tokens of the text, without all that `tokenize` leaves out."""
+    other = Tokenizer.from_str(made.to_str())
+    other.no_truncation()
+    other.no_padding()
+    other.encode_special_tokens = True
+    ids: list[int] = other.encode(text, add_special_tokens=False).ids
+    return ids
+
+
+def test_each_text_becomes_its_tokens_and_other_features_stay(tokenizer: Tokenizer, file: Path):
+    results = run(opened(file), *(text.encode() for text in TEXTS))
+    assert [tokens(item) for item in results] == [plain(tokenizer, text) for text in TEXTS]
+    assert [item["tokens"].dtype for item in results] == [np.uint16] * len(TEXTS)  # type: ignore[index]
+    assert {frozenset(item) for item in results} == {frozenset({"tokens", "n"})}  # type: ignore[arg-type]
+    assert tokenizer.decode(tokens(results[3])) == TEXTS[3]
+
+
+def test_text_that_spells_a_special_token_is_text(tokenizer: Tokenizer, file: Path):
+    [result] = run(opened(file), b"the <|end|> of it")
+    assert tokenizer.token_to_id("<|end|>") not in tokens(result)
+
+
+def test_one_token_is_prepended_and_one_appended(tokenizer: Tokenizer, file: Path):
+    [result, empty] = run(opened(file, prepend="<s>", append="<|end|>"), b"a dog", b"")
+    begin, end = tokenizer.token_to_id("<s>"), tokenizer.token_to_id("<|end|>")
+    assert tokens(result) == [begin, *plain(tokenizer, "a dog"), end]
+    assert tokens(empty) == [begin, end]
+
+
+def test_max_tokens_counts_the_prepended_and_appended_tokens(tokenizer: Tokenizer, file: Path):
+    [result] = run(opened(file, append="<|end|>", max_tokens=3), b"the cat sat on the mat")
+    expected = plain(tokenizer, "the cat sat on the mat")[:2]
+    assert tokens(result) == [*expected, tokenizer.token_to_id("<|end|>")]
+
+
+def test_many_texts_are_tokenized_in_calls_of_bounded_size(
+    tokenizer: Tokenizer, file: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(tokenize, "_CALL", 30)
+    results = run(opened(file), *(text.encode() for text in TEXTS * 5))
+    assert [tokens(item) for item in results] == [plain(tokenizer, text) for text in TEXTS] * 5
+
+
+def test_a_large_id_makes_the_dtype_uint32_though_no_text_has_it(tmp_path: Path):
+    made = Tokenizer(models.WordLevel({"a": 0, "b": 65_536}, unk_token="a"))
+    made.save(str(path := tmp_path / "words.json"))
+    [result] = run(opened(path), b"a")
+    assert result["tokens"].dtype == np.uint32  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (None, "tokenize: the record has no text in 'text'"),
+        (5, "tokenize: 'text' is int, expected text"),
+        (b"\xff", "tokenize: 'text' is not UTF-8"),
+        ("\ud800", "tokenize: 'text' is not UTF-8"),
+        (bytes(tokenize.LONGEST + 1), "tokenize: 'text' has 8.0 MiB, expected at most 8.0 MiB"),
+    ],
+)
+def test_a_record_without_a_usable_text_costs_that_record(file: Path, value: Any, message: str):
+    before, error, after = run(opened(file), b"a dog", value, b"a dog")
+    assert tokens(before) == tokens(after)
+    assert str(error).startswith(message)
+
+
+def test_a_file_that_changed_is_refused(file: Path):
+    argument = {"tokenizer": str(file), "sha256": digest(file)}
+    file.write_text(file.read_text() + "\n")
+    with pytest.raises(
+        ConfigError, match=f"has sha256 {digest(file)}, expected {argument['sha256']}"
+    ):
+        group_steps([TransformStep.model_validate({"tokenize": argument})], SOURCE)
+
+
+@pytest.mark.parametrize("name", ["append", "prepend"])
+def test_a_token_that_the_tokenizer_lacks_is_refused(file: Path, name: str):
+    with pytest.raises(ConfigError, match=rf"has no token '<eos>' \({name}\)"):
+        opened(file, **{name: "<eos>"})
+
+
+def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path):
+    (path := tmp_path / "no.json").write_text(json.dumps({"version": "1.0"}))
+    with pytest.raises(ConfigError, match=r"no\.json is no tokenizer\.json: "):
+        opened(path)
+
+
+def test_a_missing_file_is_refused(file: Path):
+    argument = {"tokenizer": f"{file}.old", "sha256": "0" * 64}
+    with pytest.raises(ConfigError, match=r"tokenizer\.json\.old cannot be read: No such file"):
+        group_steps([TransformStep.model_validate({"tokenize": argument})], SOURCE)
+
+
+def test_a_tokenizer_is_read_from_a_store(tokenizer: Tokenizer, file: Path):
+    argument = {"tokenizer": f"file://{file}", "sha256": digest(file)}
+    [step] = group_steps([TransformStep.model_validate({"tokenize": argument})], SOURCE)
+    [result] = run(step, b"a dog")
+    assert tokens(result) == plain(tokenizer, "a dog")
+    missing = {**argument, "tokenizer": f"file://{file}.old"}
+    with pytest.raises(ConfigError, match=r"tokenizer\.json\.old cannot be read"):
+        group_steps([TransformStep.model_validate({"tokenize": missing})], SOURCE)
+
+
+def test_tokens_of_different_lengths_are_one_ragged_feature(file: Path, tmp_path: Path):
+    argument = {"tokenizer": str(file), "sha256": digest(file)}
+    config = {
+        "source": {"url": SOURCE.url, "format": "tfrecord"},
+        "transform": [{"tokenize": argument}],
+    }
+    bench = Bench(open_format(DatasetConfig.model_validate(config), ()), tmp_path)
+    [shard] = bench.pour([frames([encode_example({"text": t.encode()}) for t in TEXTS])])
+    assert len(shard.records) == len(TEXTS)
+    assert bench.schema is not None
+    [feature] = bench.schema.features
+    assert (feature.name, feature.dtype, feature.shape, feature.raw) == (
+        "tokens",
+        "uint16",
+        None,
+        True,
+    )
