@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from cachecd.cli.progress import Progress
     from cachecd.cli.sampler import Sample
     from cachecd.config import Config, DatasetConfig, SourceConfig
+    from cachecd.model import Unit
     from cachecd.policy.values import Rules
 
 
@@ -128,9 +130,29 @@ def _sample_sources(resolved: _Resolved, progress: Progress) -> None:
         resolved.capacities[rules.name] = capacity(config, sampler, sample, limit)
         left_out = sampler.left_out
         lines = sampler.held_out, left_out.kinds and f"omitted: {left_out}", left_out.warning
-        resolved.listed[rules.name] = [line for line in lines if line]
+        packing = _packing(config, rules.name, units)
+        resolved.listed[rules.name] = [line for line in (*lines, *packing) if line]
         measure_decoding(sample)
         del sample.records[1:]  # the command shows one record
+
+
+def _packing(config: Config, name: str, units: tuple[Unit, ...]) -> Iterator[str]:
+    """Yields what the step `pack` does to the documents of these units, with each `fit`."""
+    steps = config.datasets[name].transform
+    for place, step in enumerate(steps):
+        if step.name != "pack":
+            continue
+        from cachecd.cli.sampler import Sampler
+        from cachecd.sampler.transforms.pack import survey
+
+        documents = Sampler(config, name, place).take(units, sys.maxsize).records
+        lengths = [len(record.values[step.argument["feature"]]) for record in documents]
+        if not any(lengths):
+            return
+        shares = survey(lengths, step.argument["window"], step.argument["stride"])
+        yield f"pack: {len(lengths)} documents, {sum(lengths)} tokens"
+        for fit, (padding, cut) in shares.items():
+            yield f"  fit: {fit} pads {padding:.2%} of the positions, and cuts {cut:.1%} of the documents"
 
 
 def _document(resolved: _Resolved) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cachecd.errors import RecordError
 from cachecd.sampler.transforms import Item
-from cachecd.sampler.transforms.pack import Pack, best_fit, plain
+from cachecd.sampler.transforms.pack import Pack, best_fit, plain, survey
 
 # Lengths of documents, and window and stride.
 LENGTHS = st.lists(st.integers(1, 40), max_size=30)
@@ -133,3 +133,9 @@ def test_a_record_without_tokens_costs_that_record(value: Any, message: str):
 def test_an_empty_document_is_no_document():
     [window] = packed(records([1, 2], [], [3, 4]), segments=True)
     assert window["segments"].tolist() == [1, 1, 2, 2]  # type: ignore[index]
+
+
+def test_survey_counts_padding_and_cut_documents_of_each_fit():
+    # Plain: [aaa b] [bb cc] [c...]: b and c are cut. Best fit: [aaa.] [bbb.] [ccc.]
+    assert survey([3, 3, 3], 4, 4) == {"plain": (0.25, pytest.approx(2 / 3)), "best": (0.25, 0.0)}
+    assert survey([0, 9], 4, 4) == {"plain": (0.25, 1.0), "best": (0.25, 1.0)}

@@ -144,6 +144,24 @@ def best_fit(documents: Sequence[Tokens], window: int, stride: int) -> Iterator[
         yield Window(np.concatenate(parts), np.repeat(numbers, [part.size for part in parts]))
 
 
+def survey(lengths: Sequence[int], window: int, stride: int) -> dict[str, tuple[float, float]]:
+    """Returns for "plain" and "best" the share of padding in the positions of all windows, with `remainder`
+    "pad", and the share of the documents that no window holds whole. At least one length is above 0."""
+    documents = [np.zeros(length, np.uint8) for length in lengths if length]
+    ends = np.cumsum([document.size for document in documents])
+    begins = ends - [document.size for document in documents]
+    is_cut = {
+        "plain": ends > begins // stride * stride + window,
+        "best": ends - begins > window,
+    }
+    shares = {}
+    for name, pack in (("plain", plain), ("best", best_fit)):
+        sizes = [tokens.size for tokens, _ in pack(documents, window, stride)]
+        padding = 1 - sum(sizes) / (len(sizes) * window)
+        shares[name] = padding, float(np.mean(is_cut[name]))
+    return shares
+
+
 def _begins(length: int, window: int, stride: int) -> range:
     """Returns where windows begin, so that each token is in a window, and no window has only tokens of the
     window before it."""
