@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from cachecd_client.errors import CallerError
-from tests.client.records import labels
+from cachecd_client.schema import TOKENS, Schema
+from tests.client.records import labels, schema
 
 
 def test_a_run_of_records_ends_with_them_however_the_sets_grow(cache):
@@ -21,6 +23,27 @@ def test_a_run_of_records_ends_with_them_however_the_sets_grow(cache):
             progress.append(epoch.progress)
     assert (lengths, read) == ([2, 3, 4, 3], 120)
     assert progress == pytest.approx([step / 12 for step in range(1, 13)])
+
+
+def test_a_run_of_tokens_ends_with_them(request, monkeypatch):
+    """Sets of 20, 30, 40, 50 records, whose images of 2 x 3 pixels pass for tokens."""
+    features = [replace(f, unit=TOKENS * (f.name == "image")) for f in schema().features]
+    monkeypatch.setattr("tests.client.conftest.schema", lambda: Schema(tuple(features)))
+    cache = request.getfixturevalue("cache")
+    read = 0
+    for epoch in cache.epochs("train", tokens=6 * 120 + 5):
+        read += sum(1 for _ in epoch.numpy(batch_size=10))
+        figures = epoch.report()
+        assert figures["tokens"] == 6 * figures["records"]
+        assert figures["tokens_per_second"] > 0
+    assert read == 12
+
+
+def test_a_run_of_tokens_needs_records_with_equally_many(cache):
+    with pytest.raises(
+        CallerError, match=r"tokens=100: expected datasets whose records are windows"
+    ):
+        next(cache.epochs("train", tokens=100))
 
 
 def test_a_small_set_is_read_again_in_another_order_until_the_steps_are_made(cache):
