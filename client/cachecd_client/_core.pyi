@@ -260,6 +260,8 @@ class FeatureOptions(TypedDict, total=False):
     """(length, value): a ragged list of numbers becomes a dense row, cut off or filled with the value, one
     number of the delivered dtype. Adds the column `_NAME_length`, int64 [rows], where NAME is the name of
     the column: how many values of the row are values of the record."""
+    count_zeros: bool
+    """`BatchReader.zeros` counts the zero elements of this dense column. By default False."""
     default: bytes
     """A serialized Example with the feature, for records that lack it."""
     optional: bool
@@ -403,6 +405,9 @@ class BatchReader:
     @property
     def bytes_read(self) -> int:
         """Record bytes delivered so far."""
+    @property
+    def zeros(self) -> int:
+        """Zero elements delivered so far, of the features with `count_zeros`."""
     @property
     def queue_filled(self) -> float:
         """How full the queue was after each delivered batch, 0..1 of prefetch_bytes, as a sum; 1 if

@@ -26,6 +26,9 @@ LIST_DTYPES: dict[Kind, str] = {"bytes": "bytes", "float": "float32", "int64": "
 TOKENS = "tokens"
 """The `unit` of a feature that holds token numbers."""
 
+MASK = "mask"
+"""The feature that the step `pack` adds: bool, false for padding."""
+
 # NumPy has no bfloat16: its arrays are uint16, and the framework views them as bfloat16.
 NUMERIC_DTYPES = frozenset(
     {
@@ -91,6 +94,13 @@ class Schema:
         """The number of tokens in each record, padding included; None if records differ or have none."""
         lengths = {f.shape and math.prod(f.shape) for f in self.features if f.unit == TOKENS}
         return lengths.pop() or None if len(lengths) == 1 else None
+
+    @property
+    def mask(self) -> str:
+        """The name of the feature that is false for padding among the tokens; "" if there is none."""
+        shapes = {f.shape for f in self.features if f.unit == TOKENS and f.shape}
+        masks = [f.name for f in self.features if f.name == MASK and f.dtype == "bool"]
+        return next((name for name in masks if self[name].shape in shapes), "")
 
     def __getitem__(self, name: str) -> Feature:
         for feature in self.features:

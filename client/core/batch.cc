@@ -14,6 +14,21 @@
 namespace cachecd {
 namespace {
 
+// Returns the number of elements in the first `rows` rows whose bytes are all zero.
+uint64_t CountZeros(const Array& array, uint64_t rows) {
+  const size_t each = ElementBytes(array.element);
+  uint64_t elements = rows;
+  for (size_t i = 1; i < array.shape.size(); ++i) elements *= static_cast<uint64_t>(array.shape[i]);
+  const uint8_t* const data = array.buffer.data();
+  if (each == 1) return static_cast<uint64_t>(std::count(data, data + elements, uint8_t{0}));
+  uint64_t zeros = 0;
+  for (uint64_t i = 0; i < elements; ++i) {
+    const uint8_t* const at = data + i * each;
+    zeros += std::all_of(at, at + each, [](uint8_t byte) { return byte == 0; }) ? 1 : 0;
+  }
+  return zeros;
+}
+
 // A record below this size is prefetched into the first- or second-level cache while the previous
 // record is read. For larger records, the processor's own prefetching of sequential reads suffices.
 constexpr uint64_t kLargeRecord = 32 << 10;
@@ -320,7 +335,11 @@ Batch BatchBuilder::Build(const Division::Rows& wanted) {
     const size_t used = builders_[i].value_bytes();
     if (hints_[i] / 2 > used) hints_[i] -= hints_[i] / 4;
     hints_[i] = std::max(hints_[i], used);
+    const size_t column = batch.columns.size();
     builders_[i].Finish(&batch.columns);
+    if (shape_.features[i].options.count_zeros) {
+      batch.zeros += CountZeros(batch.columns[column].arrays[0], there);
+    }
   }
   if (valid) batch.columns.push_back(valid->Take());
   if (shape_.ids) {

@@ -20,6 +20,7 @@ struct Batch {
   std::vector<Column> columns;
   uint64_t record_bytes = 0;  // of the payloads
   size_t memory_bytes = 0;    // total capacity of the buffers
+  uint64_t zeros = 0;         // zero elements of the columns with count_zeros
 };
 
 // The options that all batches of a reader share.

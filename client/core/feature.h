@@ -26,6 +26,7 @@ struct FeatureOptions {
   std::string fallback;         // a serialized Example with the feature for records that lack it
   bool optional = false;        // for RecordCheck: records may lack the feature
   std::optional<ImageOptions> image;  // decodes a picture, or converts stored pixels
+  bool count_zeros = false;  // a dense feature: Batch.zeros has the number of its zero elements
 };
 
 struct FeatureSpec {

@@ -68,6 +68,8 @@ FeatureOptions FeatureOptionsArgument(nb::handle given) {
       options.optional = nb::cast<bool>(value);
     } else if (name == "image") {
       options.image = ImageOptionsArgument(value);
+    } else if (name == "count_zeros") {
+      options.count_zeros = nb::cast<bool>(value);
     } else {
       throw std::invalid_argument("features: unknown option '" + name + "'");
     }

@@ -146,6 +146,7 @@ void BindReader(nb::module_& module) {
       .def_prop_ro("num_corrupt", [](const PyReader& self) { return self.reader().num_findings(); })
       .def_prop_ro("seconds_waited", &PyReader::seconds_waited)
       .def_prop_ro("bytes_read", &PyReader::bytes_read)
+      .def_prop_ro("zeros", &PyReader::zeros)
       .def_prop_ro("seconds_by_stage", &PyReader::seconds_by_stage)
       .def_prop_ro("queue_filled", &PyReader::queue_filled)
       .def_prop_ro("queue", &PyReader::queue)

@@ -121,6 +121,7 @@ class PyReader {
   void Restart(uint64_t start, std::optional<uint64_t> seed, std::optional<uint64_t> augment) {
     std::deque<Ready>().swap(ready_);
     bytes_read_ = 0;
+    zeros_ = 0;
     waits_.seconds = 0;
     waits_.exposed = {};
     queue_filled_ = 0;
@@ -157,6 +158,7 @@ class PyReader {
   uint64_t position() const { return position_; }
   double seconds_waited() const { return waits_.seconds; }
   uint64_t bytes_read() const { return bytes_read_; }
+  uint64_t zeros() const { return zeros_; }
   double queue_filled() const { return queue_filled_; }
   double queue() const { return reader_->Filled(); }
   const std::vector<uint64_t>& queue_counts() const { return queue_counts_; }
@@ -210,6 +212,7 @@ class PyReader {
     nb::object columns;
     uint64_t record_bytes = 0;
     size_t memory_bytes = 0;
+    uint64_t zeros = 0;
     // If wrapping failed: the exception's type, and the exception itself until it is raised. Not
     // longer, because its traceback may hold an owner of the reader.
     std::string lost_to = {};
@@ -240,6 +243,7 @@ class PyReader {
     Ready next = std::move(ready_.front());
     ready_.pop_front();
     bytes_read_ += next.record_bytes;
+    zeros_ += next.zeros;
     const double filled = reader_->Delivered(next.memory_bytes);
     queue_filled_ += filled;
     ++queue_counts_[static_cast<size_t>(std::lround(filled * (kQueueLevels - 1)))];
@@ -263,7 +267,7 @@ class PyReader {
   // An exception of wrapping is raised when the batch's turn comes. KeyboardInterrupt and the like
   // do not concern the batch, so they are raised at once.
   void MakeReady(Batch batch) {
-    Ready ready{{}, batch.record_bytes, batch.memory_bytes};
+    Ready ready{{}, batch.record_bytes, batch.memory_bytes, batch.zeros};
     try {
       if (most_at_once_ == 1) {
         OneWait copy(&waits_);
@@ -407,6 +411,7 @@ class PyReader {
   std::deque<Named> names_;
   std::deque<Ready> ready_;
   uint64_t bytes_read_ = 0;
+  uint64_t zeros_ = 0;
   Waits waits_;
   double queue_filled_ = 0;
   std::vector<uint64_t> queue_counts_ = std::vector<uint64_t>(kQueueLevels);

@@ -19,6 +19,7 @@ from cachecd.errors import RecordError
 from cachecd.sampler.draft import TokenShapes
 from cachecd.sampler.meter import METER
 from cachecd.sampler.transforms import Item
+from cachecd_client.schema import MASK
 
 Tokens = NDArray[Any]
 
@@ -90,7 +91,7 @@ class Pack:
                 continue
             record = {self._feature: np.pad(tokens, (0, missing))}
             if self._is_padded:
-                record["mask"] = np.arange(self._window) < tokens.size
+                record[MASK] = np.arange(self._window) < tokens.size
             if self._has_segments:
                 record["segments"] = np.pad(numbers, (0, missing))
             windows.append(record)

@@ -32,6 +32,8 @@ class Figures(NamedTuple):
     delivered: int = 0  # `reads`, and the records that a whole pass omits, if less than a step
     dropped: int = 0  # records that `drop_last` omits from a whole pass, across all ranks
     bytes: int = 0
+    masked: int = 0  # tokens of the records that were delivered with a mask
+    padding: int = 0  # those that are padding
     waited: float = 0.0  # seconds until a batch was ready, or the files were open
     elapsed: float = (
         0.0  # seconds from the beginning of the pass until now, or until its last batch

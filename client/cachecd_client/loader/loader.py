@@ -233,6 +233,7 @@ class Loader:
         return figures_of(
             source, self.division, self.rank, self.batch_size * self.world, self.dropped,
             start=self.start, elapsed=time.monotonic() - self._begun, opening=self._opening,
+            masked=self._pipeline.masked,
         )  # fmt: skip
 
     @property

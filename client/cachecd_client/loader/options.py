@@ -99,7 +99,7 @@ class Delivery:
 def deliveries(schema: Schema, options: Options) -> tuple[Delivery, ...]:
     """Returns a delivery for each selected feature, in order. SchemaError for an unknown feature, or a
     feature that cannot have an option; CallerError for an impossible value of an option."""
-    features = options.get("features")
+    features, mask = options.get("features"), schema.mask
     schema = schema if features is None else schema.select(features)
     given: dict[str, Any] = {name: options.get(name, {}) for name in _OF_FEATURES}
     for option, values in given.items():
@@ -115,6 +115,9 @@ def deliveries(schema: Schema, options: Options) -> tuple[Delivery, ...]:
         _delivery(f, {option: v[f.name] for option, v in given.items() if f.name in v})
         for f in schema.features
     )
+    for each in made:
+        if each.stored.name == mask:
+            each.options["count_zeros"] = True
     for one, other in combinations(made, 2):
         if one.delivered.name == other.delivered.name:
             raise CallerError(

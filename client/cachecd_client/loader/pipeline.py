@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import deque
@@ -29,7 +30,7 @@ Source: TypeAlias = "BatchReader | Ahead"
 _SHOWN = 1e-3  # seconds; a timeline does not show shorter waits
 _PULSE = 1.0  # seconds of waiting until the next call of `pulse`
 
-Delivered = tuple[int, int, float]  # a source's position, bytes_read and queue_filled
+Delivered = tuple[int, int, int, float]  # a source's position, bytes_read, zeros and queue_filled
 
 
 class Ahead:
@@ -54,7 +55,7 @@ class Ahead:
         self._pending: deque[tuple[Any, Delivered]] = deque()
         self._process = os.getpid()
         self._closed = False
-        self.position, self.bytes_read, self.queue_filled = self._delivered()
+        self.position, self.bytes_read, self.zeros, self.queue_filled = self._delivered()
         self._answered = self._waited = 0.0
         self._spans: deque[Span] = deque(maxlen=1000)  # more than the loop can wait in a second
 
@@ -114,12 +115,13 @@ class Ahead:
         if os.getpid() != self._process:
             raise RuntimeError("the pending batches belong to the parent process")
         batch = self._receive(sent)
-        self.position, self.bytes_read, self.queue_filled = delivered
+        self.position, self.bytes_read, self.zeros, self.queue_filled = delivered
         self._answered = time.monotonic()
         return batch
 
     def _delivered(self) -> Delivered:
-        return self._source.position, self._source.bytes_read, self._source.queue_filled
+        source = self._source
+        return source.position, source.bytes_read, source.zeros, source.queue_filled
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
@@ -183,6 +185,12 @@ class Pipeline:
             "one_by_one": first.copies,
             "marks": framework.marks,
         }
+        #: The tokens of each record whose padding the core counts.
+        self.masked = sum(
+            math.prod(each.stored.shape or ())
+            for each in deliveries
+            if each.options.get("count_zeros")
+        )
         self._prepare = prepare
         self._made: dict[Feature, Wrap] = {}  # conversions of the columns that `prepare` returned
         self._bfloat16 = {f.name for f in self.schema.features if f.dtype == "bfloat16"}
@@ -288,10 +296,11 @@ class Prepared(Ahead):
 
 def figures_of(
     source: Source, division: Division, rank: int, step: int, dropped: int, *, start: int,
-    elapsed: float, opening: float,
+    elapsed: float, opening: float, masked: int,
 ) -> Figures:  # fmt: skip
     """Returns the figures of a pass from batch `start` on. `step`: records of a step across all ranks;
-    `dropped`: records that the whole pass omits; `opening`: seconds to open its files."""
+    `dropped`: records that the whole pass omits; `opening`: seconds to open its files; `masked`: see
+    Pipeline."""
     end = source.position
     is_whole = end == division.steps
     reads = min(end * step, division.records) - min(start * step, division.records)
@@ -299,14 +308,17 @@ def figures_of(
     stages = Sums({"open": opening}) + source.seconds_by_stage
     waited = opening + source.seconds_waited
     stages += {"other": max(0.0, waited - sum(stages.values()))}
+    records = division.begin(end, rank) - division.begin(start, rank)
     return Figures(
         steps=end - start,
-        records=division.begin(end, rank) - division.begin(start, rank),
+        records=records,
         reads=reads,
         rows=(end - start) * step,
         delivered=reads + (omitted if omitted < step else 0),
         dropped=dropped if is_whole else 0,
         bytes=source.bytes_read,
+        masked=records * masked,
+        padding=source.zeros,
         waited=waited,
         # If a loop stops after the last batch, the pass does not end.
         elapsed=elapsed - (source.seconds_idle if is_whole else 0.0),

@@ -256,6 +256,7 @@ class Passes:
             "bytes": sums.bytes,
             "tokens": tokens,
             "tokens_per_second": tokens / whole if tokens and whole > 0 else 0.0,
+            "padding": sums.padding / sums.masked if sums.masked else None,
             "dropped_records": sums.dropped + (lent.dropped if lent else 0),
             "seconds_waited": sums.waited,
             "seconds_elsewhere": whole - sums.waited,
