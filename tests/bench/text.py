@@ -3,8 +3,8 @@
 Text files of this machine (Python, C headers, HTML, manuals) become JSON Lines, compressed by gzip and
 zstd, on a real S3 server. Each is made into windows of 2,049 tokens, by turns, by a hand-written loop (a
 stream, orjson, `tokenizers` in batches of a MiB, NumPy; files that are synced) and by the daemon, from its
-start to its last sealed shard. Both use two processes. A processor second is one of the processes that do this work,
-without the server's.
+start to its last sealed shard. Both use two processes. Processor seconds are those of the processes that do
+this work, without the server's.
 """
 
 from __future__ import annotations

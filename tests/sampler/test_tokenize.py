@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, models
 
 from cachecd.config import DatasetConfig, SourceConfig, TransformStep
 from cachecd.errors import ConfigError, RecordError
@@ -20,6 +19,7 @@ from cachecd.sampler.transforms.groups import group_steps
 from cachecd_client._core import encode_example
 from tests.contracts.format import Bench
 from tests.core.shards import frames
+from tests.small_tokenizer import digest, plain, save, tokenizer
 
 TEXTS = [
     "the cat sat on the mat",
@@ -31,34 +31,9 @@ TEXTS = [
 SOURCE = SourceConfig(url="file:///nowhere/", format="tfrecord")
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    """A byte-level BPE tokenizer with all that `tokenize` must ignore."""
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(
-        vocab_size=300,
-        special_tokens=["<|end|>", "<s>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    made.train_from_iterator(TEXTS * 3, trainer)
-    made.post_processor = processors.TemplateProcessing(
-        single="<s> $A", special_tokens=[("<s>", made.token_to_id("<s>"))]
-    )
-    made.enable_truncation(3)
-    made.enable_padding(length=50)
-    return made
-
-
 @pytest.fixture
-def file(tokenizer: Tokenizer, tmp_path: Path) -> Path:
-    tokenizer.save(str(path := tmp_path / "tokenizer.json"))
-    return path
-
-
-def digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def file(tmp_path: Path) -> Path:
+    return Path(save(tmp_path)["tokenizer"])
 
 
 def opened(path: Path, **options: Any) -> Any:
@@ -78,48 +53,38 @@ def tokens(item: Item) -> list[int]:
     return ids
 
 
-def plain(made: Tokenizer, text: str) -> list[int]:
-    """The model's tokens of the text, without all that `tokenize` leaves out."""
-    other = Tokenizer.from_str(made.to_str())
-    other.no_truncation()
-    other.no_padding()
-    other.encode_special_tokens = True
-    ids: list[int] = other.encode(text, add_special_tokens=False).ids
-    return ids
-
-
-def test_each_text_becomes_its_tokens_and_other_features_stay(tokenizer: Tokenizer, file: Path):
+def test_each_text_becomes_its_tokens_and_other_features_stay(file: Path):
     results = run(opened(file), *(text.encode() for text in TEXTS))
-    assert [tokens(item) for item in results] == [plain(tokenizer, text) for text in TEXTS]
+    assert [tokens(item) for item in results] == [plain(text) for text in TEXTS]
     assert [item["tokens"].dtype for item in results] == [np.uint16] * len(TEXTS)  # type: ignore[index]
     assert {frozenset(item) for item in results} == {frozenset({"tokens", "n"})}  # type: ignore[arg-type]
-    assert tokenizer.decode(tokens(results[3])) == TEXTS[3]
+    assert tokenizer().decode(tokens(results[3])) == TEXTS[3]
 
 
-def test_text_that_spells_a_special_token_is_text(tokenizer: Tokenizer, file: Path):
+def test_text_that_spells_a_special_token_is_text(file: Path):
     [result] = run(opened(file), b"the <|end|> of it")
-    assert tokenizer.token_to_id("<|end|>") not in tokens(result)
+    assert tokenizer().token_to_id("<|end|>") not in tokens(result)
 
 
-def test_one_token_is_prepended_and_one_appended(tokenizer: Tokenizer, file: Path):
+def test_one_token_is_prepended_and_one_appended(file: Path):
     [result, empty] = run(opened(file, prepend="<s>", append="<|end|>"), b"a dog", b"")
-    begin, end = tokenizer.token_to_id("<s>"), tokenizer.token_to_id("<|end|>")
-    assert tokens(result) == [begin, *plain(tokenizer, "a dog"), end]
+    begin, end = tokenizer().token_to_id("<s>"), tokenizer().token_to_id("<|end|>")
+    assert tokens(result) == [begin, *plain("a dog"), end]
     assert tokens(empty) == [begin, end]
 
 
-def test_max_tokens_counts_the_prepended_and_appended_tokens(tokenizer: Tokenizer, file: Path):
+def test_max_tokens_counts_the_prepended_and_appended_tokens(file: Path):
     [result] = run(opened(file, append="<|end|>", max_tokens=3), b"the cat sat on the mat")
-    expected = plain(tokenizer, "the cat sat on the mat")[:2]
-    assert tokens(result) == [*expected, tokenizer.token_to_id("<|end|>")]
+    expected = plain("the cat sat on the mat")[:2]
+    assert tokens(result) == [*expected, tokenizer().token_to_id("<|end|>")]
 
 
 def test_many_texts_are_tokenized_in_calls_of_bounded_size(
-    tokenizer: Tokenizer, file: Path, monkeypatch: pytest.MonkeyPatch
+    file: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(tokenize, "_CALL", 30)
     results = run(opened(file), *(text.encode() for text in TEXTS * 5))
-    assert [tokens(item) for item in results] == [plain(tokenizer, text) for text in TEXTS] * 5
+    assert [tokens(item) for item in results] == [plain(text) for text in TEXTS] * 5
 
 
 def test_a_large_id_makes_the_dtype_uint32_though_no_text_has_it(tmp_path: Path):
@@ -172,11 +137,11 @@ def test_a_missing_file_is_refused(file: Path):
         group_steps([TransformStep.model_validate({"tokenize": argument})], SOURCE)
 
 
-def test_a_tokenizer_is_read_from_a_store(tokenizer: Tokenizer, file: Path):
+def test_a_tokenizer_is_read_from_a_store(file: Path):
     argument = {"tokenizer": f"file://{file}", "sha256": digest(file)}
     [step] = group_steps([TransformStep.model_validate({"tokenize": argument})], SOURCE)
     [result] = run(step, b"a dog")
-    assert tokens(result) == plain(tokenizer, "a dog")
+    assert tokens(result) == plain("a dog")
     missing = {**argument, "tokenizer": f"file://{file}.old"}
     with pytest.raises(ConfigError, match=r"tokenizer\.json\.old cannot be read"):
         group_steps([TransformStep.model_validate({"tokenize": missing})], SOURCE)
