@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -24,16 +24,24 @@ def configurations(page: str) -> list[str]:
     return [text for text in blocks(page, "yaml") if "version: 1" in text]
 
 
-def runner(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[[str, int, int, dict[str, str]], dict]:
-    """`run(page, configuration, program, changes)` runs the page's program, with `changes` to its text.
+def runner(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict]:
+    """`run(page, configuration, program, changes, configured)` runs the page's program, with `changes` to
+    its text, and with the changes `configured` to its configuration.
 
     It reads the objects in folder/bucket in place of s3://my-bucket; half are held out. Returns its names.
     """
 
-    def run(page: str, configuration: int, program: int, changes: dict[str, str]) -> dict:
+    def run(
+        page: str,
+        configuration: int,
+        program: int,
+        changes: dict[str, str],
+        configured: Mapping[str, str] = {},
+    ) -> dict:
         text = configurations(page)[configuration]
+        for large, small in configured.items():
+            assert large in text
+            text = text.replace(large, small)
         text = text.replace("s3://my-bucket", f"file://{folder / 'bucket'}")
         text = text.replace("/data/cachecd", str(folder / "cache"))
         path = folder / "shown.yaml"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import json
 import wave
 
 import numpy as np
@@ -10,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from cachecd.sampler.encoding import infer
+from tests import small_tokenizer
 from tests.docs.shown import blocks, runner
 from tests.frameworks import torch
 
@@ -29,12 +31,44 @@ def run(tmp_path, monkeypatch):
     torch.set_num_threads(threads)
 
 
-def test_documents_become_lists_whose_lengths_differ():
+def test_a_corpus_of_json_lines_trains_a_small_language_model(run, bucket, tmp_path):
+    (bucket / "corpus").mkdir()
+    for number in range(6):
+        texts = [f"{n}: the cat sat on the mat. a dog and the cat. " * 20 for n in range(40)]
+        lines = "".join(json.dumps({"text": text, "id": n}) + "\n" for n, text in enumerate(texts))
+        (bucket / "corpus" / f"{number}.json.gz").write_bytes(gzip.compress(lines.encode()))
+    described = small_tokenizer.save(tmp_path)
+    changes = {
+        "VOCABULARY, WIDTH = 50_304, 256": f"VOCABULARY, WIDTH = {small_tokenizer.SIZE}, 32",
+        "(layer, 4,": "(layer, 1,", "Embedding(1024": "Embedding(64", "lr=3e-4": "lr=3e-3",
+        "10_000_000_000": "100_000", "            loss.backward()": "            first = globals().get('first', loss.item()); loss.backward()",
+    }  # fmt: skip
+    yaml = {
+        "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08": described["sha256"],
+        "<|endoftext|>": small_tokenizer.END, "window: 1025, stride: 1024": "window: 65, stride: 64",
+    }  # fmt: skip
+    scope = run("docs/text.md", 0, 0, changes, yaml)
+    assert scope["inputs"].shape == scope["targets"].shape == (8, 64)
+    assert scope["inputs"].max() < small_tokenizer.SIZE
+    assert scope["loss"].item() < scope["first"] / 2, "it learns"
+
+
+def test_arrays_of_bytes_are_tokens_for_pack():
     scope: dict = {}
     exec(blocks("docs/text.md", "python")[1], scope)
-    records = [scope["to_tokens"]({"text": text}) for text in (b"ab", b"c" * 3000)]
-    assert [len(record["tokens"]) for record in records] == [2, 2048]
-    assert infer(records[0])["tokens"].shape is None
+    assert scope["to_tokens"]({"text": b"ab"})["tokens"].tolist() == [97, 98]
+
+
+def test_tokens_of_replies_are_marked(monkeypatch, tmp_path):
+    small_tokenizer.save(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    scope: dict = {}
+    exec(blocks("docs/text.md", "python")[3], scope)
+    record = {"messages.role": [b"user", b"assistant"], "messages.content": [b"a dog", b"a cat"]}
+    made = scope["to_chat"](record)
+    assert len(made["tokens"]) == len(made["is_reply"])
+    assert made["is_reply"] == sorted(made["is_reply"])
+    assert 0 < sum(made["is_reply"]) < len(made["is_reply"])
 
 
 def test_sound_and_transcripts_come_as_one_padded_batch(run, bucket):
@@ -58,18 +92,6 @@ def sound(samples: int) -> bytes:
         writer.setparams((1, 2, 16_000, samples, "NONE", ""))
         writer.writeframes(np.zeros(samples, "<i2").tobytes())
     return file.getvalue()
-
-
-@pytest.mark.long
-def test_windows_of_tokens_train_a_language_model(run, bucket):
-    (bucket / "tokens").mkdir()
-    for number in range(8):
-        np.save(bucket / "tokens" / f"{number}.npy", np.arange(8192, dtype=np.uint16) % 1000)
-    changes = {"50_304": "1_000", "10_000_000": "16", "torch(8": "torch(4"}
-    scope = run("docs/text.md", 0, 0, changes)
-    assert scope["inputs"].shape == scope["targets"].shape == (4, 1024)
-    assert torch.equal(scope["inputs"][:, 1:], scope["targets"][:, :-1])
-    assert np.isfinite(scope["loss"].item())
 
 
 @pytest.mark.long
