@@ -77,3 +77,8 @@ def open_format(
                 from cachecd.sampler.formats.parquet.rows import Parquet
 
             return Records(Parquet(source, transform is not None, memory), transform)
+        case "jsonl":
+            with extra("text", "format jsonl"):
+                from cachecd.sampler.formats.jsonl.reader import JsonLines
+
+            return Records(JsonLines(source, transform is not None), transform)

@@ -25,15 +25,18 @@ LARGEST = 1 << 30
 
 
 async def unpacked(
-    unit: Unit, content: Content, known: Iterable[Compression] = ("GZIP", "ZLIB")
+    unit: Unit,
+    content: Content,
+    known: Iterable[Compression] = ("GZIP", "ZLIB"),
+    from_start: bool = False,
 ) -> tuple[AsyncIterator[Buffer], bool]:
     """Returns the unit's chunks, and whether they were compressed. Inflates `known` compressions.
 
-    A compressed object can only be read from its start: its parts have an `offset` of 0. If the stream is
-    damaged or incomplete, the chunks raise UnitError, also when they are requested again. The bytes before
-    the damage may be used.
+    A compressed object can only be read from its start: its parts have an `offset` of 0, or the chunks
+    begin at its start whatever `offset` is (`from_start`). If the stream is damaged or incomplete, the
+    chunks raise UnitError, also when they are requested again. The bytes before the damage may be used.
     """
-    if unit.offset:
+    if unit.offset and not from_start:
         return content.chunks, False
     chunks = _Peeked(content.chunks)
     compression = compression_of_head(await chunks.peek(HEAD))
