@@ -23,6 +23,7 @@ from cachecd.cli.array_survey import (
     survey_npy,
     survey_zarr,
 )
+from cachecd.cli.json_survey import json_features, json_lines
 from cachecd.config.address import Address
 from cachecd.config.keypattern import matches
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
@@ -44,21 +45,27 @@ _HEAD = 64 << 10  # bytes
 _LARGEST_IMAGE = 16 << 20  # bytes
 _IMAGES = 4  # images that are read
 _MOST_TABLES = 3  # tables that are read
-_PACKED, _SAMPLE = 20, 256 << 10  # tars or TFRecord files that are read, and bytes of each
+_PACKED, _SAMPLE = 20, 256 << 10  # files of records that are read, and bytes of each
 _RECORDS = 64  # records of each TFRecord file
 
 _SUFFIXES = {
     **dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"), "image"),
     **dict.fromkeys(("wav", "flac", "ogg", "mp3"), "audio"),
-    **dict.fromkeys(("tar", "tgz", "tar.gz"), "webdataset"),
-    **dict.fromkeys(("tfrecord", "tfrecords", "tfrec", "tfrecord.gz"), "tfrecord"),
+    **dict.fromkeys(("tar", "tgz", "tar.gz", "tar.zst"), "webdataset"),
+    **dict.fromkeys(("tfrecord", "tfrecords", "tfrec", "tfrecord.gz", "tfrecord.zst"), "tfrecord"),
+    **dict.fromkeys(
+        (f"{name}{packed}" for name in ("jsonl", "ndjson") for packed in ("", ".gz", ".zst")),
+        "jsonl",
+    ),
     "parquet": "parquet",
     "npy": "npy",
     **dict.fromkeys(("h5", "hdf5", "nwb"), "hdf5"),
     "zarr": "zarr",
 }
 _TABLES = (".csv", ".csv.gz", ".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz")
-_SUFFIX = re.compile(r"\.((?:tar|tfrecord)\.gz|[a-z0-9]{1,10})(?:-\d+-of-\d+)?$")
+_SUFFIX = re.compile(
+    r"\.((?:tar|tfrecord|jsonl|ndjson|json)\.(?:gz|zst)|[a-z0-9]{1,10})(?:-\d+-of-\d+)?$"
+)
 _SPLITS = {"train", "training", "val", "valid", "validation", "eval", "test", "testing"}
 _ROLE = (
     "((?:jpeg)?image|img|jpe?g|png|photo|frame|audio|wav|input|mask|label|annotation"
@@ -77,9 +84,9 @@ _NUMBERED = re.compile(r"\d{4}-?\d\d(-?\d\d)?|(part|shard|batch|chunk)[-_]?\d+")
 class Survey:
     """The findings of a survey.
 
-    `kind`: the kind with the most bytes: image, audio, webdataset, tfrecord, parquet, npy, hdf5, zarr, or
-    "" for another kind. `suffixes`: the number of objects by suffix, the most frequent first. `whole`:
-    `objects` has all objects of the source. `folders`: names of folders that look like classes, at level
+    `kind`: the kind with the most bytes: image, audio, webdataset, tfrecord, parquet, jsonl, npy, hdf5,
+    zarr, or "" for another kind. `suffixes`: the number of objects by suffix, the most frequent first.
+    `whole`: `objects` has all objects of the source. `folders`: names of folders that look like classes, at level
     `depth`. `splits`: names of folders that look like parts of the data. `join`: patterns of objects that
     belong together, by feature. `joined`: the number of texts for which all patterns have an object. With
     `join`, `folders` are parts of these texts. `labels`: the key of a table with labels for these
@@ -100,6 +107,7 @@ class Survey:
     grey: int = 0  # how many of these images are grey
     arrays: ArraySurvey | None = None
     members: list[str] = field(default_factory=list)  # extensions in a tar's first samples
+    columns: list[str] = field(default_factory=list)  # names in the first JSON lines
     varying: list[Feature] = field(default_factory=list)  # declared so that all read records fit
     labels: str = ""
     other_table: str = ""
@@ -184,9 +192,9 @@ async def _look_into(store: Store, found: Survey, objects: Sequence[ObjectInfo],
     chosen = [o for o in objects if kind_of(o.key) == found.kind]
     largest = max(chosen, key=lambda o: o.size)
     if not found.kind:
-        found.kind = _sniff(await head(largest), largest.size)
+        found.kind = _sniff(await head(largest, _SAMPLE), largest.size)
         chosen = [o for o in chosen if suffix_of(o.key) == suffix_of(largest.key)]
-    is_packed = found.kind in ("webdataset", "tfrecord")
+    is_packed = found.kind in ("webdataset", "tfrecord", "jsonl")
     packed = [chosen[i] for i in spread(len(chosen), _PACKED)] if is_packed else []
     bodies = await asyncio.gather(*(head(o, _SAMPLE) for o in packed))
     match found.kind:
@@ -206,6 +214,10 @@ async def _look_into(store: Store, found: Survey, objects: Sequence[ObjectInfo],
             found.varying = _varying([s for s in map(_decoded, whole) if s])
         case "tfrecord":
             found.varying = _varying([each for body in bodies for each in _examples(body)])
+        case "jsonl":
+            records = [each for body in bodies for each in json_features(body)]
+            found.columns = sorted({name for record in records for name in record})
+            found.varying = _varying(records)
         case "npy":
             found.arrays = await survey_npy(head, [[o] for o in chosen])
         case "zarr":
@@ -251,6 +263,8 @@ def _sniff(head: bytes, size: int) -> str:
         length, crc = struct.unpack_from("<QI", head)
         if length + 16 <= size and masked_crc32c(head[:8]) == crc:
             return "tfrecord"
+    if len(json_lines(head)) > 1:  # a single line may be a file of one JSON document
+        return "jsonl"
     return "image" if image_header(head) else ""
 
 
