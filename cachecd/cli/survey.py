@@ -86,10 +86,10 @@ class Survey:
 
     `kind`: the kind with the most bytes: image, audio, webdataset, tfrecord, parquet, jsonl, npy, hdf5,
     zarr, or "" for another kind. `suffixes`: the number of objects by suffix, the most frequent first.
-    `whole`: `objects` has all objects of the source. `folders`: names of folders that look like classes, at level
-    `depth`. `splits`: names of folders that look like parts of the data. `join`: patterns of objects that
-    belong together, by feature. `joined`: the number of texts for which all patterns have an object. With
-    `join`, `folders` are parts of these texts. `labels`: the key of a table with labels for these
+    `whole`: `objects` has all objects of the source. `folders`: names of folders that look like classes, at
+    level `depth`. `splits`: names of folders that look like parts of the data. `join`: patterns of objects
+    that belong together, by feature. `joined`: the number of texts for which all patterns have an object.
+    With `join`, `folders` are parts of these texts. `labels`: the key of a table with labels for these
     objects. `other_table`: the key of another table in the source. `left_out`: objects that a listing
     omits; `objects` does not have them.
     """
