@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from cachecd.config import Config, DatasetConfig, SourceConfig
     from cachecd.policy.values import Rules
 
+_HEAD = 256 << 10  # bytes of an object that show its format
+
 
 def command(
     config: Annotated[Path, typer.Argument(help="The YAML file.")],
@@ -141,11 +143,13 @@ def _sample_sources(resolved: _Resolved, progress: Progress) -> None:
 def _json_hint(source: SourceConfig, sampler: Sampler, sample: Sample) -> str:
     """Returns a line if the first object has JSON lines, but the format reads it as something else."""
     from cachecd.cli.json_survey import json_lines
+    from cachecd_client.files.inflate import inflated_head
 
     is_known = source.format in ("jsonl", "python") or bool(source.join)
     if is_known or (source.format != "files" and sample.records):
         return ""
-    if len(json_lines(sampler.head(sample.units[0]))) < 2:
+    head = sampler.head(sample.units[0], _HEAD)
+    if len(json_lines(inflated_head(head, 4 * _HEAD))) < 2:
         return ""
     return (
         f"{printable(sample.units[0].key)} has JSON lines: with format jsonl, each line is a record"

@@ -187,7 +187,7 @@ class Sampler:
             "source.join the text at *"
         )
 
-    def head(self, unit: Unit, length: int = 256 << 10) -> bytes:
+    def head(self, unit: Unit, length: int) -> bytes:
         """Returns the first bytes of a unit, or no bytes if it cannot be read."""
         stop = unit.begin + min(length, unit.size)
         try:

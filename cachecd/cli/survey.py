@@ -9,7 +9,6 @@ import io
 import re
 import struct
 import tarfile
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +25,7 @@ from cachecd.cli.array_survey import (
 from cachecd.cli.json_survey import json_features, json_lines
 from cachecd.config.address import Address
 from cachecd.config.keypattern import matches
+from cachecd.config.urls import TEXT_TABLES
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
 from cachecd.sampler.encoding import infer
@@ -35,6 +35,7 @@ from cachecd.stores.fetch import Store
 from cachecd.units.tables import read_rows
 from cachecd_client._core import count_example, masked_crc32c
 from cachecd_client.errors import SchemaError
+from cachecd_client.files.inflate import inflated_head
 from cachecd_client.files.locate import spread
 from cachecd_client.schema import LIST_DTYPES, Feature
 
@@ -46,23 +47,22 @@ _LARGEST_IMAGE = 16 << 20  # bytes
 _IMAGES = 4  # images that are read
 _MOST_TABLES = 3  # tables that are read
 _PACKED, _SAMPLE = 20, 256 << 10  # files of records that are read, and bytes of each
+_INFLATED = 4 << 20  # bytes of its content, if it is compressed
 _RECORDS = 64  # records of each TFRecord file
 
 _SUFFIXES = {
     **dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"), "image"),
     **dict.fromkeys(("wav", "flac", "ogg", "mp3"), "audio"),
-    **dict.fromkeys(("tar", "tgz", "tar.gz", "tar.zst"), "webdataset"),
-    **dict.fromkeys(("tfrecord", "tfrecords", "tfrec", "tfrecord.gz", "tfrecord.zst"), "tfrecord"),
-    **dict.fromkeys(
-        (f"{name}{packed}" for name in ("jsonl", "ndjson") for packed in ("", ".gz", ".zst")),
-        "jsonl",
-    ),
+    **dict.fromkeys(("tar", "tgz", "tar.gz", "tzst", "tar.zst"), "webdataset"),
+    **dict.fromkeys(("tfrecord", "tfrecords", "tfrec"), "tfrecord"),
+    **dict.fromkeys(("tfrecord.gz", "tfrecord.zst"), "tfrecord"),
+    **dict.fromkeys(("jsonl", "jsonl.gz", "jsonl.zst"), "jsonl"),
+    **dict.fromkeys(("ndjson", "ndjson.gz", "ndjson.zst"), "jsonl"),
     "parquet": "parquet",
     "npy": "npy",
     **dict.fromkeys(("h5", "hdf5", "nwb"), "hdf5"),
     "zarr": "zarr",
 }
-_TABLES = (".csv", ".csv.gz", ".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz")
 _SUFFIX = re.compile(
     r"\.((?:tar|tfrecord|jsonl|ndjson|json)\.(?:gz|zst)|[a-z0-9]{1,10})(?:-\d+-of-\d+)?$"
 )
@@ -196,7 +196,8 @@ async def _look_into(store: Store, found: Survey, objects: Sequence[ObjectInfo],
         chosen = [o for o in chosen if suffix_of(o.key) == suffix_of(largest.key)]
     is_packed = found.kind in ("webdataset", "tfrecord", "jsonl")
     packed = [chosen[i] for i in spread(len(chosen), _PACKED)] if is_packed else []
-    bodies = await asyncio.gather(*(head(o, _SAMPLE) for o in packed))
+    heads = await asyncio.gather(*(head(o, _SAMPLE) for o in packed))
+    bodies = [inflated_head(body, _INFLATED) for body in heads]
     match found.kind:
         case "image":
             small = [o for o in chosen if o.size <= _LARGEST_IMAGE]
@@ -209,7 +210,11 @@ async def _look_into(store: Store, found: Survey, objects: Sequence[ObjectInfo],
             bodies_of_images = (s[n] for part in parts for s in part for n in filter(is_image, s))
             _note_image(found, next(bodies_of_images, b""))
             # The last sample in a part of a tar may lack members.
-            ends = [-1 if o.size > _SAMPLE else None for o in packed]
+            is_cut = (
+                o.size > _SAMPLE or len(body) == _INFLATED
+                for o, body in zip(packed, bodies, strict=True)
+            )
+            ends = [-1 if cut else None for cut in is_cut]
             whole = (s for part, end in zip(parts, ends, strict=True) for s in part[:end])
             found.varying = _varying([s for s in map(_decoded, whole) if s])
         case "tfrecord":
@@ -263,7 +268,9 @@ def _sniff(head: bytes, size: int) -> str:
         length, crc = struct.unpack_from("<QI", head)
         if length + 16 <= size and masked_crc32c(head[:8]) == crc:
             return "tfrecord"
-    if len(json_lines(head)) > 1:  # a single line may be a file of one JSON document
+    if (
+        len(json_lines(inflated_head(head, _INFLATED))) > 1
+    ):  # a single line may be a file of one JSON document
         return "jsonl"
     return "image" if image_header(head) else ""
 
@@ -293,8 +300,8 @@ def _samples(head: bytes) -> list[dict[str, bytes]]:
     """Returns the samples in a tar file's first bytes: extension -> content."""
     samples: dict[str, dict[str, bytes]] = {}
     with (
-        contextlib.suppress(tarfile.TarError, OSError, EOFError, ValueError, zlib.error),
-        tarfile.open(fileobj=io.BytesIO(head), mode="r|*") as archive,
+        contextlib.suppress(tarfile.TarError, OSError, EOFError, ValueError),
+        tarfile.open(fileobj=io.BytesIO(head), mode="r|") as archive,
     ):
         for member in archive:
             folder, _, base = member.name.rpartition("/")
@@ -317,8 +324,6 @@ def _decoded(sample: Mapping[str, bytes]) -> dict[str, Feature]:
 
 def _examples(head: bytes) -> Iterator[dict[str, Feature]]:
     """Yields the features of the whole records in a TFRecord file's first bytes."""
-    with contextlib.suppress(zlib.error):
-        head = zlib.decompressobj(47).decompress(head, 4 * _SAMPLE)
     for _ in range(_RECORDS):
         if len(head) < 16:
             return
@@ -414,12 +419,13 @@ async def _find_tables(
     """Notes a table with labels for these objects, or another table in the source."""
     if found.kind not in ("image", "audio", ""):
         return
-    tables = [o for o in objects if o.key.lower().endswith(_TABLES)]
+    tables = [o for o in objects if o.key.lower().endswith(TEXT_TABLES)]
     if len(tables) == len(objects):
         return  # the records are in the tables
     known = set(keys)
     for table in tables[:_MOST_TABLES]:
-        body = io.BytesIO(await head(table, _HEAD))
+        # A block of Zstandard may need as many bytes before its first row appears.
+        body = io.BytesIO(await head(table, _SAMPLE))
         rows = read_rows(body, table.key, ("key", "url", "label"), lambda place, why: None)
         try:
             (fields,) = (row.fields for row in islice(rows, 1))

@@ -329,7 +329,7 @@ class SourceConfig(SectionModel):
     manifest: TableUrl | None = Field(
         None,
         description=(
-            "URL of a table that replaces the store's listing: *.csv, *.jsonl, *.csv.gz, *.jsonl.gz, "
+            "URL of a table that replaces the store's listing: *.csv, *.jsonl, *.csv.gz, *.jsonl.zst, "
             "*.parquet, or the manifest.json of an S3 Inventory. Required column: key (relative to "
             "`url`) or url (absolute). Optional columns: offset and length (a part of the object), size, "
             "etag and label."
