@@ -22,6 +22,7 @@ from PIL import Image
 from cachecd import cli
 from cachecd.config import load
 from cachecd_client._core import ShardWriter, encode_example
+from tests import zstandard
 
 BYTES, NUMBER = ("bytes", []), ("int64", [])
 
@@ -167,6 +168,23 @@ LAYOUTS = {
         lambda tmp_path: {"x.tfrecord.gz": gzip.compress(tfrecord(tmp_path))},
         {"format": "tfrecord"},
         {"number": NUMBER},
+    ),
+    "tfrecord, compressed with Zstandard": Layout(
+        lambda tmp_path: {"x.tfrecord.zst": zstandard.compress(tfrecord(tmp_path))},
+        {"format": "tfrecord"},
+        {"number": NUMBER},
+    ),
+    "webdataset, compressed with Zstandard": Layout(
+        {f"{n}.tar.zst": zstandard.compress(tar(jpg=picture("JPEG"), cls=b"7")) for n in range(2)},
+        {"format": "webdataset"},
+        {"__key__": BYTES, "jpg": BYTES, "cls": NUMBER},
+        ("# members: cls, jpg", '"jpg": Image(4'),
+    ),
+    "a compressed table of labels": Layout(
+        {f"{n}.jpg": picture("JPEG") for n in range(3)}
+        | {"labels.csv.zst": zstandard.compress(b"key,label\n0.jpg,cat\n1.jpg,dog\n2.jpg,cat\n")},
+        FILES | {"label": {"manifest": "URL/labels.csv.zst"}, "skip": ("*.zst",)},
+        PAYLOAD | {"label": NUMBER},
     ),
     "images in parquet": Layout(
         {"0.parquet": parquet(image=[{"bytes": picture(), "path": "a"}], label=[3])},
