@@ -77,6 +77,12 @@ def parquet(**columns):
     return file.getvalue()
 
 
+def json_lines(number):
+    rows = [{"id": n, "text": "ä" * n, "meta": {"score": n + number / 2}} for n in range(9)]
+    rows[0]["url"] = "x"
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
 def hdf5(rows):
     file = io.BytesIO()
     with h5py.File(file, "w") as made:
@@ -185,6 +191,26 @@ LAYOUTS = {
         | {"labels.csv.zst": zstandard.compress(b"key,label\n0.jpg,cat\n1.jpg,dog\n2.jpg,cat\n")},
         FILES | {"label": {"manifest": "URL/labels.csv.zst"}, "skip": ("*.zst",)},
         PAYLOAD | {"label": NUMBER},
+    ),
+    "JSON lines": Layout(
+        {f"{n}.jsonl": json_lines(n) for n in range(2)} | {"readme.md": b"x"},
+        {"format": "jsonl", "features": {"url": {"dtype": "bytes", "optional": True}}},
+        {"id": NUMBER, "text": BYTES, "meta.score": ("float64", []), "url": BYTES},
+        ('# columns: ["text"]  # read only some of: id, meta.score, text, url', "cachecd[text]"),
+        skipped=("readme.md",),
+    ),
+    "JSON lines, compressed": Layout(
+        {"0.json.gz": gzip.compress(json_lines(0)), "1.json.gz": gzip.compress(json_lines(1))},
+        {"format": "jsonl", "features": {"url": {"dtype": "bytes", "optional": True}}},
+        {"id": NUMBER, "text": BYTES, "meta.score": ("float64", []), "url": BYTES},
+    ),
+    "JSON lines, compressed with Zstandard": Layout(
+        {f"{n}.jsonl.zst": zstandard.compress(json_lines(n)) for n in range(2)},
+        {"format": "jsonl", "features": {"url": {"dtype": "bytes", "optional": True}}},
+        {"id": NUMBER, "text": BYTES, "meta.score": ("float64", []), "url": BYTES},
+    ),
+    "JSON documents": Layout(
+        {f"{n}.json": b'{"a": 1}' for n in range(2)}, FILES, PAYLOAD, ("cannot tell",), True
     ),
     "images in parquet": Layout(
         {"0.parquet": parquet(image=[{"bytes": picture(), "path": "a"}], label=[3])},

@@ -48,7 +48,9 @@ def bench_of(folder: Path, form: str = "jsonl", transform: Any = (), **source: A
 
 def decoded(bench: Bench, *bodies: bytes) -> list[dict[str, Any]]:
     """The records of these objects, as an Example has them."""
-    return [decode_example(r) for shard in bench.pour(list(bodies)) for _, _, r in shard.records]
+    shards = bench.pour(list(bodies))
+    examples = [decode_example(record) for shard in shards for _, _, record in shard.records]
+    return [{n: v for n, v in each.items() if v[1]} for each in examples]  # a missing list is empty
 
 
 class TestJsonLines(FormatContract):
@@ -123,9 +125,9 @@ SAME: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("values", SAME.values(), ids=SAME)
-def test_values_have_the_features_and_bytes_that_parquet_gives_them(values, tmp_path: Path):
+def test_values_have_the_features_that_parquet_gives_them(values, tmp_path: Path):
     rows = [{"id": n, "x": value} for n, value in enumerate(values)]
-    unsigned = {"type": pa.uint64()} if max(map(str, values)) == str(2**64 - 1) else {}
+    unsigned = {"type": pa.uint64()} if values[0] == 2**64 - 1 else {}
     table = pa.table({"id": range(len(rows)), "x": pa.array(values, **unsigned)})
     file = io.BytesIO()
     pq.write_table(table, file)
@@ -248,15 +250,15 @@ def test_windows_ends_and_an_order_mark_at_the_start_change_nothing(tmp_path: Pa
     ("first", "later", "stored", "why"),
     [
         ([1], [2, 2.0, 3], [[1], [2], [3]], "feature 'a': record has float64[], the schema says int64[]"),
-        ([1], [True, "x"], [[1], [1]], "feature 'a': record has bytes[], the schema says int64[]"),
+        ([1], [True, "x"], [[1], [1]], "the schema says int64[]"),
         ([0.5, 1], [2**53, 2**53 + 1], [0.5, 1.0, 2.0**53], "9007199254740993, which float64 cannot hold"),
-        ([1], [2**63], [[1]], "out of range"),
+        ([1], [2**63], [[1]], "an int beyond 64 bits"),
         (["x"], [["y"]], [[b"x"]], "feature 'a': record has bytes[ragged], the schema says bytes[]"),
         ([1], [None, 2], [[1], [2]], "missing ['a']"),
         ([1, None], [None, 2], [[1], [], [], [2]], None),
-        ([[0.5], [1, None]], [[None], [1, 2]], [[0.5], [1, "nan"], ["nan"], [1, 2]], None),
+        ([[0.5], []], [[1, None], [None]], [[0.5], [], [1, "nan"], ["nan"]], None),
         ([[], [1]], [[], [2, 3]], [[], [1], [], [2, 3]], None),
-        ([1, "x", 2], ["x"], [[1], [2]], "feature 'a': record has bytes[], the schema says int64[]"),
+        ([1, "x", 2], ["x"], [[1], [2]], "the schema says int64[]"),
     ],
 )  # fmt: skip
 def test_the_first_lines_decide_and_later_lines_fit_exactly_or_are_counted(
@@ -268,11 +270,10 @@ def test_the_first_lines_decide_and_later_lines_fit_exactly_or_are_counted(
     assert bench.schema is not None
     feature = bench.schema["a"]
     expected = [
-        np.atleast_1d(np.array(value, "float64")).tobytes() if feature.raw else value
+        [np.atleast_1d(np.array(value, "float64")).tobytes()] if feature.raw else value
         for value in stored
     ]
-    found = [record["a"][1] if "a" in record else [] for record in records]
-    assert found == [[each] if feature.raw else each for each in expected]
+    assert [record["a"][1] if "a" in record else [] for record in records] == expected
     assert bool(bench.reasons) == (why is not None)
     assert all(why in reason for reason in bench.reasons)
 
