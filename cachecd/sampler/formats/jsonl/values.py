@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
@@ -34,6 +35,7 @@ from cachecd_client.schema import Schema
 MOST_VALUES = 1000  # of a record; more names are data rather than names
 _MOST_DIMS = 32  # of an array, in every version of NumPy
 _HUGE = 2.0**63  # orjson makes floats of integers outside 64 bits
+_COLON = re.compile(rb"\\u003[aA]")  # an escaped colon, which makes the counts of colons differ
 _WANTED, _ABOVE = 2, 1
 
 Record = dict[str, Any]
@@ -75,7 +77,7 @@ class LineParser:
         self._has_huge = False
         record: Record = {}
         self._add(document, "", record)
-        if not is_same or self._has_huge or b"\\u003" in line:
+        if not is_same or self._has_huge or (b"\\u003" in line and _COLON.search(line)):
             _parse_again(line, self._has_huge)
         if len(record) > MOST_VALUES:
             raise RecordError(
