@@ -27,7 +27,7 @@ ShardVersion = tuple[int, int]  # (number, version)
 # nothing.
 More = Literal["listed", "wait", "end"]
 
-_PACKED = (".gz", ".tgz", ".gzip", ".zlib", ".zz", ".z")
+_PACKED = (".gz", ".tgz", ".gzip", ".zlib", ".zz", ".z", ".zst", ".tzst", ".zstd")
 MOST_LANES = 16  # units whose records a shard mixes
 LONGEST_CURSOR = 1024  # characters of a packed cursor
 

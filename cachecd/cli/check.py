@@ -17,10 +17,12 @@ from cachecd.quantities import Percent, approximate_size, format_rate, format_si
 if TYPE_CHECKING:
     from cachecd.cli.capacity import Capacity
     from cachecd.cli.progress import Progress
-    from cachecd.cli.sampler import Sample
+    from cachecd.cli.sampler import Sample, Sampler
     from cachecd.config import Config, DatasetConfig, SourceConfig
     from cachecd.model import Unit
     from cachecd.policy.values import Rules
+
+_HEAD = 256 << 10  # bytes of an object that show its format
 
 
 def command(
@@ -67,10 +69,10 @@ def command(
             from cachecd.errors import UnitError
 
             reasons = Counter(skipped.reason for skipped in sample.outcome.skipped)
-            ((reason, count),) = reasons.most_common(1)
+            ((reason, count),) = reasons.most_common(1) or [("no line begins in it", 0)]
             raise UnitError(
-                f"datasets.{name}: none of the first {len(sample.units)} units has a record; {count} x "
-                f"{printable(reason)}"
+                f"datasets.{name}: none of the first {len(sample.units)} units has a record; "
+                f"{count or len(sample.units)} x {printable(reason)}"
             )
 
 
@@ -129,9 +131,14 @@ def _sample_sources(resolved: _Resolved, progress: Progress) -> None:
         limit = resolved.part(rules)
         resolved.capacities[rules.name] = capacity(config, sampler, sample, limit)
         left_out = sampler.left_out
-        lines = sampler.held_out, left_out.kinds and f"omitted: {left_out}", left_out.warning
-        packing = _packing(config, rules.name, units)
-        resolved.listed[rules.name] = [line for line in (*lines, *packing) if line]
+        lines = (
+            sampler.held_out,
+            left_out.kinds and f"omitted: {left_out}",
+            left_out.warning,
+            _json_hint(config.datasets[rules.name].source, sampler, sample),
+            *_packing(config, rules.name, units),
+        )
+        resolved.listed[rules.name] = [line for line in lines if line]
         measure_decoding(sample)
         del sample.records[1:]  # the command shows one record
 
@@ -153,6 +160,22 @@ def _packing(config: Config, name: str, units: tuple[Unit, ...]) -> Iterator[str
         yield f"pack: {len(lengths)} documents, {sum(lengths)} tokens"
         for fit, (padding, cut) in shares.items():
             yield f"  fit: {fit} pads {padding:.2%} of the positions, and cuts {cut:.1%} of the documents"
+
+
+def _json_hint(source: SourceConfig, sampler: Sampler, sample: Sample) -> str:
+    """Returns a line if the first object has JSON lines, but the format reads it as something else."""
+    from cachecd.cli.json_survey import json_lines
+    from cachecd_client.files.inflate import inflated_head
+
+    is_known = source.format in ("jsonl", "python") or bool(source.join)
+    if is_known or (source.format != "files" and sample.records):
+        return ""
+    head = sampler.head(sample.units[0], _HEAD)
+    if len(json_lines(inflated_head(head, 4 * _HEAD))) < 2:
+        return ""
+    return (
+        f"{printable(sample.units[0].key)} has JSON lines: with format jsonl, each line is a record"
+    )
 
 
 def _document(resolved: _Resolved) -> dict[str, Any]:

@@ -70,6 +70,10 @@ def _dataset(source: SourceConfig, seen: Survey, form: str) -> Iterator[str]:
     yield f"  format: {form}  # {_why(seen, form)}"
     joined = seen.join if form == "files" else {}
     yield from (f"  {line}" for line in (_join(seen) if joined else _others(seen, form)))
+    if form == "jsonl" and seen.columns:
+        names = ", ".join(printable(name) for name in seen.columns[: 4 * _NAMED])
+        column = "text" if "text" in seen.columns else seen.columns[0]
+        yield f"  # columns: {_quoted([column])}  # read only some of: {names}"
     # A loader cannot decode an optional picture, so samples without the picture are skipped.
     if varying := [f for f in seen.varying if form == seen.kind and not is_image(f.name)]:
         yield "  features:  # some inspected records differ in these (docs/inputs.md, Features)"
@@ -116,6 +120,7 @@ def _why(seen: Survey, form: str) -> str:
         "tfrecord": f"records are copied unchanged; {most}",
         "webdataset": f"the members of a tar that share a name are one record; {most}",
         "parquet": f"a row is a record; pip install 'cachecd[parquet]'; {most}",
+        "jsonl": f"a line is a record; pip install 'cachecd[text]'; {most}",
         "npy": f"windows of arrays; {most}",
         "python": f"windows of arrays; pip install 'cachecd[{seen.kind}]'; {most}"
         if seen.kind in ("hdf5", "zarr")
@@ -141,8 +146,8 @@ def _others(seen: Survey, form: str) -> Iterator[str]:
     """Yields the lines about objects of unknown or other kinds."""
     if form == "files" and not seen.kind:
         yield f"# `init` {unknown(seen)}, its bytes in `payload`."
-        yield "# Convert rows of CSV or JSON lines to Parquet. For numbers without a header, run `cachecd"
-        yield "# init --format npy`. Otherwise, use format python with your own class (docs/sources.md)."
+        yield "# Convert rows of CSV to Parquet. For numbers without a header, run `cachecd init --format"
+        yield "# npy`. Otherwise, use format python with your own class (docs/sources.md)."
     others = {o.key for o in seen.objects if o.size} - {o.key for o in _main(seen)}
     suffixes = sorted({key.rpartition(".")[2] for key in others if suffix_of(key)})
     if suffixes and form == "files":

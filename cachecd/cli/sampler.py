@@ -187,6 +187,15 @@ class Sampler:
             "source.join the text at *"
         )
 
+    def head(self, unit: Unit, length: int) -> bytes:
+        """Returns the first bytes of a unit, or no bytes if it cannot be read."""
+        stop = unit.begin + min(length, unit.size)
+        try:
+            read = self._store.get(unit.key, None, unit.etag, unit.begin, stop)
+            return bytes(asyncio.run(read))
+        except UnitError:
+            return b""
+
     def take(self, units: tuple[Unit, ...], most: int) -> Sample:
         """Makes a shard of these units and reads its first `most` records back.
 

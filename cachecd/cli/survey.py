@@ -9,7 +9,6 @@ import io
 import re
 import struct
 import tarfile
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,8 +22,10 @@ from cachecd.cli.array_survey import (
     survey_npy,
     survey_zarr,
 )
+from cachecd.cli.json_survey import json_features, json_lines
 from cachecd.config.address import Address
 from cachecd.config.keypattern import matches
+from cachecd.config.urls import TEXT_TABLES
 from cachecd.errors import ConfigError, SourceUnreachableError, UnitError
 from cachecd.model import ObjectInfo
 from cachecd.sampler.encoding import infer
@@ -34,6 +35,7 @@ from cachecd.stores.fetch import Store
 from cachecd.units.tables import read_rows
 from cachecd_client._core import count_example, masked_crc32c
 from cachecd_client.errors import SchemaError
+from cachecd_client.files.inflate import inflated_head
 from cachecd_client.files.locate import spread
 from cachecd_client.schema import LIST_DTYPES, Feature
 
@@ -44,21 +46,26 @@ _HEAD = 64 << 10  # bytes
 _LARGEST_IMAGE = 16 << 20  # bytes
 _IMAGES = 4  # images that are read
 _MOST_TABLES = 3  # tables that are read
-_PACKED, _SAMPLE = 20, 256 << 10  # tars or TFRecord files that are read, and bytes of each
+_PACKED, _SAMPLE = 20, 256 << 10  # files of records that are read, and bytes of each
+_INFLATED = 4 << 20  # bytes of its content, if it is compressed
 _RECORDS = 64  # records of each TFRecord file
 
 _SUFFIXES = {
     **dict.fromkeys(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff"), "image"),
     **dict.fromkeys(("wav", "flac", "ogg", "mp3"), "audio"),
-    **dict.fromkeys(("tar", "tgz", "tar.gz"), "webdataset"),
-    **dict.fromkeys(("tfrecord", "tfrecords", "tfrec", "tfrecord.gz"), "tfrecord"),
+    **dict.fromkeys(("tar", "tgz", "tar.gz", "tzst", "tar.zst"), "webdataset"),
+    **dict.fromkeys(("tfrecord", "tfrecords", "tfrec"), "tfrecord"),
+    **dict.fromkeys(("tfrecord.gz", "tfrecord.zst"), "tfrecord"),
+    **dict.fromkeys(("jsonl", "jsonl.gz", "jsonl.zst"), "jsonl"),
+    **dict.fromkeys(("ndjson", "ndjson.gz", "ndjson.zst"), "jsonl"),
     "parquet": "parquet",
     "npy": "npy",
     **dict.fromkeys(("h5", "hdf5", "nwb"), "hdf5"),
     "zarr": "zarr",
 }
-_TABLES = (".csv", ".csv.gz", ".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz")
-_SUFFIX = re.compile(r"\.((?:tar|tfrecord)\.gz|[a-z0-9]{1,10})(?:-\d+-of-\d+)?$")
+_SUFFIX = re.compile(
+    r"\.((?:tar|tfrecord|jsonl|ndjson|json)\.(?:gz|zst)|[a-z0-9]{1,10})(?:-\d+-of-\d+)?$"
+)
 _SPLITS = {"train", "training", "val", "valid", "validation", "eval", "test", "testing"}
 _ROLE = (
     "((?:jpeg)?image|img|jpe?g|png|photo|frame|audio|wav|input|mask|label|annotation"
@@ -77,12 +84,12 @@ _NUMBERED = re.compile(r"\d{4}-?\d\d(-?\d\d)?|(part|shard|batch|chunk)[-_]?\d+")
 class Survey:
     """The findings of a survey.
 
-    `kind`: the kind with the most bytes: image, audio, webdataset, tfrecord, parquet, npy, hdf5, zarr, or
-    "" for another kind. `suffixes`: the number of objects by suffix, the most frequent first. `whole`:
-    `objects` has all objects of the source. `folders`: names of folders that look like classes, at level
-    `depth`. `splits`: names of folders that look like parts of the data. `join`: patterns of objects that
-    belong together, by feature. `joined`: the number of texts for which all patterns have an object. With
-    `join`, `folders` are parts of these texts. `labels`: the key of a table with labels for these
+    `kind`: the kind with the most bytes: image, audio, webdataset, tfrecord, parquet, jsonl, npy, hdf5,
+    zarr, or "" for another kind. `suffixes`: the number of objects by suffix, the most frequent first.
+    `whole`: `objects` has all objects of the source. `folders`: names of folders that look like classes, at
+    level `depth`. `splits`: names of folders that look like parts of the data. `join`: patterns of objects
+    that belong together, by feature. `joined`: the number of texts for which all patterns have an object.
+    With `join`, `folders` are parts of these texts. `labels`: the key of a table with labels for these
     objects. `other_table`: the key of another table in the source. `left_out`: objects that a listing
     omits; `objects` does not have them.
     """
@@ -100,6 +107,7 @@ class Survey:
     grey: int = 0  # how many of these images are grey
     arrays: ArraySurvey | None = None
     members: list[str] = field(default_factory=list)  # extensions in a tar's first samples
+    columns: list[str] = field(default_factory=list)  # names in the first JSON lines
     varying: list[Feature] = field(default_factory=list)  # declared so that all read records fit
     labels: str = ""
     other_table: str = ""
@@ -184,11 +192,12 @@ async def _look_into(store: Store, found: Survey, objects: Sequence[ObjectInfo],
     chosen = [o for o in objects if kind_of(o.key) == found.kind]
     largest = max(chosen, key=lambda o: o.size)
     if not found.kind:
-        found.kind = _sniff(await head(largest), largest.size)
+        found.kind = _sniff(await head(largest, _SAMPLE), largest.size)
         chosen = [o for o in chosen if suffix_of(o.key) == suffix_of(largest.key)]
-    is_packed = found.kind in ("webdataset", "tfrecord")
+    is_packed = found.kind in ("webdataset", "tfrecord", "jsonl")
     packed = [chosen[i] for i in spread(len(chosen), _PACKED)] if is_packed else []
-    bodies = await asyncio.gather(*(head(o, _SAMPLE) for o in packed))
+    heads = await asyncio.gather(*(head(o, _SAMPLE) for o in packed))
+    bodies = [inflated_head(body, _INFLATED) for body in heads]
     match found.kind:
         case "image":
             small = [o for o in chosen if o.size <= _LARGEST_IMAGE]
@@ -201,11 +210,19 @@ async def _look_into(store: Store, found: Survey, objects: Sequence[ObjectInfo],
             bodies_of_images = (s[n] for part in parts for s in part for n in filter(is_image, s))
             _note_image(found, next(bodies_of_images, b""))
             # The last sample in a part of a tar may lack members.
-            ends = [-1 if o.size > _SAMPLE else None for o in packed]
+            is_cut = (
+                o.size > _SAMPLE or len(body) == _INFLATED
+                for o, body in zip(packed, bodies, strict=True)
+            )
+            ends = [-1 if cut else None for cut in is_cut]
             whole = (s for part, end in zip(parts, ends, strict=True) for s in part[:end])
             found.varying = _varying([s for s in map(_decoded, whole) if s])
         case "tfrecord":
             found.varying = _varying([each for body in bodies for each in _examples(body)])
+        case "jsonl":
+            records = [each for body in bodies for each in json_features(body)]
+            found.columns = sorted({name for record in records for name in record})
+            found.varying = _varying(records)
         case "npy":
             found.arrays = await survey_npy(head, [[o] for o in chosen])
         case "zarr":
@@ -251,6 +268,10 @@ def _sniff(head: bytes, size: int) -> str:
         length, crc = struct.unpack_from("<QI", head)
         if length + 16 <= size and masked_crc32c(head[:8]) == crc:
             return "tfrecord"
+    if (
+        len(json_lines(inflated_head(head, _INFLATED))) > 1
+    ):  # a single line may be a file of one JSON document
+        return "jsonl"
     return "image" if image_header(head) else ""
 
 
@@ -279,8 +300,8 @@ def _samples(head: bytes) -> list[dict[str, bytes]]:
     """Returns the samples in a tar file's first bytes: extension -> content."""
     samples: dict[str, dict[str, bytes]] = {}
     with (
-        contextlib.suppress(tarfile.TarError, OSError, EOFError, ValueError, zlib.error),
-        tarfile.open(fileobj=io.BytesIO(head), mode="r|*") as archive,
+        contextlib.suppress(tarfile.TarError, OSError, EOFError, ValueError),
+        tarfile.open(fileobj=io.BytesIO(head), mode="r|") as archive,
     ):
         for member in archive:
             folder, _, base = member.name.rpartition("/")
@@ -303,8 +324,6 @@ def _decoded(sample: Mapping[str, bytes]) -> dict[str, Feature]:
 
 def _examples(head: bytes) -> Iterator[dict[str, Feature]]:
     """Yields the features of the whole records in a TFRecord file's first bytes."""
-    with contextlib.suppress(zlib.error):
-        head = zlib.decompressobj(47).decompress(head, 4 * _SAMPLE)
     for _ in range(_RECORDS):
         if len(head) < 16:
             return
@@ -400,12 +419,13 @@ async def _find_tables(
     """Notes a table with labels for these objects, or another table in the source."""
     if found.kind not in ("image", "audio", ""):
         return
-    tables = [o for o in objects if o.key.lower().endswith(_TABLES)]
+    tables = [o for o in objects if o.key.lower().endswith(TEXT_TABLES)]
     if len(tables) == len(objects):
         return  # the records are in the tables
     known = set(keys)
     for table in tables[:_MOST_TABLES]:
-        body = io.BytesIO(await head(table, _HEAD))
+        # A block of Zstandard may need as many bytes before its first row appears.
+        body = io.BytesIO(await head(table, _SAMPLE))
         rows = read_rows(body, table.key, ("key", "url", "label"), lambda place, why: None)
         try:
             (fields,) = (row.fields for row in islice(rows, 1))

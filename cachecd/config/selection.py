@@ -30,8 +30,8 @@ class SplitConfig(SectionModel):
         description=(
             "Input of the hash. key: the object's key, or the group in it. unit: the key and the "
             "position in the object, so that large objects are divided: a Parquet file into row groups, "
-            "an array into runs of windows of about 4 MiB. Overlapping windows share rows across the "
-            "border of two runs."
+            "JSON lines into ranges of 64 MiB, an array into runs of windows of about 4 MiB. Overlapping "
+            "windows share rows across the border of two runs."
         ),
     )
     group: Text | None = Field(

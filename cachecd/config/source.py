@@ -28,13 +28,13 @@ from cachecd.config.urls import SourceUrl, StoreUrl, TableUrl
 from cachecd.config.values import PYTHON_NAME, Boolean, Text, WrittenInt
 from cachecd.quantities import shown
 
-Format = Literal["files", "webdataset", "tfrecord", "parquet", "npy", "python"]
+Format = Literal["files", "webdataset", "tfrecord", "parquet", "jsonl", "npy", "python"]
 AVAILABLE_FORMATS: Final = get_args(Format)
-
-# The keys that only one format has.
-_KEYS_OF_FORMATS = {
-    **dict.fromkeys(("match", "skip", "join", "label"), "files"),
-    **{"array": "npy", "columns": "parquet", "reader": "python", "options": "python"},
+# The keys that only some formats have.
+_KEYS_OF_FORMATS: dict[str, tuple[Format, ...]] = {
+    **dict.fromkeys(("match", "skip", "join", "label"), ("files",)),
+    **dict.fromkeys(("reader", "options"), ("python",)),
+    **{"array": ("npy",), "columns": ("parquet", "jsonl")},
 }
 _OUTSIDE = re.compile(r"/|(.*/)?\.\.?(/|$)")
 
@@ -245,8 +245,8 @@ class SourceConfig(SectionModel):
     format: Format = Field(
         description=(
             "Format of one object. files: the object is a record. webdataset: a tar file, in which each "
-            "sample is a record. tfrecord: its records, unchanged. parquet: each row is a record. npy: "
-            "each window of an array is a record. python: your class reads the records."
+            "sample is a record. tfrecord: its records, unchanged. parquet: each row is a record. jsonl: "
+            "each line is a record. npy: each window of an array is one. python: your class reads records."
         )
     )
     endpoint: StoreUrl | None = Field(
@@ -311,9 +311,9 @@ class SourceConfig(SectionModel):
     columns: Annotated[tuple[Text, ...], AfterValidator(_columns)] | None = Field(
         None,
         description=(
-            "For parquet: the columns to read. Only their bytes are fetched. Write a field of a struct "
-            "with dots. The name of a struct selects all its fields. Default: all columns. A change "
-            "makes another generation."
+            "For parquet and jsonl: the columns to read. Of Parquet, only their bytes are fetched. Write a "
+            "field of a struct or JSON object with dots. Its own name selects all its fields. Default: all "
+            "columns. A change makes another generation."
         ),
         examples=[["image", "label", "meta.width"]],
     )
@@ -329,7 +329,7 @@ class SourceConfig(SectionModel):
     manifest: TableUrl | None = Field(
         None,
         description=(
-            "URL of a table that replaces the store's listing: *.csv, *.jsonl, *.csv.gz, *.jsonl.gz, "
+            "URL of a table that replaces the store's listing: *.csv, *.jsonl, *.csv.gz, *.jsonl.zst, "
             "*.parquet, or the manifest.json of an S3 Inventory. Required column: key (relative to "
             "`url`) or url (absolute). Optional columns: offset and length (a part of the object), size, "
             "etag and label."
@@ -355,12 +355,12 @@ class SourceConfig(SectionModel):
 
     @model_validator(mode="after")
     def _format_has_its_keys(self) -> SourceConfig:
-        for name, format in _KEYS_OF_FORMATS.items():
-            if self.format != format and getattr(self, name):
+        for name, formats in _KEYS_OF_FORMATS.items():
+            if self.format not in formats and getattr(self, name):
                 raise conflict(
                     (name,),
-                    f"only format {format} has `{name}`, but the format is {self.format}: remove "
-                    f"`{name}`, or change the format",
+                    f"only format {' or '.join(formats)} has `{name}`, but the format is "
+                    f"{self.format}: remove `{name}`, or change the format",
                 )
         if self.format == "python" and self.reader is None:
             raise conflict((), "`reader` is missing: set it to module:Class for format python")
@@ -432,7 +432,7 @@ class SourceConfig(SectionModel):
     @property
     def is_seekable(self) -> bool:
         """Whether a unit can be read from any of its records, without the bytes before the record."""
-        return self.format in ("tfrecord", "webdataset")
+        return self.format in ("tfrecord", "webdataset", "jsonl")
 
     @property
     def identity(self) -> str:

@@ -10,7 +10,9 @@ from cachecd.config.address import Address
 from cachecd.config.values import Text, check_text
 from cachecd.quantities import shown
 
-_TABLES = (".csv", ".csv.gz", ".jsonl", ".jsonl.gz", ".ndjson", ".ndjson.gz", ".parquet")
+TEXT_TABLES = tuple(
+    f".{kind}{packing}" for kind in ("csv", "jsonl", "ndjson") for packing in ("", ".gz", ".zst")
+)
 
 
 def _source_url(value: str) -> str:
@@ -40,10 +42,10 @@ def _refuse_password(scheme: str, rest: str) -> None:
 
 def _table(value: str) -> str:
     name = value.rpartition("/")[2].lower()
-    if not name.endswith(_TABLES) and name != "manifest.json":
+    if not name.endswith((*TEXT_TABLES, ".parquet")) and name != "manifest.json":
         raise ValueError(
-            f"found {shown(value)}, expected a file name that ends with .csv, .jsonl, .csv.gz, .jsonl.gz "
-            "or .parquet, or the manifest.json of an S3 Inventory"
+            f"found {shown(value)}, expected a file name that ends with .csv, .jsonl (also with .gz or "
+            ".zst after it) or .parquet, or the manifest.json of an S3 Inventory"
         )
     Address.of(value.removesuffix(value.rpartition("/")[2]))  # its folder is opened
     return value

@@ -48,6 +48,20 @@ def infer(record: Mapping[str, Any], features: Collection[str] = ()) -> Schema:
     return Schema(tuple(inferred))
 
 
+def stored_feature(
+    name: str,
+    dtype: str,
+    shape: tuple[int, ...] | None,
+    classes: tuple[str, ...] = (),
+    unit: str = "",
+) -> Feature:
+    """Returns the feature in the form that the schema has for it: a list of an Example, or raw."""
+    for kind, listed in LIST_DTYPES.items():
+        if dtype == listed and len(shape or ()) < 2:
+            return Feature(name, kind, dtype, shape, False, classes, unit)
+    return Feature(name, "bytes", dtype, shape, True, (), unit)
+
+
 def declared(schema: Schema, features: Mapping[str, FeatureConfig]) -> Schema:
     """Returns the schema of the first records, changed to the features that the configuration declares.
     Declared numbers are raw if the first records have bytes, or if no list of an Example has the dtype."""

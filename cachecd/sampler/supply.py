@@ -93,7 +93,7 @@ class Supply:
         """Notes the position that reading the unit has reached."""
         unit = self._units[handle]
         span = self._format.span(unit)
-        if position[1] and span is not None:
+        if position[1] and span is not None and not unit.seems_packed:
             self._ahead.note(handle, unit.begin + position[1] - span[0])
 
     def leave(self, handle: int, error: UnitError | None = None) -> None:

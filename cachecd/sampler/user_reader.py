@@ -3,7 +3,8 @@
 class Recordings:
     def __init__(self, rate): ...               # the source's `options`
     def units(self): ...                        # or units(self, store); or __len__; or neither
-    def read(self, unit, store): ...            # records: dicts, in an order that stays the same
+    def read(self, unit, store): ...            # records: dicts, in an order that stays the same; a
+                                                # RecordError in place of a record that cannot be used
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from typing import Any, TypeVar
 from cachecd import model
 from cachecd.config import SourceConfig
 from cachecd.enumerated import unlistable
-from cachecd.errors import ConfigError, SourceUnreachableError
+from cachecd.errors import ConfigError, RecordError, SourceUnreachableError
 from cachecd.model import ObjectInfo
 from cachecd.sampler.usercode import BlamedError, Guest, imported
 from cachecd.sampler.view import StoreView
 
 T = TypeVar("T")
-Record = Mapping[str, Any]
+Record = Mapping[str, Any] | RecordError
 
 # The assumed size of a unit whose size the class does not give.
 UNSIZED = 1 << 20
@@ -80,7 +81,7 @@ class UserReader:
         results = self._guarded("read", lambda: self._records(self._reader.read(unit, store)))
         try:
             while (record := self._guarded("read", lambda: next(results, _END))) is not _END:
-                if not isinstance(record, Mapping):
+                if not isinstance(record, (Mapping, RecordError)):
                     raise BlamedError(
                         f"{self._name}.read gave {type(record).__name__}, expected dicts"
                     )

@@ -47,7 +47,7 @@ def empty_side(dataset: DatasetConfig, units: int) -> str:
     divide = (
         ""
         if split.by == "unit" or split.group is not None
-        else ", divide the objects with `split.by: unit` (arrays and Parquet files)"
+        else ", divide the objects with `split.by: unit` (arrays, Parquet files and JSON lines)"
     )
     change = "raise" if dataset.held_out else "lower"
     return (

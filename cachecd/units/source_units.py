@@ -62,6 +62,10 @@ def list_units(source: SourceConfig, store: Store, after: str = "") -> Iterator[
 
             objects = chain.from_iterable(store.list(after))
             return _parts_of(objects, partial(footer.units_in, asyncio.Lock()), store)
+        case "jsonl":
+            from cachecd.sampler.formats.jsonl import lines
+
+            return _parts_of(chain.from_iterable(store.list(after)), lines.units_in, store)
         case "python":
             return _named_by_reader(source, store, after)
         case other:

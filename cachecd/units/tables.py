@@ -1,4 +1,5 @@
-"""Reads the rows of a table in a store: CSV, JSON lines or Parquet.
+"""Reads the rows of a table in a store: CSV or JSON lines, also compressed with GZIP or Zstandard, or
+Parquet.
 
 The memory does not grow with the number of rows. Column names are case-insensitive.
 """
@@ -6,18 +7,20 @@ The memory does not grow with the number of rows. Column names are case-insensit
 from __future__ import annotations
 
 import csv
-import gzip
+import io
 import json
-import zlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from cachecd.errors import ConfigError, SourceError, SourceUnreachableError
 from cachecd.stores.extras import extra
+from cachecd_client.files.inflate import Compression, InflateError, Inflater
 
 _LONGEST_LINE = 1 << 20
 _BATCH = 4096  # rows of a Parquet file that are decoded together
+_PACKED: dict[str, Compression] = {".gz": "GZIP", ".zst": "ZSTD"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +48,39 @@ def read_rows(
     ConfigError if the file is not a table, or has none of the columns. SourceUnreachableError if the file
     is damaged. `bad` is called for each row that cannot be read.
     """
-    plain = name.lower().removesuffix(".gz")
+    plain, ending = os.path.splitext(name.lower())
+    compression = _PACKED.get(ending)
+    kind = plain if compression else name.lower()
     try:
-        if plain.endswith(".parquet"):
+        if kind.endswith(".parquet"):
             yield from _of_parquet(file, columns)
             return
-        unpacked: Any = gzip.GzipFile(fileobj=file) if name.lower().endswith(".gz") else file
-        if plain.endswith(".csv"):
-            yield from _of_csv(_lines(unpacked), columns, bad, header)
+        text = io.BufferedReader(_Inflated(file, compression)) if compression else file
+        if kind.endswith(".csv"):
+            yield from _of_csv(_lines(text), columns, bad, header)
         else:
-            yield from _of_json(_lines(unpacked), bad)
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            yield from _of_json(_lines(text), bad)
+    except InflateError as error:
         raise SourceUnreachableError(f"it is damaged: {error}") from error
+
+
+class _Inflated(io.RawIOBase):
+    """The content of a compressed file, as a file."""
+
+    def __init__(self, file: BinaryIO, compression: Compression) -> None:
+        self._pieces = Inflater(compression).read(file)
+        self._piece = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._piece and (piece := next(self._pieces, None)) is not None:
+            self._piece = memoryview(piece)
+        length = min(len(buffer), len(self._piece))
+        buffer[:length] = self._piece[:length]
+        self._piece = self._piece[length:]
+        return length
 
 
 def _lines(file: BinaryIO) -> Iterator[str]:

@@ -3,8 +3,8 @@
     python -m cachecd_client.index /data/*.tfrecord.gz --out /data/plain
 
 For each file NAME, this writes into DIR the sidecar NAME.idx, and a link to the file, or the inflated
-file without `.gz`. If DIR is the folder of a plain file, only the sidecar is written. Unchanged files
-that were indexed before are skipped.
+file without `.gz` or `.zst`. If DIR is the folder of a plain file, only the sidecar is written. Unchanged
+files that were indexed before are skipped.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import fcntl
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, BinaryIO, NamedTuple
@@ -36,8 +36,7 @@ from cachecd_client.files.inflate import (
 )
 from cachecd_client.files.locate import by_sidecar
 
-_ENDINGS = (".gz", ".gzip", ".zlib", ".zz", ".z")
-_READ = 1 << 20  # bytes
+_ENDINGS = (".gz", ".gzip", ".zlib", ".zz", ".z", ".zst", ".zstd")
 _MAGIC = b"CACHECDX"  # the first bytes of a sidecar
 
 
@@ -166,23 +165,17 @@ def inflate(path: str, compression: Compression, to: BinaryIO) -> None:
     inflater = Inflater(compression)
     head = b""
     try:
-        for piece in _pieces(path, inflater):
-            if len(head) < HEAD:
-                head += piece[: HEAD - len(head)]
-                if len(head) == HEAD and not begins_a_record(head):
-                    raise CorruptRecordError(
-                        path, 0, "its decompressed content is not a TFRecord file"
-                    )
-            to.write(piece)
+        with open(path, "rb", buffering=0) as file:
+            for piece in inflater.read(file):
+                if len(head) < HEAD:
+                    head += piece[: HEAD - len(head)]
+                    if len(head) == HEAD and not begins_a_record(head):
+                        raise CorruptRecordError(
+                            path, 0, "its decompressed content is not a TFRecord file"
+                        )
+                to.write(piece)
     except InflateError as error:
         raise CorruptRecordError(path, inflater.fed, str(error)) from None
-
-
-def _pieces(path: str, inflater: Inflater) -> Iterator[bytes]:
-    with open(path, "rb", buffering=0) as file:
-        while data := file.read(_READ):
-            yield from inflater.feed(data)
-    yield from inflater.finish()
 
 
 def _remove(*paths: str) -> None:
@@ -220,7 +213,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m cachecd_client.index",
         description="Write sidecars for TFRecord files into DIR, and inflate compressed files (GZIP, "
-        "ZLIB), so that a FileSet over the files in DIR opens without a scan.",
+        "ZLIB, Zstandard), so that a FileSet over the files in DIR opens without a scan.",
     )
     parser.add_argument("files", nargs="+", metavar="FILE")
     parser.add_argument("--out", required=True, metavar="DIR", help="created if it does not exist")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -190,6 +191,18 @@ def test_check_says_how_many_images_the_limit_holds_either_way(tmp_path, capsys,
     size = sum(map(len, bodies)) / len(bodies)
     assert as_files == pytest.approx(10.5 * 2**20 / size, rel=0.07)
     assert as_pixels == pytest.approx(10.5 * 2**20 / (side**2 * 3), rel=0.07)
+
+
+@pytest.mark.parametrize(("form", "code"), [("files", 0), ("tfrecord", 1), ("jsonl", 0)])
+def test_json_lines_under_another_format_are_recognised(objects, capsys, tmp_path, form, code):
+    path = objects(0)
+    path.write_text(path.read_text().replace("format: files", f"format: {form}"))
+    for file in (tmp_path / "src").iterdir():
+        file.write_bytes(gzip.compress(b'{"text": "a"}\n{"text": "b"}\n'))
+        file.rename(file.with_suffix(".bin.gz"))
+    assert cli.run_command(["check", str(path), "--sources"]) == code
+    hint = "0.bin.gz has JSON lines: with format jsonl, each line is a record\n"
+    assert (hint in capsys.readouterr().out) == (form != "jsonl")
 
 
 def split_of(tmp_path, split):

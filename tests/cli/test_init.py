@@ -190,6 +190,7 @@ KINDS = {
     "webdataset": ("shard-000.tar", tar()),
     "parquet": ("part-0.parquet", b"PAR1" + bytes(20) + b"PAR1"),
     "npy": ("a.npy", npy(10)),
+    "jsonl": ("a.jsonl", b'{"text": "a"}\n{"text": "b"}\n'),
 }
 
 

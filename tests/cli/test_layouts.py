@@ -22,6 +22,7 @@ from PIL import Image
 from cachecd import cli
 from cachecd.config import load
 from cachecd_client._core import ShardWriter, encode_example
+from tests import zstandard
 
 BYTES, NUMBER = ("bytes", []), ("int64", [])
 
@@ -74,6 +75,12 @@ def parquet(**columns):
     file = io.BytesIO()
     pyarrow.parquet.write_table(pyarrow.table(columns), file)
     return file.getvalue()
+
+
+def json_lines(number):
+    rows = [{"id": n, "text": "ä" * n, "meta": {"score": n + number / 2}} for n in range(9)]
+    rows[0]["url"] = "x"
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
 
 
 def hdf5(rows):
@@ -167,6 +174,43 @@ LAYOUTS = {
         lambda tmp_path: {"x.tfrecord.gz": gzip.compress(tfrecord(tmp_path))},
         {"format": "tfrecord"},
         {"number": NUMBER},
+    ),
+    "tfrecord, compressed with Zstandard": Layout(
+        lambda tmp_path: {"x.tfrecord.zst": zstandard.compress(tfrecord(tmp_path))},
+        {"format": "tfrecord"},
+        {"number": NUMBER},
+    ),
+    "webdataset, compressed with Zstandard": Layout(
+        {f"{n}.tar.zst": zstandard.compress(tar(jpg=picture("JPEG"), cls=b"7")) for n in range(2)},
+        {"format": "webdataset"},
+        {"__key__": BYTES, "jpg": BYTES, "cls": NUMBER},
+        ("# members: cls, jpg", '"jpg": Image(4'),
+    ),
+    "a compressed table of labels": Layout(
+        {f"{n}.jpg": picture("JPEG") for n in range(3)}
+        | {"labels.csv.zst": zstandard.compress(b"key,label\n0.jpg,cat\n1.jpg,dog\n2.jpg,cat\n")},
+        FILES | {"label": {"manifest": "URL/labels.csv.zst"}, "skip": ("*.zst",)},
+        PAYLOAD | {"label": NUMBER},
+    ),
+    "JSON lines": Layout(
+        {f"{n}.jsonl": json_lines(n) for n in range(2)} | {"readme.md": b"x"},
+        {"format": "jsonl", "features": {"url": {"dtype": "bytes", "optional": True}}},
+        {"id": NUMBER, "text": BYTES, "meta.score": ("float64", []), "url": BYTES},
+        ('# columns: ["text"]  # read only some of: id, meta.score, text, url', "cachecd[text]"),
+        skipped=("readme.md",),
+    ),
+    "JSON lines, compressed": Layout(
+        {"0.json.gz": gzip.compress(json_lines(0)), "1.json.gz": gzip.compress(json_lines(1))},
+        {"format": "jsonl", "features": {"url": {"dtype": "bytes", "optional": True}}},
+        {"id": NUMBER, "text": BYTES, "meta.score": ("float64", []), "url": BYTES},
+    ),
+    "JSON lines, compressed with Zstandard": Layout(
+        {f"{n}.jsonl.zst": zstandard.compress(json_lines(n)) for n in range(2)},
+        {"format": "jsonl", "features": {"url": {"dtype": "bytes", "optional": True}}},
+        {"id": NUMBER, "text": BYTES, "meta.score": ("float64", []), "url": BYTES},
+    ),
+    "JSON documents": Layout(
+        {f"{n}.json": b'{"a": 1}' for n in range(2)}, FILES, PAYLOAD, ("cannot tell",), True
     ),
     "images in parquet": Layout(
         {"0.parquet": parquet(image=[{"bytes": picture(), "path": "a"}], label=[3])},

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from cachecd_client import _core
+from tests import zstandard
 from tests.core.shards import frames
 
-PACK = {None: bytes, "GZIP": gzip.compress, "ZLIB": zlib.compress}
+PACK = {None: bytes, "GZIP": gzip.compress, "ZLIB": zlib.compress, "ZSTD": zstandard.compress}
 
 
 def numbers(first: int, count: int) -> list[bytes]:

@@ -16,7 +16,7 @@ from tests.core.processes import files_limited_to
 from tests.core.shards import flip, frames
 from tests.frameworks import tf
 
-COMPRESSIONS = [None, "GZIP", "ZLIB"]
+COMPRESSIONS = [None, "GZIP", "ZLIB", "ZSTD"]
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def names(folder):
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 def test_indexed_files_open_without_a_scan(tmp_path, index, out, no_scans, capsys, compression):
-    ending = {"GZIP": ".gz", "ZLIB": ".zlib"}.get(compression, "")
+    ending = {"GZIP": ".gz", "ZLIB": ".zlib", "ZSTD": ".zst"}.get(compression, "")
     paths = [
         put(tmp_path / f"{i}.tfrecord{ending}", numbers(5 * i, 5), compression) for i in range(4)
     ]

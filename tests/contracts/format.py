@@ -78,6 +78,7 @@ class Bench:
     folder: Path
     capacity: int = CAPACITY
     cut: int = 1 << 20  # length of the chunks in which objects arrive
+    suffix: str = ""  # of the objects' names
     lanes: int = 1
     schema: Schema | None = None
     set_aside: dict[int, str] = field(default_factory=dict)
@@ -88,7 +89,7 @@ class Bench:
 
     def pour(self, objects: list[bytes], keys: list[str] | None = None) -> list[Shard]:
         units = [
-            Unit(number, keys[number] if keys else f"{number:04d}", len(body))
+            Unit(number, keys[number] if keys else self.key(number), len(body))
             for number, body in enumerate(objects)
         ]
         return self.pour_slices(units, objects)
@@ -114,7 +115,7 @@ class Bench:
         return asyncio.run(self._stream(objects, killed))
 
     async def _stream(self, objects: list[bytes], killed: Callable[[int], bool]) -> list[Shard]:
-        listed = [Unit(number, f"{number:04d}", len(body)) for number, body in enumerate(objects)]
+        listed = [Unit(number, self.key(number), len(body)) for number, body in enumerate(objects)]
         cursor, end = Cursor(), ""
         shards: list[Shard] = []
         filling: Filling | None = None
@@ -136,6 +137,9 @@ class Bench:
             draft.seal(text)
             shards.append(read_back(Path(path)))
         return shards
+
+    def key(self, number: int) -> str:
+        return f"{number:04d}{self.suffix}"
 
     def described(self, schema: Schema) -> None:
         self.schema = schema
@@ -227,6 +231,8 @@ class FormatContract(ABC):
 
     config: dict[str, Any]
     """Of the dataset."""
+    suffix = ""
+    """Of the objects' names."""
 
     @abstractmethod
     def objects(self) -> list[bytes]:
@@ -238,7 +244,7 @@ class FormatContract(ABC):
 
     @pytest.fixture
     def bench(self, tmp_path: Path) -> Bench:
-        return Bench(self.open(), tmp_path)
+        return Bench(self.open(), tmp_path, suffix=self.suffix)
 
     def open(self) -> PreparedFormat:
         return open_format(DatasetConfig.model_validate(self.config), ())
@@ -262,7 +268,7 @@ class FormatContract(ABC):
             assert poured == list(records)
         assert bench.set_aside == {}
         (tmp_path / "cut").mkdir()
-        other = Bench(self.open(), tmp_path / "cut", cut=cut, lanes=16)
+        other = Bench(self.open(), tmp_path / "cut", cut=cut, lanes=16, suffix=self.suffix)
         assert other.pour(self.objects()) == shards
 
     @pytest.mark.parametrize("capacity", EACH_CAPACITY)
@@ -278,7 +284,7 @@ class FormatContract(ABC):
             parts += [(unit, begin, stop) for begin in {0, ordinals[third]} if begin < stop]
         objects = self.objects()
         slices = [
-            Unit(u, f"{u:04d}", len(objects[u]), record=begin, stop=stop)
+            Unit(u, bench.key(u), len(objects[u]), record=begin, stop=stop)
             for u, begin, stop in parts
         ]
         expected = [r for u, a, b in parts for r in self.records() if r[0] == u and a <= r[1] < b]
@@ -300,6 +306,7 @@ class FormatContract(ABC):
         for name, killed in (("each", lambda _: True), ("some", lambda shard: shard % 3 == 2)):
             (tmp_path / name).mkdir()
             again = Bench(self.open(), tmp_path / name, capacity, lanes=lanes, schema=bench.schema)
+            again.suffix = self.suffix
             others = again.stream(self.objects(), killed)
             assert [s.file for s in others] == [s.file for s in shards]
             assert [s.sidecar for s in others] == [s.sidecar for s in shards]
@@ -310,7 +317,7 @@ class FormatContract(ABC):
         bench.lanes = 16
         assert len(bench.stream(self.objects(), killed=lambda shard: False)) > 1
         (tmp_path / "one").mkdir()
-        whole = Bench(self.open(), tmp_path / "one", 1 << 30, lanes=16)
+        whole = Bench(self.open(), tmp_path / "one", 1 << 30, lanes=16, suffix=self.suffix)
         assert len(whole.stream(self.objects(), killed=lambda shard: False)) == 1
         assert bench.taken == whole.taken
 

@@ -14,7 +14,9 @@ import pytest
 
 from cachecd.sampler.formats import extensions
 from cachecd.sampler.formats.extensions import features
+from tests import zstandard
 
+PACK = {"gz": gzip.compress, "zst": zstandard.compress}
 ARRAYS = [
     np.arange(6, dtype="int64").reshape(2, 3),
     np.asfortranarray(np.arange(6, dtype="float64").reshape(2, 3)),
@@ -95,18 +97,22 @@ def test_an_npz_file_is_a_feature_for_each_of_its_arrays(how):
     np.testing.assert_array_equal(found["emb.npz/b/c"], ARRAYS[1])
 
 
-def test_what_is_compressed_is_inflated_under_its_whole_name():
-    assert one("txt.gz", gzip.compress(b"hello")) == b"hello"
-    assert one("gz", gzip.compress(b"hel") + gzip.compress(b"lo")) == b"hello"
-    assert one("cls.gz", gzip.compress(b"5")) == 5
-    np.testing.assert_array_equal(one("a.npy.gz", gzip.compress(npy(ARRAYS[0]))), ARRAYS[0])
+@pytest.mark.parametrize("ending", PACK)
+def test_what_is_compressed_is_inflated_under_its_whole_name(ending):
+    pack = PACK[ending]
+    assert one(f"txt.{ending}", pack(b"hello")) == b"hello"
+    assert one(ending, pack(b"hel") + pack(b"lo")) == b"hello"
+    assert one(f"cls.{ending}", pack(b"5")) == 5
+    np.testing.assert_array_equal(one(f"a.npy.{ending}", pack(npy(ARRAYS[0]))), ARRAYS[0])
 
 
-@pytest.mark.parametrize("name", ["pth", "pt", "pkl", "pickle", "pyd", "model.pth", "pkl.gz"])
+@pytest.mark.parametrize(
+    "name", ["pth", "pt", "pkl", "pickle", "pyd", "model.pth", "pkl.gz", "pkl.zst"]
+)
 def test_a_pickle_is_refused_and_not_read(name):
     data = pickle.dumps(Exploding())
     with pytest.raises(ValueError, match="it is a pickle, which can run any code"):
-        one(name, gzip.compress(data) if name.endswith("gz") else data)
+        one(name, PACK.get(name.rpartition(".")[2], bytes)(data))
 
 
 @pytest.mark.parametrize(
@@ -158,9 +164,10 @@ def test_a_hostile_npz_file_is_an_error(data, why):
 
 def test_a_bomb_is_not_inflated_beyond_what_may_be(monkeypatch):
     monkeypatch.setattr(extensions, "LARGEST", 3 << 20)
-    assert len(one("txt.gz", gzip.compress(bytes(3 << 20)))) == 3 << 20
-    with pytest.raises(ValueError, match="inflates to more than 3145728 bytes"):
-        one("txt.gz", gzip.compress(bytes(64 << 20), 1))
+    for ending, pack in PACK.items():
+        assert len(one(f"txt.{ending}", pack(bytes(3 << 20)))) == 3 << 20
+        with pytest.raises(ValueError, match="inflates to more than 3145728 bytes"):
+            one(f"txt.{ending}", pack(bytes(64 << 20)))
     large = npz({"a": np.zeros(4 << 20, "uint8")}, compression=zipfile.ZIP_DEFLATED)
     with pytest.raises(ValueError, match="more than 3145728 bytes of arrays"):
         dict(features("npz", large))
@@ -169,7 +176,8 @@ def test_a_bomb_is_not_inflated_beyond_what_may_be(monkeypatch):
         dict(features("npz", altered(large, 24, struct.pack("<I", 1000))))
 
 
-@pytest.mark.parametrize("data", [b"", b"plain", gzip.compress(b"cut short", mtime=0)[:-9]])
-def test_a_damaged_gz_is_an_error(data):
-    with pytest.raises(ValueError, match="GZIP stream"):
-        one("txt.gz", data)
+@pytest.mark.parametrize("ending", PACK)
+def test_a_damaged_gz_is_an_error(ending):
+    for data in (b"", b"plain", PACK[ending](b"cut short")[:-9]):
+        with pytest.raises(ValueError, match=r"(GZIP|ZSTD) stream"):
+            one(f"txt.{ending}", data)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import gzip
 import random
-import zlib
 from collections.abc import Callable, Iterator
 
 from cachecd.model import Unit
 from cachecd.sampler.formats import tar, tfrecord, webdataset
+from tests import zstandard
 from tests.contracts.format import Bench, FormatContract
 from tests.core.shards import frames
 from tests.sampler import test_formats, test_webdataset
 from tests.sampler.test_formats import PAYLOADS, huge
 from tests.sampler.test_webdataset import archive
-
-PACK: dict[str, Callable[[bytes], bytes]] = {"GZIP": gzip.compress, "ZLIB": zlib.compress}
 
 
 def by_halves(data: bytes) -> bytes:
@@ -28,14 +26,15 @@ class Packed(FormatContract):
     """As the format, with its objects compressed."""
 
     plain: FormatContract
+    compression = "GZIP"
+    packers: tuple[Callable[[bytes], bytes], ...] = (gzip.compress, by_halves)
 
     @property
     def config(self):  # type: ignore[override]
         return self.plain.config
 
     def objects(self) -> list[bytes]:
-        pack = [gzip.compress, by_halves]
-        return [pack[n % 2](body) for n, body in enumerate(self.plain.objects())]
+        return [self.packers[n % 2](body) for n, body in enumerate(self.plain.objects())]
 
     def records(self) -> Iterator[tuple[int, int, bytes]]:
         return self.plain.records()
@@ -60,7 +59,7 @@ class Packed(FormatContract):
             assert "byte" in bench.set_aside[0]
             if len(body) < len(first):
                 assert kept == expected[: len(kept)]
-                assert "GZIP stream is incomplete" in bench.set_aside[0]
+                assert f"{self.compression} stream is incomplete" in bench.set_aside[0]
             assert [r[:2] for r in shard.records if r[0] == 1] == [
                 r[:2] for r in self.records() if r[0] == 1
             ]
@@ -70,7 +69,7 @@ class TestPackedTFRecord(Packed):
     plain = test_formats.TestTFRecord()
 
     def test_a_part_that_begins_within_an_object_is_never_taken_for_compressed(self, bench: Bench):
-        body = b"ten records" + gzip.compress(self.plain.objects()[0])
+        body = b"ten records" + self.objects()[0]
         bench.pour_slices([Unit(0, "0000", len(body), record=10, offset=11)], [body])
         assert bench.set_aside[0].startswith("corrupt record at byte 11: ")
 
@@ -82,7 +81,8 @@ class TestPackedTFRecordThroughATransform(Packed):
         self, bench: Bench, monkeypatch
     ):
         monkeypatch.setattr(tfrecord, "LARGEST", 1 << 20)
-        bench.pour([gzip.compress(frames(PAYLOADS[0][:1]) + huge(1 << 40) + bytes(4 << 20))])
+        body = frames(PAYLOADS[0][:1]) + huge(1 << 40) + bytes(4 << 20)
+        bench.pour([self.packers[0](body)])
         assert f"has {(1 << 40) + 16} bytes, expected at most {1 << 20}" in bench.set_aside[0]
 
 
@@ -94,8 +94,8 @@ class TestPackedWebDataset(Packed):
     ):
         monkeypatch.setattr(tar, "LARGEST", 1 << 20)
         monkeypatch.setattr(webdataset, "LARGEST", 1 << 20)
-        bomb = gzip.compress(archive([("a.jpg", b"1"), ("b.jpg", bytes(8 << 20))]))
-        [shard] = bench.pour([bomb])
+        bomb = archive([("a.jpg", b"1"), ("b.jpg", bytes(8 << 20))])
+        [shard] = bench.pour([self.packers[0](bomb)])
         assert shard.records
         assert (
             "'b.jpg' at byte 1024 has 8388608 bytes, expected at most 1048576 in a compressed tar"
@@ -104,6 +104,30 @@ class TestPackedWebDataset(Packed):
 
     def test_zeros_without_end_are_not_inflated_to_theirs(self, bench: Bench, monkeypatch):
         monkeypatch.setattr(tar, "LARGEST", 1 << 20)
-        [shard] = bench.pour([gzip.compress(archive([("a.jpg", b"1")]) + bytes(8 << 20))])
+        body = archive([("a.jpg", b"1")]) + bytes(8 << 20)
+        [shard] = bench.pour([self.packers[0](body)])
         assert shard.records
         assert "bytes of zeros begin at byte 1024, the tar's end mark" in bench.set_aside[0]
+
+
+class Zstandard:
+    compression = "ZSTD"
+    packers = (zstandard.compress, zstandard.frames)
+
+
+class TestZstandardTFRecord(Zstandard, TestPackedTFRecord):
+    pass
+
+
+class TestZstandardTFRecordThroughATransform(Zstandard, TestPackedTFRecordThroughATransform):
+    pass
+
+
+class TestZstandardWebDataset(Zstandard, TestPackedWebDataset):
+    def test_a_window_that_is_too_large_is_named(self, bench: Bench):
+        [shard] = bench.pour([zstandard.wide(31), *self.objects()[1:2]])
+        assert {unit for unit, _, _ in shard.records} == {1}
+        assert (
+            "a frame has a window of 2147483648 bytes, expected at most 134217728: compress it with a "
+            "window of 128 MiB or less (zstd --long=27), near byte 18 of the object"
+        ) in bench.set_aside[0]

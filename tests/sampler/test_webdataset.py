@@ -276,7 +276,8 @@ class TestWebDataset(FormatContract):
             (b"", "truncated: the tar ends at byte 0, without its end mark"),
             (b"\0" * 1024, "it has no records"),
             (b"not a tar " * 90, "no tar header at byte 0: its checksum is wrong"),
-            (b"\x28\xb5\x2f\xfd" * 200, "(this looks like Zstandard; expected tar or tar.gz)"),
+            (b"\xfd7zXZ" * 200, "(this looks like XZ; expected tar, tar.gz or tar.zst)"),
+            (b"\x28\xb5\x2f\xfd" * 200, "ZSTD stream: Unsupported frame parameter"),
         ],
     )
     def test_what_is_no_tar_is_set_aside_and_the_rest_goes_on(

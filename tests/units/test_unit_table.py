@@ -21,6 +21,7 @@ from cachecd.model import ObjectInfo, Unit
 from cachecd.sampler.formats.files import Files
 from cachecd.units.source_units import list_units
 from cachecd.units.unit_store import open_unit_store
+from tests import zstandard
 from tests.stores import S3Server
 
 
@@ -49,6 +50,8 @@ KINDS: dict[str, Callable[[list[dict[str, Any]]], bytes]] = {
     "t.CSV.gz": lambda rows: gzip.compress(as_csv(rows)),
     "t.jsonl": as_json,
     "t.ndjson.gz": lambda rows: gzip.compress(as_json(rows)),
+    "t.csv.zst": lambda rows: zstandard.frames(as_csv(rows)),
+    "t.jsonl.zst": lambda rows: zstandard.compress(as_json(rows)),
     "t.parquet": as_parquet,
 }
 
@@ -164,7 +167,13 @@ HOPELESS: dict[str, tuple[str, bytes, type[Exception], str]] = {
         "none of the 2 rows can be used, for example line 2"),
     "cut off": ("t.csv.gz",
         gzip.compress(as_csv([{"key": str(n), "size": n} for n in range(9999)]))[:9000],
-        SourceUnreachableError, "it is damaged: Compressed file ended before"),
+        SourceUnreachableError, "it is damaged: the GZIP stream is incomplete: the file ends after 9000"),
+    "cut off within a frame": ("t.jsonl.zst",
+        zstandard.compress(as_json([{"key": str(n), "size": n} for n in range(9999)]))[:9000],
+        SourceUnreachableError, "it is damaged: the ZSTD stream is incomplete: the file ends after 9000"),
+    "altered": ("t.csv.zst",
+        zstandard.compress(as_csv([{"key": "a", "size": 1}]))[:-1] + b"\0",
+        SourceUnreachableError, "it is damaged: ZSTD stream: Restored data doesn't match checksum"),
     "no parquet": ("t.parquet", b"PAR1 and so on PAR1", SourceUnreachableError, "it is damaged"),
     "other columns": ("t.parquet", as_parquet([{"name": "a"}]), ConfigError,
         "none of these columns: key"),

@@ -86,6 +86,11 @@ def open_format(
                     from cachecd.sampler.formats.parquet.rows import Parquet
 
                 return Parquet(source, bool(config.transform), memory)
+            case "jsonl":
+                with extra("text", "format jsonl"):
+                    from cachecd.sampler.formats.jsonl.reader import JsonLines
+
+                return JsonLines(source, bool(config.transform))
 
     if source.format == "tfrecord" and not config.transform:
         return Verbatim()

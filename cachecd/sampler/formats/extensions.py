@@ -13,13 +13,14 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from cachecd.sampler.formats.packed import LARGEST
-from cachecd_client.files.inflate import Inflater
+from cachecd.sampler.formats.packed import LARGEST, inflated
+from cachecd_client.files.inflate import Compression
 
 _INTEGER = re.compile(rb"\s*([+-]?[0-9]{1,19})\s*")
 _STEP = 1 << 20  # bytes inflated at a time
 _MOST_ARRAYS = 1000
 _ENCRYPTED = 1  # a flag of a ZIP file's entry
+_PACKED: dict[str, Compression] = {"gz": "GZIP", "zst": "ZSTD"}
 
 
 def features(name: str, data: bytes) -> Iterator[tuple[str, Any]]:
@@ -27,12 +28,12 @@ def features(name: str, data: bytes) -> Iterator[tuple[str, Any]]:
     .npz. ValueError if the file is damaged, too large, or a pickle.
 
     `name`: the extension in lower case, such as `seg.npy`. The last part decides how the file is decoded;
-    if it is gz, the file is inflated and the part before it decides.
+    if it is gz or zst, the file is inflated and the part before it decides.
     """
     kind = name.rpartition(".")[2]
-    if kind == "gz":
-        data = _gunzipped(data)
-        kind = name.removesuffix("gz").rstrip(".").rpartition(".")[2]
+    if kind in _PACKED:
+        data = inflated(data, _PACKED[kind], LARGEST)
+        kind = name.removesuffix(kind).rstrip(".").rpartition(".")[2]
     if kind == "npz":
         for array, values in _arrays(data):
             yield f"{name}/{array}", values
@@ -96,19 +97,6 @@ def _arrays(data: bytes) -> Iterator[tuple[str, NDArray[Any]]]:
         raise
     except Exception as error:  # zipfile raises many types for a damaged file
         raise ValueError(f"not an .npz file: {error or type(error).__name__}") from None
-
-
-def _gunzipped(data: bytes) -> bytes:
-    inflater = Inflater("GZIP")
-    parts: list[bytes] = []
-    size = 0
-    for source in (inflater.feed(data), inflater.finish()):
-        for part in source:
-            size += len(part)
-            if size > LARGEST:
-                raise ValueError(f"it inflates to more than {LARGEST} bytes")
-            parts.append(part)
-    return b"".join(parts)
 
 
 def _refused(data: bytes) -> bytes:

@@ -82,7 +82,7 @@ class Grouped:
                         shard.pass_over(unit, ordinal, error)
                     if ordinal + 1 == unit.stop:
                         return
-        if is_empty:
+        if is_empty and not self._format.may_be_empty(unit):
             raise UnitError("it has no records")
 
     async def _groups(

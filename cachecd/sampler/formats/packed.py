@@ -20,26 +20,42 @@ from cachecd_client.files.inflate import (
 )
 
 # Bytes of a record, which is held in memory. A larger record is refused before it arrives. The size of the
-# object is no bound, because Deflate can make a thousand bytes from one.
+# object is no bound, because Deflate can make a thousand bytes from one, and Zstandard 30,000.
 LARGEST = 1 << 30
 
 
 async def unpacked(
-    unit: Unit, content: Content, known: Iterable[Compression] = ("GZIP", "ZLIB")
+    unit: Unit,
+    content: Content,
+    known: Iterable[Compression] = ("GZIP", "ZLIB", "ZSTD"),
+    from_start: bool = False,
 ) -> tuple[AsyncIterator[Buffer], bool]:
     """Returns the unit's chunks, and whether they were compressed. Inflates `known` compressions.
 
-    A compressed object can only be read from its start: its parts have an `offset` of 0. If the stream is
-    damaged or incomplete, the chunks raise UnitError, also when they are requested again. The bytes before
-    the damage may be used.
+    A compressed object can only be read from its start: its parts have an `offset` of 0, or the chunks
+    begin at its start whatever `offset` is (`from_start`). If the stream is damaged or incomplete, the
+    chunks raise UnitError, also when they are requested again. The bytes before the damage may be used.
     """
-    if unit.offset:
+    if unit.offset and not from_start:
         return content.chunks, False
     chunks = _Peeked(content.chunks)
     compression = compression_of_head(await chunks.peek(HEAD))
     if compression is None or compression not in known:
         return chunks, False
     return _Inflated(chunks, compression), True
+
+
+def inflated(data: bytes, compression: Compression, most: int) -> bytes:
+    """Returns the content of compressed data. ValueError if the data is damaged, or if its content has more
+    than `most` bytes."""
+    content = bytearray()
+    inflater = Inflater(compression)
+    for piece in inflater.feed(data):
+        content += piece
+        if len(content) > most:
+            raise ValueError(f"it inflates to more than {most} bytes")
+    inflater.finish()
+    return bytes(content)
 
 
 class _Peeked(AsyncIterator[Buffer]):
@@ -84,7 +100,8 @@ class _Inflated(AsyncIterator[Buffer]):
                     raise StopAsyncIteration
                 chunk = await anext(self._chunks, None)
                 if chunk is None:
-                    self._ended, self._pieces = True, self._inflater.finish()
+                    self._inflater.finish()
+                    self._ended = True
                 else:
                     self._pieces = self._inflater.feed(memoryview(chunk).cast("B"))
         except InflateError as error:

@@ -31,6 +31,10 @@ class Format:
         """See PreparedFormat.refusal, without the check of the capacity."""
         return None
 
+    def may_be_empty(self, unit: Unit) -> bool:
+        """Whether it is no error that the unit has no records."""
+        return False
+
     def span(self, unit: Unit) -> tuple[int, int] | None:
         """See PreparedFormat.span."""
         return whole(unit)
@@ -78,7 +82,7 @@ class Records:
         while self._sized and shard.records and unit.size > shard.room:
             shard.full = True  # the unit's size shows it, without fetching
             yield unit.record, unit.offset
-        done = unit.record if unit.offset else 0
+        done, is_empty = unit.record if unit.offset else 0, True
         excluded = frozenset(unit.excluded)
         if shard.schema is not None and self._transform is None:
             self._format.schema = shard.schema
@@ -87,7 +91,7 @@ class Records:
                 if shard.schema is None and self._transform is None and self._format.schema:
                     shard.describe(self._format.schema)
                     self._format.schema = shard.schema
-                begins_at = done
+                begins_at, is_empty = done, False
                 if METER.on:
                     METER.passed("decode", 1)
                 for result in self._results(record, excluded):
@@ -112,7 +116,7 @@ class Records:
                         await METER.pause()
                     else:
                         await asyncio.sleep(0)
-        if not done:
+        if not done and not (is_empty and self._format.may_be_empty(unit)):
             raise UnitError(
                 "its transform returned no record" if self._transform else "it has no records"
             )

@@ -330,7 +330,6 @@ def _attributes(data: bytes, at: int) -> dict[bytes, bytes]:
 
 
 _MAGIC = {
-    b"\x28\xb5\x2f\xfd": "Zstandard",
     b"\xfd7zXZ": "XZ",
     b"BZh": "bzip2",
     b"PK\x03\x04": "ZIP",
@@ -342,5 +341,5 @@ _MAGIC = {
 def _seems(block: bytes) -> str:
     for magic, kind in _MAGIC.items():
         if block.startswith(magic):
-            return f" (this looks like {kind}; expected tar or tar.gz)"
+            return f" (this looks like {kind}; expected tar, tar.gz or tar.zst)"
     return ""

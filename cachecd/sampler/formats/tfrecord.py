@@ -5,8 +5,8 @@ parse. With a transform, each record is decoded as an Example. A feature with on
 (bytes, int or float). A feature with several values becomes a NumPy array (int64 or float32) or a list of
 bytes.
 
-Objects that are compressed as a whole, with GZIP or ZLIB, are inflated as they arrive. Offsets in messages
-then count inflated bytes.
+Objects that are compressed as a whole (GZIP, ZLIB or Zstandard) are inflated as they arrive. Offsets in
+messages then count inflated bytes.
 """
 
 from __future__ import annotations

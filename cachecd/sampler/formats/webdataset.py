@@ -6,7 +6,7 @@ a dot or with a leading dot, and `__...__` are skipped. A sample that cannot be 
 it has a symbolic link, is skipped alone. Features: `__key__` (bytes), and the features of each member
 (extensions.py).
 
-A .tar.gz is inflated as it arrives; its offsets count inflated bytes.
+A .tar.gz or .tar.zst is inflated as it arrives; its offsets count inflated bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class WebDataset(Format):
     async def read(
         self, unit: Unit, content: Content
     ) -> AsyncGenerator[tuple[int, dict[str, Any] | RecordError], None]:
-        chunks, packed = await unpacked(unit, content, ("GZIP",))
+        chunks, packed = await unpacked(unit, content, ("GZIP", "ZSTD"))
 
         async def reread(start: int, stop: int) -> Buffer:
             return await content.read(start, min(stop, unit.size))

@@ -1,16 +1,23 @@
-"""Inflates GZIP and ZLIB TFRecord files, which TensorFlow's `compression_type` makes, as streams."""
+"""Inflates GZIP, ZLIB and Zstandard streams piece by piece. The first bytes show the compression."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import sys
 import zlib
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, BinaryIO, Literal
 
 import cachecd_client._core as _core
+from cachecd_client.errors import CallerError
 
-Compression = Literal["GZIP", "ZLIB"]
+Compression = Literal["GZIP", "ZLIB", "ZSTD"]
 
-_WINDOW_BITS: dict[Compression, int] = {"GZIP": 31, "ZLIB": 15}  # zlib's codes for the two formats
+_WINDOW_BITS = {"GZIP": 31, "ZLIB": 15}  # zlib's codes for the two formats
+_FRAME = b"\x28\xb5\x2f\xfd"  # begins a Zstandard frame
+_LONGEST_HEADER = 18  # bytes of a Zstandard frame
+_LARGEST_WINDOW = 128 << 20  # bytes that a Zstandard frame may refer back to; held in memory
 _READ = (
     64 << 10
 )  # compressed bytes at a time; not more, because bytes after a member's end are copied
@@ -32,6 +39,8 @@ def compression_of_head(head: bytes) -> Compression | None:
         return None
     if head.startswith(b"\x1f\x8b"):
         return "GZIP"
+    if head.startswith(_FRAME) or (head[0] >> 4 == 5 and head[1:4] == b"\x2a\x4d\x18"):
+        return "ZSTD"  # the second: a skippable frame, with which pzstd begins
     # RFC 1950: method 8, a window of at most 32 kB, and a check of these two bytes.
     if head[0] & 0x8F == 0x08 and int.from_bytes(head[:2], "big") % 31 == 0:
         return "ZLIB"
@@ -46,16 +55,23 @@ def begins_a_record(head: bytes) -> bool:
 
 
 class InflateError(ValueError):
-    """A compressed stream is damaged or incomplete, or other bytes follow it."""
+    """A compressed stream is damaged or incomplete, other bytes follow it, or it needs too much memory or a
+    dictionary."""
 
 
 class Inflater:
     """Inflates a stream piece by piece. Inflated pieces have at most a MiB, and may be empty. A GZIP stream
-    may have several members, and zeros after them."""
+    may have several members, and zeros after them. A ZSTD stream may have several frames.
+
+    Each checksum in the stream is verified. GZIP and ZLIB always have one; a Zstandard frame may lack it.
+    """
 
     def __init__(self, compression: Compression) -> None:
+        """CallerError if the library for ZSTD is missing."""
         self._compression = compression
-        self._stream = self._new()
+        self._zstd = _zstd() if compression == "ZSTD" else None
+        self._stream: Any = None  # the decompressor of the current member or frame
+        self._held = b""  # the beginning of a frame whose header is not complete
         self.fed = 0  # compressed bytes that were consumed
 
     def feed(self, data: bytes | memoryview) -> Iterator[bytes]:
@@ -63,35 +79,110 @@ class Inflater:
         for start in range(0, len(data), _READ):
             piece = bytes(data[start : start + _READ])
             self.fed += len(piece)
+            piece, self._held = self._held + piece, b""
             while piece:
-                if self._stream.eof:
-                    if self._compression == "ZLIB":
-                        raise InflateError("bytes follow the end of the ZLIB stream")
-                    piece = piece.lstrip(b"\0")
+                if self._stream is None or self._stream.eof:
+                    piece = self._begin(piece)
                     if not piece:
                         break
-                    self._stream = self._new()
-                yield self._inflate(piece)
-                stream = self._stream
-                piece = stream.unused_data if stream.eof else stream.unconsumed_tail
+                yield from self._inflate(piece)
+                piece = self._stream.unused_data
 
-    def finish(self) -> Iterator[bytes]:
-        """Yields the rest of the inflated bytes after the last `feed`. InflateError if the stream is
-        incomplete."""
-        while more := self._inflate(b""):
-            yield more
-        if not self._stream.eof:
+    def finish(self) -> None:
+        """InflateError if the stream is incomplete."""
+        if self._held or self._stream is None or not self._stream.eof:
             raise InflateError(
                 f"the {self._compression} stream is incomplete: the file ends after {self.fed} bytes"
             )
 
-    def _new(self) -> zlib._Decompress:
-        return zlib.decompressobj(_WINDOW_BITS[self._compression])
+    def read(self, file: BinaryIO) -> Iterator[bytes]:
+        """Yields the inflated content of the file, to its end. InflateError."""
+        while data := file.read(_STEP):
+            yield from self.feed(data)
+        self.finish()
 
-    def _inflate(self, piece: bytes) -> bytes:
-        try:
-            return self._stream.decompress(piece, _STEP)
-        except zlib.error as error:
-            # Without the prefix of zlib: "Error -3 while decompressing data: ".
-            reason = str(error).rpartition("decompressing data: ")[2]
-            raise InflateError(f"{self._compression} stream: {reason}") from None
+    def _begin(self, data: bytes) -> bytes:
+        """Begins the next member or frame. Returns its bytes, or b"" if none begins yet."""
+        if self._zstd is not None:
+            if not _is_admitted(data, self._zstd):
+                self._held = data
+                return b""
+            self._stream = self._zstd.ZstdDecompressor()
+            return data
+        if self._stream is not None:
+            if self._compression == "ZLIB":
+                raise InflateError("bytes follow the end of the ZLIB stream")
+            data = data.lstrip(b"\0")
+        if data:
+            self._stream = zlib.decompressobj(_WINDOW_BITS[self._compression])
+        return data
+
+    def _inflate(self, data: bytes) -> Iterator[bytes]:
+        """Yields what the current member or frame has in the data."""
+        stream = self._stream
+        errors = zlib.error if self._zstd is None else self._zstd.ZstdError
+        while True:
+            try:
+                piece = stream.decompress(data, _STEP)
+            except errors as error:
+                # Without the library's prefix, such as "Error -3 while decompressing data: ".
+                reason = str(error).rpartition(" data: ")[2]
+                raise InflateError(f"{self._compression} stream: {reason}") from None
+            yield piece
+            if stream.eof or len(piece) < _STEP:
+                return
+            data = stream.unconsumed_tail if self._zstd is None else b""  # zstd keeps the rest
+
+
+def _is_admitted(frame: bytes, zstd: Any) -> bool:
+    """Returns False if the header of the Zstandard frame is not complete. InflateError if the frame needs a
+    larger window or a dictionary.
+
+    libzstd checks the window too, but not if a small frame arrives as a whole. So what is refused would
+    depend on how the bytes arrive.
+    """
+    if not _FRAME.startswith(frame[:4]):
+        return True  # a skippable frame, or other bytes, which the decompressor refuses
+    try:
+        header = zstd.get_frame_info(frame[:_LONGEST_HEADER])
+    except zstd.ZstdError:  # incomplete, or damaged, which the decompressor refuses
+        return len(frame) >= _LONGEST_HEADER
+    # RFC 8878, 3.1.1.1: a frame of a single segment has no window, because its content is the window.
+    window = (8 + (frame[5] & 7)) << (7 + (frame[5] >> 3))
+    window = header.decompressed_size if frame[4] & 0x20 else window
+    if window > _LARGEST_WINDOW:
+        raise InflateError(
+            f"ZSTD stream: a frame has a window of {window} bytes, expected at most {_LARGEST_WINDOW}: "
+            "compress it with a window of 128 MiB or less (zstd --long=27)"
+        )
+    if header.dictionary_id:
+        raise InflateError(
+            f"ZSTD stream: a frame needs the dictionary {header.dictionary_id}: compress it without a "
+            "dictionary"
+        )
+    return True
+
+
+def _zstd() -> Any:
+    """Imports the library when the first Zstandard stream is opened: the client does not require it."""
+    try:
+        return importlib.import_module(
+            "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+        )
+    except ImportError:
+        raise CallerError("it is compressed with Zstandard: pip install backports.zstd") from None
+
+
+def inflated_head(head: bytes, most: int) -> bytes:
+    """Returns the first bytes of the content, at most `most`, of an object that begins with `head`; `head`
+    itself if the object is not compressed. Ignores damage."""
+    compression = compression_of_head(head[:HEAD])
+    if compression is None:
+        return head
+    content = bytearray()
+    with contextlib.suppress(InflateError):
+        for piece in Inflater(compression).feed(head):
+            content += piece
+            if len(content) >= most:
+                break
+    return bytes(content[:most])

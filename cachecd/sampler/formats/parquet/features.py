@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from cachecd.errors import UnitError
+from cachecd.sampler.encoding import stored_feature
 from cachecd.sampler.formats.parquet.columns import Column
 from cachecd.sampler.formats.parquet.footer import Footer
-from cachecd_client.schema import LIST_DTYPES, Feature, Schema
+from cachecd_client.schema import Feature, Schema
 
 
 def schema_of(footer: Footer, columns: Sequence[Column], values: Sequence[Sequence[Any]]) -> Schema:
@@ -37,26 +38,16 @@ def _feature(
         if dtype not in ("bytes", "float64", "uint64"):
             dtype = "float32" if dtype.startswith("float") else "int64"
         shape = None if footer.has_nulls(column.leaf) else ()
-        return _stored(name, dtype, shape, classes, column.unit)
+        return stored_feature(name, dtype, shape, classes, column.unit)
     if dtype != "bytes" and _regular(footer, column, values):
         array: Any = values[0]
-        return _stored(name, dtype, array.shape, (), column.unit)
+        return stored_feature(name, dtype, array.shape, (), column.unit)
     if column.dims > 1:
         raise UnitError(
             f"column {name!r} has lists of lists of different lengths, which no feature can hold: name "
             "the other columns in source.columns, or use a transform"
         )
-    return _stored(name, dtype, None, (), column.unit)
-
-
-def _stored(
-    name: str, dtype: str, shape: tuple[int, ...] | None, classes: tuple[str, ...], unit: str
-) -> Feature:
-    """Returns the feature in the form that the schema has for it: a list, or raw."""
-    for kind, listed in LIST_DTYPES.items():
-        if dtype == listed and len(shape or ()) < 2:
-            return Feature(name, kind, dtype, shape, False, classes, unit)
-    return Feature(name, "bytes", dtype, shape, True, (), unit)
+    return stored_feature(name, dtype, None, (), column.unit)
 
 
 def _regular(footer: Footer, column: Column, values: Sequence[Any]) -> bool:
