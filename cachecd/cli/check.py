@@ -260,6 +260,9 @@ def _dataset(dataset: DatasetConfig, first: int) -> Iterator[str]:
         yield f"{side} ({dataset.split.eval:.3g} of the source, {by})"
     if dataset.transform:
         yield f"prepared by {', '.join(step.name for step in dataset.transform)}"
+    for step in dataset.transform:
+        if step.name == "tokenize":
+            yield f"tokens of {step.argument['tokenizer']}, sha256 {step.argument['sha256']}"
     if dataset.pin:
         yield "pinned: fetched first, leased when whole, never evicted"
         return

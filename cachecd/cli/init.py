@@ -27,6 +27,10 @@ def command(
     ] = None,
     region: Annotated[str | None, typer.Option(help="The bucket's region.")] = None,
     anonymous: Annotated[bool, typer.Option("--anonymous", help="Use no credentials.")] = False,
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option(help="A tokenizer.json: add steps that make windows of tokens of the text."),
+    ] = None,
 ) -> None:
     """Inspect a few objects under URL and print a YAML configuration for them.
 
@@ -60,7 +64,7 @@ def command(
         lines = [f"{e['loc'][0]}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors()]
         raise ConfigError("\n".join(lines)) from None
     seen = survey(open_store(source, 4), url)
-    text = propose(source, seen, form, cache and cache.absolute())
+    text = propose(source, seen, form, cache and cache.absolute(), tokenizer)
     if form is None and (doubt := unknown(seen)):
         sys.stderr.write(f"{doubt}. The comments describe other formats\n")
     if out is None:

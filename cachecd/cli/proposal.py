@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 from cachecd.cli.survey import MASK, Survey, is_image, kind_of, suffix_of
 from cachecd.config import SourceConfig, SplitConfig
 from cachecd.disk.filesystem import free_bytes, refuse_network_filesystem
-from cachecd.errors import DiskError
+from cachecd.errors import ConfigError, DiskError
 from cachecd.model import ObjectInfo
 from cachecd.quantities import approximate_size, format_size, printable
 from cachecd.sampler.encoding import yaml_of
@@ -27,9 +28,16 @@ _SIDE = 224  # pixels: the square that many models take
 _FORMATS = {"image": "files", "audio": "files", "": "files", "hdf5": "python", "zarr": "python"}
 
 
-def propose(source: SourceConfig, seen: Survey, form: str | None, directory: Path | None) -> str:
-    """Returns the YAML. `form` and `directory`: the format and the cache directory, if the user names them.
-    DiskError if no disk has enough room for a cache."""
+def propose(
+    source: SourceConfig,
+    seen: Survey,
+    form: str | None,
+    directory: Path | None,
+    tokenizer: Path | None = None,
+) -> str:
+    """Returns the YAML. `form`, `directory` and `tokenizer`: the format, the cache directory and a
+    tokenizer.json, if the user names them. ConfigError if the tokenizer cannot be read. DiskError if no
+    disk has enough room for a cache."""
     form = form or _FORMATS.get(seen.kind, seen.kind)
     directory = directory or _directory()
     limit, reason = _limit(directory, seen)
@@ -45,6 +53,7 @@ def propose(source: SourceConfig, seen: Survey, form: str | None, directory: Pat
         "datasets:",
         "  train:",
         *(f"    {line}" for line in _dataset(source, seen, form)),
+        *(f"    {line}" for line in (_tokens(tokenizer, seen) if tokenizer else ())),
     ]
     return "\n".join(lines) + "\n"
 
@@ -102,6 +111,22 @@ def _dataset(source: SourceConfig, seen: Survey, form: str) -> Iterator[str]:
     yield "grow:"
     yield "  # first: 1GiB  # cached before the first epoch begins"
     yield "  # per_epoch: 20GiB  # how much each epoch adds; default: as fast as the link allows"
+
+
+def _tokens(tokenizer: Path, seen: Survey) -> Iterator[str]:
+    """Yields the steps that make windows of tokens."""
+    try:
+        digest = hashlib.sha256(tokenizer.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ConfigError(f"--tokenizer: {tokenizer}: {error.strerror}") from error
+    text = seen.columns[0] if seen.columns and "text" not in seen.columns else "text"
+    yield "transform:  # pip install 'cachecd[text]'; docs/text.md explains the steps"
+    yield "  - tokenize:"
+    yield f"      tokenizer: {_quoted(str(tokenizer.absolute()))}"
+    yield f"      sha256: {digest}"
+    yield f"      feature: {_quoted(text)}"
+    yield "      # append: <|endoftext|>  # a token of the tokenizer, after each document"
+    yield "  - pack: {window: 2049, stride: 2048}  # the last token of a window is the first of the next"
 
 
 def _count(seen: Survey) -> str:
