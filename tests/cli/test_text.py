@@ -28,6 +28,7 @@ def test_proposal_with_a_tokenizer_makes_windows_as_it_is(corpus, tmp_path, caps
     path = tmp_path / "text.yaml"
     options = ["--tokenizer", described["tokenizer"], "--cache", str(tmp_path / "cache")]
     assert cli.run_command(["init", str(corpus), *options, "--out", str(path)]) == 0
+    assert load(path).cache.shard_size == 4 << 20
     tokenize, pack = load(path).datasets["train"].transform
     assert tokenize.argument["sha256"] == described["sha256"]
     assert (pack.argument["window"], pack.argument["stride"]) == (2049, 2048)
