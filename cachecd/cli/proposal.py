@@ -49,7 +49,11 @@ def propose(
         "cache:",
         f"  dir: {_quoted(str(directory))}  # on a local disk, for one daemon",
         f"  limit: {format_size(limit)}  # {reason}",
-        *(["  shard_size: 4MiB  # 64 MiB of tokens would take a core a minute"] if tokenizer else []),
+        *(
+            ["  shard_size: 4MiB  # 64 MiB of tokens would take a core a minute"]
+            if tokenizer
+            else []
+        ),
         "",
         "datasets:",
         "  train:",

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 Record = dict[str, Any]
 
 seen: list[Record] = []
@@ -29,6 +31,11 @@ def nameless(record: Record) -> Record:
 def twice(record: Record) -> Iterator[Record]:
     for variant in range(2):
         yield {**record, "variant": variant}
+
+
+def to_bytes(record: Record) -> Record:
+    """Each byte of the text is a token."""
+    return {"tokens": np.frombuffer(record["text"], np.uint8)}
 
 
 def in_pairs(records: Iterator[Record]) -> Iterator[Record]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -14,10 +15,14 @@ from cachecd.config import DatasetConfig
 from cachecd.errors import ConfigError
 from cachecd.model import Unit
 from cachecd.sampler.formats import grouped, open_format
+from cachecd.sampler.formats.jsonl import values
 from cachecd_client._core import decode_example, encode_example
+from tests import zstandard
 from tests.contracts.format import Bench, FormatContract
 from tests.core.shards import frames
-from tests.sampler.test_formats import PAYLOADS, TFRECORD
+from tests.sampler.test_formats import PAYLOADS, RNG, TFRECORD
+
+T = TypeVar("T")
 
 SMALL = 9000
 CONFIG = {**TFRECORD, "transform": [{"over_groups": "tests.sampler.steps:in_pairs"}]}
@@ -28,19 +33,20 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grouped, "GROUP", SMALL)
 
 
-def groups(records: list[bytes]) -> Iterator[list[dict[str, Any]]]:
+def in_groups(records: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
     """The records of a unit in groups: a group ends with the record that brings it to SMALL bytes."""
-    group: list[dict[str, Any]] = []
-    size = 0
+    group: list[T] = []
     for record in records:
-        values = {name: value[0] for name, (_, value) in decode_example(record).items()}
-        group.append(values)
-        size += 64 + 8 + len(values["data"])
-        if size >= SMALL:
+        group.append(record)
+        if sum(map(size, group)) >= SMALL:
             yield group
-            group, size = [], 0
+            group = []
     if group:
         yield group
+
+
+def values_of(record: bytes) -> dict[str, Any]:
+    return {name: value[0] for name, (_, value) in decode_example(record).items()}
 
 
 class TestOverGroups(FormatContract):
@@ -51,7 +57,8 @@ class TestOverGroups(FormatContract):
 
     def records(self) -> Iterator[tuple[int, int, bytes]]:
         for unit, records in enumerate(PAYLOADS):
-            for number, group in enumerate(groups(records)):
+            decoded = map(values_of, records)
+            for number, group in enumerate(in_groups(decoded, lambda r: 64 + 8 + len(r["data"]))):
                 for nth in range(0, len(group), 2):
                     data = b"".join(record["data"] for record in group[nth : nth + 2])
                     record = encode_example({"id": group[nth]["id"], "data": data})
@@ -148,3 +155,69 @@ def test_a_bad_record_before_a_step_over_groups_costs_that_record(tmp_path: Path
 def test_an_unknown_function_over_groups_is_an_error_of_the_configuration(tmp_path: Path):
     with pytest.raises(ConfigError, match=r"transform tests\.sampler\.steps:missing: cannot be"):
         opened(tmp_path, {"over_groups": "tests.sampler.steps:missing"})
+
+
+# --- documents of JSON lines, packed into windows
+
+TEXTS = [
+    [f"{unit}-{n}:{'x' * int(length)}" for n, length in enumerate(RNG.integers(0, 900, 60))]
+    for unit in range(4)
+]
+WINDOW, STRIDE = 64, 60
+PACKED = {
+    "source": {"url": "file:///nowhere", "format": "jsonl"},
+    "transform": ["tests.sampler.steps:to_bytes", {"pack": {"window": WINDOW, "stride": STRIDE}}],
+}
+
+
+class TestPackedLines(FormatContract):
+    config = PACKED
+
+    def objects(self) -> list[bytes]:
+        return [
+            b"".join(json.dumps({"text": t}).encode() + b"\n" for t in texts) for texts in TEXTS
+        ]
+
+    def records(self) -> Iterator[tuple[int, int, bytes]]:
+        for unit, texts in enumerate(TEXTS):
+            for number, group in enumerate(in_groups(texts, lambda text: 64 + len(text))):
+                tokens = "".join(group).encode()
+                for nth in range((len(tokens) - WINDOW) // STRIDE + 1):
+                    window = tokens[nth * STRIDE : nth * STRIDE + WINDOW]
+                    yield unit, (number << 20) + nth, encode_example({"tokens": window})
+
+
+class TestPackedLinesInGzip(TestPackedLines):
+    suffix = ".jsonl.gz"
+
+    def objects(self) -> list[bytes]:
+        return [gzip.compress(body, mtime=0) for body in super().objects()]
+
+    def test_a_restarted_unit_inflates_up_to_its_group_and_parses_no_line_before(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ):
+        """The last group of the first object begins at `offset` of the inflated text."""
+        *_, (_, ordinal, record) = [each for each in self.records() if each[0] == 0]
+        groups = list(in_groups(TEXTS[0], lambda text: 64 + len(text)))
+        before = [text for group in groups[:-1] for text in group]
+        offset = sum(len(json.dumps({"text": text})) + 1 for text in before)
+        body = self.objects()[0]
+        parsed: list[bytes] = []
+        original = values.LineParser.record
+
+        def parse(parser: values.LineParser, line: bytes) -> values.Record:
+            parsed.append(line)
+            return original(parser, line)
+
+        monkeypatch.setattr(values.LineParser, "record", parse)
+        unit = Unit(0, bench.key(0), len(body), record=ordinal, offset=offset)
+        [shard] = bench.pour_slices([unit], [body])
+        assert shard.records == [(0, ordinal, record)]
+        assert len(parsed) == len(groups[-1])
+
+
+class TestPackedLinesInZstandard(TestPackedLines):
+    suffix = ".jsonl.zst"
+
+    def objects(self) -> list[bytes]:
+        return [zstandard.frames(body) for body in super().objects()]
