@@ -69,7 +69,9 @@ class Shards:
         samples = int.from_bytes(data[:4], "little")
         begin = 4 * (samples + 2)
         if samples != shard.samples or len(data) < begin:
-            raise ValueError(f"it has {samples} samples, but {_INDEX} says {shard.samples}")
+            raise ValueError(
+                f"it has {samples} samples in {len(data)} bytes, but {_INDEX} says {shard.samples} samples"
+            )
         offsets = [begin, *np.frombuffer(data[4:begin], "<u4").tolist()]
         if offsets != sorted(offsets) or offsets[-1] != len(data):
             raise ValueError("its offsets run backwards, or do not end at its end")
@@ -94,17 +96,10 @@ class Shards:
         wanted = names if self._wanted is None else self._wanted
         if missing := [name for name in wanted if name not in names]:
             raise ValueError(f"columns: found {missing}, expected some of {names}")
-        columns = []
-        for name, encoding, length in shard.columns:
-            decoder = _decoder(encoding) if name in wanted else None
-            if name in wanted and decoder is None:
-                why = "can run code when it is read" if encoding == "pkl" else "is not supported"
-                raise ValueError(
-                    f"column {name!r} has encoding {encoding}, which {why}: list the other columns in the "
-                    "option `columns`"
-                )
-            columns.append((name, length, decoder))
-        return columns
+        return [
+            (name, length, _decoder(name, encoding) if name in wanted else None)
+            for name, encoding, length in shard.columns
+        ]
 
 
 class _File(NamedTuple):
@@ -211,17 +206,22 @@ def _record(columns: _Columns, sample: bytes) -> dict[str, Any] | RecordError:
     return record
 
 
-def _decoder(encoding: str) -> Callable[[bytes], Any] | None:
+def _decoder(name: str, encoding: str) -> Callable[[bytes], Any]:
     kind, _, form = encoding.partition(":")
-    if kind == "ndarray":
-        dtype, _, extents = form.partition(":")
+    dtype, _, extents = form.partition(":")
+    if kind == "ndarray" and dtype in ("", *_DTYPES.values()):
         return partial(_array, dtype, [int(n) for n in extents.split(",")] if extents else None)
-    if kind in _PLAIN:
-        return bytes
     if kind in ("int", *_DTYPES.values()):
         return partial(_values, "int64" if kind == "int" else kind, [])
-    # NumPy's float64, because Python's floats are stored as float32.
-    return int if kind == "str_int" else np.float64 if kind == "str_float" else None
+    if kind in _PLAIN:
+        return bytes
+    if kind in ("str_int", "str_float"):
+        return int if kind == "str_int" else np.float64  # Python's floats are stored as float32
+    why = "can run code when it is read" if kind == "pkl" else "is not supported"
+    raise ValueError(
+        f"column {name!r} has encoding {encoding}, which {why}: list the other columns in the option "
+        "`columns`"
+    )
 
 
 def _array(dtype: str, shape: Sequence[int] | None, data: bytes) -> Any:
